@@ -29,7 +29,7 @@ ifeq ($(MAKELEVEL),0)
 MAKEFLAGS += -j$(cores) --no-print-directory
 endif
 
-# A step is one short line, or with V=1 its command: $(call step,CC plan/step.c,cc -c ...).
+# A step is one short line, or with V=1 its command: $(call step,CC plan/cost/cost.c,cc -c ...).
 define step
 @mkdir -p $(@D)
 @$(if $(V),:,echo '$(1)')
@@ -70,7 +70,7 @@ NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDE
 EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
   -fno-math-errno $(MPI_COMPILE)
 
-LIBRARIES := $(MPI_LINK) -lpthread -lm -ldl
+LIBRARIES = $(if $(filter yes,$(OPENMP)),$(OPENMP_LINK)) $(MPI_LINK) -lpthread -lm -ldl
 ifeq ($(CUDA),yes)
 # nvcc knows where its runtime lies; everything else is the C compiler's.
 link = $(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS)
@@ -83,15 +83,17 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 
 # ---- sources: the files of `families` are compiled once for each instruction set
 
+drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
-plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*.c plan/*/*.c data/*.c run/*.c \
-  kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/peak.c kernels/cpu/team.c \
-  kernels/cpu/reference.c
+plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*/*.c data/*.c run/*/*.c \
+  kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/team.c kernels/cpu/reference.c \
+  kernels/cpu/reference_ranks.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
-  $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs))
+  $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \
+  $(drawn:%=$(build)/%.o)
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
 nccl_files := $(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/comm_nccl*.cu))
@@ -117,7 +119,7 @@ simulate: build/simulate # plans of every system on the same batches, in the cos
 # ---- rules
 
 # Everything is built anew when the compiler or a flag is another than last time.
-command = $(CC) $(COMMON) $(DEFINES) $(sets) $(MPI) $(CXX) $(if $(filter yes,$(CUDA)),$(NVCC_FLAGS))
+command = $(CC) $(COMMON) $(DEFINES) $(sets) $(OPENMP) $(MPI) $(CXX) $(if $(filter yes,$(CUDA)),$(NVCC_FLAGS))
 $(build)/flags: always
 	@mkdir -p $(@D)
 	@echo '$(command)' | cmp -s - $@ || echo '$(command)' > $@
@@ -128,8 +130,15 @@ $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
 $(build)/train_emu: $(build)/train_gpt.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
 	$(call linked,$(link_emu))
 
+# ./train that proves every plan before it runs, and with --plan random runs any plan.
+$(build)/train_checked: $(build)/test/train_gpt.o $(build)/test/checked.o $(build)/checked.a $(build)/ragged.a
+	$(call linked,$(link))
+
 # ./train in which single calls for memory, files and threads can be made to fail.
-$(build)/train_faults: wrapped = $(shell sed -n 's/^CALL.\([a-z_]*\),.*/-Xlinker --wrap=\1/p' test/faults/inject.c)
+# Calls of OpenMP's library are not ours.
+$(build)/train_faults $(build)/test/test_comm_failures: OPENMP_LINK := $(OPENMP_LINK:%.a=%.so)
+$(build)/train_faults: wrapped = $(shell \
+  sed -n 's/^CALL[A-Z_]*.\([a-z_]*\),.*/-Xlinker --wrap=\1/p' test/faults/inject.c)
 $(build)/train_faults: $(build)/train_gpt.o $(build)/test/faults/inject.o $(build)/ragged.a
 	$(call linked,$(link) $(wrapped))
 
@@ -143,11 +152,18 @@ $(build)/plan/%.o: plan/%.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) -c $< -o $@)
 
 # A square root that may set errno is no vector's.
-$(build)/plan/random.o: plan/random.c $(build)/flags
+$(build)/plan/base/random.o: plan/base/random.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(KERNEL_FLAGS) -c $< -o $@)
 
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)
+
+$(build)/kernels/cpu/team.o: KERNEL_FLAGS += $(if $(filter yes,$(OPENMP)),-fopenmp)
+
+# Styles and scripts of pages become strings of C: plan/show/page.js is plan_show_page_js.
+$(drawn:%=$(build)/%.o): $(build)/%.o: % $(build)/flags
+	$(call step,CC $<,{ echo 'const char $(subst .,_,$(subst /,_,$<))[] ='; sed 's/[\\"]/\\&/g; s/.*/"&\\n"/' $<; \
+	  echo ';'; } | $(CC) $(CFLAGS_$(config)) $(CFLAGS) -x c -c - -o $@)
 
 $(build)/kernels/cuda/%.o: kernels/cuda/%.cu $(build)/flags
 	$(call step,NVCC $<,$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) -c $< -o $@)
@@ -172,7 +188,7 @@ $(build)/emu/open.o: kernels/open.c $(build)/flags
 
 # ---- test programs: on the CPU, and those of ops once more on the emulated GPU (test_on_emu) and a GPU (test_on_gpu)
 
-$(build)/test/%: $(build)/test/%.o $(build)/compared.a $(build)/ragged.a
+$(build)/test/%: $(build)/test/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a
 	$(call linked,$(link))
 
 $(build)/test_on_emu/%.o: test/%.c $(build)/flags
@@ -181,7 +197,7 @@ $(build)/test_on_emu/%.o: test/%.c $(build)/flags
 $(build)/test_on_emu/%.o: test/%.cc $(build)/flags
 	$(call step,CXX $<,$(CXX) $(EMU_FLAGS) -c $< -o $@)
 
-$(build)/test_on_emu/%: $(build)/test_on_emu/%.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
+$(build)/test_on_emu/%: $(build)/test_on_emu/%.o $(build)/emu/open.o $(emu_objects) $(build)/checked.a $(build)/ragged.a
 	$(call linked,$(link_emu))
 
 $(build)/test_on_gpu/%.o: test/%.c $(build)/flags
@@ -190,7 +206,7 @@ $(build)/test_on_gpu/%.o: test/%.c $(build)/flags
 $(build)/test_on_gpu/%.o: test/%.cc $(build)/flags
 	$(call step,NVCC $<,$(NVCC) -ccbin $(firstword $(CXX)) $(NVCC_FLAGS) -x cu -c $< -o $@)
 
-$(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/ragged.a
+$(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/checked.a $(build)/ragged.a
 	$(call linked,$(link))
 
 # Tests that have the trainer inside (test/trainer.h) link it without its main.
@@ -220,18 +236,22 @@ $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
 	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
-$(build)/dev/%: $(build)/dev/%.o $(build)/compared.a $(build)/ragged.a
+$(build)/dev/%: $(build)/dev/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a
 	$(call linked,$(link),$(if $(filter yes,$(ONEDNN)),-ldnnl))
 $(build)/dev/bench_%.o: KERNEL_FLAGS += $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN)
 $(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
 # What planners and searches are compared with, in tests and tools: lengths of documents, other bounds and formulas.
 $(build)/compared.a: $(patsubst %,$(build)/dev/%.o,lengths bound_shares balanced galvatron)
 	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
+# Proofs of plans, and any plan: test/checks.h.
+$(build)/checked.a: $(patsubst %,$(build)/test/%.o,plan_check plan_random schedule_check)
+	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
 
 # Fuzzers: every reader of bytes, which clang must compile, with what it reads for (config=fuzz).
 build/fuzz/fuzz_%: LIBRARIES := -lm
-build/fuzz/fuzz_log: $(patsubst %,build/fuzz/run/%.o,run_page run_page_script columns)
-build/fuzz/fuzz_%: build/fuzz/test/fuzz/fuzz_%.o $(patsubst %.c,build/fuzz/%.o,$(wildcard plan/*.c data/*.c))
+build/fuzz/fuzz_log: build/fuzz/run/show/run_page.o
+build/fuzz/fuzz_%: build/fuzz/test/fuzz/fuzz_%.o $(patsubst %.c,build/fuzz/%.o,$(wildcard plan/*/*.c data/*.c)) \
+  $(drawn:%=build/fuzz/%.o)
 	$(call linked,$(link_fuzz))
 
 # ---- proofs
@@ -276,6 +296,8 @@ run-tests: test-programs
 
 emu-objects: # for test/emu/faults.sh, which links with one of them replaced
 	@echo $(notdir $(emu_objects))
+emu-libraries:
+	@echo $(LIBRARIES)
 
 fuzzers = $(patsubst test/fuzz/%.c,build/fuzz/%,$(wildcard test/fuzz/fuzz_*.c))
 FUZZ_SECONDS ?= 60
@@ -307,17 +329,14 @@ check-examples: $(examples)
 clean:
 	rm -rf build train
 
-# The program as PREFIX/bin/ragged, its man page and what shells complete, all made from the option table.
+# The program as PREFIX/bin/ragged, its man page and what bash completes, all made from the option table.
 PREFIX ?= /usr/local
 share   = $(DESTDIR)$(PREFIX)/share
 install: train
-	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(share)/man/man1 $(share)/bash-completion/completions \
-	  $(share)/zsh/site-functions $(share)/fish/vendor_completions.d
+	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(share)/man/man1 $(share)/bash-completion/completions
 	@cp train $(DESTDIR)$(PREFIX)/bin/ragged
-	@./train --help man > $(share)/man/man1/ragged.1
-	@./train --help bash > $(share)/bash-completion/completions/ragged
-	@./train --help zsh > $(share)/zsh/site-functions/_ragged
-	@./train --help fish > $(share)/fish/vendor_completions.d/ragged.fish
+	@scripts/help_to.sh man ./train > $(share)/man/man1/ragged.1
+	@scripts/help_to.sh bash ./train > $(share)/bash-completion/completions/ragged
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/ragged; try: ragged --help, man ragged"
 
 -include $(shell find $(wildcard $(build)) -name '*.d' 2>/dev/null)

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 enum { SHORT = 48 };  // bytes up to which looking at every pair is the faster way
 
@@ -66,7 +66,7 @@ int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen) {
 }
 
 int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen) {
-    size_t total = t->begin[t->vocab];  // there are at most so many cuts
+    size_t total = t->n_bytes;  // there are at most so many cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
     if (!t->merges || total > INT32_MAX)
         return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);

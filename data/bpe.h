@@ -23,14 +23,16 @@ typedef enum Split { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } 
 struct Tokenizer {
     int vocab, end_of_text, stop, is_bytes;  // stop: see tokenizer_stop
     Split split;
-    int nfc;            // text is brought into normalization form C first
-    int ignore_merges;  // a part that is a token is not merged from its bytes
-    size_t* begin;      // (vocab + 1): token i is bytes[begin[i]] .. bytes[begin[i + 1]]
+    int nfc;                // text is brought into normalization form C first
+    int ignore_merges;      // a part that is a token is not merged from its bytes
+    size_t* begin;          // (vocab)
+    unsigned char* length;  // (vocab): token i is so many bytes from bytes[begin[i]] on
+    size_t n_bytes;         // of all tokens
     char* bytes;
     char* added;  // (vocab) 1: a token that no text becomes; NULL: none but end-of-text
     TokenIndex index;
     int byte_id[256];  // the token of each single byte, -1 where there is none
-    Merge* merges;  // in the order of ranks, while it is read
+    Merge* merges;     // in the order of ranks, while it is read
     int n_merges;
     Merge* table;  // the same as a hash table of (left, right); left = -1 where it is empty
     uint32_t table_mask;
@@ -38,11 +40,11 @@ struct Tokenizer {
     size_t file_bytes;
 };
 
-static inline size_t token_length(const Tokenizer* t, int id) { return t->begin[id + 1] - t->begin[id]; }
+static inline size_t token_length(const Tokenizer* t, int id) { return t->length[id]; }
 
 // ---- bpe.c
 
-// Sets index. Needs vocab, end_of_text, begin, bytes and added. 0, or -1.
+// Sets index. Needs vocab, end_of_text, all of tokens and added. 0, or -1.
 int bpe_index_tokens(Tokenizer* t, char* err, size_t errlen);
 int bpe_find_token(const Tokenizer* t, const char* bytes, size_t n);  // -1: no such token
 
@@ -61,10 +63,6 @@ size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n);
 
 // ---- tokenizer_split.c
 
-// The code point at the beginning of n > 0 bytes and its length; a byte that begins no valid UTF-8 gives UTF8_INVALID +
-// that byte, and 1. Surrogates and code points above U+10FFFF pass.
-enum { UTF8_INVALID = 0x200000 };
-uint32_t utf8_decode(const char* text, size_t n, size_t* length);
 // Length of the first part of n > 0 bytes, at least 1.
 size_t pretoken_length(Split split, const char* text, size_t n);
 

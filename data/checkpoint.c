@@ -1,26 +1,56 @@
-// checkpoint.c - a save, by the protocol of checkpoint.h: files, the marker, the rename, cleaning up.
+// checkpoint.c - a save, by the protocol of checkpoint.h: files, the marker, the rename, cleaning up; and looking for a
+// checkpoint: names, markers, which one is the newest, which one is whole.
 //
 // A complete checkpoint is renamed to a name that ends in .tmp before its files are deleted, the marker last, so that a
 // process killed in the middle leaves no directory with a final name, a marker and without files.
 #define _GNU_SOURCE
-#include "data/checkpoint_parts.h"
+#include "data/checkpoint.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "data/hf_files.h"
 #include "data/json.h"
-#include "plan/base.h"
 
-static const char marker[] = CHECKPOINT_MARKER, unfinished[] = "SAVING";
+static const char marker[] = "DONE", unfinished[] = "SAVING";
+
+enum { NAME = 128, LARGEST_SMALL_FILE = 64 << 20 };
 
 // ---- names
+
+// The step of a final name, exactly as checkpoint_begin writes it; -1 for any other name.
+static int64_t named_step(const char* name) {
+    char again[32];
+    if (strncmp(name, "step-", 5)) return -1;
+    int64_t step = strtoll(name + 5, NULL, 10);
+    snprintf(again, sizeof again, "step-%06" PRId64, step);
+    return step < 0 || strcmp(name, again) ? -1 : step;
+}
+
+int64_t checkpoint_step(const char* name) {
+    char final[32];
+    snprintf(final, sizeof final, "step-%06" PRId64, (int64_t)strtoll(name, NULL, 10));
+    return strspn(name, "0123456789") == strlen(name) ? named_step(final) : named_step(name);
+}
+
+// RUN_DIR/step-000100ENDING.
+static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen) {
+    char name[64];
+    snprintf(name, sizeof name, "step-%06" PRId64 "%s", step, ending);
+    return disk_join(path, run_dir, name, err, errlen);
+}
+
+int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, char* err, size_t errlen) {
+    return step_path(path, run_dir, step, "", err, errlen);
+}
 
 // A name that a save or a removal gives while it is under way, and no other that ends so.
 static int is_temporary(const char* name) {
@@ -28,10 +58,17 @@ static int is_temporary(const char* name) {
     const char* dot = strchr(name, '.');
     if (!dot || dot - name >= (int)sizeof final || (strcmp(dot, ".tmp") && strcmp(dot, ".old.tmp"))) return 0;
     snprintf(final, sizeof final, "%.*s", (int)(dot - name), name);
-    return checkpoint_named_step(final) >= 0;
+    return named_step(final) >= 0;
 }
 
 static int is_marker(const char* name) { return !strcmp(name, marker) || !strcmp(name, unfinished); }
+
+// A name that stays inside its directory, and stands in JSON as it is.
+static int is_plain(const char* name) {
+    static const char known[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    size_t n = strlen(name);
+    return name[0] != '.' && n > 0 && n < NAME && strspn(name, known) == n;
+}
 
 // ---- small files
 
@@ -42,99 +79,212 @@ static int write_file(const char* dir, const char* name, const void* bytes, size
     return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, bytes, n), err, errlen);
 }
 
-// ---- the marker
-
-struct CheckpointFile {
-    char name[NAME_MAX + 1];
-    uint64_t bytes, hash;
-    int listed;  // in the marker's text
-};
-
-static CheckpointFile* find_known(const CheckpointWriter* w, const char* name) {
-    for (int i = 0; i < w->n_known; i++)
-        if (!strcmp(w->known[i].name, name)) return &w->known[i];
-    return NULL;
+char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    return disk_join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
 }
 
-static void forget_known(CheckpointWriter* w) {
-    free(w->known);
-    w->known = NULL;
-    w->n_known = 0;
+// ---- the files of a save
+
+static void list_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash) {
+    if (!w->list) return;  // whoever has joined the save tells the first, which lists it
+    fprintf(w->list, "%s\n  {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}",
+            ftell(w->list) ? "," : "", name, bytes, hash);
 }
 
-// Another process wrote this file: does this process see it, in the same size?
-static int check_known(const CheckpointFile* file, const char* path, char* err, size_t errlen) {
+static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
+    if (is_plain(name) && !is_marker(name)) return 0;
+    return fail(err, errlen, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker,
+                unfinished, name);
+}
+
+int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err,
+                          size_t errlen) {
+    char path[CHECKPOINT_PATH];
+    uint64_t found, hash;
+    if (check_name(w, name, err, errlen) || write_file(w->dir, name, bytes, n, err, errlen) ||
+        disk_join(path, w->dir, name, err, errlen) || disk_hash(path, 0, &found, &hash, err, errlen))
+        return -1;
+    list_file(w, name, found, hash);
+    return 0;
+}
+
+int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err,
+                        size_t errlen) {
+    char path[CHECKPOINT_PATH], why[ERR_BYTES];
     uint64_t found;
-    char why[ERR_BYTES];
+    if (check_name(w, name, err, errlen) || disk_join(path, w->dir, name, err, errlen)) return -1;
     int fd = disk_open(path, &found, why, sizeof why);
     if (fd < 0)
         return fail(err, errlen, "%s, though it was written; all nodes must share the file system of --out", why);
     close(fd);
-    if (found == file->bytes) return 0;
-    return fail(err, errlen, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, file->bytes, found);
-}
-
-typedef struct Listing {
-    CheckpointWriter* w;
-    FILE* text;  // of the marker
-    int n;
-} Listing;
-
-// Adds a file to the marker's text once its bytes are on disk.
-static int list_file(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    Listing* listing = (Listing*)context;
-    char quoted[6 * NAME_MAX + 3];
-    uint64_t bytes, hash;
-    CheckpointFile* known = find_known(listing->w, name);
-    if (is_marker(name)) return 0;
-    if (known) {
-        if (check_known(known, path, err, errlen)) return -1;
-        bytes = known->bytes, hash = known->hash, known->listed = 1;
-    } else if (disk_hash(path, 1, &bytes, &hash, err, errlen)) return -1;
-    json_quote(quoted, name, strlen(name));
-    if (strstr(quoted, "\xef\xbf\xbd")) return fail(err, errlen, "%s: expected a file name in UTF-8", path);
-    fprintf(listing->text, "%s\n  {\"name\": %s, \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}",
-            listing->n++ ? "," : "", quoted, bytes, hash);
+    if (found != bytes)
+        return fail(err, errlen, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, bytes, found);
+    list_file(w, name, bytes, hash);
     return 0;
 }
 
-// What is in the directory, and what must be: a list of names may be older than files that another node made.
-static int list_files(Listing* listing, char* err, size_t errlen) {
-    char path[CHECKPOINT_PATH];
-    CheckpointWriter* w = listing->w;
-    int result = disk_visit(w->dir, list_file, listing, err, errlen);
-    for (int i = 0; i < w->n_known && !result; i++)
-        if (!w->known[i].listed)
-            result = disk_join(path, w->dir, w->known[i].name, err, errlen) ||
-                     list_file(listing, path, w->known[i].name, err, errlen);
-    return result ? -1 : 0;
+// Ends the list of files; returns its text, which the caller frees. NULL: there was no memory for it.
+static char* end_list(CheckpointWriter* w) {
+    if (!w->list) return NULL;
+    int failed = ferror(w->list);
+    failed |= fclose(w->list);
+    w->list = NULL;
+    if (!failed) return w->text;
+    free(w->text);
+    return NULL;
 }
 
 static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, char* err, size_t errlen) {
-    char* text = NULL;
-    size_t n = 0;
-    Listing listing = {w, open_memstream(&text, &n), 0};
-    if (!listing.text) return fail(err, errlen, "%s: no memory to list its files", w->dir);
-    fprintf(listing.text, "{\"step\": %" PRId64 ", \"written\": %" PRIu64 ", \"files\": [", step, written);
-    int result = list_files(&listing, err, errlen);
-    fprintf(listing.text, "\n]}\n");
-    int failed = ferror(listing.text);
-    if ((fclose(listing.text) || failed) && !result)
-        result = fail(err, errlen, "%s: no memory to list its files", w->dir);
-    if (!result) result = write_file(w->dir, marker, text, n, err, errlen);
+    static const char format[] = "{\"step\": %" PRId64 ", \"written\": %" PRIu64 ", \"files\": [%s\n]}\n";
+    char *files = end_list(w), *text = NULL;
+    int n = files ? asprintf(&text, format, step, written, files) : -1;
+    free(files);
+    if (n < 0) return fail(err, errlen, "%s: no memory to list its files", w->dir);
+    int result = write_file(w->dir, marker, text, (size_t)n, err, errlen);
     free(text);
     return result ? result : disk_sync_dir(w->dir, err, errlen);
 }
 
-// ---- a save
+// ---- is it whole?
 
-// The names of a save.
-static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
-    memset(w, 0, sizeof *w);
-    if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    if (checkpoint_step_path(w->dir, run_dir, step, ".tmp", err, errlen) ||
-        checkpoint_step_path(w->final, run_dir, step, "", err, errlen))
+// One entry of the marker against its file.
+static int verify_file(const char* dir, const Json* json, const JsonValue* entry, char* err, size_t errlen) {
+    char name[NAME], digits[17], *end, path[CHECKPOINT_PATH];
+    uint64_t bytes, found_bytes, found_hash;
+    if (json_text(json_get(json, entry, "name"), name, sizeof name) || !is_plain(name) ||
+        json_uint64(json_get(json, entry, "bytes"), &bytes) ||
+        json_text(json_get(json, entry, "hash"), digits, sizeof digits) || strlen(digits) != 16)
+        return fail(err, errlen, "%s/%s: expected name, bytes and hash of each file", dir, marker);
+    uint64_t hash = strtoull(digits, &end, 16);
+    if (disk_join(path, dir, name, err, errlen) || disk_hash(path, 0, &found_bytes, &found_hash, err, errlen))
         return -1;
+    if (found_bytes != bytes)
+        return fail(err, errlen, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path,
+                    bytes, found_bytes);
+    if (*end || found_hash != hash)
+        return fail(err, errlen,
+                    "%s: expected content of hash %016" PRIx64 ", found %016" PRIx64 "; use an older checkpoint", path,
+                    hash, found_hash);
+    return 0;
+}
+
+static int verify_files(const char* dir, const Json* json, char* err, size_t errlen) {
+    int64_t step;
+    const JsonValue* files = json_get(json, json->values, "files");
+    if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
+        return fail(err, errlen, "%s/%s: expected a step and a list of files", dir, marker);
+    const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
+    for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
+        if (verify_file(dir, json, entry, err, errlen)) return -1;
+    return 0;
+}
+
+int checkpoint_verify(const char* dir, char* err, size_t errlen) {
+    char why[ERR_BYTES];
+    size_t n;
+    Json json;
+    if (!disk_is_dir(dir)) return fail(err, errlen, "%s: expected the directory of a checkpoint, found none", dir);
+    if (!disk_is_file(dir, marker))
+        return fail(err, errlen, "%s: expected the marker file %s, found none; this save was never finished", dir,
+                    marker);
+    char* text = checkpoint_read_file(dir, marker, &n, err, errlen);
+    if (!text) return -1;
+    int bad = json_parse(&json, text, n, why, sizeof why);
+    int result = bad ? fail(err, errlen, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err, errlen);
+    if (!bad) json_free(&json);
+    free(text);
+    return result;
+}
+
+int checkpoint_is_foreign(const char* dir) {
+    return !disk_is_file(dir, marker) && hf_has_model(dir) && disk_is_file(dir, "config.json") &&
+           !disk_is_file(dir, "state.json");
+}
+
+// ---- looking for one
+
+static uint64_t nanoseconds(struct timespec t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec; }
+
+// When the marker says it was written; when its file was where it is damaged and says nothing.
+static uint64_t written_at(const char* dir) {
+    char path[CHECKPOINT_PATH], head[128] = "";  // a marker may be long: only its head is wanted
+    struct stat s;
+    uint64_t bytes, written;
+    int64_t step;
+    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    if (fd < 0) return 0;
+    int known = disk_read(fd, head, sizeof head - 1) > 0 &&
+                sscanf(head, "{\"step\": %" SCNd64 ", \"written\": %" SCNu64, &step, &written) == 2;
+    if (!known) written = fstat(fd, &s) ? 0 : nanoseconds(s.st_mtim);
+    close(fd);
+    return written;
+}
+
+static int note_complete(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    CheckpointList* list = (CheckpointList*)context;
+    int64_t step = named_step(name);
+    if (step < 0 || !disk_is_file(path, marker)) return 0;
+    CheckpointEntry* more = (CheckpointEntry*)realloc(list->all, sizeof *more * ((size_t)list->n + 1));
+    if (!more) return fail(err, errlen, "%s: no memory to list checkpoints", path);
+    list->all = more;
+    list->all[list->n++] = (CheckpointEntry){step, written_at(path)};
+    return 0;
+}
+
+static int newest_first(const void* a, const void* b) {
+    const CheckpointEntry *x = (const CheckpointEntry*)a, *y = (const CheckpointEntry*)b;
+    if (x->written != y->written) return x->written < y->written ? 1 : -1;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen) {
+    struct stat s;
+    *list = (CheckpointList){0};
+    if (stat(run_dir, &s) && errno == ENOENT) return 0;
+    int result = disk_visit(run_dir, note_complete, list, err, errlen);
+    if (list->n > 1) qsort(list->all, (size_t)list->n, sizeof *list->all, newest_first);
+    if (!result) return 0;
+    free(list->all);
+    *list = (CheckpointList){0};
+    return -1;
+}
+
+int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, char* err, size_t errlen) {
+    CheckpointList list;
+    if (checkpoint_list(&list, run_dir, err, errlen)) return -1;
+    int result = list.n > 0;
+    if (result) *step = list.all[0].step;
+    free(list.all);
+    return result && checkpoint_path(path, run_dir, *step, err, errlen) ? -1 : result;
+}
+
+// ---- pins
+
+int checkpoint_pin(const char* dir) {
+    char path[CHECKPOINT_PATH];
+    if (disk_join(path, dir, marker, NULL, 0)) return -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return -1;
+    // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
+    if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
+    if (disk_is_named(fd, path)) return fd;
+    close(fd);
+    return -1;
+}
+
+void checkpoint_unpin(int pin) {
+    if (pin >= 0) close(pin);
+}
+
+// Whether nobody reads a checkpoint. Who pins it then waits until *hold is closed (-1: its file system has no locks),
+// and finds that its name is gone.
+static int take_hold(const char* dir, int* hold) {
+    char path[CHECKPOINT_PATH];
+    *hold = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (*hold < 0 || !flock(*hold, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
+    close(*hold);
+    *hold = -1;
     return 0;
 }
 
@@ -161,6 +311,15 @@ static int remove_marked(const char* dir, char* err, size_t errlen) {
 
 // ---- a save, from its begin to its commit
 
+// Its names.
+static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+    memset(w, 0, sizeof *w);
+    if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
+    int bad =
+        step_path(w->dir, run_dir, step, ".tmp", err, errlen) || step_path(w->final, run_dir, step, "", err, errlen);
+    return bad ? -1 : 0;
+}
+
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
     CheckpointWriter made;
     memset(w, 0, sizeof *w);
@@ -170,7 +329,9 @@ int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, cha
     if (mkdir(made.dir, 0777))
         return fail(err, errlen, "%s: cannot make this directory: %s", made.dir, strerror(errno));
     *w = made;
-    if (write_file(made.dir, unfinished, "", 0, err, errlen) == 0) return 0;
+    w->list = open_memstream(&w->text, &w->n_text);
+    if (w->list && write_file(w->dir, unfinished, "", 0, err, errlen) == 0) return 0;
+    if (!w->list) fail(err, errlen, "%s: no memory to list its files", w->dir);
     checkpoint_abort(w);
     return -1;
 }
@@ -184,44 +345,16 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char
                 w->dir);
 }
 
-static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
-    if (checkpoint_is_plain(name) && !is_marker(name)) return 0;
-    return fail(err, errlen, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker,
-                unfinished, name);
-}
-
-int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err,
-                          size_t errlen) {
-    return check_name(w, name, err, errlen) ? -1 : write_file(w->dir, name, bytes, n, err, errlen);
-}
-
-int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err,
-                        size_t errlen) {
-    if (check_name(w, name, err, errlen)) return -1;
-    if (strlen(name) > NAME_MAX || find_known(w, name))
-        return fail(err, errlen, "%s: expected each name once and of at most %d bytes, found %.60s", w->dir, NAME_MAX,
-                    name);
-    CheckpointFile* more = (CheckpointFile*)realloc(w->known, sizeof *more * ((size_t)w->n_known + 1));
-    if (!more) return fail(err, errlen, "%s: no memory for the name of %s", w->dir, name);
-    w->known = more;
-    CheckpointFile* file = &w->known[w->n_known++];
-    strcpy(file->name, name);
-    file->bytes = bytes;
-    file->hash = hash;
-    file->listed = 0;
-    return 0;
-}
-
 void checkpoint_abort(CheckpointWriter* w) {
-    forget_known(w);
+    free(end_list(w));
     if (w->dir[0]) remove_marked(w->dir, NULL, 0);
 }
 
 // Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
 static int drop(const char* run_dir, int64_t step, char* err, size_t errlen) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (checkpoint_step_path(path, run_dir, step, "", err, errlen) ||
-        checkpoint_step_path(old, run_dir, step, ".old.tmp", err, errlen) || remove_marked(old, err, errlen))
+    if (step_path(path, run_dir, step, "", err, errlen) || step_path(old, run_dir, step, ".old.tmp", err, errlen) ||
+        remove_marked(old, err, errlen))
         return -1;
     if (rename(path, old)) return fail(err, errlen, "%s: cannot rename: %s", path, strerror(errno));
     return disk_sync_dir(run_dir, err, errlen) || remove_marked(old, err, errlen) ? -1 : 0;
@@ -256,8 +389,8 @@ static int clean_up(const char* run_dir, const CheckpointList* before, int keep,
     char path[CHECKPOINT_PATH];
     int hold;
     for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
-        if (checkpoint_step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
-        if (!disk_is_file(path, marker) || !checkpoint_hold(path, &hold)) continue;
+        if (step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
+        if (!disk_is_file(path, marker) || !take_hold(path, &hold)) continue;
         int failed = drop(run_dir, before->all[i].step, err, errlen);
         if (hold >= 0) close(hold);
         if (failed) return -1;
@@ -269,8 +402,7 @@ static int clean_up(const char* run_dir, const CheckpointList* before, int keep,
 static uint64_t next_written(const CheckpointList* before) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    uint64_t written = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    return before->n > 0 ? MAX(written, before->all[0].written + 1) : written;
+    return before->n > 0 ? MAX(nanoseconds(now), before->all[0].written + 1) : nanoseconds(now);
 }
 
 // Without the step itself, which will be another one.
@@ -287,7 +419,7 @@ int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
     const char* slash = strrchr(w->final, '/');
     if (!slash) return fail(err, errlen, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
-    int64_t step = checkpoint_named_step(slash + 1);
+    int64_t step = named_step(slash + 1);
     int listed = checkpoint_list(&before, run_dir, err, errlen) == 0;
     if (!listed || write_marker(w, step, next_written(&before), err, errlen) ||
         publish(w, run_dir, step, err, errlen)) {
@@ -295,10 +427,67 @@ int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
         free(before.all);
         return -1;
     }
-    forget_known(w);
     leave_out(&before, step);
     int left = clean_up(run_dir, &before, keep, why, sizeof why);
     free(before.all);
     if (left) fail(err, errlen, "%s is saved, but an older directory could not be removed: %s", w->final, why);
     return left ? 1 : 0;
+}
+
+// ---- choosing one
+
+static int check_finite(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    const char* ending = strrchr(name, '.');
+    (void)context;
+    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err, errlen) : 0;
+}
+
+// Are all files of a checkpoint there and whole, and all numbers finite?
+static int check_whole(const char* dir, char* err, size_t errlen) {
+    return checkpoint_verify(dir, err, errlen) || disk_visit(dir, check_finite, NULL, err, errlen) ? -1 : 0;
+}
+
+// checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
+static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
+                       void* context, char* err, size_t errlen) {
+    char first[ERR_BYTES] = "", why[ERR_BYTES];
+    CheckpointList list;
+    *pin = -1;
+    if (checkpoint_list(&list, run_dir, err, errlen)) return -1;
+    int result = 0;
+    for (int i = 0; i < list.n && !result; i++) {
+        if (step >= 0 && list.all[i].step != step) continue;
+        if (step_path(path, run_dir, list.all[i].step, "", err, errlen)) result = -1;
+        else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
+        else if (check_whole(path, why, sizeof why) == 0) result = 1;
+        else {
+            checkpoint_unpin(*pin);
+            *pin = -1;
+            if (!first[0]) strcpy(first, why);
+            if (skip) skip(context, path, why);
+        }
+    }
+    free(list.all);
+    return result || !first[0] ? result : fail(err, errlen, "%s", first);
+}
+
+int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
+                      char* err, size_t errlen) {
+    int found = 0, gone = 1;
+    // The run that saves there goes on: what was newest may be gone, and newer ones have come.
+    for (int tries = 0; tries < 100 && gone && !found; tries++) {
+        gone = 0;
+        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err, errlen);
+    }
+    return found;
+}
+
+int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen) {
+    struct stat s;
+    for (int i = 1;; i++) {
+        if (snprintf(moved, CHECKPOINT_PATH, i > 1 ? "%s.damaged-%d" : "%s.damaged", dir, i) >= CHECKPOINT_PATH)
+            return fail(err, errlen, "%s: path too long to set aside", dir);
+        if (lstat(moved, &s)) break;
+    }
+    return rename(dir, moved) ? fail(err, errlen, "%s: cannot set aside: %s", dir, strerror(errno)) : 0;
 }

@@ -11,28 +11,27 @@
 //
 // Several processes can share a save: one begins it, the others join it and write files of their own into its
 // directory; the first is told the size and hash of each by checkpoint_add_file, and commits or aborts when nobody
-// writes any more.
+// writes any more. The marker lists what the first has written or been told of.
 //
 // The marker is JSON: {"step": 100, "written": 1700000000000000000, "files": [{"name": "config.json", "bytes": 512,
 // "hash": "00c0ffee00c0ffee"}, ...]}: nanoseconds since 1970, always more than in any older checkpoint of the run; the
-// hash that of plan/disk.h in hexadecimal.
+// hash that of plan/base/disk.h in hexadecimal.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
-#include "plan/disk.h"
+#include "plan/base/disk.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
 
-// A file of which size and hash are known.
-typedef struct CheckpointFile CheckpointFile;
-
 // A save in progress: files are added one by one, then it is committed or dropped.
 typedef struct CheckpointWriter {
-    char dir[CHECKPOINT_PATH];    // the temporary directory: put files here (or with checkpoint_write_file)
+    char dir[CHECKPOINT_PATH];    // the temporary directory
     char final[CHECKPOINT_PATH];  // its name after the commit
-    CheckpointFile* known;        // (n_known) what checkpoint_add_file was told
-    int n_known;
+    FILE* list;                   // of its files, into text (n_text); NULL of one that has joined
+    char* text;
+    size_t n_text;
 } CheckpointWriter;
 
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
@@ -41,10 +40,10 @@ int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, cha
 // The same save in another process, after checkpoint_begin has returned in the first: creates nothing; the temporary
 // directory must exist. 0, or -1 with a message. Neither commit nor abort may follow.
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
-// Writes and syncs one small file (config.json, state.json). 0, or -1.
+// Writes and syncs one small file (config.json, state.json). 0, or -1. Names are of letters, digits and . _ - alone.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
-// The file `name` of the save has been written and synced, has this size and this disk_hash: commit does not read it
-// again, but fails unless it is there in this size. 0, or -1 with a message.
+// The file `name` of the save has been written and synced, has this size and this disk_hash: it is not read again, but
+// must be there in this size. 0, or -1 with a message.
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err, size_t errlen);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them; one
 // that is pinned stays until a later commit) and temporary directories of ours are gone. A checkpoint of the same step
@@ -54,13 +53,24 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
 int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen);
 void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
 
-// The newest complete checkpoint below run_dir: its path and step. 1 found, 0 none (also when run_dir does not exist),
-// -1 with a message. Its files are not looked at.
-int checkpoint_latest(const char* run_dir, char* path, size_t path_bytes, int64_t* step, char* err, size_t errlen);
-// The steps of complete checkpoints below run_dir, newest first, at most `most` of them; their number.
-int checkpoint_steps(const char* run_dir, int64_t* steps, int most);
-// When the newest was written, 0 when there is none.
-uint64_t checkpoint_written(const char* run_dir);
+// A directory with a final name and a marker.
+typedef struct CheckpointEntry {
+    int64_t step;
+    uint64_t written;
+} CheckpointEntry;
+
+typedef struct CheckpointList {
+    CheckpointEntry* all;  // (n), newest first; the caller frees
+    int n;
+} CheckpointList;
+
+// The complete checkpoints below run_dir; their files are not looked at. 0, or -1 with a message; a directory that does
+// not exist has none.
+int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen);
+// The newest of them: its path and step. 1 found, 0 none, -1 with a message.
+int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, char* err, size_t errlen);
+// RUN_DIR/step-000100. 0, or -1 with a message.
+int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, char* err, size_t errlen);
 // The step that is meant by "step-000120" or "120"; -1 by anything else.
 int64_t checkpoint_step(const char* name);
 
@@ -83,7 +93,7 @@ int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen)
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
 int checkpoint_verify(const char* dir, char* err, size_t errlen);
-// 1 when dir has no marker but holds a model (data/hf_index.h) and config.json without a state.json: one that somebody
+// 1 when dir has no marker but holds a model (data/hf_files.h) and config.json without a state.json: one that somebody
 // else saved.
 int checkpoint_is_foreign(const char* dir);
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 void choice_free(Choice* c) {
     for (int i = 0; i < c->n && c->endings; i++) free(c->endings[i]);

@@ -19,8 +19,8 @@
 #include "data/docs_format.h"
 #include "data/run_dir.h"
 #include "data/unpack.h"
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
 // which are for communication, libraries and files of the run.

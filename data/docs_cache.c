@@ -12,8 +12,8 @@
 #include <unistd.h>
 
 #include "data/docs_format.h"
-#include "plan/base.h"
-#include "plan/user_cache.h"
+#include "plan/base/base.h"
+#include "plan/base/user_cache.h"
 
 enum { LEAST = 1 << 20, SHARD_HEADER = 1024 };
 

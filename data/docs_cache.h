@@ -3,7 +3,7 @@
 // and later runs share it, and it can be nothing else's.
 #pragma once
 #include "data/docs.h"
-#include "plan/disk.h"
+#include "plan/base/disk.h"
 
 typedef struct DocsCache {
     DocsReading reading;                        // of text

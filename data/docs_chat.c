@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "data/docs_format.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 // A document being made.
 typedef struct Making {
@@ -103,56 +103,47 @@ static Style style_of(const Tokenizer* t) {
     return (Style){-1, -1, -1, ": ", "\n\n"};
 }
 
-// What a message begins with, up to its content.
-static int begin_message(Making* m, const Style* style, const char* role, size_t n) {
+// A message of a role of n bytes, which may lie in scratch: a content, and where there is more, that behind a blank
+// line.
+static int put_message(Making* m, const Style* style, const char* role, size_t n, const JsonValue* content,
+                       const JsonValue* more, const char* what) {
+    int learns = n == 9 && !memcmp(role, "assistant", 9);
+    int ends = style->end < 0 && learns;  // the text itself ends: nothing else says so
     if (style->begin >= 0 && put_token(m, style->begin)) return -1;
     if (put_text(m, role, n)) return -1;
     if (style->header_end >= 0 && put_token(m, style->header_end)) return -1;
-    return put_words(m, style->after_role);
-}
-
-// Behind a content, which begins at the token `from`.
-static int end_message(Making* m, const Style* style, int learns, int64_t from) {
-    int ends = style->end < 0 && learns;  // the text itself ends: nothing else says so
+    if (put_words(m, style->after_role)) return -1;
+    int64_t from = m->docs->n_encoded;
+    if (put_string(m, content, what)) return -1;
+    if (more && more->type != JSON_NULL && !(more->type == JSON_STRING && more->length == 0))
+        if (put_words(m, "\n\n") || put_string(m, more, "\"input\"")) return -1;
     if (style->end >= 0 && put_token(m, style->end)) return -1;
     if (ends && put_token(m, tokenizer_stop(m->docs->tokenizer))) return -1;
     if (learns && learn(m, from)) return -1;
     return ends ? 0 : put_words(m, style->after_content);
 }
 
-static int put_message(Making* m, const Json* json, const JsonValue* message, const Style* style) {
-    static const char* const others[][2] = {{"human", "user"}, {"gpt", "assistant"}};
-    const JsonValue* content = get_either(json, message, "content", "value");
-    int64_t n = json_string(get_either(json, message, "role", "from"), m->scratch);
-    if (n < 0) return fail(m->err, m->errlen, "expected \"role\" or \"from\" of a message as a string");
-    const char* role = m->scratch;
-    for (int i = 0; i < COUNT(others); i++)
-        if (!strcmp(m->scratch, others[i][0])) role = others[i][1], n = (int64_t)strlen(role);
-    int learns = n == 9 && !memcmp(role, "assistant", 9);
-    if (begin_message(m, style, role, (size_t)n)) return -1;
-    int64_t from = m->docs->n_encoded;
-    if (put_string(m, content, "\"content\" or \"value\" of a message")) return -1;
-    return end_message(m, style, learns, from);
-}
-
 static int put_task(Making* m, const Json* json) {
     Style style = style_of(m->docs->tokenizer);
-    const JsonValue* input = json_get(json, json->values, "input");
-    if (begin_message(m, &style, "user", 4)) return -1;
-    if (put_string(m, json_get(json, json->values, "instruction"), "\"instruction\"")) return -1;
-    if (input && input->type != JSON_NULL && !(input->type == JSON_STRING && input->length == 0))
-        if (put_words(m, "\n\n") || put_string(m, input, "\"input\"")) return -1;
-    if (end_message(m, &style, 0, 0) || begin_message(m, &style, "assistant", 9)) return -1;
-    int64_t from = m->docs->n_encoded;
-    if (put_string(m, json_get(json, json->values, "output"), "\"output\"")) return -1;
-    return end_message(m, &style, 1, from);
+    const JsonValue *task = json_get(json, json->values, "instruction"), *input = json_get(json, json->values, "input");
+    if (put_message(m, &style, "user", 4, task, input, "\"instruction\"")) return -1;
+    return put_message(m, &style, "assistant", 9, json_get(json, json->values, "output"), NULL, "\"output\"");
 }
 
 static int put_messages(Making* m, const Json* json, const JsonValue* messages) {
     Style style = style_of(m->docs->tokenizer);
     if (messages->type != JSON_ARRAY) return fail(m->err, m->errlen, "expected the messages as an array");
-    for (int i = 0; i < messages->n; i++)
-        if (put_message(m, json, json_at(json, messages, i), &style)) return -1;
+    for (int i = 0; i < messages->n; i++) {
+        const JsonValue* message = json_at(json, messages, i);
+        const char* role = m->scratch;
+        int64_t n = json_string(get_either(json, message, "role", "from"), m->scratch);
+        if (n < 0) return fail(m->err, m->errlen, "expected \"role\" or \"from\" of a message as a string");
+        if (!strcmp(role, "human")) role = "user", n = 4;
+        else if (!strcmp(role, "gpt")) role = "assistant", n = 9;
+        if (put_message(m, &style, role, (size_t)n, get_either(json, message, "content", "value"), NULL,
+                        "\"content\" or \"value\" of a message"))
+            return -1;
+    }
     return 0;
 }
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "data/docs_format.h"
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 
 enum {
     HEADER_BYTES = 1024,

@@ -13,7 +13,7 @@
 
 #include "data/docs_format.h"
 #include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 enum {
     BLOCK = 1 << 20,  // bytes that are encoded at once

@@ -1,11 +1,13 @@
-// hf_config.c - config.json as tables: whole numbers of a shape, members that have one value, and what is left.
-#include "data/hf_config.h"
+// hf_config.c - config.json as tables: whole numbers of a shape, members that have one value, and what is left; see
+// hf_files.h.
+#define _POSIX_C_SOURCE 200809L
+#include "data/hf_files.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "data/json.h"
+#include "plan/model/shape_parts.h"
 
 enum {
     GPT2 = 1 << ARCH_GPT2,
@@ -79,61 +81,53 @@ static const struct {
 
 // ---- writing
 
-typedef struct Text {
-    char* at;
-    size_t n, room;
-} Text;
-
-__attribute__((format(printf, 2, 3))) static void put(Text* text, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    int n = vsnprintf(text->at + text->n, text->room - text->n, format, args);
-    va_end(args);
-    text->n = MIN(text->n + (size_t)n, text->room - 1);
-}
-
 // The shortest of two lengths that reads as the same number; with a point, so that nobody takes it for a whole one.
-static void put_real(Text* text, const char* name, double x) {
+static void put_real(FILE* out, const char* name, double x) {
     char digits[40];
     snprintf(digits, sizeof digits, "%.15g", x);
     if (strtod(digits, NULL) != x) snprintf(digits, sizeof digits, "%.17g", x);
-    put(text, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
+    fprintf(out, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
 }
 
-static void put_rotary(Text* text, const Shape* shape) {
+static void put_rotary(FILE* out, const Shape* shape) {
     const RopeScaling* s = &shape->scaling;
-    put(text, "  "), put_real(text, "rope_theta", shape->theta), put(text, ",\n");
+    fprintf(out, "  "), put_real(out, "rope_theta", shape->theta), fprintf(out, ",\n");
     if (s->factor == 0) {
-        put(text, "  \"rope_scaling\": null,\n");
+        fprintf(out, "  \"rope_scaling\": null,\n");
         return;
     }
-    put(text, "  \"rope_scaling\": {\"rope_type\": \"llama3\", ");
-    put_real(text, "factor", s->factor), put(text, ", ");
-    put_real(text, "low_freq_factor", s->low), put(text, ", ");
-    put_real(text, "high_freq_factor", s->high);
-    put(text, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
+    fprintf(out, "  \"rope_scaling\": {\"rope_type\": \"llama3\", ");
+    put_real(out, "factor", s->factor), fprintf(out, ", ");
+    put_real(out, "low_freq_factor", s->low), fprintf(out, ", ");
+    put_real(out, "high_freq_factor", s->high);
+    fprintf(out, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
 }
 
-size_t hf_config_text(const Shape* shape, DType dt, int begin, int end, char* bytes, size_t room) {
+char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n) {
     const ArchRow* arch = &arch_table[shape->arch];
     Shape copy = *shape;
-    Text text = {bytes, 0, room};
-    put(&text, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", arch->hf_class, arch->name);
+    char* text = NULL;
+    FILE* out = open_memstream(&text, n);
+    if (!out) return NULL;
+    fprintf(out, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", arch->hf_class, arch->name);
     for (int i = 0; i < COUNT(dimensions); i++) {
         const char* name = name_of(&dimensions[i], shape->arch);
-        if (name) put(&text, "  \"%s\": %d,\n", name, *place(&copy, &dimensions[i]));
+        if (name) fprintf(out, "  \"%s\": %d,\n", name, *place(&copy, &dimensions[i]));
     }
     // A second name that llama.cpp's converter reads.
-    if (shape->arch == ARCH_GPT2) put(&text, "  \"n_ctx\": %d,\n", shape->positions);
-    put(&text, "  "), put_real(&text, name_of_eps(shape->arch), shape->eps), put(&text, ",\n");
-    if (!shape_has(shape, HAS_POSITIONS)) put_rotary(&text, shape);
+    if (shape->arch == ARCH_GPT2) fprintf(out, "  \"n_ctx\": %d,\n", shape->positions);
+    fprintf(out, "  "), put_real(out, name_of_eps(shape->arch), shape->eps), fprintf(out, ",\n");
+    if (!shape_has(shape, HAS_POSITIONS)) put_rotary(out, shape);
     for (int i = 0; i < COUNT(fixed); i++)
         if (fixed[i].archs >> shape->arch & 1 && fixed[i].use & WRITTEN)
-            put(&text, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
-    put(&text, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
-    put(&text, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", begin, end,
-        dt == DT_BF16 ? "bfloat16" : "float32");
-    return text.n;
+            fprintf(out, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
+    fprintf(out, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
+    fprintf(out, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", begin, end,
+            dt == DT_BF16 ? "bfloat16" : "float32");
+    int failed = ferror(out);
+    if (!fclose(out) && !failed) return text;
+    free(text);
+    return NULL;
 }
 
 // ---- reading
@@ -295,11 +289,13 @@ int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t 
 }
 
 int hf_config_check(const Shape* shape, char* err, size_t errlen) {
-    char text[HF_CONFIG_BYTES];
     Shape found, whole = *shape;
-    size_t n = hf_config_text(shape, DT_F32, 0, 0, text, sizeof text);
+    size_t n;
+    char* text = hf_config_text(shape, DT_F32, 0, 0, &n);
+    if (!text) return fail(err, errlen, "no memory for config.json");
+    int failed = hf_config_parse(&found, text, n, err, errlen);
+    free(text);
     whole.context = whole.positions;
-    if (hf_config_parse(&found, text, n, err, errlen)) return -1;
-    if (shape_hash(&found) == shape_hash(&whole)) return 0;
+    if (failed || shape_hash(&found) == shape_hash(&whole)) return failed;
     return fail(err, errlen, "config.json has no members for all dimensions of this %s", arch_table[shape->arch].title);
 }

@@ -1,10 +1,16 @@
-// hf_files.c - Hugging Face's names and layouts; see hf_files.h.
+// hf_files.c - Hugging Face's names and layouts, of tensors in one file or in several; see hf_files.h.
 #include "data/hf_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/hf_index.h"
+#include "data/json.h"
+#include "plan/base/disk.h"
+
+#define ONE_FILE "model.safetensors"
+#define INDEX ONE_FILE ".index.json"
+
+enum { NAME = sizeof(((SafeTensor*)0)->name), MOST_INDEX_BYTES = 1 << 26 };
 
 // A tensor of a file: elements from `first` on of one of ours, most often all.
 typedef struct FilePart {
@@ -63,34 +69,28 @@ typedef struct Writer {
     int staged;       // number of our tensor in staging, -1: none
     FilePart* parts;  // (n_parts) of the model
     int n_parts;
-    const SafeTensor* extra;  // (n_extra) tensors of the caller's behind them
-    int n_extra;
-    SafeTensor wrong;  // the first tensor that holds a value that is not finite; no name: none does
-    float value;       // this one
+    int wrong;  // a weight is not finite, as err says
+    const char* path;
+    char* err;
+    size_t errlen;
 } Writer;
 
 static void stage(Writer* w, int i) {
     ParamTensor t = shape_tensor(w->state->shape, i);
     w->state->fetch(w->state->context, w->kind, &t, w->state->staging);
     w->staged = i;
-    if (w->kind != STATE_WEIGHTS || w->wrong.name[0]) return;
-    size_t wrong = first_not_finite(w->state->staging, t.elems);
+    size_t wrong = w->kind == STATE_WEIGHTS && !w->wrong ? first_not_finite(w->state->staging, t.elems) : t.elems;
     if (wrong == t.elems) return;
     FilePart parts[MOST_RUNS];
     int part = parts_of(w->state, w->kind, i, parts) - 1;
     while (part > 0 && parts[part].first > wrong) part--;
-    w->wrong = parts[part].shown;
-    w->value = w->state->staging[wrong];
+    w->wrong = fail(w->err, w->errlen, "%s: tensor %s: expected finite weights, found %g", w->path,
+                    parts[part].shown.name, (double)w->state->staging[wrong]);
 }
 
 // Elements first .. first + n of tensor i as the file has them.
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = (Writer*)context;
-    if (i >= w->n_parts) {
-        const SafeTensor* t = &w->extra[i - w->n_parts];
-        memcpy(out, (const char*)t->data + first * dtype_bytes(t->dtype), n * dtype_bytes(t->dtype));
-        return;
-    }
     const FilePart* part = &w->parts[i];
     if (w->staged != part->tensor) stage(w, part->tensor);
     ParamTensor t = shape_tensor(w->state->shape, part->tensor);
@@ -104,53 +104,119 @@ static void fill(void* context, int i, size_t first, size_t n, void* out) {
     }
 }
 
-static int write_file(Writer* w, const char* path, char* err, size_t errlen) {
+static int write_file(Writer* w, const SafeTensor* extra, int n_extra) {
     int most = MOST_RUNS * shape_tensors(w->state->shape), n = 0;
     w->parts = (FilePart*)malloc(sizeof(FilePart) * (size_t)most);
-    SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)(most + w->n_extra));
-    int result = w->parts && shown ? 0 : fail(err, errlen, "%s: no memory for a list of %d tensors", path, most);
+    SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)(most + n_extra));
+    int result = w->parts && shown ? 0 : fail(w->err, w->errlen, "%s: no memory for %d tensors", w->path, most);
     for (int i = 0; i < shape_tensors(w->state->shape) && !result; i++)
         w->n_parts += parts_of(w->state, w->kind, i, w->parts + w->n_parts);
     for (; n < w->n_parts; n++) shown[n] = w->parts[n].shown;
-    for (int i = 0; i < w->n_extra && !result; i++) shown[n++] = w->extra[i];
-    if (!result) result = safetensors_write(path, shown, n, fill, w, err, errlen);
-    if (!result && w->wrong.name[0])
-        result = fail(err, errlen, "%s: tensor %s: expected finite weights, found %g", path, w->wrong.name,
-                      (double)w->value);
+    for (int i = 0; i < n_extra && !result; i++) shown[n++] = extra[i];
+    if (!result) result = safetensors_write(w->path, shown, n, fill, w, w->err, w->errlen);
     free(w->parts);
     free(shown);
-    return result;
+    return result ? result : w->wrong;
 }
 
 int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
              size_t errlen) {
-    Writer w = {.state = state, .kind = kind, .staged = -1, .extra = extra, .n_extra = n_extra};
-    int result = path ? write_file(&w, path, err, errlen) : 0;
+    Writer w = {.state = state, .kind = kind, .staged = -1, .path = path, .err = err, .errlen = errlen};
+    w.wrong = !path;  // nothing is said where nothing is written
+    int result = path ? write_file(&w, extra, n_extra) : 0;
     while (w.staged < shape_tensors(state->shape) - 1) stage(&w, w.staged + 1);  // other ranks count on it
     return result;
 }
 
+// ---- the files of a directory
+
+// The number of the file of this name, opened if it is not yet; -1 with a message.
+static int open_file(HfFiles* files, const char* dir, const char* name, char* err, size_t errlen) {
+    char path[DISK_PATH];
+    if (disk_join(path, dir, name, err, errlen)) return -1;
+    for (int i = 0; i < files->n; i++)
+        if (!strcmp(files->list[i].path, path)) return i;
+    SafeTensors* list = (SafeTensors*)realloc(files->list, sizeof *list * ((size_t)files->n + 1));
+    if (!list) return fail(err, errlen, "%s: no memory for a list of %d files", dir, files->n + 1);
+    files->list = list;
+    return safetensors_open(&list[files->n], path, err, errlen) ? -1 : files->n++;
+}
+
+// A member of weight_map: the name of a tensor, behind it that of its file.
+static int open_member(HfFiles* files, const char* dir, const JsonValue* key, char* err, size_t errlen) {
+    char tensor[NAME], name[NAME];
+    if (json_text(key, tensor, NAME) || json_text(key + 1, name, NAME))
+        return fail(err, errlen, "%s/" INDEX ": expected names of a tensor and of its file, found %.*s", dir,
+                    (int)MIN(key->length, (size_t)80), key->text);
+    if (strchr(name, '/'))
+        return fail(err, errlen, "%s/" INDEX ": expected the name of a file in this directory, found %.100s", dir,
+                    name);
+    int file = open_file(files, dir, name, err, errlen);
+    if (file < 0 || safetensors_get(&files->list[file], tensor)) return MIN(file, 0);
+    return fail(err, errlen, "%s/%s: expected a tensor %s, as " INDEX " says, found none", dir, name, tensor);
+}
+
+static int open_members(HfFiles* files, const char* dir, const Json* json, char* err, size_t errlen) {
+    const JsonValue* map = json_get(json, json->values, "weight_map");
+    if (!map || map->type != JSON_OBJECT) return fail(err, errlen, "%s/" INDEX ": expected an object weight_map", dir);
+    const JsonValue* key = map + 1;
+    for (int i = 0; i < map->n; i++, key = &json->values[key[1].next])
+        if (open_member(files, dir, key, err, errlen)) return -1;
+    return 0;
+}
+
+static int open_by_index(HfFiles* files, const char* dir, char* err, size_t errlen) {
+    char path[DISK_PATH], why[ERR_BYTES];
+    Json json;
+    size_t n = 0;
+    if (disk_join(path, dir, INDEX, err, errlen)) return -1;
+    char* text = disk_read_file(path, MOST_INDEX_BYTES, &n, err, errlen);
+    if (!text) return -1;
+    int bad = json_parse(&json, text, n, why, sizeof why);
+    int result = bad ? fail(err, errlen, "%s: %s", path, why) : open_members(files, dir, &json, err, errlen);
+    if (!bad) json_free(&json);
+    free(text);
+    return result;
+}
+
+int hf_has_model(const char* dir) { return disk_is_file(dir, ONE_FILE) || disk_is_file(dir, INDEX); }
+
+int hf_open(HfFiles* out, const char* dir, char* err, size_t errlen) {
+    int has_one = disk_is_file(dir, ONE_FILE) || !disk_is_file(dir, INDEX);
+    *out = (HfFiles){0};
+    int failed = has_one ? open_file(out, dir, ONE_FILE, err, errlen) < 0 : open_by_index(out, dir, err, errlen);
+    if (failed) hf_close(out);
+    return failed ? -1 : 0;
+}
+
+void hf_close(HfFiles* files) {
+    for (int i = 0; i < files->n; i++) safetensors_close(&files->list[i]);
+    free(files->list);
+    *files = (HfFiles){0};
+}
+
 // ---- reading
 
-// The tensor that `wanted` describes, under its name or without its prefix, with the dimensions wanted.
-static const HfTensor* find_tensor(const HfIndex* index, const SafeTensor* wanted, const char* dir, char* err,
-                                   size_t errlen) {
-    static const char* const prefixes[] = {"transformer.", "model."};
-    const HfTensor* found = hf_index_get(index, wanted->name);
-    for (int i = 0; i < COUNT(prefixes) && !found; i++)
-        if (!strncmp(wanted->name, prefixes[i], strlen(prefixes[i])))
-            found = hf_index_get(index, wanted->name + strlen(prefixes[i]));
-    if (!found) {
+// The tensor that `wanted` describes, under its name or without its prefix, with the dimensions wanted, and its file.
+static const SafeTensor* find_tensor(const HfFiles* files, const SafeTensor* wanted, const SafeTensors** file,
+                                     const char* dir, char* err, size_t errlen) {
+    const char* names[] = {wanted->name, strchr(wanted->name, '.') + 1};
+    int has_prefix = !strncmp(names[0], "transformer.", 12) || !strncmp(names[0], "model.", 6);
+    const SafeTensor* t = NULL;
+    for (int i = 0; i < (1 + has_prefix) * files->n && !t; i++) {
+        *file = &files->list[i % files->n];
+        t = safetensors_get(*file, names[i / files->n]);
+    }
+    if (!t) {
         fail(err, errlen, "%s: expected a tensor %s, found none; is this another model?", dir, wanted->name);
         return NULL;
     }
-    const SafeTensor* t = found->tensor;
     if (t->n_dims == wanted->n_dims && t->dims[0] == wanted->dims[0] &&
         (t->n_dims < 2 || t->dims[1] == wanted->dims[1]))
-        return found;
-    fail(err, errlen, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions",
-         index->files[found->file].path, wanted->name, (long long)wanted->dims[0], (long long)wanted->dims[1],
-         (long long)t->dims[0], (long long)t->dims[1], t->n_dims);
+        return t;
+    fail(err, errlen, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions", (*file)->path,
+         wanted->name, (long long)wanted->dims[0], (long long)wanted->dims[1], (long long)t->dims[0],
+         (long long)t->dims[1], t->n_dims);
     return NULL;
 }
 
@@ -171,24 +237,24 @@ static int load(const SafeTensors* file, const SafeTensor* from, int transposed,
 }
 
 // The i-th tensor in the staging buffer.
-static int read_parts(const ModelState* state, int i, const HfIndex* index, const char* dir, char* err, size_t errlen) {
+static int read_parts(const ModelState* state, int i, const HfFiles* files, const char* dir, char* err, size_t errlen) {
     ParamTensor t = shape_tensor(state->shape, i);
     FilePart parts[MOST_RUNS];
     int n = parts_of(state, STATE_WEIGHTS, i, parts);
     memset(state->staging, 0, t.elems * sizeof *state->staging);  // the padding rows of a vocabulary
     for (int p = 0; p < n; p++) {
-        const HfTensor* from = find_tensor(index, &parts[p].shown, dir, err, errlen);
-        if (!from || load(&index->files[from->file], from->tensor, is_transposed(state, t.id),
-                          state->staging + parts[p].first, err, errlen))
+        const SafeTensors* file;
+        const SafeTensor* from = find_tensor(files, &parts[p].shown, &file, dir, err, errlen);
+        if (!from || load(file, from, is_transposed(state, t.id), state->staging + parts[p].first, err, errlen))
             return -1;
     }
     return 0;
 }
 
-static int read_tensor(const ModelState* state, int with_master, int i, const HfIndex* index, const char* dir,
+static int read_tensor(const ModelState* state, int with_master, int i, const HfFiles* files, const char* dir,
                        char* err, size_t errlen) {
     Segment own = shape_segment(state->shape, i, state->rank);
-    if (read_parts(state, i, index, dir, err, errlen)) return -1;
+    if (read_parts(state, i, files, dir, err, errlen)) return -1;
     // Masters first: putting weights may overwrite the staging buffer.
     if (with_master && own.n) state->put_owned(state->context, STATE_MASTER, &own, state->staging + own.first);
     state->put_weights(state->context, &own.tensor, state->staging);
@@ -196,11 +262,11 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Hf
 }
 
 int hf_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {
-    HfIndex index;
-    if (hf_index_open(&index, dir, err, errlen)) return -1;
+    HfFiles files;
+    if (hf_open(&files, dir, err, errlen)) return -1;
     int result = 0;
     for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
-        result = read_tensor(state, with_master, i, &index, dir, err, errlen);
-    hf_index_close(&index);
+        result = read_tensor(state, with_master, i, &files, dir, err, errlen);
+    hf_close(&files);
     return result;
 }

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/base.h"
+#include "data/unicode.h"
+#include "plan/base/base.h"
 
 enum { DEEPEST = 64 };
 
@@ -256,14 +257,6 @@ static int hex4(const char* p, uint32_t* out) {
     return 0;
 }
 
-static int put_utf8(char* out, uint32_t c) {
-    int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;  // bytes after the first, six bits in each
-    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
-    *out = (char)(lead[more] | c >> 6 * more);
-    for (int i = 1; i <= more; i++) out[i] = (char)(0x80 | (c >> 6 * (more - i) & 63));
-    return 1 + more;
-}
-
 size_t json_unescape(const char* p, size_t n, char* out, int* n_out) {
     static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
     uint32_t c, low;
@@ -273,10 +266,10 @@ size_t json_unescape(const char* p, size_t n, char* out, int* n_out) {
     const char* name = n > 1 && p[1] ? strchr(names, p[1]) : NULL;
     if (name) return *out = bytes[name - names], 2;
     if (n < 6 || p[1] != 'u' || hex4(p + 2, &c)) return 0;
-    if (c < 0xd800 || c > 0xdfff) return *n_out = put_utf8(out, c), 6;
+    if (c < 0xd800 || c > 0xdfff) return *n_out = (int)utf8_encode(out, c), 6;
     if (c > 0xdbff || n < 12 || p[6] != '\\' || p[7] != 'u' || hex4(p + 8, &low) || low < 0xdc00 || low > 0xdfff)
         return 0;
-    *n_out = put_utf8(out, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
+    *n_out = (int)utf8_encode(out, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
     return 12;
 }
 
@@ -305,15 +298,19 @@ static int64_t unquote(const JsonValue* v, char* out, int bytes) {
 int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0); }
 int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1); }
 
-// Bytes of the UTF-8 sequence that begins at p, 0 when it is not valid (overlong forms and surrogates are not).
-static size_t utf8_length(const unsigned char* p, size_t n) {
-    size_t length = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;
-    if (length > n) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((p[i] & 0xc0) != 0x80) return 0;
-    if (length == 3 && ((p[0] == 0xe0 && p[1] < 0xa0) || (p[0] == 0xed && p[1] >= 0xa0))) return 0;
-    if (length == 4 && ((p[0] == 0xf0 && p[1] < 0x90) || (p[0] == 0xf4 && p[1] >= 0x90))) return 0;
-    return length;
+int json_text(const JsonValue* v, char* out, size_t room) {
+    size_t n = 0, taken;
+    if (!v || v->type != JSON_STRING) return -1;
+    for (size_t i = 0; i < v->length; i += taken) {
+        char bytes[4];
+        int more;
+        taken = json_unescape(v->text + i, v->length - i, bytes, &more);
+        if (taken == 0 || n + (size_t)more >= room || (unsigned char)bytes[0] < ' ') return -1;
+        memcpy(out + n, bytes, (size_t)more);
+        n += (size_t)more;
+    }
+    out[n] = 0;
+    return 0;
 }
 
 static size_t quote(char* out, const char* text, size_t n, int keep) {
@@ -322,17 +319,20 @@ static size_t quote(char* out, const char* text, size_t n, int keep) {
     *out++ = '"';
     for (size_t i = 0; i < n;) {
         const unsigned char* p = (const unsigned char*)text + i;
-        size_t length = utf8_length(p, n - i);
+        size_t length;
+        uint32_t code = utf8_decode(text + i, n - i, &length);
+        int is_text = code < 0xd800 || (code > 0xdfff && code < 0x110000);
         const char *bytes = text + i, *replacement = "\xef\xbf\xbd";
         char escaped[] = {'\\', 'u', '0', '0', hex[*p >> 4], hex[*p & 15]}, pair[] = {'\\', (char)*p};
         size_t room = length;
-        if (length == 0 && keep) bytes = escaped, room = 6, escaped[2] = 'd', escaped[3] = 'c';
-        else if (length == 0) bytes = replacement, room = 3;
+        if (!is_text) length = 1;
+        if (!is_text && keep) bytes = escaped, room = 6, escaped[2] = 'd', escaped[3] = 'c';
+        else if (!is_text) bytes = replacement, room = 3;
         else if (*p == '"' || *p == '\\') bytes = pair, room = 2;
         else if (*p < 0x20 || *p == 0x7f) bytes = escaped, room = 6;
         memcpy(out, bytes, room);
         out += room;
-        i += MAX(length, 1);
+        i += length;
     }
     *out++ = '"';
     *out = 0;

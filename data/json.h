@@ -44,6 +44,10 @@ int json_uint64(const JsonValue* value, uint64_t* out);
 // escapes checked; bytes outside of them are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
 
+// The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control
+// character (a NUL would make two names look equal, a line break would tear a message). 0, or -1.
+int json_text(const JsonValue* value, char* out, size_t room);
+
 // One step of json_string: out = the *n_out bytes (at most 4) that the character or escape at p stands for, where n > 0
 // bytes are left. Returns how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape.
 size_t json_unescape(const char* p, size_t n, char* out, int* n_out);

@@ -1,7 +1,5 @@
-// progress.c - see progress.h.
+// progress.c - the line of a step for eyes; see runlog.h.
 #define _GNU_SOURCE
-#include "data/progress.h"
-
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,7 +7,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "plan/text.h"
+#include "data/runlog.h"
+#include "plan/base/text.h"
 
 int progress_is_terminal(void) {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
@@ -22,6 +21,11 @@ int progress_columns(void) {
     const char* columns = getenv("COLUMNS");
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
     return columns ? MAX(atoi(columns), 0) : 0;
+}
+
+void progress_print(const char* line, int rewrites) {
+    printf(rewrites ? "\r\033[K%s" : "%s\n", line);
+    fflush(stdout);
 }
 
 void progress_add(Smooth* smooth, const StepRecord* r) {

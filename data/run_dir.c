@@ -14,10 +14,9 @@
 #include <unistd.h>
 
 #include "data/checkpoint.h"
-#include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
-static const char marker[] = "RUN", magic[] = "{\"ragged run\": 1";
+static const char marker[] = "RUN", magic[] = "{\"ragged run\": \"";
 
 enum { MARKER_BYTES = 512 };
 
@@ -46,25 +45,17 @@ static int write_marker(int fd) {
     struct tm utc;
     gethostname(host, sizeof host - 1);
     strftime(since, sizeof since, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
-    int n = snprintf(text, sizeof text, "%s, \"pid\": %ld, \"host\": \"%s\", \"since\": \"%s\"}\n", magic,
-                     (long)getpid(), host, since);
+    int n = snprintf(text, sizeof text, "%sprocess %ld on %s since %s\"}\n", magic, (long)getpid(), host, since);
     return ftruncate(fd, 0) || lseek(fd, 0, SEEK_SET) || disk_write(fd, text, (size_t)n) ? -1 : 0;
 }
 
-// "process 1234 on node7 since ...". Whoever has the lock writes that a moment later.
-static void name_holder(int fd, char* words, size_t room) {
+// What it says. Whoever has the lock writes it a moment later.
+static void name_holder(int fd, char words[MARKER_BYTES]) {
     struct timespec moment = {0, 50000000};
-    char text[MARKER_BYTES], host[6 * MARKER_BYTES] = "?", since[6 * MARKER_BYTES] = "?";
-    int64_t pid = 0;
-    Json json;
-    snprintf(words, room, "another process");
+    char text[MARKER_BYTES];
     nanosleep(&moment, NULL);
-    if (read_marker(fd, text) != 1 || json_parse(&json, text, strlen(text), NULL, 0)) return;
-    const JsonValue *h = json_get(&json, json.values, "host"), *s = json_get(&json, json.values, "since");
-    if (json_int64(json_get(&json, json.values, "pid"), &pid) == 0 && h && json_string(h, host) >= 0 && s &&
-        json_string(s, since) >= 0)
-        snprintf(words, room, "process %" PRId64 " on %.64s since %.40s", pid, host, since);
-    json_free(&json);
+    if (read_marker(fd, text) == 1 && sscanf(text + sizeof magic - 1, "%[^\"\n]", words) == 1) return;
+    snprintf(words, MARKER_BYTES, "another process");
 }
 
 // ---- the lock
@@ -73,7 +64,7 @@ static int has_no_locks(int error) { return error == ENOLCK || error == ENOSYS |
 
 // The marker of dir->path, locked and filled in. 0, -1 with a message, or 1: it was removed meanwhile.
 static int take_marker(RunDir* dir, char* err, size_t errlen) {
-    char path[DISK_PATH], text[MARKER_BYTES], holder[256];
+    char path[DISK_PATH], text[MARKER_BYTES], holder[MARKER_BYTES];
     if (disk_join(path, dir->path, marker, err, errlen)) return -1;
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0 && errno == ENOENT) return 1;
@@ -87,7 +78,7 @@ static int take_marker(RunDir* dir, char* err, size_t errlen) {
     int refused = flock(fd, LOCK_EX | LOCK_NB), error = errno;
     dir->unlocked = refused && has_no_locks(error);
     if (refused && error == EWOULDBLOCK) {
-        name_holder(fd, holder, sizeof holder);
+        name_holder(fd, holder);
         close(fd);
         return fail(err, errlen, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
     }
@@ -161,10 +152,13 @@ typedef struct Newest {
 static int note_newest(void* context, const char* path, const char* name, char* err, size_t errlen) {
     Newest* newest = (Newest*)context;
     (void)err, (void)errlen;
-    uint64_t written = number_of(name) < 0 ? 0 : checkpoint_written(path);
-    if (written <= newest->written) return 0;
-    newest->written = written;
-    strcpy(newest->path, path);
+    CheckpointList list;
+    if (number_of(name) < 0 || checkpoint_list(&list, path, NULL, 0)) return 0;
+    if (list.n > 0 && list.all[0].written > newest->written) {
+        newest->written = list.all[0].written;
+        strcpy(newest->path, path);
+    }
+    free(list.all);
     return 0;
 }
 

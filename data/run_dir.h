@@ -4,7 +4,7 @@
 // holds a lock on it (flock) as long as it lives: the kernel releases it however the process ends, so a run that was
 // killed leaves no lock behind. NFS passes such locks to its server (Linux 2.6.12 and later). Over MPI rank 0 holds it.
 #pragma once
-#include "plan/disk.h"
+#include "plan/base/disk.h"
 
 typedef struct RunDir {
     char path[DISK_PATH];

@@ -1,4 +1,5 @@
-// run_state.c - writes and reads state.json; see run_state.h.
+// run_state.c - writes and reads state.json by a table of its numbers; see run_state.h.
+#define _POSIX_C_SOURCE 200809L
 #include "data/run_state.h"
 
 #include <inttypes.h>
@@ -8,8 +9,97 @@
 
 #include "data/json.h"
 
-// As many steps as --steps can ask for; so many pieces no corpus has.
-static const int64_t MOST_STEPS = 1000000000000, MOST_PIECES = 1000000000000000;
+// ---- the numbers
+
+// int64_t, int, a double, from 0 to `most`; 64 bits; a double, null where it is NaN.
+typedef enum Kind { WHOLE, INTEGER, REAL, BITS, LOSS } Kind;
+
+#define AT(field) offsetof(RunState, field)
+
+// n numbers, one behind the other; where count is not 0 as many as that int of the state says. One is no array.
+static const struct Member {
+    const char* name;
+    Kind kind;
+    size_t at;
+    int n;
+    size_t count;
+    double most;  // as many steps as --steps can ask for; so many pieces no corpus has
+} members[] = {
+    {"step", WHOLE, AT(step), 1, 0, 1e12},
+    {"ranks", INTEGER, AT(ranks), 1, 0, 1 << 20},
+    {"epoch", WHOLE, AT(position.epoch), 1, 0, 1e12},
+    {"index", WHOLE, AT(position.index), 1, 0, 1e15},
+    {"loss_hash", BITS, AT(loss_hash), 1, 0, 0},
+    {"corpus", BITS, AT(corpus), 1, 0, 0},
+    {"content", BITS, AT(content), 1, 0, 0},
+    {"val_content", BITS, AT(val_content), 1, 0, 0},
+    {"val_loss", LOSS, AT(val_loss), 1, 0, 0},
+    {"loss", LOSS, AT(loss), 1, 0, 0},
+    {"corpora", WHOLE, AT(position.corpora), MOST_CORPORA * sizeof(CorpusPosition) / sizeof(int64_t), 0, 1e15},
+    {"balanced", INTEGER, AT(balanced), 1, 0, MOST_TP},
+    {"pruned", REAL, AT(pruned), 0, AT(balanced), 0.999},
+    {"heads", REAL, AT(heads), 0, AT(balanced), 1e12},
+    {"tiles", REAL, AT(tiles), 0, AT(balanced), 1e12},
+    {"v", REAL, AT(v), 0, AT(balanced), 1e12},
+    {"head_work", REAL, AT(head_work), 0, AT(balanced), 1e12},
+    {"divided", INTEGER, AT(divided), 1, 0, MOST_TP},
+    {"own_heads", INTEGER, AT(own_heads), 0, AT(divided), 1 << 20},
+    {"own_hidden", INTEGER, AT(own_hidden), 0, AT(divided), 1 << 20},
+};
+
+static int count_of(const struct Member* m, const RunState* s) {
+    return m->count ? *(const int*)((const char*)s + m->count) : m->n;
+}
+
+static char* place(const struct Member* m, const RunState* s, int i) {
+    return (char*)s + m->at + (size_t)i * (m->kind == INTEGER ? sizeof(int) : sizeof(int64_t));
+}
+
+static void put_member(FILE* out, const struct Member* m, const RunState* s) {
+    int n = count_of(m, s);
+    fprintf(out, "%s\"%s\": %s", m == members ? "{" : ",\n  ", m->name, m->n == 1 ? "" : "[");
+    for (int i = 0; i < n; i++) {
+        const char *at = place(m, s, i), *comma = i ? ", " : "";
+        if (m->kind == WHOLE) fprintf(out, "%s%" PRId64, comma, *(const int64_t*)at);
+        else if (m->kind == INTEGER) fprintf(out, "%s%d", comma, *(const int*)at);
+        else if (m->kind == BITS) fprintf(out, "%s%" PRIu64, comma, *(const uint64_t*)at);
+        else if (isfinite(*(const double*)at)) fprintf(out, "%s%.17g", comma, *(const double*)at);
+        else fprintf(out, "%snull", comma);
+    }
+    if (m->n != 1) fputc(']', out);
+}
+
+// 0, or -1: it is another value.
+static int parse_number(const struct Member* m, const JsonValue* v, char* to) {
+    int64_t whole;
+    double real = NAN;
+    if (m->kind == BITS) return json_uint64(v, (uint64_t*)to);
+    if (m->kind == WHOLE || m->kind == INTEGER) {
+        if (json_int64(v, &whole) || whole < 0 || whole > (int64_t)m->most) return -1;
+        if (m->kind == WHOLE) *(int64_t*)to = whole;
+        else *(int*)to = (int)whole;
+        return 0;
+    }
+    int failed = json_double(v, &real), is_null = v && v->type == JSON_NULL;
+    *(double*)to = real;
+    return m->kind == LOSS ? failed && !is_null : !(real >= 0 && real <= m->most);
+}
+
+static int parse_member(RunState* s, const struct Member* m, const Json* json, char* err, size_t errlen) {
+    static const char* const words[] = {"whole numbers", "whole numbers", "numbers", "whole numbers of 64 bits",
+                                        "numbers or null"};
+    char range[40] = "";
+    const JsonValue* value = json_get(json, json->values, m->name);
+    int n = count_of(m, s), failed = m->n == 1 ? 0 : !value || value->type != JSON_ARRAY || value->n != n;
+    for (int i = 0; i < n && !failed; i++)
+        failed = parse_number(m, m->n == 1 ? value : json_at(json, value, i), place(m, s, i));
+    if (!failed) return 0;
+    if (m->most > 0) snprintf(range, sizeof range, " from 0 to %.15g", m->most);
+    return fail(err, errlen, "state.json: expected %d %s%s as \"%s\", found %s; is it of another version?", n,
+                words[m->kind], range, m->name, value ? "another value" : "none");
+}
+
+// ---- the options
 
 // The state on its way into text.
 typedef struct Writer {
@@ -31,121 +121,6 @@ static void put_option(void* context, const char* name, const char* value) {
     fputc(']', w->out);
 }
 
-static void put_number(FILE* out, double x) {
-    if (isfinite(x)) fprintf(out, "%.17g", x);
-    else fprintf(out, "null");
-}
-
-char* run_state_text(const RunState* s, const Config* config) {
-    char* text = NULL;
-    size_t n = 0;
-    Writer w = {open_memstream(&text, &n), 0, 0};
-    if (!w.out) return NULL;
-    fprintf(w.out,
-            "{\"step\": %" PRId64 ", \"epoch\": %" PRId64 ", \"index\": %" PRId64 ", \"loss_hash\": %" PRIu64
-            ", \"corpus\": %" PRIu64 ", \"content\": %" PRIu64 ", \"val_content\": %" PRIu64 ", \"val_loss\": ",
-            s->step, s->position.epoch, s->position.index, s->loss_hash, s->corpus, s->content, s->val_content);
-    put_number(w.out, s->val_loss);
-    fprintf(w.out, ", \"loss\": ");
-    put_number(w.out, s->loss);
-    fprintf(w.out, ",\n  \"corpora\": [");
-    for (int c = 0; c < MOST_CORPORA; c++) {
-        const CorpusPosition* at = &s->position.corpora[c];
-        fprintf(w.out, "%s[%" PRId64 ", %" PRId64 ", %" PRId64 "]", c ? ", " : "", at->epoch, at->index, at->tokens);
-    }
-    fprintf(w.out, "],\n  \"balance_units\": [");
-    for (int r = 0; r < s->balanced; r++)
-        fprintf(w.out, "%s[%.17g, %.17g, %.17g, %.17g, %.17g]", r ? ", " : "", s->pruned[r], s->heads[r], s->tiles[r],
-                s->v[r], s->head_work[r]);
-    fprintf(w.out, "],\n  \"division\": [");
-    for (int r = 0; r < s->divided; r++)
-        fprintf(w.out, "%s[%d, %d]", r ? ", " : "", s->own_heads[r], s->own_hidden[r]);
-    fprintf(w.out, "],\n  \"options\": [");
-    config_visit(config, put_option, &w);
-    fprintf(w.out, "]}\n");
-    int failed = w.failed | ferror(w.out);
-    if (!fclose(w.out) && !failed) return text;
-    free(text);
-    return NULL;
-}
-
-// Files of older versions have none, or "balance" in other units: the run decides anew.
-static int parse_balance(RunState* s, const Json* json, char* err, size_t errlen) {
-    const JsonValue* rows = json_get(json, json->values, "balance_units");
-    if (!rows) return 0;
-    if (rows->type != JSON_ARRAY || rows->n > MOST_TP)
-        return fail(err, errlen, "state.json: expected an array \"balance_units\" of at most %d ranks", MOST_TP);
-    for (int r = 0; r < rows->n; r++) {
-        const JsonValue* row = json_at(json, rows, r);
-        double* const values[] = {&s->pruned[r], &s->heads[r], &s->tiles[r], &s->v[r], &s->head_work[r]};
-        for (int i = 0; i < COUNT(values); i++)
-            if (json_double(json_at(json, row, i), values[i]) || !(*values[i] >= 0) || *values[i] > 1e12)
-                return fail(err, errlen, "state.json: expected five numbers >= 0 in \"balance_units\" of rank %d", r);
-        if (s->pruned[r] >= 1)
-            return fail(err, errlen, "state.json: \"balance_units\": rank %d leaves out everything", r);
-    }
-    s->balanced = rows->n;
-    return 0;
-}
-
-// Files of older versions have none.
-static int parse_division(RunState* s, const Json* json, char* err, size_t errlen) {
-    const JsonValue* rows = json_get(json, json->values, "division");
-    if (!rows) return 0;
-    if (rows->type != JSON_ARRAY || rows->n > MOST_TP)
-        return fail(err, errlen, "state.json: expected an array \"division\" of at most %d ranks", MOST_TP);
-    for (int r = 0; r < rows->n; r++)
-        for (int i = 0; i < 2; i++) {
-            int64_t n;
-            if (json_int64(json_at(json, json_at(json, rows, r), i), &n) || n < 0 || n > 1 << 20)
-                return fail(err, errlen, "state.json: expected two whole numbers in \"division\" of rank %d", r);
-            *(i ? &s->own_hidden[r] : &s->own_heads[r]) = (int)n;
-        }
-    s->divided = rows->n;
-    return 0;
-}
-
-// Files of older versions have none.
-static int parse_corpora(RunState* s, const Json* json, char* err, size_t errlen) {
-    const JsonValue* rows = json_get(json, json->values, "corpora");
-    if (!rows) return 0;
-    if (rows->type != JSON_ARRAY || rows->n > MOST_CORPORA)
-        return fail(err, errlen, "state.json: expected an array \"corpora\" of at most %d", MOST_CORPORA);
-    for (int c = 0; c < rows->n; c++) {
-        CorpusPosition* at = &s->position.corpora[c];
-        int64_t* const values[] = {&at->epoch, &at->index, &at->tokens};
-        for (int i = 0; i < COUNT(values); i++)
-            if (json_int64(json_at(json, json_at(json, rows, c), i), values[i]) || *values[i] < 0 ||
-                *values[i] > MOST_PIECES)
-                return fail(err, errlen, "state.json: expected three whole numbers in \"corpora\", number %d", c);
-    }
-    return 0;
-}
-
-static int parse_count(const Json* json, const char* name, int64_t most, int64_t* count, char* err, size_t errlen) {
-    if (json_int64(json_get(json, json->values, name), count) == 0 && *count >= 0 && *count <= most) return 0;
-    return fail(err, errlen, "state.json: expected a whole number \"%s\" from 0 to %" PRId64 ", found %s", name, most,
-                json_get(json, json->values, name) ? "another value" : "none");
-}
-
-static int parse_hash(const Json* json, const char* name, uint64_t* hash, char* err, size_t errlen) {
-    if (json_uint64(json_get(json, json->values, name), hash) == 0) return 0;
-    return fail(err, errlen, "state.json: expected a whole number \"%s\" of 64 bits", name);
-}
-
-static int parse_progress(RunState* s, const Json* json, char* err, size_t errlen) {
-    if (json_double(json_get(json, json->values, "val_loss"), &s->val_loss)) s->val_loss = NAN;
-    if (json_double(json_get(json, json->values, "loss"), &s->loss)) s->loss = NAN;
-    if (json_get(json, json->values, "content") && parse_hash(json, "content", &s->content, err, errlen)) return -1;
-    if (json_get(json, json->values, "val_content") && parse_hash(json, "val_content", &s->val_content, err, errlen))
-        return -1;
-    return parse_count(json, "step", MOST_STEPS, &s->step, err, errlen) ||
-           parse_count(json, "epoch", MOST_STEPS, &s->position.epoch, err, errlen) ||
-           parse_count(json, "index", MOST_PIECES, &s->position.index, err, errlen) ||
-           parse_hash(json, "loss_hash", &s->loss_hash, err, errlen) ||
-           parse_hash(json, "corpus", &s->corpus, err, errlen);
-}
-
 static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
     const JsonValue* options = json_get(json, json->values, "options");
     if (!options || options->type != JSON_ARRAY)
@@ -162,45 +137,36 @@ static int restore_options(Config* config, const Json* json, char* err, size_t e
     return 0;
 }
 
+// ---- both
+
+char* run_state_text(const RunState* s, const Config* config) {
+    char* text = NULL;
+    size_t n = 0;
+    Writer w = {open_memstream(&text, &n), 0, 0};
+    if (!w.out) return NULL;
+    for (int i = 0; i < COUNT(members); i++) put_member(w.out, &members[i], s);
+    fprintf(w.out, ",\n  \"options\": [");
+    config_visit(config, put_option, &w);
+    fprintf(w.out, "]}\n");
+    int failed = w.failed | ferror(w.out);
+    if (!fclose(w.out) && !failed) return text;
+    free(text);
+    return NULL;
+}
+
+static int parse_state(RunState* s, Config* config, const Json* json, char* err, size_t errlen) {
+    for (int i = 0; i < COUNT(members); i++)
+        if (parse_member(s, &members[i], json, err, errlen)) return -1;
+    return restore_options(config, json, err, errlen);
+}
+
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen) {
     Json json;
     memset(state, 0, sizeof *state);
     if (json_parse(&json, text, n, err, errlen)) return -1;
-    int failed = parse_progress(state, &json, err, errlen) || parse_corpora(state, &json, err, errlen) ||
-                 parse_balance(state, &json, err, errlen) || parse_division(state, &json, err, errlen) ||
-                 restore_options(config, &json, err, errlen);
+    int failed = parse_state(state, config, &json, err, errlen);
     json_free(&json);
     return failed ? -1 : 0;
-}
-
-static void put_line(void* context, const char* name, const char* value) {
-    fprintf((FILE*)context, "%s %s%c", name, value, 0);
-}
-
-// The options behind each other; the caller frees. NULL without memory.
-static char* list_options(const Config* config, size_t* n) {
-    char* list = NULL;
-    FILE* out = open_memstream(&list, n);
-    if (!out) return NULL;
-    config_visit(config, put_line, out);
-    int failed = ferror(out);
-    if (!fclose(out) && !failed) return list;
-    free(list);
-    return NULL;
-}
-
-static int compare_options(const Config* config, const Config* found, char* err, size_t errlen) {
-    size_t n[2] = {0, 0}, at = 0;
-    char *list[2] = {list_options(config, &n[0]), list_options(found, &n[1])};
-    int failed = 0;
-    while (list[0] && list[1] && at < n[0] && at < n[1] && !strcmp(list[0] + at, list[1] + at))
-        at += strlen(list[0] + at) + 1;
-    if (!list[0] || !list[1]) failed = fail(err, errlen, "no memory to compare options");
-    else if (at < n[0] || at < n[1])
-        failed = fail(err, errlen, "state.json would not keep %.200s", at < n[0] ? list[0] + at : list[1] + at);
-    free(list[0]);
-    free(list[1]);
-    return failed;
 }
 
 int run_state_check(const RunState* state, const Config* config, char* err, size_t errlen) {
@@ -211,8 +177,13 @@ int run_state_check(const RunState* state, const Config* config, char* err, size
     int failed = config_parse(&found, 1, name, err, errlen);
     if (!failed) failed = run_state_parse(&again, &found, text, strlen(text), err, errlen);
     if (!failed && !(other = run_state_text(&again, &found))) failed = fail(err, errlen, "no memory for state.json");
-    if (!failed && strcmp(text, other)) failed = fail(err, errlen, "state.json would not keep all numbers of this run");
-    if (!failed) failed = compare_options(config, &found, err, errlen);
+    if (!failed && strcmp(text, other)) {
+        size_t line = 0;  // where the line begins that differs
+        for (size_t i = 0; text[i] == other[i]; i++)
+            if (text[i] == '\n') line = i + 1;
+        failed = fail(err, errlen, "state.json would not keep %.*s", (int)MIN(strcspn(text + line, "\n"), 200u),
+                      text + line);
+    }
     config_free(&found);
     free(text);
     free(other);

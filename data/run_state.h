@@ -1,32 +1,29 @@
 // run_state.h - state.json: how far a run is, and its options.
 //
-// {"step": 100, "epoch": 0, "index": 812, "loss_hash": 123.., "corpus": 456.., "content": 789..,
-//  "val_loss": 2.5, "loss": 2.4,
-//  "corpora": [[epoch, index, tokens], ...],
-//  "balance": [[left out, heads, tiles of hidden units, hidden units a ms, hidden units that a head is worth], ...],
-//  "division": [[heads, hidden units], ...],
+// {"step": 100, "epoch": 0, ..., "corpora": [epoch, index, tokens, ...], "balanced": 2, "pruned": [0.5, 0], ...,
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
-// "balance" has an entry for each rank of a tensor-parallel group; it is empty when none is slow. So has "division", as
-// the group has divided the model; it is empty where that follows from the options.
+// Numbers and arrays have the names of the fields below. All of them must be there: a state of another version is
+// refused.
 #pragma once
 #include "data/sampler.h"
-#include "plan/balance.h"
-#include "plan/config.h"
+#include "plan/slow/balance.h"
+#include "plan/options/config.h"
 
 typedef struct RunState {
     int64_t step;              // steps done
+    int ranks;                 // that wrote the checkpoint
     SamplerPosition position;  // where the next step's documents begin
     uint64_t loss_hash;        // of all losses so far, bit for bit
     uint64_t corpus;           // docs_fingerprint of the training data
-    uint64_t content;          // docs_content of it; 0: not known, the file is of an older version
-    uint64_t val_content;      // of the documents of --val; 0: none, or not known
+    uint64_t content;          // docs_content of it
+    uint64_t val_content;      // of the documents of --val; 0: none
     double val_loss;           // of the last evaluation, NaN before it
-    double loss;               // of the last step; NaN before it, and in files of older versions
+    double loss;               // of the last step; NaN before it
     int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
     double pruned[MOST_TP], heads[MOST_TP], tiles[MOST_TP], v[MOST_TP];  // see BalanceDecision
     double head_work[MOST_TP];                                           // all the same
-    int divided;  // ranks of a group whose division --moves keep may have changed, 0: there is none; and for each rank:
+    int divided;  // ranks of a group whose division moves=keep may have changed, 0: there is none; and for each rank:
     int own_heads[MOST_TP], own_hidden[MOST_TP];
 } RunState;
 

@@ -13,9 +13,8 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "data/progress.h"
-#include "plan/disk.h"
-#include "plan/text.h"
+#include "plan/base/disk.h"
+#include "plan/base/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
 enum { FIRST_ROOM = 1 << 16 };    // bytes for lines that are taken at the start; few runs need more
@@ -151,13 +150,6 @@ const char* runlog_number(double x, int digits, char text[32]) {
     return text;
 }
 
-const char* const rank_field_names[RANK_FIELDS] = {"compute_ms", "wait_ms", "gamma", "sent", "taken", "speed"};
-
-float rank_field(const RankStep* r, int field) {
-    const float values[RANK_FIELDS] = {r->compute_ms, r->wait_ms, r->gamma, r->sent, r->taken, r->speed};
-    return values[field];
-}
-
 // ---- lines are put together in memory
 
 #if defined(__GNUC__)
@@ -269,9 +261,8 @@ static void print_step(RunLog* log, const StepRecord* r) {
     log->last_print = now;
     char line[256];
     progress_line(line, sizeof line, &log->smooth, r, log->is_terminal ? progress_columns() : 0);
-    printf("%s%s%s", log->is_terminal ? "\r\033[K" : "", line, log->is_terminal ? "" : "\n");
+    progress_print(line, log->is_terminal);
     log->line_open = log->is_terminal;
-    fflush(stdout);
 }
 
 // Micro-batches by cp size, ascending.
@@ -293,29 +284,29 @@ static void write_cp_sizes(RunLog* log, const Plan* plan) {
 }
 
 static void write_bytes(RunLog* log, const StepRecord* r) {
-    const char* const names[] = {"ulysses",    "ring",   "routing", "remap",  "gradients",
-                                 "parameters", "tensor", "slices",  "inside", "across"};
-    const uint64_t bytes[] = {r->ulysses,    r->ring,   r->routing, r->remap,  r->gradients,
-                              r->parameters, r->tensor, r->slices,  r->inside, r->across};
+    static const char* const names[SENT_KINDS] = {"ulysses",    "ring",   "routing", "remap",  "gradients",
+                                                  "parameters", "tensor", "slices",  "inside", "across"};
     write_part(log, ", \"bytes\": {");
-    for (int i = 0; i < COUNT(bytes); i++) write_part(log, "%s\"%s\": %" PRIu64, i ? ", " : "", names[i], bytes[i]);
+    for (int i = 0; i < SENT_KINDS; i++) write_part(log, "%s\"%s\": %" PRIu64, i ? ", " : "", names[i], r->sent[i]);
     write_part(log, "}");
 }
 
 static void write_ranks(RunLog* log, const StepRecord* r) {
+    static const char* const names[] = {"compute_ms", "wait_ms", "gamma", "sent", "taken", "speed"};
     char text[32];
     if (!r->ranks || r->n_ranks == 0) {
         write_part(log, ", \"ranks\": null");
         return;
     }
-    write_part(log, ", \"ranks\": {");
-    for (int f = 0; f < RANK_FIELDS; f++) {
-        write_part(log, "%s\"%s\": [", f ? ", " : "", rank_field_names[f]);
-        for (int i = 0; i < r->n_ranks; i++)
-            write_part(log, "%s%s", i ? ", " : "", runlog_number(rank_field(&r->ranks[i], f), 4, text));
-        write_part(log, "]");
+    for (int f = 0; f < COUNT(names); f++) {
+        write_part(log, "%s\"%s\": [", f ? "], " : ", \"ranks\": {", names[f]);
+        for (int i = 0; i < r->n_ranks; i++) {
+            const RankStep* rank = &r->ranks[i];
+            const float values[] = {rank->compute_ms, rank->wait_ms, rank->gamma, rank->sent, rank->taken, rank->speed};
+            write_part(log, "%s%s", i ? ", " : "", runlog_number(values[f], 4, text));
+        }
     }
-    write_part(log, "}");
+    write_part(log, "]}");
 }
 
 static void write_planning(RunLog* log, const StepRecord* r) {

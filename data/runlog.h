@@ -15,7 +15,7 @@
 //   plan_stall_us     what the step before waited for it
 //   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then
 //   measured_ms       seconds, without plan_stall_us
-//   gap               the plan's makespan over the lower bound L3 of plan/bound.h, less 1, both in the cost model
+//   gap               the plan's makespan over the lower bound L3 of plan/cost/bound.h, less 1, both in the cost model
 //   stages, rounds, in_flight, bubble   of a pipeline (--pp): its stages, the rounds of the step, how many of them the
 //                     first stage keeps at most, and the part of the step in which stages compute nothing, as predicted
 //   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks
@@ -47,7 +47,63 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "data/step_record.h"
+#include "plan/value/plan.h"
+
+// One rank in one step; NaN: not known.
+typedef struct RankStep {
+    float compute_ms, wait_ms;  // computing; standing still for others; not known in a step that was not timed
+    float gamma;                // fraction of its resizable matmuls that was left out
+    float sent, taken;          // work given away and taken over, counted in hidden units of the MLP
+    float speed;                // as plans see it, 1 being usual; of a tensor-parallel rank: hidden units a millisecond
+} RankStep;
+
+// What a rank sends, by purpose, and the same bytes by where they go; "bytes" of the log in its order.
+typedef enum SentKind {
+    SENT_ULYSSES,
+    SENT_RING,
+    SENT_ROUTING,
+    SENT_REMAP,
+    SENT_GRADIENTS,
+    SENT_PARAMETERS,
+    SENT_TENSOR,
+    SENT_SLICES,
+    SENT_INSIDE,
+    SENT_ACROSS,
+    SENT_KINDS
+} SentKind;
+
+typedef struct StepRecord {
+    int64_t step, steps;  // this one (from 1), and of the whole run
+    double loss, grad_norm, lr;
+    int64_t tokens, targets;
+    int micro_batches;
+    double seconds, mfu;
+    // NaN or 0 where they are not known: cores of all ranks; which share of their time these used; and of the time in
+    // which this rank wanted a core the share in which it had one.
+    double cores, used, had;
+    int virtual_time;  // seconds are virtual
+    const char* planner;
+    const char* strategy;  // of --strategies; NULL: there are none
+    double moving_ms;      // then: of predicted_ms, gradients to their owners and weights to the next step
+    const Plan* plan;      // NULL: not known
+    double plan_us, plan_stall_us;
+    double predicted_ms, measured_ms, gap;  // NaN: not known
+    int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
+    double bubble;
+    double emulated_ms;         // 0 or NaN: not known
+    uint64_t sent[SENT_KINDS];  // bytes
+    const RankStep* ranks;      // (n_ranks); NULL: not known
+    int n_ranks;
+    double exposed_seconds;  // this rank stood still for other ranks
+    double seconds_left;
+    uint64_t loss_hash;
+} StepRecord;
+
+// What the line of a step shows instead of the step's own loss and speed, see progress_add.
+typedef struct Smooth {
+    double loss, losses, tokens, seconds;
+    double at_peak, busy, had;  // seconds: busy ones as they would be at the peak; busy ones; those with a core
+} Smooth;
 
 typedef struct RunLog {
     int fd;           // -1: no log
@@ -64,11 +120,6 @@ typedef struct RunLog {
     void (*hear)(void* hearer, const char* line, size_t n);  // NULL, or told of every whole line
     void* hearer;
 } RunLog;
-
-// Its fields by number, for code that treats them alike.
-enum { RANK_FIELDS = 6 };
-extern const char* const rank_field_names[RANK_FIELDS];
-float rank_field(const RankStep* rank, int field);
 
 // Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines from the
 // first of a step after `last_step` on, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines
@@ -93,6 +144,20 @@ void runlog_say(RunLog* log, const char* format, ...);
 __attribute__((format(printf, 2, 3)))
 #endif
 void runlog_strong(RunLog* log, const char* format, ...);  // in bold, where there is a terminal
+
+// ---- the line of a step for eyes (progress.c): no wider than the terminal, loss and speed smoothed
+
+// Means of the steps so far in which each step back counts 0.9 times the next.
+void progress_add(Smooth* smooth, const StepRecord* r);
+// The line without its end, of fewer than `columns` (0: any number of) characters where that can be: fields are left
+// out, the least wanted first; step and loss stay.
+void progress_line(char* text, size_t room, const Smooth* smooth, const StepRecord* r, int columns);
+// Prints a line; where lines are rewritten it takes the place of the last one, and "" leaves that place empty.
+void progress_print(const char* line, int rewrites);
+// Whether lines may be rewritten and have colour: standard output is a terminal, TERM is not dumb, NO_COLOR is not set.
+int progress_is_terminal(void);
+// The terminal's columns now; 0: not known.
+int progress_columns(void);
 
 // A number of JSON with so many digits: null when it is not finite, which JSON has no word for.
 const char* runlog_number(double x, int digits, char text[32]);

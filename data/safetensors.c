@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "plan/disk.h"
+#include "plan/base/disk.h"
 
 enum {
     PREFIX = 8,  // the header's length
@@ -53,17 +53,10 @@ static int check_names(const SafeTensor* tensors, int n, char* err, size_t errle
 
 // ---- reading
 
-// Control characters are refused: a NUL would make two names look equal, a line break would tear a message.
 static int parse_name(SafeTensor* t, const JsonValue* key, char* err, size_t errlen) {
-    char name[6 * NAME_BYTES];
-    int64_t n = key->length < sizeof name ? json_string(key, name) : -1;
-    int bad = n < 0 || n >= NAME_BYTES;
-    for (int64_t i = 0; i < n; i++) bad |= (unsigned char)name[i] < ' ';
-    if (bad)
-        return fail(err, errlen, "tensor %.*s: expected a name of at most %d bytes without control characters",
-                    (int)MIN(key->length, 80u), key->text, NAME_BYTES - 1);
-    memcpy(t->name, name, (size_t)n + 1);
-    return 0;
+    if (json_text(key, t->name, NAME_BYTES) == 0) return 0;
+    return fail(err, errlen, "tensor %.*s: expected a name of at most %d bytes without control characters",
+                (int)MIN(key->length, 80u), key->text, NAME_BYTES - 1);
 }
 
 static int parse_dtype(SafeTensor* t, const JsonValue* dtype, char* err, size_t errlen) {
@@ -187,7 +180,7 @@ static int parse_header(SafeTensors* out, const char* header, size_t n_header, u
 
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen) {
     const unsigned char* p = (const unsigned char*)bytes;
-    *out = (SafeTensors){.fd = -1};
+    *out = (SafeTensors){0};
     int64_t n_header = header_bytes(p, n, err, errlen);
     if (n_header < 0) return -1;
     if (parse_header(out, (const char*)p + PREFIX, (size_t)n_header, n - PREFIX - (uint64_t)n_header, err, errlen)) {
@@ -198,14 +191,14 @@ int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, 
     return 0;
 }
 
-static int read_header(SafeTensors* st, char* err, size_t errlen) {
+static int read_header(SafeTensors* st, int fd, char* err, size_t errlen) {
     unsigned char prefix[PREFIX] = {0};
-    if (disk_read_at(st->fd, 0, prefix, PREFIX) < 0) return fail(err, errlen, "cannot read: %s", strerror(errno));
+    if (disk_read_at(fd, 0, prefix, PREFIX) < 0) return fail(err, errlen, "cannot read: %s", strerror(errno));
     int64_t n = header_bytes(prefix, st->bytes, err, errlen);
     if (n < 0) return -1;
     char* header = (char*)malloc((size_t)n + 1);
     if (!header) return fail(err, errlen, "no memory for a header of %" PRId64 " bytes", n);
-    int64_t got = disk_read_at(st->fd, PREFIX, header, (size_t)n);
+    int64_t got = disk_read_at(fd, PREFIX, header, (size_t)n);
     int result = got == n ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err, errlen)
                           : fail(err, errlen, "cannot read its header of %" PRId64 " bytes: %s", n,
                                  got < 0 ? strerror(errno) : "it ends before");
@@ -215,27 +208,21 @@ static int read_header(SafeTensors* st, char* err, size_t errlen) {
 
 int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen) {
     char why[ERR_BYTES];
-    *out = (SafeTensors){.fd = -1};
+    *out = (SafeTensors){0};
     int fd = disk_open(path, &out->bytes, err, errlen);
     if (fd < 0) return -1;
-    out->fd = fd;
     out->path = strdup(path);
-    if (!out->path) fail(why, sizeof why, "no memory for its path");
-    if (out->path && !read_header(out, why, sizeof why)) return 0;
+    int failed = out->path ? read_header(out, fd, why, sizeof why) : fail(why, sizeof why, "no memory for its path");
+    close(fd);
+    if (!failed) return 0;
     safetensors_close(out);
     return fail(err, errlen, "%s: %s", path, why);
 }
 
-void safetensors_rest(SafeTensors* st) {
-    if (st->fd >= 0) close(st->fd);
-    st->fd = -1;
-}
-
 void safetensors_close(SafeTensors* st) {
-    safetensors_rest(st);
     free(st->path);
     free(st->tensors);
-    *st = (SafeTensors){.fd = -1};
+    *st = (SafeTensors){0};
 }
 
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
@@ -244,28 +231,17 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
     return NULL;
 }
 
-// A descriptor of the file, which must be as it was; -1 with a message. The caller closes it if it is another than
-// st->fd.
-static int file_of(const SafeTensors* st, char* err, size_t errlen) {
-    uint64_t bytes;
-    if (st->fd >= 0) return st->fd;
-    int fd = disk_open(st->path, &bytes, err, errlen);
-    if (fd < 0 || bytes == st->bytes) return fd;
-    close(fd);
-    return fail(err, errlen, "%s: expected %" PRIu64 " bytes, as it had when it was opened, found %" PRIu64, st->path,
-                st->bytes, bytes);
-}
-
 // Bytes at .. at + n of a tensor.
 static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, size_t n, void* out, char* err,
                       size_t errlen) {
     if (n == 0) return 0;
     if (t->data) return memcpy(out, (const char*)t->data + at, n), 0;
-    int fd = file_of(st, err, errlen);
+    uint64_t bytes;
+    int fd = disk_open(st->path, &bytes, err, errlen);
     if (fd < 0) return -1;
-    int64_t got = disk_read_at(fd, t->begin + at, out, n);
-    const char* why = got < 0 ? strerror(errno) : "the file ends before; was it cut off while it was read?";
-    if (fd != st->fd) close(fd);
+    int64_t got = bytes == st->bytes ? disk_read_at(fd, t->begin + at, out, n) : 0;
+    const char* why = got < 0 ? strerror(errno) : "the file has another size than when it was opened";
+    close(fd);
     if (got == (int64_t)n) return 0;
     return fail(err, errlen, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
 }
@@ -338,21 +314,6 @@ int safetensors_check_finite(const char* path, char* err, size_t errlen) {
 
 // ---- writing
 
-static int check_tensors(const SafeTensor* tensors, int n, char* err, size_t errlen) {
-    for (int i = 0; i < n; i++) {
-        const SafeTensor* t = &tensors[i];
-        size_t bytes;
-        if (!memchr(t->name, 0, NAME_BYTES) || !strcmp(t->name, "__metadata__"))
-            return fail(err, errlen, "tensor %d: expected a terminated name other than __metadata__", i);
-        if (t->n_dims < 0 || t->n_dims > COUNT(t->dims) || (size_t)t->dtype >= COUNT(dtype_names))
-            return fail(err, errlen, "tensor %s: expected 0 to %d dimensions and a known dtype", t->name,
-                        COUNT(t->dims));
-        if (shape_bytes(t, &bytes) || bytes != t->bytes)
-            return fail(err, errlen, "tensor %s: expected the bytes of its shape, found %zu", t->name, t->bytes);
-    }
-    return check_names(tensors, n, err, errlen);
-}
-
 // ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}
 static size_t put_entry(char* out, const SafeTensor* t, size_t begin) {
     char* p = out;
@@ -384,8 +345,8 @@ static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill
     int bad = !piece;
     for (int i = 0; i < n && !bad; i++) {
         size_t size = dtype_bytes(tensors[i].dtype), elems = tensors[i].bytes / size, most = PIECE / size;
-        if (!fill) bad = disk_write(fd, tensors[i].data, tensors[i].bytes);
-        for (size_t first = 0; fill && first < elems && !bad; first += most) {
+        if (tensors[i].data) bad = disk_write(fd, tensors[i].data, tensors[i].bytes);
+        for (size_t first = 0; !tensors[i].data && first < elems && !bad; first += most) {
             size_t count = MIN(most, elems - first);
             fill(context, i, first, count, piece);
             bad = disk_write(fd, piece, count * size);
@@ -399,7 +360,7 @@ int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTe
                       size_t errlen) {
     char why[ERR_BYTES];
     size_t bytes = 0;
-    if (check_tensors(tensors, n, why, sizeof why)) return fail(err, errlen, "%s: %s", path, why);
+    if (check_names(tensors, n, why, sizeof why)) return fail(err, errlen, "%s: %s", path, why);
     char* header = make_header(tensors, n, &bytes);
     if (!header) return fail(err, errlen, "%s: no memory for the header of %d tensors", path, n);
     int fd = disk_create(path, err, errlen), result = -1;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 typedef struct SafeTensor {
     char name[128];
@@ -22,17 +22,15 @@ typedef struct SafeTensors {
     int n;
     char* path;      // of the file; NULL when parsed from memory of the caller's
     uint64_t bytes;  // of the file
-    int fd;          // -1 when there is no file, or it is opened for each read
 } SafeTensors;
 
 // Opens and checks a file: every tensor inside the file, sizes that match shape and type, no name twice, no overlap, no
 // hole. The tensors come in the order of their bytes, which stay in the file: nothing is mapped, so that a file that
-// shrinks or a bad disk is a message and no signal. 0, or -1 with a message that names the tensor. `safetensors_parse`
+// shrinks or a bad disk is a message and no signal, and no descriptor is kept: there may be more files than one may
+// open. 0, or -1 with a message that names the tensor. `safetensors_parse`
 // does the same on bytes in memory, which must outlive the result.
 int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen);
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen);
-// Gives the descriptor back; each read opens the file again. For whoever reads from many files at once.
-void safetensors_rest(SafeTensors* st);
 void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
 // Elements first .. first + n of a tensor of st, as fp32 whatever its type. 0, or -1 with a message (the file shrank,
@@ -48,7 +46,7 @@ int safetensors_check_finite(const char* path, char* err, size_t errlen);
 typedef void (*SafeTensorFill)(void* context, int i, size_t first, size_t n, void* out);
 
 // Writes tensors in the given order, then syncs the file to disk. Their bytes come from `data`, or piece by piece from
-// fill when it is not NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
+// fill where that is NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
 // transformers wants it; spaces behind the header let the values begin at a multiple of 64 bytes. 0, or -1 with a
 // message (a full disk, say); a file that could not be finished is removed.
 int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, char* err,

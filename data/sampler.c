@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/base.h"
-#include "plan/text.h"
+#include "plan/base/base.h"
+#include "plan/base/text.h"
 
 typedef struct Side {
     int64_t* docs;         // (n_docs) ids, ascending

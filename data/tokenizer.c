@@ -2,17 +2,15 @@
 //
 // llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
 // (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge
-// ranks. Version 3 is of earlier versions of this program, for vocabularies whose ids are not: [4] number of merges,
-// and behind the tokens two int32 for each, left and right, in the order of their ranks. Source of versions 1 and 2:
-// github.com/karpathy/llm.c, tokenizer.h.
+// ranks. Source: github.com/karpathy/llm.c, tokenizer.h.
 #include "data/tokenizer.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/bpe.h"
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 
 enum {
     MAGIC = 20240328,
@@ -28,28 +26,25 @@ static void write_int32(unsigned char* p, int32_t value) {
 
 // ---- reading
 
-static int read_header(Tokenizer* t, int* version, int* n_merges, const unsigned char* p, size_t n, char* err,
-                       size_t errlen) {
+static int read_header(Tokenizer* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
     if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
-    *version = disk_int32(p + 4);
-    if (*version < 1 || *version > 3) return fail(err, errlen, "version %d, expected 1, 2 or 3", *version);
+    int version = disk_int32(p + 4);
+    if (version < 1 || version > 2) return fail(err, errlen, "version %d, expected 1 or 2", version);
     t->vocab = disk_int32(p + 8);
-    t->end_of_text = *version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
-    *n_merges = *version == 3 ? disk_int32(p + 16) : 0;
+    t->end_of_text = version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
     if (t->vocab < 1 || (size_t)t->vocab > n / 2)
         return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->vocab, n);
     if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
         return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->end_of_text, t->vocab);
-    if (*n_merges < 0 || (size_t)*n_merges > n / 8)
-        return fail(err, errlen, "%d merges do not fit in %zu bytes", *n_merges, n);
     return 0;
 }
 
 // Tokens from p[*at] on; moves *at behind them.
 static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* at, char* err, size_t errlen) {
-    t->begin = malloc(((size_t)t->vocab + 1) * sizeof *t->begin);
+    t->begin = malloc((size_t)t->vocab * sizeof *t->begin);
+    t->length = malloc((size_t)t->vocab);
     t->bytes = malloc(n);
-    if (!t->begin || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->vocab);
+    if (!t->begin || !t->length || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->vocab);
     size_t total = 0;
     for (int id = 0; id < t->vocab; id++) {
         size_t length = *at < n ? p[*at] : 0;
@@ -57,36 +52,20 @@ static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* a
             return fail(err, errlen, "token %d of %d at byte %zu: %s", id, t->vocab, *at,
                         *at < n && length == 0 ? "its length is 0, expected 1 .. 255" : "the file ends inside it");
         t->begin[id] = total;
+        t->length[id] = (unsigned char)length;
         memcpy(t->bytes + total, p + *at + 1, length);
         total += length;
         *at += 1 + length;
     }
-    t->begin[t->vocab] = total;
-    return 0;
-}
-
-static int read_merges(Tokenizer* t, int n_merges, const unsigned char* p, char* err, size_t errlen) {
-    t->merges = malloc(MAX(1, (size_t)n_merges) * sizeof *t->merges);
-    if (!t->merges) return fail(err, errlen, "out of memory for %d merges", n_merges);
-    for (int rank = 0; rank < n_merges; rank++) {
-        int left = disk_int32(p + 8 * (size_t)rank), right = disk_int32(p + 8 * (size_t)rank + 4);
-        if (left < 0 || left >= t->vocab || right < 0 || right >= t->vocab)
-            return fail(err, errlen, "merge %d of %d joins tokens %d and %d of %d", rank, n_merges, left, right,
-                        t->vocab);
-        if (bpe_add_merge(t, left, right)) return fail(err, errlen, "merge %d of %d makes no token", rank, n_merges);
-    }
+    t->n_bytes = total;
     return 0;
 }
 
 static int read_llmc(Tokenizer* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
-    int version = 0, n_merges = 0;
     size_t at = HEADER_BYTES;
-    if (read_header(t, &version, &n_merges, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
-    if (n - at != 8 * (size_t)n_merges)
-        return fail(err, errlen, "%zu bytes behind the %d tokens, expected %zu", n - at, t->vocab,
-                    8 * (size_t)n_merges);
-    if (bpe_index_tokens(t, err, errlen)) return -1;
-    if (version == 3 ? read_merges(t, n_merges, p + at, err, errlen) : bpe_derive_merges(t, err, errlen)) return -1;
+    if (read_header(t, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
+    if (at != n) return fail(err, errlen, "%zu bytes behind the %d tokens, expected none", n - at, t->vocab);
+    if (bpe_index_tokens(t, err, errlen) || bpe_derive_merges(t, err, errlen)) return -1;
     return bpe_find_bytes(t, 0, err, errlen);
 }
 
@@ -162,6 +141,7 @@ int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) 
 void tokenizer_close(Tokenizer* t) {
     if (!t) return;
     free(t->begin);
+    free(t->length);
     free(t->bytes);
     free(t->added);
     free(t->index.slots);

@@ -40,7 +40,7 @@ const char* tokenizer_decode(const Tokenizer* t, int token, size_t* n);
 // carries what it was trained with. The bytes live as long as t.
 const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n);
 
-// ---- tokenizer_export.c: text (*n bytes, malloc'ed) of Hugging Face's files; NULL without memory
+// ---- text (*n bytes, malloc'ed) of Hugging Face's files; NULL without memory
 
 char* tokenizer_json_text(const Tokenizer* t, size_t* n);  // tokenizer.json, of one that was read from another format
 char* tokenizer_config_text(const Tokenizer* t, int context, size_t* n);

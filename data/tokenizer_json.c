@@ -2,15 +2,21 @@
 // tokenizer_split.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
 // the model's do not count. Settings that would make other tokens of the same text are refused by name.
 //
+// And writes it, of a tokenizer that was not read from it, with tokenizer_config.json, so that AutoTokenizer finds what
+// a checkpoint was trained with.
+//
 // In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of
 // the same number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py,
 // bytes_to_unicode.
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/bpe.h"
 #include "data/json.h"
-#include "plan/base.h"
+#include "data/unicode.h"
+#include "plan/base/base.h"
 
 enum { N_SHIFTED = 68, TOKEN_MAX = 255 };  // bytes without a character of their own; what llm.c's format can hold
 
@@ -29,13 +35,11 @@ static int byte_of(uint32_t code) {
 static int64_t bytes_of_alphabet(char* s, int64_t n) {
     int64_t n_out = 0;
     for (int64_t i = 0; i < n; n_out++) {
-        unsigned char lead = (unsigned char)s[i];
-        int wide = lead >= 0x80;  // all code points of the alphabet take one or two bytes
-        if (wide && ((lead & 0xe0) != 0xc0 || i + 1 >= n)) return -1;
-        int b = byte_of(wide ? (uint32_t)(lead & 0x1f) << 6 | ((unsigned char)s[i + 1] & 0x3f) : lead);
+        size_t length;
+        int b = byte_of(utf8_decode(s + i, (size_t)(n - i), &length));
         if (b < 0) return -1;
         s[n_out] = (char)b;
-        i += 1 + wide;
+        i += (int64_t)length;
     }
     return n_out;
 }
@@ -134,52 +138,44 @@ static int read_settings(Tokenizer* t, const Json* json, const JsonValue* model,
 
 // ---- tokens
 
-// Tokens as they come, in any order of their ids: token i is n[i] bytes at bytes + at[i]; n[i] = 0 where there is none
-// yet.
-typedef struct Collected {
-    size_t* at;
-    unsigned char* n;
-    char *added, *bytes;
-    size_t n_bytes;
-    int capacity, count;
-} Collected;
-
-static int collect(Collected* c, const JsonValue* text, const JsonValue* id_value, int in_alphabet, char* err,
-                   size_t errlen) {
+// Tokens come in any order of their ids; one of no length is not there yet.
+static int add_token(Tokenizer* t, int capacity, const JsonValue* text, const JsonValue* id_value, int in_alphabet,
+                     char* err, size_t errlen) {
     int64_t id;
-    if (json_int64(id_value, &id) || id < 0 || id >= c->capacity)
+    char* bytes = t->bytes + t->n_bytes;
+    if (json_int64(id_value, &id) || id < 0 || id >= capacity)
         return fail(err, errlen, "the token \"%.*s\" has no id in 0 .. %d", text ? (int)MIN(text->length, 40) : 0,
-                    text ? text->text : "", c->capacity - 1);
-    if (c->n[id] && !in_alphabet) return 0;  // an added token that the vocabulary lists, too
-    int64_t n = json_string(text, c->bytes + c->n_bytes);
-    if (n >= 0 && in_alphabet) n = bytes_of_alphabet(c->bytes + c->n_bytes, n);
-    if (n < 1 || n > TOKEN_MAX || c->n[id])
+                    text ? text->text : "", capacity - 1);
+    if (t->length[id] && !in_alphabet) return 0;  // an added token that the vocabulary lists, too
+    int64_t n = json_string(text, bytes);
+    if (n >= 0 && in_alphabet) n = bytes_of_alphabet(bytes, n);
+    if (n < 1 || n > TOKEN_MAX || t->length[id])
         return fail(err, errlen, "token %lld is %s", (long long)id,
                     n < 0           ? "not written in the byte-level alphabet"
                     : n < 1         ? "empty"
                     : n > TOKEN_MAX ? "longer than 255 bytes"
                                     : "there twice");
-    c->at[id] = c->n_bytes;
-    c->added[id] = !in_alphabet;
-    c->n[id] = (unsigned char)n;
-    c->n_bytes += (size_t)n;
-    c->count++;
+    t->begin[id] = t->n_bytes;
+    t->length[id] = (unsigned char)n;
+    t->added[id] = !in_alphabet;
+    t->n_bytes += (size_t)n;
+    t->vocab++;
     return 0;
 }
 
 static const JsonValue* after(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
 
-static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonValue* vocab, const JsonValue* added,
-                       char* err, size_t errlen) {
+static int add_tokens(Tokenizer* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added,
+                      char* err, size_t errlen) {
     const JsonValue* key = vocab + 1;
     for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
-        if (collect(c, key, after(json, key), 1, err, errlen)) return -1;
+        if (add_token(t, capacity, key, after(json, key), 1, err, errlen)) return -1;
     int has_begin = 0;
     t->end_of_text = -1;
     const JsonValue* entry = added ? added + 1 : NULL;
     for (int i = 0; added && i < added->n; i++, entry = after(json, entry)) {
         const JsonValue* content = json_get(json, entry, "content");
-        if (collect(c, content, json_get(json, entry, "id"), 0, err, errlen)) return -1;
+        if (add_token(t, capacity, content, json_get(json, entry, "id"), 0, err, errlen)) return -1;
         int64_t id = -1;
         int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
         json_int64(json_get(json, entry, "id"), &id);
@@ -189,38 +185,26 @@ static int collect_all(Collected* c, Tokenizer* t, const Json* json, const JsonV
     }
     if (t->end_of_text < 0)
         return fail(err, errlen, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
-    for (int id = 0; id < c->count; id++)
-        if (c->n[id] == 0) return fail(err, errlen, "there are %d tokens, but none has the id %d", c->count, id);
+    for (int id = 0; id < t->vocab; id++)
+        if (t->length[id] == 0) return fail(err, errlen, "there are %d tokens, but none has the id %d", t->vocab, id);
     return 0;
 }
 
-// Sets vocab, begin, bytes, added, end_of_text.
+// Sets all of tokens, added and end_of_text.
 static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
                            size_t errlen) {
     const JsonValue* vocab = json_get(json, model, "vocab");
     const JsonValue* added = json_get(json, json->values, "added_tokens");
     if (!vocab || vocab->type != JSON_OBJECT) return fail(err, errlen, "\"model\" has no object \"vocab\"");
     if (added && added->type != JSON_ARRAY) return fail(err, errlen, "\"added_tokens\" is no array");
-    Collected c = {.capacity = vocab->n + (added ? added->n : 0)};
-    c.at = calloc((size_t)c.capacity + 1, sizeof *c.at);
-    c.n = calloc((size_t)c.capacity + 1, 1);
-    c.added = t->added = calloc((size_t)c.capacity + 1, 1);
-    c.bytes = malloc(file_bytes + 1);
-    t->begin = calloc((size_t)c.capacity + 1, sizeof *t->begin);
+    int capacity = vocab->n + (added ? added->n : 0);
+    t->begin = calloc((size_t)capacity + 1, sizeof *t->begin);
+    t->length = calloc((size_t)capacity + 1, 1);
+    t->added = calloc((size_t)capacity + 1, 1);
     t->bytes = malloc(file_bytes + 1);
-    int status;
-    if (!c.at || !c.n || !c.added || !c.bytes || !t->begin || !t->bytes)
-        status = fail(err, errlen, "out of memory for %d tokens", c.capacity);
-    else status = collect_all(&c, t, json, vocab, added, err, errlen);
-    t->vocab = status ? 0 : c.count;
-    for (int id = 0; id < t->vocab; id++) {
-        memcpy(t->bytes + t->begin[id], c.bytes + c.at[id], c.n[id]);
-        t->begin[id + 1] = t->begin[id] + c.n[id];
-    }
-    free(c.at);
-    free(c.n);
-    free(c.bytes);
-    return status;
+    if (!t->begin || !t->length || !t->added || !t->bytes)
+        return fail(err, errlen, "out of memory for %d tokens", capacity);
+    return add_tokens(t, capacity, json, vocab, added, err, errlen);
 }
 
 // ---- merges: "left right" or ["left", "right"]
@@ -276,4 +260,103 @@ int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, siz
     if (status == 0) status = bpe_find_bytes(t, some_missing, err, errlen);
     json_free(&json);
     return status;
+}
+
+// ---- writing
+
+static void put_byte(FILE* out, int byte) {
+    int character = byte;
+    if (!stands_for_itself(byte)) {
+        character = 256;
+        for (int b = 0; b < byte; b++) character += !stands_for_itself(b);
+    }
+    if (character == '"' || character == '\\') fputc('\\', out);
+    if (character < 128) fputc(character, out);
+    else fprintf(out, "%c%c", 0xc0 | character >> 6, 0x80 | (character & 63));
+}
+
+static void put_token(FILE* out, const Tokenizer* t, int id) {
+    for (size_t i = 0; i < token_length(t, id); i++) put_byte(out, (unsigned char)t->bytes[t->begin[id] + i]);
+}
+
+// The name of an added token, as a string of JSON.
+static void put_name(FILE* out, const Tokenizer* t, int id) {
+    size_t n = token_length(t, id);
+    char* quoted = (char*)malloc(6 * n + 3);
+    if (quoted) json_quote(quoted, t->bytes + t->begin[id], n);
+    fputs(quoted ? quoted : "\"\"", out);
+    free(quoted);
+}
+
+static int compare_merges(const void* a, const void* b) {
+    const Merge *x = (const Merge*)a, *y = (const Merge*)b;
+    if (x->rank != y->rank) return (x->rank > y->rank) - (x->rank < y->rank);
+    return (x->left > y->left) - (x->left < y->left);
+}
+
+static void put_merges(FILE* out, const Tokenizer* t) {
+    size_t slots = (size_t)t->table_mask + 1;
+    int n = 0;
+    Merge* merges = (Merge*)malloc(slots * sizeof *merges);
+    for (size_t i = 0; merges && t->table && i < slots; i++)
+        if (t->table[i].left >= 0) merges[n++] = t->table[i];
+    if (n) qsort(merges, (size_t)n, sizeof *merges, compare_merges);
+    for (int i = 0; i < n; i++) {
+        fputs(i ? ",\n\"" : "\n\"", out);
+        put_token(out, t, merges[i].left);
+        fputc(' ', out);
+        put_token(out, t, merges[i].right);
+        fputc('"', out);
+    }
+    free(merges);
+}
+
+// The text that was written to memory; NULL where there was none.
+static char* end_text(FILE* out, char** text) {
+    int failed = ferror(out);
+    if (!fclose(out) && !failed) return *text;
+    free(*text);
+    return NULL;
+}
+
+char* tokenizer_json_text(const Tokenizer* t, size_t* n) {
+    char* text = NULL;
+    FILE* out = open_memstream(&text, n);
+    if (!out) return NULL;
+    fprintf(out,
+            "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n\"added_tokens\": [{\"id\": %d, "
+            "\"content\": ",
+            t->end_of_text);
+    put_name(out, t, t->end_of_text);
+    fputs(
+        ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}],\n"
+        "\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+        "\"trim_offsets\": true, \"use_regex\": true},\n\"post_processor\": null,\n\"decoder\": {\"type\": "
+        "\"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n\"model\": "
+        "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": \"\", "
+        "\"end_of_word_suffix\": \"\", \"fuse_unk\": false, \"byte_fallback\": false,\n\"vocab\": {",
+        out);
+    for (int id = 0, first = 1; id < t->vocab; id++) {
+        if (id == t->end_of_text) continue;
+        fputs(first ? "\n\"" : ",\n\"", out);
+        put_token(out, t, id);
+        fprintf(out, "\": %d", id);
+        first = 0;
+    }
+    fputs("},\n\"merges\": [", out);
+    put_merges(out, t);
+    fputs("]}}\n", out);
+    return end_text(out, &text);
+}
+
+char* tokenizer_config_text(const Tokenizer* t, int context, size_t* n) {
+    char* text = NULL;
+    FILE* out = open_memstream(&text, n);
+    if (!out) return NULL;
+    fputs("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"bos_token\": ", out);
+    put_name(out, t, t->end_of_text);
+    fputs(",\n  \"eos_token\": ", out);
+    put_name(out, t, t->stop);
+    fprintf(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n", context);
+    return end_text(out, &text);
 }

@@ -6,7 +6,7 @@
 
 #include "data/bpe.h"
 #include "data/unicode.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 // Hangul syllables are leading consonant (of 19), vowel (of 21) and trailing consonant (of 27, or none).
 enum { S_BASE = 0xac00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11a7, L_COUNT = 19, V_COUNT = 21, T_COUNT = 28 };
@@ -19,9 +19,10 @@ int nfc_is_normal(const char* text, size_t n) {
             before = 0;
             continue;
         }
-        const UnicodeMark* m = unicode_mark(utf8_decode(text + i, n - i, &length));
-        if (m->doubtful || (m->combining_class && m->combining_class < before)) return 0;
-        before = m->combining_class;
+        uint32_t code = utf8_decode(text + i, n - i, &length);
+        int class = unicode_combining(code);
+        if (unicode_is_doubtful(code) || (class && class < before)) return 0;
+        before = class;
     }
     return 1;
 }
@@ -52,7 +53,7 @@ static void sort_marks(int* codes, size_t n, int* scratch) {
     for (int class = 0, next; done < n; class = next) {
         next = 256;
         for (size_t i = 0; i < n; i++) {
-            int of_this = unicode_mark((uint32_t)codes[i])->combining_class;
+            int of_this = unicode_combining((uint32_t)codes[i]);
             if (of_this == class) scratch[done++] = codes[i];
             else if (of_this > class) next = MIN(next, of_this);
         }
@@ -64,7 +65,7 @@ static void put_in_order(int* codes, size_t n, int* scratch) {
     for (size_t begin = 0, end; begin < n; begin = end + 1) {
         int sorted = 1, before = 0;
         for (end = begin; end < n; end++) {
-            int class = unicode_mark((uint32_t)codes[end])->combining_class;
+            int class = unicode_combining((uint32_t)codes[end]);
             if (class == 0) break;
             sorted &= class >= before;
             before = class;
@@ -89,7 +90,7 @@ static size_t join(int* codes, size_t n) {
     size_t starter = SIZE_MAX, n_out = 0;
     int before = 0;  // the class of the last character, which is the starter or stands behind it
     for (size_t i = 0; i < n; i++) {
-        int class = unicode_mark((uint32_t)codes[i])->combining_class;
+        int class = unicode_combining((uint32_t)codes[i]);
         int is_free = starter != SIZE_MAX && (starter + 1 == n_out || before < class);
         uint32_t both = is_free ? joined((uint32_t)codes[starter], (uint32_t)codes[i]) : 0;
         if (both) {
@@ -105,29 +106,17 @@ static size_t join(int* codes, size_t n) {
 
 // ---- all three
 
-static size_t utf8_bytes(uint32_t code) {
-    return code < 0x80 || code >= UTF8_INVALID ? 1 : code < 0x800 ? 2 : code < 0x10000 ? 3 : 4;
-}
-
-static char* put_utf8(char* p, uint32_t code) {
-    static const unsigned char lead[] = {0, 0, 0xc0, 0xe0, 0xf0};
-    size_t n = utf8_bytes(code);
-    if (n == 1) return *p = (char)code, p + 1;  // of an invalid byte the lower 8 bits are it
-    for (size_t i = n; i-- > 1; code >>= 6) p[i] = (char)(0x80 | (code & 0x3f));
-    p[0] = (char)(lead[n] | code);
-    return p + n;
-}
-
 // Apart there are at most 3/2 n code points, and together at most 3 n bytes (dev/unicode.py makes sure): work
 // holds the code points and as many of scratch, then the code points in its first half and the bytes at its end.
 size_t nfc_normalize(int* work, const char* text, size_t n) {
+    char bytes[4];
     size_t n_codes = 0, n_bytes = 0;
     for (size_t i = 0, length; i < n; i += length)
         n_codes = take_apart(utf8_decode(text + i, n - i, &length), work, n_codes);
     put_in_order(work, n_codes, work + n_codes);
     n_codes = join(work, n_codes);
-    for (size_t i = 0; i < n_codes; i++) n_bytes += utf8_bytes((uint32_t)work[i]);
+    for (size_t i = 0; i < n_codes; i++) n_bytes += utf8_encode(bytes, (uint32_t)work[i]);
     char* p = (char*)(work + 3 * n) - n_bytes;
-    for (size_t i = 0; i < n_codes; i++) p = put_utf8(p, (uint32_t)work[i]);
+    for (size_t i = 0; i < n_codes; i++) p += utf8_encode(p, (uint32_t)work[i]);
     return n_bytes;
 }

@@ -14,24 +14,7 @@
 
 #include "data/bpe.h"
 #include "data/unicode.h"
-#include "plan/base.h"
-
-uint32_t utf8_decode(const char* text, size_t n, size_t* length) {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};  // longer forms of what is below are not valid
-    const unsigned char* p = (const unsigned char*)text;
-    size_t want = p[0] < 0x80 ? 1 : p[0] < 0xc0 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf8 ? 4 : 0;
-    *length = 1;
-    if (want == 1) return p[0];
-    if (want == 0 || want > n) return UTF8_INVALID + p[0];
-    uint32_t code = p[0] & (0x7f >> want);
-    for (size_t i = 1; i < want; i++) {
-        if ((p[i] & 0xc0) != 0x80) return UTF8_INVALID + p[0];
-        code = code << 6 | (p[i] & 0x3f);
-    }
-    if (code < least[want]) return UTF8_INVALID + p[0];
-    *length = want;
-    return code;
-}
+#include "plan/base/base.h"
 
 // 'L', 'N', 'S' or 'O' for any other, and the length of the character.
 static char class_at(const char* text, size_t n, size_t* length) {

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 
 enum { PIECE = 1 << 17 };
 

@@ -39,13 +39,12 @@ static void split_micro_batches(Plan* plan, int replicas) {
     }
 }
 
-int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                      int cp_size, Arena* arena, char* err, size_t errlen) {
+int megatron_balanced(Plan* plan, int64_t step, const int* lengths, int n, const Setting* setting, int cp_size,
+                      Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
         return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
-    *rule = (PlayRule){0};
     if (fill_micro_batches(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
     int replicas = limits->ranks / cp_size;
     split_micro_batches(plan, replicas);

@@ -9,5 +9,5 @@
 
 // Micro-batches of one cp size, in the order of documents, as many for each of the ranks / cp size
 // replicas.
-int megatron_balanced(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                      int cp_size, Arena* arena, char* err, size_t errlen);
+int megatron_balanced(Plan* plan, int64_t step, const int* lengths, int n, const Setting* setting, int cp_size,
+                      Arena* arena, char* err, size_t errlen);

@@ -12,7 +12,6 @@
 
 #include "data/json.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/peak.h"
 
 // Of this thread: other programs may share its core, which the clock would count.
 static inline double processor_seconds(void) {

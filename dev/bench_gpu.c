@@ -407,7 +407,7 @@ static void set_matmul(const GptModel* m, int i) {
 
 static void print_matmuls(void) {
     if (!w.model) return;
-    printf("matmuls, %s: TFLOP/s and %% of the matmul limit, by --epilogues\n", w.model->name);
+    printf("matmuls, %s: TFLOP/s and %% of the matmul limit, by epilogues\n", w.model->name);
     for (int i = 0; i < N_MATMULS; i++)
         for (int pass = 0; pass < N_PASSES; pass++) {
             char shape[64];

@@ -5,7 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan/shape.h"
+#include "plan/model/shape_parts.h"
 
 enum { CONTEXT = 1024 };
 
@@ -239,8 +239,9 @@ static void bench_ragged(const GptModel* m, const Corpus* ragged, const Corpus* 
 }
 
 static void bench_choices(const GptModel* m, const Corpus* full, int context) {
-    static const char* const choices[] = {"--attention own", "--attention cudnn", "--deterministic no",
-                                          "--epilogues bias", "--epilogues all"};
+    static const char* const choices[] = {"--device attention=own", "--device attention=cudnn",
+                                          "--device deterministic=no", "--device epilogues=bias",
+                                          "--device epilogues=all"};
     for (int i = 0; i < COUNT(choices) && limits->is_cuda; i++)
         if (time_for(m->seconds, choices[i]))
             show_speed(m, choices[i], run_train(m, full, context, choices[i]), full, context);

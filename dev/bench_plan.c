@@ -5,15 +5,16 @@
 //   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
-// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/bound.h); beside it the gap to L3 of
+// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/cost/bound.h); beside it the gap to L3 of
 // plans that hide no exchange under other documents (Bounds.alone), which the search aims at. The time is all of
 // planning: checks, sorting, search, bounds, micro-batches; one thread, in processor time, because other programs may
 // share the core. Each batch is planned RUNS times: the least of these is what planning takes, the median
 // what it takes while the machine is as busy as now. In the record the limit beside a figure is the wanted one.
 #include "dev/bench.h"
 #include "dev/lengths.h"
-#include "plan/machine.h"
+#include "plan/cost/machine.h"
 #include "plan/published/published.h"
+#include "test/checks.h"
 
 enum { NODE = 8, CONTEXT = 196608, SEED = 1, RUNS = 5 };
 

@@ -56,8 +56,8 @@ int main(void) {
         {.name = "two independent runs at once", .launch = "", .options = "", .copies = 2},
         {.name = "2 ranks, documents on one rank", .launch = MPIRUN "2", .options = "", .copies = 1},
         {.name = "2 ranks, ZeRO-3", .launch = MPIRUN "2", .options = "--zero 3", .copies = 1},
-        {.name = "2 ranks share heads", .launch = MPIRUN "2", .options = "--cp 2 --cp-kind ulysses", .copies = 1},
-        {.name = "2 ranks in a ring", .launch = MPIRUN "2", .options = "--cp 2 --cp-kind ring", .copies = 1},
+        {.name = "2 ranks share heads", .launch = MPIRUN "2", .options = "--cp 2,kind=ulysses", .copies = 1},
+        {.name = "2 ranks in a ring", .launch = MPIRUN "2", .options = "--cp 2,kind=ring", .copies = 1},
     };
     char command[128], name[128];
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);

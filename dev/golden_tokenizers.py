@@ -22,7 +22,7 @@ LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[
 QWEN = LLAMA3.replace("{1,3}", "")
 
 
-# ---- lines; hash64 and hash_bytes are those of plan/base.c
+# ---- lines; hash64 and hash_bytes are those of plan/base/base.c
 
 
 def hash64(x):

@@ -2,7 +2,7 @@
 # hashes.sh - what a change that only moves code must not change: loss hash, hash of the weights and bytes sent of small
 # runs that take every path of the trainer, and hashes of plans. Print them before and after, and compare:
 #
-#   make build/release/train build/release/test/test_step && dev/hashes.sh > before      ... change ...      > after
+#   make build/release/train build/release/test/test_flex && dev/hashes.sh > before      ... change ...      > after
 #
 # Needs Open MPI; a minute on two cores. The corpus is made here, machines are fixed, so the digits repeat.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -33,24 +33,25 @@ one alone 1
 one reference 1 --cpu-isa reference --dtype fp32
 one fp32 1 --dtype fp32
 one llama 1 --preset llama-tiny
-one qwen2 1 --arch qwen2 --kv-heads 2
-one qwen3 1 --arch qwen3 --kv-heads 2 --dtype fp32
+one qwen2 1 --arch qwen2,kv-heads=2
+one qwen3 1 --arch qwen3,kv-heads=2 --dtype fp32
 one recompute 1 --recompute block
-one stochastic 1 --rounding stochastic
+one stochastic 1 --dtype rounding=stochastic
 one two 2 $few
-one three 3 $few --cp 3 --cp-kind ring --dtype fp32
+one three 3 $few --cp 3,kind=ring --dtype fp32
 one ulysses 4 $few --cp 4 --zero 2
 one flex 4 --machine a100-7b --capacity 512
 one rounds 4 --machine a100-7b --capacity 512 --zero 3
-one zeppelin 4 --machine a100-7b --capacity 128 --plan zeppelin --remap yes --route yes
+one zeppelin 4 --machine a100-7b --capacity 128 --plan zeppelin,remap=yes,route=yes
 one flexsp 4 --machine a100-7b --capacity 256 --plan flexsp --zero 3
 one tp 2 $few --tp 2
 one tp3 3 $few --tp 3 --zero 2 --preset llama-tiny
 one pp 4 $few --machine a100-7b --pp 2
 one layout 4 $few --machine a100-7b --tp 2 --pp 2 --zero 3
 one strategies 4 --machine a100-7b --capacity 200 --strategies "4xtp1; tp2+2xtp1; tp4"
-one migrate 2 $few --tp 2 --balance migrate --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
-one resize 2 $few --tp 2 --balance resize --refresh 2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4
+slow="--tp 2 --plan refresh=2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4"
+one migrate 2 $few $slow --balance migrate
+one resize 2 $few $slow --balance resize
 virtual="--device virtual --machine h200-8b --eval-every 0 --save-every 0"
 one virtual 8 $virtual
 one virtual_layout 8 $virtual --tp 2 --pp 2 --zero 3

@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/machine.h"
+#include "plan/cost/machine.h"
 #include "plan/published/strategy_search.h"
 
 enum { GPUS = 64, CONTEXT = 32768, TOKENS = 200000, BATCHES = 20, SAMPLE = 40000, MOST = 16384 };

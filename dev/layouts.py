@@ -18,11 +18,11 @@ MODELS = {
                   "--layers 32 --width 1280 --heads 20 --vocab 30522 --context 512"),
     "gpt2-1.5b": (48, 1600, 12 * 1600**2, 50257, 1024, "--preset gpt2-1558m --vocab 50257 --context 1024"),
     "llama-7b": (32, 4096, 4 * 4096**2 + 3 * 4096 * 11008, 32000, 2048,
-                 "--arch llama --layers 32 --width 4096 --heads 32 --hidden 11008 --tie no --vocab 32000 "
+                 "--arch llama --layers 32 --width 4096 --heads 32 --arch hidden=11008,tie=no --vocab 32000 "
                  "--context 2048"),
     # Equal layers, but a classifier as large as ten of them: stages of equal time have unlike numbers of layers.
     "uneven": (24, 1024, 12 * 1024**2, 128256, 1024,
-               "--layers 24 --width 1024 --heads 16 --tie no --vocab 128256 --context 1024"),
+               "--layers 24 --width 1024 --heads 16 --arch tie=no --vocab 128256 --context 1024"),
 }
 MEMORY = [8, 12, 16, 20]  # GB of a rank
 SAMPLES = 16              # documents of a step for each rank
@@ -170,7 +170,7 @@ def measured_ms(work, what, more):
 
 
 def predicted_ms(work, what, more):
-    said = train(work, what, f"{more} --check-layout")
+    said = train(work, what, f"{more} --explain layout")
     found = re.search(r"predicted ([0-9.e+]+) ms a step.*?: (matmuls.*)", said)
     if what == "clock":
         return float(found[1])

@@ -1,7 +1,7 @@
 // lengths.h - lengths of documents without documents: synthetic distributions and files of lengths, for the simulator,
 // tests and benches.
 #pragma once
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 typedef struct Lengths Lengths;
 

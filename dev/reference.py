@@ -340,7 +340,7 @@ def write_golden(arch, out, docs):
     losses, norms, grads = train(arch, p, docs)
     write_safetensors(os.path.join(out, "golden.safetensors"), {k: g.astype(np.float32) for k, g in grads.items()})
     options = ["--steps", str(STEPS), "--batch-tokens", str(sum(LENGTHS)), "--lr", str(LR), "--warmup", str(WARMUP),
-               "--min-lr", "0.1", "--weight-decay", str(DECAY), "--clip", str(CLIP), "--schedule", "cosine"]
+               "--schedule", "cosine,min-lr=0.1", "--adamw", f"decay={DECAY}", "--clip", str(CLIP)]
     if arch != "gpt2":
         options += ["--context", str(CONTEXT)]
     write_json(os.path.join(out, "golden.json"),

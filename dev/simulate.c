@@ -2,7 +2,7 @@
 //
 //   make simulate && build/simulate --machine h200-8b --ranks 256 --docs 2048 --lengths prolong
 //
-// Every batch is drawn once and planned by all; the plans are played by the same rules (plan/timeline.h): the same
+// Every batch is drawn once and planned by all; the plans are played by the same rules (plan/cost/timeline.h): the same
 // memory, that of the ZeRO stage; the machine's fixed cost for each micro-batch; links as the machine says; rounds with
 // a barrier where the system has them, and for everyone with ZeRO-2 and 3. These are simulations of how planners divide
 // work, not measurements of the systems.
@@ -11,12 +11,8 @@
 // every layer's collectives and run micro-batches in rounds (plan_set_rounds), and flex and adaptive plan for that.
 // With --zero 1 each plan is played a second time, cut into rounds: the column "in rounds".
 //
-// "As claimed" is the same plan with what its system says that it does besides and the engine does not execute
-// (play_as_executed): Zeppelin's routing over all NICs, on bandwidths that may use them already, and its remapping of
-// linear work. For all others it is what they take.
-//
-// A gap is makespan / L3 - 1, where L3 is the lower bound of plan/bound.h for this batch; over L4, the bound for any
-// shares of tokens and heads, in the column beside it.
+// A gap is makespan / L3 - 1, where L3 is the lower bound of plan/cost/bound.h for this batch; over L4, the bound for
+// any shares of tokens and heads, in the column beside it.
 #include "dev/simulate.h"
 
 #include <errno.h>
@@ -25,7 +21,8 @@
 
 #include "dev/bench.h"
 #include "dev/bound_shares.h"
-#include "plan/explain.h"
+#include "plan/show/explain.h"
+#include "test/checks.h"
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
 
@@ -70,44 +67,28 @@ static void open_planners(Simulation* s) {
     free(sample);
 }
 
-// The makespan of a plan by this rule; negative with a message.
-static double play(const Simulation* s, const Plan* plan, PlayRule rule, Timeline* timeline, Arena* arena, char* err) {
-    int failed = timeline_play(timeline, plan, s->drawn, &s->setting, &rule, arena, err, ERR_BYTES) < 0;
-    return failed ? -1 : timeline->makespan;
-}
-
-// Cuts a plan into rounds where that is needed.
+// Cut into rounds where it has none.
 static int play_in_rounds(const Simulation* s, Plan* plan, Arena* arena, char* err, double* ms) {
     Timeline timeline;
-    if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, ERR_BYTES) < 0) return -1;
-    *ms = play(s, plan, (PlayRule){.in_rounds = 1}, &timeline, arena, err);
-    return *ms < 0 ? -1 : 0;
-}
-
-// As the engine runs it under this ZeRO stage; *claimed: with what its system does besides.
-static int play_plan(const Simulation* s, Plan* plan, PlayRule rule, Timeline* timeline, Arena* arena, char* err,
-                     double* claimed) {
-    Timeline other;
-    rule.in_rounds |= s->setting.rounds;
-    if (rule.in_rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, ERR_BYTES) < 0) return -1;
-    if (play(s, plan, play_as_executed(&rule), timeline, arena, err) < 0) return -1;
-    *claimed = play(s, plan, rule, &other, arena, err);
-    return *claimed < 0 ? -1 : 0;
+    Setting setting = s->setting;
+    setting.rounds = 1;
+    if (step_play(&timeline, plan, s->drawn, &setting, arena, err, ERR_BYTES) < 0) return -1;
+    *ms = timeline.makespan;
+    return 0;
 }
 
 static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3, double l4) {
     char err[ERR_BYTES];
-    PlayRule rule = {0};
     Timeline timeline;
     Plan plan;
     int n = s->options->docs;
-    double claimed = 0, rounds = 0;
+    double rounds = 0;
     arena_reset(arena, (ArenaMark){0});
     double start = processor_seconds();
-    int status = t->planner->plan(t->state, &plan, &rule, batch, s->drawn, n, arena, err, sizeof err);
+    int status = t->planner->plan(t->state, &plan, batch, s->drawn, n, arena, err, sizeof err);
     double us = 1e6 * (processor_seconds() - start);
     if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err, ERR_BYTES);
-    if (status == 0) status = play_plan(s, &plan, rule, &timeline, arena, err, &claimed);
+    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &s->setting, arena, err, ERR_BYTES);
     if (status == 0) status = play_in_rounds(s, &plan, arena, err, &rounds);
     if (status < 0) {
         leave_out(t, err);
@@ -116,7 +97,7 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     double gap = l3 > 0 ? timeline.makespan / l3 - 1 : 0;
     t->batches++;
     t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
-    t->claimed_ms += claimed, t->rounds_ms += rounds;
+    t->rounds_ms += rounds;
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
     t->shares_gap += l4 > 0 ? timeline.makespan / l4 - 1 : 0;
     t->us += us, t->us_worst = MAX(t->us_worst, us);
@@ -157,41 +138,30 @@ static void play_all(Simulation* s) {
     arena_free(&arena);
 }
 
-// ---- the page of plan/explain.h about the first batch: what flex plans, beside all others
+// ---- the page of plan/show/explain.h about the first batch: what flex plans, beside all others
 
-typedef struct Played {
-    Plan plan;
-    Timeline timeline;
-    PlayRule rule;
-} Played;
-
-static void show(const Simulation* s, const Tally* t, Played* played, Shown* shown, Arena* arena) {
+static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena) {
     char err[ERR_BYTES];
     int n = s->options->docs;
-    double claimed, start = processor_seconds();
-    if (t->planner->plan(t->state, &played->plan, &played->rule, 0, s->drawn, n, arena, err, sizeof err) < 0)
+    double start = processor_seconds();
+    if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err, sizeof err) < 0)
         refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (play_plan(s, &played->plan, played->rule, &played->timeline, arena, err, &claimed) < 0)
+    if (step_play(&shown->timeline, &shown->plan, s->drawn, &s->setting, arena, err, sizeof err) < 0)
         refuse("%s: %s", t->planner->name, err);
-    played->rule = (PlayRule){.in_rounds = played->rule.in_rounds || s->setting.rounds};
-    *shown = (Shown){.name = t->planner->name,
-                     .words = t->planner->words,
-                     .plan = &played->plan,
-                     .timeline = &played->timeline,
-                     .rule = &played->rule,
-                     .plan_us = us};
+    shown->name = t->planner->name, shown->words = t->planner->words, shown->plan_us = us;
+    shown->chosen = 0;
 }
 
 // flex tells its searches only to whom it plans for.
-static void predict_chosen(const Simulation* s, const Tally* chosen, Played* played, Prediction* prediction,
+static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* shown, Prediction* prediction,
                            Arena* arena) {
     char err[ERR_BYTES];
     int n = s->options->docs, status;
     Plan again;
     if (chosen->planner == &planner_flex)
         status = plan_flex(&again, prediction, 0, s->drawn, n, &s->setting, arena, err, sizeof err);
-    else status = predict_plan(prediction, &played->plan, s->drawn, &s->setting, arena, err, sizeof err);
+    else status = predict_plan(prediction, &shown->plan, s->drawn, &s->setting, arena, err, sizeof err);
     if (status < 0) refuse("%s: %s", chosen->planner->name, err);
 }
 
@@ -208,20 +178,19 @@ static void write_page(Simulation* s) {
     const Options* o = s->options;
     Prediction prediction;
     int chosen = -1, n = 0;
-    Played* played = (Played*)need(sizeof(Played) * (size_t)s->n_tallies);
     Shown* shown = (Shown*)need(sizeof(Shown) * (size_t)s->n_tallies);
     Arena arena = {0};
     draw_batch(s, 0);
     for (int i = s->n_tallies - 1; i >= 0; i--)
         if (!s->tallies[i].out && (chosen < 0 || s->tallies[chosen].planner != &planner_flex)) chosen = i;
-    show(s, &s->tallies[chosen], &played[n], &shown[n], &arena);
+    show(s, &s->tallies[chosen], &shown[n], &arena);
     shown[n++].chosen = 1;
     for (int i = 0; i < s->n_tallies; i++)
         if (!s->tallies[i].out && i != chosen) {
-            show(s, &s->tallies[i], &played[n], &shown[n], &arena);
+            show(s, &s->tallies[i], &shown[n], &arena);
             n++;
         }
-    predict_chosen(s, &s->tallies[chosen], &played[0], &prediction, &arena);
+    predict_chosen(s, &s->tallies[chosen], &shown[0], &prediction, &arena);
     snprintf(title, sizeof title, "%s, %d ranks in nodes of %d, %d documents (%s, seed %lld)", s->machine.cost.name,
              o->ranks, o->node_size, o->docs, o->lengths, (long long)o->seed);
     Explained x = {.title = title,
@@ -234,7 +203,7 @@ static void write_page(Simulation* s) {
     write_file(o->explain, &x);
     if (!o->json) printf("the first batch is explained in %s\n", o->explain);
     arena_free(&arena);
-    free(played), free(shown);
+    free(shown);
 }
 
 // ---- the table
@@ -250,26 +219,26 @@ static void print_head(const Simulation* s) {
     printf("%s: %d ranks in nodes of %d, %d tokens a rank; %d batches of %d documents, %s up to %d tokens\n\n",
            s->machine.cost.name, o->ranks, o->node_size, s->setting.limits.capacity, o->batches, o->docs, o->lengths,
            o->context);
-    printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %10s %15s\n", "", "predicted, ms", "over L3, %", "L4, %",
-           "planning, us", "idle", "links", "as claimed", "in rounds,", "flex is faster");
-    printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",
-           "mean", "mean", "worst", "%", "%", "ms", "ms", o->zero > 1 ? "" : "free", "in rounds");
+    printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %15s\n", "", "predicted, ms", "over L3, %", "L4, %", "planning, us",
+           "idle", "links", "in rounds,", "flex is faster");
+    printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",
+           "mean", "mean", "worst", "%", "%", "ms", o->zero > 1 ? "" : "free", "in rounds");
 }
 
 static void print_row(const Tally* t, const Tally* flex) {
     int n = t->batches;
     printf("%-10s %9.1f %9.1f  %7.2f %7.2f %7.2f", t->planner->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
            100 * t->gap_worst, 100 * t->shares_gap / n);
-    printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f %10.1f", t->us / n, t->us_worst, 100 * t->idle / n,
-           100 * t->communication_share / n, t->claimed_ms / n, t->rounds_ms / n);
+    printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f", t->us / n, t->us_worst, 100 * t->idle / n,
+           100 * t->communication_share / n, t->rounds_ms / n);
     if (flex && flex->ms > 0) printf(" %5.2fx %8.2fx", t->ms / flex->ms, t->rounds_ms / flex->rounds_ms);
     printf("\n");
 }
 
 static void print_json(const Tally* t) {
     int n = t->batches;
-    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"claimed_ms\":%.9g,\"rounds_ms\":%.9g,",
-           t->planner->name, t->ms / n, t->ms_worst, t->claimed_ms / n, t->rounds_ms / n);
+    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"rounds_ms\":%.9g,", t->planner->name, t->ms / n,
+           t->ms_worst, t->rounds_ms / n);
     printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,\"shares_gap_mean\":%.9g,", t->gap / n, t->gap_worst,
            t->shares_gap / n);
     printf("\"plan_us_mean\":%.6g,\"plan_us_worst\":%.6g,\"idle\":%.9g,\"communication\":%.9g}\n", t->us / n,

@@ -1,18 +1,19 @@
 // simulate.h - what the files of the simulator share: options, machine, lengths, and the results of each planner.
 #pragma once
 #include "dev/lengths.h"
-#include "plan/machine.h"
+#include "plan/cost/machine.h"
 #include "plan/published/published.h"
 
 enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
     const char *machine, *lengths;                      // a name that the program knows, or a file
-    const char* overlap;                                // one of three words
     const char *plans, *speeds, *explain;               // NULL: not given
-    const char *layout, *memory, *model, *layout_file;  // of simulate_layout.c
+    const char *layout, *model, *layout_file;  // of simulate_layout.c
     int ranks, node_size, docs, context, batches, capacity, zero, json;
+    enum { OVERLAP_NO, OVERLAP_PASSES, OVERLAP_YES } overlap;
     int64_t seed;
+    double memory;    // of simulate_layout.c; 0: not given
     double patience;  // seconds of planning that each planner gets; 0: no limit
 } Options;
 
@@ -24,7 +25,6 @@ typedef struct Tally {
     char why[ERR_BYTES];  // the reason
     int batches;          // counted below
     double ms, ms_worst;  // sums over batches, and the worst of one
-    double claimed_ms;    // the same plans with what their system does besides
     double rounds_ms;     // the same plans in rounds
     double gap, gap_worst;
     double shares_gap;    // over L4

@@ -1,5 +1,5 @@
-// simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/layout_search.h) beside the best that
-// single ways of dividing a model can do, in the cost model (plan/layout_cost.h).
+// simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/layout/layout_search.h) beside the
+// best that single ways of dividing a model can do, in the cost model (plan/layout/layout_cost.h).
 //
 //   build/simulate --layout auto --memory 16G --machine FILE --model "--preset gpt2-1558m --batch-tokens 524288"
 //
@@ -10,10 +10,10 @@
 #include <stdlib.h>
 
 #include "dev/simulate.h"
-#include "plan/config.h"
-#include "plan/layout_cost.h"
-#include "plan/layout_search.h"
-#include "plan/split.h"
+#include "plan/options/config.h"
+#include "plan/layout/layout_cost.h"
+#include "plan/layout/layout_search.h"
+#include "plan/model/split.h"
 
 typedef struct Searched {
     LayoutCosts costs;
@@ -24,7 +24,7 @@ typedef struct Searched {
 
 // ---- memory of a rank
 
-// What run/zero.c has in use beside states: of buckets that are divided the embedding's, two layers', the head's.
+// What run/model/zero.c has in use beside states: of buckets that are divided the embedding's, two layers', the head's.
 typedef struct InUse {
     size_t first, layer, last, piece;  // elements
 } InUse;
@@ -179,14 +179,14 @@ void simulate_layout(const Options* o) {
     static Searched x;
     static LayoutTry found, other;
     if (strcmp(o->layout, "auto") != 0) refuse("--layout %s: expected auto", o->layout);
-    double memory = o->memory ? config_bytes(o->memory) : -1;
-    if (memory < 0) refuse("--layout auto: expected --memory with a size like 24G");
+    if (o->memory <= 0) refuse("--layout auto: expected --memory with a size like 24G");
     Config config = read_model(o->model ? o->model : "");
     open_searched(&x, o, &config);
-    LayoutProblem p = problem_of(&x, &config, memory);
+    LayoutProblem p = problem_of(&x, &config, o->memory);
     int any = find_way(&found, &p, &ways[0], &x.arena);
-    printf("%s: %d ranks in nodes of %d, %s a rank; %d tokens a step, documents of %d\n\n", x.costs.machine.cost.name,
-           o->ranks, o->node_size, o->memory, config.batch_tokens, config.context);
+    printf("%s: %d ranks in nodes of %d, %.4gG a rank; %d tokens a step, documents of %d\n\n",
+           x.costs.machine.cost.name,
+           o->ranks, o->node_size, o->memory / (1 << 30), config.batch_tokens, config.context);
     printf("%-7s %10s  %7s  %8s\n", "way", "ms a step", "GB", "of found");
     print_way(ways[0].name, &found, any, found.ms);
     for (int i = 1; i < COUNT(ways); i++) {

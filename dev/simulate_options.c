@@ -8,7 +8,8 @@
 #include "dev/balanced.h"
 #include "dev/simulate.h"
 #include "kernels/group_attention.h"
-#include "plan/disk.h"
+#include "plan/base/disk.h"
+#include "plan/base/words.h"
 
 void refuse(const char* format, ...) {
     va_list args;
@@ -29,91 +30,68 @@ void* need(size_t bytes) {
 
 // ---- options
 
-typedef enum OptionType { TEXT, COUNT_FROM_1, SEED, SECONDS, FLAG } OptionType;
-
 typedef struct OptionRow {
-    const char* name;
-    OptionType type;
-    size_t at;  // in Options
-    const char *value, *words;
+    Field value;
+    const char *standard, *words;
 } OptionRow;
 
+#define AT(field) offsetof(Options, field)
+#define WORD(name, field) {"--" name, TEXT, AT(field), 0, 0, NULL}
+#define COUNT_UP_TO(name, field, most) {"--" name, INT, AT(field), 1, most, NULL}
+
 static const OptionRow rows[] = {
-    {"--machine", TEXT, offsetof(Options, machine), "flexsp-7b", "a machine that is known by name, or a machine file"},
-    {"--ranks", COUNT_FROM_1, offsetof(Options, ranks), "64", "ranks"},
-    {"--node-size", COUNT_FROM_1, offsetof(Options, node_size), "8", "ranks of a node"},
-    {"--docs", COUNT_FROM_1, offsetof(Options, docs), "512", "documents of a batch"},
-    {"--context", COUNT_FROM_1, offsetof(Options, context), "196608", "longer documents are not drawn"},
-    {"--capacity", COUNT_FROM_1, offsetof(Options, capacity), NULL, "tokens of a rank, instead of the machine's"},
-    {"--zero", COUNT_FROM_1, offsetof(Options, zero), "3",
+    {WORD("machine", machine), "flexsp-7b", "a machine that is known by name, or a machine file"},
+    {COUNT_UP_TO("ranks", ranks, 65536), "64", "ranks"},
+    {COUNT_UP_TO("node-size", node_size, 1 << 30), "8", "ranks of a node"},
+    {COUNT_UP_TO("docs", docs, 1 << 30), "512", "documents of a batch"},
+    {COUNT_UP_TO("context", context, 1 << 30), "196608", "longer documents are not drawn"},
+    {COUNT_UP_TO("capacity", capacity, 1 << 30), NULL, "tokens of a rank, instead of the machine's"},
+    {COUNT_UP_TO("zero", zero, 3), "3",
      "what ranks divide (as train's): memory of that stage; 1: without rounds where the system has none; 2, 3: in "
      "rounds"},
-    {"--overlap", TEXT, offsetof(Options, overlap), "passes",
+    {{"--overlap", INDEX, AT(overlap), 0, 0, "no|passes|yes"}, "passes",
      "what exchanges hide under: no, nothing; passes, other documents of their pass; yes, their own too, as train on "
      "GPUs"},
-    {"--lengths", TEXT, offsetof(Options, lengths), "wikipedia", "lengths by name, or a file with one number a line"},
-    {"--batches", COUNT_FROM_1, offsetof(Options, batches), "20", "batches, the same for all planners"},
-    {"--seed", SEED, offsetof(Options, seed), "1", "of the lengths"},
-    {"--plans", TEXT, offsetof(Options, plans), NULL, "planners, with commas; all unless given"},
-    {"--speeds", TEXT, offsetof(Options, speeds), NULL, "RANK=X,...: ranks at X of the usual pace"},
-    {"--patience", SECONDS, offsetof(Options, patience), "60",
+    {WORD("lengths", lengths), "wikipedia", "lengths by name, or a file with one number a line"},
+    {COUNT_UP_TO("batches", batches, 1 << 30), "20", "batches, the same for all planners"},
+    {{"--seed", INT64, AT(seed), 0, 9e15, NULL}, "1", "of the lengths"},
+    {WORD("plans", plans), NULL, "planners, with commas; all unless given"},
+    {WORD("speeds", speeds), NULL, "RANK=X,...: ranks at X of the usual pace"},
+    {{"--patience", REAL, AT(patience), 0, 1e9, NULL}, "60",
      "seconds of planning before a planner is left out; 0: no end"},
-    {"--json", FLAG, offsetof(Options, json), NULL, "one object for each planner instead of the table"},
-    {"--layout", TEXT, offsetof(Options, layout), NULL,
+    {{"--json", FLAG, AT(json), 0, 0, NULL}, NULL, "one object for each planner instead of the table"},
+    {WORD("layout", layout), NULL,
      "auto: no plans, but the fastest layout of a model that fits --memory, beside other ways to divide it"},
-    {"--memory", TEXT, offsetof(Options, memory), NULL, "of a rank, as 16G: for --layout"},
-    {"--model", TEXT, offsetof(Options, model), NULL,
-     "\"OPTIONS\" of train that say what model and step: for --layout"},
-    {"--layout-file", TEXT, offsetof(Options, layout_file), NULL, "where the found layout is written"},
-    {"--explain", TEXT, offsetof(Options, explain), NULL, "FILE.html: a page about the first batch"},
+    {{"--memory", BYTES, AT(memory), 0, 1e18, NULL}, NULL, "of a rank, as 16G: for --layout"},
+    {WORD("model", model), NULL, "\"OPTIONS\" of train that say what model and step: for --layout"},
+    {WORD("layout-file", layout_file), NULL, "where the found layout is written"},
+    {WORD("explain", explain), NULL, "FILE.html: a page about the first batch"},
 };
 
 static void print_help(void) {
     printf("simulate - plays the planners of several systems on the same batches, in a cost model\n\n");
     for (int i = 0; i < COUNT(rows); i++) {
-        printf("  %-13s %s", rows[i].name, rows[i].words);
-        if (rows[i].value) printf(" (%s)", rows[i].value);
+        printf("  %-13s %s", rows[i].value.name, rows[i].words);
+        if (rows[i].standard) printf(" (%s)", rows[i].standard);
         printf("\n");
     }
     printf("\nmachines: %s\nlengths:  %s\nplanners:", machine_names(), lengths_names());
     for (int i = 0; i < n_planners; i++) printf("%s %s", i ? "," : "", planners[i]->name);
     printf(
-        "\n\ngap: makespan over the lower bound L3 of plan/bound.h, less 1. As claimed: with what a system does "
-        "besides and is not\nexecuted here (Zeppelin's routing and remapping). Makespans are from the first document "
-        "to the end of the last, "
-        "without the step's own time.\n");
-}
-
-static int64_t whole_number(const OptionRow* row, const char* text, int64_t most) {
-    char* end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    int least = row->type == SEED ? 0 : 1;
-    if (errno || end == text || *end || value < least || value > most)
-        refuse("%s %s: expected a whole number from %d to %lld", row->name, text, least, (long long)most);
-    return value;
+        "\n\ngap: makespan over the lower bound L3, less 1. Makespans are from the first document to "
+        "the end of the last, without the step's own time.\n");
 }
 
 static void set_option(Options* options, const OptionRow* row, const char* text) {
-    void* at = (char*)options + row->at;
-    char* end;
-    if (row->type == TEXT) {
-        *(const char**)at = text;
-    } else if (row->type == COUNT_FROM_1) {
-        *(int*)at = (int)whole_number(row, text, 1 << 30);
-    } else if (row->type == SEED) {
-        *(int64_t*)at = whole_number(row, text, INT64_MAX);
-    } else if (row->type == SECONDS) {
-        double seconds = strtod(text, &end);
-        if (end == text || *end || !(seconds >= 0)) refuse("%s %s: expected seconds, 0 or more", row->name, text);
-        *(double*)at = seconds;
-    }
+    char wanted[WANTED];
+    if (field_set(&row->value, options, (Word){text, strlen(text)}, wanted))
+        refuse("%s %s: expected %s", row->value.name, text, wanted);
 }
 
 Options read_options(int argc, char** argv) {
     Options options = {0};
     for (int i = 0; i < COUNT(rows); i++)
-        if (rows[i].value) set_option(&options, &rows[i], rows[i].value);
+        if (rows[i].standard) set_option(&options, &rows[i], rows[i].standard);
     for (int i = 1; i < argc; i++) {
         const OptionRow* row = NULL;
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
@@ -121,14 +99,10 @@ Options read_options(int argc, char** argv) {
             exit(0);
         }
         for (int j = 0; j < COUNT(rows); j++)
-            if (strcmp(rows[j].name, argv[i]) == 0) row = &rows[j];
+            if (strcmp(rows[j].value.name, argv[i]) == 0) row = &rows[j];
         if (!row) refuse("unknown option %s; --help lists them", argv[i]);
-        if (row->type == FLAG) {
-            *(int*)((char*)&options + row->at) = 1;
-            continue;
-        }
-        if (i + 1 == argc) refuse("%s needs a value: %s", row->name, row->words);
-        set_option(&options, row, argv[++i]);
+        if (row->value.type != FLAG && i + 1 == argc) refuse("%s needs a value: %s", row->value.name, row->words);
+        set_option(&options, row, row->value.type == FLAG ? "1" : argv[++i]);
     }
     return options;
 }
@@ -140,10 +114,9 @@ Options read_options(int argc, char** argv) {
 
 enum { BALANCED_CP_SIZE = 4 };
 
-static int balanced_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                         Arena* arena, char* err, size_t errlen) {
-    return megatron_balanced(plan, rule, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err,
-                             errlen);
+static int balanced_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                         char* err, size_t errlen) {
+    return megatron_balanced(plan, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err, errlen);
 }
 
 static const Planner planner_balanced = {.name = "balanced",
@@ -216,17 +189,16 @@ static Lengths* open_lengths(const char* name, int context, int capacity) {
 }
 
 static double* read_speeds(const char* text, int ranks) {
+    char err[ERR_BYTES], wanted[WANTED];
     double* speeds = (double*)need(sizeof(double) * (size_t)ranks);
+    int rank = 0;
+    const Field key = {"rank", INT, 0, 0, ranks - 1, NULL}, speed = {"speed", REAL, 0, 1e-6, 1e6, NULL};
+    Words words = words_of(text, strlen(text), err, sizeof err);
     for (int r = 0; r < ranks; r++) speeds[r] = 1;
-    for (const char* at = text; *at;) {
-        char *equal, *end;
-        long rank = strtol(at, &equal, 10);
-        double speed = *equal == '=' ? strtod(equal + 1, &end) : 0;
-        if (equal == at || !(speed > 0 && speed <= 1e6) || end == equal + 1 || (*end && *end != ','))
-            refuse("--speeds %s: expected RANK=X, ... with X above 0", text);
-        if (rank < 0 || rank >= ranks) refuse("--speeds %s: rank %ld is not one of 0 to %d", text, rank, ranks - 1);
-        speeds[rank] = speed;
-        at = *end ? end + 1 : end;
+    for (Word word, x; words_next(&words, ',', &word);) {
+        if (!word_cut(&word, '=', &x)) refuse("--speeds %s: expected RANK=X,... with X above 0", text);
+        if (field_set(&key, &rank, word, wanted) || field_set(&speed, &speeds[rank], x, wanted))
+            refuse("--speeds %s: expected RANK=X,..., found %.*s and not %s", text, (int)word.n, word.at, wanted);
     }
     return speeds;
 }
@@ -249,17 +221,9 @@ static void choose_planners(Simulation* s, const char* plans) {
     if (s->n_tallies == 0) refuse("--plans names no planner");
 }
 
-static int one_of(const char* word, const char* const* words, int n) {
-    while (--n >= 0 && strcmp(word, words[n]) != 0) {
-    }
-    return n;
-}
-
 void open_simulation(Simulation* s, const Options* options) {
     char err[ERR_BYTES];
     *s = (Simulation){.options = options};
-    if (options->zero > 3) refuse("--zero %d: expected 1, 2 or 3", options->zero);
-    if (options->ranks > 65536) refuse("--ranks %d: at most 65536 can be simulated", options->ranks);
     open_machine(&s->machine, options->machine);
     s->machine.capacity =
         options->capacity ? options->capacity : machine_capacity(&s->machine, options->ranks, options->zero);
@@ -269,9 +233,7 @@ void open_simulation(Simulation* s, const Options* options) {
             "--ranks, "
             "or --capacity to plan as if they did",
             options->zero, s->machine.cost.name, options->ranks, s->machine.memory_gb);
-    int hides = one_of(options->overlap, (const char*[]){"no", "passes", "yes"}, 3);
-    if (hides < 0) refuse("--overlap %s: expected no, passes or yes", options->overlap);
-    if (hides == 2) s->machine.cost.parts = ATTENTION_PARTS;
+    if (options->overlap == OVERLAP_YES) s->machine.cost.parts = ATTENTION_PARTS;
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
     enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
     int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
@@ -283,7 +245,7 @@ void open_simulation(Simulation* s, const Options* options) {
         refuse("%s", err);
     }
     s->setting.rounds = options->zero > 1;
-    s->setting.no_overlap = hides == 0;
+    s->setting.no_overlap = options->overlap == OVERLAP_NO;
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);
     s->drawn = (int*)need(sizeof(int) * (size_t)options->docs);

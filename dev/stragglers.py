@@ -72,7 +72,7 @@ def straggle(slow, first=1, last=None):
 # ---- speed: a step of one shape, so that steps differ by nothing but balancing
 
 SPEED = ["--device", "virtual", "--dtype", "bf16", "--layers", "2", "--width", "4096", "--vocab", "50257", "--context",
-         "4096", "--capacity", "16384", "--batch-tokens", "16384", "--overfit", "--refresh", "4", "--steps", "13"]
+         "4096", "--capacity", "16384", "--batch-tokens", "16384", "--overfit", "--plan", "refresh=4", "--steps", "13"]
 
 
 def speed(args, heads, slow):
@@ -111,7 +111,7 @@ def several_table(args):
 STEPS, MOVES = 120, 30
 TEXT = ["--device", "virtual-cpu", "--dtype", "fp32", "--layers", "2", "--width", "128", "--heads", "16", "--context",
         "64", "--batch-tokens", "1024", "--capacity", "1024", "--lr", "4e-3", "--warmup", "10", "--steps", str(STEPS),
-        "--eval-every", "10", "--eval-tokens", "8192", "--refresh", "10"]
+        "--eval-every", "10", "--eval-every", "tokens=8192", "--plan", "refresh=10"]
 
 
 def moving(chi):
@@ -164,7 +164,7 @@ def accuracy_table(args):
         for mode in MODES + args.more.split():
             options = ["--straggle", spec, "--balance", mode.split(":")[0]]
             if ":" in mode:
-                options += ["--semi-lambda", mode.split(":")[1]]
+                options += ["--balance", "lambda=" + mode.split(":")[1]]
             lines.append(accuracy_row(args, slow, mode, f"{i}-{mode}", options, budget))
     return lines
 

@@ -13,7 +13,8 @@ import unicodedata2 as unicodedata
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
 WHITE_SPACE |= {0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
 HANGUL = range(0xAC00, 0xD7A4)  # data/tokenizer_nfc.c computes these
-DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'()*+,-./:;<=>@[]^_`{|}~"
+BASE = len(DIGITS) // 2
 
 
 def ranges(first, value_of):
@@ -28,8 +29,8 @@ def ranges(first, value_of):
 
 
 def written(n):
-    """A number >= 0: five bits a digit, the lowest first, 32 more where another digit follows."""
-    return DIGITS[n] if n < 32 else DIGITS[32 + n % 32] + written(n // 32)
+    """A number >= 0 in digits of BASE, the lowest first, BASE more where another digit follows."""
+    return DIGITS[n] if n < BASE else DIGITS[BASE + n % BASE] + written(n // BASE)
 
 
 def signed(n):
@@ -57,30 +58,31 @@ def write_ranges():
           "3 (code\n// points - 1) + 0, 1, 2.", len(found), text)
 
 
-def write_marks(parts, seconds):
-    def mark_of(code):
-        excluded = code in parts and unicodedata.normalize("NFC", chr(code)) != chr(code)
-        mark = (unicodedata.combining(chr(code)), int(excluded or code in seconds))
-        return mark if mark != (0, 0) else None
-
-    found, text, before = ranges(0, mark_of), "", 0
+def write_marks():
+    found, text, before = ranges(0, lambda code: unicodedata.combining(chr(code)) or None), "", 0
     assert found[0][0] == 0x300  # text below is in form C
-    for first, last, (combining_class, doubtful) in found:
-        text += written(first - before) + written(2 * (last - first) + doubtful) + written(combining_class)
+    for first, last, combining_class in found:
+        text += written(first - before) + written(last - first) + written(combining_class)
         before = last
-    table("mark_digits", "UnicodeMark: distance from the one before, 2 (code points - 1) + doubtful, combining class.",
+    table("mark_digits", "Ranges of combining classes above 0: distance from the range before, code points - 1, class.",
           len(found), text)
 
 
 def write_parts(parts, composed):
-    text, before = "", [0, 0, 0]
-    for code in sorted(parts):
-        entry = [code, *parts[code], 0][:3]
-        text += written(2 * (code - before[0]) + (code in composed))
-        text += signed(entry[1] - before[1]) + signed(entry[2] - before[2])
-        before = entry
-    table("part_digits", "Decompositions: twice the distance from the one before, + 1 where its parts are joined "
-          "again; differences\n// of both parts, 0 for a second one that is not there.", len(parts), text)
+    def kind_of(code):
+        return 2 * (len(parts[code]) == 2) + (code in composed) if code in parts else None
+
+    found, text, before, last_parts = ranges(0, kind_of), "", 0, [0, 0]
+    for first, last, kind in found:
+        text += written(4 * (first - before) + kind) + written(last - first)
+        before = last
+        for code in range(first, last + 1):
+            for i, part in enumerate(parts[code]):
+                text += signed(part - last_parts[i])
+                last_parts[i] = part
+    table("part_digits", "Ranges of decompositions: 4 times the distance from the range before, + 2 where there are "
+          "two parts, + 1 where\n// these are joined again; code points - 1; of each its parts, as differences from "
+          "those before.", len(found), text)
 
 
 def main():
@@ -90,14 +92,14 @@ def main():
         if field and field[0] != "<" and code not in HANGUL:
             parts[code] = [int(part, 16) for part in field.split()]
     composed = {code for code in parts if unicodedata.normalize("NFC", chr(code)) == chr(code)}
-    seconds = {parts[code][1] for code in composed} | {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}
     for code in {*parts, *HANGUL}:  # what data/tokenizer_nfc.c takes room for
         whole, n = unicodedata.normalize("NFD", chr(code)), len(chr(code).encode())
         assert len(whole.encode()) <= 3 * n and 2 * len(whole) <= 3 * n
     print(f"// unicode_tables.h - Unicode {unicodedata.unidata_version} for data/unicode.c, made by dev/unicode.py. "
-          "Numbers in\n// digits of 5 bits, the lowest first; signed ones as 2 n or -2 n - 1.\n#pragma once")
+          f"Numbers in\n// digits of base {BASE}, the lowest first; signed ones as 2 n or -2 n - 1.\n#pragma once\n")
+    print(f"enum {{ BASE = {BASE}, DECOMPOSITIONS = {len(parts)} }};\nstatic const char order[] =\n    \"{DIGITS}\";")
     write_ranges()
-    write_marks(parts, seconds)
+    write_marks()
     write_parts(parts, composed)
 
 

@@ -1,5 +1,5 @@
-// comm.h - the table of collectives and messages between ranks. One transport fills one table; a Comm is a set of ranks
-// over it.
+// comm.h - collectives and messages between ranks. A Comm is a set of ranks over a transport (comm_transport.h), which
+// carries bytes; comm.c does what all transports share: it counts them, tells the timer who waits, makes parts.
 //
 // Contract of every entry, unless it says otherwise:
 //   - all ranks of the Comm call it in the same order with matching sizes;
@@ -48,9 +48,8 @@ typedef enum CommPurpose {
 // A communication that has begun; 0: one that is over.
 typedef uint64_t Request;
 
+// The entries, the same for every transport; a test may put its own in front.
 typedef struct CommTable {
-    const char* name;  // "self", "mpi", "nccl"
-
     // x (n) = sum over ranks of x (n), on every rank. dt F32, BF16 or F64.
     void (*all_reduce)(Comm* c, void* x, size_t n, DType dt, Stream s);
     void (*broadcast)(Comm* c, void* x, size_t bytes, int root, Stream s);
@@ -87,14 +86,22 @@ typedef struct CommTable {
 
 struct Comm {
     const CommTable* table;
+    const struct Transport* transport;
+    const char* name;  // the transport's: "self", "mpi", "nccl", "virtual"
     int rank, size;
     int local_rank, local_size;  // among the world's ranks of this node
-    const int* node;             // (size) the node of each rank, numbered in rank order from 0
+    int* node;                   // (size) the node of each rank, numbered in rank order from 0
     double timeout_seconds;
     int overlap;          // 0: begin_... finish before they return. May be changed when nothing is under way
     CommPurpose purpose;  // of the calls that follow
     // Bytes that this rank has sent to other ranks: [purpose][0] to ranks of its own node, [1] to others. Counted as if
-    // every rank sent each other rank its part directly: comm_transport.h has the formulas.
+    // every rank sent each other rank its part directly, whatever the transport does, so that a run's can be compared
+    // with those of its plan:
+    //   reduce-scatter, all-gather of n     n elements to each other rank
+    //   all-reduce of n                     2 ceil(n / size) elements to each other rank
+    //   broadcast                           everything from the root to each other rank, nothing from the others
+    //   send/receive                        its messages, except those to oneself
+    // Host values count for COMM_HOST; barriers, opening and splitting count nothing.
     uint64_t sent[N_PURPOSES][2];
     size_t route_least;  // messages between nodes go through proxies from so many bytes on (route.h); 0: none do
     int nics;            // of a node; 0: each rank has one
@@ -104,7 +111,7 @@ struct Comm {
     // where the device waits: stays 0.
     double exposed_seconds;
     Timer* timer;  // of this rank, told when it begins and ends to wait in an entry; NULL: none
-    void* state;   // the transport's
+    void* state;   // of a transport that has nothing behind its Comms
 };
 
 // The same, begun and ended.

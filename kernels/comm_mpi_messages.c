@@ -36,15 +36,15 @@ void messages_poll_slowly(void) { polls_slowly = 1; }
 
 // ---- failures
 
-static void abandon(Messages* group) {
-    for (int i = 0; i < group->n; i++) {
+static void abandon(World* w) {
+    for (int i = 0; i < w->n; i++) {
+        Message* m = &w->messages[i];
         int done;
-        if (group->messages[i].bytes < 0 || group->requests[i] == MPI_REQUEST_NULL) continue;
-        MPI_Cancel(&group->requests[i]);
-        MPI_Test(&group->requests[i], &done, MPI_STATUS_IGNORE);
+        if (m->bytes < 0 || m->request == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&m->request);
+        MPI_Test(&m->request, &done, MPI_STATUS_IGNORE);
     }
-    group->n = 0;
-    group->bytes = 0;
+    w->n = 0;
 }
 
 int world_fail(World* w, const char* format, ...) {
@@ -54,7 +54,7 @@ int world_fail(World* w, const char* format, ...) {
     va_start(arguments, format);
     vsnprintf(w->error + length, sizeof w->error - (size_t)length, format, arguments);
     va_end(arguments);
-    for (int g = 0; g < COUNT(w->groups); g++) abandon(&w->groups[g]);
+    abandon(w);
     atomic_store(&w->failed, 1);
     return -1;
 }
@@ -69,52 +69,30 @@ int world_fail_call(World* w, const char* call, int error) {
 
 // ---- starting
 
-static int make_room(World* w, Messages* group) {
-    if (group->n < group->room) return 0;
-    int room = MAX(64, 2 * group->room);
-    MPI_Request* requests = (MPI_Request*)realloc(group->requests, (size_t)room * sizeof *requests);
-    if (requests) group->requests = requests;
-    struct Message* messages = (struct Message*)realloc(group->messages, (size_t)room * sizeof *messages);
-    if (messages) group->messages = messages;
-    int* finished = (int*)realloc(group->finished, (size_t)room * sizeof *finished);
-    if (finished) group->finished = finished;
-    MPI_Status* statuses = (MPI_Status*)realloc(group->statuses, (size_t)room * sizeof *statuses);
-    if (statuses) group->statuses = statuses;
-    if (!requests || !messages || !finished || !statuses) return world_fail(w, "no memory for %d messages", room);
-    group->room = room;
+static int make_room(World* w) {
+    if (w->n < w->room) return 0;
+    int room = MAX(64, 2 * w->room);
+    Message* messages = (Message*)realloc(w->messages, (size_t)room * sizeof *messages);
+    if (!messages) return world_fail(w, "no memory for %d messages", room);
+    w->messages = messages;
+    w->room = room;
     return 0;
 }
 
-void messages_free(Messages* group) {
-    free(group->requests), free(group->messages), free(group->finished), free(group->statuses);
-    memset(group, 0, sizeof *group);
-}
-
-int messages_send(MpiComm* c, Messages* group, int peer, const void* data, size_t bytes) {
-    do {
-        int piece = (int)MIN(bytes, (size_t)PIECE);
-        if (make_room(c->world, group)) return -1;
-        int error = MPI_Isend(data, piece, MPI_BYTE, peer, 0, c->mpi, &group->requests[group->n]);
-        if (error) return world_fail_call(c->world, "MPI_Isend", error);
-        group->messages[group->n++] = (struct Message){peer, -1};
-        group->bytes += (size_t)piece;
-        if (data) data = (const char*)data + piece;
-        bytes -= (size_t)piece;
-    } while (bytes > 0);
-    return 0;
-}
-
-int messages_receive(MpiComm* c, Messages* group, int peer, void* data, size_t bytes) {
-    do {
-        int piece = (int)MIN(bytes, (size_t)PIECE);
-        if (make_room(c->world, group)) return -1;
-        int error = MPI_Irecv(data, piece, MPI_BYTE, peer, 0, c->mpi, &group->requests[group->n]);
-        if (error) return world_fail_call(c->world, "MPI_Irecv", error);
-        group->messages[group->n++] = (struct Message){peer, piece};
-        group->bytes += (size_t)piece;
-        if (data) data = (char*)data + piece;
-        bytes -= (size_t)piece;
-    } while (bytes > 0);
+static int start(MpiComm* m, const Transfer* t, int receives) {
+    World* w = m->world;
+    for (size_t at = 0, piece; at < t->bytes; at += piece) {
+        if (make_room(w)) return -1;
+        Message* x = &w->messages[w->n];
+        char* data = (char*)t->data + at;
+        piece = MIN(t->bytes - at, (size_t)PIECE);
+        *x = (Message){.peer = t->peer, .bytes = receives ? (int)piece : -1};
+        int error = receives ? MPI_Irecv(data, (int)piece, MPI_BYTE, t->peer, 0, m->mpi, &x->request)
+                             : MPI_Isend(data, (int)piece, MPI_BYTE, t->peer, 0, m->mpi, &x->request);
+        if (error) return world_fail_call(w, receives ? "MPI_Irecv" : "MPI_Isend", error);
+        w->n++;
+        w->bytes += piece;
+    }
     return 0;
 }
 
@@ -164,24 +142,35 @@ static int look_for_the_dead(World* w) {
                                       : " have ended");
 }
 
-static int give_up(MpiComm* c, const Messages* group) {
+// Which rank of the world a rank of the Comm is.
+static int world_rank(const MpiComm* m, int peer) {
+    MPI_Group part, all;
+    int rank;
+    MPI_Comm_group(m->mpi, &part), MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_translate_ranks(part, 1, &peer, all, &rank);
+    MPI_Group_free(&part), MPI_Group_free(&all);
+    return rank;
+}
+
+static int give_up(const MpiComm* m) {
+    World* w = m->world;
     Names late = {.n = 0};
-    for (int i = 0; i < group->n; i++) {
+    for (int i = 0; i < w->n; i++) {
         int first = 0;
-        while (group->messages[first].peer != group->messages[i].peer) first++;
-        if (first == i) add_name(&late, c->world, c->world_rank[group->messages[i].peer]);
+        while (w->messages[first].peer != w->messages[i].peer) first++;
+        if (first == i) add_name(&late, w, world_rank(m, w->messages[i].peer));
     }
     return world_fail(
-        c->world,
+        w,
         "nothing moved for %g s while waiting for %s%s: ended, missing, or not at the same collective; see "
         "the first error among the ranks",
-        c->comm.timeout_seconds, late.text, late.left_out ? " and others" : "");
+        m->comm.timeout_seconds, late.text, late.left_out ? " and others" : "");
 }
 
 // ---- waiting
 
-static void pause_between_polls(const World* w, const Messages* group, double waited) {
-    if (waited < LATENCY + (double)group->bytes / BANDWIDTH && !polls_slowly) {
+static void pause_between_polls(const World* w, double waited) {
+    if (waited < LATENCY + (double)w->bytes / BANDWIDTH && !polls_slowly) {
         if (w->oversubscribed) sched_yield();
         return;
     }
@@ -189,54 +178,58 @@ static void pause_between_polls(const World* w, const Messages* group, double wa
     nanosleep(&t, NULL);
 }
 
-// Takes out the messages of which MPI_Testsome said that they are finished.
-static int take_out(MpiComm* c, Messages* group, int n_finished, int error) {
-    for (int i = 0; i < n_finished; i++) {
-        const struct Message* m = &group->messages[group->finished[i]];
-        const MPI_Status* status = &group->statuses[i];
-        int bytes, failed = error == MPI_ERR_IN_STATUS ? status->MPI_ERROR : MPI_SUCCESS;
-        if (failed == MPI_ERR_PENDING) continue;
-        if (failed == MPI_ERR_TRUNCATE)
-            return world_fail(c->world, "rank %d sent more than the %d bytes that were expected",
-                              c->world_rank[m->peer], m->bytes);
-        if (failed) return world_fail_call(c->world, "MPI_Testsome", failed);
-        if (m->bytes < 0) continue;
-        MPI_Get_count(status, MPI_BYTE, &bytes);
-        if (bytes != m->bytes)
-            return world_fail(c->world, "rank %d sent %d bytes, expected %d", c->world_rank[m->peer], bytes, m->bytes);
-    }
-    int n = 0;
-    for (int i = 0; i < group->n; i++) {
-        if (group->requests[i] == MPI_REQUEST_NULL) continue;
-        group->requests[n] = group->requests[i];
-        group->messages[n++] = group->messages[i];
-    }
-    group->n = n;
-    return 0;
+// 1 when the message has come or gone, 0 when not yet, -1 when the world has failed.
+static int is_over(MpiComm* m, Message* x) {
+    MPI_Status status;
+    int done, bytes, error = MPI_Test(&x->request, &done, &status);
+    if (error == MPI_ERR_TRUNCATE)
+        return world_fail(m->world, "rank %d sent more than the %d bytes that were expected", world_rank(m, x->peer),
+                          x->bytes);
+    if (error) return world_fail_call(m->world, "MPI_Test", error);
+    if (!done || x->bytes < 0) return done;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (bytes == x->bytes) return 1;
+    return world_fail(m->world, "rank %d sent %d bytes, expected %d", world_rank(m, x->peer), bytes, x->bytes);
 }
 
-int messages_finish(MpiComm* c, Messages* group) {
-    World* w = c->world;
-    double moved = 0;  // when something did, 0: just now
-    while (group->n > 0) {
-        int n_finished = 0;
-        int error = MPI_Testsome(group->n, group->requests, &n_finished, group->finished, group->statuses);
-        if (error != MPI_SUCCESS && error != MPI_ERR_IN_STATUS) return world_fail_call(w, "MPI_Testsome", error);
-        if (n_finished > 0) {
-            if (take_out(c, group, n_finished, error)) return -1;
-            moved = 0;
+// How many messages have come or gone since the last poll, -1 when the world has failed.
+static int poll_all(MpiComm* m) {
+    World* w = m->world;
+    int n = w->n;
+    for (int i = 0; i < w->n;) {
+        int over = is_over(m, &w->messages[i]);
+        if (over < 0) return -1;
+        if (over) w->messages[i] = w->messages[--w->n];
+        else i++;
+    }
+    return n - w->n;
+}
+
+static int finish(MpiComm* m) {
+    World* w = m->world;
+    for (double moved = now_seconds(); w->n > 0;) {
+        int n = poll_all(m);
+        if (n < 0 || messages_stopped()) return -1;
+        double now = now_seconds(), waited = now - moved;
+        if (n > 0) {
+            moved = now;
             continue;
         }
-        if (messages_stopped()) return -1;
-        double now = now_seconds(), waited = moved > 0 ? now - moved : 0;
-        if (moved == 0) moved = now;
         if (waited > UNSUSPICIOUS && now - w->watched > BETWEEN_LOOKS) {
             w->watched = now;
             if (look_for_the_dead(w)) return -1;
         }
-        if (waited > c->comm.timeout_seconds) return give_up(c, group);
-        pause_between_polls(w, group, waited);
+        if (waited > m->comm.timeout_seconds) return give_up(m);
+        pause_between_polls(w, waited);
     }
-    group->bytes = 0;
     return 0;
+}
+
+int messages_exchange(MpiComm* m, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives) {
+    m->world->bytes = 0;
+    for (int i = 0; i < n_receives; i++)
+        if (comm_leaves(&m->comm, &receives[i]) && start(m, &receives[i], 1)) return -1;
+    for (int i = 0; i < n_sends; i++)
+        if (comm_leaves(&m->comm, &sends[i]) && start(m, &sends[i], 0)) return -1;
+    return finish(m);
 }

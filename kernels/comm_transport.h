@@ -1,73 +1,72 @@
-// comm_transport.h - inside the transports: the bytes that Comm.sent counts, the nodes of ranks, messages to oneself.
+// comm_transport.h - a transport: what differs between the memories of ranks. comm.c does the rest, once for all of
+// them: it counts bytes, tells the timer who waits, finds nodes and parts.
 #pragma once
 #include "kernels/comm.h"
 
-// ---- bytes sent. Every rank counts as if it sent each other rank its part directly, whatever the transport does, so
-// that the numbers of a plan can be compared with those of a run:
-//
-//   reduce-scatter, all-gather of n     n elements to each other rank
-//   all-reduce of n                     2 ceil(n / size) elements to each other rank
-//   broadcast                           everything from the root to each other rank, nothing from the others
-//   send/receive                        its messages, except those to oneself
-//
-// Entries on device memory count for Comm.purpose, host values for COMM_HOST. Barriers, opening and splitting count
-// nothing.
+typedef enum OperationKind {
+    OP_ALL_REDUCE,
+    OP_BROADCAST,
+    OP_REDUCE_SCATTER,
+    OP_ALL_GATHER,
+    OP_SEND_RECEIVE
+} OperationKind;
 
-static inline void comm_count_to(Comm* c, CommPurpose purpose, int peer, size_t bytes) {
-    if (peer != c->rank) c->sent[purpose][c->node[peer] != c->node[c->rank]] += bytes;
-}
+// One call of an entry: see comm.h.
+typedef struct Operation {
+    OperationKind kind;
+    void* out;
+    const void* in;  // of an all-reduce and a broadcast it is `out`
+    size_t bytes;    // of n elements
+    DType dt;        // of a sum
+    int root;
+    const Transfer *sends, *receives;
+    int n_sends, n_receives;
+} Operation;
 
-static inline void comm_count_to_each(Comm* c, CommPurpose purpose, size_t bytes) {
-    for (int peer = 0; peer < c->size; peer++) comm_count_to(c, purpose, peer, bytes);
-}
+// This rank's part of a split Comm.
+typedef struct Part {
+    int color;          // negative: this rank is in none
+    int rank, size;     // of this rank in it; 0, 0 where it is in none
+    const int* member;  // (size) the whole's rank of each
+    int single;         // no part of this split has more than one rank
+} Part;
 
-static inline void comm_count_reduce_scatter(Comm* c, size_t n, DType dt) {
-    comm_count_to_each(c, c->purpose, n * dtype_bytes(dt));
-}
-static inline void comm_count_all_gather(Comm* c, size_t n, DType dt) {
-    comm_count_to_each(c, c->purpose, n * dtype_bytes(dt));
-}
-static inline void comm_count_all_reduce(Comm* c, size_t n, DType dt) {
-    comm_count_to_each(c, c->purpose, 2 * CEIL_DIV(n, (size_t)c->size) * dtype_bytes(dt));
-}
-static inline void comm_count_broadcast(Comm* c, size_t bytes, int root) {
-    if (c->rank == root) comm_count_to_each(c, c->purpose, bytes);
-}
-static inline void comm_count_send_receive(Comm* c, const Transfer* sends, int n_sends) {
-    for (int i = 0; i < n_sends; i++) comm_count_to(c, c->purpose, sends[i].peer, sends[i].bytes);
-}
-static inline void comm_count_all_gather_host(Comm* c, size_t bytes) { comm_count_to_each(c, COMM_HOST, bytes); }
-static inline void comm_count_broadcast_host(Comm* c, size_t bytes, int root) {
-    if (c->rank == root) comm_count_to_each(c, COMM_HOST, bytes);
-}
+typedef struct Transport {
+    const char* name;
+    double (*seconds)(void);  // the clock by which the host waits; NULL: it does not
+    // Begins what has bytes, or messages. In a Comm without overlap it is ended at once. 0: it is over.
+    Request (*begin)(Comm* c, const Operation* o, Stream s);
+    void (*end)(Comm* c, Request request, Stream s);  // not of 0
+    // All-gathers and broadcasts of host memory, to their end. 0, or -1 with a message.
+    int (*run_on_host)(Comm* c, const Operation* o, char* err, size_t errlen);
+    int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
+    // All ranks call it; makes *part of comm_new where this rank is in one. 0, or -1 with a message.
+    int (*split)(Comm* c, Comm** part, const Part* p, char* err, size_t errlen);
+    void (*close)(Comm* c);
+} Transport;
 
-// ---- nodes
+// A Comm as the first member of a struct of `bytes`, which is 0 otherwise; free() frees it. NULL without memory.
+Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, double timeout_seconds);
 
-// For a transport that opens: fills node (size) and lets Comm.node point to it. All ranks gather the hashes of their
-// host names by all_gather_host, which must work already; Comm.sent is 0 afterwards. Where local_size is 0, counts
-// local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for
-// `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
-int comm_find_nodes(Comm* world, int* node, char* err, size_t errlen);
-
-// For one that splits: node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
-void comm_number_nodes(int* node, const uint64_t* host, int size);
+// For a transport that opens, once run_on_host works: numbers the nodes by the ranks' host names and, where local_size
+// is 0, counts local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one
+// node, for `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
+int comm_find_nodes(Comm* world, char* err, size_t errlen);
+// node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
+void comm_number_nodes(Comm* c, const uint64_t* host);
 
 // ---- messages to oneself, and the Comm of one rank
 
-// Dies when a message names a rank that the Comm does not have. Returns how many of the messages have bytes;
-// *remote += those of them that go to, or come from, another rank.
-int comm_check_messages(const Comm* c, const Transfer* messages, int n, int* remote);
+static inline int comm_leaves(const Comm* c, const Transfer* t) { return t->bytes > 0 && t->peer != c->rank; }
 
 // Copies bytes > 0 to another place of the Comm's memory.
 typedef void (*CopyBytes)(void* to, const void* from, size_t bytes, Stream s);
 
 // The messages that this rank sends to itself: the first such send goes to the first such receive, and so on. Dies
 // when they do not match.
-void comm_copy_to_self(const Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                       CopyBytes copy, Stream s);
+void comm_copy_to_self(const Comm* c, const Operation* o, CopyBytes copy, Stream s);
 void comm_copy_host(void* to, const void* from, size_t bytes, Stream s);
 
-// The Comm of one rank over memory that `copy` copies; `wait` is CommTable.wait. local_rank and local_size are those of
-// the world that it is a part of. 0, or -1 with a message.
-int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen), int local_rank,
-                    int local_size, double timeout_seconds, char* err, size_t errlen);
+// The Comm of one rank over memory that `copy` copies; `wait` is Transport.wait. 0, or -1 with a message.
+int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen),
+                    double timeout_seconds, char* err, size_t errlen);

@@ -10,7 +10,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 // The line is made beforehand: a signal handler must not.
 static char line[2 * ERR_BYTES];

@@ -16,7 +16,7 @@
 //
 // Exchanges hide under the attention of other groups: the first one of each shared group is posted, in the order of
 // `groups`, then groups on this rank alone are computed, then each shared one as its exchange ends. The order of groups
-// must be one for all ranks (plan/plan.h says why that cannot deadlock).
+// must be one for all ranks (plan/value/plan.h says why that cannot deadlock).
 //
 // Bytes that a rank sends for a group, which tests check against Comm.sent: n its own tokens, n_a those of its ring
 // rank, H its share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:
@@ -51,7 +51,8 @@ typedef struct GroupAttention {
 } GroupAttention;
 
 // The attention of a row. Groups with ulysses_size 1 have the first tokens of the row.
-typedef struct RowAttention {
+typedef struct RowAttention RowAttention;
+struct RowAttention {
     Comm* comm;
     const GroupAttention* groups;  // (n_groups) in the one order; at most MOST_SHARED_GROUPS are of several ranks
     int n_groups;
@@ -60,7 +61,7 @@ typedef struct RowAttention {
     int parts;      // in which the heads of a group travel with Comm.overlap, if a rank has so many
     uint64_t row;   // see Attention
     void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
-} RowAttention;
+};
 
 // What the backward pass needs of the forward pass, on the device, one for each layer. In groups with ulysses_size 1
 // these are rows of tokens: qkv (n, NH + 2 NKV, HS), out (n,NH,HS). Behind them stand those of the others, as their H

@@ -18,7 +18,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 // ---- small files of numbers
 

@@ -15,7 +15,7 @@
 //   - work is ordered on the stream s and may not have finished on return (the CPU backend has finished);
 //   - nothing is allocated: scratch memory is taken once by `open`.
 #pragma once
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 

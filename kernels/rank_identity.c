@@ -41,13 +41,10 @@ static int read_number(int* value, const char* name, int least, int most, char* 
     const char* text = variable(name);
     long number = 0;
     if (!text) return 0;
-    for (const char* c = text; *c; c++) {
-        if (!isdigit((unsigned char)*c) || number > most)
-            return fail(err, errlen, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
-        number = 10 * number + (*c - '0');
-    }
+    for (const char* c = text; *c && number <= most; c++)
+        number = isdigit((unsigned char)*c) ? 10 * number + (*c - '0') : (long)most + 1;
     if (number < least || number > most)
-        return fail(err, errlen, "%s is %.40s, expected %d to %d", name, text, least, most);
+        return fail(err, errlen, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
     *value = (int)number;
     return 0;
 }
@@ -130,13 +127,15 @@ static int read_master(RankIdentity* id, char* err, size_t errlen) {
 }
 
 static int read_launcher(RankIdentity* id, const Launcher* l, char* err, size_t errlen) {
+    const int most = INT_MAX - 1;
     id->source = l->source;
-    if (read_number(&id->rank, l->rank, 0, INT_MAX - 1, err, errlen)) return -1;
-    if (read_number(&id->size, l->size, 1, INT_MAX, err, errlen)) return -1;
-    id->local_rank = id->rank;
     id->local_size = 0;
-    if (read_number(&id->local_rank, l->local_rank, 0, INT_MAX - 1, err, errlen)) return -1;
-    if (l->local_size && read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen)) return -1;
+    if (read_number(&id->rank, l->rank, 0, most, err, errlen)) return -1;
+    id->local_rank = id->rank;
+    if (read_number(&id->size, l->size, 1, INT_MAX, err, errlen) ||
+        read_number(&id->local_rank, l->local_rank, 0, most, err, errlen) ||
+        read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen))
+        return -1;
     if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err, errlen)) return -1;
     if (id->rank >= id->size)
         return fail(err, errlen, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);

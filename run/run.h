@@ -14,16 +14,15 @@
 #include "data/safetensors.h"
 #include "data/tokenizer.h"
 #include "kernels/host.h"
-#include "plan/config.h"
-#include "plan/machine.h"
-#include "plan/straggle.h"
-#include "plan/strategies.h"
-#include "plan/text.h"
-#include "run/balance.h"
-#include "run/batch.h"
-#include "run/run_page.h"
-#include "run/pipeline.h"
-#include "run/work.h"
+#include "plan/options/config.h"
+#include "plan/cost/machine.h"
+#include "plan/slow/straggle.h"
+#include "plan/layout/strategies.h"
+#include "plan/base/text.h"
+#include "run/step/batch.h"
+#include "run/show/run_page.h"
+#include "run/model/pipeline.h"
+#include "run/model/work.h"
 
 typedef struct Data {
     Tokenizer* tokenizer;
@@ -81,28 +80,31 @@ typedef struct Saving {
 typedef struct Ahead Ahead;            // ahead.c
 typedef struct Strategies Strategies;  // strategies.h
 
-struct Run {
-    char command[CHECKPOINT_PATH];  // that starts it, with its launcher and without options: for people to paste
-    Config config;
-    Data data;
-    Model model;
+// This rank among all ranks: who they are, what they have, what they agreed on last.
+typedef struct Cluster {
     RankIdentity identity;
-    Batch batch, ahead;  // the step at work, and the next one, planned already
+    Agreement* agreed;     // (ranks) what all ranks said last
+    int unplanned;         // some rank could not plan what comes next: all end after this step
+    char why[ERR_BYTES];   // what this one says of that; empty: it could
+    int oversubscribed;    // ranks of this node share its cores
+    HostMemory available;  // to this rank, before any rank took the table's
+    size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
+    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
+    void* work_memory;     // on the device, of work_bytes
+    Straggler stragglers[MOST_STRAGGLERS];
+    int n_stragglers;
+    double peak;   // FLOP/s, measured, of all ranks together: kernels_peak; NaN: not known
+    double cores;  // that all ranks have, on CPUs; 0: not known
+    PeakShare share;
+    double processor;   // seconds of all ranks' threads in the step at work, on CPUs
+    Comm sent_before;   // run_sent when the step began
+    RankReport report;  // of this rank's last step
+} Cluster;
+
+// What planners know of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
+// ahead_start. Each strategy has a Clock of its own.
+typedef struct Clock {
     PlanLimits limits;
-    float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
-    float* staging;                     // the largest tensor, on its way to or from a file
-    float *part, *others;               // its largest parts in a tensor-parallel group, see tp_join
-    float* collected;                   // optimizer state on its way to a file, see state.c
-    RunLog log;
-    RunPage* page;  // of report.html, on rank 0
-    RunState state;
-    RunDir dir;                        // held by rank 0 of a run that writes
-    int pin;                           // of start_from, on rank 0; -1: none
-    char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
-    char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
-    int training, claims;  // not --sample and its like; and nothing else that ends without a checkpoint either
-    int uses_model;        // a checkpoint is only read: --sample, --eval, --eval-choices
-    // What planners know of the machine. They run on the thread of ahead.c: see ahead_start.
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
     Machine probed;     // as measured or read, nothing calibrated
@@ -114,39 +116,81 @@ struct Run {
     void* settled;     // what the planner of --plan settled before the first step, see planner.c; NULL: none is asked
     Arena settled_in;  // where it lies
     Ahead* planner;
-    Strategies* strategies;                // NULL: every step has the same layout
     double last_ms;                        // of the step before, 0 when it is not to be learnt from
     double last_terms[CALIBRATION_TERMS];  // its terms
     PlanningSums planning;
-    Agreement* agreed;     // (ranks) what all ranks said last
     Pace pace;
-    int left;              // some rank has left the step at work
-    Balance* balance;      // what is done about slow ranks
-    int oversubscribed;    // ranks of this node share its cores
-    size_t memory_bytes;   // of the memory table
-    void* work_memory;     // on the device, of work_bytes
-    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
-    Straggler stragglers[MOST_STRAGGLERS];
-    int n_stragglers;
-    Saving saving;
-    int failed;              // something of the run could not be kept: status 1
-    int stopped_by;          // the signal that ends the run after this step, 0 none
-    int unplanned;           // some rank could not plan what comes next: all end after this step
-    char why[ERR_BYTES];     // what this one says of that; empty: it could
-    int64_t first_step;      // steps done before this invocation
-    HostMemory available;    // to this rank, before any rank took the table's
-    size_t most_scratch;     // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
-    double resident_before;  // bytes of this process before the table's memory was taken
-    double peak;             // FLOP/s, measured, of all ranks together: kernels_peak; NaN: not known
-    double cores;            // that all ranks have, on CPUs; 0: not known
-    PeakShare share;
-    double processor;        // seconds of all ranks' threads in the step at work, on CPUs
-    double processor_before;  // of this rank's when the step began
+    double step_began;        // the step at work: run_seconds
+    double processor_before;  // seconds of this rank's threads when it began
     HostTurns turns_before;   // when the step before was over
+} Clock;
+
+// What the run writes and says, and where it began.
+typedef struct Books {
+    char command[CHECKPOINT_PATH];     // that starts it, with its launcher and without options: for people to paste
+    char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
+    char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
+    int claims;                        // it trains: nothing else that ends without a checkpoint
+    int uses_model;                    // a checkpoint is only read: --sample, --eval
+    RunDir dir;                        // held by rank 0 of a run that writes
+    int pin;                           // of start_from, on rank 0; -1: none
+    Saving saving;
+    float* staging;        // the largest tensor, on its way to or from a file
+    float *part, *others;  // its largest parts in a tensor-parallel group, see tp_join
+    float* collected;      // optimizer state on its way to a file, see state.c
+    RunLog log;
+    RunPage* page;           // of report.html, on rank 0
+    int64_t first_step;      // steps done before this invocation
+    size_t memory_bytes;     // of the memory table
+    double resident_before;  // bytes of this process before the table's memory was taken
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
+} Books;
+
+struct Run {
+    Config config;
+    Data data;
+    Model model;
+    Batch batch, ahead;                 // the step at work, and the next one, planned already
+    float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
+    RunState state;
+    int training;    // not --sample and its like
+    double began;    // when the program began
+    int left;        // some rank has left the step at work
+    int stopped_by;  // the signal that ends the run after this step, 0 none
+    int failed;      // something of the run could not be kept: status 1
+    Cluster* cluster;
+    Clock* clock;
+    Books* books;
+    Strategies* strategies;  // NULL: every step has the same layout
+    Balance* balance;        // what is done about slow ranks
 };
 
+// What a Run points to, apart from what is opened later.
+typedef struct RunParts {
+    Cluster cluster;
+    Clock clock;
+    Books books;
+    ModelRanks ranks;
+} RunParts;
+
+static inline void run_attach(Run* run, RunParts* parts) {
+    run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
+    model_set_ranks(&run->model, &parts->ranks);
+}
+
+// The same run with a model and a clock of its own.
+typedef struct RunView {
+    Run run;
+    Clock clock;
+    ModelRanks ranks;
+} RunView;
+
+static inline void run_view(RunView* view, const Run* run) {
+    view->run = *run, view->clock = *run->clock, view->ranks = *run->model.ranks;
+    view->run.clock = &view->clock;
+    model_set_ranks(&view->run.model, &view->ranks);
+}
 // Seconds from any origin: virtual ones on a virtual device.
 static inline double run_seconds(const Run* run) {
     return run->model.k->virtual_time ? run->model.k->clock() : now_seconds();
@@ -158,15 +202,15 @@ void run_read_options(Run* run, int argc, char** argv);  // --help ends here; fi
 void run_open_data(Run* run);                            // tokenizer, documents
 void run_settle_model(Run* run);                         // element type, shape; opens the samplers
 #define RUN_VERSION "1.0"
-void run_print_version(void);  // version.c
-void run_close(Run* run);
+void run_print_version(void);  // first_screen.c
+int run_close(Run* run);       // returns the status of the program
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
 
-// ---- command.c
+// ---- report.c: the command
 
-void run_find_command(Run* run, const char* program);  // run->command; program: as it was called
+void run_find_command(Run* run, const char* program);  // run->books->command; program: as it was called
 
 // ---- origin.c
 
@@ -178,8 +222,8 @@ void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
 
 void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);  // opens the Comm of all ranks
-void run_set_limits(Run* run, int tp, int data_ranks);  // what plans must respect, apart from nodes and capacity
-int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --node-size has it
+void run_set_limits(Run* run, int tp, int data_ranks);       // what plans must respect, apart from nodes and capacity
+int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --plan node-size has it
 // What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
 // a stage, are of one node, in every stage and at every place in tensor-parallel groups. So what a plan has inside a
 // node is there; of what it has across nodes some may be inside, where nodes are unlike or begin inside a stage.
@@ -199,10 +243,10 @@ double run_most(const Run* run, Comm* c, double mine);
 PlanHash run_plan_hash(const Run* run, const Batch* b);
 // Ends the program where rank r has another plan of b than rank 0, or than this one where they share a job.
 void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine);
-// The same of all ranks, which call it together; failed: what planning b has returned here, with run->why. Returns
-// whether all have a plan; else run->unplanned is set.
+// The same of all ranks, which call it together; failed: what planning b has returned here, with Cluster.why. Returns
+// whether all have a plan; else Cluster.unplanned is set.
 int run_agree_on_plan(Run* run, const Batch* b, int failed);
-// Ends the program on all ranks where run->unplanned is set, with the words of the first rank that has some.
+// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
 void run_end_unplanned(const Run* run);
 
 typedef struct Report {
@@ -218,12 +262,12 @@ int reports_meet(const Run* run, const Report* mine, Report* all, char* err, siz
 
 // ---- layout.c, layout_auto.c
 
-// m->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.
+// m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.
 void run_settle_layout(Run* run);
-void run_check_layout(Run* run);  // --check-layout: prints what every stage holds
+void run_check_layout(Run* run);  // --explain layout: prints what every stage holds
 // --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
 // comes next. 0, or -1 with words.
-void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->layout should take, by term
+void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->ranks->layout should take, by term
 int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 
 // ---- memory.c
@@ -251,7 +295,7 @@ typedef struct MemoryPlan {
 
 static inline int memory_counts(const MemoryPlan* plan, Where where) { return plan->on_host || where <= BY_LIBRARIES; }
 
-// When memory is taken: where the activations of each layer lie in m->acts, by run->limits.capacity.
+// When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
 void run_carve_activations(Run* run);
 // Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
 size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
@@ -291,12 +335,14 @@ void run_check_saving(const Run* run);
 int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
 // The last one of the run: tried three times, then in another directory; ends the program when that fails too.
 void run_save_last(Run* run);
+void run_save(Run* run);  // between steps; tried again later where it fails
+int run_save_is_due(const Run* run);
 
 // ---- virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 
-void run_check_virtual(Run* run);  // what goes with it; turns off what it has no results for
+void run_check_virtual(Run* run);     // what goes with it; turns off what it has no results for
 void run_turn_virtual(int strategy);  // its times count from here on
-void run_open_virtual(Run* run);   // the machine of --machine becomes that of all ranks; its capacity and memory
+void run_open_virtual(Run* run);      // the machine of --machine becomes that of all ranks; its capacity and memory
 
 // ---- planner.c
 
@@ -328,12 +374,12 @@ typedef struct PipelineCost {
 PipelineCost group_pipeline_cost(const GroupCost* g);
 int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
 void run_find_job_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks of the job call it
-void run_probe(Run* run);          // measures this machine into run->probed
+void run_probe(Run* run);          // measures this machine into run->clock->probed
 void run_set_cost(Run* run);       // setting.cost and groups: probed with what calibration has learnt
 
 // Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
 int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen);
-// Writes run->probed there, whole or not at all. 0, or -1 with a message.
+// Writes run->clock->probed there, whole or not at all. 0, or -1 with a message.
 int cost_cache_save(const Run* run, char* err, size_t errlen);
 
 // A row that was timed: documents with sum of squares s2, `tokens` in all.
@@ -349,7 +395,7 @@ void probe_fit(double c[3], const ProbeTime* rows, int n);
 
 // Whether a run says only what a person needs first; all of it stands in log.jsonl.
 static inline int run_is_brief(const Run* run) {
-    return (run->claims || run->uses_model || run->config.explain) && !run->config.verbose;
+    return (run->books->claims || run->books->uses_model || run->config.explain) && !run->config.verbose;
 }
 void run_print(const Run* run, const MemoryPlan* plan);
 
@@ -360,16 +406,11 @@ void run_print(const Run* run, const MemoryPlan* plan);
 // finds val_bytes.
 // Overwrites run->batch.
 void run_unigram_loss(Run* run);
-// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
+// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0. explain.c
 void run_explain(const Run* run);
-void run_explain_strategies(
-    const Run* run);  // which strategy it takes, what every pipeline gets (explain_strategies.c)
-typedef struct ShownStages ShownStages;
-// Its stages, from the arena; none without a pipeline (run/explain_stages.c).
-void run_show_stages(ShownStages* stages, const Run* run, Arena* arena);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 double run_processor_seconds(Run* run);  // of this rank since the step began, on a CPU
-void run_begin_clocks(Run* run);          // a step begins
+void run_begin_clocks(Run* run);         // a step begins
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
@@ -407,12 +448,17 @@ void run_decode(Run* run, const int* tokens, int N, int cached);
 // Of a run's own prompts, which: 0 or 1; for the log too.
 enum { SAMPLES_OF_A_STEP = 2 };
 void run_log_sample(Run* run, int which, uint64_t seed);
-int run_stop_token(const Run* run);            // with which the model ends a text
+int run_stop_token(const Run* run);  // with which the model ends a text
+void token_logits(Run* run, int n);  // after model_forward, of token n of the row, fp32 in host_logits
+void run_sample(Run* run);           // both, between steps
 
 // ---- eval.c
 
-void run_eval(Run* run);     // --eval
-void run_choices(Run* run);  // --eval-choices
+double loss_sum(Run* run);
+double evaluate(Run* run, int64_t* targets);
+void run_evaluate(Run* run);  // between steps: into the log
+void run_eval(Run* run);      // --eval
+void run_choices(Run* run);   // --eval
 
 // ---- pace.c: steps that take long
 
@@ -433,11 +479,35 @@ void pace_say_left(Run* run);  // instead of the line of a step
 // the same decision. All that is collective at the end of the step has to come all the same.
 int pace_leaves(Run* run, const Task* task);
 
+// ---- mechanisms.c
+
+// What goes on around a step, called for every row of the table: before the tasks; when all gradients are there; when
+// the update was given to the stream; when loss and norm of gradients are known and finite. NULL: nothing.
+typedef struct Mechanism {
+    const char* name;  // NULL: the end of the table
+    void (*begin)(Run* run, StepRecord* r);
+    void (*before_update)(Run* run, StepRecord* r);
+    void (*after_update)(Run* run, StepRecord* r);
+    void (*end)(Run* run, StepRecord* r);
+} Mechanism;
+
+extern const Mechanism mechanisms[];
+
+// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
+// what was understood before anything is taken, and finds what planners need to know of this machine.
+void run_prepare(Run* run);
+void run_start(Run* run);  // of training: signals, the first plan, the log
+void run_tell_step(Run* run, StepRecord* r);
+int run_is_stopped(Run* run);
+void run_finish(Run* run);     // the last checkpoint, the last words
+void run_plan_only(Run* run);  // --explain, --dump-grads: the next step is planned, and not taken
+
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
 
 void model_forward(Model* m, const Row* row);
-void token_logits(Run* run, int n);
-void model_update(Model* m, const Config* config, double lr, int64_t t);
+void model_train(Model* m, const Row* row, float scale);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
-double loss_sum(Run* run);
-double evaluate(Run* run, int64_t* targets);
+
+// ---- optimizer.c
+
+void model_update(Model* m, const Config* config, double lr, int64_t t);

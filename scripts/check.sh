@@ -14,16 +14,26 @@ layer() { # layer FOLDER ALLOWED-PATTERN
     complain "$(grep -rnE '^#include "' "$1" --include='*.[ch]' --include='*.cu' --include='*.cuh' |
         grep -vE "#include \"($2)" | sed "s,\$,   <- $1 may only include $2,")"
 }
-layer plan 'plan/'
-layer data 'data/|plan/'
-layer kernels 'kernels/|plan/(base|user_cache)\.h'
+layer plan/base 'plan/base/'
+layer plan/model 'plan/(base|model)/'
+layer plan/options 'plan/(base|model|options)/'
+layer plan/value 'plan/(base|value)/'
+layer plan/cost 'plan/(base|model|value|cost)/'
+layer plan/step 'plan/(base|value|cost|step)/'
+layer plan/layout 'plan/(base|model|value|cost|layout)/'
+layer plan/slow 'plan/(base|model|cost|slow)/'
+layer plan/published 'plan/(base|value|cost|step|layout|published)/'
+layer plan/show 'plan/(base|value|cost|step|show)/'
+layer data 'data/|plan/(base|model|options|value|slow)/'
+layer kernels 'kernels/|plan/base/'
+layer run/model 'run/(model/|run.h)|data/|kernels/|plan/'
 layer run 'run/|data/|kernels/|plan/'
 complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may include dev or test/')"
 
-# Lines of at most 120 columns; the option table is one row a line.
-complain "$(find $code test dev scripts Makefile -name '*.[ch]' -o -name '*.cu' -o -name '*.py' -o -name '*.sh' \
-    -o -name Makefile -o -name '*.mk' -o -name suite |
-    xargs grep -nE '^.{121,}' | grep -vE '^plan/config.c:[0-9]+: *\{"--' | cut -c 1-100 |
+# Lines of at most 120 columns.
+complain "$(find $code test dev scripts Makefile -name '*.[ch]' -o -name '*.cu' -o -name '*.css' -o -name '*.js' \
+    -o -name '*.py' -o -name '*.sh' -o -name Makefile -o -name '*.mk' -o -name suite |
+    xargs grep -nE '^.{121,}' | cut -c 1-100 |
     sed 's/$/...   <- over 120 columns/')"
 
 # The README is for reading: what it leaves out is in the README of a folder, in --help, in dev/results.
@@ -50,7 +60,7 @@ missing_files() {
 complain "$(missing_files)"
 
 # A file holds one idea.
-complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' | xargs wc -l |
+complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' -o -name '*.js' | xargs wc -l |
     awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines   <- over 800" }')"
 
 # Every test program and every fuzzer is in the suite.

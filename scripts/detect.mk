@@ -1,5 +1,5 @@
 # detect.mk - what this machine has, found once for each make and printed by `make report`. Each answer is a variable
-# that can be given instead: make CC=clang ISAS=no AMX=no MPI=no CUDA=no CUDNN=no NCCL=no EMULATED=no
+# that can be given instead: make CC=clang ISAS=no AMX=no OPENMP=no MPI=no CUDA=no CUDNN=no NCCL=no EMULATED=no
 
 ifeq ($(shell $(CC) --version 2>/dev/null | head -n 1),)
 $(error the C compiler "$(CC)" does not run; install one (Debian: apt-get install gcc) or name it: make CC=...)
@@ -13,6 +13,13 @@ x86     := $(findstring x86_64,$(machine))
 
 ISAS   ?= $(if $(and $(x86),$(filter-out sanitize race,$(config))),$(call compiles,-mavx512bf16),no)
 AMX    ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
+
+# ---- OpenMP, threads of the CPU kernels: gcc's library linked statically where that is there (kernels/cpu/team.c says
+# why), clang's where it is installed. ThreadSanitizer does not understand either.
+
+openmp_files := $(if $(findstring clang,$(shell $(CC) --version)),libomp.so,libgomp.a libgomp.so)
+OPENMP_LINK  := $(firstword $(filter /%,$(foreach f,$(openmp_files),$(shell $(CC) -print-file-name=$f))))
+OPENMP ?= $(if $(and $(OPENMP_LINK),$(filter-out race,$(config))),$(call compiles,-fopenmp),no)
 
 # ---- MPI: Open MPI's words, or those of MPICH and its kin
 
@@ -66,6 +73,7 @@ cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=
 report:
 	@echo "compiler: $(CC) for $(machine), config $(config)"
 	@echo "kernels:  $(sets)$(if $(filter yes,$(AMX)), amx), chosen by processor at run time"
+	@echo "threads:  $(if $(filter yes,$(OPENMP)),OpenMP,one only$(,) without OpenMP)"
 	@echo "CUDA:     $(if $(filter yes,$(CUDA)),$(cuda_built),$(cuda_left_out))"
 	@echo "emulator: $(if $(filter yes,$(EMU)),built in,left out)"
 	@echo "MPI:      $(if $(filter yes,$(MPI)),found,not found$(,) one rank only on the CPU)"

@@ -3,9 +3,10 @@
 # taken in turns (A B, B A, A B, ...) for 200 seconds (SECONDS_IN_ALL), because a GPU's clocks drift. Prints the median
 # tokens a second of each (of a run: of the later half of its steps), how far its runs differ, and the ratio.
 #
-#   scripts/gpu_ab.sh build/ab "build/release/train --attention own" "build/release/train --attention cudnn" \
+#   scripts/gpu_ab.sh build/ab "build/release/train --device attention=own" \
+#       "build/release/train --device attention=cudnn" \
 #       --device cuda --preset gpt2-124m --batch-tokens 131072 --steps 12 --data plan run kernels data
-[ $# -ge 3 ] || { sed -n '2,7s/^# \{0,1\}//p' "$0" >&2; exit 1; }
+[ $# -ge 3 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0" >&2; exit 1; }
 out=$1 a=$2 b=$3 started=$(date +%s) rounds=0 took=0
 shift 3
 mkdir -p "$out" || exit 1

@@ -144,17 +144,17 @@ variant() {
 
 trainings() {
     failed=0
-    variant own --attention own || failed=1
-    variant again --attention own || failed=1
+    variant own --device attention=own || failed=1
+    variant again --device attention=own || failed=1
     same=same
     [ -n "$(hash_of own)" ] && [ "$(hash_of own)" = "$(hash_of again)" ] || same=unlike failed=1
     echo "loss hashes of two runs: $(hash_of own) and $(hash_of again), $same"
-    variant own-any-order --attention own --deterministic no || failed=1
-    variant bias --epilogues bias || failed=1
-    variant all-epilogues --epilogues all || failed=1
+    variant own-any-order --device attention=own,deterministic=no || failed=1
+    variant bias --device epilogues=bias || failed=1
+    variant all-epilogues --device epilogues=all || failed=1
     variant rows --capacity $row || failed=1
-    [ $dry = yes ] || variant cudnn --attention cudnn || failed=1
-    [ $dry = yes ] || variant cudnn-any-order --attention cudnn --deterministic no || failed=1
+    [ $dry = yes ] || variant cudnn --device attention=cudnn || failed=1
+    [ $dry = yes ] || variant cudnn-any-order --device attention=cudnn,deterministic=no || failed=1
     fact "124M, own attention, tokens/s" "$(speed own)" "480000 (H100)"
     fact "124M, any order in our backward, over that" \
         "$(echo "$(speed own-any-order) $(speed own)" | awk '$2 > 0 { printf "%.3f", $1 / $2 }')" "1.06 to 1.09"
@@ -228,7 +228,7 @@ profile() {
 }
 
 # Two ranks share this GPU: NCCL 2.30 and newer is told so, for an older one each is a machine of its own
-# (test/nccl_ranks.h). On the emulated GPU with MPI.
+# (test/test_comm_nccl.cc). On the emulated GPU with MPI.
 # pair NAME OPTIONS...: two ranks. With STOP set rank 1 stands still after so many seconds, and rank 0 must end by
 # itself.
 pair() {
@@ -250,7 +250,7 @@ ranks() {
     failed=0
     [ $dry = yes ] || model="--preset gpt2-124m --batch-tokens 32768"
     pair zero-3 --zero 3 || failed=1
-    pair ring --cp 2 --cp-kind ring || failed=1
+    pair ring --cp 2,kind=ring || failed=1
     pair tensor --tp 2 || failed=1
     return $failed
 }
@@ -361,8 +361,9 @@ run_part() {
     case $1 in
         versions) part versions 15 versions ;;
         build) part build 250 build ;;
-        smoke-own) part smoke-own 25 "$smoke --attention own --out $work/runs/smoke" ;;
-        smoke-cudnn) gpu smoke-cudnn 40 "$smoke --attention cudnn --out $work/runs/smoke-cudnn" "it has no cuDNN" ;;
+        smoke-own) part smoke-own 25 "$smoke --device attention=own --out $work/runs/smoke" ;;
+        smoke-cudnn) gpu smoke-cudnn 40 "$smoke --device attention=cudnn --out $work/runs/smoke-cudnn" \
+            "it has no cuDNN" ;;
         ops) part ops 60 ops ;;
         profile) tool profile 60 profile ncu ;;
         bench) part bench 110 "$bench_gpu --only ops,matmul,attention --seconds 100 --record $results/$call.jsonl" ;;

@@ -2,7 +2,7 @@
 #pragma once
 #include <stdlib.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 // Empties the arena; its next `bytes` are of this value. A sanitizer sees every part alone, and dirties it by itself.
 static inline void soil(Arena* arena, int value, size_t bytes) {

@@ -19,13 +19,15 @@
 static const double E = 1.0 / (1 << 24);
 enum { MOST_DOCS = 16, GUARD = 8, NONE = -1 };
 
+enum { FP32 = 1, BF16 = 2, BOTH = FP32 | BF16, ANY = 4, PART = 8 };
+
 typedef struct Case {
-    int HS, NKV, causal, pad;  // pad: unused elements at the end of each row
+    int HS, NKV, share;  // query heads of a key/value head
+    int causal, pad;     // pad: unused elements at the end of each row
+    int kinds;           // types; ANY: of a device also bf16 whose dq is added in any order; PART: also as a part
     // q_len, k_len (NONE: no rows; both 0: the list ends); causal offset, used when one is not 0
     int lengths[MOST_DOCS][3];
 } Case;
-
-static int sharing = 1;  // query heads of a key/value head, in the cases that follow
 
 typedef struct Tensor {  // (rows, width) in rows of ld elements, after GUARD elements and before as many
     char* bytes;
@@ -126,7 +128,7 @@ static Problem problem(const Case* c, DType dt) {
         p.has_offsets |= p.offsets[n] != 0;
         p.longest = MAX(p.longest, MAX(c->lengths[n][0], c->lengths[n][1]));
     }
-    int NH = c->NKV * sharing;
+    int NH = c->NKV * c->share;
     size_t width = (size_t)NH * c->HS, k_width = (size_t)c->NKV * c->HS;
     p.q = tensor(p.cu_q[n], width, 2 * c->pad, dt), p.dout = tensor(p.cu_q[n], width, 3 * c->pad, dt);
     p.k = tensor(p.cu_k[n], k_width, c->pad, dt), p.v = tensor(p.cu_k[n], k_width, c->pad, dt);
@@ -276,7 +278,7 @@ static void try_tables(Problem* p, const Result* expected, const Result* from) {
 }
 
 // As a whole attention, or as a part of one.
-static void try_case_as(const Case* c, DType dt, int partial) {
+static inline void try_case_as(const Case* c, DType dt, int partial) {
     Problem p = problem(c, dt);
     Result merged = {0};
     if (partial) merged = merged_result(&p);

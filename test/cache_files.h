@@ -2,7 +2,7 @@
 #pragma once
 #include <dirent.h>
 
-#include "kernels/disk_cache.h"
+#include "plan/base/user_cache.h"
 #include "test/temporary.h"
 
 // The cache lies in the test's temporary directory.

@@ -3,8 +3,8 @@
 #include <sys/stat.h>
 
 #include "data/checkpoint.h"
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 #include "test/temporary.h"
 
 static char err[ERR_BYTES], run_dir[600];
@@ -26,11 +26,25 @@ static inline void fresh(const char* name) {
     CHECK(!exists(run_dir));
 }
 
+// Tells the save of a file that lies in its directory.
+static inline int add(CheckpointWriter* w, const char* name) {
+    uint64_t bytes, hash;
+    return disk_hash(in(w->dir, name), 0, &bytes, &hash, err, sizeof err) ||
+           checkpoint_add_file(w, name, bytes, hash, err, sizeof err);
+}
+
 static inline void begin(CheckpointWriter* w, int64_t step) {
     CHECK(checkpoint_begin(w, run_dir, step, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(w, "config.json", "{\"a\": 1}", 8, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(w, "state.json", "{}", 2, err, sizeof err) == 0);
     write_file(in(w->dir, "model.safetensors"), "not really a model", 18);
+    CHECK(add(w, "model.safetensors") == 0);
+}
+
+// What a process that dies in a save leaves of it in memory: nothing.
+static inline void forget(CheckpointWriter* w) {
+    fclose(w->list);
+    free(w->text);
 }
 
 static inline void save(int64_t step, int keep) {
@@ -41,7 +55,7 @@ static inline void save(int64_t step, int keep) {
 
 static inline int64_t latest(char* path) {
     int64_t step = -7;
-    int found = checkpoint_latest(run_dir, path, CHECKPOINT_PATH, &step, err, sizeof err);
+    int found = checkpoint_latest(run_dir, path, &step, err, sizeof err);
     return found == 1 ? step : found == 0 ? -1 : -2;
 }
 

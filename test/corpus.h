@@ -5,15 +5,11 @@
 #include <sys/stat.h>
 
 #include "test/docs_bytes.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/temporary.h"
 
 static char err[ERR_BYTES];
 static Tokenizer *bytes, *bpe;  // bpe: bytes, "ab" 256, "abab" 257, " ab" 258, two spaces 259, end-of-text 260
-
-static inline void put(const char* name, const void* content, size_t n) { write_file(path_of(name), content, n); }
-
-static inline void put_text(const char* name, const char* text) { put(name, text, strlen(text)); }
 
 static inline void make_directory(const char* name) { CHECK(mkdir(path_of(name), 0777) == 0); }
 
@@ -36,7 +32,7 @@ static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
 
 // Whether a file with this content can be opened.
 static inline int opens(const char* name, const void* content, size_t n, const Tokenizer* tokenizer) {
-    put(name, content, n);
+    write_text(name, content, n);
     Docs* docs = open_one(name, tokenizer);
     docs_close(docs);
     return docs != NULL;
@@ -64,6 +60,36 @@ static inline const char* document(const Docs* docs, int64_t d) {
     CHECK(docs_read(docs, d, -1, 1, part, err, sizeof err) == -1);
     free(tokens);
     return text;
+}
+
+// The documents are these texts; then the corpus is closed.
+static inline void check_documents(Docs* docs, const char* const* texts, int n) {
+    CHECK(docs && docs_count(docs) == n);
+    for (int i = 0; docs && i < n && i < docs_count(docs); i++) CHECK_STRING(document(docs, i), texts[i]);
+    docs_close(docs);
+}
+
+#define CHECK_DOCUMENTS(docs, ...) \
+    check_documents(docs, (const char* const[]){__VA_ARGS__}, COUNT(((const char* const[]){__VA_ARGS__})))
+
+// Several paths below the root as one corpus; NULL when it is refused.
+static inline Docs* open_paths(const char* const* names, int n, const Tokenizer* tokenizer) {
+    const char* paths[8];
+    Docs* docs = NULL;
+    for (int i = 0; i < n; i++) paths[i] = path_of(names[i]);
+    CHECK((docs_open(&docs, paths, n, tokenizer, err, sizeof err) == 0) == (docs != NULL));
+    return docs;
+}
+
+#define OPEN_PATHS(tokenizer, ...) \
+    open_paths((const char* const[]){__VA_ARGS__}, COUNT(((const char* const[]){__VA_ARGS__})), tokenizer)
+
+// A path that is refused with these words, below the root or anywhere in the message.
+static inline void check_refused(const char* name, const Tokenizer* tokenizer, const char* words) {
+    Docs* docs = open_one(name, tokenizer);
+    CHECK(!docs && strstr(err, words));
+    if (docs || !strstr(err, words)) printf("    %s: %s, expected %s\n", name, docs ? "opened" : err, words);
+    docs_close(docs);
 }
 
 static inline void put_int32(unsigned char* p, uint32_t value) {

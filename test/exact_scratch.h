@@ -23,7 +23,7 @@ static inline int open_exact(const KernelLimits* limits, char* err, size_t errle
     CpuScratch need = EXACT_FAMILY.scratch(limits);
     if (limits->threads > COUNT(scratch.threads))
         return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
-    if (team_open(limits->threads)) return fail(err, errlen, "cannot start %d threads", limits->threads);
+    team_open(limits->threads);
     scratch.n_threads = limits->threads;
     scratch.shared = block(need.shared_bytes);
     for (int t = 0; t < limits->threads; t++) scratch.threads[t] = block(need.thread_bytes);

@@ -100,7 +100,7 @@ without_time() {
 }
 ab() {
     train=build/release/train
-    SECONDS_IN_ALL=1 scripts/gpu_ab.sh $work/ab "$train --attention own" "$train --recompute block" --data plan \
+    SECONDS_IN_ALL=1 scripts/gpu_ab.sh $work/ab "$train --device attention=own" "$train --recompute block" --data plan \
         --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 6 &&
         grep -E '^B / A = [0-9]+\.[0-9]+$' $work/ab/summary
 }

@@ -1,7 +1,7 @@
 // group_cases.h - random micro-batches of documents for groups of ranks, and the whole row of a micro-batch: the
 // queries, keys, values and gradients of all its documents one after another, the same on every rank.
 #pragma once
-#include "plan/plan.h"
+#include "plan/value/plan.h"
 #include "test/ranks.h"
 
 #ifndef TEST_DEVICE

@@ -91,7 +91,7 @@ static double exchange_bytes(int N, int l) {
     return T == group ? 0 : 4 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
 }
 
-// Between the ranks of a tensor-parallel group for N tokens: see run/model.h. A block has four gathers and four
+// Between the ranks of a tensor-parallel group for N tokens: see run/model/model.h. A block has four gathers and four
 // reductions among those that cut it, four more of either kind where it is computed again; each end of the model has
 // one each way. Three numbers a token join the parts of the classifier.
 static double row_bytes(int N) {
@@ -127,7 +127,8 @@ static double bucket_sum_bytes(int first, int end, int l, int R) {
 // In a layer: of key/value heads that several ranks have, weights and biases.
 static double kv_sum_bytes(void) {
     const Model* m = &run->model;
-    int first, R = split_kv_sharers(&m->whole, &m->split, tp_rank(m), &first), n = 2 * m->shape.kv_heads * m->shape.HS;
+    int first, R = split_kv_sharers(&m->whole, &m->ranks->split, tp_rank(m), &first),
+               n = 2 * m->shape.kv_heads * m->shape.HS;
     return sum_bytes(n * m->shape.C, R) + (shape_has(&m->shape, HAS_QKV_BIAS) ? sum_bytes(n, R) : 0);
 }
 
@@ -141,7 +142,7 @@ static Bytes expected_bytes(void) {
         double tokens = 0, elems = 0;
         for (int j = 0; j < b->passes[i].n_groups; j++) {
             const MicroBatch* mb = b->groups[b->passes[i].first_group + j].mb;
-            Placement p = micro_batch_placement(&b->plan, mb, b->lengths, run->limits.kv_heads, &arena);
+            Placement p = micro_batch_placement(&b->plan, mb, b->lengths, run->clock->limits.kv_heads, &arena);
             Share share = micro_batch_share(&b->plan, mb, &p, run->model.comm->rank, NULL);
             double most = 0;
             for (int l = 0; l < layers(); l++) most = fmax(most, add_attention_bytes(&bytes, mb, &share, &p, l));
@@ -157,7 +158,7 @@ static Bytes expected_bytes(void) {
     }
     arena_free(&arena);
     for (int l = 0; l < layers(); l++) {
-        int n_sums = run->model.zero.bucket[1 + l].stage > 1 ? b->plan.n_rounds : 1;
+        int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->plan.n_rounds : 1;
         bytes.copies += n_sums * (bucket_sum_bytes(LN1W, LNFW, l, tp_of(l)) + kv_sum_bytes());
     }
     bytes.copies += bucket_sum_bytes(WTE, LN1W, 0, group) + bucket_sum_bytes(LNFW, N_PARAMS, 0, group);

@@ -2,7 +2,7 @@
 # law_in_cluster.sh TEST_LAW [PROGRAM] - the first law across machines: two nodes of two ranks with links between them
 # (dev/cluster). Skipped, with the reason, where this machine cannot make nodes.
 out=$(TMPDIR=/tmp dev/cluster/run.sh --nodes 2 --ranks-per-node 2 --rate 400mbit --timeout 200 -- \
-    env TMPDIR=/tmp "$1" --node-size 2 2>&1)
+    env TMPDIR=/tmp "$1" --plan node-size=2 2>&1)
 status=$?
 if [ $status = 77 ]; then
     echo "  skipped the law across machines: $(echo "$out" | sed -n 's/^cluster: //p' | tail -n 1)"

@@ -24,10 +24,21 @@ enum { GUARD = 64 };  // bytes before and after each output
 
 // ---- tensors
 
-// n elements of type dt between guards; freed with tensor_free.
+// Storage of exactly its size, so that a sanitizer sees a read beyond it, until free_tensors.
+static void* tensors[32];
+static int n_tensors;
+
+static void* room(size_t bytes) { return tensors[n_tensors++] = malloc(bytes + (bytes == 0)); }
+static void free_tensors(void) {
+    while (n_tensors > 0) free(tensors[--n_tensors]);
+}
+
+static double* doubles(size_t n) { return (double*)room(n * sizeof(double)); }
+
+// n elements of type dt between guards.
 static void* tensor(size_t n, DType dt) {
     size_t bytes = n * dtype_bytes(dt);
-    char* p = (char*)malloc(bytes + 2 * GUARD);
+    char* p = (char*)room(bytes + 2 * GUARD);
     memset(p, 0xa5, bytes + 2 * GUARD);
     return p + GUARD;
 }
@@ -38,10 +49,6 @@ static void* in_of(const Kernels* k, void* p, size_t n, DType dt) {
 }
 static void* out_of(const Kernels* k, void* p, size_t n, DType dt) {
     return (char*)there(k, (char*)p - GUARD, n * dtype_bytes(dt) + 2 * GUARD) + GUARD;
-}
-
-static void tensor_free(void* p) {
-    if (p) free((char*)p - GUARD);
 }
 
 static int guards_hold(const void* p, size_t n, DType dt) {
@@ -58,11 +65,10 @@ static double get(const void* p, size_t i, DType dt) {
                           : bf16_to_float(((const bf16*)p)[i]);
 }
 
-// An input, in storage of exactly its size so that a sanitizer sees a read beyond it; the same values in double to
-// *copy.
+// An input; the same values in double to *copy.
 static void* input(size_t n, const Options* o, uint64_t seed, double** copy) {
-    char* p = (char*)malloc(n * dtype_bytes(o->dt) + (n == 0));
-    *copy = (double*)malloc(n * sizeof(double) + 1);
+    char* p = (char*)room(n * dtype_bytes(o->dt));
+    *copy = doubles(n);
     for (size_t i = 0; i < n; i++) {
         uint64_t h = hash64(seed * 1000003 + i);
         float x = o->exact ? (float)(int)(h % 9) - 4 : (float)(int32_t)h * 0x1p-31f;
@@ -74,7 +80,7 @@ static void* input(size_t n, const Options* o, uint64_t seed, double** copy) {
 }
 
 static double* magnitudes(const double* x, size_t n) {
-    double* p = (double*)malloc(n * sizeof(double) + 1);
+    double* p = doubles(n);
     for (size_t i = 0; i < n; i++) p[i] = fabs(x[i]);
     return p;
 }
@@ -111,7 +117,7 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
          *bias = input((size_t)s->OC, o, 3, &bias64);
     double *xm = magnitudes(x64, x_n), *weightm = magnitudes(weight64, weight_n),
            *biasm = magnitudes(bias64, (size_t)s->OC);
-    double *expected = (double*)malloc(n * 8 + 1), *bound = (double*)malloc(n * 8 + 1);
+    double *expected = doubles(n), *bound = doubles(n);
     cpu_reference_kernels.matmul_forward(expected, NULL, x64, weight64, o->bias ? bias64 : NULL, s->N, s->C, s->OC,
                                          DT_F64, NULL);
     cpu_reference_kernels.matmul_forward(bound, NULL, xm, weightm, o->bias ? biasm : NULL, s->N, s->C, s->OC, DT_F64,
@@ -138,9 +144,7 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
         if (k->activation_forward != cpu_reference_kernels.activation_forward && o->epilogues != EPILOGUE_ALL)
             CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
     }
-    tensor_free(out), tensor_free(gelu), tensor_free(again);
-    free(x), free(weight), free(bias), free(x64), free(weight64), free(bias64), free(xm), free(weightm), free(biasm);
-    free(expected), free(bound);
+    free_tensors();
 }
 
 static void check_backward_input(const Kernels* k, const Shape* s, const Options* o) {
@@ -149,7 +153,7 @@ static void check_backward_input(const Kernels* k, const Shape* s, const Options
     void *dout = input(dout_n, o, 4, &dout64), *weight = input(weight_n, o, 5, &weight64),
          *pre = input(n, o, 6, &pre64);
     double *doutm = magnitudes(dout64, dout_n), *weightm = magnitudes(weight64, weight_n);
-    double *expected = (double*)malloc(n * 8 + 1), *bound = (double*)malloc(n * 8 + 1);
+    double *expected = doubles(n), *bound = doubles(n);
     cpu_reference_kernels.matmul_backward_input(expected, dout64, weight64, o->gelu ? pre64 : NULL, s->N, s->C, s->OC,
                                                 DT_F64, NULL);
     cpu_reference_kernels.matmul_backward_input(bound, doutm, weightm, NULL, s->N, s->C, s->OC, DT_F64, NULL);
@@ -165,9 +169,7 @@ static void check_backward_input(const Kernels* k, const Shape* s, const Options
     bring_back();
     CHECK(wrong_elements("backward_input", s, o, dx, o->dt, expected, bound, n) == 0);
     CHECK(guards_hold(dx, n, o->dt));
-    tensor_free(dx);
-    free(dout), free(weight), free(pre), free(dout64), free(weight64), free(pre64), free(doutm), free(weightm);
-    free(expected), free(bound);
+    free_tensors();
 }
 
 // The reference adds to fp32, so the sums in double come from its other two: dweight is a forward of transposed
@@ -184,8 +186,8 @@ static void check_backward_weight(const Kernels* k, const Shape* s, const Option
     double *dout64, *x64;
     void *dout = input(dout_n, o, 7, &dout64), *x = input(x_n, o, 8, &x64);
     double *doutm = magnitudes(dout64, dout_n), *xm = magnitudes(x64, x_n);
-    double *expected = (double*)malloc(n * 8), *bound = (double*)malloc(n * 8);
-    double *bias_expected = (double*)calloc(OC, 8), *bias_bound = (double*)calloc(OC, 8);
+    double *expected = doubles(n), *bound = doubles(n), *bias_expected = doubles(OC), *bias_bound = doubles(OC);
+    memset(bias_expected, 0, OC * 8), memset(bias_bound, 0, OC * 8);
     weight_gradient_in_double(expected, dout64, x64, s);
     weight_gradient_in_double(bound, doutm, xm, s);
     for (size_t i = 0; i < dout_n; i++) bias_expected[i % OC] += dout64[i], bias_bound[i % OC] += doutm[i];
@@ -202,9 +204,7 @@ static void check_backward_weight(const Kernels* k, const Shape* s, const Option
     if (o->bias) CHECK(wrong_elements("dbias", s, o, dbias, DT_F32, bias_expected, bias_bound, OC) == 0);
     for (size_t i = 0; i < OC && !o->bias; i++) CHECK(dbias[i] == (float)(i % 5));
     CHECK(guards_hold(dweight, n, DT_F32) && guards_hold(dbias, OC, DT_F32));
-    tensor_free(dweight), tensor_free(dbias);
-    free(dout), free(x), free(dout64), free(x64), free(doutm), free(xm);
-    free(expected), free(bound), free(bias_expected), free(bias_bound);
+    free_tensors();
 }
 
 // ---- what is checked of a table
@@ -258,7 +258,7 @@ static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads
     k->matmul_backward_weight((float*)((char*)dweight + shift), (float*)((char*)dbias + shift), D, X, s->N, s->C, s->OC,
                               dt, NULL);
     bring_back();
-    free(x), free(weight), free(dout), free(x64), free(weight64), free(dout64);
+    free_tensors();
     k->close();
     return all;
 }
@@ -307,8 +307,7 @@ static void check_specials(const Kernels* k, DType dt) {
         bring_back();
         for (size_t j = 0; j < C * OC; j++) CHECK(isfinite(dweight[j]) == (j / OC != col));
     }
-    tensor_free(out);
-    free(x), free(weight), free(x64), free(weight64);
+    free_tensors();
 }
 
 // Everything above. The table is opened and closed here.

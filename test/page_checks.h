@@ -1,7 +1,7 @@
-// page_checks.h - for tests of pages (plan/page.h): the numbers that stand in a page, and what holds for all.
+// page_checks.h - for tests of pages (plan/show/page.h): what stands in a page, and what holds for all.
 #pragma once
 #include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/test.h"
 
 static inline const JsonValue* member(const Json* json, const JsonValue* of, const char* name) {
@@ -22,11 +22,11 @@ static inline int count(const char* text, const char* words) {
     return n;
 }
 
-// The numbers of a page, which must outlive them. 0, or -1 when they are no JSON.
+// The first line of a page's data, in a page that must outlive it. 0, or -1 when it is no JSON.
 static inline int page_json(Json* json, const char* page) {
-    const char* mark = "type='application/json'>";
-    char err[ERR_BYTES] = "no numbers";
-    const char *begin = strstr(page, mark), *end = begin ? strstr(begin, "</script>") : NULL;
+    const char* mark = "type='application/json'>\n";
+    char err[ERR_BYTES] = "no data";
+    const char *begin = strstr(page, mark), *end = begin ? strchr(begin + strlen(mark), '\n') : NULL;
     if (end) begin += strlen(mark);
     if (end && !json_parse(json, begin, (size_t)(end - begin), err, sizeof err)) return 0;
     printf("    %s\n", err);

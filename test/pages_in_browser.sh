@@ -1,6 +1,6 @@
 #!/bin/sh
-# pages_in_browser.sh TRAIN - report.html of a run that was resumed, of two runs, and plan.html, run in a headless
-# Chromium: their scripts end without an error, and what they draw is in the document.
+# pages_in_browser.sh TRAIN - report.html of a run that was resumed, of two runs, of logs that are known, and plan.html,
+# run in a headless Chromium: their scripts end without an error, and what they draw is in the document.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 passed=0 failed=0
@@ -28,9 +28,13 @@ dom() { # the document behind the scripts, to $work/dom; what they say, to $work
 has() { # has COUNT WORDS: the document has them at least so often
     [ "$(grep -oF "$2" "$work/dom" | wc -l)" -ge "$1" ] || { echo "expected $1 of: $2" && false; }
 }
+value() { # value PAGE EXPRESSION: the document then has the value of it in the page's script
+    sed "s|</body>|<script>document.body.append('value ' + JSON.stringify($2))</script>&|" "$1" > "$work/value.html"
+    dom "$work/value.html" 1280
+}
 
-tiny="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 2 --eval-tokens 512 --threads 1"
-cp plan/*.h "$work"
+tiny="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 2,tokens=512 --threads 1"
+cp plan/*/*.h "$work"
 claim "a run" "$1" $tiny --data "$work" --steps 4 --out "$work/a"
 claim "goes on with another rate" "$1" --resume --steps 6 --lr 0.002 --out "$work/a"
 claim "another run" "$1" $tiny --data "$work" --steps 4 --lr 0.001 --out "$work/b"
@@ -46,6 +50,47 @@ seq 575807 775806 | sed 's/.*/{"step": 9223372036854&, "val_loss": 2, "val_targe
 claim "a long log" "$1" --report "$work/long" --out "$work/long"
 claim "report.html of a long log runs" dom "$work/long/report.html" 1280
 claim "and has its evaluations" has 500 '<td class="left">validation loss 2.0000'
+
+# Rank 1 gives work away from step 4 on; lines that a browser cannot read are passed over.
+mkdir "$work/known"
+awk 'BEGIN {
+    print "{\"event\": \"start\", \"at\": 0, \"ranks\": 2, \"straggle\": \" x=4,rank=1 , from=3,to=5; rank=0,x=2\"}"
+    for (s = 1; s <= 1000; s++) {
+        strategy = s > 700 ? "kind" s : s % 5 ? "tp2+2xtp1" : "4xtp1"
+        moved = s > 3 ? 64 : 0
+        printf "{\"step\": %d, \"loss\": 2, \"strategy\": \"%s\", \"lr\": null, ", s, strategy
+        printf "\"ranks\": {\"compute_ms\": [%d, 2], \"wait_ms\": [1, %s], ", s, (s % 2 ? "null" : "3")
+        printf "\"gamma\": [0, 0], \"sent\": [0, %d], \"taken\": [%d, 0], \"speed\": [1, 1]}}\n", moved, moved
+        if (s == 8) print "{\"event\": \"end\", \"at\": 8, \"how\": \"\\q\"}\n{\"step\": 9, \"loss\": 1, \"ranks\": 7"
+    }
+    print "{\"event\": \"sample\", \"at\": 6, \"text\": \"</script><b>words\"}"
+}' > "$work/known/log.jsonl"
+claim "a log that is known" "$1" --report "$work/known" --out "$work/known"
+page="$work/known/report.html"
+claim "its page runs" dom "$page" 1280
+for words in "rank 1 is made 4 times as slow" "rank 1 is as fast as before" "rank 0 is made 2 times as slow" \
+    "rank 1 gives away 64 hidden units"; do
+    claim "and says: $words" has 1 "<td class=\"left\">$words</td>"
+done
+claim "at its step" has 1 '<td>4</td><td class="left">rank 1 gives'
+claim "and a sample as text" has 1 "&lt;/script&gt;&lt;b&gt;words"
+claim "and means of ranks" has 1 '<td>1</td><td>2.00 ms</td><td>3.00 ms</td><td>63.81</td>'
+claim "and what each strategy has of the steps" has 1 'tp2+2xtp1: 56.0 % of steps'
+claim "of which twelve are named" has 12 'class="chosen-by">'
+claim "the last for all others" has 1 'others: 29.1 % of steps'
+run="runs[0]" && rank="$run.ranks.ranks[0]"
+claim "numbers of the page" value "$page" "[$run.steps.length, $run.columns.length, $run.ranks.columns.length, \
+    $rank.compute_ms[0], $rank.compute_ms[499], $rank.mean.compute_ms]"
+claim "a bar is the mean of its steps" has 1 'value [1000,1000,500,1.5,999.5,500.5]'
+awk 'BEGIN {
+    rest = "\"wait_ms\": [0, 0], \"gamma\": [0, 0], \"sent\": [0, 0], \"taken\": [0, 0], \"speed\": [1, 1]}}"
+    for (s = 1; s <= 20000; s++)
+        printf "{\"step\": %d, \"loss\": 1, \"ranks\": {\"compute_ms\": [%d, 0], %s\n", s, s, rest
+}' > "$work/known/log.jsonl"
+claim "a log of which some lines are kept" "$1" --report "$work/known" --out "$work/known"
+claim "its numbers" value "$page" "[$run.steps.length < 1200, Math.abs($rank.mean.compute_ms - 10000) < 64]"
+claim "each line counts as the steps that it stands for" has 1 'value [true,true]'
+
 for width in 1280 420; do
     claim "report.html runs at $width pixels" dom "$work/a/report.html" $width
     claim "and has charts with captions" has 6 "<figcaption>"

@@ -1,7 +1,7 @@
 // plans.h - random steps for the tests of plans: limits, lengths and memory.
 #pragma once
-#include "plan/plan.h"
 #include "test/arenas.h"
+#include "test/checks.h"
 #include "test/test.h"
 
 enum { MOST_DOCS = 64, MOST_RANKS = 16 };
@@ -44,6 +44,19 @@ static inline Step random_step(uint64_t seed) {
     }
     step_memory(&step);
     return step;
+}
+
+// Random steps one after another: for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 3000);) ... step ... It stops
+// where a claim has failed, and says at which seed.
+#define BEFORE_FIRST UINT64_MAX
+__attribute__((unused)) static Step step;
+
+static inline int next_step(uint64_t* seed, uint64_t n) {
+    if (*seed != BEFORE_FIRST && test_failures_in_claim) printf("    seed %d: %s\n", (int)*seed, step.err);
+    if (*seed != BEFORE_FIRST) free_step(&step);
+    if (test_failures_in_claim || ++*seed == n) return 0;
+    step = random_step(*seed);
+    return 1;
 }
 
 static inline int step_static(Step* step, int cp_size, CpChoice kind) {

@@ -1,5 +1,10 @@
 // program.h - for tests that run the whole program and read what it leaves: a temporary directory, a command with its
-// output and status, the numbers of a log. The path of the program under test is the test's first argument.
+// output and status, the numbers of a log. The path of the program under test, $P in commands, is the test's first
+// argument. A claim about a run is three lines:
+//
+//   CHECK_SH(0, "$P " TINY "--out $W/a");                      runs it, and wants this status
+//   CHECK_SAID("done at step 3 of 3");                         on stdout or stderr
+//   CHECK_LOSSES("b", "a", 3, 1e-5);                           the losses of two runs, within a share of 1e-5
 #pragma once
 #include <limits.h>
 #include <signal.h>
@@ -8,7 +13,7 @@
 #include <time.h>
 
 #include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/temporary.h"
 
 static const char* program = "./train";
@@ -17,6 +22,7 @@ static char errors[1 << 16];  // its stderr alone
 
 static inline void program_begin(int argc, char** argv) {
     if (argc > 1) program = argv[1];
+    setenv("P", program, 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     temporary_begin();
@@ -37,6 +43,24 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, .
     snprintf(output + n, sizeof output - n, "%s", errors);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
+
+// The last command and its status, where a claim wanted another.
+static inline int explain_status(int found, int wanted) {
+    if (found != wanted) printf("    status %d, expected %d: %.1500s\n", found, wanted, output);
+    return found == wanted;
+}
+
+static inline int explain_words(const char* words) {
+    const char* at = strstr(output, words);
+    if (!at) printf("    no \"%s\" in: %.1500s\n", words, output);
+    return at != NULL;
+}
+
+#define CHECK_SH(status, ...) CHECK(explain_status(sh(__VA_ARGS__), status))
+#define CHECK_SAID(words) CHECK(explain_words(words))
+
+// Several ranks of what follows: sh(ON_RANKS "$P --out $W/a", 2).
+#define ON_RANKS "mpirun --oversubscribe --bind-to none -n %d "
 
 // The same in the background, with its output in the file `background`; returns its process id.
 __attribute__((format(printf, 1, 2))) static inline pid_t start(const char* format, ...) {
@@ -107,8 +131,6 @@ static inline const char* loss_hash(void) {
     return hash;
 }
 
-static inline void write_text(const char* name, const void* bytes, size_t n) { write_file(path_of(name), bytes, n); }
-
 // W/corpus: documents of lengths spread evenly in their logarithm, up to exp(most) letters, most at most 8.2.
 static inline void write_ragged_corpus(int docs, double most, uint64_t seed) {
     char name[64], text[4000];
@@ -170,6 +192,30 @@ static inline int log_values(const char* run, const char* member, double* values
 static inline int steps_logged(const char* run) {
     static double values[100000];
     return log_values(run, "loss", values, COUNT(values));
+}
+
+// The first n losses of a run are those of another, which has as many.
+static inline int losses_differ(const char* run, const char* like, int n, double tolerance) {
+    static double found[100000], wanted[100000];
+    int n_found = log_values(run, "loss", found, COUNT(found));
+    int n_wanted = log_values(like, "loss", wanted, COUNT(wanted));
+    if (n_found != n || n_wanted != n) printf("    %d and %d losses, expected %d\n", n_found, n_wanted, n);
+    for (int i = 0; i < MIN(n, MIN(n_found, n_wanted)); i++)
+        if (!(fabs(found[i] - wanted[i]) <= tolerance * wanted[i])) {
+            printf("    %s: loss %.9g of step %d, expected %.9g of %s\n", run, found[i], i + 1, wanted[i], like);
+            return 1;
+        }
+    return n_found != n || n_wanted != n;
+}
+
+#define CHECK_LOSSES(run, like, n, tolerance) CHECK(!losses_differ(run, like, n, tolerance))
+
+// Sends one rank of the runs whose --out is $W/NAME a signal; it is known by its place in the environment.
+static inline void signal_rank(const char* name, int rank, const char* signal) {
+    CHECK(sh("for p in $(pgrep -f '[o]ut %s/%s'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
+             "grep -qx OMPI_COMM_WORLD_RANK=%d && kill -%s $p && echo sent; done; true",
+             work, name, rank, signal) == 0);
+    CHECK_SAID("sent");
 }
 
 static inline int program_end(void) { return temporary_end(); }

@@ -130,6 +130,25 @@ static inline void ranks_open_world(void) {
     if (!world) ranks_give_up();
 }
 
+// After a failure every entry of c returns, and what can say why says `words`; `memory` has room for its collectives.
+// part: one of c's, which has failed with it; or NULL.
+static inline void ranks_check_failed(Comm* c, Comm* part, const char* words, void* memory) {
+    char later[ERR_BYTES] = "", own[4] = "", all[64 * sizeof own];
+    Comm* none = NULL;
+    c->table->all_reduce(c, memory, 4, DT_F32, NULL);
+    c->table->broadcast(c, memory, 4, 0, NULL);
+    comm_reduce_scatter(c, memory, memory, 1, DT_F32, NULL);
+    comm_all_gather(c, memory, memory, 1, DT_F32, NULL);
+    CHECK(c->table->wait(c, NULL, later, sizeof later) == -1);
+    CHECK_STRING(later, words);
+    CHECK(c->table->barrier(c, later, sizeof later) == -1);
+    CHECK(c->table->all_gather_host(c, all, own, sizeof own, later, sizeof later) == -1);
+    CHECK(c->table->broadcast_host(c, own, sizeof own, 0, later, sizeof later) == -1);
+    CHECK(c->table->split(c, &none, 0, 0, later, sizeof later) == -1 && none == NULL);
+    CHECK_STRING(later, words);
+    if (part) CHECK(part->table->wait(part, NULL, later, sizeof later) == -1);
+}
+
 static inline void ranks_run(const char* name, void (*claim)(void)) {
     if (getenv("TEST_ONLY") && !strstr(name, getenv("TEST_ONLY"))) return;
     test_failures_in_claim = 0;

@@ -1,6 +1,6 @@
 // resized_plans.h - for test_resized.c: a trainer as one rank of a tensor-parallel group, plans of what its ranks leave
-// out or give away, drawn by seed, and what must become of the gradient of each weight, by the words of run/work.h
-// alone.
+// out or give away, drawn by seed, and what must become of the gradient of each weight, by the words of
+// run/model/work.h alone.
 //
 // Included first, as test/trainer.h is.
 #pragma once
@@ -117,7 +117,7 @@ static inline Fate fate_of_row(const PrunedLayer* lists, LinearId id, RowOf r, i
     return IDLE;
 }
 
-// By the words of run/work.h. Slices that are given away are computed by others.
+// By the words of run/model/work.h. Slices that are given away are computed by others.
 static inline Fate fate_of(LinearId id, int l, int row, int column) {
     int kind = id / 2, is_row_parallel = id % 2;
     RowOf r = {0, 0, 0};
@@ -143,24 +143,24 @@ static inline void visit_elements(Fate fate, void (*visit)(float* x, size_t at),
 
 static inline void set_to_zero(float* x, size_t at) { x[at] = 0; }
 
-static inline float* weights(void) { return (float*)m->zero.part[ZERO_WEIGHTS]; }
+static inline float* weights(void) { return (float*)m->ranks->zero.part[ZERO_WEIGHTS]; }
 
 // ---- what moves
 
 // Units of the ranks of the group.
 static inline int units_of_rank(int kind, int t) {
-    const int* border = kind == 0 ? m->split.head : m->split.hidden;
+    const int* border = kind == 0 ? m->ranks->split.head : m->ranks->split.hidden;
     return (border[t + 1] - border[t]) / (kind == 0 ? m->whole.NH / m->whole.NKV : 1);
 }
 
-static inline int heads_stay(void) { return split_shares_kv(&m->whole, &m->split); }
+static inline int heads_stay(void) { return split_shares_kv(&m->whole, &m->ranks->split); }
 
 // Ranks before `givers` give some or all of their slices to any of the others, as far as these have room.
 static inline void move_slices(int givers, uint64_t seed) {
     int R = tp_size(m), room[2][MOST_TP];
     for (int t = 0; t < R; t++) {
-        room[0][t] = heads_stay() ? 0 : run->work_needs.most_heads - units_of_rank(0, t);
-        room[1][t] = run->work_needs.most_hidden - units_of_rank(1, t);
+        room[0][t] = heads_stay() ? 0 : run->cluster->work_needs.most_heads - units_of_rank(0, t);
+        room[1][t] = run->cluster->work_needs.most_hidden - units_of_rank(1, t);
     }
     for (int from = 0; from < givers; from++) {
         int own[2] = {heads_stay() ? owned_units(0) : units_of_rank(0, from), units_of_rank(1, from)};

@@ -7,19 +7,24 @@
 # another status than these numbers say, has failed. The last line here adds them up.
 #
 # From the Makefile: config, whose programs take the place of release's while other configs' lines are left out; MPI,
-# EMULATED, AMX: "no" where this machine or compiler has it not, so that the lines which need it are skipped.
+# EMULATED, AMX: "no" where this machine or compiler has it not, so that the lines which need it are skipped. Where both
+# tiers run, some claims (TEST_ONLY) of a program all of whose claims run are left out.
 dir=build/suite
 
 # Lines of these tiers: "run CORES COMMAND", or "skip CORES COMMAND # REASON".
 selected() {
     command -v clang > /dev/null 2>&1 && clang=yes || clang=no
     awk -v tiers=" $* " -v config="${config:-release}" -v mpi="$MPI" -v emu="$EMULATED" -v amx="$AMX" -v clang=$clang '
+        function command(line) { sub(/^[a-z]+ +[a-z0-9]+ +/, "", line); return line }
+        NR == FNR { if ($1 == "all" && index(tiers, " all ")) whole[command($0)] = 1; next }
         /^#/ || NF == 0 { next }
         !($1 ~ /^(quick|all|long|gpu|faults)$/ && $2 ~ /^(1|alone)$/ && NF > 2) {
-            print "run 1 echo test/suite:" NR ": expected TIER CORES COMMAND"
+            print "run 1 echo test/suite:" FNR ": expected TIER CORES COMMAND"
             next
         }
         index(tiers, " " $1 " ") == 0 { next }
+        { part = command($0) }
+        sub(/^TEST_ONLY=[^ ]+ /, "", part) && part in whole { next } # all of its claims run
         config != "release" && (/build\/(sanitize|race|fuzz)/ || /emu/) { next }
         {
             sub(/^[a-z]+ +/, "")
@@ -31,7 +36,7 @@ selected() {
             if (amx == "no" && /amx/) why = "the compiler does not know AMX"
             if (clang == "no" && /fuzz/) why = "clang is not installed"
             print (why ? "skip " : "run ") $0 (why ? " # " why : "")
-        }' test/suite
+        }' test/suite test/suite
 }
 
 now() { # in milliseconds, or whole seconds where date knows no better

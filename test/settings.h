@@ -1,8 +1,8 @@
 // settings.h - machines, random settings, random plans and the exact optimum of small cases, for the tests of bounds,
 // timelines and planners.
 #pragma once
-#include "plan/machine.h"
-#include "plan/timeline.h"
+#include "plan/cost/machine.h"
+#include "plan/cost/timeline.h"
 #include "test/plans.h"
 
 // A setting with its own memory. speeds: NULL in setting until a test points it here.
@@ -70,6 +70,36 @@ static inline void random_world(World* world, const PlanLimits* limits, uint64_t
     }
     if (seed % 3 == 0) s->speeds = world->speeds;
     cost_groups(s->groups, c, limits, s->kind);
+}
+
+// The same, each in a random world.
+__attribute__((unused)) static World world;
+
+static inline int next_world(uint64_t* seed, uint64_t n) {
+    if (!next_step(seed, n)) return 0;
+    random_world(&world, &step.limits, *seed);
+    return 1;
+}
+
+// The makespan of a plan; NAN where the cost model cannot play it.
+static inline double plan_ms(const Plan* plan, const int* lengths, const Setting* setting) {
+    static Arena arena;
+    Timeline t;
+    soil(&arena, 1, 1 << 18);
+    return timeline_play(&t, plan, lengths, setting, &arena, NULL, 0) < 0 ? NAN : t.makespan;
+}
+
+// Whether groups hold a document: any, or such as planners use.
+static inline int is_held(const Setting* setting, int s, int canonical) {
+    for (int d = 1; d <= setting->limits.ranks; d++)
+        if (setting->groups[d].canonical >= canonical && group_holds(&setting->groups[d], s)) return 1;
+    return 0;
+}
+
+static inline int longest_of(const Step* x) {
+    int longest = 0;
+    for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
+    return longest;
 }
 
 static inline int longer_first(const void* a, const void* b) {

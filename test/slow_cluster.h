@@ -1,9 +1,10 @@
 // slow_cluster.h - a cluster in the cost model, for the tests of speeds: ranks whose true paces are known run plan_flex
 // on drawn lengths, and what they compute is measured with noise.
 #pragma once
-#include "plan/speeds.h"
-#include "plan/step.h"
-#include "test/rounds.h"
+#include "plan/slow/speeds.h"
+#include "plan/step/flex.h"
+#include "test/checks.h"
+#include "test/clusters.h"
 
 enum { RANKS = 8, DOCS = 256, REFRESH = 10 };
 
@@ -108,7 +109,7 @@ static inline double play(Sim* x, const Plan* plan) {
     Timeline t;
     for (int r = 0; r < plan->ranks; r++) x->true_speeds[r] = 1 / x->slowness[r];
     ArenaMark mark = arena_mark(&x->arena);
-    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &(PlayRule){0}, &x->arena, x->err, sizeof x->err) == 0);
+    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &x->arena, x->err, sizeof x->err) == 0);
     arena_reset(&x->arena, mark);
     return t.makespan;
 }

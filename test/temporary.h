@@ -49,6 +49,10 @@ static inline void write_file(const char* path, const void* bytes, size_t n) {
     if (file) CHECK(fclose(file) == 0);
 }
 
+// The same of a name there.
+static inline void write_text(const char* name, const void* bytes, size_t n) { write_file(path_of(name), bytes, n); }
+static inline void put_text(const char* name, const char* text) { write_text(name, text, strlen(text)); }
+
 // At most room - 1 bytes, with a NUL behind them; their number.
 static inline size_t read_text(const char* path, char* text, size_t room) {
     FILE* file = fopen(path, "rb");

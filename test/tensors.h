@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "data/safetensors.h"
-#include "plan/disk.h"
+#include "plan/base/disk.h"
 
 // As safetensors_open, but with SafeTensor.data set, to values in *bytes, which the caller frees.
 static inline int tensors_load(SafeTensors* out, char** bytes, const char* path, char* err, size_t errlen) {

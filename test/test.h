@@ -49,17 +49,19 @@ static const char* test_skip_reason;
         return;                    \
     } while (0)
 
-// TEST_ONLY=part of a name: only such claims run.
-#define RUN(claim)                                                                                         \
-    do {                                                                                                   \
-        if (getenv("TEST_ONLY") && !strstr(#claim, getenv("TEST_ONLY"))) break;                            \
-        test_failures_in_claim = 0;                                                                        \
-        test_skip_reason = NULL;                                                                           \
-        claim();                                                                                           \
-        if (test_failures_in_claim) test_failed++, printf("  FAILED  %s\n", #claim);                       \
-        else if (test_skip_reason) test_skipped++, printf("  skipped %s: %s\n", #claim, test_skip_reason); \
-        else test_passed++, printf("  ok      %s\n", #claim);                                              \
-        fflush(stdout);                                                                                    \
+// TEST_ONLY=part of a name: only such claims run. RUN_AS is for claims of a table: a name, and what to do.
+#define RUN(claim) RUN_AS(#claim, claim())
+#define RUN_AS(name, statement)                                                                           \
+    do {                                                                                                  \
+        const char* name_ = (name);                                                                       \
+        if (getenv("TEST_ONLY") && !strstr(name_, getenv("TEST_ONLY"))) break;                            \
+        test_failures_in_claim = 0;                                                                       \
+        test_skip_reason = NULL;                                                                          \
+        statement;                                                                                        \
+        if (test_failures_in_claim) test_failed++, printf("  FAILED  %s\n", name_);                       \
+        else if (test_skip_reason) test_skipped++, printf("  skipped %s: %s\n", name_, test_skip_reason); \
+        else test_passed++, printf("  ok      %s\n", name_);                                              \
+        fflush(stdout);                                                                                   \
     } while (0)
 
 static int test_done(void) {

@@ -1,5 +1,5 @@
 // test_calibration.c - the cost model learns from steps: synthetic machines whose scales are known.
-#include "plan/calibration.h"
+#include "plan/cost/calibration.h"
 #include "test/test.h"
 
 enum { T = CALIBRATION_TERMS };
@@ -111,15 +111,6 @@ static void predictions_are_within_six_percent_after_twenty_steps(void) {
     printf("    worst median error after 20 steps: %.1f %%\n", 100 * worst);
 }
 
-static void a_common_factor_is_learnt_in_one_step(void) {
-    Calibration calibration;
-    double terms[T], theta[T] = {3, 3, 3, 3, 3};
-    calibration_start(&calibration);
-    CHECK(learn(&calibration, theta, 0, 5, 0, 1) == 1);
-    draw_terms(terms, 99, 7);  // other proportions
-    CHECK_CLOSE(calibration_predict(&calibration, terms) / time_of(theta, terms), 1, 0.02);
-}
-
 static void single_slow_steps_change_nothing(void) {
     Calibration calibration;
     calibration_start(&calibration);
@@ -137,58 +128,34 @@ static void single_slow_steps_change_nothing(void) {
     CHECK(median_error(&calibration, far_off, 3) < 0.03);
 }
 
-// Kernels are chosen and memory is touched in the first step of many runs.
-static void a_slow_first_step_is_forgotten(void) {
-    Calibration calibration;
-    double terms[T];
-    calibration_start(&calibration);
-    draw_terms(terms, 8, 500);
-    calibration_learn(&calibration, terms, 5 * time_of(far_off, terms));
-    learn(&calibration, far_off, 0.03, 8, 0, 20);
-    CHECK(median_error(&calibration, far_off, 8) < 0.06);
-}
-
-static void a_machine_that_has_changed_is_followed_within_ten_steps(void) {
-    static const double factors[] = {2, 0.5, 4, 1.2};
-    for (int f = 0; f < COUNT(factors); f++)
-        for (uint64_t seed = 1; seed <= 10; seed++) {
+// A change is an outlier several times, and then followed at once. One that is no outlier is learnt because steps
+// before it count less and less: 60 steps after 200, in each of five directions 0.95^(60 / 5) of 8 % is left, 4.3 %;
+// without forgetting 8 % * 200 / 260 = 6.2 %. Kernels are chosen and memory is touched in the first step of many runs.
+static void a_machine_that_has_changed_is_followed(void) {
+    enum { SEEDS = 10 };
+    static const struct {
+        double factor;  // of all scales, after `before` steps
+        int before, after;
+        double worst, mean;  // error
+    } rows[] = {{2, 200, 10, 0.06, 0.06},   {0.5, 200, 10, 0.06, 0.06},  {4, 200, 10, 0.06, 0.06},
+                {1.2, 200, 10, 0.06, 0.06}, {1.08, 200, 60, 0.1, 0.043}, {0.2, 1, 20, 0.06, 0.06}};
+    for (int r = 0; r < COUNT(rows); r++) {
+        double sum = 0;
+        for (uint64_t seed = 1; seed <= SEEDS; seed++) {
             Calibration calibration;
             double theta[T];
-            for (int i = 0; i < T; i++) theta[i] = factors[f] * far_off[i];
+            for (int i = 0; i < T; i++) theta[i] = rows[r].factor * far_off[i];
             calibration_start(&calibration);
-            learn(&calibration, far_off, 0.03, seed, 0, 200);
-            CHECK(median_error(&calibration, far_off, seed) < 0.03);
-            learn(&calibration, theta, 0.03, seed, 200, 210);
-            CHECK(median_error(&calibration, theta, seed) < 0.06);
-            if (test_failures_in_claim) printf("    factor %g, seed %d\n", factors[f], (int)seed);
+            learn(&calibration, far_off, 0.03, seed, 0, rows[r].before);
+            if (rows[r].before > 1) CHECK(median_error(&calibration, far_off, seed) < 0.03);
+            learn(&calibration, theta, 0.03, seed, rows[r].before, rows[r].before + rows[r].after);
+            double error = median_error(&calibration, theta, seed);
+            CHECK(error < rows[r].worst);
+            sum += error / SEEDS;
         }
-}
-
-static void only_one_term_may_change(void) {
-    Calibration calibration;
-    double theta[T] = {1, 1, 12, 1, 1};  // links are twelve times as slow as before
-    const double ones[T] = {1, 1, 1, 1, 1};
-    calibration_start(&calibration);
-    learn(&calibration, ones, 0.03, 4, 0, 100);
-    learn(&calibration, theta, 0.03, 4, 100, 160);
-    CHECK(median_error(&calibration, theta, 4) < 0.06);
-    CHECK_CLOSE(calibration.theta[2], 12, 2.5);
-}
-
-// A change that is no outlier is learnt because steps before it count less and less: 60 steps after 200, in each of
-// five directions 0.95^(60 / 5) of 8 % is left, 4.3 %; without forgetting 8 % * 200 / 260 = 6.2 %.
-static void a_small_change_is_followed_slowly(void) {
-    enum { SEEDS = 10 };
-    double sum = 0, theta[T];
-    for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-        Calibration calibration;
-        calibration_start(&calibration);
-        learn(&calibration, far_off, 0.03, seed, 0, 200);
-        for (int i = 0; i < T; i++) theta[i] = 1.08 * far_off[i];
-        learn(&calibration, theta, 0.03, seed, 200, 260);
-        sum += median_error(&calibration, theta, seed) / SEEDS;
+        CHECK(sum < rows[r].mean);
+        if (test_failures_in_claim) printf("    factor %g: %.4f\n", rows[r].factor, sum);
     }
-    CHECK(sum < 0.043);
 }
 
 // A term that seems to give time back: nothing with scales above zero explains these times, the nearest are wanted.
@@ -287,15 +254,6 @@ static void useless_steps_are_passed_over(void) {
     CHECK(memcmp(&before, &calibration, sizeof calibration) == 0);
 }
 
-static void the_same_steps_give_the_same_bits(void) {
-    static Calibration a, b;
-    calibration_start(&a);
-    calibration_start(&b);
-    learn(&a, far_off, 0.03, 9, 0, 100);
-    learn(&b, far_off, 0.03, 9, 0, 100);
-    CHECK(memcmp(&a, &b, sizeof a) == 0);
-}
-
 static void the_median_is_of_the_last_errors(void) {
     Calibration calibration;
     double terms[T] = {1, 1, 1, 1, 1};
@@ -340,18 +298,13 @@ int main(void) {
     RUN(it_starts_where_the_probe_was);
     RUN(it_finds_the_scales_of_a_machine);
     RUN(predictions_are_within_six_percent_after_twenty_steps);
-    RUN(a_common_factor_is_learnt_in_one_step);
     RUN(single_slow_steps_change_nothing);
-    RUN(a_slow_first_step_is_forgotten);
-    RUN(a_machine_that_has_changed_is_followed_within_ten_steps);
-    RUN(only_one_term_may_change);
-    RUN(a_small_change_is_followed_slowly);
+    RUN(a_machine_that_has_changed_is_followed);
     RUN(others_make_up_for_a_term_that_cannot_be_negative);
     RUN(scales_never_become_negative);
     RUN(terms_that_no_step_has_stay_where_the_probe_put_them);
     RUN(what_steps_never_tell_apart_does_not_drift);
     RUN(useless_steps_are_passed_over);
-    RUN(the_same_steps_give_the_same_bits);
     RUN(the_median_is_of_the_last_errors);
     RUN(the_learnt_model_is_the_probed_one_with_its_terms_scaled);
     return test_done();

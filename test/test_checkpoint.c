@@ -36,7 +36,7 @@ static void the_marker_lists_every_file_with_size_and_hash(void) {
     const JsonValue* files = json_get(&json, json.values, "files");
     CHECK(json_int64(json_get(&json, json.values, "step"), &step) == 0 && step == 7);
     CHECK(files && files->n == 3);
-    const JsonValue* model = json_at(&json, files, 1);  // in the order of names
+    const JsonValue* model = json_at(&json, files, 2);
     snprintf(expected, sizeof expected, "%016llx", (unsigned long long)hash_bytes("not really a model", 18, 0));
     CHECK(json_string(json_get(&json, model, "name"), path) == 17 && !strcmp(path, "model.safetensors"));
     CHECK(json_uint64(json_get(&json, model, "bytes"), &bytes) == 0 && bytes == 18);
@@ -56,25 +56,22 @@ static void an_aborted_save_leaves_nothing(void) {
     checkpoint_abort(&w);
 }
 
-static void names_that_leave_the_directory_are_refused(void) {
-    static const char* const bad[] = {"", ".", "..", "a/b", "/etc/passwd", "../x", "DONE"};
+static void names_of_files_are_plain(void) {
+    static const char* const bad[] = {"",     ".",      "..",   "a/b",  "/etc/passwd", "../x",
+                                      "DONE", "SAVING", "a\"b", "\xff", ".x"};
+    char longest[200] = "";
     CheckpointWriter w;
     fresh("names");
     begin(&w, 1);
-    for (int i = 0; i < COUNT(bad); i++) CHECK(checkpoint_write_file(&w, bad[i], "x", 1, err, sizeof err) == -1);
+    memset(longest, 'x', sizeof longest - 1);
+    for (int i = 0; i <= COUNT(bad); i++) {
+        const char* name = i < COUNT(bad) ? bad[i] : longest;
+        CHECK(checkpoint_write_file(&w, name, "x", 1, err, sizeof err) == -1 && strstr(err, "plain file name"));
+        CHECK(checkpoint_add_file(&w, name, 1, 1, err, sizeof err) == -1 && strstr(err, "plain file name"));
+    }
     CHECK(!exists(in(run_dir, "x")) && !exists(in(w.dir, "DONE")));
-    CHECK(checkpoint_write_file(&w, "\xff", "x", 1, err, sizeof err) == 0);  // no UTF-8: the marker could not name it
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == -1 && strstr(err, "UTF-8") && !exists(w.final));
-}
-
-static void a_commit_of_something_else_than_files_fails_and_cleans_up(void) {
-    CheckpointWriter w;
-    fresh("not_files");
-    save(1, 0);
-    begin(&w, 2);
-    CHECK(mkdir(in(w.dir, "folder"), 0777) == 0);
-    CHECK(checkpoint_commit(&w, 1, err, sizeof err) == -1 && strstr(err, "folder"));
-    CHECK(!exists(w.dir) && !exists(w.final) && latest_step() == 1);
+    checkpoint_abort(&w);
+    CHECK(!exists(w.dir));
 }
 
 // ---- a save by several processes
@@ -88,19 +85,21 @@ static void another_process_joins_a_save_that_was_begun(void) {
     CHECK(checkpoint_join(&second, run_dir, 6, err, sizeof err) == -1 && strstr(err, "step-000006.tmp"));
     CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == 0);
     CHECK(!strcmp(second.dir, first.dir) && !strcmp(second.final, first.final));
-    CHECK(checkpoint_write_file(&second, "part", "x", 1, err, sizeof err) == 0);
+    CHECK(checkpoint_write_file(&second, "part", "x", 1, err, sizeof err) == 0 && add(&first, "part") == 0);
     CHECK(checkpoint_commit(&first, 0, err, sizeof err) == 0);
     CHECK(exists(in(first.final, "part")) && exists(in(first.final, "state.json")));
     CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1);
 }
 
-// The last of three is a file of another process, of which this one is told.
+// The last file is another process's, of which this one is told.
 static int commit_with(uint64_t bytes, uint64_t hash, int is_there) {
     CheckpointWriter w;
     begin(&w, 2);
-    CHECK(checkpoint_add_file(&w, "other", bytes, hash, err, sizeof err) == 0);
     if (is_there) write_file(in(w.dir, "other"), "content", 7);
-    return checkpoint_commit(&w, 1, err, sizeof err);
+    if (checkpoint_add_file(&w, "other", bytes, hash, err, sizeof err) == 0)
+        return checkpoint_commit(&w, 1, err, sizeof err);
+    checkpoint_abort(&w);
+    return -1;
 }
 
 static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again(void) {
@@ -112,13 +111,6 @@ static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_agai
     CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
     CHECK(commit_with(7, hash + 1, 1) == 0);  // believed, so that it can be found to be wrong
     CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
-    size_t n = 0;
-    CHECK(commit_with(7, hash, 1) == 0);
-    char* text = checkpoint_read_file(in(run_dir, of_step_2), "DONE", &n, err, sizeof err);
-    const char* at = text ? strstr(text, "\"other\"") : NULL;
-    CHECK(at && !strstr(at + 1, "\"other\"") && strstr(text, "model.safetensors") < at &&
-          at < strstr(text, "state.json"));
-    free(text);
 }
 
 static void a_file_that_never_came_or_came_short_is_not_committed(void) {
@@ -128,21 +120,6 @@ static void a_file_that_never_came_or_came_short_is_not_committed(void) {
     CHECK(latest_step() == 1 && !exists(in(run_dir, "step-000002")) && !exists(in(run_dir, "step-000002.tmp")));
     CHECK(commit_with(8, 1, 1) == -1 && strstr(err, "/other: expected 8 bytes as written, found 7"));
     CHECK(latest_step() == 1 && !exists(in(run_dir, "step-000002")) && !exists(in(run_dir, "step-000002.tmp")));
-}
-
-static void names_of_files_of_others_are_plain_and_told_once(void) {
-    static const char* const bad[] = {"", "..", "a/b", "DONE", "told"};
-    char longest[400];
-    CheckpointWriter w;
-    fresh("others");
-    begin(&w, 1);
-    CHECK(checkpoint_add_file(&w, "told", 1, 1, err, sizeof err) == 0);
-    for (int i = 0; i < COUNT(bad); i++) CHECK(checkpoint_add_file(&w, bad[i], 1, 1, err, sizeof err) == -1);
-    memset(longest, 'x', sizeof longest);
-    longest[256] = 0;
-    CHECK(checkpoint_add_file(&w, longest, 1, 1, err, sizeof err) == -1);
-    checkpoint_abort(&w);
-    CHECK(!exists(w.dir));
 }
 
 // ---- what is found
@@ -165,30 +142,18 @@ static void only_final_names_with_a_marker_are_found(void) {
     write_file(in(run_dir, "step-000802"), "a file", 6);
     CHECK(latest_step() == -1);
     CHECK(checkpoint_verify(in(run_dir, "step-000800"), err, sizeof err) == -1 && strstr(err, "DONE"));
-    save(5, 0);
+    save(5, 1);
     CHECK(latest(path) == 5 && checkpoint_verify(path, err, sizeof err) == 0);
     CHECK(exists(in(run_dir, "step-000800/state.json")) && exists(in(run_dir, "step-9/DONE")));
 }
 
 static void steps_of_any_size_have_names(void) {
+    static const int64_t steps[] = {999999, 1000000, 0, INT64_MAX};
     fresh("numbers");
-    save(999999, 0);
-    save(1000000, 0);
-    CHECK(exists(in(run_dir, "step-1000000")) && latest_step() == 1000000);
-    save(0, 0);
-    CHECK(exists(in(run_dir, "step-000000")));
-    save(INT64_MAX, 0);
-    CHECK(latest_step() == INT64_MAX);
-}
-
-static void a_path_buffer_that_is_too_small_is_an_error(void) {
-    char path[CHECKPOINT_PATH];
-    int64_t step;
-    fresh("small");
-    save(1, 0);
-    size_t n = strlen(in(run_dir, "step-000001"));
-    CHECK(checkpoint_latest(run_dir, path, n, &step, err, sizeof err) == -1);
-    CHECK(checkpoint_latest(run_dir, path, n + 1, &step, err, sizeof err) == 1);
+    for (int i = 0; i < COUNT(steps); i++) {
+        save(steps[i], 0);
+        CHECK(is_there(steps[i]) && latest_step() == steps[i]);
+    }
 }
 
 // ---- leftovers
@@ -196,8 +161,8 @@ static void a_path_buffer_that_is_too_small_is_an_error(void) {
 static void leftovers_are_removed(void) {
     CheckpointWriter w;
     fresh("leftovers");
-    begin(&w, 10);  // never committed
-    begin(&w, 20);  // nor this
+    begin(&w, 10), forget(&w);  // never committed
+    begin(&w, 20), forget(&w);  // nor this
     write_file(in(w.dir, "garbage"), "x", 1);
     begin(&w, 20);
     CHECK(!exists(in(w.dir, "garbage")));
@@ -222,6 +187,7 @@ static void a_checkpoint_of_the_same_step_is_replaced(void) {
     CheckpointWriter w;
     fresh("again");
     save(4, 0);
+    write_file(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);  // damaged or not
     CHECK(checkpoint_begin(&w, run_dir, 4, err, sizeof err) == 0);
     CHECK(checkpoint_write_file(&w, "other", "y", 1, err, sizeof err) == 0);
     CHECK(exists(in(run_dir, "step-000004/config.json")));
@@ -230,29 +196,17 @@ static void a_checkpoint_of_the_same_step_is_replaced(void) {
     CHECK(!exists(w.dir) && !exists(in(run_dir, "step-000004.old.tmp")) && latest_step() == 4);
 }
 
-static void a_damaged_checkpoint_of_the_step_is_replaced(void) {
-    fresh("repaired");
-    save(4, 0);
-    write_file(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);
-    CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == -1);
-    save(4, 0);
-    CHECK(checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
-}
-
 // ---- keep
 
 static void only_the_newest_are_kept(void) {
+    static const struct {
+        int keep, oldest;
+    } saves[] = {{0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {3, 5}, {100, 5}, {-1, 5}, {1, 10}};
     fresh("keep");
-    for (int step = 1; step <= 6; step++) save(step, 0);
-    for (int step = 1; step <= 6; step++) CHECK(is_there(step));
-    save(7, 3);
-    for (int step = 1; step <= 7; step++) CHECK(is_there(step) == (step >= 5));
-    save(8, 100);
-    for (int step = 5; step <= 8; step++) CHECK(is_there(step));
-    save(9, -1);
-    CHECK(is_there(5));
-    save(10, 1);
-    for (int step = 1; step <= 10; step++) CHECK(is_there(step) == (step == 10));
+    for (int step = 1; step <= COUNT(saves); step++) {
+        save(step, saves[step - 1].keep);
+        for (int i = 1; i <= step; i++) CHECK(is_there(i) == (i >= saves[step - 1].oldest));
+    }
     CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err, sizeof err) == 0);
 }
 
@@ -293,19 +247,11 @@ static void temporary_directories_of_others_stay(void) {
         CHECK(disk_make_dirs(in(run_dir, others[i]), err, sizeof err) == 0);
         write_file(in(in(run_dir, others[i]), "notes.txt"), "mine", 4);
     }
-    begin(&w, 5);  // never committed
+    begin(&w, 5), forget(&w);  // never committed
     save(6, 1);
     CHECK(!exists(w.dir));
     CHECK(checkpoint_begin(&w, run_dir, 7, err, sizeof err) == -1 && strstr(err, "step-000007.tmp"));
     for (int i = 0; i < COUNT(others); i++) CHECK(exists(in(in(run_dir, others[i]), "notes.txt")));
-}
-
-static void directories_without_marker_do_not_count_and_stay(void) {
-    fresh("keep_incomplete");
-    save(1, 0);
-    CHECK(mkdir(in(run_dir, "step-000002"), 0777) == 0);
-    save(3, 2);
-    CHECK(is_there(1) && is_there(2) && is_there(3));
 }
 
 int main(void) {
@@ -313,23 +259,18 @@ int main(void) {
     RUN(a_commit_gives_a_directory_that_verifies);
     RUN(the_marker_lists_every_file_with_size_and_hash);
     RUN(an_aborted_save_leaves_nothing);
-    RUN(names_that_leave_the_directory_are_refused);
-    RUN(a_commit_of_something_else_than_files_fails_and_cleans_up);
+    RUN(names_of_files_are_plain);
     RUN(another_process_joins_a_save_that_was_begun);
     RUN(a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again);
     RUN(a_file_that_never_came_or_came_short_is_not_committed);
-    RUN(names_of_files_of_others_are_plain_and_told_once);
     RUN(only_final_names_with_a_marker_are_found);
     RUN(steps_of_any_size_have_names);
-    RUN(a_path_buffer_that_is_too_small_is_an_error);
     RUN(leftovers_are_removed);
     RUN(a_directory_without_marker_is_set_aside_by_the_commit);
     RUN(a_checkpoint_of_the_same_step_is_replaced);
-    RUN(a_damaged_checkpoint_of_the_step_is_replaced);
     RUN(only_the_newest_are_kept);
     RUN(the_newest_checkpoint_is_the_one_that_was_written_last);
     RUN(a_checkpoint_that_somebody_reads_stays_until_a_later_commit);
     RUN(temporary_directories_of_others_stay);
-    RUN(directories_without_marker_do_not_count_and_stay);
     return temporary_end();
 }

@@ -1,7 +1,7 @@
 // test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
 // name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
 #include "data/checkpoint.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                    \
@@ -120,7 +120,7 @@ int main(int argc, char** argv) {
     if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
     snprintf(train, sizeof train, "%s%.2000s", here, program);
     setenv("TRAIN", train, 1);
-    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus");
+    sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");
     RUN(a_disk_that_is_full_for_one_rank_fails_the_save_for_all);
     RUN(a_rank_that_does_not_see_the_directory_says_what_to_share);
     RUN(a_rank_that_writes_elsewhere_is_found_out);

@@ -1,6 +1,6 @@
 // test_cli.c - what a person gets to see: one clear line for each mistake, help, and a first run that works.
-#include "plan/base.h"
-#include "plan/text.h"
+#include "plan/base/base.h"
+#include "plan/base/text.h"
 #include "test/program.h"
 
 #define TINY                                                                                                     \
@@ -24,21 +24,14 @@ static void mistaken_options_get_one_line(void) {
     refused("--bach-tokens 5", "--bach-tokens", "--batch-tokens");
     refused("--steps -4", "--steps", "0 to");
     refused("--lr fast", "--lr", "fast");
-    refused("--schedule cosin", "--schedule", "cosine|linear");
-    refused("--batch-tokens 100 --context 256", "--batch-tokens 100", "--batch-tokens 256");
     refused("--capacity 100 --context 256", "--capacity 100", "--capacity 256");
-    refused("--width 130 --heads 4", "--width 130", "--width 132");
-    refused("--kv-heads 2", "--kv-heads 2: a GPT-2", "--arch llama");
-    refused("--head-size 16", "--head-size 16: a GPT-2", "--arch llama");
-    refused("--data $W/corpus --arch llama --rope-theta 0.5 --out $W/o", "could be read again", "rope_theta");
+    refused("--arch kv-heads=2", "--arch kv-heads=2,head-size=32: a GPT-2", "--arch llama");
+    refused("--data $W/corpus --arch llama,theta=0.5 --out $W/o", "could be read again", "rope_theta");
     refused("--device cuda", "cuda", "--device cpu");
     refused("--data $W/corpus --tp 2", "--tp", "mpirun -n 2");
-    refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=1");
-    refused("--plan flexible", "--plan", "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|fixed|random");
-    refused("--data $W/corpus --plan flex --cp 2", "--plan flex", "--cp 2");
+    refused("--data $W/corpus --straggle rank=1", "--straggle", "rank=^1");
+    refused("--plan flexible", "--plan", "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|fixed");
     refused("--sample", "--sample", "value");
-    refused("--experiment fill=none", "--experiment fill", "zero|average|same");
-    refused("--help --steps", "--help", "found \"--steps\"");
     refused("train.txt", "train.txt", "--data");
 }
 
@@ -80,24 +73,15 @@ static void unusable_checkpoints_get_one_line(void) {
 static void a_full_disk_leaves_the_older_checkpoint_whole(void) {
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
     // No file may grow past 64 KiB: writing fails in the middle, as on a full disk.
-    CHECK(sh("trap '' XFSZ; ulimit -f 128; exec %s --resume --steps 4 --out $W/run", program) == 1);
-    CHECK(strstr(errors, "cannot") != NULL);
+    CHECK(sh("ulimit -f 128; exec %s --resume --steps 4 --out $W/run", program) == 1);
+    CHECK(strstr(errors, "File too large; raise the limit of a file's size (ulimit -f)"));
     CHECK(sh("ls $W/run/step-000002/DONE && ! ls -d $W/run/step-000004* $W/run/*.tmp") == 0);
     CHECK(sh("%s --resume --steps 4 --out $W/run", program) == 0);
 }
 
-static void help_shows_the_first_options_and_all_when_asked(void) {
-    CHECK(sh("%s --help", program) == 0);
-    CHECK(strstr(output, "--batch-tokens") && strstr(output, "--help all") && !strstr(output, "--overfit"));
-    CHECK(errors[0] == 0);
-    CHECK(sh("%s --help all", program) == 0);
-    CHECK(strstr(output, "--batch-tokens") && strstr(output, "--overfit") && strstr(output, "--straggle"));
-    CHECK(errors[0] == 0);
-}
-
 static void a_run_prints_what_it_understood_before_it_starts(void) {
     CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1 --verbose", program) == 0);
-    const char* parts[] = {"options",    "device",      "model",   "data",     "memory",
+    const char* parts[] = {"options",    "model",       "data",    "device",   "memory",
                            "parameters", "activations", "total",   "step 1/2", "validation loss",
                            "unigram",    "loss hash",   "--sample"};
     const char* at = output;
@@ -177,7 +161,7 @@ static void samples_are_text_whatever_the_model_says(void) {
 
 static void overfitting_one_batch_reaches_a_small_loss(void) {
     double losses[256];
-    CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --weight-decay 0 --save-every 0 --out $W/overfit", program) ==
+    CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --adamw decay=0 --save-every 0 --out $W/overfit", program) ==
           0);
     int n = log_values("overfit", "loss", losses, 256);
     CHECK(n == 150 && losses[0] > 5 && losses[149] < 0.3);
@@ -186,12 +170,11 @@ static void overfitting_one_batch_reaches_a_small_loss(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus && rm $W/corpus/config.c");
+    sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus && rm $W/corpus/config.c");
     RUN(mistaken_options_get_one_line);
     RUN(unusable_data_gets_one_line);
     RUN(unusable_checkpoints_get_one_line);
     RUN(a_full_disk_leaves_the_older_checkpoint_whole);
-    RUN(help_shows_the_first_options_and_all_when_asked);
     RUN(a_run_prints_what_it_understood_before_it_starts);
     RUN(the_first_screen_has_five_lines_and_then_the_loss);
     RUN(names_that_others_chose_cannot_command_a_terminal);

@@ -18,22 +18,8 @@ static const char* program;
 // After a failure everything returns at once, and says the same.
 static void check_failed(Comm* c, Comm* part, const char* words) {
     static float x[4 * MOST_RANKS];
-    char later[ERR_BYTES] = "";
-    Comm* none = NULL;
     double start = now_seconds();
-    c->table->all_reduce(c, x, 4, DT_F32, NULL);
-    c->table->broadcast(c, x, 4, 0, NULL);
-    comm_reduce_scatter(c, x, x, 1, DT_F32, NULL);
-    Request request = c->table->begin_all_gather(c, x, x, 1, DT_F32, NULL);
-    c->table->end(c, request, NULL);
-    CHECK(c->table->wait(c, NULL, later, sizeof later) == -1);
-    CHECK_STRING(later, words);
-    CHECK(c->table->barrier(c, later, sizeof later) == -1);
-    CHECK(c->table->all_gather_host(c, x, x, 4, later, sizeof later) == -1);
-    CHECK(c->table->broadcast_host(c, x, 4, 0, later, sizeof later) == -1);
-    CHECK(c->table->split(c, &none, 0, 0, later, sizeof later) == -1 && none == NULL);
-    CHECK_STRING(later, words);
-    if (part) CHECK(part->table->wait(part, NULL, later, sizeof later) == -1);
+    ranks_check_failed(c, part, words, x);
     CHECK(now_seconds() - start < GIVE_UP);
 }
 

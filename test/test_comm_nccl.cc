@@ -1,207 +1,92 @@
-// test_comm_nccl.cc - collectives between 4 ranks, against sums and copies on the host.
+// test_comm_nccl.cc - collectives between GPUs by NCCL: what every Comm promises (comm_claims.h), streams, how worlds
+// open and how they fail.
 //
-// On the emulator it goes through them twice: with streams that do their work at once and with streams that do it as
-// late as they may (test/emu/streams.h), so that a wait for an event that is missing on either side shows.
-#include "test/nccl_ranks.h"
+// Built with the stand-ins of test/emu it runs anywhere, and goes through the collectives twice: with streams that do
+// their work at once and with streams that do it as late as they may (test/emu/streams.h), so that a wait for an event
+// that is missing on either side shows. Built by nvcc with the real NCCL it runs on a machine with one GPU or more,
+// with MPI or without (test/ranks.sh). Where ranks share a GPU their kernels take turns, at some milliseconds a
+// collective.
+//
+//   test_comm_nccl CALL    the last rank does not come to a call of NCCL in which the others wait for it: open,
+//                          all-reduce (the first of a communicator), send (the first between two ranks) or close.
+//                          That ends them: test/nccl_missing_rank.sh says what they must say
+#if __has_include(<nccl.h>)
+#include <nccl.h>
+#else
+#define NCCL_VERSION_CODE 0  // a build without NCCL, which says so when a claim opens it
+#endif
 
-static const DType dtypes[] = {DT_F32, DT_BF16, DT_F64};
-static const size_t counts[] = {0, 1, 3, 1000, 70001};
+#include "kernels/cuda/cuda.h"
+#include "test/comm_claims.h"
 
-// ---- sums
+#ifdef __CUDACC__
+enum { EMULATED = 0 };
+#else
+enum { EMULATED = 1 };
+#endif
 
-static void all_reduce_is_the_sum_of_all_ranks(void) {
-    for (int d = 0; d < COUNT(dtypes); d++)
-        for (int i = 0; i < COUNT(counts); i++) {
-            size_t n = counts[i];
-            Buffer x = buffer(n * dtype_bytes(dtypes[d]));
-            fill(x.host, rank, 0, n, dtypes[d]);
-            to_device(x);
-            world->table->all_reduce(world, x.device, n, dtypes[d], NULL);
-            to_host(world, x);
-            check_sum(x.host, 0, n, dtypes[d], everyone, size);
-            free_buffer(x);
-        }
+static RankIdentity id;
+static cudaStream_t second;  // a stream that has nothing to do with the first
+
+enum {
+    GIVE_UP = 2,  // seconds that a Comm waits where a rank is missing
+    SOON = 30     // seconds within which a loaded machine should have noticed
+};
+
+// ---- ranks
+
+// NCCL 2.30 and newer is told that ranks share a GPU. For an older one each needs a host name of its own and the
+// network between them.
+static void share_a_gpu(void) {
+    static const char* const settings[][2] = {
+        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+        {"NCCL_NVLS_ENABLE", "0"},
+        {"NCCL_MNNVL_ENABLE", "0"},
+        {"NCCL_MAX_NCHANNELS", "1"},
+        {"NCCL_RAS_ENABLE", "0"},
+        {"NCCL_ALGO", "Ring"},
+        {"NCCL_PROTO", "Simple"},
+        {"NCCL_BUFFSIZE", "1048576"},
+        {"NCCL_SOCKET_IFNAME", "lo"},
+    };
+    static const char* const as_machines[][2] = {
+        {"NCCL_NET", "Socket"}, {"NCCL_IB_DISABLE", "1"}, {"NCCL_P2P_DISABLE", "1"}, {"NCCL_SHM_DISABLE", "1"}};
+    char host[32];
+    for (int i = 0; i < COUNT(settings); i++) setenv(settings[i][0], settings[i][1], 0);
+    if (NCCL_VERSION_CODE >= 23000) return;
+    snprintf(host, sizeof host, "rank%d", rank);
+    setenv("NCCL_HOSTID", host, 0);
+    for (int i = 0; i < COUNT(as_machines); i++) setenv(as_machines[i][0], as_machines[i][1], 0);
 }
 
-static void reduce_scatter_then_all_gather(size_t n, DType dt, int in_place) {
-    size_t part = n * dtype_bytes(dt), offset = (size_t)rank * part;
-    Buffer in = buffer((size_t)size * part), sum = buffer(part), all = buffer((size_t)size * part);
-    char* out = in_place ? in.device + offset : sum.device;
-    fill(in.host, rank, 0, (size_t)size * n, dt);
-    to_device(in);
-    comm_reduce_scatter(world, out, in.device, n, dt, NULL);
-    if (in_place) {
-        k->download(sum.host, out, part, NULL);
-        check_sum(sum.host, (size_t)rank * n, n, dt, everyone, size);
-        comm_all_gather(world, in.device, out, n, dt, NULL);
-        to_host(world, in);
-        check_sum(in.host, 0, (size_t)size * n, dt, everyone, size);
-    } else {
-        to_host(world, sum);
-        check_sum(sum.host, (size_t)rank * n, n, dt, everyone, size);
-        to_host(world, in);
-        check_sum(in.host, 0, (size_t)size * n, dt, &rank, 1);  // as it was
-        comm_all_gather(world, all.device, out, n, dt, NULL);
-        to_host(world, all);
-        check_sum(all.host, 0, (size_t)size * n, dt, everyone, size);
+// Who this rank is, and its device with two streams. Ends the program, with words, where a rank has none.
+static void start_nccl_ranks(int* n_arguments, char*** arguments) {
+    ranks_start(n_arguments, arguments);
+    int devices = 0, failed = rank_identity(&id, err, sizeof err);
+    if (!failed && (id.rank != rank || id.size != size || size < 2 || size > MOST_RANKS))
+        failed = fail(err, sizeof err, "start with test/ranks.sh 4");
+    if (!failed) failed = cuda_find_device(err, sizeof err);
+    if (!failed) {
+        cudaGetDeviceCount(&devices);
+        if (!EMULATED && devices < id.local_size) share_a_gpu();
+        CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
+        CUDA_CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking));
     }
-    free_buffer(in), free_buffer(sum), free_buffer(all);
+    if (failed) printf("    rank %d: %s\n", rank, err), fflush(stdout);
+    int all_failed[2] = {failed != 0, 0};
+    ranks_add_up(all_failed);
+    if (all_failed[0]) ranks_give_up();
 }
 
-static void reduce_scatter_and_all_gather_make_an_all_reduce(void) {
-    for (int d = 0; d < COUNT(dtypes); d++)
-        for (int in_place = 0; in_place < 2; in_place++) {
-            reduce_scatter_then_all_gather(1, dtypes[d], in_place);
-            reduce_scatter_then_all_gather(777, dtypes[d], in_place);
-        }
-    comm_reduce_scatter(world, NULL, NULL, 0, DT_F32, NULL);
-    comm_all_gather(world, NULL, NULL, 0, DT_F32, NULL);
+static Comm* open_another(double timeout_seconds) {
+    Comm* c = NULL;
+    int opened = comm_open_nccl(&c, &id, timeout_seconds, err, sizeof err);
+    CHECK(opened == 0);
+    if (opened) printf("    rank %d: %s\n", rank, err);
+    return c;
 }
 
-// The same on every run, and on every rank.
-static void sums_have_the_same_bits_every_time(void) {
-    enum { N = 5000, RUNS = 3 };
-    uint64_t hashes[RUNS], of_all[MOST_RANKS];
-    for (int d = 0; d < COUNT(dtypes); d++) {
-        Buffer x = buffer(N * dtype_bytes(dtypes[d]));
-        for (int run = 0; run < RUNS; run++) {
-            fill(x.host, rank, 0, N, dtypes[d]);
-            to_device(x);
-            world->table->all_reduce(world, x.device, N, dtypes[d], NULL);
-            to_host(world, x);
-            hashes[run] = hash_bytes(x.host, x.bytes, 0);
-            CHECK(hashes[run] == hashes[0]);
-        }
-        free_buffer(x);
-        CHECK(world->table->all_gather_host(world, of_all, hashes, sizeof hashes[0], err, sizeof err) == 0);
-        for (int r = 0; r < size; r++) CHECK(of_all[r] == hashes[0]);
-    }
-}
-
-// ---- messages
-
-// Of some pairs none at all; of others an odd number, or more than what MPI sends at once.
-static size_t bytes_between(int from, int to) {
-    static const size_t sizes[] = {0, 1003, 1, 200001, 64};
-    return sizes[(from * 2 + to) % COUNT(sizes)];
-}
-
-static void uneven_all_to_all(void) {
-    size_t send_bytes = 0, receive_bytes = 0, none = 0;
-    Transfer sends[MOST_RANKS], receives[MOST_RANKS];
-    for (int r = 0; r < size; r++) {
-        send_bytes += bytes_between(rank, r);
-        receive_bytes += bytes_between(r, rank);
-        for (int to = 0; to < size; to++) none += bytes_between(r, to) == 0;
-    }
-    CHECK(none > 0);
-    Buffer from = buffer(send_bytes), to = buffer(receive_bytes);
-    size_t f = 0, t = 0;
-    for (int r = 0; r < size; r++) {
-        sends[r] = {r, from.device + f, bytes_between(rank, r)};
-        receives[size - 1 - r] = {r, to.device + t, bytes_between(r, rank)};  // the order of peers is free
-        fill_message(from.host + f, rank, r, sends[r].bytes);
-        f += bytes_between(rank, r);
-        t += bytes_between(r, rank);
-    }
-    to_device(from);
-    comm_send_receive(world, sends, size, receives, size, NULL);
-    to_host(world, to);
-    for (int r = 0; r < size; r++)
-        check_message(to.host + ((char*)receives[size - 1 - r].data - to.device), r, rank, bytes_between(r, rank));
-    free_buffer(from), free_buffer(to);
-}
-
-static void messages_of_a_pair_match_in_order(void) {
-    enum { BYTES = 500, HALF = BYTES / 2 };
-    Buffer from = buffer(2 * BYTES), to = buffer(2 * BYTES);
-    int other = (rank + 1) % size, before = (rank + size - 1) % size;
-    fill_message(from.host, rank, other, BYTES);
-    fill_message(from.host + BYTES, rank, rank, BYTES);
-    to_device(from);
-    char *f = from.device, *t = to.device;
-    Transfer sends[] = {{other, f, HALF}, {rank, f + BYTES, HALF},       {other, f, 0}, {other, f + HALF, HALF},
-                        {rank, f, 0},     {rank, f + BYTES + HALF, HALF}};
-    Transfer receives[] = {
-        {rank, t + BYTES, HALF}, {rank, t + BYTES + HALF, HALF}, {before, t, HALF}, {before, t + HALF, HALF}};
-    comm_send_receive(world, sends, COUNT(sends), receives, COUNT(receives), NULL);
-    to_host(world, to);
-    check_message(to.host, before, rank, BYTES);
-    check_message(to.host + BYTES, rank, rank, BYTES);
-    free_buffer(from), free_buffer(to);
-}
-
-// Blocks go round while each rank adds what comes by: the steps of ring attention.
-static void ring_steps(void) {
-    enum { BYTES = 3000 };
-    Buffer block[2] = {buffer(BYTES), buffer(BYTES)};
-    int to = (rank + 1) % size, from = (rank + size - 1) % size;
-    fill_message(block[0].host, rank, 0, BYTES);
-    to_device(block[0]);
-    for (int step = 0; step < size; step++) {
-        Transfer send = {to, block[step % 2].device, BYTES}, receive = {from, block[(step + 1) % 2].device, BYTES};
-        comm_send_receive(world, &send, 1, &receive, 1, NULL);
-        to_host(world, block[(step + 1) % 2]);
-        check_message(block[(step + 1) % 2].host, (rank + size - 1 - step) % size, 0, BYTES);
-    }
-    free_buffer(block[0]), free_buffer(block[1]);
-}
-
-static void ranks_without_messages_need_not_communication(void) {
-    Buffer x = buffer(100);
-    int last = size - 1;
-    fill_message(x.host, rank, 5, 100);
-    to_device(x);
-    Transfer message = {rank == 0 ? last : 0, x.device, 100};
-    if (rank == 0) comm_send_receive(world, &message, 1, NULL, 0, NULL);
-    if (rank == last) comm_send_receive(world, NULL, 0, &message, 1, NULL);
-    to_host(world, x);
-    check_message(x.host, rank == last ? 0 : rank, 5, 100);
-    comm_send_receive(world, NULL, 0, NULL, 0, NULL);
-    free_buffer(x);
-}
-
-static void broadcast_from_every_root(void) {
-    for (int root = 0; root < size; root++) {
-        Buffer x = buffer(12345);
-        fill_message(x.host, rank, 0, x.bytes);
-        to_device(x);
-        world->table->broadcast(world, x.device, x.bytes, root, NULL);
-        world->table->broadcast(world, x.device, 0, root, NULL);
-        to_host(world, x);
-        check_message(x.host, root, 0, x.bytes);
-        free_buffer(x);
-    }
-}
-
-// ---- values of the host
-
-static void host_values_of_any_size(void) {
-    static const size_t sizes[] = {0, 1, 24, 300001, (3 << 20) + 17};  // the last ones in pieces
-    for (int i = 0; i < COUNT(sizes); i++) {
-        size_t bytes = sizes[i];
-        char *own = (char*)malloc(bytes + 1), *all = (char*)malloc((size_t)size * bytes + 1);
-        fill_message(own, rank, i, bytes);
-        CHECK(world->table->all_gather_host(world, all, own, bytes, err, sizeof err) == 0);
-        for (int r = 0; r < size; r++) check_message(all + (size_t)r * bytes, r, i, bytes);
-        CHECK(world->table->broadcast_host(world, own, bytes, size - 1, err, sizeof err) == 0);
-        check_message(own, size - 1, i, bytes);
-        free(own), free(all);
-    }
-}
-
-// ---- parts
-
-static void split_into_single_ranks(void) {
-    Comm* part = split(world, rank, 0);
-    check_part(part, &rank, 1);
-    close_part(part);
-    Comm* uneven = split(world, rank == 0, 0);  // one alone, the rest together
-    if (rank == 0) check_part(uneven, &rank, 1);
-    else check_part(uneven, everyone + 1, size - 1);
-    close_part(uneven);
-    CHECK(split(world, -1, 0) == NULL);
-}
+// ---- streams
 
 // Two streams and two communicators: every rank starts them in one order, nobody waits in between.
 static void communications_on_two_streams_keep_their_order(void) {
@@ -229,69 +114,6 @@ static void communications_on_two_streams_keep_their_order(void) {
     free_buffer(x);
 }
 
-// ---- collectives under way
-
-// One of several that are under way at once: what kind depends on i, and each has memory of its own.
-typedef struct Job {
-    Comm* c;
-    int kind;  // 0: reduce-scatter, 1: all-gather, 2: a step of a ring
-    size_t n;
-    Buffer in, out;
-    Request request;
-} Job;
-
-static Job begin_job(Comm* c, int i) {
-    size_t n = 100 + 37 * (size_t)i, all = (size_t)c->size * n;
-    int kind = i % 3;
-    Job j = {c, kind, n, buffer((kind == 0 ? all : n) * sizeof(float)), buffer((kind == 1 ? all : n) * sizeof(float)),
-             0};
-    fill(j.in.host, rank, 0, j.in.bytes / sizeof(float), DT_F32);
-    to_device(j.in);
-    Transfer send = {(c->rank + 1) % c->size, j.in.device, j.in.bytes};
-    Transfer receive = {(c->rank + c->size - 1) % c->size, j.out.device, j.out.bytes};
-    j.request = kind == 0   ? c->table->begin_reduce_scatter(c, j.out.device, j.in.device, n, DT_F32, NULL)
-                : kind == 1 ? c->table->begin_all_gather(c, j.out.device, j.in.device, n, DT_F32, NULL)
-                            : c->table->begin_send_receive(c, &send, 1, &receive, 1, NULL);
-    return j;
-}
-
-// Ends it on the stream, and checks it there: no other wait may help. Its hash. ranks: those of its Comm in the world.
-static uint64_t end_job(Job j, const int* ranks, Stream s) {
-    int before = (j.c->rank + j.c->size - 1) % j.c->size;
-    j.c->table->end(j.c, j.request, s);
-    fetch(j.out, s);
-    if (j.kind == 0) check_sum(j.out.host, (size_t)j.c->rank * j.n, j.n, DT_F32, ranks, j.c->size);
-    for (int r = 0; r < j.c->size && j.kind == 1; r++)
-        check_sum(j.out.host + (size_t)r * j.n * sizeof(float), 0, j.n, DT_F32, &ranks[r], 1);
-    if (j.kind == 2) check_sum(j.out.host, 0, j.n, DT_F32, &ranks[before], 1);
-    uint64_t hash = hash_bytes(j.out.host, j.out.bytes, 0);
-    free_buffer(j.in), free_buffer(j.out);
-    return hash;
-}
-
-// Of the world and of a part at the same time, each rank in an order of its own.
-static void communications_end_in_any_order_with_the_same_bits(void) {
-    enum { JOBS = 12 };
-    uint64_t hashes[2][JOBS];
-    Job jobs[JOBS];
-    int ranks[MOST_RANKS], n = 0;
-    for (int r = rank % 2; r < size; r += 2) ranks[n++] = r;
-    for (int overlap = 0; overlap < 2; overlap++) {
-        world->overlap = overlap;
-        Comm* part = split(world, rank % 2, 0);
-        for (int i = 0; i < JOBS; i++) {
-            jobs[i] = begin_job(i / 3 % 2 ? part : world, i);
-            CHECK((jobs[i].request != 0) == (overlap && jobs[i].c->size > 1));
-        }
-        for (int i = 0; i < JOBS; i++) {
-            int next = (rank + 1 + (rank % 2 ? 5 : 7) * i) % JOBS;  // all of them, for 12 has no such factor
-            hashes[overlap][next] = end_job(jobs[next], jobs[next].c == world ? everyone : ranks, NULL);
-        }
-        close_part(part);
-    }
-    for (int i = 0; i < JOBS; i++) CHECK(hashes[0][i] == hashes[1][i]);
-}
-
 // More requests than the transport has events, the oldest first and all but the last by another stream.
 static void very_old_requests_end(void) {
     enum { JOBS = 150 };
@@ -301,7 +123,7 @@ static void very_old_requests_end(void) {
 }
 
 // Another stream ends it: only the collective itself waits for the first one, which has the input.
-static void an_communication_sends_what_was_computed_before_it(void) {
+static void a_communication_sends_what_was_computed_before_it(void) {
     for (int i = 0; i < 3; i++) end_job(begin_job(world, i), everyone, (Stream)second);
 }
 
@@ -337,105 +159,6 @@ static void wait_waits_for_all_that_has_begun(void) {
     }
 }
 
-// Nobody leaves before the last has come.
-static void barrier_holds_everyone(void) {
-    double came, left, all_came[MOST_RANKS];
-    for (int late = 0; late < size; late++) {
-        if (rank == late) usleep(50000);
-        came = now_seconds();
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
-        left = now_seconds();
-        CHECK(world->table->all_gather_host(world, all_came, &came, sizeof came, err, sizeof err) == 0);
-        for (int r = 0; r < size; r++) CHECK(left >= all_came[r]);
-    }
-}
-
-// ---- what the timer is told
-
-static Timer timer;
-
-static void begin_timing(double drag) {
-    CHECK(world->table->barrier(world, err, sizeof err) == 0);
-    timer.on = 1;
-    timer.drag = drag;
-    world->timer = &timer;
-    timer_begin(&timer, k, NULL);
-    timer_enter(&timer, TIME_LINEAR, NULL);
-}
-
-static void end_timing(double seconds[N_TIMES]) {
-    CHECK(timer_enter(&timer, TIME_LINEAR, NULL) == TIME_LINEAR);  // every entry came back to it
-    timer_read(&timer, seconds, NULL);
-    world->timer = NULL;
-}
-
-// Where the stream comes to an end, or the host sends values of its own.
-static void each_communication_that_is_waited_for_cuts_a_step_once(void) {
-    double seconds[N_TIMES];
-    char byte = 0, bytes[MOST_RANKS];
-    Buffer x = buffer(MOST_RANKS * sizeof(float)), y = buffer(MOST_RANKS * sizeof(float));
-    Transfer send = {(rank + 1) % size, x.device, 4}, receive = {(rank + size - 1) % size, y.device, 4};
-    int overlap = world->overlap;
-    to_device(x);
-    for (world->overlap = 0; world->overlap < 2; world->overlap++) {
-        begin_timing(0);
-        world->table->all_reduce(world, x.device, 1, DT_F32, NULL);
-        world->table->broadcast(world, x.device, 4, 0, NULL);
-        comm_reduce_scatter(world, y.device, x.device, 1, DT_F32, NULL);
-        comm_all_gather(world, x.device, y.device, 1, DT_F32, NULL);
-        comm_send_receive(world, &send, 1, &receive, 1, NULL);
-        comm_all_gather(world, NULL, NULL, 0, DT_F32, NULL);
-        comm_send_receive(world, NULL, 0, NULL, 0, NULL);
-        CHECK(world->table->all_gather_host(world, bytes, &byte, 1, err, sizeof err) == 0);
-        CHECK(world->table->broadcast_host(world, &byte, 1, 0, err, sizeof err) == 0);
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
-        CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
-        end_timing(seconds);
-        CHECK(timer.n_segments == 5 + 4 + 1);
-        Comm* part = split(world, rank / 2, 0);
-        CHECK(part && part->timer == NULL);
-        close_part(part);
-    }
-    world->overlap = overlap;
-    free_buffer(x), free_buffer(y);
-}
-
-// Half a second, against what other work on this machine may take. Streams that are late come to the first mark only
-// after the sleep.
-static void timers_tell_which_rank_is_late(void) {
-    double seconds[N_TIMES];
-    int late = rank == size - 1, marks_are_late = getenv("EMU_STREAMS") != NULL;
-    Buffer x = buffer(sizeof(float));
-    to_device(x);
-    begin_timing(0);
-    if (late) usleep(500000);
-    world->table->all_reduce(world, x.device, 1, DT_F32, NULL);
-    end_timing(seconds);
-    CHECK(late && !marks_are_late ? seconds[TIME_LINEAR] >= 0.5 : seconds[TIME_LINEAR] < 0.2);
-    CHECK(late ? seconds[TIME_WAIT] < 0.2 : seconds[TIME_WAIT] > 0.3);
-    free_buffer(x);
-}
-
-// Five times 0.1 s are its drag's, and no less wherever the first mark lies. The collective itself must be that late,
-// or the others would wait only for the next one.
-static void an_injected_straggler_makes_the_others_wait(void) {
-    int overlap = world->overlap;
-    for (world->overlap = 0; world->overlap < 2; world->overlap++) {
-        double seconds[N_TIMES];
-        int slow = rank == size - 1;
-        Buffer x = buffer(MOST_RANKS * sizeof(float));
-        to_device(x);
-        begin_timing(slow ? 6 : 1);
-        usleep(100000);
-        comm_all_gather(world, x.device, x.device + (size_t)rank * sizeof(float), 1, DT_F32, NULL);
-        end_timing(seconds);
-        CHECK(slow ? seconds[TIME_LINEAR] >= 0.5 : seconds[TIME_LINEAR] < 0.3);
-        CHECK(slow ? seconds[TIME_WAIT] < 0.2 : seconds[TIME_WAIT] > 0.3);
-        free_buffer(x);
-    }
-    world->overlap = overlap;
-}
-
 // NCCL takes no more multiprocessors than matmuls beside it leave, and they leave some only while it is at work.
 static void matmuls_leave_processors_to_what_is_under_way(void) {
     Buffer x = buffer(MOST_RANKS * sizeof(float)), y = buffer(MOST_RANKS * sizeof(float));
@@ -455,47 +178,210 @@ static void matmuls_leave_processors_to_what_is_under_way(void) {
     free_buffer(x), free_buffer(y);
 }
 
+// ---- opening
+
+static void local_ranks_are_counted_where_nobody_tells_them(void) {
+    RankIdentity unknown = id;
+    Comm* c = NULL;
+    unknown.local_rank = unknown.rank;
+    unknown.local_size = 0;
+    CHECK(comm_open_nccl(&c, &unknown, PATIENCE, err, sizeof err) == 0);
+    if (!c) return;
+    CHECK(c->local_rank == id.local_rank && c->local_size == id.local_size);
+    for (int r = 0; r < size; r++) CHECK(c->node[r] == 0);
+    c->table->close(c);
+}
+
+static void one_rank_alone_copies(void) {
+    static const RankIdentity alone = {0, 1, 0, 1, "alone", "", 0};
+    Comm *all = world, *c = NULL;
+    CHECK(comm_open_nccl(&c, &alone, PATIENCE, err, sizeof err) == 0);
+    if (!c) return;
+    use_world(c, k);
+    sums_and_gathers_are_those_of_all_ranks();
+    values_of_one_rank_come_to_all_and_of_all_to_each();
+    ragged_all_to_all();
+    parts_may_have_one_rank_or_none();
+    for (int p = 0; p < N_PURPOSES; p++) CHECK(c->sent[p][0] + c->sent[p][1] == 0);
+    use_world(all, k);
+    c->table->close(c);
+}
+
+// ---- what goes wrong
+
+static void nothing_says_where_rank_0_is(void) {
+    RankIdentity lost = id;
+    Comm* c = NULL;
+    lost.source = "torchrun";
+    lost.master[0] = 0;
+    unsetenv("NCCL_COMM_ID");
+    CHECK(comm_open_nccl(&c, &lost, 5, err, sizeof err) == -1);
+    CHECK(c == NULL && strstr(err, "MASTER_ADDR") && strstr(err, "MASTER_PORT"));
+}
+
+// In the words of NCCL to 2.29, and of newer ones.
+static void two_ranks_on_one_gpu_are_refused(void) {
+    static const char* const words[] = {"Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 59000",
+                                        "Multiple Ranks are using the same GPU/Partition. Set "
+                                        "NCCL_MULTI_RANK_GPU_ENABLE=1 to enable this configuration."};
+    int n = EMULATED ? COUNT(words) : 0;
+    if (n == 0) test_skip_reason = "NCCL is told that ranks share a GPU, or does not know";
+    for (int i = 0; i < n; i++) {
+        Comm* c = NULL;
+        setenv("EMU_NCCL_ONE_GPU", words[i], 1);
+        CHECK(comm_open_nccl(&c, &id, PATIENCE, err, sizeof err) == -1);
+        CHECK(c == NULL && strstr(err, words[i]) && strstr(err, "CUDA_VISIBLE_DEVICES"));
+    }
+    unsetenv("EMU_NCCL_ONE_GPU");
+}
+
+static void master_address_opens_without_mpi(void) {
+    RankIdentity named = id;
+    Comm* c = NULL;
+    named.source = "torchrun";
+    snprintf(named.master, sizeof named.master, "127.0.0.1");
+    named.master_port = 29611;
+    CHECK(comm_open_nccl(&c, &named, PATIENCE, err, sizeof err) == 0);
+    CHECK_STRING(getenv("NCCL_COMM_ID") ? getenv("NCCL_COMM_ID") : "", "127.0.0.1:29611");
+    if (c) {
+        use_world(c, k);
+        check_part(c, everyone, size);
+        c->table->close(c);
+        world = NULL;
+    }
+    unsetenv("NCCL_COMM_ID");
+}
+
+// What a host does behind a collective that one rank does not come to, and what blocks on a GPU.
+enum { WAIT, DRAG, DOWNLOAD, SYNCHRONIZE, READ_EVENTS, FREE_MEMORY, FILL_THE_QUEUE, WAYS };
+
+static Request block(Comm* c, int way, void* memory) {
+    double seconds[N_TIMES];
+    float x;
+    if (way == WAIT) return c->table->begin_reduce_scatter(c, memory, memory, 100 / (size_t)size, DT_F32, NULL);
+    timer.on = 1, timer.drag = 2;  // a straggler on purpose waits for its stream after every collective
+    if (way == DRAG) c->timer = &timer, timer_begin(&timer, k, NULL);
+    c->table->all_reduce(c, memory, 100, DT_F32, NULL);
+    if (way == DRAG) timer_read(&timer, seconds, NULL), c->timer = NULL;
+    if (way == DOWNLOAD) k->download(&x, memory, sizeof x, NULL);
+    if (way == SYNCHRONIZE) k->synchronize(NULL);
+    if (way == READ_EVENTS) k->record_event(0, NULL), k->record_event(1, NULL), k->read_events(seconds, 2);
+    if (way == FREE_MEMORY) k->free_memory(k->alloc(100));
+    for (int i = 0; i < 5000 && way == FILL_THE_QUEUE; i++) k->add(memory, memory, memory, 1, DT_F32, NULL);
+    return 0;
+}
+
+// The others wait no longer than they said, and every later call fails with the same words.
+static void do_without_the_last(int way) {
+    char here = 1, all[MOST_RANKS];
+    Comm *c = open_another(GIVE_UP), *part = NULL;
+    if (!c) return;
+    part = split(c, 0, 0);
+    Buffer x = buffer(400);
+    c->overlap = 1;
+    double start = now_seconds();
+    if (rank != size - 1) {
+        alarm(2 * SOON);  // for a host that does wait
+        Request request = block(c, way, x.device);
+        CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+        alarm(0);
+        CHECK(strstr(err, "waiting for the GPU: not done after 2 s: a rank is missing") != NULL);
+        CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
+        start = now_seconds();
+        c->table->end(c, request, NULL);
+        ranks_check_failed(c, part, err, x.device);  // a part's memory is the world's
+        CHECK(now_seconds() - start < GIVE_UP);
+    } else {
+        usleep(2000000 * GIVE_UP);  // and finds nobody
+        CHECK(c->table->all_gather_host(c, all, &here, 1, err, sizeof err) == -1);
+    }
+    close_part(part);
+    c->table->close(c);
+    free_buffer(x);
+    ranks_meet();
+}
+
+static void a_host_waits_nowhere_for_a_rank_that_stays_away(void) {
+    for (int way = 0; way < WAYS; way++) do_without_the_last(way);
+}
+
+static void a_broken_link_is_told_at_once(void) {
+    if (!EMULATED) SKIP("no link of a real machine can be broken here");
+    Comm* c = open_another(10 * SOON);
+    if (!c) return;
+    setenv("EMU_NCCL_SECONDS", "0.5", 1);
+    double start = now_seconds();
+    char byte = 0;
+    if (rank != 0) {
+        CHECK(c->table->broadcast_host(c, &byte, 1, 0, err, sizeof err) == -1);
+        CHECK(strstr(err, "network error") && strstr(err, "rank 0") && strstr(err, "another rank ended"));
+    }
+    CHECK(now_seconds() - start < SOON);
+    c->table->close(c);
+    unsetenv("EMU_NCCL_SECONDS");
+}
+
+static void stay_away(void) {
+    ranks_sleep(SOON);
+    _exit(0);
+}
+
+static void miss(const char* call) {
+    int missing = rank == size - 1;
+    if (missing && !strcmp(call, "open")) stay_away();
+    if (comm_open_nccl(&world, &id, GIVE_UP, err, sizeof err)) die("%s", err);
+    Comm* part = split(world, 0, 0);
+    if (missing) stay_away();
+    Buffer x = buffer(100);
+    Transfer message = {size - 1, x.device, 4};
+    if (!strcmp(call, "all-reduce")) part->table->all_reduce(part, x.device, 1, DT_F32, NULL);
+    if (!strcmp(call, "send")) comm_send_receive(part, &message, 1, NULL, 0, NULL);
+    if (!strcmp(call, "close")) part->table->close(part);
+    die("%s came back without the last rank", call);
+}
+
 // ---- running
 
-static void run_communications(void) {
-    RUN_TOGETHER(all_reduce_is_the_sum_of_all_ranks);
-    RUN_TOGETHER(reduce_scatter_and_all_gather_make_an_all_reduce);
-    RUN_TOGETHER(sums_have_the_same_bits_every_time);
-    RUN_TOGETHER(uneven_all_to_all);
-    RUN_TOGETHER(messages_of_a_pair_match_in_order);
-    RUN_TOGETHER(ring_steps);
-    RUN_TOGETHER(ranks_without_messages_need_not_communication);
-    RUN_TOGETHER(broadcast_from_every_root);
-    RUN_TOGETHER(host_values_of_any_size);
-    RUN_TOGETHER(split_into_neighbours);
-    RUN_TOGETHER(split_by_stride_in_order_of_keys);
-    RUN_TOGETHER(split_leaves_out_negative_colors);
-    RUN_TOGETHER(split_into_single_ranks);
-    RUN_TOGETHER(parts_of_parts_outlive_their_parents);
+static void claim_streams(void) {
+    claim_collectives();
     RUN_TOGETHER(communications_on_two_streams_keep_their_order);
-    RUN_TOGETHER(communications_end_in_any_order_with_the_same_bits);
     RUN_TOGETHER(very_old_requests_end);
-    RUN_TOGETHER(an_communication_sends_what_was_computed_before_it);
+    RUN_TOGETHER(a_communication_sends_what_was_computed_before_it);
     RUN_TOGETHER(work_after_the_end_sees_what_came_and_overwrites_what_was_sent);
     RUN_TOGETHER(wait_waits_for_all_that_has_begun);
     RUN_TOGETHER(matmuls_leave_processors_to_what_is_under_way);
-    RUN_TOGETHER(barrier_holds_everyone);
-    RUN_TOGETHER(each_communication_that_is_waited_for_cuts_a_step_once);
-    RUN_TOGETHER(timers_tell_which_rank_is_late);
-    RUN_TOGETHER(an_injected_straggler_makes_the_others_wait);
+    claim_timers();
+}
+
+static void claim_worlds(void) {
+    RUN_TOGETHER(bytes_are_counted_by_purpose_and_node);
+    RUN_TOGETHER(a_node_of_no_ranks_is_refused);
+    RUN_TOGETHER(local_ranks_are_counted_where_nobody_tells_them);
+    RUN_TOGETHER(one_rank_alone_copies);
+    world->table->close(world);
+    world = NULL;
+    RUN_TOGETHER(nothing_says_where_rank_0_is);
+    RUN_TOGETHER(two_ranks_on_one_gpu_are_refused);
+    RUN_TOGETHER(master_address_opens_without_mpi);
+    RUN_TOGETHER(a_host_waits_nowhere_for_a_rank_that_stays_away);
+    RUN_TOGETHER(a_broken_link_is_told_at_once);
 }
 
 int main(int n_arguments, char** arguments) {
     start_nccl_ranks(&n_arguments, &arguments);
+    k = &cuda_kernels;
+    if (n_arguments > 1) miss(arguments[1]);
     if (EMULATED) setenv("RAGGED_EXCHANGE_SMS", "1", 1);  // of 4
     if (comm_open_nccl(&world, &id, PATIENCE, err, sizeof err)) die("%s", err);
+    use_world(world, k);
     world->overlap = 1;
-    run_communications();
+    claim_streams();
     if (EMULATED) {
         if (rank == 0) printf("  and once more with work on streams as late as it may come:\n");
         setenv("EMU_STREAMS", "late", 1);
-        run_communications();
+        claim_streams();
         unsetenv("EMU_STREAMS");
     }
+    claim_worlds();
     return ranks_done();
 }

@@ -3,27 +3,18 @@
 #include "data/docs.h"
 #include "data/sampler.h"
 #include "data/unpack.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                     \
     "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 512 --steps 3 --eval-every 0 --sample-every 0 " \
     "--save-every 0 --dtype fp32 "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
 
 static char err[ERR_BYTES];
 static Tokenizer* bytes;
 
-static const char* at(const char* name) {
-    static char paths[4][1024];
-    static int next;
-    char* path = paths[next++ % 4];
-    snprintf(path, sizeof paths[0], "%s/%s", work, name);
-    return path;
-}
-
 static Docs* open_docs(const char* name, const Tokenizer* tokenizer) {
-    const char* path = at(name);
+    const char* path = path_of(name);
     Docs* docs = NULL;
     return docs_open(&docs, &path, 1, tokenizer, err, sizeof err) ? NULL : docs;
 }
@@ -39,17 +30,16 @@ static uint64_t content(const char* name) {
 
 // ---- compressed
 
-static int has(const char* command) { return sh("command -v %s", command) == 0; }
-
 static void compressed_text_is_the_text(void) {
-    CHECK(sh("cd $W && cp %s/plan/base.h a.txt && printf '{\"text\": \"one\"}\\n{\"text\": \"two \\\\u00e4\"}\\n' > "
+    CHECK(sh("cd $W && cp %s/plan/base/base.h a.txt && "
+             "printf '{\"text\": \"one\"}\\n{\"text\": \"two \\\\u00e4\"}\\n' > "
              "b.jsonl && gzip -k a.txt b.jsonl && cat a.txt.gz b.jsonl.gz > /dev/null",
              getenv("PWD")) == 0);
     CHECK(content("a.txt") && content("a.txt.gz") == content("a.txt"));
     CHECK(content("b.jsonl") && content("b.jsonl.gz") == content("b.jsonl"));
     CHECK(sh("cd $W && head -c 1000 a.txt | gzip > two.txt.gz && tail -c +1001 a.txt | gzip >> two.txt.gz") == 0);
     CHECK(content("two.txt.gz") == content("a.txt"));  // members behind each other
-    if (!has("zstd")) SKIP("no zstd(1) here");
+    if (sh("command -v zstd")) SKIP("no zstd(1) here");
     CHECK(
         sh("cd $W && zstd -q a.txt b.jsonl && head -c 1000 a.txt | zstd -q > two.txt.zst && tail -c +1001 a.txt | zstd "
            "-q >> two.txt.zst") == 0);
@@ -77,8 +67,8 @@ static void files_of_every_kind_in_a_directory_are_read_or_said(void) {
 static void damaged_files_are_named(void) {
     static char whole[4096];
     const char* const names[] = {"b.jsonl.gz", "b.jsonl.zst"};
-    for (int i = 0; i < (has("zstd") ? 2 : 1); i++) {
-        size_t n = read_text(at(names[i]), whole, sizeof whole);
+    for (int i = 0; i < (sh("command -v zstd") == 0 ? 2 : 1); i++) {
+        size_t n = read_text(path_of(names[i]), whole, sizeof whole);
         char name[32];
         snprintf(name, sizeof name, "cut.%s", names[i]);
         for (size_t k = 0; k < n; k++) {
@@ -129,7 +119,7 @@ static void only_completions_are_learnt(void) {
         "{\"instruction\": \"add\", \"input\": \"1 2\", \"output\": \"3\"}\n"
         "{\"instruction\": \"hi\", \"input\": \"\", \"output\": \"yo\"}\n"
         "{\"conversations\": [{\"from\": \"human\", \"value\": \"hi\"}, {\"from\": \"gpt\", \"value\": \"yo\"}]}\n";
-    write_text("chat.jsonl", lines, strlen(lines));
+    put_text("chat.jsonl", lines);
     Docs* docs = open_docs("chat.jsonl", bytes);
     Sampler* s = NULL;
     CHECK(docs && docs_count(docs) == 5 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
@@ -146,7 +136,7 @@ static void only_completions_are_learnt(void) {
 // Labels that pieces announce are those that they have, however documents are cut, beside text that is learnt whole.
 static void every_piece_has_as_many_labels_as_it_says(void) {
     char line[512];
-    FILE* file = fopen(at("many.jsonl"), "w");
+    FILE* file = fopen(path_of("many.jsonl"), "w");
     for (int i = 0; i < 40; i++) {
         int a = (int)(random_uniform(1, (uint64_t)i) * 90), b = 1 + (int)(random_uniform(2, (uint64_t)i) * 90);
         snprintf(line, sizeof line, "{\"prompt\": \"%0*d\", \"completion\": \"%0*d\"}\n", a + 1, 0, b, 1);
@@ -176,16 +166,15 @@ static void every_piece_has_as_many_labels_as_it_says(void) {
 }
 
 static void a_run_on_instructions_is_the_same_on_any_ranks(void) {
-    double one[3], other[3], targets[3], tokens[3];
-    CHECK(sh("%s " TINY "--data $W/many.jsonl --out $W/one", program) == 0);
-    CHECK(log_values("one", "loss", one, 3) == 3 && log_values("one", "targets", targets, 3) == 3);
-    CHECK(log_values("one", "tokens", tokens, 3) == 3 && targets[0] > 50 && targets[0] < 0.8 * tokens[0]);
-    if (!has("mpirun")) SKIP("mpirun is not here");
-    const char* ways[] = {"--cp 2 --cp-kind ring", "--plan random", "--tp 2"};
+    static const char* const ways[] = {"--cp 2,kind=ring", "--plan random", "--tp 2"};
+    double targets[3], tokens[3];
+    CHECK_SH(0, "$P " TINY "--data $W/many.jsonl --out $W/one");
+    CHECK(log_values("one", "targets", targets, 3) == 3 && log_values("one", "tokens", tokens, 3) == 3);
+    CHECK(targets[0] > 50 && targets[0] < 0.8 * tokens[0]);
+    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(ways); i++) {
-        CHECK(sh("rm -rf $W/two; " MPIRUN "%s " TINY "--data $W/many.jsonl --out $W/two %s", 2, program, ways[i]) == 0);
-        CHECK(log_values("two", "loss", other, 3) == 3);
-        for (int k = 0; k < 3; k++) CHECK_CLOSE(other[k], one[k], 1e-5 * one[k]);
+        CHECK_SH(0, "rm -rf $W/two; " ON_RANKS "$P " TINY "--data $W/many.jsonl --out $W/two %s", 2, ways[i]);
+        CHECK_LOSSES("two", "one", 3, 1e-5);
     }
 }
 
@@ -196,11 +185,10 @@ static void instructions_that_are_none_are_named(void) {
                                       "{\"messages\": [5]}",
                                       "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
                                       "{\"messages\": [{\"role\": \"assistant\", \"content\": null}]}"};
-    const char* good = "{\"prompt\": \"a\", \"completion\": \"b\"}\n";
     for (int i = 0; i < COUNT(bad); i++) {
         char text[256];
-        int n = snprintf(text, sizeof text, "%s%s\n", good, bad[i]);
-        write_text("bad.jsonl", text, (size_t)n);
+        snprintf(text, sizeof text, "{\"prompt\": \"a\", \"completion\": \"b\"}\n%s\n", bad[i]);
+        put_text("bad.jsonl", text);
         CHECK(!open_docs("bad.jsonl", bytes) && strstr(err, "bad.jsonl:2: "));
     }
 }
@@ -219,12 +207,12 @@ static void other_json_is_named_and_its_text_chosen(void) {
                    {"a.json", "[{}]", "jq -c '.[]' "},
                    {"s.json", "[\"one\", \"two\"]", "jq -c '.[] | {text: .}' "}};
     for (int i = 0; i < COUNT(refused); i++) {
-        write_text(refused[i].name, refused[i].text, strlen(refused[i].text));
+        put_text(refused[i].name, refused[i].text);
         CHECK(!open_docs(refused[i].name, bytes) && strstr(err, refused[i].words));
     }
     CHECK(sh("mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
              "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl") == 0);
-    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3 --eval-tokens 2 --out $W/chosen",
+    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen",
              program) == 0);
     CHECK(strstr(output, "1 .jsonl without \"text\" or JSON array"));
     CHECK(strstr(output,
@@ -242,9 +230,9 @@ static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n)
 // Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.
 static void each_corpus_has_its_share_of_the_tokens_at_any_time(void) {
     char paths[3][1100];
-    snprintf(paths[0], sizeof paths[0], "code=3:%s", at("a.txt"));
-    snprintf(paths[1], sizeof paths[1], "books=6:%s", at("many.jsonl"));
-    snprintf(paths[2], sizeof paths[2], "rest=1:%s", at("b.jsonl"));
+    snprintf(paths[0], sizeof paths[0], "code=3:%s", path_of("a.txt"));
+    snprintf(paths[1], sizeof paths[1], "books=6:%s", path_of("many.jsonl"));
+    snprintf(paths[2], sizeof paths[2], "rest=1:%s", path_of("b.jsonl"));
     const char* list[] = {paths[0], paths[1], paths[2]};
     const double shares[] = {0.3, 0.6, 0.1};
     Docs* docs = NULL;
@@ -286,34 +274,27 @@ static void each_corpus_has_its_share_of_the_tokens_at_any_time(void) {
 }
 
 static void a_mixed_run_resumes_to_the_same_bits_and_tells_shares(void) {
-    const char* mix = "--data code=0.3:$W/a.txt books=0.7:$W/many.jsonl";
-    CHECK(sh("%s " TINY "--save-every 3 --steps 8 %s --out $W/m1", program, mix) == 0);
+#define MIX TINY "--steps 8 --save-every 3 --data code=0.3:$W/a.txt books=0.7:$W/many.jsonl "
+    CHECK_SH(0, "$P " MIX "--out $W/m1");
     CHECK(strstr(output, "30.0 % of each step from code") && strstr(output, "70.0 % of each step from books"));
     const char* first = loss_hash();
-    CHECK(sh("%s " TINY "--save-every 3 --steps 8 %s --out $W/m2 > /dev/null && rm -r $W/m2/step-000008 && %s --resume "
-             "--out $W/m2",
-             program, mix, program) == 0);
+    CHECK_SH(0, "$P " MIX "--out $W/m2 > /dev/null && rm -r $W/m2/step-000008 && $P --resume --out $W/m2");
     CHECK_STRING(loss_hash(), first);
-    if (!has("mpirun")) return;
-    double one[8], other[8];
-    CHECK(sh(MPIRUN "%s " TINY "--steps 8 %s --out $W/m3", 2, program, mix) == 0);
-    CHECK(log_values("m1", "loss", one, 8) == 8 && log_values("m3", "loss", other, 8) == 8);
-    for (int i = 0; i < 8; i++) CHECK_CLOSE(other[i], one[i], 1e-5 * one[i]);
+    if (!has_mpirun()) return;
+    CHECK_SH(0, ON_RANKS "$P " MIX "--out $W/m3", 2);
+    CHECK_LOSSES("m3", "m1", 8, 1e-5);
 }
 
 static void weights_that_make_no_sense_are_named(void) {
-    static const struct {
-        const char *options, *words;
-    } bad[] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path"},
-               {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path"},
-               {"a=0:$W/a.txt", "a weight above 0"},
-               {"a=1:$W/a.txt b=1:$W/b.jsonl a=1:$W/many.jsonl", "behind each other"},
-               {"a=1:$W/a.txt a=2:$W/b.jsonl", "had the weight 1 before"},
-               {"a=1:$W/nowhere", "nowhere"}};
+    static const char* const bad[][2] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path"},
+                                         {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path"},
+                                         {"a=0:$W/a.txt", "a weight above 0"},
+                                         {"a=1:$W/a.txt b=1:$W/b.jsonl a=1:$W/many.jsonl", "behind each other"},
+                                         {"a=1:$W/a.txt a=2:$W/b.jsonl", "had the weight 1 before"},
+                                         {"a=1:$W/nowhere", "nowhere"}};
     for (int i = 0; i < COUNT(bad); i++) {
-        CHECK(sh("%s " TINY "--out $W/w --data %s", program, bad[i].options) == 1);
-        if (!strstr(errors, bad[i].words)) printf("    %s: %s", bad[i].options, errors);
-        CHECK(strstr(errors, bad[i].words));
+        CHECK_SH(1, "$P " TINY "--out $W/w --data %s", bad[i][0]);
+        CHECK_SAID(bad[i][1]);
     }
 }
 

@@ -1,6 +1,6 @@
 // test_device.c - the whole program on a device ("./train --device cuda", or emu): it agrees with the CPU, and with
 // itself. The model is that of test_golden.c, which compares the same program with PyTorch.
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define MODEL                                                                                                          \
@@ -11,21 +11,12 @@ enum { STEPS = 4 };
 static int on(const char* device) { return strstr(program, device) != NULL; }
 
 static void train(const char* run, const char* options) {
-    CHECK(sh("rm -rf $W/%s && %s " MODEL " --steps %d --save-every 2 --keep 0 --out $W/%s %s", run, program, STEPS, run,
-             options) == 0);
+    CHECK_SH(0, "rm -rf $W/%s && $P " MODEL " --steps %d --save-every 2 --keep 0 --out $W/%s %s", run, STEPS, run,
+             options);
     if (errors[0]) printf("    %s", errors);
 }
 
-static void check_losses(const char* a, const char* b, double tolerance) {
-    double x[64], y[64], worst = 0;
-    int n = log_values(a, "loss", x, 64);
-    CHECK(n == STEPS && log_values(b, "loss", y, 64) == n);
-    for (int i = 0; i < n; i++) {
-        CHECK_CLOSE(x[i], y[i], tolerance * y[i]);
-        worst = fmax(worst, fabs(x[i] - y[i]) / y[i]);
-    }
-    printf("    losses of %s and %s: largest relative difference %.2e, allowed %.2e\n", a, b, worst, tolerance);
-}
+static void check_losses(const char* a, const char* b, double tolerance) { CHECK_LOSSES(a, b, STEPS, tolerance); }
 
 static void check_same_weights(const char* a, const char* b, int step) {
     CHECK(sh("cmp $W/%s/step-%06d/model.safetensors $W/%s/step-%06d/model.safetensors", a, step, b, step) == 0);
@@ -50,21 +41,19 @@ static void a_second_run_gives_the_same_bits(void) {
 }
 
 static void a_resumed_run_gives_the_same_bits(void) {
-    CHECK(sh("cp -r $W/bf16 $W/resumed && rm -r $W/resumed/step-%06d && %s --resume --out $W/resumed", STEPS,
-             program) == 0);
+    CHECK_SH(0, "cp -r $W/bf16 $W/resumed && rm -r $W/resumed/step-%06d && $P --resume --out $W/resumed", STEPS);
     check_same_weights("resumed", "bf16", STEPS);
     check_losses("resumed", "bf16", 0);
 }
 
 static void a_run_moves_from_the_device_to_the_cpu(void) {
-    CHECK(sh("cp -r $W/fp32 $W/moved && rm -r $W/moved/step-%06d && %s --device cpu --resume --out $W/moved", STEPS,
-             program) == 0);
+    CHECK_SH(0, "cp -r $W/fp32 $W/moved && rm -r $W/moved/step-%06d && $P --device cpu --resume --out $W/moved", STEPS);
     check_losses("moved", "cpu-fp32", FP32);
 }
 
 static void other_ways_to_compute_stay_in_the_band(void) {
-    const char* ways[] = {"--dtype bf16 --epilogues all", "--dtype bf16 --epilogues bias",
-                          "--dtype bf16 --deterministic no", "--dtype fp32 --epilogues all"};
+    const char* ways[] = {"--dtype bf16 --device epilogues=all", "--dtype bf16 --device epilogues=bias",
+                          "--dtype bf16 --device deterministic=no", "--dtype fp32 --device epilogues=all"};
     for (int i = 0; i < COUNT(ways); i++) {
         train("way", ways[i]);
         check_losses("way", strstr(ways[i], "fp32") ? "cpu-fp32" : "cpu-bf16", strstr(ways[i], "fp32") ? FP32 : BF16);
@@ -72,11 +61,10 @@ static void other_ways_to_compute_stay_in_the_band(void) {
 }
 
 static void stochastic_rounding_repeats_itself(void) {
-    train("stochastic", "--dtype bf16 --rounding stochastic");
-    train("stochastic-again", "--dtype bf16 --rounding stochastic");
+    train("stochastic", "--dtype bf16,rounding=stochastic");
+    train("stochastic-again", "--dtype bf16,rounding=stochastic");
     check_same_weights("stochastic", "stochastic-again", STEPS);
-    CHECK(sh("cmp -s $W/stochastic/step-%06d/model.safetensors $W/bf16/step-%06d/model.safetensors", STEPS, STEPS) !=
-          0);
+    CHECK_SH(1, "cmp -s $W/stochastic/step-%06d/model.safetensors $W/bf16/step-%06d/model.safetensors", STEPS, STEPS);
     check_losses("stochastic", "cpu-bf16", BF16);
 }
 
@@ -93,7 +81,7 @@ static void a_sample_is_that_of_the_cpu(void) {
 // cuDNN cannot run here, or takes over: in both cases the program says what it does.
 static void cudnn_works_or_is_refused_in_one_line(void) {
     int status = sh("rm -rf $W/cudnn && %s " MODEL
-                    " --steps %d --dtype bf16 --attention cudnn --deterministic no "
+                    " --steps %d --dtype bf16 --device attention=cudnn,deterministic=no "
                     "--save-every 0 --out $W/cudnn",
                     program, STEPS);
     if (status == 0) {
@@ -107,18 +95,18 @@ static void cudnn_works_or_is_refused_in_one_line(void) {
 }
 
 static void rows_are_longer_than_on_the_cpu(void) {
-    const char* rows = "--verbose --batch-tokens 40000 --steps 0 --save-every 0";
-    CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows", program, rows) == 0);
-    CHECK(strstr(output, "in rows of at most 32768\n") != NULL);
-    CHECK(sh("rm -rf $W/rows && %s " MODEL " %s --out $W/rows --device cpu", program, rows) == 0);
-    CHECK(strstr(output, "in rows of at most 8192\n") != NULL);
+#define ROWS "rm -rf $W/rows && $P " MODEL " --verbose --batch-tokens 40000 --steps 0 --save-every 0 --out $W/rows "
+    CHECK_SH(0, ROWS);
+    CHECK_SAID("in rows of at most 32768\n");
+    CHECK_SH(0, ROWS "--device cpu");
+    CHECK_SAID("in rows of at most 8192\n");
 }
 
 static int untimed_steps(const char* device, const char* balance) {
-    enum { TIMED_STEPS = 6 };
-    CHECK(sh("rm -rf $W/timed && mpirun --oversubscribe --bind-to none -n 2 %s --device %s " MODEL
-             " --save-every 0 --threads 1 --steps %d --balance %s --refresh 16 --out $W/timed",
-             program, device, TIMED_STEPS, balance) == 0);
+    CHECK_SH(0,
+             "rm -rf $W/timed && " ON_RANKS "$P --device %s " MODEL
+             " --save-every 0 --threads 1 --steps 6 --balance %s --plan refresh=16 --out $W/timed",
+             2, device, balance);
     CHECK(sh("grep -c '\"compute_ms\": \\[null, null\\], \"wait_ms\": \\[null, null\\]' $W/timed/log.jsonl") <= 1);
     return atoi(output);
 }

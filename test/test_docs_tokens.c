@@ -19,45 +19,36 @@ static unsigned char* make_shard(const uint32_t* tokens, int n, int token_bytes,
 static void put_shard(const char* name, const uint32_t* tokens, int n, int token_bytes) {
     size_t size;
     unsigned char* p = make_shard(tokens, n, token_bytes, &size);
-    put(name, p, size);
+    write_text(name, p, size);
     free(p);
 }
 
 // ---- shards
 
 static void a_shard_is_cut_at_each_end_of_text(void) {
-    static const uint32_t tokens[] = {7, 8, 50256, 1, 2, 3, 50256, 50256, 65535};
-    put_shard("s.bin", tokens, COUNT(tokens), 2);
-    Docs* docs = open_one("s.bin", bytes);
-    CHECK(docs_count(docs) == 4 && docs_tokens(docs) == 9);
-    CHECK(docs_end_of_text(docs) == 50256 && docs_max_token(docs) == 65535);
-    CHECK_STRING(document(docs, 0), "\a\b");
-    CHECK_STRING(document(docs, 1), "|\1\2\3");
-    CHECK_STRING(document(docs, 2), "|");
-    CHECK_STRING(document(docs, 3), "|<65535>");
-    docs_close(docs);
-}
-
-static void wide_shards_have_the_end_of_text_of_llama_3(void) {
-    static const uint32_t tokens[] = {128000, 5, 50256, 128255, 128000, 6};
-    put_shard("wide.bin", tokens, COUNT(tokens), 4);
-    Docs* docs = open_one("wide.bin", bytes);
-    CHECK(docs_count(docs) == 2 && docs_end_of_text(docs) == 128000 && docs_max_token(docs) == 128255);
-    CHECK_STRING(document(docs, 0), "|\5<50256><128255>");
-    CHECK_STRING(document(docs, 1), "|\6");
-    docs_close(docs);
+    static const struct {
+        int width, n, end_of_text, largest, n_documents;
+        uint32_t tokens[9];
+        const char* documents[4];
+    } cases[] = {
+        {2, 9, 50256, 65535, 4, {7, 8, 50256, 1, 2, 3, 50256, 50256, 65535}, {"\a\b", "|\1\2\3", "|", "|<65535>"}},
+        {4, 6, 128000, 128255, 2, {128000, 5, 50256, 128255, 128000, 6}, {"|\5<50256><128255>", "|\6"}},  // Llama 3's
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        put_shard("s.bin", cases[i].tokens, cases[i].n, cases[i].width);
+        Docs* docs = open_one("s.bin", bytes);
+        CHECK(docs_tokens(docs) == cases[i].n && docs_end_of_text(docs) == cases[i].end_of_text);
+        CHECK(docs_max_token(docs) == cases[i].largest);
+        check_documents(docs, cases[i].documents, cases[i].n_documents);
+    }
 }
 
 static void shards_of_a_tokenizer_are_cut_at_its_end_of_text(void) {
     static const uint32_t tokens[] = {260, 'x', 256, 260, 258}, beyond[] = {260, 261};
     put_shard("own.bin", tokens, COUNT(tokens), 2);
     put_shard("beyond.bin", beyond, COUNT(beyond), 2);
-    Docs* docs = open_one("own.bin", bpe);
-    CHECK(docs_count(docs) == 2 && docs_end_of_text(docs) == 260);
-    CHECK_STRING(document(docs, 0), "|x<256>");
-    docs_close(docs);
-    CHECK(open_one("beyond.bin", bpe) == NULL);
-    CHECK(strstr(err, "beyond.bin: holds the token 261, but the tokenizer has only 261") != NULL);
+    CHECK_DOCUMENTS(open_one("own.bin", bpe), "|x<256>", "|<258>");
+    check_refused("beyond.bin", bpe, "beyond.bin: holds the token 261, but the tokenizer has only 261");
 }
 
 static void documents_longer_than_the_search_block_are_whole(void) {
@@ -84,7 +75,7 @@ static void the_last_document_of_a_shard_of_3_gib_is_read(void) {
     put_int32(header + 4, 7);
     put_int32(header + 8, (uint32_t)n);
     for (int i = 0; i < 3; i++) put_int32(end + 4 * i, (uint32_t[]){128000, '*', '+'}[i]);
-    put("sparse.bin", header, sizeof header);
+    write_text("sparse.bin", header, sizeof header);
     FILE* f = fopen(path_of("sparse.bin"), "r+b");
     CHECK(f && fseeko(f, size - (int64_t)sizeof end, SEEK_SET) == 0 && fwrite(end, 1, sizeof end, f) == sizeof end);
     CHECK(fclose(f) == 0);
@@ -108,50 +99,46 @@ static void every_truncated_prefix_of_a_shard_is_refused(void) {
 }
 
 static void wrong_shards_are_refused_with_what_was_found(void) {
-    static const uint32_t tokens[] = {50256, 1, 2};
+    static const uint32_t tokens[] = {50256, 1, 2}, negative[] = {128000, 0x80000000u};
+    static const struct {
+        size_t size;
+        uint32_t magic, version, n;
+        const char* words;
+    } cases[] = {
+        {1000, 20240520, 1, 3, "x.bin: a token shard begins with a header of 1024 bytes, this file has 1000"},
+        {1029, 20240520, 1, 3, "x.bin: 3 tokens of 2 bytes need a file of 1030 bytes, found 1029"},
+        {1030, 20240520, 1, 2, "x.bin: 2 tokens of 2 bytes need a file of 1028 bytes, found 1030"},
+        {1030, 20240520, 1, UINT32_MAX, "x.bin: -1 tokens"},
+        {1024, 20240520, 1, 0, "x.bin: 0 tokens"},
+        {1030, 20240520, 7, 3, "begins with 20240520, version 7; expected a token shard: 20240520, version 1"},
+        {1030, 20240328, 7, 3, "begins with 20240328"},
+    };
     size_t size;
     unsigned char* shard = make_shard(tokens, 3, 2, &size);
-    CHECK(!opens("x.bin", shard, 1000, bytes));
-    CHECK_STRING(err + strlen(work) + 1, "x.bin: a token shard begins with a header of 1024 bytes, this file has 1000");
-    CHECK(!opens("x.bin", shard, size - 1, bytes));
-    CHECK_STRING(err + strlen(work) + 1, "x.bin: 3 tokens of 2 bytes need a file of 1030 bytes, found 1029");
-    put_int32(shard + 8, 2);
-    CHECK(!opens("x.bin", shard, size, bytes));
-    CHECK_STRING(err + strlen(work) + 1, "x.bin: 2 tokens of 2 bytes need a file of 1028 bytes, found 1030");
-    put_int32(shard + 8, UINT32_MAX);
-    CHECK(!opens("x.bin", shard, size, bytes));
-    put_int32(shard + 8, 0);
-    CHECK(!opens("x.bin", shard, 1024, bytes));
-    put_int32(shard + 8, 3);
-    put_int32(shard + 4, 7);
-    CHECK(!opens("x.bin", shard, size, bytes));
-    CHECK(strstr(err, "begins with 20240520, version 7; expected a token shard: 20240520, version 1") != NULL);
-    put_int32(shard, 20240328);
-    CHECK(!opens("x.bin", shard, size, bytes) && strstr(err, "begins with 20240328"));
+    for (int i = 0; i < COUNT(cases); i++) {
+        for (int k = 0; k < 3; k++)
+            put_int32(shard + 4 * k, (uint32_t[]){cases[i].magic, cases[i].version, cases[i].n}[k]);
+        write_text("x.bin", shard, cases[i].size);
+        check_refused("x.bin", bytes, cases[i].words);
+    }
     free(shard);
-    static const uint32_t negative[] = {128000, 0x80000000u};
-    shard = make_shard(negative, 2, 4, &size);
-    CHECK(!opens("x.bin", shard, size, bytes) && strstr(err, "above 2147483647"));
-    free(shard);
+    put_shard("x.bin", negative, 2, 4);
+    check_refused("x.bin", bytes, "above 2147483647");
 }
 
 // ---- BPE
 
 static void text_is_encoded_by_the_vocabulary(void) {
+    static const uint32_t tokens[] = {260, 257};
     make_directory("enc");
     put_text("enc/1", "ababab ab");
     put_text("enc/2", "x");
     put_text("more.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"\\u0061bab\"}\n");
-    const char* paths[] = {path_of("enc"), path_of("more.jsonl"), path_of("own.bin")};
-    static const uint32_t tokens[] = {260, 257};
-    static const char* const expected[] = {"|<257><256><258>", "|x", "|<256>", "|<257>", "|<257>"};
     put_shard("own.bin", tokens, COUNT(tokens), 2);
-    Docs* docs = NULL;
-    CHECK(docs_open(&docs, paths, 3, bpe, err, sizeof err) == 0);
-    CHECK(docs_count(docs) == COUNT(expected) && docs_end_of_text(docs) == 260 && docs_max_token(docs) == 260);
-    for (int i = 0; i < COUNT(expected); i++) CHECK_STRING(document(docs, i), expected[i]);
+    Docs* docs = OPEN_PATHS(bpe, "enc", "more.jsonl", "own.bin");
+    CHECK(docs_end_of_text(docs) == 260 && docs_max_token(docs) == 260);
     CHECK(docs_hash(docs, 3) == docs_hash(docs, 4));  // the same tokens, encoded and from a shard
-    docs_close(docs);
+    CHECK_DOCUMENTS(docs, "|<257><256><258>", "|x", "|<256>", "|<257>", "|<257>");
 }
 
 // Ids above 65535 need four bytes each: 256 bytes, all 65536 pairs of bytes, end-of-text.
@@ -172,9 +159,7 @@ static void a_vocabulary_may_have_more_than_65536_tokens(void) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_parse(&t, file, (size_t)(p - file), err, sizeof err) == 0);
     put_text("wide.txt", "\xff\xff\xff");
-    Docs* docs = open_one("wide.txt", t);
-    CHECK_STRING(document(docs, 0), "|<65791>\xff");
-    docs_close(docs);
+    CHECK_DOCUMENTS(open_one("wide.txt", t), "|<65791>\xff");
     tokenizer_close(t);
     free(file);
 }
@@ -191,7 +176,7 @@ static void text_encoded_in_blocks_is_as_if_at_once(void) {
             text[(1 << 20) - 503] = 'x';
         }
         size_t n_expected = tokenizer_encode(bpe, expected, text, n);
-        put("blocks.txt", text, n);
+        write_text("blocks.txt", text, n);
         Docs* docs = open_one("blocks.txt", bpe);
         CHECK(docs_length(docs, 0) == (int64_t)n_expected + 1);
         int* tokens = malloc((n_expected + 1) * sizeof *tokens);
@@ -216,10 +201,7 @@ static void corpora_of_different_vocabularies_are_not_mixed(void) {
     static const char* const pairs[][2] = {
         {"a.txt", "mix.bin"}, {"mix.bin", "a.txt"}, {"a.jsonl", "mix.bin"}, {"mix_wide.bin", "mix.bin"}};
     for (int i = 0; i < COUNT(pairs); i++) {
-        Docs* docs;
-        const char* paths[] = {path_of(pairs[i][0]), path_of(pairs[i][1])};
-        CHECK(docs_open(&docs, paths, 2, bytes, err, sizeof err) == -1);
-        CHECK(strstr(err, "cannot be one corpus") != NULL);
+        CHECK(!open_paths(pairs[i], 2, bytes) && strstr(err, "cannot be one corpus"));
         CHECK(strstr(err, pairs[i][0]) && strstr(err, pairs[i][1]));
     }
 }
@@ -227,7 +209,6 @@ static void corpora_of_different_vocabularies_are_not_mixed(void) {
 int main(void) {
     corpus_begin();
     RUN(a_shard_is_cut_at_each_end_of_text);
-    RUN(wide_shards_have_the_end_of_text_of_llama_3);
     RUN(shards_of_a_tokenizer_are_cut_at_its_end_of_text);
     RUN(documents_longer_than_the_search_block_are_whole);
     RUN(the_last_document_of_a_shard_of_3_gib_is_read);

@@ -1,14 +1,16 @@
 // test_eval.c - how good a model is, without training it: the loss of PyTorch on any ranks, the loss that training
 // reports, and of several endings the one that is likely, by losses found in another way.
 #include "data/choices.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
 #define TINY \
     "--data $W/corpus --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 30 --sample-every 0 "
 
+#define CHOICES "--dtype fp32 --eval $W/choices.jsonl --out $W/run "
+
 static char err[ERR_BYTES];
+static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
 
 // What --eval prints. NaN: it does not.
 static double printed(const char* name) {
@@ -45,51 +47,49 @@ static double golden(const char* arch, int* context) {
 }
 
 static void losses_are_those_of_pytorch_on_any_ranks(void) {
-    static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
-    int has_ranks = has_mpirun();
+    static const char* const ways[] = {"--cp 1", "--cp 2", "--tp 2 --zero 3"};
+    static const int ranks[] = {1, 2, 4};
     for (int i = 0; i < COUNT(archs); i++) {
-        int context = 0;
-        char options[256], given[32] = "";
+        int context = 0, n_ways = i == 0 && has_mpirun() ? COUNT(ways) : 1;
+        char given[32] = "", on[64] = "";
         double expected = golden(archs[i], &context);
         if (context) snprintf(given, sizeof given, "--context %d", context);
-        snprintf(options, sizeof options,
-                 "--eval --dtype fp32 --init test/golden/%s/init %s --data test/golden/docs.jsonl", archs[i], given);
-        CHECK(sh("%s %s", program, options) == 0);
-        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
-        CHECK_CLOSE(printed("perplexity"), exp(expected), 2e-5 * expected * exp(expected));
-        if (i || !has_ranks) continue;
-        CHECK(sh(MPIRUN "%s %s --cp 2", 2, program, options) == 0);
-        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
-        CHECK(sh(MPIRUN "%s %s --tp 2 --zero 3", 4, program, options) == 0);
-        CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
+        for (int w = 0; w < n_ways; w++) {
+            if (w) snprintf(on, sizeof on, ON_RANKS, ranks[w]);
+            CHECK_SH(0, "%s $P --eval --dtype fp32 --init test/golden/%s/init %s --data test/golden/docs.jsonl %s", on,
+                     archs[i], given, ways[w]);
+            CHECK_CLOSE(printed("loss"), expected, 1e-5 * expected);
+            CHECK_CLOSE(printed("perplexity"), exp(expected), 2e-5 * expected * exp(expected));
+        }
     }
 }
 
 static void a_run_is_evaluated_on_its_own_validation_text_or_on_others(void) {
     double losses[4], bits[4];
-    CHECK(sh("mkdir $W/corpus && cp plan/*.h $W/corpus && %s " TINY "--eval-every 30 --out $W/run", program) == 0);
+    CHECK_SH(0, "mkdir $W/corpus && cp plan/*/*.h $W/corpus && $P " TINY "--eval-every 30 --out $W/run");
     CHECK(log_values("run", "val_loss", losses, 4) == 2 && log_values("run", "bits_per_byte", bits, 4) == 2);
-    CHECK(sh("%s --eval --out $W/run", program) == 0);
+    CHECK_SH(0, "$P --eval --out $W/run");
     CHECK_CLOSE(printed("loss"), losses[1], 1e-5 * losses[1]);
     CHECK_CLOSE(bits_printed(), bits[1], 1e-5 * bits[1]);
-    CHECK(sh("ls $W/run | grep -c step-") == 0 && atoi(output) == 1);  // nothing was written
-    CHECK(sh("%s --eval --out $W/run --data plan/base.h", program) == 0 && strstr(output, " in 1 document,"));
-    CHECK(sh("%s --eval --init $W/run --data plan/base.h", program) == 1 && strstr(errors, "is a run"));
+    CHECK_SH(0, "test $(ls $W/run | grep -c step-) = 1");  // nothing was written
+    CHECK_SH(0, "$P --eval --out $W/run --data plan/base/base.h");
+    CHECK_SAID(" in 1 document,");
+    CHECK_SH(1, "$P --eval --init $W/run --data plan/base/base.h");
+    CHECK_SAID("is a run");
 }
 
 // Two documents differ by the ending: what it adds to the loss is its likelihood.
 static double loss_of(const char* text) {
     char line[512];
-    int n = snprintf(line, sizeof line, "{\"text\": \"%s\"}\n", text);
-    write_text("one.jsonl", line, (size_t)n);
-    CHECK(sh("%s --eval --dtype fp32 --out $W/run --data $W/one.jsonl", program) == 0);
+    snprintf(line, sizeof line, "{\"text\": \"%s\"}\n", text);
+    put_text("one.jsonl", line);
+    CHECK_SH(0, "$P --eval --dtype fp32 --out $W/run --data $W/one.jsonl");
     const char* at = strchr(output, ':');
     return printed("loss") * (at ? atof(at + 1) : NAN);
 }
 
 // choices.json is by PyTorch in double (dev/reference.py).
 static void endings_are_as_likely_as_pytorch_says(void) {
-    static const char* const archs[] = {"gpt2", "llama", "qwen2", "qwen3"};
     static char text[1 << 14];
     for (int i = 0; i < COUNT(archs); i++) {
         char path[128], right[64];
@@ -98,10 +98,10 @@ static void endings_are_as_likely_as_pytorch_says(void) {
         snprintf(path, sizeof path, "test/golden/%s/choices.json", archs[i]);
         CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err, sizeof err) == 0);
         CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
-        CHECK(sh("%s --eval-choices test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose",
-                 program, archs[i]) == 0);
+        CHECK_SH(0, "$P --eval test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose",
+                 archs[i]);
         snprintf(right, sizeof right, ": %d of 4 right", (int)expected);
-        CHECK(strstr(output, right));
+        CHECK_SAID(right);
         const JsonValue* means = json_get(&json, json.values, "means");
         const char* at = output;
         for (int q = 0; means && q < means->n; q++) {
@@ -128,14 +128,13 @@ static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void
         mean[i] = -(loss_of(whole) - loss_of(context)) / (double)(1 + strlen(endings[i]));
         if (mean[i] > mean[best]) best = i;
     }
-    char file[1024];
-    int n = snprintf(file, sizeof file,
-                     "{\"ctx\": \"%s\", \"endings\": [\"%s\", \"%s\", \"%s\"], \"label\": %d}\n\n{\"context\": \"%s\", "
-                     "\"endings\": [\"%s\", \"%s\", \"%s\"], \"label\": \"%d\", \"more\": null}\n",
-                     context, endings[0], endings[1], endings[2], best, context, endings[0], endings[1], endings[2],
-                     (best + 1) % 3);
-    write_text("choices.jsonl", file, (size_t)n);
-    CHECK(sh("%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --verbose", program) == 0);
+    char list[256], file[1024];
+    snprintf(list, sizeof list, "\"endings\": [\"%s\", \"%s\", \"%s\"]", endings[0], endings[1], endings[2]);
+    snprintf(file, sizeof file,
+             "{\"ctx\": \"%s\", %s, \"label\": %d}\n\n{\"context\": \"%s\", %s, \"label\": \"%d\", \"x\": null}\n",
+             context, list, best, context, list, (best + 1) % 3);
+    put_text("choices.jsonl", file);
+    CHECK_SH(0, "$P " CHOICES "--verbose");
     const char* at = output;
     for (int i = 0; i < 3; i++) {
         char name[32];
@@ -144,24 +143,22 @@ static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void
         // Losses are printed with half a millionth, here of some 25 tokens twice; five bytes are the shortest ending.
         CHECK_CLOSE(at ? atof(at + strlen(name)) : NAN, mean[i], 1e-6 + 2 * 25 * 5e-7 / 5);
     }
-    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
-    CHECK(sh("%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --capacity 64 --threads 1", program) == 0);
-    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
+    CHECK_SAID("accuracy 0.5000: 1 of 2 right");
+    CHECK_SH(0, "$P " CHOICES "--capacity 64 --threads 1");
+    CHECK_SAID("accuracy 0.5000: 1 of 2 right");
     if (!has_mpirun()) return;
-    CHECK(sh(MPIRUN "%s --eval-choices $W/choices.jsonl --dtype fp32 --out $W/run --tp 2", 2, program) == 0);
-    CHECK(strstr(output, "accuracy 0.5000: 1 of 2 right"));
+    CHECK_SH(0, ON_RANKS "$P " CHOICES "--tp 2", 2);
+    CHECK_SAID("accuracy 0.5000: 1 of 2 right");
 }
 
 // The beginning of a context that is too long is left out; what the model cannot hold is refused.
 static void long_contexts_lose_their_beginning_and_long_endings_are_refused(void) {
-    CHECK(sh("printf '{\"ctx\": \"%%0500d\", \"endings\": [\"a\", \"b\"], \"label\": 0}\\n' 7 > $W/long.jsonl; %s "
-             "--eval-choices $W/long.jsonl --out $W/run",
-             program) == 0);
-    CHECK(strstr(output, " of 1 right"));
-    CHECK(sh("printf '{\"ctx\": \"a\", \"endings\": [\"%%0500d\", \"b\"], \"label\": 0}\\n' 7 > $W/long.jsonl; %s "
-             "--eval-choices $W/long.jsonl --out $W/run",
-             program) == 1);
-    CHECK(strstr(errors, "long.jsonl:1: an ending has 501 tokens"));
+    static const char* const questions[] = {"{\"ctx\": \"%0500d\", \"endings\": [\"a\", \"b\"], \"label\": 0}",
+                                            "{\"ctx\": \"a\", \"endings\": [\"%0500d\", \"b\"], \"label\": 0}"};
+    for (int i = 0; i < 2; i++) {
+        CHECK_SH(i, "printf '%s\\n' 7 > $W/choices.jsonl; $P " CHOICES, questions[i]);
+        CHECK_SAID(i ? "choices.jsonl:1: an ending has 501 tokens" : " of 1 right");
+    }
 }
 
 static void questions_that_are_none_are_named(void) {
@@ -186,8 +183,8 @@ static void questions_that_are_none_are_named(void) {
         CHECK(choice_parse(&c, prefix, n, err, sizeof err) == -1);
         free(prefix);
     }
-    CHECK(sh("echo '{}' > $W/none.jsonl; %s --eval-choices $W/none.jsonl --out $W/run", program) == 1);
-    CHECK(strstr(errors, "none.jsonl:1: ") && strstr(errors, "endings"));
+    CHECK_SH(1, "echo '{}' > $W/choices.jsonl; $P " CHOICES);
+    CHECK(strstr(errors, "choices.jsonl:1: ") && strstr(errors, "endings"));
 }
 
 int main(int argc, char** argv) {

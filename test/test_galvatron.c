@@ -1,11 +1,12 @@
-// test_galvatron.c - the claims of dev/galvatron.h, plan/layer_search.h and plan/partition.h: numbers that were worked
-// out from Galvatron's released code and constants (BERT-Huge on 8 RTX TITAN over PCIe), and brute force.
+// test_galvatron.c - the claims of dev/galvatron.h, plan/layout/layer_search.h and plan/layout/partition.h: numbers
+// that were worked out from Galvatron's released code and constants (BERT-Huge on 8 RTX TITAN over PCIe), and brute
+// force.
 #include "dev/galvatron.h"
 
 #include <time.h>
 
-#include "plan/layer_search.h"
-#include "plan/partition.h"
+#include "plan/layout/layer_search.h"
+#include "plan/layout/partition.h"
 #include "test/test.h"
 
 // ---- strategies

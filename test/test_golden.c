@@ -1,7 +1,7 @@
 // test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and
 // against itself where two ways must give the same bits. The program under test may name a device.
-#include "data/hf_config.h"
-#include "plan/base.h"
+#include "data/hf_files.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -11,9 +11,8 @@ static const char* arch;  // of the claim at work
 #define STEP "--batch-tokens 516 --context 48 "
 #define GOLDEN_OPTIONS                                                                                                \
     "--init test/golden/%s/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl " STEP                     \
-    "--lr 0.003 --warmup 3 --min-lr 0.1 --weight-decay 0.1 --clip 1 --schedule cosine --sample-every 0 --save-every " \
-    "0 "                                                                                                              \
-    "--eval-every 0"
+    "--lr 0.003 --warmup 3 --schedule cosine,min-lr=0.1 --adamw decay=0.1 --clip 1 --sample-every 0 "                  \
+    "--save-every 0 --eval-every 0"
 
 // Options of the CPU's kernels say nothing to another device.
 static int says_nothing(const char* options) {
@@ -113,7 +112,7 @@ static void gradients_agree_with_pytorch_in_fp32(void) {
 }
 
 static void ranks_together_agree_with_pytorch_in_fp32(void) {
-    const char* ways[] = {"--cp 2 --cp-kind ring --zero 3", "--cp 2 --cp-kind ulysses", "--tp 2 --zero 2"};
+    const char* ways[] = {"--cp 2,kind=ring --zero 3", "--cp 2,kind=ulysses", "--tp 2 --zero 2"};
     if (strstr(program, "--device")) SKIP("test_law tries ranks with devices");
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(ways); i++) {

@@ -413,31 +413,6 @@ static void every_shape_of_group_gives_what_whole_documents_give(void) {
             }
 }
 
-static void one_rank_sends_nothing_and_is_the_plain_kernel(void) {
-    uint64_t before = sent_in_all();
-    for (uint64_t seed = 100; seed < 100 + (uint64_t)few(4, 1); seed++) {
-        Case c = new_case(seed);
-        for (int r = 0; r < size; r++) add_micro_batch(&c, r, 1, 1);  // compared as bits; bytes by the formula
-        run_case(&c);
-    }
-    CHECK(sent_in_all() == before);
-}
-
-static void groups_of_different_ranks_work_side_by_side(void) {
-    for (uint64_t seed = 200; seed < 200 + (uint64_t)few(3, 1); seed++) {
-        Case c = new_case(seed);
-        set_heads(&c, MAX(c.NKV, 2));
-        add_micro_batch(&c, 0, 2, 1);
-        add_micro_batch(&c, 2, 1, 3);
-        add_micro_batch(&c, 1, 2, 2);
-        add_micro_batch(&c, 0, 1, 1);
-        add_micro_batch(&c, 0, 1, size);
-        add_micro_batch(&c, 3, 1, 2);
-        add_micro_batch(&c, 1, 2, 1);
-        run_case(&c);
-    }
-}
-
 static void groups_that_overlap_follow_one_order(void) {
     for (uint64_t seed = 300; seed < 300 + (uint64_t)few(4, 1); seed++) {
         Case c = new_case(seed);
@@ -531,8 +506,6 @@ int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     open_kernels_and_world();
     RUN_TOGETHER(every_shape_of_group_gives_what_whole_documents_give);
-    RUN_TOGETHER(one_rank_sends_nothing_and_is_the_plain_kernel);
-    if (size >= 5) RUN_TOGETHER(groups_of_different_ranks_work_side_by_side);
     RUN_TOGETHER(groups_that_overlap_follow_one_order);
     RUN_TOGETHER(heads_that_do_not_divide_are_shared);
     RUN_TOGETHER(one_key_head_goes_around_for_all_queries);

@@ -1,9 +1,6 @@
-// test_hf_files.c - the claims of data/hf_files.h, data/hf_index.h and data/hf_config.h, and of data/optimizer_files.h
 // for one rank: for a model of each architecture.
 #include "data/checkpoint.h"
-#include "data/hf_config.h"
 #include "data/hf_files.h"
-#include "data/hf_index.h"
 #include "data/optimizer_files.h"
 #include "test/program.h"
 #include "test/tensors.h"
@@ -120,17 +117,26 @@ static void write_model(const ModelState* state, const char* dir) {
 
 // ---- tensors
 
+static SafeTensors file;  // model/model.safetensors, in memory
+
+static void load_model(void) {
+    static char* bytes;
+    safetensors_close(&file);
+    free(bytes);
+    CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+}
+
 static void weights_and_moments_come_back_as_they_were(void) {
     for (int i = 0; i < 2 * COUNT(models); i++) {
         use_model(i / 2);
         ModelState state = make_state(i % 2 ? DT_BF16 : DT_F32);
         write_model(&state, "model");
-        CHECK(optimizer_write(&state, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(optimizer_write(&state, 1, NULL, 0, path_of("model"), err, sizeof err) == 0);
         clear_blocks();
         CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
-        CHECK(optimizer_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(optimizer_read(&state, 1, 1, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_M, STATE_M);
         check_block(STATE_V, STATE_V);
         check_block(STATE_MASTER, STATE_MASTER);
@@ -138,9 +144,8 @@ static void weights_and_moments_come_back_as_they_were(void) {
 }
 
 // Does the file have rows x cols (0: a vector of rows) under this name, and are they ours from row `first` on?
-static void check_tensor(const SafeTensors* file, const char* name, int rows, int cols, ParamId id, int layer,
-                         int first, int transposed) {
-    const SafeTensor* t = safetensors_get(file, name);
+static void check_tensor(const char* name, int rows, int cols, ParamId id, int layer, int first, int transposed) {
+    const SafeTensor* t = safetensors_get(&file, name);
     ParamTensor ours = shape_param(&shape, id, layer);
     const float* block = blocks[STATE_WEIGHTS] + ours.offset;
     CHECK(t && t->n_dims == (cols ? 2 : 1) && t->dims[0] == (transposed ? cols : rows) &&
@@ -160,19 +165,16 @@ static void names_and_layouts_are_those_of_gpt2(void) {
     for (int own_head = 0; own_head < 2; own_head++) {
         use_model(own_head ? N_ARCHS : ARCH_GPT2);
         ModelState state = make_state(DT_F32);
-        SafeTensors file;
-        char* bytes;
         int C = shape.C;
         write_model(&state, "model");
-        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        load_model();
         CHECK(file.n == 2 + 12 * shape.L + 2 + own_head);
-        check_tensor(&file, "transformer.wte.weight", shape.V, C, WTE, 0, 0, 0);
-        check_tensor(&file, "transformer.h.1.attn.c_attn.weight", 3 * C, C, QKVW, 1, 0, 1);  // Conv1D: (in, out)
-        check_tensor(&file, "transformer.h.1.attn.c_attn.bias", 3 * C, 0, QKVB, 1, 0, 0);
-        check_tensor(&file, "transformer.h.0.mlp.c_fc.weight", shape.U, C, FCW, 0, 0, 1);
-        check_tensor(&file, "transformer.h.0.mlp.c_proj.weight", C, shape.U, FCPROJW, 0, 0, 1);
-        if (own_head) check_tensor(&file, "lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
-        safetensors_close(&file), free(bytes);
+        check_tensor("transformer.wte.weight", shape.V, C, WTE, 0, 0, 0);
+        check_tensor("transformer.h.1.attn.c_attn.weight", 3 * C, C, QKVW, 1, 0, 1);  // Conv1D: (in, out)
+        check_tensor("transformer.h.1.attn.c_attn.bias", 3 * C, 0, QKVB, 1, 0, 0);
+        check_tensor("transformer.h.0.mlp.c_fc.weight", shape.U, C, FCW, 0, 0, 1);
+        check_tensor("transformer.h.0.mlp.c_proj.weight", C, shape.U, FCPROJW, 0, 0, 1);
+        if (own_head) check_tensor("lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
     }
 }
 
@@ -180,29 +182,25 @@ static void queries_keys_values_gates_and_ups_are_tensors_of_their_own(void) {
     for (int i = ARCH_LLAMA; i <= ARCH_QWEN3; i++) {
         use_model(i);
         ModelState state = make_state(DT_F32);
-        SafeTensors file;
-        char* bytes;
         int C = shape.C, q = shape.NH * shape.HS, kv = shape.NKV * shape.HS, U = shape.U;
         write_model(&state, "model");
-        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        load_model();
         int a_layer = 9 + (i == ARCH_QWEN2 ? 3 : i == ARCH_QWEN3 ? 2 : 0);
         CHECK(file.n == 2 + a_layer * shape.L + (i == ARCH_LLAMA));
-        check_tensor(&file, "model.embed_tokens.weight", shape.V, C, WTE, 0, 0, 0);
-        check_tensor(&file, "model.layers.1.self_attn.q_proj.weight", q, C, QKVW, 1, 0, 0);
-        check_tensor(&file, "model.layers.1.self_attn.k_proj.weight", kv, C, QKVW, 1, q, 0);
-        check_tensor(&file, "model.layers.1.self_attn.v_proj.weight", kv, C, QKVW, 1, q + kv, 0);
-        check_tensor(&file, "model.layers.0.self_attn.o_proj.weight", C, q, ATTPROJW, 0, 0, 0);
-        check_tensor(&file, "model.layers.0.mlp.gate_proj.weight", U, C, FCW, 0, 0, 0);
-        check_tensor(&file, "model.layers.0.mlp.up_proj.weight", U, C, FCW, 0, U, 0);
-        check_tensor(&file, "model.layers.1.mlp.down_proj.weight", C, U, FCPROJW, 1, 0, 0);
-        check_tensor(&file, "model.layers.1.input_layernorm.weight", C, 0, LN1W, 1, 0, 0);
-        check_tensor(&file, "model.layers.1.post_attention_layernorm.weight", C, 0, LN2W, 1, 0, 0);
-        check_tensor(&file, "model.norm.weight", C, 0, LNFW, 0, 0, 0);
-        if (i == ARCH_LLAMA) check_tensor(&file, "lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
-        if (i == ARCH_QWEN2) check_tensor(&file, "model.layers.1.self_attn.v_proj.bias", kv, 0, QKVB, 1, q + kv, 0);
-        if (i == ARCH_QWEN3)
-            check_tensor(&file, "model.layers.1.self_attn.k_norm.weight", shape.HS, 0, KNORMW, 1, 0, 0);
-        safetensors_close(&file), free(bytes);
+        check_tensor("model.embed_tokens.weight", shape.V, C, WTE, 0, 0, 0);
+        check_tensor("model.layers.1.self_attn.q_proj.weight", q, C, QKVW, 1, 0, 0);
+        check_tensor("model.layers.1.self_attn.k_proj.weight", kv, C, QKVW, 1, q, 0);
+        check_tensor("model.layers.1.self_attn.v_proj.weight", kv, C, QKVW, 1, q + kv, 0);
+        check_tensor("model.layers.0.self_attn.o_proj.weight", C, q, ATTPROJW, 0, 0, 0);
+        check_tensor("model.layers.0.mlp.gate_proj.weight", U, C, FCW, 0, 0, 0);
+        check_tensor("model.layers.0.mlp.up_proj.weight", U, C, FCW, 0, U, 0);
+        check_tensor("model.layers.1.mlp.down_proj.weight", C, U, FCPROJW, 1, 0, 0);
+        check_tensor("model.layers.1.input_layernorm.weight", C, 0, LN1W, 1, 0, 0);
+        check_tensor("model.layers.1.post_attention_layernorm.weight", C, 0, LN2W, 1, 0, 0);
+        check_tensor("model.norm.weight", C, 0, LNFW, 0, 0, 0);
+        if (i == ARCH_LLAMA) check_tensor("lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
+        if (i == ARCH_QWEN2) check_tensor("model.layers.1.self_attn.v_proj.bias", kv, 0, QKVB, 1, q + kv, 0);
+        if (i == ARCH_QWEN3) check_tensor("model.layers.1.self_attn.k_norm.weight", shape.HS, 0, KNORMW, 1, 0, 0);
     }
 }
 
@@ -233,11 +231,10 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
     for (int i = 0; i < N_ARCHS; i++) {
         const char *prefix = i == ARCH_GPT2 ? "transformer." : "model.", *norm = i == ARCH_GPT2 ? "ln_f.bias" : "norm";
         use_model(i);
-        SafeTensors file;
-        char *bytes, name[128];
+        char name[128];
         ModelState state = make_state(DT_F32);
         write_model(&state, "model");
-        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        load_model();
         static const float mask[4] = {1, 2, 3, 4};
         SafeTensor tensors[64];
         int last = -1;
@@ -263,7 +260,6 @@ static void names_without_the_prefix_and_further_tensors_are_taken(void) {
         tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
         CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err, sizeof err) == 0);
         CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "expected shape 70 x 24"));
-        safetensors_close(&file), free(bytes);
     }
 }
 
@@ -281,21 +277,18 @@ static void weights_in_half_precision_are_read(void) {
     for (int i = 0; i < COUNT(models); i++) {
         use_model(i);
         ModelState state = make_state(DT_F32);
-        SafeTensors file;
         SafeTensor halves[64];
-        char* bytes;
         write_model(&state, "model");
-        CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+        load_model();
         for (int t = 0; t < file.n; t++) {
             halves[t] = file.tensors[t];
-            halves[t].dtype = DT_F16, halves[t].bytes /= 2;
+            halves[t].dtype = DT_F16, halves[t].bytes /= 2, halves[t].data = NULL;
         }
         CHECK(safetensors_write(path_of("model/model.safetensors"), halves, file.n, fill_half, file.tensors, err,
                                 sizeof err) == 0);
         clear_blocks();
         CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
-        safetensors_close(&file), free(bytes);
     }
 }
 
@@ -323,10 +316,9 @@ static void a_weight_that_is_not_finite_is_named_as_the_file_does(void) {
 // The model of the claim in three files, tensor t in number t % 3; the index as Hugging Face writes it.
 static size_t write_shards(char* text, size_t room) {
     ModelState state = make_state(DT_F32);
-    SafeTensors file;
-    char *bytes, name[64];
+    char name[64];
     write_model(&state, "model");
-    CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+    load_model();
     size_t n = (size_t)snprintf(text, room, "{\n  \"metadata\": {\"total_size\": 1},\n  \"weight_map\": {");
     for (int f = 0; f < 3; f++) {
         SafeTensor part[64];
@@ -342,7 +334,6 @@ static size_t write_shards(char* text, size_t room) {
         CHECK(safetensors_write(path_of(path), part, n_part, NULL, NULL, err, sizeof err) == 0);
     }
     n += (size_t)snprintf(text + n, room - n, "\n  }\n}\n");
-    safetensors_close(&file), free(bytes);
     CHECK(unlink(path_of("model/model.safetensors")) == 0);
     write_text("model/" INDEX, text, n);
     return n;
@@ -358,7 +349,7 @@ static void a_model_in_several_files_is_read_by_its_index(void) {
         CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);
-        CHECK(hf_index_has_model(path_of("model")) && !hf_index_has_model(work));
+        CHECK(hf_has_model(path_of("model")) && !hf_has_model(work));
         CHECK(!checkpoint_is_foreign(path_of("model")));  // there is no config.json
         write_text("model/config.json", "{}", 2);
         CHECK(checkpoint_is_foreign(path_of("model")));
@@ -378,57 +369,41 @@ static void an_index_that_names_what_is_not_there_is_refused(void) {
     use_model(ARCH_LLAMA);
     write_shards(text, sizeof text);
     CHECK(read_index(text) == 0);
-    CHECK(read_index("[]") < 0 && strstr(err, "weight_map"));
-    CHECK(read_index("{\"weight_map\": [1]}") < 0 && strstr(err, "weight_map"));
-    CHECK(read_index("{\"weight_map\": {\"lm_head.weight\": 7}}") < 0 && strstr(err, "lm_head.weight"));
-    CHECK(read_index("{\"weight_map\": {\"a\\nb\": \"c\"}}") < 0 && strstr(err, "names of a tensor"));
-    CHECK(read_index("{\"weight_map\": {\"a\": \"../model/model-00001-of-00003.safetensors\"}}") < 0 &&
-          strstr(err, "in this directory"));
-    CHECK(read_index("{\"weight_map\": {\"a\": \"/etc/passwd\"}}") < 0 && strstr(err, "in this directory"));
-    CHECK(read_index("{\"weight_map\": {\"a\": \"..\"}}") < 0 && strstr(err, "another kind"));
-    CHECK(read_index("{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}") < 0 &&
-          strstr(err, "expected a tensor a, as " INDEX " says"));
-    CHECK(read_index("{\"weight_map\": {\"model.norm.weight\": \"model-00004-of-00003.safetensors\"}}") < 0 &&
-          strstr(err, "model-00004-of-00003"));
-    CHECK(read_index("{\"weight_map\": {}}") < 0 && strstr(err, "model.embed_tokens.weight"));
+    static const char* const bad[][2] = {
+        {"[]", "weight_map"},
+        {"{\"weight_map\": [1]}", "weight_map"},
+        {"{\"weight_map\": {\"lm_head.weight\": 7}}", "lm_head.weight"},
+        {"{\"weight_map\": {\"a\\nb\": \"c\"}}", "names of a tensor"},
+        {"{\"weight_map\": {\"a\": \"../model/model-00001-of-00003.safetensors\"}}", "in this directory"},
+        {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "in this directory"},
+        {"{\"weight_map\": {\"a\": \"..\"}}", "another kind"},
+        {"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "expected a tensor a, as " INDEX " says"},
+        {"{\"weight_map\": {\"model.norm.weight\": \"model-00004-of-00003.safetensors\"}}", "model-00004-of-00003"},
+        {"{\"weight_map\": {}}", "model.embed_tokens.weight"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) CHECK(read_index(bad[i][0]) < 0 && strstr(err, bad[i][1]));
+    for (size_t k = 0; k + 2 < strlen(text); k += 7) {
+        char before = text[k];
+        text[k] = 0;
+        CHECK(read_index(text) < 0 && strstr(err, "model"));
+        text[k] = before;
+    }
     CHECK(unlink(path_of("model/" INDEX)) == 0);
     ModelState state = make_state(DT_F32);
     CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "model.safetensors"));
-}
-
-static void a_damaged_index_never_crashes_and_every_prefix_of_one_is_refused(void) {
-    static char text[1 << 14];
-    HfIndex index;
-    int refused = 0, rounds = 1000;
-    use_model(ARCH_QWEN3);
-    size_t n = write_shards(text, sizeof text);
-    for (size_t i = 0; i + 2 < n; i += 7) {
-        write_text("model/" INDEX, text, i);
-        CHECK(hf_index_open(&index, path_of("model"), err, sizeof err) < 0 && strstr(err, "model"));
-    }
-    for (int k = 0; k < rounds; k++) {
-        size_t at = hash64((uint64_t)k) % n;
-        char before = text[at];
-        text[at] = k & 1 ? (char)hash64(~(uint64_t)k) : "\"{}[],:-/."[hash64(~(uint64_t)k) % 10];
-        write_text("model/" INDEX, text, n);
-        if (hf_index_open(&index, path_of("model"), err, sizeof err)) refused++;
-        else hf_index_close(&index);
-        text[at] = before;
-    }
-    CHECK(refused > rounds / 2 && refused < rounds);
 }
 
 // ---- config.json
 
 static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
     for (int i = 0; i < COUNT(models); i++) {
-        char text[HF_CONFIG_BYTES];
         Shape found;
+        size_t n;
         use_model(i);
         if (i != ARCH_GPT2 && i != N_ARCHS) shape.context = shape.positions = 131072;
-        size_t n = hf_config_text(&shape, DT_BF16, 256, 257, text, sizeof text);
+        char* text = hf_config_text(&shape, DT_BF16, 256, 257, &n);
         CHECK((shape.arch == ARCH_GPT2) == (strstr(text, "\"n_ctx\": ") != NULL));  // of llama.cpp's converter
-        CHECK(n == strlen(text) && n < HF_CONFIG_BYTES / 2);
+        CHECK(text && n == strlen(text));
         CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
         CHECK(shape_hash(&found) == shape_hash(&shape));
         while (n > 0 && strchr("} \n", text[n - 1])) n--;
@@ -438,6 +413,7 @@ static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
             CHECK(hf_config_parse(&found, prefix, k, err, sizeof err) < 0 && strstr(err, "config.json"));
             free(prefix);
         }
+        free(text);
     }
 }
 
@@ -599,7 +575,6 @@ int main(int argc, char** argv) {
     RUN(a_weight_that_is_not_finite_is_named_as_the_file_does);
     RUN(a_model_in_several_files_is_read_by_its_index);
     RUN(an_index_that_names_what_is_not_there_is_refused);
-    RUN(a_damaged_index_never_crashes_and_every_prefix_of_one_is_refused);
     RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
     RUN(configs_of_published_models_are_understood);
     RUN(both_forms_of_rotary_positions_are_understood);

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { MIB = 1 << 20 };
@@ -23,9 +23,7 @@ static void put(const char* path, const char* text) {
         mkdir(whole, 0777);
         *slash = '/';
     }
-    FILE* file = fopen(whole, "w");
-    CHECK(file != NULL);
-    if (file) fputs(text, file), fclose(file);
+    write_file(whole, text, strlen(text));
 }
 
 // A new machine with 1000 MiB of free memory and no limits, whose process is in the group of this line.
@@ -45,96 +43,73 @@ static int found(double mib, const char* whose) {
 
 // ---- memory
 
-static void without_groups_memory_is_what_the_machine_has_free(void) {
-    machine("");
-    CHECK(found(1000, "machine"));
-    machine("0::/\n");
-    CHECK(found(1000, "machine"));
-    machine("0::/user.slice/session\n");
-    put("/sys/fs/cgroup/user.slice/memory.max", "max\n");
-    put("/sys/fs/cgroup/user.slice/memory.high", "max\n");
-    put("/sys/fs/cgroup/user.slice/memory.current", "734003200\n");
-    CHECK(found(1000, "machine"));
-}
+#define M50 "52428800\n"
+#define M100 "104857600\n"
+#define M200 "209715200\n"
+#define NO_LIMIT "9223372036854771712\n"
 
-static void version_2_limits_count_from_the_group_up_to_the_top(void) {
-    machine("0::/a/b/c\n");
-    put("/sys/fs/cgroup/a/b/c/memory.max", "943718400\n");
-    CHECK(found(900, "container"));
-    put("/sys/fs/cgroup/a/memory.max", "104857600\n");
-    CHECK(found(100, "container"));
-    put("/sys/fs/cgroup/a/b/memory.max", "209715200\n");
-    CHECK(found(100, "container"));
-    put("/sys/fs/cgroup/a/b/x/memory.max", "1048576\n");  // beside it
-    CHECK(found(100, "container"));
-    put("/sys/fs/cgroup/memory.max", "52428800\n");
-    CHECK(found(50, "container"));
-}
+// Machines that grow file by file, below /sys/fs/cgroup, and what is left behind each. Where a claim or a group begins
+// there is a new machine.
+static const struct Left {
+    const char *claim, *group;
+    double mib;  // 1000: no container limits it
+    const char *file, *text;
+} left[] = {
+    {"without_groups_memory_is_what_the_machine_has_free", "", 1000, "", NULL},
+    {NULL, "0::/\n", 1000, "", NULL},
+    {NULL, "0::/user.slice/session\n", 1000, "/user.slice/memory.max", "max\n"},
+    {NULL, NULL, 1000, "/user.slice/memory.high", "max\n"},
+    {NULL, NULL, 1000, "/user.slice/memory.current", "734003200\n"},
+    {"version_2_limits_count_from_the_group_up_to_the_top", "0::/a/b/c\n", 900, "/a/b/c/memory.max", "943718400\n"},
+    {NULL, NULL, 100, "/a/memory.max", M100},
+    {NULL, NULL, 100, "/a/b/memory.max", M200},
+    {NULL, NULL, 100, "/a/b/x/memory.max", "1048576\n"},  // beside it
+    {NULL, NULL, 50, "/memory.max", M50},
+    {"what_a_group_uses_is_taken_off_but_not_its_file_cache", "0::/a\n", 200, "/a/memory.max", M200},
+    {NULL, NULL, 100, "/a/memory.current", M100},
+    {NULL, NULL, 150, "/a/memory.stat", "anon 10\nfile 62914560\ninactive_file 52428800\nactive_file 10485760\n"},
+    {NULL, NULL, 200, "/a/memory.stat", "inactive_file 999999999999\n"},  // counted at another moment
+    {NULL, NULL, 100, "/a/memory.stat", ""},
+    {NULL, NULL, 0, "/a/memory.current", "304857600\n"},
+    {"memory_high_counts_like_memory_max", "0::/a\n", 1000, "/a/memory.max", "max\n"},
+    {NULL, NULL, 100, "/a/memory.high", M100},
+    {NULL, NULL, 50, "/a/memory.max", M50},
+    {"version_1_limits_count_and_huge_ones_do_not",
+     "12:cpu,cpuacct:/job\n7:memory:/job/step\n3:memoryless:/x\n1:name=systemd:/job\n", 1000,
+     "/memory/memory.limit_in_bytes", NO_LIMIT},
+    {NULL, NULL, 1000, "/memory/memory.usage_in_bytes", "8589934592\n"},
+    {NULL, NULL, 1000, "/memory/job/step/memory.limit_in_bytes", NO_LIMIT},
+    {NULL, NULL, 200, "/memory/job/memory.limit_in_bytes", M200},
+    {NULL, NULL, 100, "/memory/job/memory.usage_in_bytes", M100},
+    {NULL, NULL, 150, "/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 52428800\n"},
+    {NULL, NULL, 150, "/memoryless/x/memory.limit_in_bytes", "1048576\n"},  // another controller's
+    {"both_versions_on_one_machine_count", "4:memory:/old\n0::/new\n", 200, "/memory/old/memory.limit_in_bytes", M200},
+    {NULL, NULL, 100, "/unified/new/memory.max", M100},
+    // mounted as the top; the path is that of the outside, or leads out of the namespace
+    {"in_a_container_the_top_is_its_own_group", "0::/\n", 100, "/memory.max", M100},
+    {NULL, "0::/docker/0123456789abcdef\n", 100, "/memory.max", M100},
+    {NULL, "0::/../../system.slice/docker.scope\n", 100, "/memory.max", M100},
+    {NULL, "0::/a/../b\n", 100, "/memory.max", M100},
+    {NULL, "5:memory:/\n", 100, "/memory/memory.limit_in_bytes", M100},
+    {NULL, "5:memory:/docker/0123456789abcdef\n", 100, "/memory/memory.limit_in_bytes", M100},
+    {NULL, "5:memory:/../../x/docker.scope\n", 100, "/memory/memory.limit_in_bytes", M100},
+    {NULL, "5:memory:/a/../b\n", 100, "/memory/memory.limit_in_bytes", M100},
+};
 
-static void what_a_group_uses_is_taken_off_but_not_its_file_cache(void) {
-    machine("0::/a\n");
-    put("/sys/fs/cgroup/a/memory.max", "209715200\n");
-    put("/sys/fs/cgroup/a/memory.current", "104857600\n");
-    CHECK(found(100, "container"));
-    put("/sys/fs/cgroup/a/memory.stat", "anon 10\nfile 62914560\ninactive_file 52428800\nactive_file 10485760\n");
-    CHECK(found(150, "container"));
-    put("/sys/fs/cgroup/a/memory.stat", "inactive_file 999999999999\n");  // counted at another moment
-    CHECK(found(200, "container"));
-    put("/sys/fs/cgroup/a/memory.stat", "");
-    put("/sys/fs/cgroup/a/memory.current", "304857600\n");
-    CHECK(found(0, "container"));
-}
-
-static void memory_high_counts_like_memory_max(void) {
-    machine("0::/a\n");
-    put("/sys/fs/cgroup/a/memory.max", "max\n");
-    put("/sys/fs/cgroup/a/memory.high", "104857600\n");
-    CHECK(found(100, "container"));
-    put("/sys/fs/cgroup/a/memory.max", "52428800\n");
-    CHECK(found(50, "container"));
-}
-
-static void version_1_limits_count_and_huge_ones_do_not(void) {
-    machine("12:cpu,cpuacct:/job\n7:memory:/job/step\n3:memoryless:/x\n1:name=systemd:/job\n");
-    put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-    put("/sys/fs/cgroup/memory/memory.usage_in_bytes", "8589934592\n");
-    put("/sys/fs/cgroup/memory/job/step/memory.limit_in_bytes", "9223372036854771712\n");
-    CHECK(found(1000, "machine"));
-    put("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "209715200\n");
-    put("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "104857600\n");
-    put("/sys/fs/cgroup/memory/job/memory.stat", "inactive_file 1\ntotal_inactive_file 52428800\n");
-    CHECK(found(150, "container"));
-    put("/sys/fs/cgroup/memoryless/x/memory.limit_in_bytes", "1048576\n");  // another controller's
-    CHECK(found(150, "container"));
-}
-
-static void both_versions_on_one_machine_count(void) {
-    machine("4:memory:/old\n0::/new\n");
-    put("/sys/fs/cgroup/memory/old/memory.limit_in_bytes", "209715200\n");
-    CHECK(found(200, "container"));
-    put("/sys/fs/cgroup/unified/new/memory.max", "104857600\n");
-    CHECK(found(100, "container"));
-}
-
-// The container's own group is mounted as the top, and the path is that of the outside, or leads out of the namespace.
-static void in_a_container_the_top_is_its_own_group(void) {
-    const char* paths[] = {"/", "/docker/0123456789abcdef", "/../../system.slice/docker.scope", "/a/../b"};
-    char line[200];
-    for (int i = 0; i < COUNT(paths); i++) {
-        snprintf(line, sizeof line, "0::%s\n", paths[i]);
-        machine(line);
-        put("/sys/fs/cgroup/memory.max", "104857600\n");
-        CHECK(found(100, "container"));
-        snprintf(line, sizeof line, "5:memory:%s\n", paths[i]);
-        machine(line);
-        put("/sys/fs/cgroup/memory/memory.limit_in_bytes", "104857600\n");
-        CHECK(found(100, "container"));
-    }
+static void check_left(const struct Left* row) {
+    char path[200];
+    do {
+        if (row->group) machine(row->group);
+        snprintf(path, sizeof path, "/sys/fs/cgroup%s", row->file);
+        if (row->text) put(path, row->text);
+        CHECK(found(row->mib, row->mib == 1000 ? "machine" : "container"));
+    } while (++row < left + COUNT(left) && !row->claim);
 }
 
 static void what_is_malformed_is_no_limit(void) {
-    const char *lines[] = {"",       "\n",         ":",        "0:",   "0::",      "0::\n", "4:memory\n", "4:memory:",
-                           "::::\n", "0::no/root", "junk\n\n", "0::/", "0::///\n", ":,,,:/", "4:,memory,:/\n"};
+    const char* lines[] = {"",         "\n",         ":",         "0:",     "0::",
+                           "0::\n",    "4:memory\n", "4:memory:", "::::\n", "0::no/root",
+                           "junk\n\n", "0::/",       "0::///\n",  ":,,,:/", "4:,memory,:/\n"};
     const char* values[] = {"", "\n", "max", "-1\n", "many\n", " \n", "99999999999999999999999999\n", "x\377\n"};
     for (int i = 0; i < COUNT(lines); i++)
         for (int v = 0; v < COUNT(values); v++) {
@@ -196,17 +171,31 @@ static int affinity(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 0 : CPU_COUNT(&set);
 }
 
-static void without_a_quota_cores_are_those_of_the_affinity_mask(void) {
-    machine("0::/a\n");
-    put("/sys/fs/cgroup/a/cpu.max", "max 100000\n");
-    CHECK(host_cores(root, 0) == affinity());
-    machine("2:cpu:/a\n");
-    put("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n");
-    put("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
-    CHECK(host_cores(root, 0) == affinity());
-    put("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "100000\n");
-    put("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "0\n");
-    CHECK(host_cores(root, 0) == affinity());
+// The quota of a group in the forms of both versions.
+static void put_quota(const char* group, const char* quota, const char* period) {
+    char path[200], both[64];
+    snprintf(both, sizeof both, "%s %s\n", atol(quota) < 0 ? "max" : quota, period);
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group), put(path, both);
+    snprintf(path, sizeof path, "/sys/fs/cgroup/cpu,cpuacct%s/cpu.cfs_quota_us", group), put(path, quota);
+    snprintf(path, sizeof path, "/sys/fs/cgroup/cpu,cpuacct%s/cpu.cfs_period_us", group), put(path, period);
+}
+
+static void quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts(void) {
+    static const struct {
+        const char *quota, *period, *above;  // of a group, and of the one it lies in, of 100000 us
+        int cores;                           // 0: all
+    } rows[] = {{"-1", "100000", "-1", 0},       {"100000", "0", "-1", 0},       {"1000", "100000", "-1", 1},
+                {"100000", "100000", "-1", 1},   {"100001", "100000", "-1", 2},  {"200000", "100000", "-1", 2},
+                {"50000", "50000", "-1", 1},     {"5000000", "100000", "-1", 0}, {"-1", "100000", "100001", 2},
+                {"900000", "100000", "80000", 1}};
+    for (int i = 0; i < COUNT(rows); i++)
+        for (int version = 1; version <= 2; version++) {
+            int all = affinity(), wanted = rows[i].cores ? MIN(rows[i].cores, all) : all;
+            machine(version == 2 ? "0::/a/b\n" : "3:cpuset:/\n2:cpu,cpuacct:/a/b\n");
+            put_quota("/a/b", rows[i].quota, rows[i].period);
+            put_quota("/a", rows[i].above, "100000");
+            CHECK(host_cores(root, 0) == wanted);
+        }
 }
 
 static void a_process_bound_to_one_core_has_one(void) {
@@ -219,31 +208,6 @@ static void a_process_bound_to_one_core_has_one(void) {
     CHECK(sched_setaffinity(0, sizeof one, &one) == 0);
     CHECK(host_cores(root, 0) == 1);
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
-}
-
-static void quotas_are_rounded_up_to_cores(void) {
-    if (affinity() < 2) SKIP("there is one core only");
-    const char* quotas[][2] = {{"1000", "100000"},   {"100000", "100000"}, {"100001", "100000"},
-                               {"200000", "100000"}, {"50000", "50000"},   {"5000000", "100000"}};
-    const int cores[] = {1, 1, 2, 2, 1, affinity()};
-    for (int i = 0; i < COUNT(quotas); i++) {
-        char both[64];
-        snprintf(both, sizeof both, "%s %s\n", quotas[i][0], quotas[i][1]);
-        machine("0::/a/b\n");
-        put("/sys/fs/cgroup/a/b/cpu.max", both);
-        CHECK(host_cores(root, 0) == MIN(cores[i], affinity()));
-        machine("3:cpuset:/\n2:cpu,cpuacct:/a/b\n");
-        put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_quota_us", quotas[i][0]);
-        put("/sys/fs/cgroup/cpu,cpuacct/a/cpu.cfs_period_us", quotas[i][1]);
-        CHECK(host_cores(root, 0) == MIN(cores[i], affinity()));
-    }
-}
-
-static void the_least_quota_on_the_way_up_counts(void) {
-    machine("0::/a/b\n");
-    put("/sys/fs/cgroup/a/b/cpu.max", "900000 100000\n");
-    put("/sys/fs/cgroup/a/cpu.max", "80000 100000\n");
-    CHECK(host_cores(root, 0) == 1);
 }
 
 static void another_process_has_groups_of_its_own(void) {
@@ -279,20 +243,13 @@ static void threads_and_descriptors_are_counted_and_given_back(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(without_groups_memory_is_what_the_machine_has_free);
-    RUN(version_2_limits_count_from_the_group_up_to_the_top);
-    RUN(what_a_group_uses_is_taken_off_but_not_its_file_cache);
-    RUN(memory_high_counts_like_memory_max);
-    RUN(version_1_limits_count_and_huge_ones_do_not);
-    RUN(both_versions_on_one_machine_count);
-    RUN(in_a_container_the_top_is_its_own_group);
+    for (int i = 0; i < COUNT(left); i++)
+        if (left[i].claim) RUN_AS(left[i].claim, check_left(&left[i]));
     RUN(what_is_malformed_is_no_limit);
     RUN(ranks_share_a_machine_and_a_container);
     RUN(limits_of_the_process_count_for_it_alone);
-    RUN(without_a_quota_cores_are_those_of_the_affinity_mask);
+    RUN(quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts);
     RUN(a_process_bound_to_one_core_has_one);
-    RUN(quotas_are_rounded_up_to_cores);
-    RUN(the_least_quota_on_the_way_up_counts);
     RUN(another_process_has_groups_of_its_own);
     RUN(threads_and_descriptors_are_counted_and_given_back);
     return program_end();

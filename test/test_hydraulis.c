@@ -4,15 +4,28 @@
 //
 // Published are the constants of the schemes and the strategies of the case study. Times of documents are derived here
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
-#include "plan/machine.h"
+#include "plan/cost/machine.h"
 #include "plan/published/hydraulis.h"
 #include "plan/published/strategy_search.h"
 #include "test/arenas.h"
-#include "test/hydraulis_cases.h"
+#include "test/plans.h"
 
 enum { MOST = 4096 };
 
 static Arena proposals;
+
+static void* must(void* memory) {
+    if (!memory) abort();
+    return memory;
+}
+
+// Mostly short for odd seeds, uniform for even ones.
+static void random_lengths(int* lengths, int n, int longest, uint64_t seed) {
+    for (int i = 0; i < n; i++) {
+        double u = random_uniform(seed, 1000 + (uint64_t)i);
+        lengths[i] = 1 + (int)((seed % 2 ? u * u * u : u) * (longest - 1));
+    }
+}
 
 // ---- schemes of tensor x pipeline parallelism
 
@@ -98,34 +111,6 @@ static double dispatch_by_force(const SchemePool* pool, const Strategy* strategy
 }
 
 // ---- stage 1
-
-static void the_dispatch_vector_is_reached(void) {
-    static const char* const names[] = {"TP8", "TP4PP2", "TP4"};
-    static const int lengths[] = {20000, 9000, 7000, 5000, 3000, 3000, 2000, 1500, 800, 400};
-    SchemePool pool = pool_of(names, 3, 20);
-    CHECK(pool.scheme[0].max_tokens == 21888 && pool.scheme[1].max_tokens == 12416 &&
-          pool.scheme[2].max_tokens == 7808);
-    Strategy strategy = {.copies = {1, 1, 1}};
-    StepWork work = work_for(&pool, lengths, COUNT(lengths));
-    int of[COUNT(lengths)];
-    Choice choice = hydraulis_dispatch(of, &work, &strategy, HYDRAULIS_SHUFFLES, 1);
-    // Derived: only TP8 holds 20000 tokens, t = 2.12548718e-6 * 20000^2 + 0.141411593 * 20000 = 3678.427 ms, and the
-    // rest fits into less beside it.
-    CHECK(choice.strategy == 0 && choice.empty == 0);
-    CHECK_CLOSE(choice.ms, 3678.427, 5e-4);
-    CHECK_CLOSE(dispatch_by_force(&pool, &strategy, lengths, COUNT(lengths)), 3678.427, 5e-4);
-    CHECK_CLOSE(makespan_of(&pool, &strategy, lengths, of, COUNT(lengths)), choice.ms, 1e-9);
-    for (int p = 0; p < 3; p++)
-        CHECK_CLOSE(pipeline_ms(&pool.scheme[p], lengths, of, COUNT(lengths), p), work.pipeline_ms[p], 1e-9);
-    // One of several optima, derived: 7000 + 5000 + 2000 on TP4 are t(7000) + t(5000) + t(2000) = 3647.777 ms; the rest
-    // on TP4PP2 is the sum of t and, for its second stage, t(9000) once more.
-    static const int optimum_of[] = {0, 1, 2, 2, 1, 1, 2, 1, 1, 1};
-    CHECK_CLOSE(pipeline_ms(&pool.scheme[0], lengths, optimum_of, COUNT(lengths), 0), 3678.427, 5e-4);
-    CHECK_CLOSE(pipeline_ms(&pool.scheme[1], lengths, optimum_of, COUNT(lengths), 1), 3533.096, 5e-4);
-    CHECK_CLOSE(pipeline_ms(&pool.scheme[2], lengths, optimum_of, COUNT(lengths), 2), 3647.777, 5e-4);
-    printf("    loads TP8 %.3f TP4PP2 %.3f TP4 %.3f ms\n", work.pipeline_ms[0], work.pipeline_ms[1],
-           work.pipeline_ms[2]);
-}
 
 // Random schemes, sorted as a pool wants them; short documents fit all, long ones only the first.
 static SchemePool random_pool(uint64_t seed, int ranks) {
@@ -231,21 +216,6 @@ static void the_least_load_is_found_without_looking_at_all(void) {
     CHECK(forced > 10);
 }
 
-// One long document decides; ties must not put the short ones where they are dearest.
-static void short_documents_go_where_they_are_cheapest(void) {
-    SchemePool pool = {16, 2, {{8, 1, 2e-6, 0.1, 1, 100000, 1, MOST}, {1, 1, 1.6e-5, 0.4, 1, 10000, 1, MOST}}, 0};
-    Strategy strategy = {.copies = {2, 0}};
-    int lengths[20] = {90000}, of[20], with_long = 0;
-    for (int i = 1; i < 20; i++) lengths[i] = 100;
-    StepWork work = work_for(&pool, lengths, 20);
-    for (int shuffles = 1; shuffles <= HYDRAULIS_SHUFFLES; shuffles++) {
-        hydraulis_dispatch(of, &work, &strategy, shuffles, 3);
-        for (int i = with_long = 0; i < 20; i++) with_long += of[i] == of[0];
-        // Until the long one comes both are served in turn, from then on only the other.
-        CHECK(with_long <= 11);
-    }
-}
-
 static void a_document_that_nothing_holds_is_refused(void) {
     SchemePool pool = {16, 2, {{8, 1, 2e-6, 0.1, 1, 4000, 1, 2}, {1, 1, 1.6e-5, 0.4, 1, 500, 1, 2}}, 0};
     Strategy strategy = {.copies = {1, 1}};
@@ -288,47 +258,6 @@ static double pack_rest(Packed* x, int i, int used) {
 
 static double pack_by_force(const PipelineScheme* scheme, const int* lengths, int n, int v) {
     return pack_rest(&(Packed){.scheme = scheme, .lengths = lengths, .n = n, .v = v}, 0, 0);
-}
-
-static void the_packing_vector_is_reached(void) {
-    static const char* const names[] = {"TP8PP2"};
-    static const int lengths[] = {16000, 9000, 6000, 4000, 4000, 2500, 2000, 1000, 1000, 500};
-    SchemePool pool = pool_of(names, 1, 16);
-    CHECK(pool.scheme[0].max_tokens == 25856);
-    StepWork work = work_for(&pool, lengths, COUNT(lengths));
-    int mb_of[COUNT(lengths)];
-    double optimum = pack_by_force(&pool.scheme[0], lengths, COUNT(lengths), 2);
-    // Derived from TP8PP2's constants, t(s) = 1.06789378e-6 s^2 + 0.071058246 s, fixed = 61.768, Z the longest sum of
-    // t:
-    //   v = 2  16000 + 4000 + 2000 beside the rest: Z = 1858.020, time (Z + fixed) (2 - 1 + 2) = 5759.36
-    //   v = 3  16000 alone: Z = t(16000) = 1410.313, time (Z + fixed) (2 - 1 + 3) = 5888.32
-    CHECK_CLOSE(optimum, 1858.020, 5e-4);
-    CHECK_CLOSE(pack_by_force(&pool.scheme[0], lengths, COUNT(lengths), 3), 1410.313, 5e-4);
-    CHECK_CLOSE((optimum + pool.scheme[0].fixed) * 3, 5759.36, 0.01);
-    Packing one = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 1);
-    Packing two = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 2);
-    Packing three = hydraulis_pack_into(mb_of, &work, 0, work.sorted, work.n, 3);
-    CHECK(one.n == 0);  // 46000 tokens
-    CHECK(two.n == 2 && two.max >= optimum - 1e-9);
-    CHECK_CLOSE(three.max, 1410.313, 5e-4);
-    CHECK_CLOSE(three.ms, 5888.32, 0.01);
-    Packing best = hydraulis_pack(mb_of, &work, 0, work.sorted, work.n);
-    CHECK(best.n == 2 && best.ms == two.ms);
-    printf("    v = 2: Z %.3f, optimum %.3f, gap %.3f %%; cost %.2f, of the optimum 5759.36\n", two.max, optimum,
-           100 * (two.max / optimum - 1), best.ms);
-    // Derived: longest first gives 16000 + 4000 + 1000 + 1000, 1855.884 ms, beside 1858.641, (1858.641 + 61.768) * 3,
-    // and no move and no swap of two documents helps from there.
-    CHECK_CLOSE(best.ms, 5761.23, 0.01);
-}
-
-// Least time first puts 6 + 3 beside 4 + 4 and then has no room for 3; best fit makes 6 + 4 and 4 + 3 + 3.
-static void best_fit_packs_what_least_time_does_not(void) {
-    SchemePool pool = {1, 1, {{1, 1, 0, 1, 5, 10, 1, MOST}}, 0};
-    static const int lengths[] = {6, 4, 4, 3, 3};
-    StepWork work = work_for(&pool, lengths, COUNT(lengths));
-    int mb_of[COUNT(lengths)];
-    Packing packing = hydraulis_pack(mb_of, &work, 0, work.sorted, work.n);
-    CHECK(packing.n == 2 && packing.ms == 20 + 2 * 5);
 }
 
 static void micro_batches_are_close_to_brute_force_and_never_above_the_cap(void) {
@@ -583,18 +512,106 @@ static void the_strategy_is_the_one_whose_slowest_pipeline_ends_first(void) {
     for (int i = 0; i < 4; i++) CHECK(chosen[i] > 0);
 }
 
+// ---- the planner that is made of it
+
+typedef struct Run {
+    Setting setting;
+    GroupCost groups[65];
+    int sample[2000], lengths[300], n;
+    Plan plan;
+    void* planner;
+    Arena arena, opened;  // opened: for the planner
+    char err[ERR_BYTES];
+} Run;
+
+static void close_run(Run* run) {
+    arena_free(&run->arena), arena_free(&run->opened);
+    free(run);
+}
+
+static int plan_step(Run* run, int64_t step) {
+    soil(&run->arena, 0xa5, 1 << 18);
+    return planner_hydraulis.plan(run->planner, &run->plan, step, run->lengths, run->n, &run->arena, run->err,
+                                  sizeof run->err);
+}
+
+// A published machine, documents of its data set's kind, the longest of them for a node of 8.
+static Run* published_run(int ranks) {
+    Run* run = (Run*)must(calloc(1, sizeof *run));
+    Machine machine;
+    const char* text = machine_builtin("a100-7b");
+    if (!text || machine_parse(&machine, text, strlen(text), run->err, sizeof run->err) < 0 ||
+        machine_setting(&run->setting, &machine, ranks, 8, 8 * 6451, run->groups, run->err, sizeof run->err) < 0)
+        abort();
+    for (int i = 0; i < COUNT(run->sample); i++)
+        run->sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
+    run->planner =
+        planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
+    if (!run->planner) abort();
+    run->n = COUNT(run->lengths);
+    return run;
+}
+
+static void draw_step(Run* run, int step) {
+    for (int i = 0; i < run->n; i++)
+        run->lengths[i] = run->sample[pick(1234 + (uint64_t)step, (uint64_t)i, 0, COUNT(run->sample) - 1)];
+}
+
+static void cp_sizes_differ_in_a_step_and_between_steps(void) {
+    Run* run = published_run(64);
+    int kinds = 0, mixed = 0;
+    uint64_t seen[20];
+    for (int step = 0; step < 20; step++) {
+        int window[64] = {0}, new = 1, least = 64, most = 0;
+        draw_step(run, step);
+        CHECK(plan_step(run, step) == 0);
+        for (int i = 0; i < run->plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &run->plan.micro_batches[i];
+            window[mb->first_rank] = mb->cp_size;
+            least = MIN(least, mb->cp_size), most = MAX(most, mb->cp_size);
+        }
+        mixed += least < most;
+        uint64_t hash = hash_bytes(window, sizeof window, 0);
+        for (int i = 0; i < kinds; i++) new &= seen[i] != hash;
+        if (new) seen[kinds++] = hash;
+    }
+    printf("    %d strategies in 20 steps, %d steps of unlike cp sizes\n", kinds, mixed);
+    CHECK(kinds >= 2 && mixed >= 1);
+    close_run(run);
+}
+
+// Documents of 0.6 of a rank: 6 are three micro-batches on each of two ranks, or two on both, which then communicate.
+static void the_fixed_cost_of_a_micro_batch_weighs_in_the_choice(void) {
+    for (int dear = 0; dear < 2; dear++) {
+        Run* run = (Run*)must(calloc(1, sizeof *run));
+        Setting* s = &run->setting;
+        s->limits = (PlanLimits){2, 2, 1000, 2, 1000, 0};
+        s->cost = (Cost){.per_token = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4, .n_groups = 1};
+        s->cost.group_cp_size[0] = 2, s->cost.group_gbps[0] = 10;
+        s->groups = run->groups, s->context = 1000;
+        cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
+        for (int i = 0; i < COUNT(run->sample); i++) run->sample[i] = 600;
+        run->planner =
+            planner_hydraulis.open(s, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
+        run->n = 6;
+        for (int i = 0; i < 6; i++) run->lengths[i] = 600;
+        CHECK(run->planner && plan_step(run, 0) == 0);
+        // Two ranks communicate 3600 tokens of 1e4 / (2 * 10e6) ms; a micro-batch less saves 5 ms.
+        CHECK(run->plan.n_micro_batches == (dear ? 2 : 6) && run->plan.micro_batches[0].cp_size == 1 + dear);
+        close_run(run);
+    }
+}
+
 int main(void) {
-    RUN(the_dispatch_vector_is_reached);
     RUN(dispatch_is_close_to_brute_force);
     RUN(the_least_load_is_found_without_looking_at_all);
-    RUN(short_documents_go_where_they_are_cheapest);
     RUN(a_document_that_nothing_holds_is_refused);
-    RUN(the_packing_vector_is_reached);
-    RUN(best_fit_packs_what_least_time_does_not);
     RUN(micro_batches_are_close_to_brute_force_and_never_above_the_cap);
     RUN(proposals_are_those_of_brute_force);
     RUN(published_constants_propose_published_strategies);
     RUN(a_searched_list_is_no_slower_than_its_best_or_the_published_one);
     RUN(the_strategy_is_the_one_whose_slowest_pipeline_ends_first);
+    RUN(cp_sizes_differ_in_a_step_and_between_steps);
+    RUN(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice);
     return test_done();
 }

@@ -14,7 +14,8 @@
 #include <float.h>
 
 #include "plan/published/published.h"
-#include "plan/remap.h"
+#include "plan/step/remap.h"
+#include "test/checks.h"
 #include "test/late_comm.h"
 #include "test/trainer.h"
 
@@ -69,7 +70,7 @@ static void plan_alone(Run* r) {
         b->plan.micro_batches[i] = mb;
     }
     b->plan.n_docs = b->plan.n_micro_batches = b->n_pieces;
-    b->plan.ranks = r->limits.ranks;
+    b->plan.ranks = r->clock->limits.ranks;
     if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
 }
 
@@ -89,12 +90,12 @@ static LinkTable random_link(uint64_t seed, uint64_t index) {
 static const Setting* random_setting(uint64_t seed) {
     static GroupCost groups[17];  // point into the setting's cost
     static Setting s;
-    Setting fresh = {.limits = run->limits, .groups = groups, .context = CONTEXT};
+    Setting fresh = {.limits = run->clock->limits, .groups = groups, .context = CONTEXT};
     s = fresh;
-    int least = ranks == 1 ? run->limits.capacity : 100;  // two ranks hold any document
-    s.limits.capacity = least + (int)((run->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
+    int least = ranks == 1 ? run->clock->limits.capacity : 100;  // two ranks hold any document
+    s.limits.capacity = least + (int)((run->clock->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
     s.kind = (CpChoice)(3 * random_uniform(seed, 2));
-    s.rounds = run->model.zero.stage > 1 || stages > 1;
+    s.rounds = run->model.ranks->zero.stage > 1 || stages > 1;
     s.cost.quadratic = scale(seed, 3, -5, -2);
     s.cost.per_token = scale(seed, 4, -4, -2);
     s.cost.micro_batch = scale(seed, 5, -4, -1);
@@ -123,11 +124,9 @@ static int planned, refused, barriers;  // plans of it; those with barriers
 // 0, or -1 where it says why not.
 static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why) {
     static Arena settled;
-    PlayRule rule;
     arena_reset(&settled, (ArenaMark){0});
     void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why, ERR_BYTES);
-    int no_plan =
-        !state || planner->plan(state, &b->plan, &rule, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
+    int no_plan = !state || planner->plan(state, &b->plan, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
     planned += !no_plan, refused += no_plan;
     barriers += !no_plan && b->plan.has_barriers;
@@ -142,7 +141,7 @@ static int plan_case(Batch* b, uint64_t seed) {
     if (planner && plan_by_planner(b, s, seed, why)) return -1;
     if ((is_flex && plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)) ||
         (is_random &&
-         plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why)))
+         plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why, sizeof why)))
         die("seed %" PRIu64 ": %s", seed, why);
     uint64_t joins = seed;
     if (b->plan.n_rounds == 0 &&
@@ -150,13 +149,13 @@ static int plan_case(Batch* b, uint64_t seed) {
                   : plan_set_rounds(&b->plan, &b->arena, NULL, 0)))
         die("no memory");
     Setting wide = *s;
-    if (is_random) wide.limits = run->limits;
+    if (is_random) wide.limits = run->clock->limits;
     if (plan_remap(&b->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena, why,
                    sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
     remapped_plans += remapped > 0;
-    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->limits : &s->limits, &b->arena, why,
-                           sizeof why);
+    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->clock->limits : &s->limits, &b->arena,
+                           why, sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
@@ -202,9 +201,9 @@ static double gradient_norm(Run* r) {
 static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
     Model* m = &r->model;
     ParamTensor own = pipeline_part(m, tensor);
-    float* part = m->tp ? r->part : value;
+    float* part = m->tp ? r->books->part : value;
     if (own.elems) zero_fetch_grads(m, &own, part);
-    if (own.elems) tp_join(m, &own, value, part, r->others);
+    if (own.elems) tp_join(m, &own, value, part, r->books->others);
     pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
 }
 
@@ -212,7 +211,7 @@ static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
 // all of them in fp32 is rounding, as that of queries is where no document has a second token: relative to all then.
 static double compare_gradients(int i) {
     double worst = 0, all = norm_of(reference.grads + (size_t)i * reference.elems, reference.elems);
-    float* difference = run->staging;
+    float* difference = run->books->staging;
     for (int t = 0; t < shape_tensors(&reference.shape); t++) {
         ParamTensor tensor = shape_tensor(&reference.shape, t);
         const float* expected = reference.grads + (size_t)i * reference.elems + tensor.offset;
@@ -238,7 +237,7 @@ static double sent(CommPurpose purpose) {
 static double sent_copies(void) {
     const Comm* comms[2 + MOST_LAYER_GROUPS] = {run->model.tp, run->model.kv};
     double bytes = 0;
-    for (int i = 0; i < run->model.n_groups; i++) comms[2 + i] = run->model.groups[i].cut;
+    for (int i = 0; i < run->model.ranks->n_groups; i++) comms[2 + i] = run->model.ranks->groups[i].cut;
     for (int i = 0; i < COUNT(comms); i++)
         if (comms[i]) bytes += (double)(comms[i]->sent[COMM_GRADIENTS][0] + comms[i]->sent[COMM_GRADIENTS][1]);
     return bytes;
@@ -279,7 +278,7 @@ static void one_case(uint64_t seed, int i) {
            " LAW_CASES=%d, rank %d: %s, %d heads for %d of %d, width %d, hidden %d, vocabulary %d, recompute %d, "
            "%d layers, capacity %d; bytes %.0f, %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f, %.0f\n",
            seed - (uint64_t)i, i + 1, rank, arch_table[s->arch].name, s->NH, s->NKV, s->HS, s->C, s->U, s->V,
-           layer_row(&run->model, 0)->recompute, s->L, run->limits.capacity, now.heads - before.heads,
+           layer_row(&run->model, 0)->recompute, s->L, run->clock->limits.capacity, now.heads - before.heads,
            now.ring - before.ring, now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads,
            expected.ring, expected.tensor, expected.pipeline);
 }
@@ -331,7 +330,7 @@ static void open_model(uint64_t seed, int n) {
     MPI_Bcast(reference.losses, n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
     MPI_Bcast(reference.grads, n * (int)reference.elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
     trainer_open(&trainer, &identity);
-    if (run->model.k->on_host) watch_sends(run->model.pipe.comm);
+    if (run->model.k->on_host) watch_sends(run->model.ranks->pipe.comm);
 }
 
 static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
@@ -407,8 +406,8 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
     *hash = 0;
     for (int t = 0; t < shape_tensors(&m->shape); t++) {
         ParamTensor tensor = shape_tensor(&m->shape, t);
-        zero_fetch_grads(m, &tensor, run->staging);
-        *hash = hash_bytes(run->staging, tensor.elems * sizeof(float), *hash);
+        zero_fetch_grads(m, &tensor, run->books->staging);
+        *hash = hash_bytes(run->books->staging, tensor.elems * sizeof(float), *hash);
     }
     zero_clear_grads(m);
 }
@@ -427,7 +426,8 @@ static int may_reduce_inside(void) {
         }
     }
     for (int i = 0; i < ranks; i++) all &= last[i] == plan->n_rounds - 1;
-    return last[r] >= 0 && ranks > 1 && group == 1 && stages == 1 && run->model.zero.stage == 1 && (!shared || all);
+    return last[r] >= 0 && ranks > 1 && group == 1 && stages == 1 && run->model.ranks->zero.stage == 1 &&
+           (!shared || all);
 }
 
 // Under random plans: with Comm.overlap whole gradients are reduced inside the last row wherever its plan allows,
@@ -443,7 +443,7 @@ static void overlap_changes_no_bit_and_no_byte(void) {
         uint64_t hash[2];
         draw_pieces(run, seed);
         count_pieces(run, 1);
-        if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->limits, seed, &b->arena, why, sizeof why))
+        if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why, sizeof why))
             die("%s", why);
         tensor[0] = sent(COMM_TENSOR);
         for (int i = 0; i < 2; i++) {
@@ -453,13 +453,13 @@ static void overlap_changes_no_bit_and_no_byte(void) {
         CHECK(hash[0] == hash[1]);
         CHECK(all[0] == all[1]);
         CHECK_CLOSE(tensor[2] - tensor[1], tensor[1] - tensor[0], 0);
-        if (run->model.zero.stage == 1) CHECK(inside[0] == 0 && inside[1] == (may_reduce_inside() ? all[1] : 0));
+        if (run->model.ranks->zero.stage == 1) CHECK(inside[0] == 0 && inside[1] == (may_reduce_inside() ? all[1] : 0));
         seen += inside[1] > 0;
     }
     run->model.comm->overlap = overlap;
     if (run->model.tp) run->model.tp->overlap = tp_overlap;
     MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    if (ranks > 1 && group == 1 && stages == 1 && run->model.zero.stage == 1) CHECK(seen > 0);
+    if (ranks > 1 && group == 1 && stages == 1 && run->model.ranks->zero.stage == 1) CHECK(seen > 0);
 }
 
 // A gather in a tensor-parallel group comes in two parts, however many ranks there are: the last rank comes half a
@@ -470,7 +470,7 @@ static void half_of_a_gather_is_there_while_the_other_half_is_late(void) {
     if (!m->tp) SKIP("no tensor-parallel group");
     int R = tp_size(m), t = tp_rank(m), C = m->shape.C, overlap = m->tp->overlap, seen = 0, parts = 0;
     int half = t < R / 2 ? R / 2 : R - R / 2, first = t < R / 2 ? 0 : R / 2;
-    float *all = run->staging, *values = all + 3 * R * C;
+    float *all = run->books->staging, *values = all + 3 * R * C;
     Row row = {.N = 3 * R - 1, .n = 3};
     char *full = m->acts + m->act_table[D_FULL].offset, *own = m->acts + m->act_table[D_RESIDUAL].offset;
     for (int i = 0; i < 3 * C; i++) values[i] = (float)(t * 3 * C + i);
@@ -501,7 +501,7 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
-        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->limits, (uint64_t)step, &b->arena, why,
+        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step, &b->arena, why,
                         sizeof why))
             die("%s", why);
         list_tasks(run);
@@ -515,11 +515,11 @@ static void plans_that_change_every_step_never_move_optimizer_state(void) {
     zero_settle(m);
     double all = (double)shape_param_elems(&m->shape) * 4 * (ranks - 1) / ranks;
     // The first and the last stage add up the gradients of wte where both have it.
-    double tied = m->pipe.ends ? sum_bytes((int)shape_param(&m->shape, WTE, 0).elems, 2) : 0;
+    double tied = m->ranks->pipe.ends ? sum_bytes((int)shape_param(&m->shape, WTE, 0).elems, 2) : 0;
     // Whatever a transfer of optimizer state might be called: besides gradients, weights, attention and tensor
     // parallelism only the sums of losses and norms have moved, two doubles a step there and back.
     CHECK(sent_otherwise() - state == STEPS * 2.0 * (size - 1) * CEIL_DIV(2, size) * sizeof(double));
-    if (m->zero.stage == 1) {
+    if (m->ranks->zero.stage == 1) {
         CHECK(sent(COMM_GRADIENTS) - sent_copies() - gradients == STEPS * (all + tied));
         CHECK(sent(COMM_PARAMETERS) - weights == STEPS * all);
     } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
@@ -538,19 +538,20 @@ static void hash_staging(Hashes* hashes, int kind, const ParamTensor* tensor) {
     size_t first = is_qkv ? (size_t)(s->heads * s->HS) * (size_t)(tensor->id == QKVW ? s->C : 1) : 0;
     uint64_t* hash = is_qkv ? &hashes->kv[kind] : &hashes->all[kind];
     if (!is_qkv && !split_is_replicated(tensor->id)) return;
-    *hash = hash_bytes(run->staging + first, (tensor->elems - first) * sizeof(float), *hash);
+    *hash = hash_bytes(run->books->staging + first, (tensor->elems - first) * sizeof(float), *hash);
 }
 
 // The i-th tensor of this rank's part into the staging buffer, piece by piece from those who own it.
 static void stage_state(const Model* m, StateKind kind, int i) {
     char why[ERR_BYTES];
     ParamTensor tensor = shape_tensor(&m->shape, i);
-    Comm* c = m->zero.bucket[shape_bucket_of(&tensor, &m->shape)].comm;
+    Comm* c = m->ranks->zero.bucket[shape_bucket_of(&tensor, &m->shape)].comm;
     for (int r = 0; r < c->size; r++) {
         Segment s = shape_segment(&m->shape, i, r);
         size_t bytes = s.n * sizeof(float);
-        if (s.n && r == c->rank) m->k->download(run->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
-        if (s.n && c->table->broadcast_host(c, run->staging + s.first, bytes, r, why, sizeof why)) die("%s", why);
+        if (s.n && r == c->rank) m->k->download(run->books->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
+        if (s.n && c->table->broadcast_host(c, run->books->staging + s.first, bytes, r, why, sizeof why))
+            die("%s", why);
     }
 }
 
@@ -559,7 +560,7 @@ static Hashes hash_shared(void) {
     Hashes hashes = {{0}, {0}};
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor tensor = shape_tensor(&m->shape, i);
-        zero_fetch_weights(m, &tensor, run->staging);
+        zero_fetch_weights(m, &tensor, run->books->staging);
         hash_staging(&hashes, WEIGHTS, &tensor);
         for (int kind = M; kind <= V; kind++) {
             stage_state(m, kind == V ? STATE_V : STATE_M, i);
@@ -575,7 +576,7 @@ static Hashes hash_shared(void) {
 static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
     Hashes mine = hash_shared(), *of = (Hashes*)calloc((size_t)size, sizeof mine);
     int first, t = tp_rank(&run->model);
-    split_kv_sharers(&run->model.whole, &run->model.split, t, &first);
+    split_kv_sharers(&run->model.whole, &run->model.ranks->split, t, &first);
     MPI_Allgather(&mine, sizeof mine, MPI_BYTE, of, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
     CHECK(memcmp(mine.all, of[rank / (size / stages) * (size / stages)].all, sizeof mine.all) == 0);
     CHECK(memcmp(mine.kv, of[rank - t + first].kv, sizeof mine.kv) == 0);
@@ -588,13 +589,14 @@ static void both_ends_of_a_pipeline_hold_the_same_embedding(void) {
     ParamTensor wte = shape_param(&m->shape, WTE, 0);
     if (stages == 1) SKIP("no pipeline");
     uint64_t mine = 0, other = 0;
-    if (m->pipe.ends) {
-        zero_fetch_weights(m, &wte, run->staging);
-        mine = hash_bytes(run->staging, wte.elems * sizeof(float), 0);
+    if (m->ranks->pipe.ends) {
+        zero_fetch_weights(m, &wte, run->books->staging);
+        mine = hash_bytes(run->books->staging, wte.elems * sizeof(float), 0);
     }
     MPI_Sendrecv(&mine, 8, MPI_BYTE, (rank + size - size / stages) % size, 0, &other, 8, MPI_BYTE,
                  (rank + size / stages) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (is_last() && m->pipe.ends) CHECK(mine == other && mine != 0);  // the stage behind the last one is the first
+    if (is_last() && m->ranks->pipe.ends)
+        CHECK(mine == other && mine != 0);  // the stage behind the last one is the first
 }
 
 // A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
@@ -606,13 +608,13 @@ static void terms_are_those_of_the_model_before_it_learnt(void) {
     CHECK(b->predicted && b->prediction.makespan > 0);
     memcpy(before, b->terms, sizeof before);
     makespan = b->prediction.makespan;
-    for (int i = 0; i < CALIBRATION_TERMS; i++) run->calibration.theta[i] = 2;
+    for (int i = 0; i < CALIBRATION_TERMS; i++) run->clock->calibration.theta[i] = 2;
     run_set_cost(run);
     count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
     CHECK_CLOSE(b->prediction.makespan, 2 * makespan, 1e-9 * makespan);
     for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
-    calibration_start(&run->calibration);
+    calibration_start(&run->clock->calibration);
     run_set_cost(run);
 }
 
@@ -634,7 +636,7 @@ int main(int n_arguments, char** arguments) {
     make_corpus();
     setenv("RAGGED_NODE_SIZE", nodes_of_ranks(), 0);
     run_find_ranks(run);
-    identity = run->identity;
+    identity = run->cluster->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     RUN_TOGETHER(every_planner_gives_the_loss_and_gradients_of_one_rank);

@@ -1,5 +1,6 @@
-// test_layout.c - the claims of plan/layout.h: even stages by brute force, files there and back, what is refused.
-#include "plan/layout.h"
+// test_layout.c - the claims of plan/layout/layout.h: even stages by brute force, files there and back, what is
+// refused.
+#include "plan/layout/layout.h"
 #include "test/test.h"
 
 static const Layout usual = {.tp = 2, .stages = 1, .stage = {{4, 2}}, .layer = {{2, 2, RECOMPUTE_ACTIVATION}}};
@@ -112,36 +113,6 @@ static void what_is_printed_reads_back(void) {
     }
 }
 
-static void wrong_files_are_refused_by_line(void) {
-    const char* wrong[][2] = {
-        {"", "expected a line \"stage layers N ...\" for every stage, found none"},
-        {"tp 2\n", "found none"},
-        {"tp 2\nstages 3\n", "line 2: expected \"tp N\", \"stage ...\" or \"layers N ...\", found \"stages\""},
-        {"stage\n", "expected \"layers N\" of the stage before, found none"},
-        {"stage layers\n", "line 1: expected \"layers N\""},
-        {"stage layers 3\nlayers 2\n", "expected lines of 3 layers together below stage 0, found 2"},
-        {"layers 2\n", "line 1: expected \"stage ...\" before \"layers\""},
-        {"stage zero 2\nstage layers 2\n", "line 2: expected \"layers N\" of the stage before, found none"},
-        {"stage layers 900\nstage layers 101\n", "expected at most 1000 layers, found 1001"},
-        {"stage tp 1\nlayers 2 tp 65\n", "line 2: expected \"layers N\", \"tp N\", \"zero 1|2|3\""},
-        {"stage layers 0\n", "found \"layers 0\""},
-        {"stage layers 2x\n", "found \"layers 2x\""},
-        {"stage layers 2 zero 4\n", "found \"zero 4\""},
-        {"stage layers 2 recompute all\n", "found \"recompute all\""},
-        {"stage layers 2 cp 4\n", "found \"cp 4\""},
-        {"tp 65\n", "line 1: expected \"tp N\", N from 1 to 64"},
-        {"tp\n", "line 1: expected \"tp N\""},
-        {"a b c d e f g h i j k l m n o p q r\n", "line 1: expected a short line of text"},
-    };
-    for (int i = 0; i < COUNT(wrong); i++) {
-        Layout l;
-        char err[ERR_BYTES];
-        CHECK(parse(&l, wrong[i][0], err) == -1);
-        if (!strstr(err, wrong[i][1])) printf("    \"%s\": %s\n", wrong[i][0], err);
-        CHECK(strstr(err, wrong[i][1]) != NULL);
-    }
-}
-
 static void layouts_that_ranks_cannot_run_are_refused(void) {
     Shape whole = shape_make(5, 48, 4, 300, 64);
     Layout l;
@@ -164,7 +135,6 @@ int main(void) {
     RUN(a_file_says_what_it_says_and_the_rest_is_as_usual);
     RUN(layers_of_a_stage_have_lines_of_their_own);
     RUN(what_is_printed_reads_back);
-    RUN(wrong_files_are_refused_by_line);
     RUN(layouts_that_ranks_cannot_run_are_refused);
     return test_done();
 }

@@ -1,7 +1,7 @@
 // test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
 // ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
 // program, the simulator, ranks (4).
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { STEPS = 8, HALF = 4 };
@@ -10,13 +10,13 @@ enum { STEPS = 8, HALF = 4 };
     "--data $W/corpus --layers 6 --width 96 --heads 8 --context 128 --capacity 256 --batch-tokens 1024 --lr 0.0003 " \
     "--warmup 0 --schedule constant --steps 8 --save-every 4 --sample-every 0 --keep 0 --eval-every 0 --threads 1 "  \
     "--dtype fp32 "                                                                                                  \
-    "--check-plan --machine h200-8b "
+    "--machine h200-8b "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
 
 static const char* simulator;
 static int ranks = 4;
 
-// The fullest rank's MiB as --check-layout says; NaN without.
+// The fullest rank's MiB as --explain layout says; NaN without.
 static double checked_mib(void) {
     double most = NAN;
     for (const char* at = output; (at = strstr(at, "\nstage ")); at++) {
@@ -28,7 +28,7 @@ static double checked_mib(void) {
 }
 
 static double needs(const char* options) {
-    int status = sh(MPIRUN "%s " TINY "--check-layout %s", ranks, program, options);
+    int status = sh(MPIRUN "%s " TINY "--explain layout %s", ranks, program, options);
     if (status) printf("    %s: %.300s\n", options, errors);
     return status ? NAN : checked_mib();
 }
@@ -68,7 +68,7 @@ static void check_killed(double limit) {
     int status = 1;
     for (int i = 0; i < 30 && status; i++) {  // ranks hold the run until they notice that their launcher is gone
         sleep_ms(300);
-        status = sh(MPIRUN "%s --resume-from step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out %s/killed",
+        status = sh(MPIRUN "%s --resume step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out %s/killed",
                     2, program, work);
     }
     if (status) printf("    %.600s\n", errors);
@@ -124,7 +124,7 @@ static void a_resumed_run_keeps_its_layout_and_meets_its_limit(void) {
 static void a_found_layout_reads_back(void) {
     char mib[64];
     double limit = limit_of_single_ways();
-    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout auto --memory %.1fM", ranks, program, limit) == 0);
+    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout auto --memory %.1fM", ranks, program, limit) == 0);
     double found = checked_mib();
     CHECK(found <= limit);
     const char* text = strstr(output, "a layout that --layout takes:\n");
@@ -134,7 +134,7 @@ static void a_found_layout_reads_back(void) {
     static char first[1 << 14];
     snprintf(first, sizeof first, "%s", text);
     write_text("layout", first, strlen(first));
-    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout $W/layout --memory %.1fM", ranks, program, limit) == 0);
+    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout $W/layout --memory %.1fM", ranks, program, limit) == 0);
     text = strstr(output, "a layout that --layout takes:\n");
     CHECK(text && !strcmp(strchr(text, '\n') + 1, first));
     snprintf(mib, sizeof mib, "%.1f", found);
@@ -158,7 +158,7 @@ static void bytes_of_layers_add_up(void) {
     double states = 0, table = 0;
     int runs = 0, n, stage = -1;
     write_text("runs", text, strlen(text));
-    CHECK(sh(MPIRUN "%s " TINY "--check-layout --layout $W/runs", 8, program) == 0);
+    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout $W/runs", 8, program) == 0);
     const char* parts[] = {"\n  parameters  ", "\n  gradients  ", "\n  first moments  ", "\n  second moments  "};
     for (int i = 0; i < COUNT(parts); i++) table += table_kib(parts[i]);
     for (char* at = strstr(output, "\nstage "); at && at[8] == ':'; at = strstr(at + 1, "\nstage ")) {
@@ -248,7 +248,7 @@ static void groups_of_4_and_8_take_what_is_predicted(void) {
         char text[64];
         write_text("played", text, (size_t)snprintf(text, sizeof text, "tp %d\nstage layers 8 zero 1\n", tp));
         int status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
-                               "--layout $W/played --capacity 16384 --plan static --check-layout",
+                               "--layout $W/played --capacity 16384 --plan static --explain layout",
                         8, program, "yes");
         const char* found = strstr(output, "\npredicted ");
         CHECK(status == 0 && found);
@@ -306,7 +306,7 @@ static void no_single_way_is_faster_than_what_is_found(void) {
     }
     CHECK(only_found > 0 && before < INFINITY);
     CHECK(sh("%s --layout auto --ranks 8", simulator) == 1 && strstr(errors, "expected --memory"));
-    CHECK(sh("%s --layout auto --memory 3X --ranks 8", simulator) == 1 && strstr(errors, "expected --memory"));
+    CHECK(sh("%s --layout auto --memory 3X --ranks 8", simulator) == 1 && strstr(errors, "size like 64M"));
     CHECK(sh("%s --layout auto --memory 3G --model '--layerz 3'", simulator) == 1 && strstr(errors, "--layerz"));
 }
 

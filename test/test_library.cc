@@ -1,7 +1,7 @@
 // test_library.cc - CUDA's libraries are found where Python's wheels put them, see kernels/cuda/library.h. No GPU, no
 // CUDA: a library is made here, and a python3 that knows where it lies.
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/temporary.h"
 }
 #include "kernels/cuda/library.h"

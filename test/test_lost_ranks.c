@@ -2,7 +2,7 @@
 // --timeout of some seconds. Started alone; it starts mpirun itself.
 //
 //   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy machine may be
@@ -10,35 +10,20 @@ enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy m
 #define TINY                                                                                                  \
     "--data plan --layers 2 --width 16 --heads 2 --context 64 --batch-tokens 256 --threads 1 --eval-every 0 " \
     "--sample-every 0 --save-every 0 --dtype fp32 --steps 1000000 --timeout 3 --out $W/run "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n 2 "
 
 // ---- a run of two ranks in the background
 
 static pid_t job;
 
-// The last rank does not start the program: it sleeps.
-static void start_without_the_last(const char* options) {
+#define LAST_SLEEPS "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run "
+static void start_run(const char* by, const char* options) {
     sh("rm -rf $W/run");
-    job = start(MPIRUN "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run %s " TINY "%s",
-                program, options);
-}
-
-static void start_run(const char* options) {
-    sh("rm -rf $W/run");
-    job = start(MPIRUN "%s " TINY "%s", program, options);
+    job = start(ON_RANKS "%s %s " TINY "%s", RANKS, by, program, options);
 }
 
 static int comes_to_step(int n, double seconds) {
     for (int i = 0; i < seconds * 20 && steps_logged("run") < n && kill(job, 0) == 0; i++) sleep_ms(50);
     return steps_logged("run") >= n;
-}
-
-// Sends the last rank a signal; it is known by its place in the environment.
-static void signal_last(const char* name) {
-    CHECK(sh("for p in $(pgrep -f '[o]ut %s/run'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
-             "grep -qx OMPI_COMM_WORLD_RANK=1 && kill -%s $p && echo sent; done; true",
-             work, name) == 0);
-    CHECK(strstr(output, "sent") != NULL);
 }
 
 // The job's status; -1 when it is not over in time: then all of it is killed.
@@ -62,12 +47,12 @@ static void check_end(const char* words) {
 // ---- the start
 
 static void a_rank_that_never_comes_is_given_up_within_the_timeout(void) {
-    start_without_the_last("");
+    start_run(LAST_SLEEPS, "");
     check_end("not done after 3 s");
 }
 
 static void ctrl_c_ends_a_start_that_waits(void) {
-    start_without_the_last("--timeout 1000");
+    start_run(LAST_SLEEPS, "--timeout 1000");
     sleep_ms(1500);
     CHECK(waitpid(job, NULL, WNOHANG) == 0);  // it waits
     kill(job, SIGINT);
@@ -78,22 +63,22 @@ static void ctrl_c_ends_a_start_that_waits(void) {
 // ---- a step
 
 static void a_rank_that_stops_is_given_up_within_the_timeout(void) {
-    static const char* const options[] = {"--plan static", "--cp 2 --cp-kind ring --zero 3", "--tp 2"};
+    static const char* const options[] = {"--plan static", "--cp 2,kind=ring --zero 3", "--tp 2"};
     for (int i = 0; i < COUNT(options); i++) {
-        start_run(options[i]);
+        start_run("", options[i]);
         CHECK(comes_to_step(3, 60));
-        signal_last("STOP");
+        signal_rank("run", RANKS - 1, "STOP");
         check_end("start it again");
     }
 }
 
 static void a_rank_that_stands_still_for_less_is_waited_for(void) {
-    start_run("--plan static");
+    start_run("", "--plan static");
     CHECK(comes_to_step(3, 60));
-    signal_last("STOP");
+    signal_rank("run", RANKS - 1, "STOP");
     sleep_ms(1500);
     int before = steps_logged("run");
-    signal_last("CONT");
+    signal_rank("run", RANKS - 1, "CONT");
     CHECK(comes_to_step(before + 3, SOON));
     kill(job, SIGUSR1);
     CHECK(job_ended_within(SOON) == 0);

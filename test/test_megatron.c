@@ -3,7 +3,7 @@
 
 #include "dev/balanced.h"
 
-#include "test/rounds.h"
+#include "test/clusters.h"
 
 // The least power of two that holds document s, 0 for none.
 static int least_cp_size(const Cluster* c, int s) {
@@ -12,8 +12,8 @@ static int least_cp_size(const Cluster* c, int s) {
     return 0;
 }
 
-static int dynamic(Cluster* c, PlayRule* rule, const int* lengths, int n) {
-    return megatron_dynamic(&c->plan, rule, 3, lengths, n, &c->setting, &c->arena, c->err, sizeof c->err);
+static int dynamic(Cluster* c, const int* lengths, int n) {
+    return planner_megatron.plan(&c->setting, &c->plan, 3, lengths, n, &c->arena, c->err, sizeof c->err);
 }
 
 static int micro_batch_is(const Cluster* c, int i, int first_rank, int cp_size, int round, int n_docs) {
@@ -30,47 +30,15 @@ static Cluster* four_ranks(void) {
     return c;
 }
 
-static void cp_sizes_come_from_memory_alone(void) {
-    Cluster* c = four_ranks();
-    PlayRule rule;
-    const int lengths[] = {1000, 3500, 1001, 1500, 999, 700};
-    CHECK(dynamic(c, &rule, lengths, 6) == 0);
-    prove_rounds(c, lengths, 6);
-    CHECK(c->plan.n_micro_batches == 6);
-    CHECK(micro_batch_is(c, 0, 0, 4, 0, 1) && c->plan.docs[0] == 1);
-    // 1500 and 1001 take all ranks. There is room for the others beside them, but their cp size is 1.
-    CHECK(micro_batch_is(c, 1, 0, 2, 1, 1) && micro_batch_is(c, 2, 2, 2, 1, 1));
-    CHECK(c->plan.docs[1] == 3 && c->plan.docs[2] == 2);
-    // Three documents of cp size 1: the first of the narrowest widens into the rank that is left.
-    CHECK(micro_batch_is(c, 3, 0, 2, 2, 1) && micro_batch_is(c, 4, 2, 1, 2, 1) && micro_batch_is(c, 5, 3, 1, 2, 1));
-    CHECK(c->plan.docs[3] == 0 && c->plan.docs[4] == 4 && c->plan.docs[5] == 5);
-    CHECK(rule.in_rounds == 1 && c->plan.has_barriers == 1 && c->plan.step == 3);
-    close_cluster(c);
-}
-
-static void narrower_documents_go_on_where_a_cp_size_is_blocked(void) {
-    Cluster* c = open_cluster("a100-7b", 5, 5);
-    limit_cluster(c, 1000, 4, CP_CHOICE_AUTO);
-    PlayRule rule;
-    const int lengths[] = {900, 1500, 3500, 20};
-    CHECK(dynamic(c, &rule, lengths, 4) == 0);
-    prove_rounds(c, lengths, 4);
-    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 0, 0, 4, 0, 1) && micro_batch_is(c, 1, 4, 1, 0, 2));
-    CHECK(c->plan.docs[1] == 0 && c->plan.docs[2] == 3);
-    CHECK(micro_batch_is(c, 2, 0, 4, 1, 1));  // alone: widened from 2, and 5 is no power of two
-    close_cluster(c);
-}
-
 static void ranks_left_over_widen_the_narrowest_groups(void) {
     Cluster* c = open_cluster("a100-7b", 16, 8);
-    PlayRule rule;
     const int lengths[] = {100, 100, 100, 100, 100};
-    CHECK(dynamic(c, &rule, lengths, 1) == 0);
+    CHECK(dynamic(c, lengths, 1) == 0);
     CHECK(c->plan.n_micro_batches == 1 && micro_batch_is(c, 0, 0, 16, 0, 1));
-    CHECK(dynamic(c, &rule, lengths, 3) == 0);
+    CHECK(dynamic(c, lengths, 3) == 0);
     CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 0, 0, 8, 0, 1) && micro_batch_is(c, 1, 8, 4, 0, 1) &&
           micro_batch_is(c, 2, 12, 4, 0, 1));
-    CHECK(dynamic(c, &rule, lengths, 5) == 0);
+    CHECK(dynamic(c, lengths, 5) == 0);
     CHECK(c->plan.n_micro_batches == 5 && micro_batch_is(c, 0, 0, 4, 0, 1) && micro_batch_is(c, 2, 8, 4, 0, 1));
     CHECK(micro_batch_is(c, 3, 12, 2, 0, 1) && micro_batch_is(c, 4, 14, 2, 0, 1));
     close_cluster(c);
@@ -78,20 +46,19 @@ static void ranks_left_over_widen_the_narrowest_groups(void) {
 
 static void a_balanced_round_ends_once_cp_sizes_fall(void) {
     Cluster* c = four_ranks();
-    PlayRule rule;
     // 1400 on 2 ranks: 980000 a rank. 990 on one: 980100. All ranks have work, loads are within 5 %: the short ones
     // wait, though there is room for them.
     const int lengths[] = {1400, 990, 990, 5, 5};
-    CHECK(dynamic(c, &rule, lengths, 5) == 0);
+    CHECK(dynamic(c, lengths, 5) == 0);
     CHECK(micro_batch_is(c, 0, 0, 2, 0, 1) && micro_batch_is(c, 1, 2, 1, 0, 1) && micro_batch_is(c, 2, 3, 1, 0, 1));
     CHECK(micro_batch_is(c, 3, 0, 2, 1, 1) && micro_batch_is(c, 4, 2, 2, 1, 1) && c->plan.n_micro_batches == 5);
     // Beyond 5 % it goes on, to the least loaded.
     const int uneven[] = {1400, 990, 900, 5, 5};
-    CHECK(dynamic(c, &rule, uneven, 5) == 0);
+    CHECK(dynamic(c, uneven, 5) == 0);
     CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 2, 3, 1, 0, 3));
     // Without a fall of cp sizes loads that are even end nothing.
     const int alike[] = {400, 400, 400, 400, 300, 300, 300, 300};
-    CHECK(dynamic(c, &rule, alike, 8) == 0);
+    CHECK(dynamic(c, alike, 8) == 0);
     CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 2));
     close_cluster(c);
 }
@@ -184,9 +151,8 @@ static void every_choice_is_the_schedulers(void) {
         int n = pick(seed, 0, 1, 400), N = c->setting.limits.ranks, widest = 1;
         while (2 * widest <= N) widest *= 2;
         draw_lengths(lengths, n, sources[seed % 7], (int)MIN(196608, widest * c->setting.limits.capacity), 6, 0);
-        PlayRule rule;
-        CHECK(dynamic(c, &rule, lengths, n) == 0);
-        prove_rounds(c, lengths, n);
+        CHECK(dynamic(c, lengths, n) == 0);
+        prove_plan(c, lengths, n);
         r.c = c, r.lengths = lengths;
         for (r.first = 0; r.first < c->plan.n_micro_batches; r.first = r.end) {
             int sum = 0, needed = 0;
@@ -210,47 +176,28 @@ static void every_choice_is_the_schedulers(void) {
     CHECK(rounds > 200 && widened > 20);
 }
 
-// Rings, heads that do not divide, rooms of a few tokens.
-static void plans_hold_under_scarce_room_and_odd_heads(void) {
-    int planned = 0, refused = 0, lengths[60];
-    for (uint64_t seed = 0; seed < 1000 && !test_failures_in_claim; seed++) {
-        int n, impossible = 0;
-        Cluster* c = scarce_cluster(seed, lengths, &n);
-        for (int i = 0; i < n; i++) impossible |= least_cp_size(c, lengths[i]) == 0;
-        PlayRule rule;
-        CHECK(dynamic(c, &rule, lengths, n) == (impossible ? -1 : 0));
-        if (!impossible) prove_rounds(c, lengths, n), planned++;
-        else CHECK(strstr(c->err, "no group of a power of two"));
-        refused += impossible;
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
-        close_cluster(c);
-    }
-    CHECK(planned > 300 && refused > 100);
-}
-
 // ---- balanced packing
 
-static int balanced_rows(Cluster* c, PlayRule* rule, const int* lengths, int n, int cp_size) {
-    return megatron_balanced(&c->plan, rule, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err, sizeof c->err);
+static int balanced_rows(Cluster* c, const int* lengths, int n, int cp_size) {
+    return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err, sizeof c->err);
 }
 
 static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
     Cluster* c = four_ranks();
-    PlayRule rule;
     // Cp size 2, 2000 tokens a micro-batch: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four, two for each replica.
     const int lengths[] = {1500, 500, 1, 2000, 700, 600, 500};
-    CHECK(balanced_rows(c, &rule, lengths, 7, 2) == 0);
+    CHECK(balanced_rows(c, lengths, 7, 2) == 0);
     CHECK(c->plan.n_micro_batches == 4);
     CHECK(micro_batch_is(c, 0, 0, 2, 0, 2) && micro_batch_is(c, 1, 2, 2, 0, 1) && micro_batch_is(c, 2, 0, 2, 1, 1));
     CHECK(micro_batch_is(c, 3, 2, 2, 1, 3));
-    CHECK(rule.in_rounds == 0 && c->plan.has_barriers == 0);
+    CHECK(c->plan.has_barriers == 0);
     // Cp size 1: {500, 1}, {700}, {600}, {500}, as many as replicas.
     const int short_ones[] = {500, 1, 700, 600, 500};
-    CHECK(balanced_rows(c, &rule, short_ones, 5, 1) == 0);
+    CHECK(balanced_rows(c, short_ones, 5, 1) == 0);
     CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 1));
     // {600, 300, 100}, {900}: two for four replicas, so 100 and 300 leave.
     const int few[] = {600, 300, 100, 900};
-    CHECK(balanced_rows(c, &rule, few, 4, 1) == 0);
+    CHECK(balanced_rows(c, few, 4, 1) == 0);
     CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 0, 0, 1, 0, 1) && micro_batch_is(c, 1, 1, 1, 0, 1));
     CHECK(c->plan.docs[c->plan.micro_batches[2].first_doc] == 2 &&
           c->plan.docs[c->plan.micro_batches[3].first_doc] == 1);
@@ -266,9 +213,8 @@ static void balanced_plans_hold_at_every_cp_size(void) {
             cp_size = pick(seed, 3, 1, seed % 3 ? N : MIN(N, 4)), longest = 0;
         draw_lengths(lengths, n, sources[seed % 5], 50000, 6, (int64_t)seed);
         for (int i = 0; i < n; i++) longest = MAX(longest, lengths[i]);
-        PlayRule rule;
         int fits = n == 0 || group_holds(&c->groups[cp_size], longest);
-        CHECK(balanced_rows(c, &rule, lengths, n, cp_size) == (fits ? 0 : -1));
+        CHECK(balanced_rows(c, lengths, n, cp_size) == (fits ? 0 : -1));
         int replicas = N / cp_size, loose = 0;
         if (fits) {
             CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err, sizeof c->err) == 0);
@@ -287,57 +233,11 @@ static void balanced_plans_hold_at_every_cp_size(void) {
     CHECK(planned > 100 && refused > 30);
 }
 
-// ---- errors and the entry of the table
-
-static void impossible_documents_are_errors_at_once(void) {
-    Cluster* c = open_cluster("flexsp-7b", 64, 8);
-    int lengths[512];
-    PlayRule rule;
-    for (int i = 0; i < 512; i++) lengths[i] = 1000;
-    lengths[200] = 64 * c->setting.limits.capacity;
-    CHECK(dynamic(c, &rule, lengths, 512) == 0);
-    CHECK(balanced_rows(c, &rule, lengths, 512, 64) == 0);
-    lengths[200]++;
-    double start = now_seconds();
-    CHECK(dynamic(c, &rule, lengths, 512) == -1);
-    CHECK(strstr(c->err, "document 200") && strstr(c->err, "412737 tokens") && strstr(c->err, "6449"));
-    CHECK(balanced_rows(c, &rule, lengths, 512, 64) == -1);
-    CHECK(strstr(c->err, "document 200") && strstr(c->err, "412737 tokens") && strstr(c->err, "6449"));
-    CHECK(now_seconds() - start < 1);
-    CHECK(balanced_rows(c, &rule, lengths, 1, 0) == -1 && balanced_rows(c, &rule, lengths, 1, 65) == -1);
-    lengths[3] = 0;
-    CHECK(dynamic(c, &rule, lengths, 4) == -1 && balanced_rows(c, &rule, lengths, 4, 1) == -1);
-    CHECK(dynamic(c, &rule, NULL, 0) == 0 && c->plan.n_micro_batches == 0);
-    close_cluster(c);
-}
-
-static void the_entry_of_the_table_plays(void) {
-    Cluster* c = open_cluster("h200-8b", 16, 8);
-    int lengths[512];
-    PlayRule rule;
-    draw_lengths(lengths, 512, "mock", 8192, 1, 0);
-    void* planner = planner_megatron.open(&c->setting, NULL, 0, &c->arena, c->err, sizeof c->err);
-    CHECK(planner && planner_megatron.plan(planner, &c->plan, &rule, 3, lengths, 512, &c->arena, NULL, 0) == 0);
-    double dynamic_ms = play_ms(c, &rule, lengths);
-    CHECK(balanced_rows(c, &rule, lengths, 512, 4) == 0);
-    double balanced_ms = play_ms(c, &rule, lengths);
-    printf("    lognormal mock on 16 ranks: dynamic %.0f ms, balanced, groups of 4 ranks %.0f ms\n", dynamic_ms,
-           balanced_ms);
-    CHECK(dynamic_ms > 0 && balanced_ms > 0 && rule.in_rounds == 0);
-    CHECK_STRING(planner_megatron.name, "megatron");
-    close_cluster(c);
-}
-
 int main(void) {
-    RUN(cp_sizes_come_from_memory_alone);
-    RUN(narrower_documents_go_on_where_a_cp_size_is_blocked);
     RUN(ranks_left_over_widen_the_narrowest_groups);
     RUN(a_balanced_round_ends_once_cp_sizes_fall);
     RUN(every_choice_is_the_schedulers);
-    RUN(plans_hold_under_scarce_room_and_odd_heads);
     RUN(rows_fill_in_order_and_are_as_many_for_each_replica);
     RUN(balanced_plans_hold_at_every_cp_size);
-    RUN(impossible_documents_are_errors_at_once);
-    RUN(the_entry_of_the_table_plays);
     return test_done();
 }

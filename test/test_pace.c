@@ -4,52 +4,44 @@
 #include "run/run.h"
 #include "test/program.h"
 
-#define TINY                                                                                               \
+#define TINY                                                                                                \
     "--layers 2 --width 64 --heads 4 --data plan --threads 1 --dtype fp32 --eval-every 0 --sample-every 0 " \
-    "--steps 3 --plan random "
+    "--steps 3 "
 
 static void a_long_step_is_told_before_it_begins_and_left_at_the_first_signal(void) {
-    const char* slow = TINY "--cpu-isa reference --context 128 --capacity 256 --batch-tokens 65536";
+#define SLOW TINY "--cpu-isa reference --context 128 --capacity 256 --batch-tokens 65536 "
     setenv("FAULT_LIMIT", "1e9", 1);  // so that it should take about two minutes
-    CHECK(sh("%s %s --steps 0 --out $W/before", program, slow) == 0);
+    CHECK_SH(0, "$P " SLOW "--steps 0 --out $W/before");
     const char* told = strstr(output, "\ntime    a step of 65");
     CHECK(told && strstr(told, "an estimate") && strstr(told, "--batch-tokens"));
-    pid_t job = start("%s %s --out $W/left", program, slow);
+    pid_t job = start("$P " SLOW "--out $W/left");
     unsetenv("FAULT_LIMIT");
     CHECK(comes("left/log.jsonl", 20));
     sleep_ms(1000);
     kill(job, SIGINT);
     CHECK(ended_within(job, 20) == 128 + SIGINT);
     read_background();
-    CHECK(strstr(output, "step 1 is left after") && strstr(output, "stopped at step 0 of 3"));
-    CHECK(sh("cd $W/before/step-000000 && for f in *.safetensors; do cmp $f ../../left/step-000000/$f || exit; done") ==
-          0);
+    CHECK_SAID("step 1 is left after");
+    CHECK_SAID("stopped at step 0 of 3");
+    CHECK_SH(0,
+             "cd $W/before/step-000000 && for f in *.safetensors; do cmp $f ../../left/step-000000/$f || exit; done");
 }
 
 // The other ranks learn of it in the next pass that they share, or at the end. The straggler makes the step long.
 static void check_left(int ranks, const char* options, int signalled) {
+#define LEFT ON_RANKS "$P " TINY "--context 512 --capacity 300 --batch-tokens 8192 --machine a100-7b %s "
     static char hash[32];
-    const char* common = "mpirun --oversubscribe --bind-to none -n %d %s " TINY
-                         "--context 512 --capacity 600 --batch-tokens 8192 %s --out %s/%s %s";
-    char command[2048];
-    snprintf(command, sizeof command, common, ranks, program, options, work, "whole", "");
-    CHECK(sh("rm -rf $W/whole $W/some; %s", command) == 0);
+    CHECK_SH(0, "rm -rf $W/whole $W/some; " LEFT "--out $W/whole", ranks, options);
     snprintf(hash, sizeof hash, "%s", loss_hash());
-    snprintf(command, sizeof command, common, ranks, program, options, work, "some",
-             "--straggle rank=1,x=300,from=2,whole");
-    pid_t job = start("%s", command);
+    pid_t job = start(LEFT "--out %s/some --straggle rank=1,x=300,from=2,whole", ranks, options, work);
     for (int i = 0; i < 2000 && steps_logged("some") < 1; i++) sleep_ms(10);
     sleep_ms(1000);
-    CHECK(sh("for p in $(pgrep -f '[o]ut %s/some'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | grep -qx "
-             "OMPI_COMM_WORLD_RANK=%d && kill -TERM $p && echo sent; done; true",
-             work, signalled) == 0);
-    CHECK(strstr(output, "sent") != NULL);
+    signal_rank("some", signalled, "TERM");
     CHECK(ended_within(job, 60) == 0);
     read_background();
-    int left = strstr(output, "step 2 is left") && strstr(output, "stopped at step 1 of 3");
-    CHECK(left);
-    if (!left) printf("    %s: %.1500s\n", options, output);
-    CHECK(sh("mpirun --oversubscribe --bind-to none -n %d %s --resume --out $W/some", ranks, program) == 0);
+    CHECK_SAID("step 2 is left");
+    CHECK_SAID("stopped at step 1 of 3");
+    CHECK_SH(0, ON_RANKS "$P --resume --out $W/some", ranks);
     CHECK_STRING(loss_hash(), hash);
 }
 
@@ -70,13 +62,15 @@ static void a_long_step_says_how_far_it_is(void) {
     Task forward = {.kind = TASK_FORWARD}, backward = {.kind = TASK_BACKWARD};
     int saved = dup(STDOUT_FILENO);
     fflush(stdout);
+    static RunParts parts;
+    run_attach(&run, &parts);
     run.model.world = &world, run.model.k = &none;
     run.config.steps = 20;
     run.batch.passes = &pass, run.batch.n_own = 400, run.batch.training = 1;
     pace_begin(&run, 1);
     CHECK(freopen(path_of("said"), "w", stdout));
     pace_end_task(&run, &forward);  // too early
-    run.pace.started -= 120, run.pace.told -= 120;
+    run.clock->pace.started -= 120, run.clock->pace.told -= 120;
     pace_end_task(&run, &backward);
     pace_end_task(&run, &forward);  // too soon after that
     fflush(stdout);
@@ -95,21 +89,19 @@ static double peak_said(void) {
 }
 
 static void threads_and_ranks_beyond_the_cores_do_not_raise_the_peak(void) {
-    CHECK(sh("%s " TINY "--steps 0 --threads 1 --out $W/p1", program) == 0);
+    CHECK_SH(0, "$P " TINY "--steps 0 --out $W/p1");
     double one = peak_said();
     int cores = host_cores("", 0);
-    CHECK(sh("%s " TINY "--steps 0 --threads %d --out $W/p2", program, 32 * cores) == 0);
+    CHECK_SH(0, "$P " TINY "--steps 0 --threads %d --out $W/p2", 32 * cores);
     CHECK(peak_said() > 0 && peak_said() < 4 * cores * one);  // noise may halve it, but not by 32
     if (!has_mpirun()) SKIP("no mpirun here");
-    CHECK(sh("mpirun --oversubscribe --bind-to none -n %d %s " TINY "--steps 0 --out $W/p", 4 * cores, program) == 0);
+    CHECK_SH(0, ON_RANKS "$P " TINY "--steps 0 --out $W/p", 4 * cores);
     CHECK(peak_said() > 0 && peak_said() < 2.5 * cores * one);
 }
 
 static void a_peak_that_a_step_beats_is_measured_again(void) {
     double share[3], had[3];
-    setenv("FAULT_LIMIT", "1e6", 1);  // FLOP/s
-    CHECK(sh("%s " TINY "--out $W/beaten", program) == 0);
-    unsetenv("FAULT_LIMIT");
+    CHECK_SH(0, "FAULT_LIMIT=1e6 $P " TINY "--out $W/beaten");  // FLOP/s
     CHECK(log_values("beaten", "mfu", share, 3) == 3 && log_values("beaten", "had", had, 3) == 3);
     for (int i = 0; i < 3; i++) CHECK(share[i] > 0 && share[i] < 1 && had[i] > 0 && had[i] <= 1);
 }

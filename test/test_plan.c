@@ -1,6 +1,6 @@
-// test_plan.c - the claims of plan/plan.h about planners and the plan as a value. Its proof, rounds and schedules are
-// test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
-#include "plan/pack.h"
+// test_plan.c - the claims of plan/value/plan.h about planners and the plan as a value. Its proof, rounds and schedules
+// are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
+#include "plan/value/pack.h"
 #include "test/plans.h"
 
 // ---- the static planner, against brute force
@@ -108,8 +108,7 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
 
 static void static_plans_hold_and_take_the_least_cp_size(void) {
     int planned = 0, refused = 0;
-    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
-        Step step = random_step(seed);
+    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         CpChoice kind = (CpChoice)(seed % 3);
         int asked = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks), cp_size = asked;
         for (int d = 1; d <= step.limits.ranks && !cp_size; d++)
@@ -128,8 +127,6 @@ static void static_plans_hold_and_take_the_least_cp_size(void) {
             CHECK(rings_full ? step.limits.max_ring_docs < step.n : !cp_size || !holds_all(&step, cp_size, kind));
             refused++;
         }
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
-        free_step(&step);
     }
     CHECK(planned > 2500 && refused > 200);
 }
@@ -142,8 +139,7 @@ static int number_after(const char* text, const char* words) {
 // The capacity that the message names is enough for the document that it names, and one less is not.
 static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(void) {
     int tried = 0, at_once = 0;
-    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
-        Step step = random_step(seed);
+    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         CpChoice kind = (CpChoice)(seed % 3);
         int cp_size = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
         step.limits.max_ring_docs = MOST_DOCS;
@@ -154,17 +150,13 @@ static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(voi
             step.n = 1;
             step.lengths[0] = step.lengths[doc];
             step.limits.capacity = capacity - 1;
-            free_step(&step);
             step_memory(&step);
             CHECK(step_static(&step, cp_size, kind) < 0);
             step.limits.capacity = capacity;
-            free_step(&step);
             step_memory(&step);
             at_once += step_static(&step, cp_size, kind) == 0;
             tried++;
         }
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
-        free_step(&step);
     }
     CHECK(tried > 120 && at_once == tried);
 }
@@ -183,9 +175,9 @@ static void what_cannot_be_planned_is_refused_with_words(void) {
     int lengths[] = {5, 900, 7, 901, 3};
     CHECK(refused_with(4, 4, 200, 5, lengths, 0, CP_CHOICE_AUTO, "document 3 ", "901 tokens", "more than 800"));
     CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "holds 400", "--cp"));
-    CHECK(refused_with(8, 3, 200, 5, lengths, 0, CP_CHOICE_ULYSSES, "more than 600", "--cp-kind ulysses",
+    CHECK(refused_with(8, 3, 200, 5, lengths, 0, CP_CHOICE_ULYSSES, "more than 600", "--cp kind=ulysses",
                        "--capacity 301"));
-    CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 key/value heads", "--cp-kind auto"));
+    CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 key/value heads", "--cp kind=auto"));
     CHECK(refused_with(4, 4, 200, 5, lengths, 5, CP_CHOICE_AUTO, "--cp 5", "4 ranks", "0 for"));
     CHECK(refused_with(4, 4, 200, 5, lengths, -1, CP_CHOICE_AUTO, "--cp -1", "4 ranks", "0 for"));
     // 650 tokens on a ring of 2: borders 0 162 325 487 650, so 325 at both places; 641 tokens have 321 at one.
@@ -244,8 +236,7 @@ static void wide_rows_are_packed_too(void) {
 
 static void random_plans_hold_and_are_of_every_kind(void) {
     int kinds[4] = {0}, planned = 0, overlaps = 0, idle = 0;
-    for (uint64_t seed = 0; seed < 5000 && !test_failures_in_claim; seed++) {
-        Step step = random_step(seed);
+    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         const PlanLimits* l = &step.limits;
         int needs_ring = 0, impossible = 0;
         for (int i = 0; i < step.n; i++) {
@@ -271,8 +262,6 @@ static void random_plans_hold_and_are_of_every_kind(void) {
             idle += used != (1u << l->ranks) - 1;
             planned++;
         } else CHECK(impossible || needs_ring > l->max_ring_docs);
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, step.err);
-        free_step(&step);
     }
     CHECK(planned > 4000 && overlaps > 1000 && idle > 400);
     for (int k = 0; k < 4; k++) CHECK(kinds[k] > 1000);

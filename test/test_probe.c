@@ -1,7 +1,7 @@
 // test_probe.c - where a run's cost model comes from: --probe and the file that it leaves, --machine, an estimate. Runs
 // the whole program; several ranks where mpirun is.
-#include "plan/base.h"
-#include "plan/machine.h"
+#include "plan/base/base.h"
+#include "plan/cost/machine.h"
 #include "run/run.h"
 #include "test/program.h"
 
@@ -247,7 +247,8 @@ static void two_ranks_measure_once_and_plan_alike(void) {
         m = read_cached();
     }
     CHECK(m.again > 0 && m.overlap >= 1 && m.overlap <= 2);
-    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 6 --refresh 2 --capacity 128 --out $W/run", 2, program) == 0);
+    CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 6 --plan refresh=2 --capacity 128 --out $W/run", 2, program) ==
+          0);
     CHECK(strstr(output, "cost    measured, ") && strstr(output, "1 MiB inside a node"));
     if (test_failures_in_claim) printf("    %.800s\n", errors);
     CHECK(run("") == 0);
@@ -256,7 +257,7 @@ static void two_ranks_measure_once_and_plan_alike(void) {
 
 // A layout of groups takes what they were measured to take.
 static void layouts_know_groups_that_were_measured(void) {
-    const char* check = "--check-layout --tp 2 --capacity 128 --out $W/run";
+    const char* check = "--explain layout --tp 2 --capacity 128 --out $W/run";
     if (!has_mpirun()) SKIP("mpirun is not here");
     sh("rm -rf $W/cache $W/run");
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "%s", 2, program, check) == 0);
@@ -272,8 +273,8 @@ static void links_between_machines_are_measured_apart(void) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int stage = 1; stage <= 3; stage += 2) {
         sh("rm -rf $W/cache $W/run");
-        CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --node-size 2 --zero %d --out $W/run", 3, program, stage) ==
-              0);
+        CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--probe --plan node-size=2 --zero %d --out $W/run", 3, program,
+                 stage) == 0);
         CHECK(find_cached() == 1);
         if (test_failures_in_claim) printf("    %.800s\n", errors);
         Machine m = read_cached();

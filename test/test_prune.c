@@ -1,5 +1,5 @@
-// test_prune.c - claims about plan/prune.h: which columns are kept, and how many are left out.
-#include "plan/prune.h"
+// test_prune.c - claims about plan/slow/prune.h: which columns are kept, and how many are left out.
+#include "plan/slow/prune.h"
 
 #include <float.h>
 
@@ -244,6 +244,43 @@ static void heads_are_rounded_down_and_hidden_units_absorb_the_rest(void) {
     CHECK(prune_counts(dropped, lists, 2, NAN, 16) == 0 && dropped[0] == 0 && dropped[1] == 0);
 }
 
+// ---- in which layers
+
+static void ratios_are_the_golden_ones(void) {
+    static const struct {
+        double w[4], sum, most, g[4];
+    } golden[] = {{{1, 1, 1, 1}, 2, 1, {.5, .5, .5, .5}},
+                  {{1, 2, 4, 4}, 1.5, 1, {.75, .375, .1875, .1875}},
+                  {{1, 4, 8, 8}, 1.5, .9, {.9, .3, .15, .15}},
+                  {{1, 1, 1, 1}, 5, .5, {.5, .5, .5, .5}},  // less than what should be
+                  {{1, 1, 1, 1}, -1, .5, {0, 0, 0, 0}}};
+    for (int i = 0; i < COUNT(golden); i++) {
+        double g[4];
+        prune_ratios(g, golden[i].w, 4, golden[i].sum, golden[i].most);
+        for (int l = 0; l < 4; l++) CHECK(fabs(g[l] - golden[i].g[l]) < 1e-12);
+    }
+}
+
+// Optimal where moving a part between two layers loses no less: the loss of a part, w g, is the same for all that are
+// free and not larger for those at most. (The problem is convex.)
+static void ratios_leave_out_what_they_should_at_least_loss(void) {
+    enum { LAYERS = 48 };
+    for (uint64_t seed = 1; seed <= 1000; seed++) {
+        double w[LAYERS], g[LAYERS], most = .2 + .8 * random_uniform(seed, 2), pace = -1, all = 0;
+        int n = 1 + (int)(LAYERS * random_uniform(seed, 0));
+        for (int l = 0; l < n; l++) w[l] = .01 + 5 * random_uniform(seed, (uint64_t)(100 + l));
+        double sum = 1.2 * most * n * random_uniform(seed, 1);
+        prune_ratios(g, w, n, sum, most);
+        for (int l = 0; l < n; l++) {
+            CHECK(g[l] >= 0 && g[l] <= most);
+            if (g[l] < most) pace = w[l] * g[l];
+            all += g[l];
+        }
+        CHECK_CLOSE(all, MIN(sum, most * n), 1e-9 * all);
+        for (int l = 0; l < n && pace >= 0; l++) CHECK(w[l] * g[l] <= pace * (1 + 1e-9));
+    }
+}
+
 int main(void) {
     RUN(columns_that_change_most_are_kept);
     RUN(a_change_is_the_sum_of_its_column);
@@ -255,5 +292,7 @@ int main(void) {
     RUN(tiles_are_smaller_where_there_are_few);
     RUN(numbers_are_whole_tiles_that_meet_the_target);
     RUN(heads_are_rounded_down_and_hidden_units_absorb_the_rest);
+    RUN(ratios_are_the_golden_ones);
+    RUN(ratios_leave_out_what_they_should_at_least_loss);
     return test_done();
 }

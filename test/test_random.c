@@ -1,5 +1,5 @@
-// test_random.c - the claims of plan/base.h on random numbers.
-#include "plan/base.h"
+// test_random.c - the claims of plan/base/base.h on random numbers.
+#include "plan/base/base.h"
 #include "test/test.h"
 
 enum { SOME = 1 << 18, SEED = 7 };

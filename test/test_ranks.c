@@ -2,12 +2,12 @@
 // ranks that die, plans that differ, signals. Started alone; it starts mpirun itself.
 #include "data/checkpoint.h"
 #include "data/safetensors.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                   \
     "--data $W/corpus --layers 2 --width 48 --heads 6 --context 128 --batch-tokens 512 --lr 0.003 --warmup 5 " \
-    "--eval-every 0 --sample-every 0 --dtype fp32 --threads 1 --check-plan "
+    "--eval-every 0 --sample-every 0 --dtype fp32 --threads 1 "
 #define MPIRUN "mpirun --oversubscribe -n %d %s "
 
 // Losses of a run of some steps; the run's directory is emptied before. Returns their number.
@@ -31,19 +31,21 @@ static void check_losses(const char* what, const double* a, const double* b, int
 
 enum { STEPS = 6 };
 
-static void any_number_of_ranks_and_any_plan_give_the_same_losses(void) {
+static void any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses(void) {
     const struct {
         int ranks;
         const char* options;
     } runs[] = {
         {2, "--steps 6"},
-        {3, "--steps 6 --refresh 1"},
+        {3, "--steps 6 --plan refresh=1"},
         {5, "--steps 6 --plan adaptive --capacity 48"},
-        {3, "--steps 6 --cp 3 --cp-kind ulysses"},
+        {3, "--steps 6 --cp 3,kind=ulysses"},
         {3, "--steps 6 --plan random"},
-        {4, "--steps 6 --cp 4 --node-size 2 --capacity 96"},  // heads inside, rings across; no rank holds a document
-        {5, "--steps 6 --cp 5 --cp-kind ring"},
+        {4, "--steps 6 --cp 4 --plan node-size=2 --capacity 96"},  // heads inside, rings across
+        {5, "--steps 6 --cp 5,kind=ring"},
         {8, "--steps 6 --plan random --overlap no"},
+        {3, "--steps 6 --plan random --zero 2"},
+        {3, "--steps 6 --plan random --zero 3"},
     };
     double one[STEPS], other[STEPS];
     CHECK(losses(1, "--steps 6", "one", one, STEPS) == STEPS);
@@ -53,21 +55,10 @@ static void any_number_of_ranks_and_any_plan_give_the_same_losses(void) {
     }
 }
 
-static void zero_1_2_and_3_give_the_same_losses(void) {
-    double one[STEPS], other[STEPS];
-    CHECK(losses(3, "--steps 6 --plan random", "one", one, STEPS) == STEPS);
-    for (int stage = 2; stage <= 3; stage++) {
-        char options[64];
-        snprintf(options, sizeof options, "--steps 6 --plan random --zero %d", stage);
-        CHECK(losses(3, options, "other", other, STEPS) == STEPS);
-        check_losses(options, one, other, STEPS);
-    }
-}
-
 static void bf16_runs_agree_within_its_rounding(void) {
     double one[STEPS], other[STEPS];
     CHECK(losses(1, "--steps 6 --dtype bf16", "one", one, STEPS) == STEPS);
-    CHECK(losses(4, "--steps 6 --dtype bf16 --plan random --grad-dtype bf16 --zero 2", "other", other, STEPS) == STEPS);
+    CHECK(losses(4, "--steps 6 --dtype bf16,grads=bf16 --plan random --zero 2", "other", other, STEPS) == STEPS);
     // A bf16 weight or activation is off by 2^-9 of itself; the loss of some hundred targets averages that.
     for (int i = 0; i < STEPS; i++) CHECK_CLOSE(other[i], one[i], 4e-3 * one[i]);
 }
@@ -84,7 +75,7 @@ static void compare_weights(const char* run, int step, int other) {
 static void a_run_goes_on_with_another_number_of_ranks(void) {
     const int numbers[][2] = {{1, 2}, {2, 3}, {3, 8}, {8, 1}};
     double whole[8], parts[8];
-#define COURSE "--steps 8 --schedule linear --min-lr 0 --keep 0 "
+#define COURSE "--steps 8 --schedule linear,min-lr=0 --keep 0 "
     CHECK(losses(1, COURSE "--save-every 0", "whole", whole, 8) == 8);
     for (int i = 0; i < COUNT(numbers); i++) {
         const char* zero = i == 1 ? "--zero 3" : i == 2 ? "--zero 2" : "";
@@ -149,7 +140,7 @@ static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
     if (n < 5 || n >= 150) printf("    %d steps: %.3000s\n", n, output);
     CHECK(n >= 5 && n < 150);
     CHECK(sh("test -e %s/stopped/step-%06d/DONE", work, n) == 0);
-    CHECK(sh(MPIRUN "--resume --threads 1 --save-every 0 --out %s/stopped", 3, program, work) == 0);
+    CHECK(sh(MPIRUN "--resume --threads 1 --save-every 0 --plan random --out %s/stopped", 3, program, work) == 0);
     CHECK(log_values("stopped", "loss", parts, 150) == 150);
     CHECK(losses(3, "--steps 150 --save-every 0 --plan random", "whole", whole, 150) == 150);
     for (int i = 0; i < 150; i++) CHECK(parts[i] == whole[i]);  // same ranks, same plans: the same bits
@@ -157,8 +148,8 @@ static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
 
 static void a_signal_breaks_an_evaluation_off_on_all_ranks(void) {
     pid_t job = start(MPIRUN
-                      "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens "
-                      "999999999 --out $W/evaluating",
+                      "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every "
+                      "tokens=999999999 --out $W/evaluating",
                       3, program);
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(job, SIGUSR1);
@@ -182,7 +173,7 @@ static void ranks_that_see_other_bytes_of_a_document_end_with_words(void) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
     CHECK(sh("mkdir -p $W/a/texts $W/b/texts && cat data/*.c > $W/a/texts/1 && cp $W/a/texts/1 $W/b/texts/1 && "
-             "cp plan/config.c $W/a/texts/2 && cp plan/config.c $W/b/texts/2 && "
+             "cp plan/options/config.c $W/a/texts/2 && cp plan/options/config.c $W/b/texts/2 && "
              "printf '#' | dd of=$W/b/texts/1 bs=1 seek=20000 conv=notrunc") == 0);
     CHECK(sh("mpirun --oversubscribe -n 1 -wdir $W/a %s " TINY "--data texts --steps 3 --out %s/y : "
              "-n 1 -wdir $W/b %s " TINY "--data texts --steps 3 --out %s/y",
@@ -191,12 +182,13 @@ static void ranks_that_see_other_bytes_of_a_document_end_with_words(void) {
     CHECK(sh("test -e %s/y", work) != 0);
 }
 
-// --node-size is each rank's own business, but plans follow from it.
+// --plan node-size is each rank's own business, but plans follow from it.
 static void plans_that_differ_end_the_run_with_both_hashes(void) {
     unsigned long long first, second;
     sh("rm -rf %s/x", work);
     CHECK(sh("timeout 60 mpirun --oversubscribe -n 2 %s " TINY
-             "--cp 4 --node-size 1 --steps 3 --out %s/x : -n 2 %s " TINY "--cp 4 --node-size 4 --steps 3 --out %s/x",
+             "--cp 4 --plan node-size=1 --steps 3 --out %s/x : -n 2 %s " TINY
+             "--cp 4 --plan node-size=4 --steps 3 --out %s/x",
              program, work, program, work) == 1);
     const char* at = strstr(errors, "has the plan ");
     CHECK(at && sscanf(at, "has the plan %16llx, rank 0 has %16llx", &first, &second) == 2 && first != second);
@@ -235,8 +227,7 @@ static void memory_is_what_the_table_says(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(80, 7.6, 5);
-    RUN(any_number_of_ranks_and_any_plan_give_the_same_losses);
-    RUN(zero_1_2_and_3_give_the_same_losses);
+    RUN(any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses);
     RUN(bf16_runs_agree_within_its_rounding);
     RUN(a_run_goes_on_with_another_number_of_ranks);
     RUN(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes);

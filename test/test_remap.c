@@ -1,7 +1,7 @@
 // test_remap.c - tokens that lie elsewhere than their attention: any plan stays a plan, nodes become as even as they
 // can, and what is chosen is no slower in the cost model.
-#include "plan/remap.h"
-#include "plan/step.h"
+#include "plan/step/remap.h"
+#include "plan/step/flex.h"
 #include "test/plans.h"
 
 enum { CASES = 600 };
@@ -57,8 +57,7 @@ static void check_moved(Step* step, const Plan* before, const Plan* after, int* 
 
 static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
     int remapped = 0, evened = 0, cases = 0;
-    for (uint64_t seed = 0; seed < CASES; seed++) {
-        Step step = random_step(seed);
+    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, CASES);) {
         GroupCost groups[MOST_RANKS + 1];
         int changed = 0;
         Setting s;
@@ -74,7 +73,6 @@ static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
             check_moved(&step, &before, &step.plan, &evened);
             remapped += changed > 0;
         }
-        free_step(&step);
     }
     CHECK(cases > CASES / 2 && remapped > cases / 4 && evened > 100);
     printf("    %d of %d plans are remapped, %d nodes of a round more even\n", remapped, cases, evened);
@@ -82,8 +80,7 @@ static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
 
 static void what_is_chosen_is_no_slower(void) {
     int chosen = 0;
-    for (uint64_t seed = 0; seed < CASES; seed++) {
-        Step step = random_step(seed);
+    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, CASES);) {
         GroupCost groups[MOST_RANKS + 1];
         int changed = 0;
         Setting s;
@@ -97,7 +94,6 @@ static void what_is_chosen_is_no_slower(void) {
             CHECK(changed ? after < before : after == before);
             chosen += changed > 0;
         }
-        free_step(&step);
     }
     CHECK(chosen > 10);
     printf("    %d of %d plans got shorter\n", chosen, CASES);

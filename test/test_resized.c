@@ -13,9 +13,7 @@
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
-#include "run/mover.h"
-#include "run/owned.h"
-#include "run/reshard.h"
+#include "run/model/mover.h"
 #include "test/flops.h"
 #include "test/resized_plans.h"
 
@@ -54,7 +52,7 @@ static double step_masked(float* grads, int masked) {
     work_begin(m);
     run_micro_batches(run, run->data.train, 1);
     work_end(m);
-    if (masked) visit_elements(LEFT_OUT, set_to_zero, (float*)m->zero.part[ZERO_GRADS]);
+    if (masked) visit_elements(LEFT_OUT, set_to_zero, (float*)m->ranks->zero.part[ZERO_GRADS]);
     zero_reduce(m);
     double loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);
     fetch_gradients(grads);
@@ -107,6 +105,22 @@ static double masked_step(void) {
 
 static uint64_t sent(CommPurpose purpose) { return m->tp->sent[purpose][0] + m->tp->sent[purpose][1]; }
 
+// Elements of a moved unit with its biases: rows of its channels, of a key and a value, and the columns behind them.
+static uint64_t elems_of_unit(int kind) {
+    int HS = m->whole.HS, queries = m->whole.NH / m->whole.NKV * HS, columns = kind == 0 ? queries : 1;
+    int rows = kind == 0 ? queries + 2 * HS : m->whole.arch == ARCH_GPT2 ? 1 : 2;
+    int biases = shape_has(&m->whole, param_table[kind ? FCB : QKVB].needs) ? rows : 0;
+    return (uint64_t)((rows + columns) * m->whole.C + biases);
+}
+
+// A step sends each slice that moves once, and its gradient back once, in fp32.
+static uint64_t bytes_of_moves(void) {
+    uint64_t bytes = 0, elem = dtype_bytes(m->dt);
+    for (int kind = 0; kind < 2; kind++)
+        bytes += elems_of_unit(kind) * ((uint64_t)moved_units(kind, 0) * elem + (uint64_t)moved_units(kind, 1) * 4);
+    return bytes * (uint64_t)m->shape.L;
+}
+
 // The planned step against the dense one with masked weights: loss, gradients, and what is sent of activations.
 static void check_case(double tolerance) {
     uint64_t before = sent(COMM_TENSOR);
@@ -114,8 +128,7 @@ static void check_case(double tolerance) {
     uint64_t usual = sent(COMM_TENSOR) - before, slices = sent(COMM_SLICES);
     double loss = step(found);
     CHECK(sent(COMM_TENSOR) - before == 2 * usual && (usual > 0) == (run->batch.n_passes > 0));
-    CHECK((sent(COMM_SLICES) > slices) ==
-          (moved_units(0, 0) + moved_units(1, 0) + moved_units(0, 1) + moved_units(1, 1) > 0));
+    CHECK(sent(COMM_SLICES) - slices == bytes_of_moves());
     CHECK_CLOSE(loss, dense, tolerance * fabs(dense));
     check_gradients(found, expected, tolerance);
 }
@@ -130,13 +143,13 @@ static void run_cases(Planner make_plan, double tolerance) {
         make_plan((uint64_t)(100 * size + i));
         draw(5 * i, (i % 3 == 0 ? CONTEXT : BATCH / 4) * m->comm->size);
         accumulated += run->batch.n_passes > 1;
-        for (int l = 0; l < m->shape.L; l++) m->layout.layer[l].recompute = (Recompute)(i % 3);
+        for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[l].recompute = (Recompute)(i % 3);
         set_plan(plan.active);
         check_case(tolerance);
         if (test_failures_in_claim > failures) printf("    rank %d: seed %d\n", rank, 100 * size + i);
     }
     CHECK(accumulated >= cases / 3);
-    for (int l = 0; l < m->shape.L; l++) m->layout.layer[l].recompute = RECOMPUTE_NONE;
+    for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[l].recompute = RECOMPUTE_NONE;
     no_plan();
     set_plan(0);
 }
@@ -171,6 +184,39 @@ static void a_step_without_columns_is_a_dense_step_with_masked_weights(void) { r
 static void a_step_without_slices_is_a_dense_step_with_masked_weights(void) { run_cases(plan_slices, 1e-6); }
 static void slices_that_others_compute_change_neither_loss_nor_gradients(void) { run_cases(plan_moves, 1e-5); }
 static void what_stays_of_a_rank_that_gives_may_be_left_out(void) { run_cases(plan_both, 1e-5); }
+
+// A sum over all weights and biases that the ranks of the group compute with, whoever computes them.
+static uint64_t computed_bits(void) {
+    uint64_t sum = 0;
+    size_t elem = dtype_bytes(m->dt);
+    work_begin(m);
+    for (int l = 0; l < m->shape.L; l++)
+        for (int id = 0; id < N_LINEARS; id++) {
+            Linear w = work_linear(m, (LinearId)id, l);
+            for (size_t i = 0; i < (size_t)w.OC * (size_t)w.K; i++)
+                sum += hash_bytes((const char*)w.w + i * elem, elem, (uint64_t)(l * N_LINEARS + id));
+            for (size_t i = 0; w.b && i < (size_t)w.OC; i++)
+                sum += hash_bytes((const char*)w.b + i * elem, elem, (uint64_t)(1000 + l * N_LINEARS + id));
+        }
+    work_end(m);
+    zero_clear_grads(m);
+    MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_UINT64_T, MPI_SUM, MPI_COMM_WORLD);
+    return sum;
+}
+
+static void slices_have_the_bits_of_their_owners(void) {
+    no_plan();
+    set_plan(0);
+    uint64_t usual = computed_bits();
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        no_plan();
+        plan_moves(seed);
+        set_plan(plan.active);
+        CHECK(computed_bits() == usual);
+    }
+    no_plan();
+    set_plan(0);
+}
 
 // Of a projection, whose output is summed over the group.
 static void one_rank_of_a_group_adds_the_bias_of_a_projection(void) {
@@ -344,7 +390,7 @@ static void check_input_fill(LinearId id, ColumnFill fill) {
     float *dout = (float*)calloc(N * (size_t)w.OC, sizeof(float)), *dx = (float*)calloc(N * width, sizeof(float)),
           *x = (float*)calloc(N * width, sizeof(float));
     for (int i = 0; i < N * w.OC; i++) dout[i] = (float)random_uniform(9, (uint64_t)i) - 0.5f;
-    linear_backward(m, id, 0, dx, dout, x, NULL, N);
+    work_backward(m, id, 0, dx, dout, x, NULL, N);
     CHECK(w.kept && w.K < w.width);
     for (int n = 0; n < N; n++) {
         const float* row = dx + (size_t)n * width;
@@ -400,7 +446,7 @@ static void update(int64_t t) { update_with(t, 1); }
 
 static uint64_t hash_elems(const ParamTensor* t, size_t first, uint64_t hash) {
     size_t elem = dtype_bytes(m->dt);
-    return hash_bytes((char*)zero_weights(m, t) + first * elem, (t->elems - first) * elem, hash);
+    return hash_bytes((char*)tensor_weights(m, t) + first * elem, (t->elems - first) * elem, hash);
 }
 
 // What all ranks of the group have: of a key/value head that they share the rows behind those of the queries.
@@ -549,7 +595,7 @@ typedef struct Wholes {
 static void join_owned(float* whole, StateKind kind) {
     Arena arena = {0};
     Holdings owned = owned_holdings(m, kind, &arena);
-    const float* own = (const float*)m->zero.part[zero_part_of(kind)];
+    const float* own = (const float*)m->ranks->zero.part[zero_part_of(kind)];
     size_t n = shape_param_elems(&m->whole);
     for (size_t i = 0; i < n; i++) whole[i] = -INFINITY;
     for (int t = 0; t < owned.tensors; t++) {
@@ -566,10 +612,10 @@ static void join_owned(float* whole, StateKind kind) {
 static void join_all(float* whole, int kind) {
     for (int i = 0; i < shape_tensors(&m->whole); i++) {
         ParamTensor tensor = shape_tensor(&m->whole, i), own = shape_param(&m->shape, tensor.id, tensor.layer);
-        if (kind == GRADIENTS) zero_fetch_grads(m, &own, run->part);
-        else if (kind == WEIGHTS) zero_fetch_weights(m, &own, run->part);
+        if (kind == GRADIENTS) zero_fetch_grads(m, &own, run->books->part);
+        else if (kind == WEIGHTS) zero_fetch_weights(m, &own, run->books->part);
         else continue;
-        tp_join(m, &own, whole + tensor.offset, run->part, run->others);
+        tp_join(m, &own, whole + tensor.offset, run->books->part, run->books->others);
     }
     if (kind == GRADIENTS) zero_clear_grads(m);
     if (kind == MOMENTS) join_owned(whole, STATE_M);
@@ -606,33 +652,54 @@ static void check_wholes(const Wholes* a, const Wholes* b) {
 }
 
 static void divide_by(const TpSplit* split) {
-    run_reshard(run, split);
+    mover_divide_anew(&run->model, split);
     elems = shape_param_elems(&m->shape);
     work_close(m->work);
-    m->work = work_open(m, &run->work_needs, run->work_memory);
+    m->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
     for (int i = 0; i < trainer.memory.n; i++)  // the trainer gives back what is there when it is closed
         for (int part = 0; part < N_ZERO_PARTS; part++)
             if (!strcmp(trainer.memory.entries[i].name, zero_part_names[part]))
-                trainer.memory.entries[i].memory = m->zero.part[part];
+                trainer.memory.entries[i].memory = m->ranks->zero.part[part];
 }
 
 // The first rank gives all its heads but the shared ones away, and an odd number of hidden units.
 static void another_division_keeps_weights_moments_and_the_step(void) {
-    TpSplit even = m->split, other = even;
+    TpSplit even = m->ranks->split, other = even;
     if (tp_size(m) == 1) return;
-    int units = MIN(units_of_rank(0, 0), run->work_needs.most_heads - units_of_rank(0, 1));
+    int units = MIN(units_of_rank(0, 0), run->cluster->work_needs.most_heads - units_of_rank(0, 1));
     if (!heads_stay()) other.head[1] -= units * (m->whole.NH / m->whole.NKV);
     other.hidden[1] -= 5;
     draw(0, BATCH / 4);
     Wholes before = take_wholes();
     divide_by(&other);
-    CHECK(heads_stay() || m->split.head[1] < even.head[1]);
+    CHECK(heads_stay() || m->ranks->split.head[1] < even.head[1]);
     Wholes there = take_wholes();
     check_wholes(&there, &before);
     divide_by(&even);
     Wholes back = take_wholes();
     check_wholes(&back, &before);
     free_wholes(&before), free_wholes(&there), free_wholes(&back);
+}
+
+// ---- memory
+
+// Of work, which begins as rubbish and ends before a guard.
+enum { GUARD = 64 };
+static unsigned char* guard;
+
+static void guard_work(void) {
+    size_t bytes = work_bytes(m, &run->cluster->work_needs);
+    unsigned char* memory = (unsigned char*)m->k->alloc(bytes + GUARD);
+    if (!memory) die("no memory for work");
+    memset(memory, 0x5a, bytes);
+    guard = (unsigned char*)memset(memory + bytes, 0xa5, GUARD);
+    work_close(m->work);
+    run->cluster->work_memory = memory;
+    m->work = work_open(m, &run->cluster->work_needs, memory);
+}
+
+static void work_stays_within_its_memory(void) {
+    for (int i = 0; i < GUARD; i++) CHECK(guard[i] == 0xa5);
 }
 
 // ---- the program
@@ -656,13 +723,13 @@ static void add_model(Arguments* a, TestModel model, int tp) {
     add_option_number(a, "--heads", model == A_GPT2 ? 8 : heads);
     if (model == A_GPT2) return;
     add_option_text(a, "--arch", arch_table[kv_heads > 1 ? 1 + tp % 3 : ARCH_QWEN2].name);
-    add_option_number(a, "--kv-heads", kv_heads);
-    add_option_number(a, "--head-size", 8);
-    add_option_number(a, "--hidden", 200);
-    add_option_text(a, "--tie", "no");
+    add_key(a, "--arch", "kv-heads", kv_heads);
+    add_key(a, "--arch", "head-size", 8);
+    add_key(a, "--arch", "hidden", 200);
+    add_option_text(a, "--arch", "tie=no");
     if (model != ROUNDED_STOCHASTICALLY) return;
     add_option_text(a, "--dtype", "bf16");
-    add_option_text(a, "--rounding", "stochastic");
+    add_option_text(a, "--dtype", "rounding=stochastic");
 }
 
 static void open_model(TestModel model, int n_options, char** options) {
@@ -672,13 +739,14 @@ static void open_model(TestModel model, int n_options, char** options) {
     snprintf(tp, sizeof tp, "%d", size);
     draw_arguments(a, 1, 1, size, 0, 0, NULL);
     const char* const ours[] = {"--capacity", "256",       "--recompute", "none",         "--tp",
-                                tp,           "--balance", "semi",        "--experiment", "fill=same"};
+                                tp,           "--balance", "semi,fill=same"};
     for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
     add_model(a, model, option_number(n_options, options, "--tp", size));
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
     if (rank_identity(&identity, err, sizeof err)) die("%s", err);
     trainer_open(&trainer, &identity);
     draw_biases();
+    guard_work();
     elems = shape_param_elems(&m->shape);
     if (rank == 0)
         printf("%s, %d heads, %d of keys and values\n", arch_table[m->whole.arch].title, m->whole.NH, m->whole.NKV);
@@ -687,6 +755,7 @@ static void open_model(TestModel model, int n_options, char** options) {
 }
 
 static void close_model(void) {
+    m->k->free_memory(run->cluster->work_memory);
     trainer_close(&trainer);
     float* arrays[] = {expected, found, saved, past};
     for (int i = 0; i < COUNT(arrays); i++) free(arrays[i]);
@@ -695,6 +764,7 @@ static void close_model(void) {
 // What is filled or frozen of shared key/value heads is a sum over ranks, which no claim here follows.
 static void run_claims(TestModel model) {
     if (model == ROUNDED_STOCHASTICALLY) {
+        RUN_TOGETHER(slices_have_the_bits_of_their_owners);
         RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);
         return;
     }
@@ -702,6 +772,7 @@ static void run_claims(TestModel model) {
     RUN_TOGETHER(a_step_without_slices_is_a_dense_step_with_masked_weights);
     RUN_TOGETHER(slices_that_others_compute_change_neither_loss_nor_gradients);
     RUN_TOGETHER(what_stays_of_a_rank_that_gives_may_be_left_out);
+    RUN_TOGETHER(slices_have_the_bits_of_their_owners);
     RUN_TOGETHER(one_rank_of_a_group_adds_the_bias_of_a_projection);
     RUN_TOGETHER(each_of_the_three_matmuls_does_less_by_what_is_left_out);
     if (model != OF_SHARED_KV_HEADS) RUN_TOGETHER(gradients_that_were_not_computed_are_filled_as_was_asked);
@@ -709,6 +780,7 @@ static void run_claims(TestModel model) {
     if (model != OF_SHARED_KV_HEADS) RUN_TOGETHER(what_is_left_out_rests_while_the_rest_is_trained);
     if (model == A_GPT2) RUN_TOGETHER(evaluation_does_not_see_what_steps_leave_out_or_give_away);
     RUN_TOGETHER(another_division_keeps_weights_moments_and_the_step);
+    RUN_TOGETHER(work_stays_within_its_memory);
 }
 
 int main(int n_arguments, char** arguments) {

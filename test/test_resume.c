@@ -1,6 +1,6 @@
 // test_resume.c - a run that was stopped, killed or moved to another place continues bit for bit.
 #include "data/checkpoint.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                  \
@@ -50,7 +50,7 @@ static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_
         waitpid(pid, NULL, 0);
         char run[600];
         snprintf(run, sizeof run, "%s/killed", work);
-        int found = checkpoint_latest(run, path, sizeof path, &step, err, sizeof err);
+        int found = checkpoint_latest(run, path, &step, err, sizeof err);
         CHECK(found >= 0 && step >= last);
         if (found == 1) {
             CHECK(checkpoint_verify(path, err, sizeof err) == 0);
@@ -96,7 +96,7 @@ static void the_command_that_is_printed_can_be_pasted(void) {
 
 static void an_interrupt_breaks_an_evaluation_off(void) {
     pid_t pid = start(
-        "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-tokens 999999999 "
+        "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every tokens=999999999 "
         "--out %s/evaluating",
         program, work);
     CHECK(comes("evaluating/log.jsonl", 30));
@@ -172,15 +172,15 @@ static void samples_and_choices_are_of_the_checkpoint_that_resume_names(void) {
     const char line[] = "{\"ctx\": \"int\", \"endings\": [\" a\", \";\"], \"label\": 0}\n";
     CHECK(sh("%s " TINY " --steps 4 --save-every 2 --keep 0 --out $W/named", program) == 0);
     write_text("choices.jsonl", line, sizeof line - 1);
-    const char* uses[] = {"--sample 'int ' --tokens 100 --temperature 0", "--eval-choices $W/choices.jsonl", "--eval"};
+    const char* uses[] = {"--sample 'int ' --tokens 100 --temperature 0", "--eval $W/choices.jsonl", "--eval"};
     for (int i = 0; i < COUNT(uses); i++) {
         CHECK(sh("%s --init $W/named/step-000002 --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
         snprintf(first, sizeof first, "%.60000s", output);
-        CHECK(sh("%s --resume-from 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) ==
+        CHECK(sh("%s --resume 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) ==
               0);
         CHECK_STRING(output, first);
     }
-    CHECK(sh("%s --resume-from 2 --out $W/named --init $W/named/step-000004 --sample x", program) == 1);
+    CHECK(sh("%s --resume 2 --out $W/named --init $W/named/step-000004 --sample x", program) == 1);
     CHECK(strstr(errors, "--init") && lines_in(errors) == 1);
 }
 
@@ -200,7 +200,7 @@ static void samples_are_repeatable_and_come_from_the_checkpoint(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    sh("mkdir $W/corpus && cp plan/*.c plan/*.h $W/corpus");  // a corpus that nobody edits meanwhile
+    sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");  // a corpus that nobody edits meanwhile
     RUN(a_resumed_run_repeats_losses_weights_and_log_in_fp32);
     RUN(a_resumed_run_repeats_losses_weights_and_log_in_bf16);
     RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);

@@ -1,7 +1,7 @@
 // test_run_dirs.c - a run directory belongs to one run; what is in it survives other runs, signals, damage and pipes.
 #include "data/checkpoint.h"
 #include "data/run_dir.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 #define SMALL                                                                                      \
@@ -85,11 +85,11 @@ static void the_newest_run_is_the_one_that_was_written_last_whatever_its_number(
 static void resume_from_goes_on_from_the_step_that_it_names(void) {
     CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back") == 0);
     const char* hash = loss_hash();
-    CHECK(sh("$P --resume-from step-000010 --out $W/back") == 0 && strstr(output, hash));
-    CHECK(sh("$P --resume-from $W/back/step-000020 --steps 25") == 0);
+    CHECK(sh("$P --resume step-000010 --out $W/back") == 0 && strstr(output, hash));
+    CHECK(sh("$P --resume $W/back/step-000020 --steps 25") == 0);
     CHECK(sh("$P --resume --out $W/back --steps 26") == 0 && strstr(output, "from") && strstr(output, "step-000025"));
-    CHECK(sh("$P --resume-from 15 --out $W/back") == 1 && strstr(errors, "no checkpoint of step 15"));
-    CHECK(sh("$P --resume-from best --out $W/back") == 1 && strstr(errors, "step-000120"));
+    CHECK(sh("$P --resume 15 --out $W/back") == 1 && strstr(errors, "no checkpoint of step 15"));
+    CHECK(sh("$P --resume best --out $W/back") == 1 && strstr(errors, "step-000120"));
 }
 
 // ---- damage
@@ -110,6 +110,13 @@ static void resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_s
     CHECK(has("worse/step-000010") && has("worse/step-000030"));
 }
 
+static int add(void* context, const char* path, const char* name, char* err, size_t errlen) {
+    uint64_t bytes, hash;
+    if (!strcmp(name, "SAVING")) return 0;
+    return disk_hash(path, 0, &bytes, &hash, err, errlen) ||
+           checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err, errlen);
+}
+
 // A checkpoint of that step like the newest, one value of which is not a number; whole otherwise.
 static void add_diverged(const char* run, int64_t step, const char* file) {
     char err[ERR_BYTES], dir[600], path[CHECKPOINT_PATH], command[9000];
@@ -117,14 +124,14 @@ static void add_diverged(const char* run, int64_t step, const char* file) {
     int64_t newest;
     CheckpointWriter w;
     snprintf(dir, sizeof dir, "%s/%s", work, run);
-    CHECK(checkpoint_latest(dir, path, sizeof path, &newest, err, sizeof err) == 1);
+    CHECK(checkpoint_latest(dir, path, &newest, err, sizeof err) == 1);
     CHECK(checkpoint_begin(&w, dir, step, err, sizeof err) == 0);
     snprintf(command, sizeof command, "cd %s && cp $(ls | grep -v DONE) %s", path, w.dir);
     CHECK(system(command) == 0);
     snprintf(path, sizeof path, "%.3000s/%s", w.dir, file);
     FILE* f = fopen(path, "r+b");
     CHECK(f && fseek(f, -40, SEEK_END) == 0 && fwrite(&wrong, sizeof wrong, 1, f) == 1 && fclose(f) == 0);
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(disk_visit(w.dir, add, &w, err, sizeof err) == 0 && checkpoint_commit(&w, 0, err, sizeof err) == 0);
 }
 
 static void a_checkpoint_that_is_not_finite_is_passed_over(void) {
@@ -139,9 +146,9 @@ static void a_checkpoint_that_is_not_finite_is_passed_over(void) {
 // Weight decay of more than 2 / lr makes weights grow without bound.
 static void after_a_divergence_the_command_that_is_printed_works(void) {
     char command[512];
-    CHECK(sh("$P " SMALL " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --weight-decay 3 "
+    CHECK(sh("$P " SMALL " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --adamw decay=3 "
              "--warmup 100 --out $W/diverged") == 1);
-    const char* at = strstr(errors, " --resume-from step-0000");
+    const char* at = strstr(errors, " --resume step-0000");
     CHECK(at && strstr(errors, "finite") && strstr(errors, "step 1"));
     if (!at) return;
     snprintf(command, sizeof command, "%.*s", (int)strcspn(at, "\n"), at);
@@ -169,7 +176,7 @@ static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(
     CHECK(sh("$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines") == 0);
     CHECK(sh("cd $W/lines; cp log.jsonl ../lines.all; sed -i '3s/\"step\"/\"stEp\"/; 4s/^./?/' log.jsonl; printf "
              "'{\"step\": 3}\n{\"step\"' "
-             ">> log.jsonl; $P --resume-from 8 --out .") == 0);
+             ">> log.jsonl; $P --resume 8 --out .") == 0);
     CHECK(strstr(errors, "log.jsonl: 2 lines cannot be read, the first is line 3") && strstr(output, "log.1.jsonl"));
     CHECK(sh("cd $W/lines; test $(grep -c loss_hash log.jsonl) = 12 && sed -n 3p log.jsonl | grep stEp") == 0);
     CHECK(sh("cd $W/lines; sed '1,/\"save\", \"at\": 8/d' ../lines.all > want; test $(grep -c loss_hash want) = 4 && "
@@ -225,7 +232,7 @@ static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
     CHECK(sh("cat $W/background") == 0);
     const char* at = strstr(output, "stopped at step ");
     snprintf(dir, sizeof dir, "%s/hangup", work);
-    CHECK(at && checkpoint_latest(dir, path, sizeof path, &step, err, sizeof err) == 1);
+    CHECK(at && checkpoint_latest(dir, path, &step, err, sizeof err) == 1);
     CHECK(at && atoll(at + 16) == step);
     nohup_goes_on("", "");
 }
@@ -302,7 +309,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     CHECK(realpath(program, path) != NULL);
     setenv("P", path, 1);
-    sh("mkdir $W/corpus && cp plan/b*.c plan/s*.c $W/corpus");
+    sh("mkdir $W/corpus && cp plan/*/b*.c plan/*/s*.c $W/corpus");
     RUN(runs_that_start_together_take_directories_of_their_own);
     RUN(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone);
     RUN(a_run_that_was_killed_leaves_no_lock);

@@ -4,36 +4,41 @@
 
 #include "dev/bound_shares.h"
 #include "dev/lengths.h"
-#include "plan/machine.h"
+#include "plan/cost/machine.h"
 #include "plan/published/published.h"
 
 enum { MOST = 16 };
 
 typedef struct Row {
     char plan[32];
-    double mean_ms, worst_ms, claimed_ms, rounds_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication_share,
-        shares_gap;
+    double mean_ms, worst_ms, rounds_ms, gap_mean, gap_worst, us_mean, us_worst, idle, communication_share, shares_gap;
 } Row;
 
 static Row rows[MOST];
 
-static const char* const fields[] = {"plan",          "gap_mean",   "gap_worst",     "mean_ms",
-                                     "worst_ms",      "claimed_ms", "rounds_ms",     "plan_us_mean",
-                                     "plan_us_worst", "idle",       "communication", "shares_gap_mean"};
+static const struct {
+    const char* name;
+    size_t at;
+} fields[] = {{"mean_ms", offsetof(Row, mean_ms)},
+              {"worst_ms", offsetof(Row, worst_ms)},
+              {"rounds_ms", offsetof(Row, rounds_ms)},
+              {"gap_mean", offsetof(Row, gap_mean)},
+              {"gap_worst", offsetof(Row, gap_worst)},
+              {"plan_us_mean", offsetof(Row, us_mean)},
+              {"plan_us_worst", offsetof(Row, us_worst)},
+              {"idle", offsetof(Row, idle)},
+              {"shares_gap_mean", offsetof(Row, shares_gap)},
+              {"communication", offsetof(Row, communication_share)}};
 
 static int read_row(Row* row, const char* line, size_t n) {
     Json json;
-    double* values[] = {NULL,           &row->gap_mean,   &row->gap_worst,           &row->mean_ms,
-                        &row->worst_ms, &row->claimed_ms, &row->rounds_ms,           &row->us_mean,
-                        &row->us_worst, &row->idle,       &row->communication_share, &row->shares_gap};
     int bad = 0;
     if (json_parse(&json, line, n, NULL, 0) < 0) return -1;
-    bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields);
-    for (int i = 0; i < COUNT(fields) && !bad; i++) {
-        const JsonValue* value = json_get(&json, json.values, fields[i]);
-        if (i == 0) bad |= !value || value->length >= sizeof row->plan || json_string(value, row->plan) < 0;
-        else bad |= json_double(value, values[i]) < 0;
-    }
+    bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields) + 1;
+    const JsonValue* plan = bad ? NULL : json_get(&json, json.values, "plan");
+    bad |= !plan || plan->length >= sizeof row->plan || json_string(plan, row->plan) < 0;
+    for (int i = 0; i < COUNT(fields) && !bad; i++)
+        bad |= json_double(json_get(&json, json.values, fields[i].name), (double*)((char*)row + fields[i].at)) < 0;
     json_free(&json);
     return bad ? -1 : 0;
 }
@@ -73,7 +78,7 @@ static const Row* row_of(const char* plan) {
 // ---- figures
 
 static void without_options_every_planner_is_in_the_table(void) {
-    CHECK(sh("%s", program) == 0);
+    CHECK(sh("%s --batches 2", program) == 0);  // but for this one, for time
     for (int i = 0; i < n_planners; i++) {
         char start[64];
         snprintf(start, sizeof start, "\n%s ", planners[i]->name);
@@ -106,7 +111,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
         Timeline timeline;
         lengths_draw(source, lengths, DOCS, SEED, b);
         CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, &arena, err, sizeof err) == 0);
-        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &(PlayRule){0}, &arena, err, sizeof err) == 0);
+        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &arena, err, sizeof err) == 0);
         double over = timeline.makespan / prediction.bounds.l3 - 1;
         ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
         gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
@@ -131,40 +136,6 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
     CHECK(row->us_mean > 0 && row->us_worst >= row->us_mean);
 }
 
-static void same_seed_same_figures(void) {
-    static Row first[MOST];
-    const char* options = "--machine a100-7b --ranks 16 --context 65536 --docs 64 --batches 2 --seed";
-    int n = simulate("%s 3", options);
-    CHECK(n == n_planned());
-    memcpy(first, rows, sizeof first);
-    CHECK(simulate("%s 3", options) == n);
-    for (int i = 0; i < n; i++) {
-        rows[i].us_mean = first[i].us_mean, rows[i].us_worst = first[i].us_worst;
-        CHECK(memcmp(&rows[i], &first[i], sizeof rows[i]) == 0);
-    }
-    CHECK(simulate("%s 4", options) == n);
-    for (int i = 0; i < n; i++) CHECK(rows[i].mean_ms != first[i].mean_ms);
-}
-
-// Also where rounds and micro-batches have fixed costs, which the bound then has too.
-static void nobody_beats_the_bound(void) {
-    static const char* const cases[] = {"--machine flexsp-7b --docs 200", "--machine flexsp-13b --docs 100",
-                                        "--machine a100-7b --docs 64 --lengths prolong",
-                                        "--machine h200-8b --ranks 16 --docs 10 --lengths github",
-                                        "--machine h200-8b --ranks 12 --docs 30 --speeds 3=0.5,7=0.9"};
-    for (int i = 0; i < COUNT(cases); i++) {
-        int n = simulate("%s --batches 2", cases[i]);
-        CHECK(n > 0);
-        for (int j = 0; j < n; j++) {
-            if (rows[j].gap_mean < 0) printf("    %s, %s\n", cases[i], rows[j].plan);
-            CHECK(rows[j].gap_mean >= 0 && rows[j].gap_worst >= rows[j].gap_mean);
-            CHECK(rows[j].worst_ms >= rows[j].mean_ms && rows[j].mean_ms > 0);
-            CHECK(rows[j].idle >= 0 && rows[j].idle < 1 && rows[j].communication_share >= 0 &&
-                  rows[j].communication_share < 1);
-        }
-    }
-}
-
 // ZeRO-2 and 3: a barrier can only cost time, and those who have one play as before. With two full documents a rank
 // nobody waits, and the fixed costs of two micro-batches are those of two rounds.
 static void rounds_cost_those_who_have_none(void) {
@@ -177,42 +148,6 @@ static void rounds_cost_those_who_have_none(void) {
     CHECK_CLOSE(row_of("flex")->rounds_ms, row_of("flex")->mean_ms, 1e-6);
 }
 
-// What flex and adaptive make for rounds is better there than what they make without, and the others' plans stay.
-static void with_zero_2_and_3_plans_are_made_for_rounds(void) {
-    static Row free_of_rounds[MOST];
-    const char* options = "--machine flexsp-7b --capacity 6449 --lengths prolong --batches 2";
-    CHECK(simulate("%s --zero 1", options) == n_planned());
-    memcpy(free_of_rounds, rows, sizeof rows);
-    for (int zero = 2; zero <= 3; zero++) {
-        CHECK(simulate("%s --zero %d", options, zero) == n_planned());
-        for (int i = 0; i < n_planners; i++) {
-            int ours = !strcmp(rows[i].plan, "flex") || !strcmp(rows[i].plan, "adaptive");
-            CHECK(ours ? rows[i].rounds_ms <= free_of_rounds[i].rounds_ms
-                       : rows[i].rounds_ms == free_of_rounds[i].rounds_ms);
-            CHECK(rows[i].rounds_ms == rows[i].mean_ms && rows[i].gap_mean >= 0);
-        }
-        CHECK(row_of("flex")->rounds_ms < row_of("flexsp")->rounds_ms);
-    }
-}
-
-// A document a rank that fills it, all equal: each takes its work and the fixed cost of a micro-batch or a round, as
-// the bound says.
-static void fixed_costs_are_in_the_bound(void) {
-    CHECK(simulate("--machine flexsp-7b --docs 64 --lengths equal --capacity 4096 --context 4096 --batches 1 --plans "
-                   "flex,flexsp") == 2);
-    CHECK_CLOSE(row_of("flex")->gap_mean, 0, 1e-5);  // L3 is exact to 1e-6
-    CHECK_CLOSE(row_of("flexsp")->gap_mean, 0, 1e-5);
-    CHECK(row_of("flex")->mean_ms > 629 + 4096 * 0.18);
-}
-
-// Zeppelin's routing and remapping would help it, and nobody else claims anything.
-static void claims_stand_apart_from_what_is_executed(void) {
-    CHECK(simulate("--machine a100-7b --batches 2 --zero 1") == n_planned());
-    for (int i = 0; i < n_planners; i++)
-        CHECK(!strcmp(rows[i].plan, "zeppelin") ? rows[i].claimed_ms < rows[i].mean_ms
-                                                : rows[i].claimed_ms == rows[i].mean_ms);
-}
-
 // Nothing of a stage's memory is another's: with ZeRO-1 the states of 7B parameters alone take 44 of 30 GB, with ZeRO-2
 // fewer tokens fit than with ZeRO-3.
 static void memory_is_that_of_the_zero_stage(void) {
@@ -222,21 +157,6 @@ static void memory_is_that_of_the_zero_stage(void) {
         CHECK(sh("%s --zero %d --batches 1 --plans flex", program, zero) == 0);
         CHECK(strstr(output, zero == 2 ? " 3196 tokens a rank" : " 6449 tokens a rank"));
     }
-}
-
-static void unlike_groups_beat_single_cp_sizes(void) {
-    CHECK(simulate("--machine a100-7b --zero 1 --batches 5 --plans static,adaptive,flex") == 3);
-    CHECK(row_of("flex")->mean_ms < row_of("adaptive")->mean_ms);
-    CHECK(row_of("adaptive")->mean_ms <= row_of("static")->mean_ms);
-    // The table says how much.
-    CHECK(sh("%s --machine a100-7b --zero 1 --batches 5 --plans static,flex", program) == 0);
-    const char *line = strstr(output, "\nstatic"), *times = line ? strchr(line, 'x') : NULL;
-    CHECK(times);
-    if (!times) return;
-    double in_rounds = strtod(times + 1, NULL);
-    while (times[-1] != ' ') times--;
-    CHECK_CLOSE(strtod(times, NULL), row_of("static")->mean_ms / row_of("flex")->mean_ms, 0.00501);
-    CHECK_CLOSE(in_rounds, row_of("static")->rounds_ms / row_of("flex")->rounds_ms, 0.00501);
 }
 
 // ---- options
@@ -318,12 +238,6 @@ static void slow_planners_are_left_out(void) {
     CHECK(simulate("--batches 1 --plans flex --patience 1e-9") == 1);  // nothing is left to wait for
 }
 
-static void a_thousand_ranks(void) {
-    CHECK(simulate("--machine h200-8b --zero 1 --ranks 1024 --docs 4096 --batches 1 --plans static,adaptive,flex") ==
-          3);
-    CHECK(row_of("flex")->gap_mean < 0.1);
-}
-
 static void a_page_explains_the_first_batch(void) {
     CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static,adaptive,flex "
              "--context 32768 --explain $W/page.html",
@@ -353,9 +267,9 @@ static void mistakes_are_answered_by_a_line(void) {
         {"--ranks 0", "--ranks 0: expected a whole number from 1"},
         {"--ranks 8x", "--ranks 8x: expected"},
         {"--ranks 99999999999999999999", "--ranks 99999999999999999999: expected"},
-        {"--ranks 1000000", "at most 65536"},
-        {"--overlap never", "--overlap never: expected no, passes or yes"},
-        {"--zero 4", "--zero 4: expected 1, 2 or 3"},
+        {"--ranks 1000000", "from 1 to 65536"},
+        {"--overlap never", "--overlap never: expected no|passes|yes"},
+        {"--zero 4", "--zero 4: expected a whole number from 1 to 3"},
         {"--seed -1", "--seed -1: expected"},
         {"--patience -1", "--patience -1: expected"},
         {"--patience x", "--patience x: expected"},
@@ -373,7 +287,7 @@ static void mistakes_are_answered_by_a_line(void) {
         {"--speeds 1=", "expected RANK=X"},
         {"--speeds 1=0", "expected RANK=X"},
         {"--speeds 1=nan", "expected RANK=X"},
-        {"--speeds 64=1", "rank 64 is not one of 0 to 63"},
+        {"--speeds 64=1", "not a whole number from 0 to 63"},
         {"--machine flexsp-30b --ranks 2", "no room"},
         {"--zero 1", "leave no room for a token on 64 ranks of 30 GB; try --zero 3"},
         {"--machine a100-7b --ranks 4 --lengths one-long", "no group of up to 4 ranks holds it"},
@@ -392,21 +306,14 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(without_options_every_planner_is_in_the_table);
     RUN(figures_are_those_of_planner_timeline_and_bound);
-    RUN(same_seed_same_figures);
-    RUN(nobody_beats_the_bound);
     RUN(rounds_cost_those_who_have_none);
-    RUN(with_zero_2_and_3_plans_are_made_for_rounds);
-    RUN(fixed_costs_are_in_the_bound);
-    RUN(claims_stand_apart_from_what_is_executed);
     RUN(memory_is_that_of_the_zero_stage);
-    RUN(unlike_groups_beat_single_cp_sizes);
     RUN(what_exchanges_hide_under_can_be_said);
     RUN(files_do_what_names_do);
     RUN(a_slow_rank_and_a_small_capacity_cost_time);
     RUN(planners_are_chosen_by_name);
     RUN(who_fails_is_left_out_with_the_reason);
     RUN(slow_planners_are_left_out);
-    RUN(a_thousand_ranks);
     RUN(a_page_explains_the_first_batch);
     RUN(help_lists_options_and_names);
     RUN(mistakes_are_answered_by_a_line);

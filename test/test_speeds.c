@@ -60,11 +60,12 @@ static void print_pattern(const Pattern* p) {
 static void try_pattern(const Pattern* p, const char* lengths, double* least_gain) {
     double worst = 0;
     Gain sum = {0};
-    for (uint64_t seed = 1; seed <= 3; seed++) {
+    for (uint64_t seed = 1; seed <= 6; seed++) {
         Sim* x = open_sim(p->ranks, lengths, 24, seed);
         memcpy(x->slowness, p->slowness, sizeof x->slowness);
-        x->outlier = 14;
+        x->outlier = 2 * REFRESH - (int)(seed % 6);  // a stall of one rank, also right before the refresh
         run_refreshes(x, 2);
+        CHECK(x->speeds.paces[1].n == SPEED_MEMORY);  // which is no reason to forget
         worst = fmax(worst, worst_error(x));
         Gain g = gain_over(x, 5);
         sum.learnt += g.learnt, sum.known += g.known, sum.none += g.none;
@@ -78,6 +79,8 @@ static void try_pattern(const Pattern* p, const char* lengths, double* least_gai
     *least_gain = fmin(*least_gain, sum.none / sum.learnt);
 }
 
+// Speeds come from medians of 9 values with 5 % noise, which are off by 2 % (1.25 * 5 % / 3); the steps of two
+// refreshes are enough for any drawing of the noise.
 static void speeds_settle_within_two_refreshes(void) {
     double least = INFINITY;
     for (int i = 0; i < COUNT(patterns); i++) {
@@ -87,38 +90,17 @@ static void speeds_settle_within_two_refreshes(void) {
     CHECK(least > 1.4);
 }
 
-// Speeds come from medians of 9 values with 5 % noise, which are off by 2 % (1.25 * 5 % / 3); the steps of two
-// refreshes are enough for any drawing of the noise.
-static void noise_and_a_stall_do_not_mislead(void) {
-    double worst = 0, sum = 0;
-    int n = 0;
-    for (uint64_t seed = 1; seed <= 20; seed++)
-        for (int i = 0; i < COUNT(patterns); i++) {
-            Sim* x = open_sim(patterns[i].ranks, "sft", 24, seed);
-            memcpy(x->slowness, patterns[i].slowness, sizeof x->slowness);
-            x->outlier = 2 * REFRESH - (int)(seed % 3);  // among the last steps before the refresh
-            run_refreshes(x, 2);
-            double error = worst_error(x);
-            CHECK(x->speeds.paces[1].n == SPEED_MEMORY);  // one stall is no reason to forget
-            worst = fmax(worst, error), sum += error, n++;
-            if (error >= 0.1) {
-                CHECK(error < 0.1);
-                print_pattern(&patterns[i]);
-                for (int r = 0; r < x->setting.limits.ranks; r++) printf(" %.3f", x->speeds.speeds[r]);
-                printf("\n");
-            }
-            close_sim(x);
-        }
-    printf("    %d clusters: the worst rank's speed within %.1f %% in the mean, %.1f %% at most\n", n, 100 * sum / n,
-           100 * worst);
-}
-
-// Bit for bit, whatever the plan, with a stall among the steps.
+// Bit for bit, whatever the plan, with a stall among the steps. A common factor is the cost model's: it may be off by
+// anything, or change, and no speed does.
 static void where_nobody_is_slow_nothing_changes(void) {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, seed % 3 ? "wikipedia" : "github", 24, seed);
         x->outlier = 6;
-        CHECK(run_refreshes(x, 5) == 0);
+        x->factor = seed % 5 ? 1 : seed % 2 ? 5 : 0.2;
+        CHECK(run_refreshes(x, 2) == 0);
+        for (int j = 0; j < 7; j++) run_step(x);
+        x->factor = 1;
+        CHECK(run_refreshes(x, 3) == 0);
         for (int r = 0; r < x->setting.limits.ranks; r++) CHECK(x->speeds.speeds[r] == 1);
         CHECK(!speeds_in_use(&x->speeds));
         close_sim(x);
@@ -141,19 +123,6 @@ static void heads_that_do_not_divide_are_no_slowness(void) {
         close_sim(x);
     }
     CHECK(uneven >= 10);
-}
-
-// A common factor is the cost model's: it may be off by anything, or change, and no speed does.
-static void a_common_factor_is_not_a_speed(void) {
-    for (uint64_t seed = 1; seed <= 20; seed++) {
-        Sim* x = open_sim(8, "wikipedia", 24, seed);
-        x->factor = seed % 2 ? 5 : 0.2;
-        CHECK(run_refreshes(x, 2) == 0);
-        for (int j = 0; j < 7; j++) run_step(x);
-        x->factor = 1;
-        CHECK(run_refreshes(x, 2) == 0);
-        close_sim(x);
-    }
 }
 
 // Three steps before a refresh are enough to see it.
@@ -260,7 +229,7 @@ static void trials_of_a_rank_that_stays_slow_cost_little(void) {
 // Where it is, speeds are the true ones; where it is not, they are so much lower that computing is predicted all the
 // same.
 static void dear_micro_batches_do_not_mislead(void) {
-    double worst[2] = {0}, least = INFINITY, most = 0;
+    double worst = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         Sim* x = open_sim(4, "wikipedia", 24, seed);
         Cost dear = x->setting.cost;
@@ -276,71 +245,12 @@ static void dear_micro_batches_do_not_mislead(void) {
             predicted += (t->quadratic + t->per_token) / x->speeds.speeds[2] + t->micro_batch;
             took += true_ms(x, 2);
         }
-        worst[x->micro_batch_slows] = fmax(worst[x->micro_batch_slows], fabs(predicted / took - 1));
-        if (!x->micro_batch_slows) CHECK(worst_error(x) < 0.1);
-        else least = fmin(least, x->speeds.speeds[2] * 3), most = fmax(most, x->speeds.speeds[2] * 3);
+        worst = fmax(worst, fabs(predicted / took - 1));
+        CHECK(x->micro_batch_slows || worst_error(x) < 0.1);
         close_sim(x);
     }
-    printf(
-        "    computing predicted within %.1f %%; within %.1f %% where micro-batches slow down, too, by %.2f to %.2f of "
-        "the true "
-        "speed\n",
-        100 * worst[0], 100 * worst[1], least, most);
-    CHECK(worst[0] < 0.1 && worst[1] < 0.1);
-}
-
-static double adaptive_and_bounds(Sim* x, const double* speeds) {
-    Prediction f;
-    Setting setting = x->setting;
-    setting.speeds = speeds;
-    CHECK(plan_adaptive(&x->plan, &f, 1, x->lengths, x->n, &setting, &x->arena, x->err, ERR_BYTES) == 0);
-    CHECK(plan_check(&x->plan, x->lengths, x->n, &setting.limits, &x->arena, x->err, ERR_BYTES) == 0);
-    CHECK(f.makespan >= f.bounds.l3 && f.bounds.l3 >= f.bounds.l1 && f.bounds.l3 >= f.bounds.l2 && f.bounds.l2 > 0);
-    return play(x, &x->plan);
-}
-
-// There is little that plan_adaptive can do about a slow rank: micro-batches are dealt by load, whoever is slow. But it
-// assumes what is true, and so do the bounds.
-static void every_planner_and_the_bounds_take_learnt_speeds(void) {
-    double with = 0, without = 0;
-    for (uint64_t seed = 1; seed <= 10; seed++)
-        for (int i = 0; i < COUNT(patterns); i++) {
-            Sim* x = open_sim(patterns[i].ranks, "wikipedia", 16, seed);
-            memcpy(x->slowness, patterns[i].slowness, sizeof x->slowness);
-            run_refreshes(x, 2);
-            run_step(x);
-            const double* speeds = speeds_in_use(&x->speeds);
-            CHECK(speeds != NULL);
-            plan_and_play(x, speeds);
-            CHECK(plan_check(&x->plan, x->lengths, x->n, &x->setting.limits, &x->arena, x->err, ERR_BYTES) == 0);
-            CHECK(x->prediction.makespan >= x->prediction.bounds.l3);
-            with += adaptive_and_bounds(x, speeds), without += adaptive_and_bounds(x, NULL);
-            close_sim(x);
-        }
-    printf("    plan_adaptive is %.2f times faster with learnt speeds\n", without / with);
-    CHECK(with <= without);
-}
-
-static uint64_t hash_of_plan(Sim* x, const double* speeds) {
-    plan_and_play(x, speeds);
-    return plan_hash(&x->plan, x->lengths);
-}
-
-// Also after a rank that was slow has recovered.
-static void without_slow_ranks_plans_are_the_same_bit_for_bit(void) {
-    for (uint64_t seed = 1; seed <= 10; seed++) {
-        Sim* x = open_sim(8, seed % 2 ? "wikipedia" : "prolong", 12, seed);
-        run_refreshes(x, 1);
-        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) == hash_of_plan(x, NULL));
-        x->slowness[6] = 3;
-        run_refreshes(x, 2);
-        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) != hash_of_plan(x, NULL));
-        x->slowness[6] = 1;
-        run_refreshes(x, 2);
-        CHECK(!speeds_in_use(&x->speeds));
-        CHECK(hash_of_plan(x, speeds_in_use(&x->speeds)) == hash_of_plan(x, NULL));
-        close_sim(x);
-    }
+    printf("    computing is predicted within %.1f %%\n", 100 * worst);
+    CHECK(worst < 0.1);
 }
 
 // ---- the numbers themselves
@@ -617,17 +527,13 @@ static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
 
 int main(void) {
     RUN(speeds_settle_within_two_refreshes);
-    RUN(noise_and_a_stall_do_not_mislead);
     RUN(where_nobody_is_slow_nothing_changes);
     RUN(heads_that_do_not_divide_are_no_slowness);
-    RUN(a_common_factor_is_not_a_speed);
     RUN(a_straggler_that_moves_is_followed_at_the_next_refresh);
     RUN(what_is_set_stays);
     RUN(a_rank_that_was_left_out_and_recovers_is_tried_again);
     RUN(trials_of_a_rank_that_stays_slow_cost_little);
     RUN(dear_micro_batches_do_not_mislead);
-    RUN(every_planner_and_the_bounds_take_learnt_speeds);
-    RUN(without_slow_ranks_plans_are_the_same_bit_for_bit);
     RUN(all_ranks_learn_the_same_bits);
     RUN(what_was_not_measured_is_not_learnt);
     RUN(of_two_ranks_the_one_that_changes_is_the_one_that_changed);

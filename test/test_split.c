@@ -1,9 +1,9 @@
-// test_split.c - the claims of plan/split.h and of the tables of tensors: a tensor-parallel group has the whole model
-// once, every rank the part that its heads, hidden units and rows of the vocabulary name; parts put together are the
-// whole again, bit for bit; models of all architectures have as many parameters as they are known for.
+// test_split.c - the claims of plan/model/split.h and of the tables of tensors: a tensor-parallel group has the whole
+// model once, every rank the part that its heads, hidden units and rows of the vocabulary name; parts put together are
+// the whole again, bit for bit; models of all architectures have as many parameters as they are known for.
 //
 // What a part is, is said here once more element by element: see place_in_whole.
-#include "plan/split.h"
+#include "plan/model/split.h"
 #include "test/test.h"
 
 enum { CASES = 300, MOST_HEADS = MOST_TP + 6 };
@@ -298,26 +298,6 @@ static void one_rank_and_as_many_ranks_as_heads_are_the_two_ends(void) {
     CHECK(two.head[1] == 2 && two.hidden[1] == 128 && two.vocab_row[1] == 128);
 }
 
-// What the table of parameters says of a tensor, and what its parts show.
-static void what_is_cut_differs_between_ranks_and_what_is_not_is_replicated(void) {
-    Shape whole = shape_make(2, 60, 5, 300, 32);
-    TpSplit split = split_even(&whole, 3);
-    for (int id = 0; id < N_PARAMS; id++) {
-        int cut = 0;
-        for (int t = 0; t < 3; t++) {
-            Shape shape = split_shape(&whole, &split, t);
-            ParamTensor a = shape_param(&whole, (ParamId)id, 0), b = shape_param(&shape, (ParamId)id, 0);
-            cut += a.elems != b.elems;
-            int axis = param_cut(id);
-            // Biases of cut outputs are one row.
-            CHECK(a.rows == b.rows || axis == 0);
-            CHECK(a.cols == b.cols || axis == 1 || (axis == 0 && a.rows == 1));
-        }
-        int is_cut = !split_is_replicated((ParamId)id) && shape_has(&whole, param_table[id].needs);
-        CHECK(cut == (is_cut ? 3 : 0));
-    }
-}
-
 // ---- numbers of parameters
 
 // Models as their config.json says, and the parameters that they are known for. Matmuls have all weights but biases,
@@ -382,7 +362,6 @@ int main(void) {
     RUN(a_part_may_be_taken_in_place);
     RUN(an_even_split_gives_all_of_everything_in_whole_heads_and_tiles);
     RUN(one_rank_and_as_many_ranks_as_heads_are_the_two_ends);
-    RUN(what_is_cut_differs_between_ranks_and_what_is_not_is_replicated);
     RUN(models_have_the_parameters_that_they_are_known_for);
     RUN(the_number_of_a_tensor_leads_back_to_it);
     return test_done();

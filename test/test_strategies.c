@@ -1,8 +1,8 @@
 // test_strategies.c - the whole program with --strategies: pipelines of unlike degrees side by side, others every step,
 // have the losses, gradients, weights and samples of one rank. Started alone; it starts mpirun itself.
-#include "plan/base.h"
-#include "plan/holding.h"
-#include "plan/layout.h"
+#include "plan/base/base.h"
+#include "plan/model/holding.h"
+#include "plan/layout/layout.h"
 #include "test/plans.h"
 #include "test/program.h"
 #include "test/tensors.h"
@@ -12,8 +12,8 @@ enum { STEPS = 20, HALF = 10 };
 #define TINY                                                                                                         \
     "--data $W/corpus --layers 4 --width 48 --heads 4 --context 320 --batch-tokens 1280 --lr 0.0003 --warmup 0 "     \
     "--steps 20 --save-every 10 --sample-every 10 --keep 0 --eval-every 10 --temperature 0 --tokens 32 --threads 1 " \
-    "--dtype fp32 --check-plan --machine $W/machine "
-#define LLAMA "--arch llama --kv-heads 2 --tie no "
+    "--dtype fp32 --machine $W/machine "
+#define LLAMA "--arch llama,kv-heads=2,tie=no "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 typedef struct Curve {
@@ -231,7 +231,7 @@ static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
           !holdings_of_parts(&held, &whole, parts, ranks, &arena, err, sizeof err) &&
           !reshard(&t, &whole, sums ? &held : &pieces, sums ? &pieces : &held, kind, 0, ranks, node, &arena, err,
                    sizeof err));
-    sum = 4.0 * (double)t.sent[0];
+    for (int w = 0; w < t.waves; w++) sum += 4.0 * (double)t.wave[w].sends.elems;
     arena_free(&arena);
     return sum;
 }
@@ -343,8 +343,9 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
     sh("printf '%s' > $W/schemes; rm -rf $W/virtual", machine);
     int status = sh(MPIRUN
                     "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
-                    "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 --node-size 4 "
-                    "--check-plan --strategies '%s' --out $W/virtual",
+                    "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
+                    "--plan node-size=4 "
+                    "--strategies '%s' --out $W/virtual",
                     8, program, list);
     if (status) printf("    %.600s\n", errors);
     CHECK(status == 0);
@@ -387,10 +388,10 @@ static void what_does_not_go_with_strategies_is_said(void) {
          "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without"},
         {"--strategies '2xtp1;tp2' --cp 2",
          "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out"},
-        {"--strategies tp2 --check-layout", "expected one layout, found --strategies"},
+        {"--strategies tp2 --explain layout", "expected one layout, found --strategies"},
         {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3"},
         {"--strategies tp2 --balance migrate", "--balance is not there"},
-        {"--strategies 2tp1", "line 1: expected pipelines like 2xtp2pp3, joined by +, found \"tp1\""},
+        {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +"},
         {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of"},
     };
     for (int i = 0; i < COUNT(wrong); i++) {

@@ -1,5 +1,5 @@
-// test_timeline.c - the claims of plan/timeline.h: by hand, and against a slow player written from its words.
-#include "plan/timeline.h"
+// test_timeline.c - the claims of plan/cost/timeline.h: by hand, and against a slow player written from its words.
+#include "plan/cost/timeline.h"
 #include "test/settings.h"
 
 typedef struct Played {
@@ -9,10 +9,10 @@ typedef struct Played {
     char err[ERR_BYTES];
 } Played;
 
-static Played played(const Plan* plan, const int* lengths, const Setting* setting, const PlayRule* rule) {
+static Played played(const Plan* plan, const int* lengths, const Setting* setting) {
     Played p = {0};
     soil(&p.arena, 0xa5, 1 << 16);
-    p.result = timeline_play(&p.t, plan, lengths, setting, rule, &p.arena, p.err, sizeof p.err);
+    p.result = timeline_play(&p.t, plan, lengths, setting, &p.arena, p.err, sizeof p.err);
     return p;
 }
 
@@ -41,7 +41,7 @@ static void a_plan_by_hand(void) {
     World world;
     Plan plan = hand_plan();
     named_world(&world, "a100-7b", 4, 4);
-    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){0});
+    Played p = played(&plan, hand_lengths, &world.setting);
     Timeline* t = &p.t;
     CHECK(p.result == 0);
     CHECK(t->start[0] == 0 && t->start[1] == 0);
@@ -74,7 +74,8 @@ static void rounds_by_hand(void) {
     named_world(&world, "a100-7b", 4, 4);
     world.setting.cost.round = 3;
     cost_groups(world.groups, &world.setting.cost, &world.setting.limits, world.setting.kind);
-    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){.in_rounds = 1});
+    world.setting.rounds = 1;
+    Played p = played(&plan, hand_lengths, &world.setting);
     Timeline* t = &p.t;
     CHECK(p.result == 0);
     CHECK_CLOSE(t->start[2], 997.344 + 3, 0.001);
@@ -87,27 +88,9 @@ static void rounds_by_hand(void) {
     free_played(&p);
 }
 
-static void linear_work_can_be_spread_over_all_ranks(void) {
-    World world;
-    Plan plan = hand_plan();
-    named_world(&world, "a100-7b", 4, 4);
-    Played p = played(&plan, hand_lengths, &world.setting, &(PlayRule){.even_linear = 1, .remap_ms = 7});
-    double linear = 0.1839576 * (2 * 8192 + 3000) / 4, wide = 5.128e-6 * 8192 * 8192, narrow = 5.128;
-    CHECK_CLOSE(p.t.end[0], wide / 2 + 71.786, 0.001);
-    CHECK_CLOSE(p.t.rank_end[0], wide / 2 + wide / 4 + 71.786 + 41.211 + linear + 7, 0.002);
-    CHECK_CLOSE(p.t.makespan, p.t.rank_end[0] + narrow, 1e-9);
-    CHECK_CLOSE(p.t.critical.per_token, linear, 1e-9);
-    CHECK_CLOSE(terms_ms(&p.t.critical), p.t.makespan, 1e-9);
-    CHECK_CLOSE(p.t.communication_share * 4 * p.t.makespan, 2 * 71.786 + 4 * 41.211 + 4 * 7, 0.01);
-    double busy = wide * 2 + 2 * 71.786 + 4 * 41.211 + 3 * narrow + 4 * (linear + 7);
-    CHECK_CLOSE(p.t.idle, 1 - busy / (4 * p.t.makespan), 1e-6);
-    free_played(&p);
-}
-
 // ---- against a slow player
 
-static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* lengths, const Setting* setting,
-                             const PlayRule* rule) {
+static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* lengths, const Setting* setting) {
     GroupCost g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
     double s2 = 0, tokens = 0, speed = INFINITY;
     for (int i = mb->first_doc; i < mb->first_doc + mb->n_docs; i++) {
@@ -117,12 +100,9 @@ static double micro_batch_ms(const Plan* plan, const MicroBatch* mb, const int* 
     for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
         speed = fmin(speed, setting->speeds ? setting->speeds[r] : 1);
     CostTerms t = group_terms(&g, s2, tokens);
-    if (rule->across_scale > 0 &&
-        mb->first_rank / setting->limits.node_size != (mb->first_rank + mb->cp_size - 1) / setting->limits.node_size)
-        t.communication *= rule->across_scale;
     double left[2];
     t.communication = fmax(0, t.communication - group_hidden_ms(left, &g, t.quadratic / speed, tokens, NULL));
-    return t.quadratic / speed + (rule->even_linear ? 0 : t.per_token / speed) + t.communication + t.micro_batch;
+    return t.quadratic / speed + t.per_token / speed + t.communication + t.micro_batch;
 }
 
 static int share_a_rank(const MicroBatch* a, const MicroBatch* b) {
@@ -131,20 +111,20 @@ static int share_a_rank(const MicroBatch* a, const MicroBatch* b) {
 
 // The end of the micro-batches that i waits for: those before it on its ranks, or all of earlier rounds and their
 // barriers.
-static double ready(const Plan* plan, const double* end, int i, const PlayRule* rule) {
+static double ready(const Plan* plan, const double* end, int i, int in_rounds) {
     const MicroBatch* mb = &plan->micro_batches[i];
     double ms = 0, barrier = 0;
-    for (int j = 0; j < plan->n_micro_batches && rule->in_rounds; j++)
+    for (int j = 0; j < plan->n_micro_batches && in_rounds; j++)
         if (plan->micro_batches[j].round < mb->round) barrier = fmax(barrier, end[j]);
     for (int j = 0; j < i; j++)
         if (share_a_rank(&plan->micro_batches[j], mb)) ms = fmax(ms, end[j]);
     return fmax(ms, barrier);
 }
 
-static void check_played(const Step* step, const Setting* setting, const PlayRule* rule) {
+static void check_played(const Step* step, const Setting* setting) {
     static double end[MOST_DOCS];
     const Plan* plan = &step->plan;
-    Played p = played(plan, step->lengths, setting, rule);
+    Played p = played(plan, step->lengths, setting);
     double busy = 0, communication = 0, makespan = 0, all = plan->ranks * p.t.makespan;
     CHECK(p.result == 0);
     // Ends only grow, so as many passes as micro-batches are enough: no micro-batch waits for one behind it and itself.
@@ -152,8 +132,8 @@ static void check_played(const Step* step, const Setting* setting, const PlayRul
     for (int pass = 0, moved = 1; pass <= plan->n_micro_batches && moved; pass++) {
         moved = 0;
         for (int i = 0; i < plan->n_micro_batches; i++) {
-            double now =
-                ready(plan, end, i, rule) + micro_batch_ms(plan, &plan->micro_batches[i], step->lengths, setting, rule);
+            double ms = micro_batch_ms(plan, &plan->micro_batches[i], step->lengths, setting);
+            double now = ready(plan, end, i, setting->rounds) + ms;
             moved |= now > end[i];
             end[i] = now;
         }
@@ -162,7 +142,7 @@ static void check_played(const Step* step, const Setting* setting, const PlayRul
         const MicroBatch* mb = &plan->micro_batches[i];
         // A chain of up to 64 sums of a few terms in another order: 64 x 8 x 2^-53 of the end.
         CHECK_CLOSE(p.t.end[i], end[i], 1e-13 * end[i]);
-        CHECK_CLOSE(p.t.start[i], ready(plan, end, i, rule), 1e-13 * end[i]);
+        CHECK_CLOSE(p.t.start[i], ready(plan, end, i, setting->rounds), 1e-13 * end[i]);
         busy += mb->cp_size * (p.t.end[i] - p.t.start[i]);
         communication += mb->cp_size * p.t.communication[i];
         makespan = fmax(makespan, end[i]);
@@ -177,23 +157,17 @@ static void check_played(const Step* step, const Setting* setting, const PlayRul
 
 static void random_plans_as_a_slow_player_plays_them(void) {
     int tried = 0, rounds = 0;
-    for (uint64_t seed = 0; seed < 6000 && !test_failures_in_claim; seed++) {
-        Step step = random_step(seed);
-        World world;
-        random_world(&world, &step.limits, seed);
+    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 6000);) {
         // Half of them with any ulysses_size that a plan may have, the others with the setting's.
         int result =
             seed % 2 ? step_random(&step, seed) : scatter(&step.plan, step.lengths, step.n, &world.setting, seed);
         if (result == 0) {
             step.plan.placed_at = NULL;  // test/test_remap.c has those that are played otherwise
             step_rounds(&step);
-            PlayRule rule = {.in_rounds = pick(seed, 60, 0, 1)};
-            rule.across_scale = pick(seed, 63, 0, 1) * random_uniform(seed, 64);
-            check_played(&step, &world.setting, &rule);
-            tried++, rounds += rule.in_rounds;
+            world.setting.rounds = pick(seed, 60, 0, 1);
+            check_played(&step, &world.setting);
+            tried++, rounds += world.setting.rounds;
         }
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
-        free_step(&step);
     }
     CHECK(tried > 4000 && rounds > 1500);
 }
@@ -207,7 +181,8 @@ static void rounds_may_hold_several_micro_batches_of_a_rank_in_any_order(void) {
         .ranks = 2, .n_docs = 3, .n_micro_batches = 3, .n_rounds = 3, .docs = docs, .micro_batches = micro_batches};
     World world;
     named_world(&world, "a100-7b", 2, 2);
-    Played p = played(&plan, lengths, &world.setting, &(PlayRule){.in_rounds = 1});
+    world.setting.rounds = 1;
+    Played p = played(&plan, lengths, &world.setting);
     CHECK(p.t.start[1] == 0);
     CHECK(p.t.start[2] == 0);
     CHECK_CLOSE(p.t.end[1], 378.171, 0.001);
@@ -233,7 +208,7 @@ static void exchanges_hide_under_the_attention_of_other_documents_in_a_pass(void
     double linear = cost->per_token * (8000 + 6000), shared = cost->quadratic * 16000 * 16000 / 2;
     double expected = linear + fmax(a / 3, 3 * c / 8) + fmax(2 * a / 3, c / 8) + shared + c / 2;
     for (int apart = 0; apart < 2; apart++) {
-        Played p = played(&plan, lengths, &world.setting, &(PlayRule){0});
+        Played p = played(&plan, lengths, &world.setting);
         double one_by_one = linear + a + shared + c;
         CHECK_CLOSE(p.t.makespan, apart ? one_by_one : expected, 1e-9 * expected);
         CHECK(p.t.critical_micro_batches == 1 + apart && expected < one_by_one);
@@ -259,26 +234,11 @@ static void a_micro_batch_goes_at_the_pace_of_its_slowest_rank(void) {
         for (int r = 0; r < 4; r++) world.speeds[r] = r == slow ? 0.5 : 4;
         MicroBatch mb = {1, 2, 2, 0, 1, 0};
         Plan plan = {.ranks = 4, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
-        Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
+        Played p = played(&plan, &length, &world.setting);
         double computed = 997.344 - 71.786;
         CHECK_CLOSE(p.t.makespan, 71.786 + computed / (slow == 1 || slow == 2 ? 0.5 : 4), 0.004);
         free_played(&p);
     }
-}
-
-static void ranks_spread_linear_work_at_their_own_pace(void) {
-    World world;
-    Plan plan = {.ranks = 4, .n_docs = 5, .n_micro_batches = 1, .docs = hand_docs};
-    MicroBatch mb = {0, 1, 1, 0, 5, 0};
-    int lengths[] = {1000, 1000, 1000, 1000, 1000};
-    plan.micro_batches = &mb;
-    named_world(&world, "a100-7b", 4, 4);
-    for (int r = 0; r < 4; r++) world.speeds[r] = 1 + r;
-    world.setting.speeds = world.speeds;
-    Played p = played(&plan, lengths, &world.setting, &(PlayRule){.even_linear = 1});
-    for (int r = 1; r < 4; r++) CHECK_CLOSE(p.t.rank_end[r], 0.1839576 * 1250 / (1 + r), 1e-9);
-    CHECK_CLOSE(p.t.rank_end[0], 5 * 5.128 + 0.1839576 * 1250, 1e-9);
-    free_played(&p);
 }
 
 // ---- shares that are not even
@@ -294,16 +254,16 @@ static void uneven_shares_by_hand(void) {
     world.setting.cost = (Cost){.per_token = 1, .quadratic = 1e-3, .link_scale = 1, .token_bytes = 2e6, .n_groups = 1};
     world.setting.cost.group_cp_size[0] = 2, world.setting.cost.group_gbps[0] = 1;
     cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_AUTO);
-    Played even = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played even = played(&plan, &length, &world.setting);
     CHECK_CLOSE(even.t.makespan, 50 + 5 + 100, 1e-9);
     CHECK(placement_ints(&mb) <= COUNT(placed));
     plan.placed = placed, plan.placed_at = &at, plan.n_placed = COUNT(placed);
     Placement p = plan_placement(&plan, &mb);
     fill_usual_placement(&p, &plan, &mb, &length, 4);
-    Played usual = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played usual = played(&plan, &length, &world.setting);
     CHECK_CLOSE(usual.t.makespan, even.t.makespan, 1e-9);
     p.token_border[1] = 25, p.head_border[1] = 3;
-    Played uneven = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played uneven = played(&plan, &length, &world.setting);
     CHECK_CLOSE(uneven.t.makespan, 75 + 7.5 + 150, 1e-9);
     free_played(&even), free_played(&usual), free_played(&uneven);
 }
@@ -318,7 +278,7 @@ static void an_uneven_ring_by_hand(void) {
     world.setting.cost = (Cost){.per_token = 1, .quadratic = 1e-3, .link_scale = 1, .token_bytes = 2e6, .n_groups = 1};
     world.setting.cost.group_cp_size[0] = 2, world.setting.cost.group_gbps[0] = 1;
     cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_RING);
-    Played even = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played even = played(&plan, &length, &world.setting);
     double sent = even.t.makespan - 50 - 5;
     CHECK(sent > 0 && placement_ints(&mb) <= COUNT(placed));
     plan.placed = placed, plan.placed_at = &at, plan.n_placed = COUNT(placed);
@@ -328,7 +288,7 @@ static void an_uneven_ring_by_hand(void) {
     int owner[] = {0, 0, 0, 1}, border[] = {0, 30, 60, 90, 100};
     memcpy(p.owner, owner, sizeof owner), memcpy(p.chunk_border, border, sizeof border);
     p.token_border[1] = 90, p.token_border[3] = 10;
-    Played uneven = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played uneven = played(&plan, &length, &world.setting);
     CHECK_CLOSE(uneven.t.makespan, 90 + 8.1 + 1.8 * sent, 1e-9);
     free_played(&even), free_played(&uneven);
 }
@@ -341,12 +301,13 @@ static void what_cannot_be_played_is_said(void) {
     MicroBatch mb = {0, 4, 3, 0, 1, 0};
     Plan plan = {.ranks = 4, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
     named_world(&world, "a100-7b", 4, 4);
-    Played p = played(&plan, &length, &world.setting, &(PlayRule){0});
+    Played p = played(&plan, &length, &world.setting);
     CHECK(p.result == -1 && strstr(p.err, "micro-batch 0") && strstr(p.err, "4 ranks") &&
           strstr(p.err, "3 share heads"));
     free_played(&p);
     mb = (MicroBatch){0, 4, 4, 0, 1, 1};
-    p = played(&plan, &length, &world.setting, &(PlayRule){.in_rounds = 1});
+    world.setting.rounds = 1;
+    p = played(&plan, &length, &world.setting);
     CHECK(p.result == -1 && strstr(p.err, "micro-batch 0 is in round 1"));
     free_played(&p);
 }
@@ -356,7 +317,8 @@ static void without_documents_nothing_takes_time(void) {
     Plan plan = {.ranks = 4};
     named_world(&world, "a100-7b", 4, 4);
     for (int rounds = 0; rounds < 2; rounds++) {
-        Played p = played(&plan, NULL, &world.setting, &(PlayRule){.in_rounds = rounds});
+        world.setting.rounds = rounds;
+        Played p = played(&plan, NULL, &world.setting);
         CHECK(p.result == 0 && p.t.makespan == 0 && p.t.idle == 0 && p.t.communication_share == 0);
         CHECK(p.t.critical_micro_batches == 0 && terms_ms(&p.t.critical) == 0 && p.t.rank_end[3] == 0);
         free_played(&p);
@@ -366,12 +328,10 @@ static void without_documents_nothing_takes_time(void) {
 int main(void) {
     RUN(a_plan_by_hand);
     RUN(rounds_by_hand);
-    RUN(linear_work_can_be_spread_over_all_ranks);
     RUN(random_plans_as_a_slow_player_plays_them);
     RUN(rounds_may_hold_several_micro_batches_of_a_rank_in_any_order);
     RUN(exchanges_hide_under_the_attention_of_other_documents_in_a_pass);
     RUN(a_micro_batch_goes_at_the_pace_of_its_slowest_rank);
-    RUN(ranks_spread_linear_work_at_their_own_pace);
     RUN(uneven_shares_by_hand);
     RUN(an_uneven_ring_by_hand);
     RUN(what_cannot_be_played_is_said);

@@ -63,6 +63,18 @@ static void begin(void) { timer_begin(&at->timer, &fake, NULL); }
 static TimeKind enter(TimeKind kind) { return timer_enter(&at->timer, kind, NULL); }
 static void read_timer(void) { timer_read(&at->timer, at->seconds, NULL); }
 
+// Words of a step: a letter of `letters` enters its kind, a number lets so many seconds pass.
+static void play(const char* words, void (*compute)(double)) {
+    static const char letters[N_TIMES + 1] = "OLAUW";
+    for (char* end; *words; words = end) {
+        const char* kind = strchr(letters, *words);
+        double seconds = strtod(kind ? words + 1 : words, &end);
+        if (kind) enter((TimeKind)(kind - letters)), end = (char*)words + 1;
+        else compute(seconds);
+        end += strspn(end, " ");
+    }
+}
+
 static double total(void) {
     double sum = 0;
     for (int kind = 0; kind < N_TIMES; kind++) sum += at->seconds[kind];
@@ -77,7 +89,7 @@ static double of_segments(void) {
     return sum;
 }
 
-// ---- kinds
+// ---- kinds and segments
 
 static void kinds_add_up_to_the_whole(void) {
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -87,8 +99,7 @@ static void kinds_add_up_to_the_whole(void) {
         TimeKind kind = TIME_OTHER;
         for (uint64_t i = 0; i < 500; i++) {
             double seconds = random_uniform(seed, 3 * i);
-            if (seed % 2) on_host(seconds);
-            else on_stream(seconds);
+            (seed % 2 ? on_host : on_stream)(seconds);
             expected[kind] += seconds;
             kind = (TimeKind)(hash64(hash64(seed) ^ i) % N_TIMES);
             enter(kind);
@@ -98,6 +109,36 @@ static void kinds_add_up_to_the_whole(void) {
         for (int k = 0; k < N_TIMES; k++) wrong += fabs(at->seconds[k] - expected[k]) > NEAR + TICK;
         if (wrong) printf("    seed %d\n", (int)seed);
         CHECK(wrong == 0);
+    }
+}
+
+// Of steps, each behind the one before: what passes under each kind, in computing's segments, and how many there are.
+static const struct Step {
+    const char *claim, *words;
+    double other, linear, attention, wait;
+    int n;
+    double segments[4];
+} steps[] = {
+    // nothing in between is a segment too: the other ranks have one there; and so is what follows the last one
+    {"segments_lie_between_waits", "1 L2 W100 LW100 O4A8L16 W100", 5, 18, 8, 300, 4, {3, 0, 28, 0}},
+    // a collective within a collective, as entries that are made of others have
+    {"a_wait_inside_a_wait_is_one_wait", "A1 W2 W3 W4 A5", 0, 0, 6, 9, 2, {1, 5}},
+    {"a_step_forgets_the_one_before", "L1 W10", 0, 1, 0, 10, 2, {1, 0}},
+    {"an_empty_step_is_nothing", "", 0, 0, 0, 0, 1, {0}},
+};
+
+static void check_step(const struct Step* x) {
+    for (int device = 0; device < 2; device++) {
+        if (!device) fresh(0);
+        begin();
+        play(x->words, device ? on_stream : on_host);
+        read_timer();
+        const double expected[] = {x->other, x->linear, x->attention, 0, x->wait};
+        for (int kind = 0; kind < N_TIMES; kind++)
+            CHECK_CLOSE(at->seconds[kind], expected[kind], NEAR + 2 * TICK * (kind == TIME_OTHER));
+        CHECK(at->timer.n_segments == x->n);
+        for (int i = 0; i < x->n; i++)
+            CHECK_CLOSE(at->timer.segments[i], x->segments[i], 2 * TICK * (i == 0) + 28 * ldexp(1, -24));
     }
 }
 
@@ -112,43 +153,6 @@ static void entering_the_same_kind_does_nothing(void) {
     CHECK(at->events == 3);
 }
 
-// A collective within a collective, as entries that are made of others have.
-static void a_wait_inside_a_wait_is_one_wait(void) {
-    fresh(0);
-    begin();
-    enter(TIME_ATTENTION);
-    on_host(1);
-    TimeKind ring_size = enter(TIME_WAIT);
-    on_host(2);
-    TimeKind ulysses_size = enter(TIME_WAIT);
-    on_host(3);
-    enter(ulysses_size);
-    on_host(4);
-    enter(ring_size);
-    on_host(5);
-    read_timer();
-    CHECK(ring_size == TIME_ATTENTION && ulysses_size == TIME_WAIT);
-    CHECK_CLOSE(at->seconds[TIME_WAIT], 9, NEAR);
-    CHECK_CLOSE(at->seconds[TIME_ATTENTION], 6, NEAR);
-    CHECK(at->timer.n_segments == 2);
-}
-
-static void a_step_forgets_the_one_before(void) {
-    fresh(0);
-    for (int step = 1; step <= 3; step++) {
-        begin();
-        enter(TIME_LINEAR);
-        on_host(step);
-        enter(TIME_WAIT);
-        on_host(10);
-        read_timer();
-        CHECK_CLOSE(at->seconds[TIME_LINEAR], step, NEAR);
-        CHECK_CLOSE(at->seconds[TIME_WAIT], 10, NEAR);
-        CHECK_CLOSE(at->seconds[TIME_OTHER], 0, 2 * TICK);
-        CHECK(at->timer.n_segments == 2);
-    }
-}
-
 static void nobody_marks_outside_of_a_step(void) {
     fresh(4);
     CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == 0 && at->looks == 0);
@@ -157,7 +161,6 @@ static void nobody_marks_outside_of_a_step(void) {
     int events = at->events;
     on_host(7);
     CHECK(enter(TIME_LINEAR) == TIME_OTHER && enter(TIME_WAIT) == TIME_OTHER);
-    CHECK(at->events == events);
     read_timer();
     CHECK(at->events == events && total() == 0 && at->timer.n_segments == 0);
     begin();
@@ -165,18 +168,17 @@ static void nobody_marks_outside_of_a_step(void) {
 }
 
 static void a_timer_that_is_off_or_missing_costs_nothing(void) {
-    double seconds[N_TIMES];
+    double seconds[N_TIMES] = {[TIME_WAIT] = 5};
     fresh(4)->on = 0;
     begin();
     CHECK(enter(TIME_LINEAR) == TIME_OTHER && enter(TIME_WAIT) == TIME_OTHER);
     at->seconds[TIME_LINEAR] = 5;
     read_timer();
     CHECK(total() == 0 && at->timer.n_segments == 0);
-    CHECK(at->events == 0 && at->looks == 0 && at->synchronized == 0);
     timer_begin(NULL, &fake, NULL);
     CHECK(timer_enter(NULL, TIME_WAIT, NULL) == TIME_OTHER);
-    seconds[TIME_WAIT] = 5;
     timer_read(NULL, seconds, NULL);
+    timer_lag(NULL, NULL);
     for (int kind = 0; kind < N_TIMES; kind++) CHECK(seconds[kind] == 0);
     CHECK(at->events == 0 && at->looks == 0 && at->synchronized == 0);
 }
@@ -184,8 +186,7 @@ static void a_timer_that_is_off_or_missing_costs_nothing(void) {
 static void a_step_that_nobody_read_is_forgotten(void) {
     Timer* t = fresh(0);
     begin();
-    enter(TIME_LINEAR);
-    on_host(1);
+    play("L1", on_host);
     begin();
     on_host(2);
     t->on = 0;  // in the middle of a step: at once
@@ -204,42 +205,10 @@ static void a_step_that_nobody_read_is_forgotten(void) {
     CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == events);
 }
 
-// ---- segments
-
-static void segments_lie_between_waits(void) {
-    fresh(0);
-    begin();
-    on_host(1);
-    enter(TIME_LINEAR);
-    on_host(2);
-    enter(TIME_WAIT);
-    on_host(100);
-    enter(TIME_LINEAR);
-    enter(TIME_WAIT);  // nothing in between is a segment too: the other ranks have one there
-    on_host(100);
-    enter(TIME_OTHER);
-    on_host(4);
-    enter(TIME_ATTENTION);
-    on_host(8);
-    enter(TIME_LINEAR);
-    on_host(16);
-    enter(TIME_WAIT);
-    on_host(100);
-    read_timer();  // and so is what follows the last one
-    const double expected[] = {3 + TICK, 0, 28, 0};
-    CHECK(at->timer.n_segments == COUNT(expected));
-    for (int i = 0; i < COUNT(expected); i++) CHECK_CLOSE(at->timer.segments[i], expected[i], 28 * ldexp(1, -24));
-    CHECK_CLOSE(at->seconds[TIME_WAIT], 300, NEAR);
-}
-
 static void segments_beyond_their_room_go_into_the_last(void) {
     fresh(0);
     begin();
-    for (int i = 0; i < MOST_SEGMENTS + 500; i++) {
-        on_host(1);
-        enter(TIME_WAIT);
-        enter(TIME_LINEAR);
-    }
+    for (int i = 0; i < MOST_SEGMENTS + 500; i++) play("1WL", on_host);
     read_timer();
     CHECK(at->timer.n_segments == MOST_SEGMENTS);
     CHECK(at->timer.segments[MOST_SEGMENTS - 2] == 1 && at->timer.segments[MOST_SEGMENTS - 1] == 501);
@@ -253,8 +222,7 @@ static void marks_beyond_their_room_are_not_made(void) {
         if (last) enter(TIME_ATTENTION);
         double start = at->now, late = 0;
         for (int i = 0; i < MOST_EVENTS + 100; i++) {
-            enter(i % 2 ? TIME_WAIT : TIME_LINEAR);
-            on_host(1);
+            play(i % 2 ? "W1" : "L1", on_host);
             late += i >= MOST_EVENTS - 2 - last;
         }
         CHECK(enter(TIME_OTHER) == TIME_WAIT);
@@ -276,14 +244,9 @@ static void compute_a_step(void (*compute)(double)) {
     begin();
     compute(6);
     for (int layer = 0; layer < 10; layer++) {
-        TimeKind outside = enter(TIME_LINEAR);
-        compute(2);
-        enter(TIME_ATTENTION);
-        compute(1);
-        TimeKind before = enter(TIME_WAIT);
+        play("L2 A1 W", compute);
         on_stream(1.4);
-        enter(before);
-        enter(outside);
+        play("AO", compute);
     }
     read_timer();
 }
@@ -307,33 +270,23 @@ static void drag_stretches_what_is_computed_and_nothing_else(void) {
 // What leaves before the next mark leaves late, and is not stretched a second time.
 static void who_lags_sends_late_and_only_once(void) {
     for (int device = 0; device < 2; device++) {
+        void (*compute)(double) = device ? on_stream : on_host;
         fresh(4);
         begin();
         double start = at->now;
-        enter(TIME_LINEAR);
-        if (device) on_stream(1);
-        else on_host(1);
+        play("L1", compute);
         timer_lag(&at->timer, NULL);
         CHECK_CLOSE(at->now - start, 4, 40 * TICK);
         CHECK(at->events == 2);
         timer_lag(&at->timer, NULL);
         CHECK_CLOSE(at->now - start, 4, 80 * TICK);
-        if (device) on_stream(2);
-        else on_host(2);
-        enter(TIME_WAIT);
+        play("2W", compute);
         on_host(5);
         timer_lag(&at->timer, NULL);
         read_timer();
         CHECK_CLOSE(at->seconds[TIME_LINEAR], 12, 80 * TICK);
         CHECK_CLOSE(at->seconds[TIME_WAIT], 5, 40 * TICK);
     }
-    timer_lag(NULL, NULL);
-    timer_lag(&at->timer, NULL);
-    int looks = at->looks;
-    fresh(1);
-    begin();
-    timer_lag(&at->timer, NULL);
-    CHECK(looks > 0 && at->looks <= 1 && at->synchronized == 0);
 }
 
 // Also what follows the last mark that there is room for.
@@ -341,10 +294,7 @@ static void drag_does_not_end_with_the_marks(void) {
     fresh(3);
     begin();
     double start = at->now;
-    for (int i = 0; i < 2 * MOST_EVENTS; i++) {
-        enter(i % 2 ? TIME_OTHER : TIME_LINEAR);
-        on_host(0.01);
-    }
+    for (int i = 0; i < MOST_EVENTS; i++) play("L.01 O.01", on_host);
     read_timer();
     CHECK_CLOSE(at->now - start, 3 * 0.01 * 2 * MOST_EVENTS, 2 * MOST_EVENTS * 8 * TICK);
 }
@@ -354,67 +304,47 @@ static void drag_leaves_the_step_before_alone(void) {
     fresh(4);
     on_stream(50);
     begin();
-    enter(TIME_LINEAR);
-    on_stream(1);
+    play("L1", on_stream);
     read_timer();
     CHECK_CLOSE(at->seconds[TIME_LINEAR], 4, 40 * TICK);
     CHECK_CLOSE(at->seconds[TIME_OTHER], 0, 40 * TICK);
 }
 
 static void without_drag_nobody_waits_for_the_stream(void) {
-    static const double none[] = {0, 1};
-    for (int i = 0; i < COUNT(none); i++) {
-        fresh(none[i]);
+    for (int drag = 0; drag <= 1; drag++) {
+        fresh(drag);
         compute_a_step(on_stream);
-        CHECK(at->synchronized == 0);
-        CHECK(at->looks <= 1);
+        CHECK(at->synchronized == 0 && at->looks <= 1);
         CHECK_CLOSE(at->seconds[TIME_LINEAR], 20, NEAR);
+        begin();
+        timer_lag(&at->timer, NULL);
+        CHECK(at->synchronized == 0 && at->looks <= 2);
     }
 }
 
 // ---- two ranks that wait for each other after every layer: one of them is four times as slow
 
-static void communication(void) {
-    TimeKind before[2];
-    double last = 0;
-    for (int r = 0; r < 2; r++) {
-        at = &ranks[r];
-        before[r] = enter(TIME_WAIT);
-        last = MAX(last, at->now);
-    }
-    for (int r = 0; r < 2; r++) {
-        at = &ranks[r];
-        at->now = last;
-        enter(before[r]);
-    }
-}
-
 static void timers_tell_who_is_slow_where_the_wall_does_not(void) {
     enum { LAYERS = 24 };
     const double slack = 8 * 2 * LAYERS * TICK;
-    double wall[2], slowest = 0;
-    fresh(4);
+    double slowest = 0, start = fresh(4)->on * at->now;
     ranks[1].timer.on = 1;
-    ranks[1].now = ranks[0].now;
+    ranks[1].now = start;
     for (at = ranks; at < ranks + 2; at++) begin();
-    wall[0] = -ranks[0].now, wall[1] = -ranks[1].now;
     for (int layer = 0; layer < LAYERS; layer++) {
-        for (at = ranks; at < ranks + 2; at++) {
-            enter(TIME_LINEAR);
-            on_host(0.25);
-        }
-        communication();
+        for (at = ranks; at < ranks + 2; at++) play("L.25 W", on_host);
+        ranks[0].now = ranks[1].now = MAX(ranks[0].now, ranks[1].now);
     }
     for (at = ranks; at < ranks + 2; at++) read_timer();
-    wall[0] += ranks[0].now, wall[1] += ranks[1].now;
-    CHECK_CLOSE(wall[0], wall[1], slack);
+    double wall = ranks[0].now - start;
+    CHECK_CLOSE(ranks[1].now - start, wall, slack);
     CHECK_CLOSE(ranks[0].seconds[TIME_LINEAR], 4 * 0.25 * LAYERS, slack);
     CHECK_CLOSE(ranks[1].seconds[TIME_LINEAR], 0.25 * LAYERS, slack);
     CHECK_CLOSE(ranks[0].seconds[TIME_WAIT], 0, slack);
     CHECK_CLOSE(ranks[1].seconds[TIME_WAIT], 3 * 0.25 * LAYERS, slack);
     CHECK(ranks[0].timer.n_segments == LAYERS + 1 && ranks[1].timer.n_segments == LAYERS + 1);
     for (int i = 0; i < LAYERS + 1; i++) slowest += MAX(ranks[0].timer.segments[i], ranks[1].timer.segments[i]);
-    CHECK_CLOSE(slowest, wall[0], slack + LAYERS * ldexp(1, -24));
+    CHECK_CLOSE(slowest, wall, slack + LAYERS * ldexp(1, -24));
     at = &ranks[0];
 }
 
@@ -438,17 +368,15 @@ static const Kernels* open_cpu(int oversubscribed) {
 // 12 ms of linears, 6 ms of attention and 3 ms of other work, in pieces, and 3 ms of an update; 3 ms of waiting. In
 // processor time, so that it does not matter who else runs on this machine.
 static void compute_on_cpu(Timer* t, const Kernels* k, double seconds[N_TIMES]) {
+    static const struct {
+        TimeKind kind;
+        double seconds;
+    } layer[] = {
+        {TIME_LINEAR, 2e-3}, {TIME_ATTENTION, 1e-3}, {TIME_WAIT, 0.5e-3}, {TIME_ATTENTION, 0}, {TIME_OTHER, 0.5e-3}};
     timer_begin(t, k, NULL);
-    for (int layer = 0; layer < 6; layer++) {
-        timer_enter(t, TIME_LINEAR, NULL);
-        spin(k, 2e-3);
-        timer_enter(t, TIME_ATTENTION, NULL);
-        spin(k, 1e-3);
-        TimeKind before = timer_enter(t, TIME_WAIT, NULL);
-        spin(k, 0.5e-3);
-        timer_enter(t, before, NULL);
-        timer_enter(t, TIME_OTHER, NULL);
-        spin(k, 0.5e-3);
+    for (int i = 0; i < 6 * COUNT(layer); i++) {
+        timer_enter(t, layer[i % COUNT(layer)].kind, NULL);
+        spin(k, layer[i % COUNT(layer)].seconds);
     }
     timer_enter(t, TIME_UPDATE, NULL);
     spin(k, 3e-3);
@@ -510,13 +438,11 @@ static void a_rank_alone_stands_still_for_nobody(void) {
 
 int main(void) {
     RUN(kinds_add_up_to_the_whole);
+    for (int i = 0; i < COUNT(steps); i++) RUN_AS(steps[i].claim, check_step(&steps[i]));
     RUN(entering_the_same_kind_does_nothing);
-    RUN(a_wait_inside_a_wait_is_one_wait);
-    RUN(a_step_forgets_the_one_before);
     RUN(nobody_marks_outside_of_a_step);
     RUN(a_timer_that_is_off_or_missing_costs_nothing);
     RUN(a_step_that_nobody_read_is_forgotten);
-    RUN(segments_lie_between_waits);
     RUN(segments_beyond_their_room_go_into_the_last);
     RUN(marks_beyond_their_room_are_not_made);
     RUN(drag_stretches_what_is_computed_and_nothing_else);

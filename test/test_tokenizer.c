@@ -5,7 +5,7 @@
 #include "data/tokenizer.h"
 
 #include "data/bpe.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/test.h"
 #include "test/vocabulary.h"
 
@@ -166,29 +166,21 @@ static void check_split(Split split, const char* text, const char* parts) {
     free(copy);
 }
 
-// Expected parts as the module regex of Python finds them with GPT-2's pattern.
+// Expected parts as the module regex of Python finds them with GPT-2's pattern: examples of the rules, and bytes that
+// the lines of test_tokenizer_golden.c, which show more, do not have.
 static void text_is_split_as_by_the_pattern_of_gpt2(void) {
     static const char* const cases[][2] = {
-        {"Hello world", "Hello| world"},
         {"I'm sure they'll say we've won, it's John's", "I|'m| sure| they|'ll| say| we|'ve| won|,| it|'s| John|'s"},
         {"don't 'tis 'S ''s '", "don|'t| '|tis| '|S| ''|s| '"},
-        {"'ve'l'll", "'ve|'|l|'ll"},
         {"  two  spaces \n\n  end  ", " | two| | spaces| \n\n | end|  "},
-        {"\n\tx", "\n|\t|x"},
         {"a1b22 3c", "a|1|b|22| 3|c"},
-        {"x=1;  /* c */", "x|=|1|;| | /*| c| */"},
-        {" ", " "},
         {"a\r\n\v\fx\x1cy", "a|\r\n\v|\f|x|\x1c|y"},
         {"a \xc2\x81"
          "b",
          "a| \xc2\x81|b"},
-        {"tab\tand space \t!", "tab|\t|and| space| |\t|!"},
         {"caf\u00e9 na\u00efve \u65e5\u672c\u8a9e \u00bd\u2163x",
          "caf\u00e9| na\u00efve| \u65e5\u672c\u8a9e| \u00bd\u2163|x"},
         {"a\u00a0b \u3000c\u2003\u2003d", "a|\u00a0|b| |\u3000|c|\u2003|\u2003|d"},
-        {"\U0001F600\U0001F600 ok", "\U0001F600\U0001F600| ok"},
-        {"e\u0301a", "e|\u0301|a"},
-        {"'\u00e9", "'|\u00e9"},
         // Bytes that are no UTF-8 count as characters that are neither letters, numbers nor white space: a lone
         // continuation, too long forms of "A", a surrogate, a code point above U+10FFFF, a character that breaks off.
         {"a\x80"
@@ -221,16 +213,11 @@ static void text_is_split_as_by_the_pattern_of_each_kind(void) {
         {SPLIT_LLAMA3, "x'\u017fy 'Sx'", "x|'\u017f|y| '|Sx|'"},
         {SPLIT_LLAMA3, "(word) .word\tword\u00a0word", "(word|)| .|word|\tword|\u00a0word"},
         {SPLIT_LLAMA3, "a\nb \nc \r\n\n  d", "a|\n|b| \n|c| \r\n\n| | d"},
-        {SPLIT_LLAMA3, "x = {};\n\n  y();\r\n", "x| =| {};\n\n| | y|();\r\n"},
-        {SPLIT_LLAMA3, " \n  \n z", " \n  \n| z"},
         {SPLIT_LLAMA3, "1234567 89a0", "123|456|7| |89|a|0"},
         {SPLIT_LLAMA3, "a 1  2 \u00bd\u2163\u0663", "a| |1| | |2| |\u00bd\u2163\u0663"},
-        {SPLIT_LLAMA3, "e\u0301 \u0301a 'tis", "e|\u0301| \u0301|a| '|tis"},
-        {SPLIT_LLAMA3, "\U0001f600ok \u65e5\u672c\u3002\n\n", "\U0001f600ok| \u65e5\u672c|\u3002\n\n"},
         {SPLIT_LLAMA3, "  two  spaces \n\n  end  ", " | two| | spaces| \n\n| | end|  "},
-        {SPLIT_LLAMA3, "'", "'"},
-        {SPLIT_LLAMA3, "\r\nx", "\r\n|x"},
         {SPLIT_LLAMA3, "\t \t!a", "\t |\t|!a"},
+        {SPLIT_LLAMA3, " \r  z", " \r| | z"},
         {SPLIT_LLAMA3, " \u3000\u3000x\u2003\n\u2003y", " \u3000|\u3000x|\u2003\n|\u2003y"},
         {SPLIT_QWEN2, "1234567 89a0", "1|2|3|4|5|6|7| |8|9|a|0"},
         {SPLIT_QWEN2, "a 1  2 \u00bd\u2163\u0663", "a| |1| | |2| |\u00bd|\u2163|\u0663"},
@@ -243,30 +230,20 @@ static void text_is_split_as_by_the_pattern_of_each_kind(void) {
 
 // ---- form C
 
+// What 10,000 lines of test_tokenizer_golden.c do not show, and an example of each rule.
 static void form_c_joins_orders_and_takes_apart(void) {
     static const char* const cases[][2] = {
-        {"e\u0301", "\u00e9"},               // a mark joins
-        {"u\u0308\u0301", "\u01d8"},         // two do
-        {"a\u0328\u0301", "\u0105\u0301"},   // one does, there is no such character
-        {"q\u0307\u0323", "q\u0323\u0307"},  // into the order of classes
-        {"\u1e9b\u0323", "\u1e9b\u0323"},    // normal, though the quick check cannot know
-        {"d\u0323\u0307", "\u1e0d\u0307"},
-        {"d\u0307\u0323", "\u1e0d\u0307"},
-        {"a\u0315\u0300", "\u00e0\u0315"},  // across a mark of another class
-        {"a\u0300\u0301", "\u00e0\u0301"},  // not across one of the same class
-        {"a\u0301b\u0301",
-         "\u00e1"
-         "b\u0301"},
-        {"\u0301e", "\u0301e"},  // nothing to join
-        {"\u0308\u0301", "\u0308\u0301"},
+        {"u\u0308\u0301", "\u01d8"},                       // marks join
+        {"q\u0307\u0323", "q\u0323\u0307"},                // into the order of classes
+        {"a\u0315\u0300", "\u00e0\u0315"},                 // across a mark of another class
+        {"a\u0300\u0301", "\u00e0\u0301"},                 // not across one of the same class
+        {"a\u030d\u0301", "a\u030d\u0301"},                // also where that one joins nothing
+        {"\u0301e", "\u0301e"},                            // nothing to join
         {"\u0344", "\u0308\u0301"},                        // taken apart for good
-        {"\u212b\u2126", "\u00c5\u03a9"},                  // one for another
         {"\u0958", "\u0915\u093c"},                        // longer than before
         {"\U0001d160", "\U0001d158\U0001d165\U0001d16e"},  // three times as long
         {"\u09c7\u09be", "\u09cb"},                        // letters join, too
-        {"\u09c7x\u09be", "\u09c7x\u09be"},
-        {"\u1100\u1161\u11a8", "\uac01"},  // Hangul
-        {"\uac00\u11a8\u11a8", "\uac01\u11a8"},
+        {"\u1100\u1161\u11a8", "\uac01"},                  // Hangul
         {"\uac00\u11a7", "\uac00\u11a7"},
         {"\uac01\u1161", "\uac01\u1161"},
         {"e\xff\u0301", "e\xff\u0301"},  // a byte that is no text parts them
@@ -287,31 +264,6 @@ static void form_c_joins_orders_and_takes_apart(void) {
         free(text);
         free(work);
     }
-}
-
-static void form_c_of_form_c_is_itself(void) {
-    static const char* const pieces[] = {"a",      "e",          "\u0301", "\u0323", "\u0315", "\u0344",
-                                         "\u1100", "\u1161",     "\u11a8", "\uac00", "\u0958", "\u0f71",
-                                         "\u0f74", "\U0001d160", "\x80",   "\xf4",   "\u09c7"};
-    int n_changed = 0;
-    for (int k = 0; k < 5000; k++) {
-        char text[256], *once, *twice;
-        size_t n = 0, n_once, n_twice;
-        for (int i = random_below(40); i >= 0; i--)
-            n = (size_t)(stpcpy(text + n, pieces[random_below(COUNT(pieces))]) - text);
-        int *work = malloc(3 * n * sizeof *work), *again = malloc(9 * n * sizeof *again);
-        n_once = nfc_normalize(work, text, n);
-        once = (char*)(work + 3 * n) - n_once;
-        n_twice = nfc_normalize(again, once, n_once);
-        twice = (char*)(again + 3 * n_once) - n_twice;
-        CHECK(n_once == n_twice && memcmp(once, twice, n_once) == 0);
-        int changed = n_once != n || memcmp(once, text, n) != 0;
-        if (nfc_is_normal(text, n)) CHECK(!changed);
-        n_changed += changed;
-        free(work);
-        free(again);
-    }
-    CHECK(n_changed > 1000 && n_changed < 5000);
 }
 
 // Sorting marks by looking at every pair would take hours here.
@@ -340,7 +292,6 @@ int main(void) {
     RUN(text_is_split_as_by_the_pattern_of_gpt2);
     RUN(text_is_split_as_by_the_pattern_of_each_kind);
     RUN(form_c_joins_orders_and_takes_apart);
-    RUN(form_c_of_form_c_is_itself);
     RUN(a_megabyte_of_marks_takes_no_time);
     return test_done();
 }

@@ -3,7 +3,7 @@
 #include "data/tokenizer.h"
 
 #include "data/bpe.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/vocabulary.h"
 #include "test/temporary.h"
 
@@ -52,8 +52,8 @@ static void broken_files_are_refused_by_name(void) {
         const char* message;
     } cases[] = {
         {0, 20240520, "neither llm.c's tokenizer (begins with 20240328, found 20240520) nor a tokenizer.json"},
-        {4, 4, "version 4, expected 1, 2 or 3"},
-        {4, 0, "version 0, expected 1, 2 or 3"},
+        {4, 3, "version 3, expected 1 or 2"},
+        {4, 0, "version 0, expected 1 or 2"},
         {4, 1, "end-of-text is 50256, but there are 261 tokens"},
         {8, UINT32_MAX, "-1 tokens do not fit in"},
         {8, 0x7fffffff, "2147483647 tokens do not fit in"},
@@ -77,41 +77,9 @@ static void broken_files_are_refused_by_name(void) {
     unsigned char* longer = calloc(n + 3, 1);
     memcpy(longer, file, n);
     CHECK(parse(longer, n + 3) == NULL);
-    CHECK_STRING(err, "3 bytes behind the 261 tokens, expected 0");
+    CHECK_STRING(err, "3 bytes behind the 261 tokens, expected none");
     free(file);
     free(longer);
-}
-
-// Version 3 carries merges: {left, right} behind the tokens.
-static void broken_merges_are_refused_by_name(void) {
-    static const struct {
-        uint32_t left, right;
-        const char* message;
-    } cases[] = {
-        {'h', 'e', NULL},
-        {'h', 261, "merge 0 of 1 joins tokens 104 and 261 of 261"},
-        {UINT32_MAX, 'e', "merge 0 of 1 joins tokens -1 and 101 of 261"},
-        {'e', 'h', "merge 0 of 1 makes no token"},
-        {260, 260, "merge 0 of 1 makes no token"},
-    };
-    static Words w;
-    small_words(&w);
-    for (int i = 0; i < COUNT(cases); i++) {
-        size_t n;
-        unsigned char* file = llmc_file(&w, &n);
-        file = realloc(file, n + 8);
-        put_int32(file + 4, 3);
-        put_int32(file + 16, 1);
-        put_int32(file + n, cases[i].left);
-        put_int32(file + n + 4, cases[i].right);
-        Tokenizer* t = parse(file, n + 8);
-        CHECK((t != NULL) == (cases[i].message == NULL));
-        if (cases[i].message) CHECK_STRING(err, cases[i].message);
-        else CHECK_STRING(encoded(t, "hell"), "256 108 108");
-        tokenizer_close(t);
-        CHECK(parse(file, n) == NULL);  // one merge announced, none there
-        free(file);
-    }
 }
 
 static void random_damage_is_survived(void) {
@@ -120,7 +88,6 @@ static void random_damage_is_survived(void) {
     random_words(&w, "abc", 30);
     for (int k = 0; k < 2000; k++) {
         unsigned char* file = llmc_file(&w, &n);
-        if (k % 2) put_int32(file + 4, 3), put_int32(file + 16, (uint32_t)random_below(20));
         for (int i = random_below(6); i >= 0; i--)
             file[random_below(2) ? random_below(20) : random_below((int)n)] = (unsigned char)random_below(256);
         Tokenizer* t = parse(file, n);
@@ -433,7 +400,6 @@ int main(void) {
     RUN(the_file_of_bytes_is_read_as_bytes);
     RUN(every_truncated_prefix_is_refused);
     RUN(broken_files_are_refused_by_name);
-    RUN(broken_merges_are_refused_by_name);
     RUN(random_damage_is_survived);
     RUN(files_that_cannot_be_opened_are_named);
     RUN(tokenizer_json_is_read_like_the_file_of_llmc);

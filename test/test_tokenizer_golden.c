@@ -6,8 +6,8 @@
 #include "data/bpe.h"
 #include "data/docs.h"
 #include "data/json.h"
-#include "plan/base.h"
-#include "plan/disk.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 #include "test/test.h"
 
 #define FOLDER "test/golden/tokenizers/"

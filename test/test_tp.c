@@ -5,7 +5,7 @@
 // are one group every batch is one row, so that a step's tokens say what its collectives weigh. "grouped" is a Qwen3 of
 // ten heads with two key/value heads, "shared" a Qwen2 of four heads with one; their heads' channels are not the width.
 #include "data/safetensors.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
@@ -14,8 +14,8 @@ enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
     "--data $W/corpus --layers 2 --width 60 --heads 5 --context 128 --batch-tokens 512 --lr 0.0003 --warmup 0 "   \
     "--steps 10 --save-every 5 --sample-every 5 --keep 0 --eval-every 0 --temperature 0 --tokens 48 --threads 1 " \
     "--machine flexsp-7b "
-#define GROUPED "--dtype fp32 --arch qwen3 --heads 10 --kv-heads 2 --head-size 8 --hidden 150 --tie no "
-#define SHARED "--arch qwen2 --heads 4 --kv-heads 1 --head-size 16 --hidden 150 "
+#define GROUPED "--dtype fp32 --arch qwen3 --heads 10 --arch kv-heads=2,head-size=8,hidden=150,tie=no "
+#define SHARED "--arch qwen2 --heads 4 --arch kv-heads=1,head-size=16,hidden=150 "
 #define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 // ---- runs
@@ -69,7 +69,7 @@ static Job jobs[] = {
     {.name = "one_bf16", .ranks = 1, .options = "--dtype bf16"},
     {.name = "three_bf16", .ranks = 3, .options = "--dtype bf16 --tp 3"},
     {.name = "groups_bf16", .ranks = 4, .options = "--dtype bf16 --tp 2 --zero 2"},
-    {.name = "shared_bf16", .ranks = 3, .options = SHARED "--dtype bf16 --rounding stochastic --tp 3"}};
+    {.name = "shared_bf16", .ranks = 3, .options = SHARED "--dtype bf16,rounding=stochastic --tp 3"}};
 
 static Job* job_of(const char* name) {
     Job* job = jobs;
@@ -81,7 +81,7 @@ static Job* job_of(const char* name) {
 static const Curve* curve_of(const char* name) {
     Job* job = job_of(name);
     if (job->is_done++) return &job->curve;
-    int status = sh(MPIRUN TINY "%s --check-plan --out %s/%s", job->ranks, program, job->options, work, name);
+    int status = sh(MPIRUN TINY "%s --out %s/%s", job->ranks, program, job->options, work, name);
     if (status) printf("    %d ranks, %s: status %d: %.1500s\n", job->ranks, job->options, status, errors);
     CHECK(status == 0);
     read_curve(name, &job->curve);
@@ -379,7 +379,7 @@ static void weights_are_rounded_alike_however_the_model_is_divided(void) {
     for (int i = 0, one = 0; i < COUNT(ways); i++) {
         if (ways[i].ranks == 1) one = i;
         int status = sh(MPIRUN TINY
-                        "%s --dtype bf16 --rounding stochastic --lr 1e-60 --steps 1 --save-every 1 %s "
+                        "%s --dtype bf16,rounding=stochastic --lr 1e-60 --steps 1 --save-every 1 %s "
                         "--out $W/rounded%d",
                         ways[i].ranks, program, ways[i].model, ways[i].options, i);
         int differs =
@@ -405,8 +405,8 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
     } refused[] = {{3, "--tp 2", "rank 0: --tp: tensor-parallel groups of 2 do not divide 3 ranks; try mpirun -n 4"},
                    {1, "--tp 2", "--tp: tensor-parallel groups of 2 do not divide 1 rank; try mpirun -n 2"},
                    {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
-                   {3, "--tp 3 --hidden 2", "rank 0: --tp 3: expected at most as many ranks as hidden units, found 2"},
-                   {2, "--tp 0", "rank 0: --tp expects 1 to"}};
+                   {3, "--tp 3 --arch hidden=2", "--tp 3: expected at most as many ranks as hidden units, found 2"},
+                   {2, "--tp 0", "rank 0: --tp expects a whole number from 1 to 64"}};
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(refused); i++) {
         check_refused(sh(MPIRUN TINY "%s --out $W/refused", refused[i].ranks, program, refused[i].options),

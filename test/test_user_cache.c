@@ -1,7 +1,7 @@
 // test_user_cache.c - files between runs: what another user could have written is neither read nor replaced.
-#include "plan/user_cache.h"
+#include "plan/base/user_cache.h"
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { READABLE = 0, ABSENT = 1, REFUSED = -1 };
@@ -123,6 +123,63 @@ static void without_a_place_there_is_a_message(void) {
     free(before);
 }
 
+// ---- by key
+
+static int reads(const char* key, const char* expected) {
+    size_t n = 0;
+    char* bytes = cache_read(key, &n);
+    int same = expected ? bytes && n == strlen(expected) && !memcmp(bytes, expected, n) : !bytes;
+    free(bytes);
+    return same;
+}
+
+// What is kept for "key", as a file of its own.
+static const char* keep(const char* value, int replaces) {
+    static char path[700];
+    cache_write("key", value, strlen(value), replaces);
+    CHECK(sh("ls $W/cache/ragged | grep -v name | tr -d '\\n'") == 0);
+    snprintf(path, sizeof path, "%s/cache/ragged/%.100s", work, output);
+    return path;
+}
+
+static void what_is_kept_is_read_whole_or_not_at_all(void) {
+    char good[256], bad[256];
+    const char* value = "thirty-one bytes that were kept";
+    new_cache();
+    CHECK(reads("key", NULL));
+    keep(value, 0);
+    keep("later", 0);
+    CHECK(reads("key", value));
+    keep("later", 1);
+    CHECK(reads("key", "later"));
+    const char* path = keep(value, 1);
+    size_t n = read_text(path, good, sizeof good);
+    for (size_t i = 0; i <= n; i++) {  // every prefix, every byte changed, one more
+        memcpy(bad, good, n);
+        bad[i] = (char)(bad[i] ^ 0x10);
+        write_file(path, bad, i < n ? i : n + 1);
+        CHECK(reads("key", NULL));
+        write_file(path, bad, n);
+        CHECK(reads("key", i < n ? NULL : value));
+    }
+    cache_write("other", "two", 3, 0);
+    CHECK(sh("cd $W/cache/ragged && for f in $(ls | grep -v name); do cp %s $f; done 2> /dev/null; true", path) == 0);
+    CHECK(reads("key", value) && reads("other", NULL));  // a file under another key's name
+}
+
+static void what_others_could_have_written_is_neither_read_nor_replaced_by_key(void) {
+    new_cache();
+    const char* path = keep("value", 0);
+    CHECK(sh("chmod 620 %s", path) == 0 && reads("key", NULL));
+    CHECK(sh("chmod 644 %s", path) == 0 && reads("key", "value"));
+    CHECK(sh("chmod 770 $W/cache/ragged") == 0 && reads("key", NULL));
+    cache_write("key", "other", 5, 1);
+    CHECK(sh("chmod 700 $W/cache/ragged") == 0 && reads("key", "value"));
+    setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
+    cache_write("key", "other", 5, 1);
+    CHECK(reads("key", NULL));
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     RUN(what_is_saved_is_found_where_it_was_said_to_be);
@@ -135,5 +192,7 @@ int main(int argc, char** argv) {
     RUN(a_linked_directory_counts_as_what_it_leads_to);
     RUN(nothing_is_written_where_others_may_write);
     RUN(without_a_place_there_is_a_message);
+    RUN(what_is_kept_is_read_whole_or_not_at_all);
+    RUN(what_others_could_have_written_is_neither_read_nor_replaced_by_key);
     return program_end();
 }

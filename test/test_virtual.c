@@ -2,10 +2,10 @@
 // of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
 #include <math.h>
 
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/program.h"
 
-#define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 --check-plan "
+#define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 "
 #define MPIRUN "mpirun --oversubscribe -n %d %s "
 
 enum { STEPS = 2, MOST_LOG = 1 << 20 };
@@ -141,11 +141,11 @@ static void every_planner_takes_what_is_predicted(void) {
 // Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each
 // rank or fewer. Ranks that get tokens of several others meet them one after another, which the model does not know.
 static void remapped_and_routed_steps_take_what_is_predicted(void) {
-    static const char* const cases[] = {"--plan zeppelin --remap yes --machine $W/published",
-                                        "--plan zeppelin --remap yes --machine $W/measured",
-                                        "--cp 16 --cp-kind ring --route yes --machine $W/published",
-                                        "--cp 16 --cp-kind ring --route auto --machine $W/measured",
-                                        "--cp 16 --cp-kind ring --route yes --machine $W/two_nics"};
+    static const char* const cases[] = {"--plan zeppelin,remap=yes --machine $W/published",
+                                        "--plan zeppelin,remap=yes --machine $W/measured",
+                                        "--cp 16,kind=ring --plan route=yes --machine $W/published",
+                                        "--cp 16,kind=ring --plan route=auto --machine $W/measured",
+                                        "--cp 16,kind=ring --plan route=yes --machine $W/two_nics"};
     static const double tolerances[] = {0.05, 0.05, 0.005, 0.005, 0.005};
     char options[320];
     double direct[STEPS], routed[STEPS];
@@ -153,8 +153,8 @@ static void remapped_and_routed_steps_take_what_is_predicted(void) {
         snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --data $W/skewed %s", cases[i]);
         check_predicted(16, options, tolerances[i]);
     }
-    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16 --cp-kind ring --machine $W/published", "direct");
-    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16 --cp-kind ring --route auto --machine $W/published",
+    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16,kind=ring --machine $W/published", "direct");
+    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16,kind=ring --plan route=auto --machine $W/published",
         "routed");
     CHECK(log_values("direct", "measured_ms", direct, STEPS) == STEPS);
     CHECK(log_values("routed", "measured_ms", routed, STEPS) == STEPS);
@@ -188,11 +188,12 @@ static void any_plan_takes_what_is_predicted(void) {
         double tolerance;
     } cases[] = {{24, "published", "--plan random --data $W/skewed", 0.05},
                  {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
-                 {24, "published", "--plan flex --cp-kind ring --data $W/skewed", 0.002},
-                 {24, "measured", "--cp 3 --cp-kind ring --capacity 8000 --data $W/skewed", 0.002},
-                 {16, "published", "--plan flex --tp 4 --recompute gelu --data $W/even", 0.002},
+                 {24, "published", "--plan flex --cp kind=ring --data $W/skewed", 0.002},
+                 {24, "measured", "--cp 3,kind=ring --capacity 8000 --data $W/skewed", 0.002},
+                 {16, "published", "--plan flex --tp 4 --recompute activation --data $W/even", 0.002},
                  {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
-                 {12, "published", "--plan random --preset llama-tiny --width 64 --kv-heads 4 --data $W/skewed", 0.1},
+                 {12, "published", "--plan random --preset llama-tiny --width 64 --arch kv-heads=4 --data $W/skewed",
+                  0.1},
                  {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
     char options[256];
     for (int i = 0; i < COUNT(cases); i++) {
@@ -230,7 +231,7 @@ static void check_promise(int ranks, const char* options) {
     char all[512];
     snprintf(all, sizeof all,
              "--layers 2 --width 1024 --heads 32 --context 1024 --capacity 8192 --batch-tokens 8192 --data $W/even "
-             "--overfit --machine h200-8b --device virtual --tp %d --refresh 4 --balance migrate --steps 6 %s",
+             "--overfit --machine h200-8b --device virtual --tp %d --plan refresh=4 --balance migrate --steps 6 %s",
              ranks, options);
     sh("rm -rf %s/run", work);
     CHECK(sh(MPIRUN "%s --out %s/run", ranks, program, all, work) == 0);
@@ -250,11 +251,11 @@ static void a_decision_wins_what_it_promises_within_a_tenth(void) {
     check_promise(8, "--straggle rank=1,x=8");
     check_promise(4, "--straggle rank=3,x=4,whole");
     check_promise(8, "--straggle 'rank=0,x=8;rank=2,x=6;rank=5,x=4;rank=7,x=2'");
-    check_promise(4, "--arch llama --kv-heads 8 --straggle 'rank=0,x=4;rank=2,x=2'");
+    check_promise(4, "--arch llama,kv-heads=8 --straggle 'rank=0,x=4;rank=2,x=2'");
 }
 
 static void overlap_hides_communication(void) {
-    const char* options = "--heads 16 --device virtual --cp 8 --cp-kind ring --machine $W/measured --data $W/even";
+    const char* options = "--heads 16 --device virtual --cp 8,kind=ring --machine $W/measured --data $W/even";
     char without[256];
     double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
     snprintf(without, sizeof without, "%s --overlap no", options);
@@ -290,9 +291,9 @@ static void a_slow_rank_slows_those_that_share_its_documents(void) {
 static void what_hides_under_its_own_attention_takes_what_is_predicted(void) {
     static const char* const cases[] = {"--plan flex --machine $W/published --data $W/skewed",
                                         "--plan flex --machine $W/measured --data $W/skewed",
-                                        "--cp 8 --cp-kind ring --machine $W/published --data $W/even",
-                                        "--cp 16 --cp-kind ring --route yes --machine $W/published --data $W/even",
-                                        "--cp 16 --cp-kind auto --machine $W/measured --data $W/even",
+                                        "--cp 8,kind=ring --machine $W/published --data $W/even",
+                                        "--cp 16,kind=ring --plan route=yes --machine $W/published --data $W/even",
+                                        "--cp 16,kind=auto --machine $W/measured --data $W/even",
                                         "--plan flexsp --machine $W/slow_links --capacity 4800 --data $W/even",
                                         "--plan flex --zero 3 --machine $W/slow_links --data $W/mixed --val $W/mixed"};
     char options[320];
@@ -306,7 +307,7 @@ static void what_hides_under_its_own_attention_takes_what_is_predicted(void) {
 // which both share, under the attention of short ones in the same pass. Without overlap nothing does, and plans know.
 static void exchanges_hide_under_other_documents_as_is_predicted(void) {
     const char* options =
-        "--heads 2 --cp-kind ulysses --device virtual --machine $W/slow_links --data $W/mixed --val $W/mixed";
+        "--heads 2 --cp kind=ulysses --device virtual --machine $W/slow_links --data $W/mixed --val $W/mixed";
     char without[256];
     double hidden[STEPS], shown[STEPS];
     check_predicted(2, options, 1e-3);
@@ -332,8 +333,8 @@ static void read_digits(const char* out, char* text) {
 static void every_run_has_the_same_digits(void) {
     static char first[MOST_LOG], again[MOST_LOG];
     const char* options[] = {"--heads 16 --machine $W/published",
-                             "--heads 16 --machine $W/measured --tp 2 --capacity 16384 --balance migrate --refresh 1 "
-                             "--straggle rank=1,x=4",
+                             "--heads 16 --machine $W/measured --tp 2 --capacity 16384 --balance migrate "
+                             "--plan refresh=1 --straggle rank=1,x=4",
                              "--heads 16 --machine $W/measured --zero 3 --plan adaptive"};
     for (int i = 0; i < COUNT(options); i++) {
         char all[512];
@@ -380,7 +381,7 @@ static void a_pipeline_waits_as_theory_says(void) {
         double ms[2][STEPS], bubble[STEPS];
         for (int i = 0; i < 2; i++) {
             sh("rm -rf %s/run", work);
-            CHECK(sh(MPIRUN "--layers 7 --width 64 --hidden 32 --vocab 320 --context 256 --capacity 256 --check-plan "
+            CHECK(sh(MPIRUN "--layers 7 --width 64 --arch hidden=32 --vocab 320 --context 256 --capacity 256 "
                             "--overfit --batch-tokens %d --steps %d --device virtual --machine %s/only_matmuls --data "
                             "%s/blocks --pp %d "
                             "--out %s/run",
@@ -406,11 +407,11 @@ static void pipelines_take_what_is_predicted(void) {
     // Stages that begin inside nodes, and groups that end there.
     check_predicted(12,
                     "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
-                    "--node-size 4",
+                    "--plan node-size=4",
                     0.02);
     check_predicted(6,
                     "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
-                    "--node-size 2 --cp 3 --capacity 6000",
+                    "--plan node-size=2 --cp 3 --capacity 6000",
                     0.02);
 }
 
@@ -472,7 +473,7 @@ static void rows_fill_the_memory_of_the_device(void) {
     total = table_mib(device, "\n  total");
     for (const char* at = strchr(device + 1, '\n'); at + 1 < host; at = strchr(at + 1, '\n')) {
         char name[32];
-        snprintf(name, sizeof name, "%.22s", at);
+        snprintf(name, sizeof name, "%.*s", (int)(strstr(at + 3, "  ") - at), at);
         if (!strstr(name, "total")) sum += table_mib(at, name);
     }
     CHECK_CLOSE(sum, total, 0.5);

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "run/run.h"
+#include "run/model/tensor_parallel.h"
 #include "test/ranks.h"
 
 enum { LAYERS = 2, CONTEXT = 192, BATCH = 1536, MOST_ARGUMENTS = 96 };
@@ -48,7 +49,7 @@ static inline void remove_corpus(void) {
 typedef struct Arguments {
     int n;
     char* text[MOST_ARGUMENTS];  // of this list, or of whoever added them
-    char numbers[16][16];
+    char numbers[16][32];
     int n_numbers;
     char path[600];
 } Arguments;
@@ -60,6 +61,12 @@ static inline void add_argument(Arguments* a, const char* text) {
 static inline void add_option_text(Arguments* a, const char* name, const char* value) {
     add_argument(a, name);
     add_argument(a, value);
+}
+
+static inline void add_key(Arguments* a, const char* option, const char* key, int value) {
+    char* text = a->numbers[a->n_numbers++];
+    snprintf(text, sizeof a->numbers[0], "%s=%d", key, value);
+    add_option_text(a, option, text);
 }
 
 static inline void add_option_number(Arguments* a, const char* name, int value) {
@@ -94,10 +101,10 @@ static inline int draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) 
     add_option_number(a, "--heads", heads);
     if (!any_arch) return kv_heads;
     add_option_text(a, "--arch", arch_table[arch].name);
-    add_option_text(a, "--tie", draw_number(seed, 110, 2) ? "yes" : "no");
-    add_option_number(a, "--kv-heads", kv_heads);
-    add_option_number(a, "--head-size", HS);
-    add_option_number(a, "--hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
+    add_option_text(a, "--arch", draw_number(seed, 110, 2) ? "tie=yes" : "tie=no");
+    add_key(a, "--arch", "kv-heads", kv_heads);
+    add_key(a, "--arch", "head-size", HS);
+    add_key(a, "--arch", "hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
     return kv_heads;
 }
 
@@ -153,7 +160,7 @@ static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, i
     add_option_text(a, "--threads", "1");
     add_option_text(a, "--sample-every", "0");
     add_option_text(a, "--machine", "flexsp-7b");
-    if (data_ranks > 1) add_option_text(a, "--route", "yes");
+    if (data_ranks > 1) add_option_text(a, "--plan", "route=yes");
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
 }
 
@@ -163,12 +170,13 @@ typedef struct Trainer {
     Run run;
     MemoryPlan memory;
     Arguments arguments;
+    RunParts parts;
 } Trainer;
 
 static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
     run_read_options(run, arguments->n, arguments->text);
     run_open_ranks(run);
-    if (run->identity.size == 1)
+    if (run->cluster->identity.size == 1)
         run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH;
     run_open_data(run);
     run_settle_model(run);
@@ -178,7 +186,7 @@ static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* argument
     *memory = run_plan_memory(run);
     run_take_memory(run, memory);
     run_load_weights(run);
-    if (run->model.zero.stage == 3) zero_gather(&run->model);
+    if (run->model.ranks->zero.stage == 3) zero_gather(&run->model);
     run_find_cost(run);
 }
 
@@ -187,8 +195,10 @@ static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* argument
 static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
     int quiet = rank > 0 || identity->size == 1, saved = dup(STDOUT_FILENO);
     memset(&t->run, 0, sizeof t->run);
-    t->run.identity = *identity;
-    t->run.dir.lock = t->run.pin = -1;  // no directory is held
+    memset(&t->parts, 0, sizeof t->parts);
+    run_attach(&t->run, &t->parts);
+    t->run.cluster->identity = *identity;
+    t->run.books->dir.lock = t->run.books->pin = -1;  // no directory is held
     fflush(stdout);
     if (saved < 0 || (quiet && !freopen("/dev/null", "w", stdout))) die("cannot open /dev/null");
     open_phases(&t->run, &t->memory, &t->arguments);

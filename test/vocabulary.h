@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "data/tokenizer.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/test.h"
 
 static char err[ERR_BYTES];

@@ -11,7 +11,7 @@ work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 [ -x "$train" ] || { echo "bench: there is no $train; run make first" >&2; exit 1; }
 mkdir "$work/data"
-cat "$root"/plan/*.c "$root"/data/*.c "$root"/run/*.c > "$work/data/text.txt" # one long document
+cat "$root"/plan/*/*.c "$root"/data/*.c "$root"/run/*/*.c > "$work/data/text.txt" # one long document
 
 median() { sort -g | awk '{ x[NR] = $1 } END { print NR % 2 ? x[(NR + 1) / 2] : (x[NR / 2] + x[NR / 2 + 1]) / 2 }'; }
 # values FIELD FILE...: those of all steps but the first, which opens connections
@@ -47,6 +47,6 @@ all() { # all NAME OPTIONS...
     done
 }
 all documents-on-one-rank --plan static
-all ulysses --cp 2 --cp-kind ulysses
-all ring --cp 2 --cp-kind ring
+all ulysses --cp 2,kind=ulysses
+all ring --cp 2,kind=ring
 all zero-3 --plan static --zero 3

@@ -8,9 +8,7 @@
 // The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once
 #include "kernels/cpu/team.h"
-#include "kernels/kernels.h"
-
-#pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
+#include "kernels/cpu/reference.h"
 
 #define CPU_PASTE_(a, b) a##_##b
 #define CPU_PASTE(a, b) CPU_PASTE_(a, b)
@@ -57,9 +55,6 @@ static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin
     *end = MIN(n, units * ((size_t)t + 1) / (size_t)nt * unit);
 }
 
-// `open` of every table chooses the clock: see KernelLimits.oversubscribed.
-void cpu_open_clock(const KernelLimits* limits);
-
 // A row's softmax over all parts of the vocabulary, from the stats (parts,N,3) of classifier_part. One function for all
 // instruction sets, so that ranks on different processors get the same bits: loss = max + log(total) - at_target.
 typedef struct CpuSoftmax {
@@ -68,4 +63,12 @@ typedef struct CpuSoftmax {
 } CpuSoftmax;
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n);
 
-extern const Kernels cpu_reference_kernels;
+// What the multiply-add units of this processor can do (kernels/peak.c): arithmetic on registers alone, no memory.
+typedef enum PeakUnit { PEAK_FMA_YMM, PEAK_FMA_ZMM, PEAK_PAIRS_ZMM, PEAK_TILES, PEAK_UNITS } PeakUnit;
+
+// FLOP/s of one unit on all threads of the team together, measured in processor time, because other programs may share
+// the cores; the best of a few tries. 0 where the processor lacks the instruction.
+double cpu_peak_of(PeakUnit unit);
+// FLOP/s of the fastest that the instruction set of a table has for the type; 0 where that is not known: for sets below
+// avx2, other processors, and tables that are not the CPU's.
+double cpu_peak(const Kernels* k, DType dt);

@@ -9,22 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/reference.h"
 #include "kernels/host.h"
-
-static double load(const void* p, size_t i, DType dt) {
-    if (dt == DT_F64) return ((const double*)p)[i];
-    return dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
-}
-
-// a where b is NaN. With fmax gcc 12 for ARM ends in an internal error at -O3.
-static double greater(double a, double b) { return b > a ? b : a; }
-
-static void store(void* p, size_t i, double x, DType dt) {
-    if (dt == DT_F64) ((double*)p)[i] = x;
-    else if (dt == DT_F32) ((float*)p)[i] = (float)x;
-    else ((bf16*)p)[i] = bf16_from_float((float)x);
-}
 
 // ---- device and memory: the reference needs none of its own
 
@@ -372,88 +358,7 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
         }
 }
 
-static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
-                            Stream s) {
-    for (size_t n = 0; n < (size_t)N; n++)
-        for (size_t h = 0; h < (size_t)NH; h++) {
-            double x = lse[h * N + n], y = part_lse[h * N + n], max = greater(x, y), a = exp(x - max), b = exp(y - max);
-            if (x == -INFINITY && y == -INFINITY) continue;
-            lse[h * N + n] = (float)(max + log(a + b));
-            for (size_t i = (n * NH + h) * HS; i < (n * NH + h + 1) * HS; i++)
-                out[i] = (float)((a * out[i] + b * part[i]) / (a + b));
-        }
-}
-
-// ---- conversions, moves and loss
-
-static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    for (size_t i = 0; i < n; i++) store(out, i, load(x, i, x_dt), out_dt);
-}
-
-static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-    size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)n; i++) {
-        char* to = (char*)out + i * ldo * elem;
-        if (rows && rows[i] < 0) memset(to, 0, C * elem);
-        else memcpy(to, (const char*)x + (rows ? (size_t)rows[i] : i) * ldx * elem, C * elem);
-    }
-}
-
-static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
-                         Stream s) {
-    size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)n; i++)
-        if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
-}
-
-// Between the rows of x, M matrices of NH heads each, and its d slices of heads, one after another. A head of matrix m
-// has size[m > 0] elements, a head of all matrices `all`.
-static void move_heads(char* slices, char* x, int split, size_t N, size_t M, const size_t size[2], const int* border,
-                       int d, size_t elem) {
-    size_t all = size[0] + (M - 1) * size[1], NH = (size_t)border[d];
-    for (int slice = 0; slice < d; slice++)
-        for (size_t n = 0; n < N; n++)
-            for (size_t m = 0, before = 0; m < M; before += size[m > 0], m++)
-                for (size_t begin = (size_t)border[slice], end = (size_t)border[slice + 1], h = begin; h < end; h++) {
-                    size_t in_slice = (N * begin + n * (end - begin)) * all + (end - begin) * before;
-                    char* there = slices + (in_slice + (h - begin) * size[m > 0]) * elem;
-                    char* here = x + (n * NH * all + NH * before + h * size[m > 0]) * elem;
-                    memcpy(split ? there : here, split ? here : there, size[m > 0] * elem);
-                }
-}
-
-static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                        Stream s) {
-    const size_t size[2] = {(size_t)HS0, (size_t)HS};
-    move_heads((char*)out, (char*)x, 1, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
-}
-
-static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                       Stream s) {
-    const size_t size[2] = {(size_t)HS0, (size_t)HS};
-    move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
-}
-
-static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)N; i++)
-        for (size_t j = 0; j < (size_t)n; j++)
-            memcpy((char*)out + (i * n + j) * elem, (const char*)x + (i * ldx + (size_t)columns[j]) * elem, elem);
-}
-
-static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s) {
-    size_t elem = dtype_bytes(dt);
-    for (size_t i = 0; i < (size_t)N; i++) {
-        double mean = 0;
-        for (size_t j = 0; j < (size_t)n && fill == FILL_MEAN; j++) mean += load(x, i * n + j, dt) / n;
-        for (size_t c = 0; c < (size_t)K; c++) {
-            if (source[c] >= 0)
-                memcpy((char*)out + (i * K + c) * elem, (const char*)x + (i * n + (size_t)source[c]) * elem, elem);
-            else if (fill != FILL_KEEP) store(out, i * K + c, mean, dt);
-        }
-    }
-}
+// ---- loss
 
 static void add_sum(double* result, const float* x, size_t n, Stream s) {
     for (size_t i = 0; i < n; i++) *result += x[i];
@@ -470,47 +375,6 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
         for (size_t v = 0; v < (size_t)Vp && write_gradient; v++) {
             double p = v < (size_t)V ? exp(load(logits, n * Vp + v, dt) - max) / total : 0;
             store(logits, n * Vp + v, target < 0 || v >= (size_t)V ? 0 : (p - (v == (size_t)target)) * scale, dt);
-        }
-    }
-}
-
-static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
-                            DType dt, Stream s) {
-    for (size_t n = 0; n < (size_t)N; n++) {
-        double max = -INFINITY, total = 0;
-        int target = targets[n] - first, mine = targets[n] >= first && target < V;
-        for (size_t v = 0; v < (size_t)V; v++) max = greater(max, load(logits, n * Vp + v, dt));
-        for (size_t v = 0; v < (size_t)V; v++) {
-            double x = load(logits, n * Vp + v, dt);
-            if (x != -INFINITY) total += exp(x - max);  // with max = -infinity too it would be a NaN
-        }
-        stats[3 * n] = (float)max;
-        stats[3 * n + 1] = (float)total;
-        stats[3 * n + 2] = mine ? (float)load(logits, n * Vp + (size_t)target, dt) : 0;
-    }
-}
-
-// Sums in rank order. A part without any logit, or of hidden ones only, adds 0 exp(-infinity).
-CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
-    double max = -INFINITY, total = 0, at_target = 0;
-    for (size_t p = 0; p < (size_t)parts; p++) max = greater(max, stats[(p * N + n) * 3]);
-    for (size_t p = 0; p < (size_t)parts; p++) {
-        const float* part = stats + (p * N + n) * 3;
-        total += part[1] * exp(part[0] - max);
-        at_target += part[2];
-    }
-    return (CpuSoftmax){max, total, (float)(max + log(total) - at_target)};
-}
-
-static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
-                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    for (size_t n = 0; n < (size_t)N; n++) {
-        CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
-        losses[n] = targets[n] < 0 ? 0 : all.loss;
-        for (size_t v = 0; v < (size_t)Vp && write_gradient; v++) {
-            double p = v < (size_t)V ? exp(load(logits, n * Vp + v, dt) - all.max) / all.total : 0;
-            int hit = (size_t)first + v == (size_t)targets[n];
-            store(logits, n * Vp + v, targets[n] < 0 || v >= (size_t)V ? 0 : (p - hit) * scale, dt);
         }
     }
 }
@@ -571,24 +435,24 @@ const Kernels cpu_reference_kernels = {
     .rotary_backward = rotary_backward,
     .attention_forward = attention_forward,
     .attention_backward = attention_backward,
-    .attention_merge = attention_merge,
     .activation_forward = activation_forward,
     .activation_backward = activation_backward,
     .add = add,
-    .cast = cast,
-    .gather_rows = gather_rows,
-    .split_heads = split_heads,
-    .join_heads = join_heads,
-    .gather_columns = gather_columns,
-    .scatter_columns = scatter_columns,
-    .scatter_rows = scatter_rows,
     .classifier = classifier,
-    .classifier_part = classifier_part,
-    .classifier_join = classifier_join,
     .add_sum = add_sum,
     .adamw = adamw,
     .sum_of_squares = sum_of_squares,
     .clip_scale = clip_scale,
+    .attention_merge = reference_attention_merge,
+    .cast = reference_cast,
+    .gather_rows = reference_gather_rows,
+    .split_heads = reference_split_heads,
+    .join_heads = reference_join_heads,
+    .gather_columns = reference_gather_columns,
+    .scatter_columns = reference_scatter_columns,
+    .scatter_rows = reference_scatter_rows,
+    .classifier_part = reference_classifier_part,
+    .classifier_join = reference_classifier_join,
     .clock = cpu_clock,
     .record_event = record_event,
     .read_events = read_events,

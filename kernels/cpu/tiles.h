@@ -6,7 +6,7 @@
 // Tile numbers are constants. The twin, chosen by TILES_EMULATED, lets machines without AMX run the same matmul_amx.c;
 // it stops the program when a thread uses tiles that it did not configure.
 #pragma once
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 #ifndef TILES_EMULATED
 #include <immintrin.h>

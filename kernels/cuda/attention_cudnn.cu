@@ -142,7 +142,7 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
     int result = forward(out, lse, a, dt, cuda_stream(s), err, sizeof err);
-    if (result < 0) die("%s; try --attention own", err);
+    if (result < 0) die("%s; try --device attention=own", err);
     return -result;
 }
 
@@ -150,7 +150,7 @@ int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const vo
                         const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
     int result = backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err);
-    if (result < 0) die("%s; try --attention own", err);
+    if (result < 0) die("%s; try --device attention=own", err);
     return -result;
 }
 

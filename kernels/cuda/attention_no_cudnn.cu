@@ -4,7 +4,7 @@
 
 static const char reason[] =
     "this program was built without cuDNN's headers; install cuDNN 9 for developers and build again, or use "
-    "--attention own";
+    "--device attention=own";
 
 int cuda_cudnn_open(const KernelLimits*, char* err, size_t errlen) { return fail(err, errlen, "%s", reason); }
 void cuda_cudnn_close(void) {}

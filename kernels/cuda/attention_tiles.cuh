@@ -14,13 +14,6 @@
 
 #include <math.h>
 
-// Before loops over arrays that must lie in registers.
-#ifdef __CUDACC__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL
-#endif
-
 // ---- which calls these kernels take; the others go to attention_plain.cu
 
 // 1 when rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not positive
@@ -54,8 +47,8 @@ typedef struct TileList {
 // as calls have the same Attention.row, so that the layers of a model make them once.
 void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s);
 
-// A block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another and find
-// in the cache what their heads share. y alone would not count all tiles.
+// A block for every tile and head: blockIdx.x is the head, so that the blocks of a tile start one after another and
+// find in the cache what their heads share. y alone would not count all tiles.
 static inline dim3 tile_grid(const TileList* list, int heads) {
     enum { MOST_Y = 1 << 15 };
     return dim3((unsigned)heads, (unsigned)MIN(list->most, (int)MOST_Y), cuda_blocks((size_t)list->most, MOST_Y));

@@ -181,8 +181,8 @@ static int wait_for_stream(Comm*, Stream s, char* err, size_t errlen) {
     return error == cudaSuccess ? 0 : fail(err, errlen, "CUDA: %s", cudaGetErrorString(error));
 }
 
-int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen) {
-    return comm_open_alone(c, comm_copy_device, wait_for_stream, local_rank, local_size, timeout_seconds, err, errlen);
+int comm_open_cuda_self(Comm** c, double timeout_seconds, char* err, size_t errlen) {
+    return comm_open_alone(c, comm_copy_device, wait_for_stream, timeout_seconds, err, errlen);
 }
 
 // ---- scratch: one block, as large as the neediest op

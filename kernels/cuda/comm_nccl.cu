@@ -11,26 +11,187 @@
 //   caller's stream   compute ----.----- more compute ----.--- uses what was received
 //   side stream                    `--> collective -------'
 //
-// Host values pass through page-locked memory, so that nothing blocks: see comm_nccl_library.cu.
+// Host values pass through page-locked memory, so that nothing blocks.
 //
-// The timer is told of two waits: the caller's stream has reached an `end` and the collective is not over; and ranks
-// gather or broadcast host values, during which the default stream gets nothing to do.
+// NCCL's calls wait for other ranks: to open, to split, to close, and where a communicator or a pair of ranks exchanges
+// something for the first time; later exchanges only put work on a stream. (Nonblocking communicators never wait, but
+// start a thread for every exchange.) Nobody may abort a communicator while one of its calls is waiting, so a call that
+// does not come back in time ends the process (nccl_call). Work on a stream is waited for by polling an event, also
+// where the backend waits. When that takes too long, or NCCL tells an error, the communicator is aborted, which makes
+// its kernels end, and every later call on a Comm of this world fails with the same message. Parts share the channels
+// of the world, and with them its errors and its end.
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <time.h>
+
 #include "kernels/cuda/comm_nccl.h"
+
+// ---- failures
+
+const char* nccl_advice(ncclResult_t result, const char* details) {
+    if (strstr(details, "Duplicate GPU") || strstr(details, "using the same GPU"))  // the second since 2.30
+        return "two ranks have the same GPU: start no more ranks on a node than it has GPUs (nvidia-smi -L), and "
+               "let CUDA_VISIBLE_DEVICES show every rank all of them, or one of its own";
+    if (result == ncclUnhandledCudaError)
+        return "is the driver new enough for this NCCL, and GPU memory left? (nvidia-smi)";
+    if (result == ncclSystemError)
+        return "is the network right? NCCL_SOCKET_IFNAME names the interface; the address in MASTER_ADDR or "
+               "NCCL_COMM_ID must be in a subnet of every node, and its port free";
+    if (result == ncclRemoteError) return "another rank ended or its link broke: see the first error among the ranks";
+    return "NCCL_DEBUG=INFO tells more";
+}
+
+int nccl_broken(Comm* c, const char* format, ...) {
+    World* w = nccl_world(c);
+    if (!w->failed) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(w->error, sizeof w->error, format, arguments);
+        va_end(arguments);
+        w->failed = 1;
+    }
+    nccl_abort(c);
+    return -1;
+}
+
+enum { ABORT_SECONDS = 10 };  // that an abort may take, which waits for other ranks of the node
+
+void nccl_abort(Comm* c) {
+    NcclComm* p = nccl_of(c);
+    if (!p->nccl) return;
+    deadline_begin(MIN(c->timeout_seconds, (double)ABORT_SECONDS), "%s; to abort NCCL", p->world->error);
+    nccl.CommAbort(p->nccl);
+    deadline_end();
+    p->nccl = NULL;
+}
+
+int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
+    const char* details = nccl.GetLastError(NULL);
+    if (!details) details = "";
+    return nccl_broken(c, "rank %d of %d: %s: %s: %.160s; %s", c->rank, c->size, what, nccl.GetErrorString(result),
+                       details, nccl_advice(result, details));
+}
+
+int nccl_error(Comm* c, char* err, size_t errlen) { return fail(err, errlen, "%s", nccl_world(c)->error); }
+
+// ---- waiting by polling
+
+// Between two polls. For a moment not at all, since most waits are short, then for a hundredth of what was waited:
+// times that the host takes are right to that.
+static void pause_between_polls(double waited) {
+    const double SPIN = 200e-6, SHORTEST = 20e-6, LONGEST = 1e-3;
+    if (waited < SPIN) {
+        sched_yield();
+        return;
+    }
+    struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 100, SHORTEST), LONGEST))};
+    nanosleep(&t, NULL);
+}
+
+// 1 when the event has happened, 0 when not yet, -1 after nccl_broken.
+static int happened(Comm* c, cudaEvent_t event, const char* what) {
+    cudaError_t error = cudaEventQuery(event);
+    if (error == cudaSuccess) return 1;
+    cudaGetLastError();  // kept by CUDA otherwise, though to be not ready is no error
+    if (error == cudaErrorNotReady) return 0;
+    return nccl_broken(c, "rank %d of %d: %s: CUDA: %s", c->rank, c->size, what, cudaGetErrorString(error));
+}
+
+// The event comes first: a collective that NCCL ends because of an error must not count as done.
+int nccl_settle(Comm* c, cudaEvent_t event, const char* what) {
+    for (double start = now_seconds();;) {
+        int done = happened(c, event, what);
+        if (done < 0) return -1;
+        ncclResult_t state = ncclSuccess;
+        ncclResult_t asked = nccl.CommGetAsyncError(nccl_of(c)->nccl, &state);
+        if (asked != ncclSuccess) state = asked;
+        if (state != ncclSuccess) return nccl_broken_call(c, state, what);
+        if (done) return 0;
+        double waited = now_seconds() - start;
+        if (waited > c->timeout_seconds)
+            return nccl_broken(c,
+                               "rank %d of %d: %s: not done after %g s: a rank is missing, has ended, or is not at the "
+                               "same collective; see the first error among the ranks, NCCL_DEBUG=INFO tells more",
+                               c->rank, c->size, what, c->timeout_seconds);
+        pause_between_polls(waited);
+    }
+}
+
+// ---- the backend waits for the device by the world
+
+static Comm* watched;
+
+// Where the world has failed nothing more is waited for.
+static int settle_watched(cudaEvent_t event) {
+    World* w = nccl_world(watched);
+    if (w->failed) return -1;
+    if (!event && w->last == 0) return 0;
+    return nccl_settle(watched, event ? event : w->communicated[w->last % REQUESTS], "waiting for the GPU");
+}
+
+void nccl_watch(Comm* c) {
+    watched = c;
+    cuda.settle = settle_watched;
+}
+
+void nccl_unwatch(const Comm* c) {
+    if (watched == c) watched = NULL, cuda.settle = NULL;
+}
+
+// ---- collectives and messages
 
 static ncclDataType_t type_of(DType dt) {
     return dt == DT_F64 ? ncclFloat64 : dt == DT_F32 ? ncclFloat32 : ncclBfloat16;
 }
 
-// ---- beginning and ending
+static ncclResult_t send_and_receive(Comm* c, const Operation* o) {
+    ncclComm_t comm = nccl_of(c)->nccl;
+    cudaStream_t side = nccl_world(c)->side;
+    ncclResult_t first = nccl.GroupStart();
+    for (int i = 0; i < o->n_sends && first == ncclSuccess; i++) {
+        const Transfer* t = &o->sends[i];
+        if (comm_leaves(c, t)) first = nccl.Send(t->data, t->bytes, ncclUint8, t->peer, comm, side);
+    }
+    for (int i = 0; i < o->n_receives && first == ncclSuccess; i++) {
+        const Transfer* t = &o->receives[i];
+        if (comm_leaves(c, t)) first = nccl.Recv(t->data, t->bytes, ncclUint8, t->peer, comm, side);
+    }
+    ncclResult_t last = nccl.GroupEnd();  // also after an error: a group must not stay open
+    return first == ncclSuccess ? last : first;
+}
 
-// Before a collective: 0, or -1 when there must not be another.
-static int begin(Comm* c, Stream s) {
+static ncclResult_t start(Comm* c, const Operation* o) {
+    ncclComm_t comm = nccl_of(c)->nccl;
+    cudaStream_t side = nccl_world(c)->side;
+    size_t n = o->bytes / dtype_bytes(o->dt);
+    if (o->kind == OP_ALL_REDUCE) return nccl.AllReduce(o->in, o->out, n, type_of(o->dt), ncclSum, comm, side);
+    if (o->kind == OP_REDUCE_SCATTER) return nccl.ReduceScatter(o->in, o->out, n, type_of(o->dt), ncclSum, comm, side);
+    if (o->kind == OP_ALL_GATHER) return nccl.AllGather(o->in, o->out, o->bytes, ncclUint8, comm, side);
+    if (o->kind == OP_BROADCAST) return nccl.Broadcast(o->in, o->out, o->bytes, ncclUint8, o->root, comm, side);
+    return send_and_receive(c, o);
+}
+
+static const char* name_of(const Operation* o) {
+    static const char* const names[] = {"all-reduce", "broadcast", "reduce-scatter", "all-gather", "send/receive"};
+    return names[o->kind];
+}
+
+// NCCL would carry a message of 0 bytes, and one to itself by way of a channel.
+static Request begin(Comm* c, const Operation* o, Stream s) {
     World* w = nccl_world(c);
-    if (w->failed) return -1;
-    timer_lag(c->timer, s);
+    int remote = o->bytes > 0, own = 0;
+    for (int i = 0; i < o->n_sends; i++) own |= o->sends[i].bytes > 0, remote |= comm_leaves(c, &o->sends[i]);
+    for (int i = 0; i < o->n_receives; i++) remote |= comm_leaves(c, &o->receives[i]);
+    if (w->failed || !(own || remote)) return 0;
     CUDA_CHECK(cudaEventRecord(w->computed, cuda_stream(s)));
     CUDA_CHECK(cudaStreamWaitEvent(w->side, w->computed, 0));
-    return 0;
+    comm_copy_to_self(c, o, comm_copy_device, (Stream)w->side);
+    if (remote && nccl_call(c, name_of(o), [=] { return start(c, o); })) return 0;
+    Request request = ++w->last;
+    CUDA_CHECK(cudaEventRecord(w->communicated[request % REQUESTS], w->side));
+    cuda.exchange_sms = w->sms;
+    return request;
 }
 
 // An event serves many requests, one after another: an old request waits for a newer collective, which is more than
@@ -40,99 +201,12 @@ static void end(Comm* c, Request request, Stream s) {
     if (request > w->last)
         broken("request %llu ends, but only %llu have begun", (unsigned long long)request, (unsigned long long)w->last);
     if (request == w->last) cuda.exchange_sms = 0;  // on the caller's stream nothing is under way any more
-    if (request == 0 || w->failed) return;
-    TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
-    CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
-    timer_enter(c->timer, before, s);
+    if (!w->failed) CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
 }
-
-// After the collective.
-static Request give_request(Comm* c, Stream s) {
-    World* w = nccl_world(c);
-    Request request = ++w->last;
-    CUDA_CHECK(cudaEventRecord(w->communicated[request % REQUESTS], w->side));
-    cuda.exchange_sms = w->sms;
-    if (c->overlap) return request;
-    end(c, request, s);
-    return 0;
-}
-
-// ---- collectives and messages
-
-static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
-    if (n == 0 || begin(c, s)) return;
-    if (nccl_call(c, "all-reduce", [=] {
-            return nccl.AllReduce(x, x, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
-        }))
-        return;
-    comm_count_all_reduce(c, n, dt);
-    end(c, give_request(c, s), s);
-}
-
-static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
-    if (bytes == 0 || begin(c, s)) return;
-    if (nccl_call(c, "broadcast", [=] {
-            return nccl.Broadcast(x, x, bytes, ncclUint8, root, nccl_of(c)->nccl, nccl_world(c)->side);
-        }))
-        return;
-    comm_count_broadcast(c, bytes, root);
-    end(c, give_request(c, s), s);
-}
-
-static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
-    if (n == 0 || begin(c, s)) return 0;
-    if (nccl_call(c, "reduce-scatter", [=] {
-            return nccl.ReduceScatter(in, out, n, type_of(dt), ncclSum, nccl_of(c)->nccl, nccl_world(c)->side);
-        }))
-        return 0;
-    comm_count_reduce_scatter(c, n, dt);
-    return give_request(c, s);
-}
-
-static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
-    if (n == 0 || begin(c, s)) return 0;
-    if (nccl_call(c, "all-gather", [=] {
-            return nccl.AllGather(in, out, n, type_of(dt), nccl_of(c)->nccl, nccl_world(c)->side);
-        }))
-        return 0;
-    comm_count_all_gather(c, n, dt);
-    return give_request(c, s);
-}
-
-static ncclResult_t send_and_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives,
-                                     int n_receives) {
-    ncclComm_t comm = nccl_of(c)->nccl;
-    cudaStream_t side = nccl_world(c)->side;
-    ncclResult_t first = nccl.GroupStart();
-    for (int i = 0; i < n_sends && first == ncclSuccess; i++)
-        if (sends[i].bytes > 0 && sends[i].peer != c->rank)
-            first = nccl.Send(sends[i].data, sends[i].bytes, ncclUint8, sends[i].peer, comm, side);
-    for (int i = 0; i < n_receives && first == ncclSuccess; i++)
-        if (receives[i].bytes > 0 && receives[i].peer != c->rank)
-            first = nccl.Recv(receives[i].data, receives[i].bytes, ncclUint8, receives[i].peer, comm, side);
-    ncclResult_t last = nccl.GroupEnd();  // also after an error: a group must not stay open
-    return first == ncclSuccess ? last : first;
-}
-
-static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                                  Stream s) {
-    int remote = 0;  // NCCL would carry a message of 0 bytes, and one to itself by way of a channel
-    int messages = comm_check_messages(c, sends, n_sends, &remote);
-    messages += comm_check_messages(c, receives, n_receives, &remote);
-    if (messages == 0 || begin(c, s)) return 0;
-    comm_copy_to_self(c, sends, n_sends, receives, n_receives, comm_copy_device, (Stream)nccl_world(c)->side);
-    if (remote > 0 &&
-        nccl_call(c, "send/receive", [=] { return send_and_receive(c, sends, n_sends, receives, n_receives); }))
-        return 0;
-    comm_count_send_receive(c, sends, n_sends);
-    return give_request(c, s);
-}
-
-// ---- waiting, and values of the host
 
 static int wait(Comm* c, Stream s, char* err, size_t errlen) {
     World* w = nccl_world(c);
-    end(c, w->last, s);
+    if (w->last > 0) end(c, w->last, s);
     if (!w->failed) {
         CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
         nccl_settle(c, w->finished, "waiting for the GPU");
@@ -140,90 +214,33 @@ static int wait(Comm* c, Stream s, char* err, size_t errlen) {
     return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 
+// ---- values of the host, in pieces that the staging memory holds
+
 static void copy_staged(World* w, void* to, const void* from, size_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, w->side));
 }
 
-// After NCCL has been given n bytes of staging to move: brings them to pinned memory. 0, or -1 after a failure.
-static int fetch_staged(Comm* c, size_t n, const char* what) {
+static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
     World* w = nccl_world(c);
-    copy_staged(w, w->pinned, w->staging, n);
-    CUDA_CHECK(cudaEventRecord(w->finished, w->side));
-    return nccl_settle(c, w->finished, what);
-}
-
-int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
-    World* w = nccl_world(c);
-    size_t size = (size_t)c->size, rank = (size_t)c->rank;
-    const char* what = "all-gather of host values";
-    size_t most = w->staging_bytes / size / NCCL_ALIGNMENT * NCCL_ALIGNMENT;
-    for (size_t done = 0, n; done < bytes && !w->failed; done += n) {
-        n = MIN(most, bytes - done);
-        char *own = w->staging + rank * n, *own_pinned = w->pinned + rank * n;
-        memcpy(own_pinned, (const char*)in + done, n);
-        copy_staged(w, own, own_pinned, n);
-        if (nccl_call(c, what, [=] {
-                return nccl.AllGather(own, w->staging, n, ncclUint8, nccl_of(c)->nccl, w->side);
-            }))
-            break;
-        if (fetch_staged(c, size * n, what)) break;
-        for (size_t r = 0; r < size && out; r++) memcpy((char*)out + r * bytes + done, w->pinned + r * n, n);
-    }
-    return w->failed ? nccl_error(c, err, errlen) : 0;
-}
-
-static int gather_standing_still(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
-    TimeKind before = timer_enter(c->timer, TIME_WAIT, NULL);
-    int result = nccl_gather_host(c, out, in, bytes, err, errlen);
-    timer_enter(c->timer, before, NULL);
-    return result;
-}
-
-static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
-    comm_count_all_gather_host(c, bytes);
-    return gather_standing_still(c, out, in, bytes, err, errlen);
-}
-
-static int barrier(Comm* c, char* err, size_t errlen) {
-    char here = 1;
-    return gather_standing_still(c, NULL, &here, sizeof here, err, errlen);
-}
-
-static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
-    World* w = nccl_world(c);
-    const char* what = "broadcast of host values";
-    comm_count_broadcast_host(c, bytes, root);
-    TimeKind before = timer_enter(c->timer, TIME_WAIT, NULL);
-    for (size_t done = 0, n; done < bytes && !w->failed; done += n) {
-        n = MIN(w->staging_bytes, bytes - done);
-        if (c->rank == root) {
-            memcpy(w->pinned, (const char*)x + done, n);
-            copy_staged(w, w->staging, w->pinned, n);
+    int gathers = o->kind == OP_ALL_GATHER, sends = gathers || c->rank == o->root;
+    const char* what = gathers ? "all-gather of host values" : "broadcast of host values";
+    size_t parts = gathers ? (size_t)c->size : 1, at = gathers ? (size_t)c->rank : 0;
+    size_t most = w->staging_bytes / parts / NCCL_ALIGNMENT * NCCL_ALIGNMENT;
+    for (size_t done = 0, n; done < o->bytes && !w->failed; done += n) {
+        n = MIN(most, o->bytes - done);
+        Operation piece = *o;
+        piece.in = w->staging + at * n, piece.out = w->staging, piece.bytes = n;
+        if (sends) {
+            memcpy(w->pinned + at * n, (const char*)o->in + done, n);
+            copy_staged(w, w->staging + at * n, w->pinned + at * n, n);
         }
-        if (nccl_call(c, what, [=] {
-                return nccl.Broadcast(w->staging, w->staging, n, ncclUint8, root, nccl_of(c)->nccl, w->side);
-            }))
-            break;
-        if (fetch_staged(c, n, what)) break;
-        memcpy((char*)x + done, w->pinned, n);
+        if (nccl_call(c, what, [&] { return start(c, &piece); })) break;
+        copy_staged(w, w->pinned, w->staging, parts * n);
+        CUDA_CHECK(cudaEventRecord(w->finished, w->side));
+        if (nccl_settle(c, w->finished, what)) break;
+        for (size_t r = 0; r < parts; r++) memcpy((char*)o->out + r * o->bytes + done, w->pinned + r * n, n);
     }
-    timer_enter(c->timer, before, NULL);
     return w->failed ? nccl_error(c, err, errlen) : 0;
 }
 
-// In the order of the struct: C++17 has no designated initializers.
-const CommTable nccl_table = {
-    "nccl",
-    all_reduce,
-    broadcast,
-    begin_reduce_scatter,
-    begin_all_gather,
-    begin_send_receive,
-    end,
-    all_gather_host,
-    broadcast_host,
-    barrier,
-    wait,
-    nccl_split,
-    nccl_close,
-};
+const Transport nccl_transport = {"nccl", NULL, begin, end, run_on_host, wait, nccl_split, nccl_close};

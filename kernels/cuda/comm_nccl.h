@@ -1,5 +1,5 @@
-// comm_nccl.h - inside the NCCL transport: the library's calls, the state of its Comms, and how they fail. The idea is
-// told in comm_nccl.cu.
+// comm_nccl.h - between the files of the NCCL transport: comm_nccl_open.cu finds the library, opens, splits and closes;
+// comm_nccl.cu runs collectives, waits and fails. The idea is told there.
 #pragma once
 #include <nccl.h>
 
@@ -14,8 +14,7 @@ extern "C" {
 #error "nccl.h is older than 2.18, which brought ncclCommSplit: install a newer NCCL"
 #endif
 
-// ---- the library, opened when it is needed (comm_nccl_library.cu)
-
+// The library's calls; it is opened when it is needed.
 #define NCCL_CALLS(CALL)     \
     CALL(GetUniqueId)        \
     CALL(CommInitRankConfig) \
@@ -36,10 +35,6 @@ typedef struct NcclLibrary {
 } NcclLibrary;
 extern NcclLibrary nccl;
 
-int nccl_load(char* err, size_t errlen);
-
-// ---- state
-
 enum {
     REQUESTS = 64,       // whose events are kept
     NCCL_ALIGNMENT = 16  // bytes, of parts of the staging memory
@@ -57,33 +52,27 @@ typedef struct World {
     Request last;                        // begun; they are counted from 1
     char *staging, *pinned;              // staging_bytes on the device, and as many page-locked on the host
     size_t staging_bytes;
-    int finalize_mpi;  // MPI was initialised here
-    int sms;           // multiprocessors that its kernels may have, 0: as many as NCCL likes
+    Comm* mpi;  // by which rank 0's id came; NULL: it did not
+    int sms;    // multiprocessors that its kernels may have, 0: as many as NCCL likes
 } World;
 
 typedef struct NcclComm {
     Comm comm;
     World* world;
-    int* node;        // Comm.node
     ncclComm_t nccl;  // NULL after a failure
 } NcclComm;
 
-static inline NcclComm* nccl_of(Comm* c) { return (NcclComm*)c->state; }
+static inline NcclComm* nccl_of(Comm* c) { return (NcclComm*)c; }
 static inline World* nccl_world(Comm* c) { return nccl_of(c)->world; }
-
-// ---- collectives (comm_nccl.cu)
-
-extern const CommTable nccl_table;
-
-// all_gather_host that counts nothing; out NULL: no result is wanted.
-int nccl_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
 
 // ---- opening (comm_nccl_open.cu)
 
-int nccl_split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
+int nccl_split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen);
 void nccl_close(Comm* c);
 
-// ---- failures (comm_nccl_library.cu)
+// ---- collectives, failures (comm_nccl.cu)
+
+extern const Transport nccl_transport;
 
 // What a person may try.
 const char* nccl_advice(ncclResult_t result, const char* details);
@@ -114,7 +103,3 @@ int nccl_settle(Comm* c, cudaEvent_t event, const char* what);
 // From now on, until it is closed, the backend waits for the device by this Comm: see CudaDevice.settle.
 void nccl_watch(Comm* c);
 void nccl_unwatch(const Comm* c);
-
-// Between two polls. For a moment not at all, since most waits are short, then for a hundredth of what was waited:
-// times that the host takes are right to that.
-void nccl_pause(double waited);

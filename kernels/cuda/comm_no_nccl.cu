@@ -3,7 +3,7 @@
 
 extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
     *world = NULL;
-    if (id->size == 1) return comm_open_cuda_self(world, id->local_rank, id->local_size, timeout_seconds, err, errlen);
+    if (id->size == 1) return comm_open_cuda_self(world, timeout_seconds, err, errlen);
     return fail(err, errlen,
                 "%d ranks were started (by %s), but this program was built without NCCL: install libnccl-dev, or the "
                 "Python package nvidia-nccl, so that nccl.h lies beside cuda_runtime.h, and build again",

@@ -21,11 +21,13 @@ extern "C" {
         cuda_check_at(__FILE__, __LINE__, cudaGetLastError(), "launch of " #kernel); \
         cuda_keep_pace(stream);                                                      \
     } while (0)
+#define UNROLL _Pragma("unroll")  // before loops over arrays that must lie in registers
 #define DYNAMIC_SHARED(type, name)                               \
     extern __shared__ __align__(16) unsigned char cuda_shared[]; \
     type* name = (type*)cuda_shared
 #else
 #include <emulated_ptx.h>
+#define UNROLL
 #define LAUNCH(kernel, grid, block, shared_bytes, stream, ...) \
     (EMU_LAUNCH(kernel, grid, block, shared_bytes, stream, __VA_ARGS__), cuda_keep_pace(stream))
 #endif
@@ -47,7 +49,7 @@ typedef struct CudaDevice {
     cudaStream_t stream;  // what Stream NULL means
     char* scratch;        // see cuda_scratch
     size_t scratch_bytes;
-    // Set while there are other ranks (comm_nccl_library.cu), NULL else. Waits for the event, or with NULL for all
+    // Set while there are other ranks (comm_nccl.cu), NULL else. Waits for the event, or with NULL for all
     // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
     // says so, and what the device holds must not be used.
     int (*settle)(cudaEvent_t event);
@@ -155,8 +157,8 @@ ENTRY(clip_scale);
 
 // ---- Comms (backend.cu)
 
-// The Comm of one rank. local_rank and local_size are those of the world that it is a part of. 0, or -1 with a message.
-int comm_open_cuda_self(Comm** c, int local_rank, int local_size, double timeout_seconds, char* err, size_t errlen);
+// The Comm of one rank. 0, or -1 with a message.
+int comm_open_cuda_self(Comm** c, double timeout_seconds, char* err, size_t errlen);
 // In device memory, for comm_copy_to_self.
 void comm_copy_device(void* to, const void* from, size_t bytes, Stream s);
 

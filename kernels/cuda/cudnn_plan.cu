@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cuda/library.h"
 
@@ -408,7 +409,7 @@ int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen)
     if (deterministic && (major == 8 || (major == 10 && (version < 91800 || version >= 92300))))
         return fail(err, errlen,
                     "%s has no backward pass of attention for sm_%d that is known to add in one order; it "
-                    "needs --deterministic no",
+                    "needs --device deterministic=no",
                     found, shape->sm);
     return 0;
 }
@@ -532,16 +533,20 @@ static void keep(const Plan* plan, const char* key) {
     free(json);
 }
 
-int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target) {
     enum { GRAPH_VERSION = 3 };  // of the operations above
-    char key[600];
+    snprintf(key, PLAN_KEY, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s%s", GRAPH_VERSION,
+             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS,
+             shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
+}
+
+int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+    char key[PLAN_KEY];
     size_t n;
     int64_t one;
     memset(plan, 0, sizeof *plan);
     if (plan_check(shape, cudnn.version, err, errlen)) return -1;
-    snprintf(key, sizeof key, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s%s", GRAPH_VERSION,
-             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS,
-             shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
+    plan_key(key, shape, target);
     char* json = cache_read(key, &n);
     if (json) plan->was_cached = !load(plan, target, json, n);
     free(json);

@@ -4,7 +4,8 @@
 #include <cudnn.h>
 
 extern "C" {
-#include "kernels/disk_cache.h"
+#include "plan/base/base.h"
+#include "plan/base/user_cache.h"
 }
 
 #if CUDNN_VERSION < 91100
@@ -96,6 +97,9 @@ static inline int plan_groups(const PlanShape* shape) { return shape->NKV != sha
 size_t plan_workspace_most(const PlanShape* shape);
 // 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
 int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen);
+// What it is kept under.
+enum { PLAN_KEY = 600 };
+void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target);
 // Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen);
 void plan_close(Plan* plan);

@@ -5,7 +5,7 @@
 // and add 12 / 6, SwiGLU 12 / 6 an output, its gradient 20 / 10, a move of rows, heads or columns 8 / 4, a conversion
 // between the two types 6, a merge 12 (fp32 only).
 // A thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
-// do not begin at 16 bytes are read element by element instead, in the same order.
+// do not begin at 16 bytes, and what is left behind the last 16, are read element by element instead.
 #include "kernels/cuda/cuda.h"
 
 #include <math.h>
@@ -30,58 +30,44 @@ __device__ __forceinline__ float map_of(float a, float b) {
     return MAP == MAP_SUM ? a + b : a;
 }
 
-// Elements i .. i + WIDTH of p: WHOLE as one vector, else one by one as far as there are n.
-template <bool WHOLE, int WIDTH, class T>
-__device__ __forceinline__ Pack<T, WIDTH> load_part(const T* p, size_t i, size_t n) {
-    if constexpr (WHOLE) {
-        return load_pack<WIDTH>(p + i);
-    } else {
-        Pack<T, WIDTH> x;
-        for (int j = 0; j < WIDTH; j++) x.v[j] = i + j < n ? p[i + j] : T(0);
-        return x;
-    }
-}
-
-template <bool WHOLE, int WIDTH, class T>
-__device__ __forceinline__ void store_part(T* p, const Pack<T, WIDTH>& x, size_t i, size_t n) {
-    if constexpr (WHOLE) store_pack(p + i, x);
-    else
-        for (int j = 0; j < WIDTH; j++)
-            if (i + j < n) p[i + j] = x.v[j];
-}
-
-// The groups at `first` and each STRIDE further on. out may be a or b: all that a thread writes it alone has read.
-template <Map MAP, bool WHOLE, int WIDTH, class Out, class In>
-__device__ __forceinline__ void map_packs(Out* out, const In* a, const In* b, size_t first, size_t n) {
+// The groups of a thread are STRIDE apart; n is a multiple of WIDTH. out may be a or b: all that a thread writes, it
+// alone has read.
+template <Map MAP, int WIDTH, class Out, class In>
+static __global__ void map_kernel(Out* out, const In* a, const In* b, size_t n) {
     constexpr size_t STRIDE = THREADS * WIDTH;
+    size_t first = ((size_t)blockIdx.x * GROUPS * THREADS + threadIdx.x) * WIDTH;
     Pack<In, WIDTH> x[GROUPS], y[GROUPS];
     for (int g = 0; g < GROUPS; g++) {
-        x[g] = load_part<WHOLE, WIDTH>(a, first + g * STRIDE, n);
-        y[g] = MAP == MAP_SUM || MAP == MAP_TIMES_SLOPE ? load_part<WHOLE, WIDTH>(b, first + g * STRIDE, n) : x[g];
+        size_t i = first + g * STRIDE;
+        if (i >= n) break;
+        x[g] = load_pack<WIDTH>(a + i);
+        y[g] = MAP == MAP_SUM || MAP == MAP_TIMES_SLOPE ? load_pack<WIDTH>(b + i) : x[g];
     }
     for (int g = 0; g < GROUPS; g++) {
+        size_t i = first + g * STRIDE;
+        if (i >= n) break;
         Pack<Out, WIDTH> result;
         for (int j = 0; j < WIDTH; j++) result.v[j] = narrow<Out>(map_of<MAP>(widen(x[g].v[j]), widen(y[g].v[j])));
-        store_part<WHOLE>(out, result, first + g * STRIDE, n);
+        store_pack(out + i, result);
     }
 }
 
 template <Map MAP, int WIDTH, class Out, class In>
-static __global__ void map_kernel(Out* out, const In* a, const In* b, size_t n, bool aligned) {
-    size_t first = ((size_t)blockIdx.x * GROUPS * THREADS + threadIdx.x) * WIDTH;
-    bool whole = aligned && first + ((GROUPS - 1) * THREADS + 1) * WIDTH <= n;
-    if (whole) map_packs<MAP, true, WIDTH>(out, a, b, first, n);
-    else map_packs<MAP, false, WIDTH>(out, a, b, first, n);
+static void map_by(Out* out, const In* a, const In* b, size_t n, Stream s) {
+    if (n > 0)
+        LAUNCH((map_kernel<MAP, WIDTH, Out, In>), cuda_blocks(n, GROUPS * THREADS * WIDTH), THREADS, 0, cuda_stream(s),
+               out, a, b, n);
 }
 
+// Whole packs, then what is left, element by element.
 template <Map MAP, class Out, class In>
 static void map(Out* out, const In* a, const In* b, size_t n, Stream s) {
     constexpr int WIDTH = 16 / (int)MAX(sizeof(Out), sizeof(In));
-    if (n == 0) return;
     bool aligned =
         (uintptr_t)out % sizeof(Pack<Out, WIDTH>) == 0 && ((uintptr_t)a | (uintptr_t)b) % sizeof(Pack<In, WIDTH>) == 0;
-    LAUNCH((map_kernel<MAP, WIDTH, Out, In>), cuda_blocks(n, GROUPS * THREADS * WIDTH), THREADS, 0, cuda_stream(s), out,
-           a, b, n, aligned);
+    size_t whole = aligned ? n - n % WIDTH : 0;
+    map_by<MAP, WIDTH>(out, a, b, whole, s);
+    map_by<MAP, 1>(out + whole, a + whole, b ? b + whole : b, n - whole, s);
 }
 
 template <Map MAP>

@@ -12,7 +12,7 @@
 #include <string.h>
 
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 }
 
 // Opens the first match of a shell pattern; NULL when there is none or it does not load.

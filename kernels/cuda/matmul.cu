@@ -17,7 +17,7 @@
 #include "kernels/cuda/library.h"
 
 extern "C" {
-#include "kernels/disk_cache.h"
+#include "plan/base/user_cache.h"
 }
 #include <cublasLt.h>
 
@@ -109,7 +109,7 @@ static void check_product(cublasStatus_t status, const char* what, const Product
     if (status == CUBLAS_STATUS_SUCCESS) return;
     die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d%s", what,
         lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status), names[p->op], p->N, p->C, p->OC,
-        dtype_name(p->dt), (int)p->epilogue, is_fused(p) ? "; try --epilogues bias" : "");
+        dtype_name(p->dt), (int)p->epilogue, is_fused(p) ? "; try --device epilogues=bias" : "");
 }
 
 static cublasStatus_t create_descriptors() {

@@ -146,58 +146,17 @@ static void free_memory(void* p) {
 static void upload(void* device, const void* host, size_t bytes, Stream s) { memcpy(device, host, bytes); }
 static void download(void* host, const void* device, size_t bytes, Stream s) { memcpy(host, device, bytes); }
 
-// ---- ops that do nothing
+// ---- ops that do nothing: one function stands for all of them, which return nothing and whose caller clears the
+// arguments away. So no op can be missing: they are the pointers of the table from the first op up to the clock.
 
+static void nothing_done(void) {}
 static size_t no_workspace(const KernelLimits* limits) { return 0; }
 static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return 0; }
-static void close_nothing(void) {}
 static const char* no_choices(void) { return ""; }
 static void clear(void* device, size_t bytes, Stream s) {}
 static void synchronize(Stream s) {}
-static void no_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
-                                 int N, int C, DType dt, Stream s) {}
-static void no_embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
-                                  int N, int C, DType dt, Stream s) {}
-static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
-                         const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {}
-static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
-                          const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {}
-static void no_matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
-                              int OC, DType dt, Stream s) {}
-static void no_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C,
-                                     int OC, DType dt, Stream s) {}
-static void no_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,
-                                      int OC, DType dt, Stream s) {}
-static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {}
-static void rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
-                            Stream s) {}
-static void no_attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {}
-static void no_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                                  const Attention* a, DType dt, Stream s) {}
-static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
-                            Stream s) {}
-static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {}
-static void activation_backward(void* dx, const void* dout, const void* x, ActFunction f, int N, int U, DType dt,
-                                Stream s) {}
-static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {}
-static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {}
-static void move_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {}
-static void move_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                       Stream s) {}
-static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {}
-static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s) {}
-static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
-                       int Vp, DType dt, Stream s) {}
-static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
-                            DType dt, Stream s) {}
-static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
-                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {}
-static void sum(double* result, const float* x, size_t n, Stream s) {}
-static void adamw(const AdamW* a, DType dt, Stream s) {}
-static void no_clip_scale(float* scale, const double* norm2, float clip, Stream s) {}
 
-static const Kernels nothing = {
+static Kernels nothing = {
     .name = "virtual",
     .prefers_bf16 = 1,
     .full_matmul = 8192,
@@ -205,7 +164,7 @@ static const Kernels nothing = {
     .memory_available = memory_available,
     .workspace_bytes = no_workspace,
     .open = open_nothing,
-    .close = close_nothing,
+    .close = nothing_done,
     .choices = no_choices,
     .alloc = alloc,
     .free_memory = free_memory,
@@ -215,40 +174,18 @@ static const Kernels nothing = {
     .download = download,
     .clear = clear,
     .synchronize = synchronize,
-    .embedding_forward = no_embedding_forward,
-    .embedding_backward = no_embedding_backward,
-    .norm_forward = norm_forward,
-    .norm_backward = norm_backward,
-    .matmul_forward = no_matmul_forward,
-    .matmul_backward_input = no_matmul_backward_input,
-    .matmul_backward_weight = no_matmul_backward_weight,
-    .rotary_forward = rotary_forward,
-    .rotary_backward = rotary_backward,
-    .attention_forward = no_attention_forward,
-    .attention_backward = no_attention_backward,
-    .attention_merge = attention_merge,
-    .activation_forward = activation_forward,
-    .activation_backward = activation_backward,
-    .add = add,
-    .cast = cast,
-    .gather_rows = move_rows,
-    .split_heads = move_heads,
-    .join_heads = move_heads,
-    .gather_columns = gather_columns,
-    .scatter_columns = scatter_columns,
-    .scatter_rows = move_rows,
-    .classifier = classifier,
-    .classifier_part = classifier_part,
-    .classifier_join = classifier_join,
-    .add_sum = sum,
-    .adamw = adamw,
-    .sum_of_squares = sum,
-    .clip_scale = no_clip_scale,
 };
+
+static void fill_with_nothing(Kernels* table) {
+    void (*op)(void) = nothing_done;
+    char *first = (char*)&table->embedding_forward, *end = (char*)&table->clock;
+    for (char* at = first; at < end; at += sizeof op) memcpy(at, &op, sizeof op);
+}
 
 const Kernels* virtual_kernels(const Kernels* computing) {
     static char name[64];
     static Kernels table;
+    fill_with_nothing(&nothing);
     below = computing ? computing : &nothing;
     table = *below;
     if (computing) snprintf(name, sizeof name, "virtual over %s", computing->name), table.name = name;

@@ -19,18 +19,17 @@
 typedef struct VirtualComm {
     Comm comm;
     Comm* real;  // the transport's; its own counts are not looked at
-    int payload, across;
-    int* node;         // (size)
+    int payload;
     Transfer* lists;   // (room) messages to send, then to receive
     double* received;  // (room)
     int room;
 } VirtualComm;
 
-static VirtualComm* of(Comm* c) { return (VirtualComm*)c->state; }
-
 static double link_free[2];  // ms: when what was begun on links inside nodes, and between them, is over
 
 // ---- time
+
+static double virtual_seconds(void) { return 1e-3 * virtual_now(); }
 
 static double ready_at(int across) { return MAX(virtual_now(), link_free[across]); }
 
@@ -57,27 +56,17 @@ static Request occupy(double start, const VirtualTransfer* t, double share) {
 }
 
 static void end(Comm* c, Request request, Stream s) {
-    double over, now = virtual_now();
-    if (request == 0) return;
+    double over;
     memcpy(&over, &request, sizeof over);
-    TimeKind before = timer_enter(c->timer, TIME_WAIT, s);
     virtual_wait_until(over);
-    c->exposed_seconds += 1e-3 * (virtual_now() - now);
-    timer_enter(c->timer, before, s);
-}
-
-static Request begun(Comm* c, Request request) {
-    if (c->overlap) return request;
-    end(c, request, NULL);
-    return 0;
 }
 
 // ---- collectives: all ranks wait for the last
 
 // Round i: a rank tells the one 2^i after it what it knows (Hensgen et al. 1988; a maximum may count a rank twice).
-static double all_ready(VirtualComm* v) {
+static double all_ready(VirtualComm* v, int across) {
     int size = v->comm.size, own = v->comm.rank;
-    double last = ready_at(v->across), heard = last;
+    double last = ready_at(across), heard = last;
     for (int distance = 1; distance < size; distance *= 2) {
         Transfer to = {(own + distance) % size, &last, sizeof last};
         Transfer from = {(own + size - distance) % size, &heard, sizeof heard};
@@ -87,44 +76,18 @@ static double all_ready(VirtualComm* v) {
     return last;
 }
 
-// Each rank sends `bytes` of its own to each other rank, `times` times.
-static Request collective(Comm* c, double bytes, int times) {
-    VirtualComm* v = of(c);
-    VirtualTransfer t = {c->purpose, c->size, v->across, times * bytes * (c->size - 1), times * bytes * c->size};
-    return occupy(all_ready(v), &t, 1);
-}
-
-static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
-    if (n == 0) return;
-    comm_count_all_reduce(c, n, dt);
-    if (of(c)->payload) of(c)->real->table->all_reduce(of(c)->real, x, n, dt, s);
-    end(c, collective(c, (double)(CEIL_DIV(n, (size_t)c->size) * dtype_bytes(dt)), 2), s);
-}
-
-// As long as a rank's sending all of it.
-static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
-    VirtualComm* v = of(c);
-    VirtualTransfer t = {c->purpose, c->size, v->across, (double)bytes, (double)bytes};
-    if (bytes == 0) return;
-    comm_count_broadcast(c, bytes, root);
-    if (v->payload) v->real->table->broadcast(v->real, x, bytes, root, s);
-    end(c, occupy(all_ready(v), &t, 1), s);
-}
-
-static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
-    Comm* real = of(c)->real;
-    if (n == 0) return 0;
-    comm_count_reduce_scatter(c, n, dt);
-    if (of(c)->payload) real->table->end(real, real->table->begin_reduce_scatter(real, out, in, n, dt, s), s);
-    return begun(c, collective(c, (double)(n * dtype_bytes(dt)), 1));
-}
-
-static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
-    Comm* real = of(c)->real;
-    if (n == 0) return 0;
-    comm_count_all_gather(c, n, dt);
-    if (of(c)->payload) real->table->end(real, real->table->begin_all_gather(real, out, in, n, dt, s), s);
-    return begun(c, collective(c, (double)(n * dtype_bytes(dt)), 1));
+// Each rank sends a part to each other rank, of an all-reduce twice; a broadcast takes as long as its root's sending
+// all of it once.
+static Request collective(VirtualComm* v, const Operation* o) {
+    Comm* c = &v->comm;
+    size_t size = (size_t)c->size, element = dtype_bytes(o->dt);
+    double part = (double)o->bytes, sent = part, whole = part;
+    int across = 0;
+    if (o->kind == OP_ALL_REDUCE) part = 2.0 * (double)(CEIL_DIV(o->bytes / element, size) * element);
+    if (o->kind != OP_BROADCAST) sent = part * (c->size - 1), whole = part * c->size;
+    for (int r = 0; r < c->size; r++) across |= c->node[r] != c->node[0];
+    VirtualTransfer t = {c->purpose, c->size, across, sent, whole};
+    return occupy(all_ready(v, across), &t, 1);
 }
 
 // ---- messages
@@ -137,143 +100,100 @@ static void make_room(VirtualComm* v, int n) {
     v->room = n;
 }
 
-static int leaves(const Comm* c, const Transfer* t) { return t->bytes > 0 && t->peer != c->rank; }
-
-// Every message of `sends` says when it was ready; *last: when the last of all is.
-static void tell_peers(VirtualComm* v, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                       double* last) {
-    double mine = *last;
+// Every message that leaves says when it was ready. Returns when the last of all is.
+static double tell_peers(VirtualComm* v, const Operation* o, double mine) {
+    double last = mine;
     int out = 0, in = 0;
-    make_room(v, n_sends + n_receives);
-    for (int i = 0; i < n_sends; i++)
-        if (leaves(&v->comm, &sends[i])) v->lists[out++] = (Transfer){sends[i].peer, &mine, sizeof mine};
-    for (int i = 0; i < n_receives; i++)
-        if (leaves(&v->comm, &receives[i])) {
+    make_room(v, o->n_sends + o->n_receives);
+    for (int i = 0; i < o->n_sends; i++)
+        if (comm_leaves(&v->comm, &o->sends[i])) v->lists[out++] = (Transfer){o->sends[i].peer, &mine, sizeof mine};
+    for (int i = 0; i < o->n_receives; i++)
+        if (comm_leaves(&v->comm, &o->receives[i])) {
             v->received[in] = mine;
-            v->lists[out + in] = (Transfer){receives[i].peer, &v->received[in], sizeof mine};
+            v->lists[out + in] = (Transfer){o->receives[i].peer, &v->received[in], sizeof mine};
             in++;
         }
     comm_send_receive(v->real, v->lists, out, v->lists + out, in, NULL);
-    for (int i = 0; i < in; i++) *last = MAX(*last, v->received[i]);
+    for (int i = 0; i < in; i++) last = MAX(last, v->received[i]);
+    return last;
 }
 
-static double bytes_leaving(const Comm* c, const Transfer* list, int n) {
+static double bytes_leaving(const Comm* c, const Transfer* list, int n, int* across) {
     double bytes = 0;
-    for (int i = 0; i < n; i++) bytes += leaves(c, &list[i]) ? (double)list[i].bytes : 0;
+    for (int i = 0; i < n; i++) {
+        if (!comm_leaves(c, &list[i])) continue;
+        bytes += (double)list[i].bytes;
+        *across |= c->node[list[i].peer] != c->node[c->rank];
+    }
     return bytes;
 }
 
-static int goes_across(const Comm* c, const Transfer* list, int n) {
+static Request messages(VirtualComm* v, const Operation* o) {
+    Comm* c = &v->comm;
     int across = 0;
-    for (int i = 0; i < n; i++) across |= leaves(c, &list[i]) && c->node[list[i].peer] != c->node[c->rank];
-    return across;
+    double out = bytes_leaving(c, o->sends, o->n_sends, &across), kept = 0;
+    double in = bytes_leaving(c, o->receives, o->n_receives, &across), most = MAX(out, in);
+    if (most == 0) return 0;
+    for (int i = 0; i < o->n_sends; i++) kept += comm_leaves(c, &o->sends[i]) ? 0 : (double)o->sends[i].bytes;
+    VirtualTransfer t = {c->purpose, MAX(MAX(o->n_sends, o->n_receives), 2), across, most, most + kept};
+    return occupy(tell_peers(v, o, ready_after(c, across)), &t, across ? nic_share(c) : 1);
 }
 
-static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
-                                  Stream s) {
-    VirtualComm* v = of(c);
-    int remote = 0;
-    comm_check_messages(c, sends, n_sends, &remote);
-    comm_check_messages(c, receives, n_receives, &remote);
-    if (n_sends + n_receives == 0) return 0;
-    comm_count_send_receive(c, sends, n_sends);
-    // To the stage before: a row's gradient.
-    if (c->purpose == COMM_PIPELINE && n_sends == 1 && sends->peer < c->rank && remote > 0) virtual_end_row();
-    if (v->payload) comm_send_receive(v->real, sends, n_sends, receives, n_receives, s);
-    if (remote == 0) return 0;
-    int across = goes_across(c, sends, n_sends) || goes_across(c, receives, n_receives);
-    double kept = 0, out = bytes_leaving(c, sends, n_sends), in = bytes_leaving(c, receives, n_receives);
-    for (int i = 0; i < n_sends; i++) kept += leaves(c, &sends[i]) ? 0 : (double)sends[i].bytes;
-    VirtualTransfer t = {c->purpose, MAX(MAX(n_sends, n_receives), 2), across, MAX(out, in), MAX(out, in) + kept};
-    double start = ready_after(c, across);
-    tell_peers(v, sends, n_sends, receives, n_receives, &start);
-    return begun(c, occupy(start, &t, across ? nic_share(c) : 1));
+// To the stage before: a row's gradient.
+static int ends_row(const Comm* c, const Operation* o) {
+    return c->purpose == COMM_PIPELINE && o->n_sends == 1 && o->sends->peer < c->rank && o->sends->bytes > 0;
+}
+
+// What the real one does has finished when it returns: it has no overlap.
+static Request begin(Comm* c, const Operation* o, Stream s) {
+    VirtualComm* v = (VirtualComm*)c;
+    if (ends_row(c, o)) virtual_end_row();
+    if (v->payload) {
+        Request real = v->real->transport->begin(v->real, o, s);
+        if (real) v->real->transport->end(v->real, real, s);
+    }
+    return o->kind == OP_SEND_RECEIVE ? messages(v, o) : collective(v, o);
 }
 
 // ---- host values: real, and free
 
-static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
-    comm_count_all_gather_host(c, bytes);
-    return of(c)->real->table->all_gather_host(of(c)->real, out, in, bytes, err, errlen);
+static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+    Comm* real = ((VirtualComm*)c)->real;
+    return real->transport->run_on_host(real, o, err, errlen);
 }
-
-static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
-    comm_count_broadcast_host(c, bytes, root);
-    return of(c)->real->table->broadcast_host(of(c)->real, x, bytes, root, err, errlen);
-}
-
-static int barrier(Comm* c, char* err, size_t errlen) { return of(c)->real->table->barrier(of(c)->real, err, errlen); }
 
 static int wait_for_all(Comm* c, Stream s, char* err, size_t errlen) {
-    return of(c)->real->table->wait(of(c)->real, s, err, errlen);
+    Comm* real = ((VirtualComm*)c)->real;
+    return real->transport->wait(real, s, err, errlen);
 }
 
 // ---- open, split, close
 
-static const CommTable virtual_table;
+static const Transport virtual_transport;
 
 static void close_virtual(Comm* c) {
-    VirtualComm* v = of(c);
-    v->real->table->close(v->real);
-    free(v->node), free(v->lists), free(v->received);
+    VirtualComm* v = (VirtualComm*)c;
+    v->real->transport->close(v->real);
+    free(v->lists), free(v->received);
     free(v);
 }
 
-// The Comm over `real`, whose rank here is of node `own`.
-static int wrap(Comm** c, Comm* real, int payload, uint64_t own, char* err, size_t errlen) {
-    size_t size = (size_t)real->size;
-    VirtualComm* v = (VirtualComm*)calloc(1, sizeof *v);
-    uint64_t* node = (uint64_t*)calloc(size, sizeof *node);
-    int failed = !v || !node || !(v->node = (int*)calloc(size, sizeof(int)));
-    if (failed) fail(err, errlen, "no memory for a Comm of %d ranks", real->size);
-    else failed = real->table->all_gather_host(real, node, &own, sizeof own, err, errlen);
-    if (!failed) {
-        comm_number_nodes(v->node, node, real->size);
-        v->real = real, v->payload = payload;
-        v->comm = (Comm){.table = &virtual_table,
-                         .rank = real->rank,
-                         .size = real->size,
-                         .local_rank = real->local_rank,
-                         .local_size = real->local_size,
-                         .node = v->node,
-                         .timeout_seconds = real->timeout_seconds,
-                         .state = v};
-        for (int r = 0; r < real->size; r++) v->across |= v->node[r] != v->node[0];
-        real->overlap = 0;
-        *c = &v->comm;
-    } else if (v) {
-        free(v->node), free(v);
-    }
-    free(node);
-    return failed ? -1 : 0;
-}
-
-static int split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen) {
-    Comm* real;
-    VirtualComm* v = of(c);
-    *part = NULL;
-    if (v->real->table->split(v->real, &real, color, key, err, errlen)) return -1;
-    if (!real) return 0;
-    if (wrap(part, real, v->payload, (uint64_t)c->node[c->rank], err, errlen)) return -1;
-    (*part)->overlap = c->overlap;
+static int wrap(Comm** c, Comm* real, int payload, char* err, size_t errlen) {
+    *c = comm_new(sizeof(VirtualComm), &virtual_transport, real->rank, real->size, real->timeout_seconds);
+    if (!*c) return fail(err, errlen, "no memory for a Comm of %d ranks", real->size);
+    ((VirtualComm*)*c)->real = real, ((VirtualComm*)*c)->payload = payload;
     return 0;
 }
 
-static const CommTable virtual_table = {
-    .name = "virtual",
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .begin_reduce_scatter = begin_reduce_scatter,
-    .begin_all_gather = begin_all_gather,
-    .begin_send_receive = begin_send_receive,
-    .end = end,
-    .all_gather_host = all_gather_host,
-    .broadcast_host = broadcast_host,
-    .barrier = barrier,
-    .wait = wait_for_all,
-    .split = split,
-    .close = close_virtual,
-};
+static int split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+    VirtualComm* v = (VirtualComm*)c;
+    Comm* real = NULL;
+    if (v->real->transport->split(v->real, &real, p, err, errlen)) return -1;
+    return real ? wrap(part, real, v->payload, err, errlen) : 0;
+}
+
+static const Transport virtual_transport = {"virtual",   virtual_seconds, begin, end,
+                                            run_on_host, wait_for_all,    split, close_virtual};
 
 int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, char* err,
                       size_t errlen) {
@@ -282,5 +202,9 @@ int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double 
     if (id->size == 1 ? comm_open_self(&real, timeout_seconds, err, errlen)
                       : comm_open_mpi(&real, id, timeout_seconds, err, errlen))
         return -1;
-    return wrap(world, real, payload, (uint64_t)(real->rank / virtual_node_size()), err, errlen);
+    if (wrap(world, real, payload, err, errlen)) return -1;
+    Comm* c = *world;
+    c->local_rank = real->local_rank, c->local_size = real->local_size;
+    for (int r = 0; r < c->size; r++) c->node[r] = r / virtual_node_size();
+    return 0;
 }

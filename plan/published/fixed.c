@@ -1,15 +1,14 @@
 // fixed.c - fixed-length packing, the baseline that papers on ragged documents compare with: documents are packed into
 // full rows of --context tokens (best fit, the longest first), rows dealt to the ranks in turn, whatever they cost.
-#include "plan/pack.h"
+#include "plan/value/pack.h"
 #include "plan/published/published.h"
 
-static int fixed_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                      Arena* arena, char* err, size_t errlen) {
+static int fixed_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
+                      size_t errlen) {
     const Setting* setting = (const Setting*)planner;
     const PlanLimits* limits = &setting->limits;
     int row = setting->context > 0 ? MIN(setting->context, limits->capacity) : limits->capacity;
     Packing packing;
-    *rule = (PlayRule){0};
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen)) return -1;
     ArenaMark mark = arena_mark(arena);
     if (pack_best_fit(&packing, lengths, n, row, arena, err, errlen)) return -1;

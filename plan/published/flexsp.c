@@ -419,8 +419,7 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
 
 typedef struct Work {
     const Setting* setting;
-    const FlexspOptions* options;
-    int n;
+    int n, no_buckets;
     FlexspCpSizes cp_sizes;
     FlexspReport* report;
     Sorted* documents;  // (n) the longest first
@@ -479,10 +478,8 @@ static int make_buckets(Work* x, int first, int n) {
     for (int i = 0; i < n; i++) tokens += x->lengths[first + i];
     // The mean of what there is and what the ranks hold; a round never has more than they hold.
     int64_t most = tokens + (capacity - tokens) / 2;
-    int least = x->options->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
-    int buckets = flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
-    x->report->most_buckets = MAX(x->report->most_buckets, buckets);
-    return buckets;
+    int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
+    return flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
 }
 
 // The time of the slowest group, from true lengths, and into x->size the documents of each.
@@ -561,11 +558,10 @@ static void keep_trial(Work* x, Plan* plan, int m, double ms) {
 
 // M' values of M from M_min on, and as many again while none of them fits.
 static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
-    int trials = x->options->trials ? x->options->trials : FLEXSP_TRIALS;
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     int least = x->report->least = flexsp_least_chunks(x->lengths, x->n, capacity);
-    for (int from = least; from <= x->n && x->best == INFINITY; from += trials) {
-        for (int m = from; m <= MIN(from + trials - 1, x->n); m++) {
+    for (int from = least; from <= x->n && x->best == INFINITY; from += FLEXSP_TRIALS) {
+        for (int m = from; m <= MIN(from + FLEXSP_TRIALS - 1, x->n); m++) {
             double ms = try_rounds(x, m);
             if (ms < x->best) keep_trial(x, plan, m, ms);
         }
@@ -577,17 +573,15 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     return 0;
 }
 
-int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, const int* lengths, int n,
-                const Setting* setting, const FlexspOptions* options, Arena* arena, char* err, size_t errlen) {
-    static const FlexspOptions as_published = {0};
+int flexsp_plan(Plan* plan, FlexspReport* report, int64_t step, const int* lengths, int n, const Setting* setting,
+                int no_buckets, Arena* arena, char* err, size_t errlen) {
     FlexspReport ignored;
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Work x = {.setting = setting, .options = options ? options : &as_published, .n = n};
+    Work x = {.setting = setting, .n = n, .no_buckets = no_buckets};
     x.best = INFINITY;
     x.report = report ? report : &ignored;
     *x.report = (FlexspReport){0};
-    *rule = (PlayRule){.in_rounds = 1};
     flexsp_cp_sizes(&x.cp_sizes, setting);
     take_work(&x, arena);
     x.trial.step = step, x.trial.ranks = setting->limits.ranks;
@@ -600,9 +594,9 @@ int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, 
 
 // ---- the entry of the table
 
-static int plan_flexsp(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                       Arena* arena, char* err, size_t errlen) {
-    return flexsp_plan(plan, rule, NULL, step, lengths, n, (const Setting*)planner, NULL, arena, err, errlen);
+static int plan_flexsp(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                       char* err, size_t errlen) {
+    return flexsp_plan(plan, NULL, step, lengths, n, (const Setting*)planner, 0, arena, err, errlen);
 }
 
 // Tables of buckets, or times and rooms of every cp size, beside lists of documents.

@@ -12,22 +12,15 @@ enum {
     FLEXSP_BEAM = 8             // partitions that are kept beyond
 };
 
-// All zero is FlexSP. Without buckets and with one trial its parts can be checked by themselves.
-typedef struct FlexspOptions {
-    int no_buckets;
-    int trials;  // 0: FLEXSP_TRIALS
-} FlexspOptions;
-
 typedef struct FlexspReport {
     int least, rounds;  // M_min, and M of the plan
     double ms;          // what FlexSP expects: slowest groups and fixed costs of all rounds
-    int most_buckets;   // of a round, of all trials
 } FlexspReport;
 
-// report: NULL, or what the search came to. options: NULL for FlexSP as published. 0, or -1 with a message that names
-// the document and the limit.
-int flexsp_plan(Plan* plan, PlayRule* rule, FlexspReport* report, int64_t step, const int* lengths, int n,
-                const Setting* setting, const FlexspOptions* options, Arena* arena, char* err, size_t errlen);
+// report: NULL, or what the search came to. no_buckets: each document is one, so that trials can be checked by
+// themselves; 0: as published. 0, or -1 with a message that names the document and the limit.
+int flexsp_plan(Plan* plan, FlexspReport* report, int64_t step, const int* lengths, int n, const Setting* setting,
+                int no_buckets, Arena* arena, char* err, size_t errlen);
 
 // ---- cutting a list of documents into runs
 

@@ -537,52 +537,48 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
 // ---- the short list
 
 // Batches of several sizes, because the size of a step's is not known before the run.
-enum { MOST_BATCHES = 36, FEW_SHUFFLES = 4 };
+enum { FEW_SHUFFLES = 4 };
 
 static int batch_size(int b, int ranks) { return MAX(512, 4 * ranks) >> b % 3; }
 
-// Times of all candidates on batch b: ms (n). What leaves a pipeline empty comes after everything that does not, and
-// what does not hold the batch after that.
-static void score(double* ms, const Strategy* list, int n, StepWork* work, uint64_t seed) {
+// Times of all candidates on batch b. What leaves a pipeline empty comes after everything that does not, and what
+// does not hold the batch after that.
+static void score(double (*ms)[HYDRAULIS_BATCHES], int b, const Strategy* list, int n, StepWork* work) {
     for (int i = 0; i < n; i++) {
-        Choice choice = hydraulis_choose(work, &list[i], 1, FEW_SHUFFLES, seed);
-        ms[i] = choice.strategy < 0 ? 1e60 : choice.empty ? 1e20 * choice.ms : choice.ms;
+        Choice choice = hydraulis_choose(work, &list[i], 1, FEW_SHUFFLES, (uint64_t)b);
+        ms[i][b] = choice.strategy < 0 ? 1e60 : choice.empty ? 1e20 * choice.ms : choice.ms;
     }
 }
 
-// ms (batches, n). Moves the chosen to the front, in the order in which they were chosen.
-static int choose_cover(Strategy* list, double* ms, int n, int batches) {
-    double least[MOST_BATCHES];
-    int chosen = 1;
-    for (int b = 0; b < batches; b++) least[b] = ms[b * n];
-    for (; chosen < MIN(n, HYDRAULIS_LIST); chosen++) {
-        int best = -1;
-        double most = 0;
-        for (int i = chosen; i < n; i++) {
+int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int n, int batches, double* least,
+                     double worth) {
+    for (int picked = 0; picked < most; picked++) {
+        double sum = 0, best = 0;
+        for (int b = 0; b < batches; b++) sum += least[b];
+        best = sum * worth;
+        picks[picked] = -1;
+        for (int i = 0; i < n; i++) {
             double gain = 0;
-            for (int b = 0; b < batches; b++) gain += MAX(least[b] - ms[b * n + i], 0);
-            if (gain > most) most = gain, best = i;
+            for (int b = 0; b < batches; b++) gain += MAX(least[b] - ms[i][b], 0);
+            if (gain > best) best = gain, picks[picked] = i;
         }
-        if (best < 0) break;
-        Strategy strategy = list[best];
-        list[best] = list[chosen], list[chosen] = strategy;
-        for (int b = 0; b < batches; b++) {
-            double of_best = ms[b * n + best];
-            ms[b * n + best] = ms[b * n + chosen], ms[b * n + chosen] = of_best;
-            least[b] = MIN(least[b], of_best);
-        }
+        if (picks[picked] < 0) return picked;
+        for (int b = 0; b < batches; b++) least[b] = MIN(least[b], ms[picks[picked]][b]);
     }
-    return chosen;
+    return most;
 }
 
-// What a run needs of the candidates (n of them): batches are drawn from the sample, both stages score every candidate
-// on each, and to list[0], which has to hold every document, others are added as long as one lowers the sum over the
-// batches of the least time. Reorders list; returns how many remain, at most HYDRAULIS_LIST. -1: out of memory.
-static int strategies_shorten(Strategy* list, int n, const SchemePool* pool, const int* sample, int n_sample,
-                              Arena* arena, char* err, size_t errlen) {
-    int batches = pool->ranks <= 128 ? MOST_BATCHES : MOST_BATCHES / 3, most = batch_size(0, pool->ranks);
-    if (n_sample == 0) return MIN(n, 1);
-    double* ms = TAKE(arena, double, (batches * n));
+// What a run needs of the candidates: batches are drawn from the sample, both stages score every candidate on each, and
+// to the first, which has to hold every document, others are added as long as one lowers the sum over the batches of
+// the least time. Into list (HYDRAULIS_LIST); returns how many, -1: out of memory.
+static int strategies_shorten(Strategy* list, const Strategy* candidates, int n, const SchemePool* pool,
+                              const int* sample, int n_sample, Arena* arena, char* err, size_t errlen) {
+    int batches = pool->ranks <= 128 ? HYDRAULIS_BATCHES : HYDRAULIS_BATCHES / 3, most = batch_size(0, pool->ranks);
+    int picks[HYDRAULIS_LIST];
+    double least[HYDRAULIS_BATCHES];
+    if (n > 0) list[0] = candidates[0];
+    if (n_sample == 0 || n == 0) return MIN(n, 1);
+    double(*ms)[HYDRAULIS_BATCHES] = (double(*)[HYDRAULIS_BATCHES])TAKE(arena, double, (HYDRAULIS_BATCHES * n));
     int* lengths = TAKE(arena, int, most);
     ArenaMark mark = arena_mark(arena);
     if (arena_check(arena, err, errlen) < 0) return -1;
@@ -591,12 +587,15 @@ static int strategies_shorten(Strategy* list, int n, const SchemePool* pool, con
         int docs = batch_size(b, pool->ranks);
         for (int i = 0; i < docs; i++) {
             int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
-            lengths[i] = MAX(MIN(sample[at], list[0].longest), 1);
+            lengths[i] = MAX(MIN(sample[at], candidates[0].longest), 1);
         }
         if (step_work(&work, pool, lengths, docs, arena, err, errlen) < 0) return -1;
-        score(ms + b * n, list, n, &work, (uint64_t)b);
+        score(ms, b, candidates, n, &work);
+        least[b] = ms[0][b];
     }
-    return choose_cover(list, ms, n, batches);
+    int chosen = strategies_cover(picks, HYDRAULIS_LIST - 1, ms, n, batches, least, 0);
+    for (int i = 0; i < chosen; i++) list[1 + i] = candidates[picks[i]];
+    return 1 + chosen;
 }
 
 // ---- the entry of the table
@@ -660,7 +659,7 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
         if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err, errlen)) < 0) return -1;
         for (int j = 0; j < found; j++) n = add_new(list, n, more[j]);
     }
-    return strategies_shorten(list, n, pool, sample, n_sample, arena, err, errlen);
+    return strategies_shorten(h->list, list, n, pool, sample, n_sample, arena, err, errlen);
 }
 
 static void* planner_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
@@ -675,7 +674,6 @@ static void* planner_open(const Setting* setting, const int* sample, int n_sampl
         return fail(err, errlen, "no cp size of %d ranks is a power of two", setting->limits.ranks), NULL;
     h->n = propose(h, list, sample, n_sample, arena, err, errlen);
     if (h->n <= 0) return NULL;
-    memcpy(h->list, list, sizeof(Strategy) * (size_t)h->n);
     arena_reset(arena, mark);
     return h;
 }
@@ -715,8 +713,8 @@ static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const St
     }
 }
 
-static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                        Arena* arena, char* err, size_t errlen) {
+static int planner_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                        char* err, size_t errlen) {
     const Hydraulis* h = (const Hydraulis*)planner;
     StepWork work;
     if (plan_begin(plan, step, lengths, n, &h->setting->limits, arena, err, errlen) < 0) return -1;
@@ -724,7 +722,6 @@ static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t
     if (step_work(&work, &h->pool, lengths, n, arena, err, errlen) < 0) return -1;
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
     plan->n_docs = 0;  // until its micro-batches are added
-    *rule = (PlayRule){0};
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
         return fail(err, errlen,
@@ -739,7 +736,7 @@ static int planner_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t
 // double for each candidate and batch, and the work of a batch.
 static size_t open_bytes(const PlanLimits* limits) {
     size_t ranks = (size_t)limits->ranks, work = 28 * HYDRAULIS_SCHEMES;
-    return sizeof(Hydraulis) + CANDIDATES * (sizeof(Strategy) + MOST_BATCHES * sizeof(double)) +
+    return sizeof(Hydraulis) + CANDIDATES * (sizeof(Strategy) + HYDRAULIS_BATCHES * sizeof(double)) +
            (HYDRAULIS_BINS + 1) * (ranks + 1) * 16 + (512 + 4 * ranks) * work + ((size_t)1 << 20);
 }
 

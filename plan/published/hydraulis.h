@@ -15,7 +15,8 @@ enum {
     HYDRAULIS_BINS = 256,
     HYDRAULIS_SHUFFLES = 50,
     HYDRAULIS_COUNTS = 20,
-    HYDRAULIS_LIST = 16
+    HYDRAULIS_LIST = 16,
+    HYDRAULIS_BATCHES = 36  // on which strategies are compared
 };
 
 typedef struct PipelineScheme {
@@ -65,6 +66,12 @@ typedef struct Proposal {
 // Returns how many; -1 without memory or schemes.
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
                        const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
+
+// Which of n strategies a run needs, whose times on batches are ms (n): picks (most), always the one that lowers
+// the sum of the least times most, until none does by more than `worth` of it. least (batches): what the best so far
+// takes, to begin with and in the end. Returns how many.
+int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int n, int batches, double* least,
+                     double worth);
 
 // ---- every step
 

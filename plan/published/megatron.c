@@ -147,8 +147,9 @@ static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
     }
 }
 
-int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                     Arena* arena, char* err, size_t errlen) {
+static int plan_megatron(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                         char* err, size_t errlen) {
+    const Setting* setting = (const Setting*)planner;
     int n_written = 0, ranks = setting->limits.ranks;
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
@@ -161,7 +162,6 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
                .next = TAKE(arena, int, ranks),
                .groups = TAKE(arena, Group, ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    *rule = (PlayRule){.in_rounds = 1};
     plan->has_barriers = 1;
     sort_longest_first(x.docs, lengths, n);
     if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
@@ -172,13 +172,6 @@ int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* length
     }
     arena_reset(arena, mark);
     return 0;
-}
-
-// ---- the entry of the table
-
-static int plan_megatron(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                         Arena* arena, char* err, size_t errlen) {
-    return megatron_dynamic(plan, rule, step, lengths, n, (const Setting*)planner, arena, err, errlen);
 }
 
 const Planner planner_megatron = {

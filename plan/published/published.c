@@ -75,28 +75,25 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
     return x;
 }
 
-static int static_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                       Arena* arena, char* err, size_t errlen) {
+static int static_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                       char* err, size_t errlen) {
     const Static* x = (const Static*)planner;
-    *rule = (PlayRule){0};
     return plan_static(plan, step, lengths, n, &x->setting->limits, x->cp_size, x->setting->kind, arena, err, errlen);
 }
 
 // ---- adaptive and flex
 
-static int adaptive_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                         Arena* arena, char* err, size_t errlen) {
+static int adaptive_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                         char* err, size_t errlen) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    *rule = (PlayRule){.in_rounds = setting->rounds};
     return plan_adaptive(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
 }
 
-static int flex_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                     Arena* arena, char* err, size_t errlen) {
+static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
+                     size_t errlen) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    *rule = (PlayRule){.in_rounds = setting->rounds};
     return plan_flex(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
 }
 

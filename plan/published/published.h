@@ -1,13 +1,12 @@
 // published.h - the table of planners: this project's and other systems', rebuilt from their papers and released code.
 // The trainer (--plan NAME), --explain, build/simulate and the benches take planners from here.
 //
-// Each comes to a Plan (micro-batches on contiguous ranks) and a rule by which it is played. What FlexSP and
-// Megatron-LM call a micro-batch, the work of all ranks between two barriers, is a round here, and their plans have
-// barriers with any ZeRO stage (Plan.has_barriers); Hydraulis' micro-batch is a micro-batch. Everyone pays alike: the
-// machine's fixed cost for each micro-batch. What a system does besides, and the engine does not execute, stands apart
-// in PlayRule: it is neither trained nor charged, build/simulate shows what it would be worth.
+// Each comes to a Plan (micro-batches on contiguous ranks). What FlexSP and Megatron-LM call a micro-batch, the work of
+// all ranks between two barriers, is a round here, and their plans have barriers with any ZeRO stage
+// (Plan.has_barriers); Hydraulis' micro-batch is a micro-batch. Everyone pays alike: the machine's fixed cost for each
+// micro-batch.
 #pragma once
-#include "plan/step.h"
+#include "plan/step/flex.h"
 
 typedef struct Planner {
     const char* name;   // "static", "adaptive", "flexsp", "hydraulis", "zeppelin", "megatron", "fixed", "flex"
@@ -16,9 +15,9 @@ typedef struct Planner {
     // look at lengths (n_sample) of the data set. NULL: impossible or out of memory, with a message. The setting
     // outlives the planner.
     void* (*open)(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
-    // The plan, in the arena, and how it is to be played. 0, or -1 with a message.
-    int (*plan)(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, Arena* arena,
-                char* err, size_t errlen);
+    // The plan, in the arena. 0, or -1 with a message.
+    int (*plan)(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
+                size_t errlen);
     // Most bytes of an arena that `plan` takes beyond planning_bytes, and that `open` takes. NULL: none; planning_bytes
     // of a document.
     size_t (*more_bytes)(int n, const PlanLimits* limits);
@@ -49,9 +48,3 @@ typedef struct Sorted {
 
 // The documents of a step, the longest first, of equal ones the one with the smaller number.
 void sort_longest_first(Sorted* documents, const int* lengths, int n);
-
-// ---- Megatron-LM's scheduler (megatron.c)
-
-// Dynamic context parallelism. 0, or -1 with a message that names the document and the limit.
-int megatron_dynamic(Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n, const Setting* setting,
-                     Arena* arena, char* err, size_t errlen);

@@ -10,7 +10,7 @@ enum { MOST_BATCHES = 24, TRIAL_SHUFFLES = 5, MOST_PROPOSALS = 1024, ROUNDS = 4 
 typedef struct Trials {
     const StrategySearch* search;
     Strategy proposed[MOST_PROPOSALS], of_lengths[HYDRAULIS_BINS];
-    double ms[MOST_PROPOSALS][MOST_BATCHES];
+    double ms[MOST_PROPOSALS][HYDRAULIS_BATCHES];
     StepWork work[MOST_BATCHES];
     int first[MOST_BATCHES + 1];  // where batches begin in the sample
     int n, tried, batches;
@@ -99,30 +99,15 @@ static void try_new(Trials* t) {
         }
 }
 
-static double sum_with(const Trials* t, const double* best, int i) {
-    double sum = 0;
-    for (int b = 0; b < t->batches; b++) sum += MIN(best[b], t->ms[i][b]);
-    return sum;
-}
-
-static int take_best(Strategy* list, StrategyScore* score, const Trials* t, int most) {
-    double best[MOST_BATCHES], sum = UNSERVED * t->batches;
-    int n = 0;
-    for (int b = 0; b < t->batches; b++) best[b] = UNSERVED;
-    while (n < most) {
-        int pick = -1;
-        double least = sum * (1 - LEAST_GAIN);
-        for (int i = 0; i < t->n; i++) {
-            double with = sum_with(t, best, i);
-            if (with < least) least = with, pick = i;
-        }
-        if (pick < 0) break;
-        if (n == 0 && least < UNSERVED) score->single_ms = least / t->batches;
-        for (int b = 0; b < t->batches; b++) best[b] = MIN(best[b], t->ms[pick][b]);
-        list[n++] = t->proposed[pick];
-        sum = least;
-    }
+static int take_best(Strategy* list, StrategyScore* score, Trials* t, int most) {
+    double least[MOST_BATCHES], sum = 0, single = 0;
+    int picks[HYDRAULIS_LIST];
+    for (int b = 0; b < t->batches; b++) least[b] = UNSERVED;
+    int n = strategies_cover(picks, most, t->ms, t->n, t->batches, least, LEAST_GAIN);
+    for (int i = 0; i < n; i++) list[i] = t->proposed[picks[i]];
+    for (int b = 0; b < t->batches; b++) sum += least[b], single += n > 0 ? t->ms[picks[0]][b] : 0;
     score->ms = sum / MAX(t->batches, 1);
+    score->single_ms = n > 0 && single < UNSERVED ? single / t->batches : INFINITY;
     return sum < UNSERVED ? n : 0;
 }
 
@@ -136,7 +121,6 @@ int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch
     if (open_batches(t, arena, err, errlen) || propose(t, arena, err, errlen)) return -1;
     int n = 0;
     for (int round = 0; round < ROUNDS; round++) {
-        *score = (StrategyScore){.single_ms = INFINITY};
         for (int i = 0; i < n; i++) add_neighbours(t, &list[i]);
         try_new(t);
         n = take_best(list, score, t, search->most);

@@ -14,7 +14,7 @@ typedef struct StrategySearch {
     const int* lengths;    // (n) of a sample, in the order in which steps draw them
     int n, longest;        // longest: of any document
     int64_t batch_tokens;  // of a step
-    int most;              // strategies
+    int most;              // strategies, at most HYDRAULIS_LIST
     FixedCharge charge;
     // What moving takes pipelines of a scheme: Strategy.start, and what it adds to Strategy.end, ms.
     double start[HYDRAULIS_SCHEMES], end[HYDRAULIS_SCHEMES];

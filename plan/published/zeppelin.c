@@ -6,16 +6,10 @@
 // Micro-batches. Documents on the same window share a micro-batch, longest first, as many as the capacity of its ranks
 // takes; the rest goes to further micro-batches. Ranks work through what is across nodes, then inside, then local.
 // Every cut document is a ring; only those for which ring documents have run out (PlanLimits.max_ring_docs) share
-// heads. There is no barrier between its rounds, so all micro-batches are one list without any.
-// Routing and remapping are the engine's, for any plan (plan/remap.h, plan/route.h). What they would be worth where a
-// plan is played as claimed, where in doubt in Zeppelin's favour (PlayRule):
-//   across_scale  routed / direct time of communication across nodes with as many NICs as ranks, at the best number of
-//                 proxies. A published machine's bandwidths are those of an all-to-all, which uses all NICs already:
-//                 there this flatters Zeppelin.
-//   remap_ms      queries, keys and values to where attention is, outputs back, h + 2 h_kv and h numbers a token (h the
-//                 width, h_kv that of keys), and the same backward: the bytes a token of an all-to-all of heads. All
-//                 linear modules are balanced, projections too. Transfers are those of remap_moves for the whole step
-//                 at once, the busiest rank sets the time.
+// heads. There is no barrier between its rounds, so all micro-batches are one list without any. Routing and remapping
+// are the engine's, for any plan (plan/step/remap.h, plan/cost/cost.h). For where zones begin, communication across
+// nodes is taken at the routed over the direct time of as many NICs as ranks, at the best number of proxies. A
+// published machine's bandwidths are those of an all-to-all, which uses all NICs already: there this flatters Zeppelin.
 #include "plan/published/zeppelin.h"
 
 #include <limits.h>
@@ -340,19 +334,14 @@ int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sort
 
 typedef struct Zeppelin {
     const Setting* setting;
-    double across_scale;
     ZeppelinZones zones;
 } Zeppelin;
 
 typedef struct Scratch {
-    Sorted* documents;                 // (n) the longest first
-    int *micro_batch, *room;           // (n)
-    ZeppelinWindow* windows;           // (n)
-    int64_t *tokens, *targets, *left;  // (ranks)
-    int64_t* moved[N_LINKS];           // (ranks)
-    int* ring_docs;                    // (ranks)
-    PassLoad* loads;                   // (ranks)
-    RemapMove* moves;                  // (2 ranks)
+    Sorted* documents;        // (n) the longest first
+    int *micro_batch, *room;  // (n)
+    ZeppelinWindow* windows;  // (n)
+    int* ring_docs;           // (ranks)
 } Scratch;
 
 static Scratch take_scratch(int n, int ranks, Arena* arena) {
@@ -360,13 +349,7 @@ static Scratch take_scratch(int n, int ranks, Arena* arena) {
                      .micro_batch = TAKE(arena, int, n),
                      .room = TAKE(arena, int, n),
                      .windows = TAKE(arena, ZeppelinWindow, n),
-                     .tokens = TAKE(arena, int64_t, ranks),
-                     .targets = TAKE(arena, int64_t, ranks),
-                     .left = TAKE(arena, int64_t, ranks),
-                     .moved = {TAKE(arena, int64_t, ranks), TAKE(arena, int64_t, ranks)},
-                     .ring_docs = TAKE(arena, int, ranks),
-                     .loads = TAKE(arena, PassLoad, ranks),
-                     .moves = TAKE(arena, RemapMove, 2 * ranks)};
+                     .ring_docs = TAKE(arena, int, ranks)};
 }
 
 // Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
@@ -407,13 +390,12 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
     for (int i = 0; i < plan->n_micro_batches; i++) {
         MicroBatch* mb = &plan->micro_batches[i];
         int most = 0;
-        int64_t tokens = 0;
         if (mb->cp_size == 1) continue;
         for (int r = 0; r < mb->cp_size; r++) most = MAX(most, x->ring_docs[mb->first_rank + r]);
         for (int r = 0; r < mb->cp_size && most + mb->n_docs <= limits->max_ring_docs; r++)
             x->ring_docs[mb->first_rank + r] += mb->n_docs;
         if (most + mb->n_docs <= limits->max_ring_docs) continue;
-        for (int d = 0; d < mb->n_docs; d++) tokens += lengths[plan->docs[mb->first_doc + d]];
+        int64_t tokens = (int64_t)micro_batch_sums(plan, mb, lengths).tokens;
         if (mb->cp_size > limits->kv_heads || tokens > ring_rank_capacity(limits, mb->cp_size))
             return fail(err, errlen,
                         "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
@@ -425,56 +407,6 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
     return 0;
 }
 
-// ---- the rule
-
-static double transfer_ms(const Setting* setting, LinkKind kind, double tokens) {
-    const Cost* cost = &setting->cost;
-    int ranks = setting->limits.ranks;
-    if (tokens == 0) return 0;
-    if (cost->n_groups > 0)
-        return tokens * token_ms(setting, kind == LINK_ACROSS ? ranks : MIN(setting->limits.node_size, ranks));
-    double channel = tokens * cost->elem_bytes;
-    return cost->link_scale * 2 * cost->layers *
-           (link_ms(&cost->link[kind], channel * (cost->channels + 2 * cost->kv_channels)) +
-            link_ms(&cost->link[kind], channel * cost->channels));
-}
-
-// Of the rank that takes longest; x->tokens are those of the ranks in attention.
-static double remap_ms(Scratch* x, const Setting* setting, double across_scale) {
-    int ranks = setting->limits.ranks, node = setting->limits.node_size;
-    double most = 0;
-    remap_targets(x->targets, x->tokens, ranks);
-    int n = remap_moves(x->moves, x->tokens, x->targets, x->left, ranks, node);
-    for (int l = 0; l < N_LINKS; l++) memset(x->moved[l], 0, sizeof(int64_t) * (size_t)ranks);
-    for (int i = 0; i < n; i++) {
-        const RemapMove* move = &x->moves[i];
-        int64_t* moved = x->moved[move->from / node != move->to / node ? LINK_ACROSS : LINK_INSIDE];
-        // Forward and back: a rank only sends or only receives on the way there, and the other way round coming back.
-        moved[move->from] += move->tokens;
-        moved[move->to] += move->tokens;
-    }
-    for (int r = 0; r < ranks; r++) {
-        double ms = transfer_ms(setting, LINK_INSIDE, (double)x->moved[LINK_INSIDE][r]) +
-                    across_scale * transfer_ms(setting, LINK_ACROSS, (double)x->moved[LINK_ACROSS][r]);
-        most = MAX(most, ms);
-    }
-    return most;
-}
-
-static int make_rule(PlayRule* rule, const Zeppelin* z, const Plan* plan, const int* lengths, Scratch* x, Arena* arena,
-                     char* err, size_t errlen) {
-    const PlanLimits* limits = &z->setting->limits;
-    memset(x->loads, 0, sizeof(PassLoad) * (size_t)limits->ranks);
-    for (int i = 0; i < plan->n_micro_batches; i++)
-        if (plan_add_load(x->loads, plan, i, lengths, limits, arena) < 0) return arena_check(arena, err, errlen);
-    for (int r = 0; r < limits->ranks; r++) x->tokens[r] = x->loads[r].tokens;
-    *rule = (PlayRule){.across_scale = z->across_scale,
-                       .hidden_rings = 1,
-                       .even_linear = 1,
-                       .remap_ms = remap_ms(x, z->setting, z->across_scale)};
-    return 0;
-}
-
 // ---- the entry of the table
 
 static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
@@ -482,13 +414,12 @@ static void* zeppelin_open(const Setting* setting, const int* sample, int n_samp
     (void)sample, (void)n_sample;
     Zeppelin* z = TAKE(arena, Zeppelin, 1);
     if (arena_check(arena, err, errlen) < 0) return NULL;
-    double scale = zeppelin_across_scale(setting);
-    *z = (Zeppelin){setting, scale, zeppelin_zones(setting, scale)};
+    *z = (Zeppelin){setting, zeppelin_zones(setting, zeppelin_across_scale(setting))};
     return z;
 }
 
-static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_t step, const int* lengths, int n,
-                         Arena* arena, char* err, size_t errlen) {
+static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
+                         char* err, size_t errlen) {
     const Zeppelin* z = (const Zeppelin*)planner;
     const PlanLimits* limits = &z->setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
@@ -500,7 +431,6 @@ static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
     if (zeppelin_partition(x.windows, &zones, x.documents, n, limits, arena, err, errlen) < 0) return -1;
     make_micro_batches(plan, &x, limits);
     if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
-    if (make_rule(rule, z, plan, lengths, &x, arena, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
@@ -508,6 +438,6 @@ static int zeppelin_plan(const void* planner, Plan* plan, PlayRule* rule, int64_
 const Planner planner_zeppelin = {.name = "zeppelin",
                                   .words =
                                       "documents cut by length across nodes, inside one or not, in rings "
-                                      "(Zeppelin, 2025; our reconstruction; routing, remapping: --route, --remap)",
+                                      "(Zeppelin, 2025; our reconstruction; keys route, remap of --plan)",
                                   .open = zeppelin_open,
                                   .plan = zeppelin_plan};

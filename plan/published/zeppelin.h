@@ -2,7 +2,6 @@
 // No code of it is public; what is a reconstruction of ours says so.
 #pragma once
 #include "plan/published/published.h"
-#include "plan/remap.h"
 
 // Time of a transfer between nodes through `proxies` ranks on each side: dispatch, transfer, combine. In units of a
 // direct transfer; inside: that of a byte inside a node in the same units.

@@ -4,7 +4,7 @@ set -e
 train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)}
 options="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 0 --sample-every 0 --dtype fp32"
 mkdir -p "$work/here" "$work/there"
-cp plan/*.h "$work/here"
+cp plan/*/*.h "$work/here"
 $train $options --data "$work/here" --steps 8 --out "$work/whole" | tee "$work/whole.txt"
 
 # The schedule is that of the whole run: --steps says its end; here it stops in the middle, as a power cut would.

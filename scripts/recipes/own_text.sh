@@ -3,7 +3,7 @@
 set -e
 train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} here=$(dirname "$0")
 mkdir -p "$work/texts"
-cp plan/*.h data/*.h "$work/texts"
+cp plan/*/*.h data/*.h "$work/texts"
 
 # The tokenizer, where Python has the package; bytes otherwise. For GPT-2's own: --tokenizer gpt2/tokenizer.json
 tokenizer=

@@ -11,7 +11,7 @@
 #include <cstring>
 
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 }
 
 struct cublasLtContext {

@@ -7,7 +7,7 @@
 #include "emulator.h"
 
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 }
 
 // cvt.rn.bf16x2.f32: to nearest, ties to even.

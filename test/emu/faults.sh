@@ -15,8 +15,7 @@ flags() { # flags CONFIG, as in the Makefile
     esac
 }
 
-# What stands in for NCCL goes over MPI, where the Makefile has found it.
-libraries="$(mpicxx --showme:link 2> /dev/null | tr ' ' '\n' | grep -E '^-[Ll]' | tr '\n' ' ') -lpthread -lm -ldl"
+libraries=$(make -s emu-libraries)
 
 # build CONFIG TEST FILE: links the test with $work/FILE.cu in the place of kernels/cuda/FILE.cu, in that order.
 objects=$(make -s emu-objects)

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 }
 
 int library_open(const char* library, const char* const*, const LibrarySymbol* symbols, int n, char* err,

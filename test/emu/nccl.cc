@@ -7,9 +7,10 @@
 // message between two ranks, also connect these ranks, for which the host waits as it does in NCCL. Parts that share
 // resources share errors and abort.
 //
-// What NCCL would do silently wrong, or hang on, ends the program here or is an error: messages of other lengths than expected, groups over two communicators or streams, a
-// communicator that is destroyed before its work is done or used afterwards. A message's tag holds the communicator's
-// number and the operation, so that different operations never meet. Sums are taken in rank order, in the element type.
+// What NCCL would do silently wrong, or hang on, ends the program here or is an error: messages of other lengths than
+// expected, groups over two communicators or streams, a communicator that is destroyed before its work is done or used
+// afterwards. A message's tag holds the communicator's number and the operation, so that different operations never
+// meet. Sums are taken in rank order, in the element type.
 #include "nccl.h"
 
 #define OMPI_SKIP_MPICXX 1
@@ -30,7 +31,7 @@
 #include "streams.h"
 
 extern "C" {
-#include "plan/base.h"
+#include "plan/base/base.h"
 }
 
 namespace {

@@ -19,23 +19,18 @@ static Phase phases[] = {
      NULL},
     {"fine-tuning", "rm -rf $W/run",
      "--init $W/whole/step-000004 --data $W/lines.jsonl $W/corpus --val $W/held.txt --batch-tokens 64 --threads 1 "
-     "--dtype bf16 --recompute block --steps 4 --save-every 2 --keep 2 --eval-every 2 --eval-tokens 64 "
+     "--dtype bf16 --recompute block --steps 4 --save-every 2 --keep 2 --eval-every 2,tokens=64 "
      "--sample-every 2 --tokens 4 --out $W/run",
      "", 4, -1, "", "", NULL},
     {"sampling", "rm -rf $W/run; cp -a $W/whole $W/run", "--sample a --tokens 4 --threads 1 --out $W/run", MORE, 6, 4,
      "", "", NULL},
 };
 
-#define EACH_PHASE(p) (Phase* p = phases; p < phases + COUNT(phases); p++)
+#define FOR_EACH_PHASE(p) for (Phase* p = phases; p < phases + COUNT(phases); p++)
+// The chosen calls of a kind in each phase, as with_fault.
+#define FOR_EACH_CALL(p, kind, what) FOR_EACH_PHASE(p) FOR_EACH_CASE(count_of(p->log, kind, -1), kind, what)
 
 // ---- a case
-
-static void prepare(const Phase* p) {
-    setting = p->setting;
-    sh("%s", setting);
-}
-
-static void continue_in(const Phase* p, const char* dir) { run("", "--resume --threads 1 --out %s %s", dir, p->next); }
 
 // Lines of text that begin, or with `but` do not begin, with start.
 static int count_lines(const char* text, const char* start, int but) {
@@ -76,20 +71,12 @@ static void judge_log(const Phase* p) {
     if (!right) complain("%s: log.jsonl has %d steps, expected 1 to %d", p->name, n_losses, p->steps);
 }
 
-// (c), (d): a run without faults goes on from the last checkpoint that was called saved in dir, or a newer one, to the
-// losses of an undisturbed run; where there is none, --resume says so and a new run starts in the same place.
-static void judge_what_is_left(const Phase* p, int64_t reported, const char* dir) {
-    char saved_in[600];
-    reported = MAX(reported, p->saved_before);
-    continue_in(p, dir);
-    int64_t from = resumed_step();
-    int begins_anew = status == 1 && reported < 0 &&
-                      (strstr(errors, "no complete checkpoint") || strstr(errors, "no such directory"));
-    if (begins_anew) run("", "%s", p->arguments);
-    if (status) complain("%s: what it left cannot be continued, which ends with", p->name);
-    else if (!begins_anew && from < reported)
-        complain("%s: step %" PRId64 " was saved, but the next run goes on from %" PRId64, p->name, reported, from);
-    else if (strcmp(loss_hash_or_none(), p->next_hash))
+// (c), (d): a run without faults goes on from what was saved to the losses of an undisturbed run.
+static void judge_what_is_left(const Phase* p) {
+    char dir[600] = "$W/run", saved_in[600];
+    int64_t reported = MAX(reported_step(dir), p->saved_before);
+    if (go_on(p->name, reported, dir, p->next, p->arguments) == -2) return;
+    if (strcmp(loss_hash_or_none(), p->next_hash))
         complain("%s: the next run ends with losses %s, expected %s", p->name, loss_hash_or_none(), p->next_hash);
     else if (strstr(dir, "/elsewhere/") == NULL) {
         judge_log(p);
@@ -97,99 +84,70 @@ static void judge_what_is_left(const Phase* p, int64_t reported, const char* dir
     }
 }
 
+static void run_phase(const Phase* p, const char* with) {
+    prepare(p->setting);
+    run(with, "%s", p->arguments);
+}
+
 // A call that fails once.
-static void try_fault(const Phase* p, const char* with_fault, const char* cause, int names_file) {
-    char dir[600] = "$W/run";
-    prepare(p);
-    run(with_fault, "%s", p->arguments);
-    int64_t reported = reported_step(dir);
+static void try_fault(const Phase* p, const char* cause, int names_file) {
+    run_phase(p, with_fault);
     judge_end(p, cause, names_file);
-    judge_what_is_left(p, reported, dir);
+    judge_what_is_left(p);
 }
 
-static long calls_of(const Phase* p, const char* kind) { return count_of(p->log, kind, -1); }
+// ---- claims
 
-// Calls that are cut short, as any signal and many file systems do it, are no errors.
-static void try_harmless(const Phase* p, const char* with_fault) {
-    prepare(p);
-    run(with_fault, "%s", p->arguments);
-    if (hung || status || errors[0] || strcmp(loss_hash_or_none(), p->hash))
-        complain("%s: it ended otherwise than undisturbed", p->name);
-}
-
-static void try_kill(const Phase* p, const char* with_fault) {
-    char dir[600] = "$W/run";
-    prepare(p);
-    run(with_fault, "%s", p->arguments);
-    int64_t reported = reported_step(dir);
-    if (status != 128 + SIGKILL) complain("%s: the kill did not come", p->name);
-    judge_what_is_left(p, reported, dir);
-}
+static const struct Failure {
+    const char *claim, *kind, *what, *cause;
+    int names_file;
+} failures[] = {
+    {"a_failed_allocation_is_named_and_loses_nothing", "alloc", "ENOMEM", "memory", 0},
+    {"a_failed_thread_is_named_and_loses_nothing", "thread", "EAGAIN", "thread", 0},
+    {"a_failed_open_is_named_and_loses_nothing", "open", "EMFILE", "open files", 1},
+    {"a_failed_read_is_named_and_loses_nothing", "read", "EIO", "Input/output error", 1},
+    {"a_failed_write_is_named_and_loses_nothing", "write", "ENOSPC", "No space left", 1},
+    {"a_failed_sync_is_named_and_loses_nothing", "sync", "EIO", "Input/output error", 1},
+    {"a_failed_rename_is_named_and_loses_nothing", "rename", "EIO", "Input/output error", 1},
+    {"a_failed_close_is_named_and_loses_nothing", "close", "EIO", "Input/output error", 1},
+    {"a_failed_mkdir_is_named_and_loses_nothing", "mkdir", "ENOSPC", "No space left", 1},
+    {"a_failed_removal_is_named_and_loses_nothing", "remove", "EACCES", "Permission denied", 1},
+    {"a_failed_look_at_a_name_loses_nothing", "stat", "EIO", "", 1},
+    {"a_failed_lock_is_named_and_loses_nothing", "lock", "ENOLCK", "No locks available", 1},
+};
 
 // Each call of the kind fails once.
-static void fail_each(const char* kind, const char* what, const char* cause, int names_file) {
-    char with_fault[128];
+static void fail_each(const struct Failure* f) {
     long tried = 0;
-    for
-        EACH_PHASE(p) {
-            long n = calls_of(p, kind);
-            for (long i = 0; i < cases_of(n); i++, tried++) {
-                snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", kind, case_at(i, n), what);
-                try_fault(p, with_fault, cause, names_file);
-            }
-        }
+    FOR_EACH_CALL(p, f->kind, f->what) try_fault(p, f->cause, f->names_file), tried++;
     if (!tried) test_skip_reason = "the program makes no such call";
 }
 
-static void a_failed_allocation_is_named_and_loses_nothing(void) { fail_each("alloc", "ENOMEM", "memory", 0); }
-static void a_failed_thread_is_named_and_loses_nothing(void) { fail_each("thread", "EAGAIN", "thread", 0); }
-static void a_failed_open_is_named_and_loses_nothing(void) { fail_each("open", "EMFILE", "open files", 1); }
-static void a_failed_read_is_named_and_loses_nothing(void) { fail_each("read", "EIO", "Input/output error", 1); }
-static void a_failed_write_is_named_and_loses_nothing(void) { fail_each("write", "ENOSPC", "No space left", 1); }
-static void a_failed_sync_is_named_and_loses_nothing(void) { fail_each("sync", "EIO", "Input/output error", 1); }
-static void a_failed_rename_is_named_and_loses_nothing(void) { fail_each("rename", "EIO", "Input/output error", 1); }
-static void a_failed_close_is_named_and_loses_nothing(void) { fail_each("close", "EIO", "Input/output error", 1); }
-static void a_failed_mkdir_is_named_and_loses_nothing(void) { fail_each("mkdir", "ENOSPC", "No space left", 1); }
-static void a_failed_removal_is_named_and_loses_nothing(void) { fail_each("remove", "EACCES", "Permission denied", 1); }
-static void a_failed_look_at_a_name_loses_nothing(void) { fail_each("stat", "EIO", "", 1); }
-static void a_failed_lock_is_named_and_loses_nothing(void) { fail_each("lock", "ENOLCK", "No locks available", 1); }
-
 // From the n-th write on, for ever, or for the next few: somebody has made room.
 static void fill_disk(const char* format, long next) {
-    char with_fault[128];
-    for
-        EACH_PHASE(p) {
-            long n = calls_of(p, "write");
-            for (long i = 0; i < cases_of(n); i++) {
-                long at = case_at(i, n);
-                snprintf(with_fault, sizeof with_fault, format, at, at + next);
-                try_fault(p, with_fault, "No space left", 1);
-            }
-        }
+    FOR_EACH_CALL(p, "write", "ENOSPC") {
+        long at = atol(with_fault + strlen("write:"));
+        snprintf(with_fault, sizeof with_fault, format, at, at + next);
+        try_fault(p, "No space left", 1);
+    }
 }
-
-static void a_full_disk_is_named_and_loses_nothing(void) { fill_disk("write:%ld+:ENOSPC", 0); }
-static void a_disk_that_is_full_for_a_while_loses_nothing(void) { fill_disk("write:%ld-%ld:ENOSPC", 30); }
 
 // The run's own disk, and no other, from some write on: the last checkpoint lies elsewhere, and so do steps of the log.
 static void a_run_whose_disk_stays_full_loses_no_step_and_no_line(void) {
     const Phase* p = &phases[0];
-    char with_fault[128], dir[600];
+    char dir[600], with[128];
     double steps[64];
     setenv("FAULT_PLACE", "/run/", 1);
-    prepare(p);
+    prepare(p->setting);
     run("", "%s --steps 0 --save-every 0", p->arguments);
     long first = count_of(log_text, "write", -1) + 1, tried = 0;
-    prepare(p);
-    run("", "%s", p->arguments);
+    run_phase(p, "");
     long n = count_of(log_text, "write", -1) - first;
     for (long i = 0; i < cases_of(n); i++) {
         long at = first + case_at(i, n);  // half of that write is there, or nothing, and nothing of those behind it
-        snprintf(with_fault, sizeof with_fault, "write:%ld:%s,write:%ld+:ENOSPC", at, i % 2 ? "ENOSPC" : "SHORT",
-                 at + 1);
-        prepare(p);
+        snprintf(with, sizeof with, "write:%ld:%s,write:%ld+:ENOSPC", at, i % 2 ? "ENOSPC" : "SHORT", at + 1);
         sh("rm -rf $W/elsewhere/* $W/both; mkdir $W/both");
-        run(with_fault, "%s", p->arguments);
+        run_phase(p, with);
         if (!strstr(errors, " is saved in ")) continue;  // all was saved before
         tried++;
         if (status != 1 || reported_step(dir) != p->steps) complain("it ends otherwise");
@@ -199,41 +157,31 @@ static void a_run_whose_disk_stays_full_loses_no_step_and_no_line(void) {
             complain("its logs have %d steps, expected %d", found, p->steps);
         for (int s = 0; s < found; s++)
             if (steps[s] != s + 1) complain("its logs have step %g behind step %d", steps[s], s);
-        continue_in(p, dir);
+        run("", "--resume --threads 1 --out %s %s", dir, p->next);
         if (status || strcmp(loss_hash_or_none(), p->next_hash)) complain("what it left cannot be continued");
     }
     unsetenv("FAULT_PLACE");
     if (!tried) complain("no run was saved elsewhere");
 }
 
+// As any signal and many file systems do it.
 static void calls_that_are_cut_short_change_nothing(void) {
     static const char* const cuts[][2] = {{"read", "SHORT"}, {"read", "EINTR"}, {"write", "SHORT"}, {"write", "EINTR"}};
-    char with_fault[128];
-    for
-        EACH_PHASE(p)
-    for (int k = 0; k < COUNT(cuts); k++) {
-        long n = calls_of(p, cuts[k][0]);
-        for (long i = 0; i < cases_of(n); i++) {
-            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", cuts[k][0], case_at(i, n), cuts[k][1]);
-            try_harmless(p, with_fault);
+    for (int k = 0; k < COUNT(cuts); k++) FOR_EACH_CALL(p, cuts[k][0], cuts[k][1]) {
+            run_phase(p, with_fault);
+            if (hung || status || errors[0] || strcmp(loss_hash_or_none(), p->hash))
+                complain("%s: it ended otherwise than undisturbed", p->name);
         }
-    }
 }
 
 // Every file operation separates two states of the disk.
 static void a_kill_beside_any_call_loses_nothing_that_was_saved(void) {
     static const char* const changes[] = {"open", "write", "sync", "rename", "close", "mkdir", "remove"};
-    char with_fault[128];
-    for
-        EACH_PHASE(p)
-    for (int k = 0; k < COUNT(changes); k++) {
-        long n = calls_of(p, changes[k]);
-        for (long i = 0; i < 2 * cases_of(n); i++) {
-            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", changes[k], case_at(i / 2, n),
-                     i % 2 ? "KILLED" : "KILL");
-            try_kill(p, with_fault);
+    for (int k = 0; k < 2 * COUNT(changes); k++) FOR_EACH_CALL(p, changes[k / 2], k % 2 ? "KILLED" : "KILL") {
+            run_phase(p, with_fault);
+            if (status != 128 + SIGKILL) complain("%s: the kill did not come", p->name);
+            judge_what_is_left(p);
         }
-    }
 }
 
 // Of all that a program may call for them, what this one calls is wrapped.
@@ -263,43 +211,40 @@ static void a_log_line_or_a_save_that_fails_once_ends_no_run(void) {
     static const char* const ways[][2] = {{"write", "ENOSPC"}, {"sync", "EIO"},    {"rename", "EIO"},
                                           {"mkdir", "ENOSPC"}, {"open", "EMFILE"}, {"close", "EIO"}};
     const Phase* p = &phases[0];
-    char with_fault[128];
-    long first[COUNT(ways)];
-    prepare(p);
+    char with[128], *start;
+    prepare(p->setting);
     run("", "%s --steps 0", p->arguments);
-    for (int k = 0; k < COUNT(ways); k++) first[k] = count_of(log_text, ways[k][0], -1);
-    for (int k = 0; k < COUNT(ways); k++)
-        for (long i = 0, n = calls_of(p, ways[k][0]) - first[k]; i < cases_of(n); i++) {
-            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", ways[k][0], first[k] + case_at(i, n), ways[k][1]);
-            prepare(p);
-            run(with_fault, "%s", p->arguments);
+    start = strdup(log_text);
+    for (int k = 0; k < COUNT(ways); k++) {
+        long first = count_of(start, ways[k][0], -1), n = count_of(p->log, ways[k][0], -1) - first;
+        for (long i = 0; i < cases_of(n); i++) {
+            snprintf(with, sizeof with, "%s:%ld:%s", ways[k][0], first + case_at(i, n), ways[k][1]);
+            run_phase(p, with);
             if (status || strcmp(loss_hash_or_none(), p->hash)) complain("%s: one failure ends the run", p->name);
             else if (k < TOLD && !strstr(errors, "train: warning: ")) complain("%s: nobody hears of it", p->name);
         }
+    }
+    free(start);
 }
 
 // Moments that no call marks: computing, printing, the beginning and the end of the process.
 static void a_kill_at_any_time_loses_nothing_that_was_saved(void) {
     enum { MOMENTS = 100 };
-    for
-        EACH_PHASE(p) {
-            double started = now();
-            prepare(p);
-            run("", "%s", p->arguments);
-            double whole = now() - started;
-            for (long i = 0; i < cases_of(MOMENTS); i++) {
-                char dir[600] = "$W/run";
-                prepare(p);
-                snprintf(told, sizeof told, "      killed after %.1f ms\n",
-                         1e3 * whole * (double)case_at(i, MOMENTS) / MOMENTS);
-                pid_t pid = launch(0, p->arguments);
-                usleep((useconds_t)(1e6 * whole * (double)case_at(i, MOMENTS) / MOMENTS));
-                kill(pid, SIGKILL);
-                await(pid, 0);
-                int64_t reported = reported_step(dir);
-                judge_what_is_left(p, reported, dir);
-            }
+    FOR_EACH_PHASE(p) {
+        double started = now_seconds();
+        run_phase(p, "");
+        double whole = now_seconds() - started;
+        for (long i = 0; i < cases_of(MOMENTS); i++) {
+            double moment = whole * (double)case_at(i, MOMENTS) / MOMENTS;
+            prepare(p->setting);
+            snprintf(told, sizeof told, "      killed after %.1f ms\n", 1e3 * moment);
+            pid_t pid = launch(0, p->arguments);
+            usleep((useconds_t)(1e6 * moment));
+            kill(pid, SIGKILL);
+            await(pid, 0);
+            judge_what_is_left(p);
         }
+    }
 }
 
 // A number from 0 to `most`.
@@ -313,8 +258,8 @@ static void draw_model(char* options, size_t room, uint64_t seed) {
     int kv_heads = heads % shared ? shared : heads / shared;
     int width = draw(seed, 2, 5) ? 2 * heads * draw(seed, 3, 10) : draw(seed, 3, 160);
     snprintf(options, room,
-             "--preset %s --arch %s --layers %d --width %d --heads %d --kv-heads %d --head-size %d --hidden %d "
-             "--rope-theta %g --tie %s --context %d --vocab %d --batch-tokens 512 --dtype %s",
+             "--preset %s --arch %s --layers %d --width %d --heads %d --arch kv-heads=%d,head-size=%d,hidden=%d "
+             "--arch theta=%g,tie=%s --context %d --vocab %d --batch-tokens 512 --dtype %s",
              draw(seed, 4, 1) ? "tiny" : "llama-tiny", archs[draw(seed, 5, 4)], draw(seed, 6, 2), width,
              width ? heads : 0, draw(seed, 7, 2) ? 0 : kv_heads, draw(seed, 9, 2) ? 0 : draw(seed, 10, 40),
              draw(seed, 11, 1) * draw(seed, 12, 200), draw(seed, 13, 1) * exp(20 * random_uniform(seed, 14) - 1),
@@ -348,12 +293,12 @@ static void a_model_of_any_shape_that_was_saved_is_read_again(void) {
 }
 
 static int run_undisturbed(Phase* p) {
-    prepare(p);
-    int failed = run("", "%s", p->arguments);
+    run_phase(p, "");
+    int failed = status;
     snprintf(p->hash, sizeof p->hash, "%s", loss_hash_or_none());
     p->log = strdup(log_text);
     if (!failed && p == phases) sh("cp -a $W/run $W/whole");
-    if (!failed) continue_in(p, "$W/run"), failed = status;
+    if (!failed) failed = run("", "--resume --threads 1 --out $W/run %s", p->next);
     snprintf(p->next_hash, sizeof p->next_hash, "%s", loss_hash_or_none());
     if (failed) printf("    %s: an undisturbed run fails: %s\n0 passed, 1 failed\n", p->name, errors);
     return failed;
@@ -361,24 +306,11 @@ static int run_undisturbed(Phase* p) {
 
 int main(int argc, char** argv) {
     campaign_begin(argc, argv);
-    for
-        EACH_PHASE(p)
-    if (run_undisturbed(p)) return 1;
+    FOR_EACH_PHASE(p) if (run_undisturbed(p)) return 1;
     RUN(every_call_for_memory_files_and_threads_can_be_made_to_fail);
-    RUN(a_failed_allocation_is_named_and_loses_nothing);
-    RUN(a_failed_thread_is_named_and_loses_nothing);
-    RUN(a_failed_open_is_named_and_loses_nothing);
-    RUN(a_failed_read_is_named_and_loses_nothing);
-    RUN(a_failed_write_is_named_and_loses_nothing);
-    RUN(a_failed_sync_is_named_and_loses_nothing);
-    RUN(a_failed_rename_is_named_and_loses_nothing);
-    RUN(a_failed_close_is_named_and_loses_nothing);
-    RUN(a_failed_mkdir_is_named_and_loses_nothing);
-    RUN(a_failed_removal_is_named_and_loses_nothing);
-    RUN(a_failed_look_at_a_name_loses_nothing);
-    RUN(a_failed_lock_is_named_and_loses_nothing);
-    RUN(a_full_disk_is_named_and_loses_nothing);
-    RUN(a_disk_that_is_full_for_a_while_loses_nothing);
+    for (int i = 0; i < COUNT(failures); i++) RUN_AS(failures[i].claim, fail_each(&failures[i]));
+    RUN_AS("a_full_disk_is_named_and_loses_nothing", fill_disk("write:%ld+:ENOSPC", 0));
+    RUN_AS("a_disk_that_is_full_for_a_while_loses_nothing", fill_disk("write:%ld-%ld:ENOSPC", 30));
     RUN(a_run_whose_disk_stays_full_loses_no_step_and_no_line);
     RUN(a_log_line_or_a_save_that_fails_once_ends_no_run);
     RUN(calls_that_are_cut_short_change_nothing);

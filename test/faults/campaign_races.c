@@ -2,14 +2,14 @@
 // (FAULT=...:STOP) until the others have ended, so that no busy machine changes the outcome.
 //
 //   build/release/test/faults/campaign_races build/release/train_faults
-#include <limits.h>
-
 #include "test/faults/cases.h"
 
 enum { MOST = 3 };
 
+#define SAVES "--steps 4 --save-every 2 "
+#define GOES_ON "--resume --steps 6 --save-every 1 --threads 1 "
+
 static char expected[MOST + 1][17];  // loss hashes of seeds 1, 2, 3
-static char at_save[] = "rename:1:STOP";
 
 static void set_fault(const char* text) { snprintf(fault, sizeof fault, "%s", text); }
 
@@ -27,7 +27,7 @@ static void start_together(int n) {
     int taken[MOST];
     sh("rm -rf $W/race; mkdir $W/race");
     for (int i = 0; i < n; i++) {
-        snprintf(arguments, sizeof arguments, OPTIONS "--steps 4 --save-every 2 --seed %d", i + 1);
+        snprintf(arguments, sizeof arguments, OPTIONS SAVES "--seed %d", i + 1);
         pids[i] = launch(i, arguments);
     }
     for (int i = 0; i < n; i++) {
@@ -46,12 +46,10 @@ static void start_together(int n) {
 }
 
 static void runs_that_start_together_take_directories_of_their_own(void) {
-    char race[600];
-    snprintf(race, sizeof race, "%s/race", work);
     set_fault("");
-    place = race;
+    place = "$W/race";
     for (long i = 0; i < cases_of(20); i++) start_together(2), start_together(3);
-    place = NULL;
+    place = ".";
 }
 
 // n runs in one directory, of which the one that gets to its first save stands still there until all others have ended.
@@ -59,7 +57,7 @@ static void meet(int n, int seeded, const char* options) {
     char arguments[512], holder[64];
     pid_t pids[MOST];
     int stopped = -1, ended = 0;
-    set_fault(at_save);
+    set_fault("rename:1:STOP");
     for (int i = 0; i < n; i++) {
         snprintf(arguments, sizeof arguments, seeded ? "%s --seed %d" : "%s", options, i + 1);
         pids[i] = launch(i, arguments);
@@ -85,20 +83,17 @@ static void meet(int n, int seeded, const char* options) {
         complain("run %d of %d, which had the directory, ends otherwise than alone", stopped, n);
 }
 
-static void of_runs_that_start_in_one_directory_one_goes_on_and_is_named(void) {
+static void meet_often(int seeded, const char* before, const char* options) {
     for (int n = 2; n <= MOST; n++)
-        for (long i = 0; i < cases_of(10); i++) {
-            sh("rm -rf $W/run");
-            meet(n, 1, OPTIONS "--steps 4 --save-every 2 --out $W/run");
-        }
+        for (long i = 0; i < cases_of(10); i++) sh("%s", before), meet(n, seeded, options);
+}
+
+static void of_runs_that_start_in_one_directory_one_goes_on_and_is_named(void) {
+    meet_often(1, "rm -rf $W/run", OPTIONS SAVES "--out $W/run");
 }
 
 static void of_runs_that_resume_in_one_directory_one_goes_on_and_is_named(void) {
-    for (int n = 2; n <= MOST; n++)
-        for (long i = 0; i < cases_of(10); i++) {
-            sh("rm -rf $W/run; cp -a $W/whole $W/run");
-            meet(n, 0, "--resume --steps 6 --save-every 1 --threads 1 --out $W/run");
-        }
+    meet_often(0, "rm -rf $W/run; cp -a $W/whole $W/run", GOES_ON "--out $W/run");
 }
 
 // However far it came.
@@ -108,15 +103,12 @@ static void a_run_that_was_killed_holds_nothing(void) {
     for (int i = 0; i < COUNT(where); i++) {
         sh("rm -rf $W/run");
         set_fault(where[i]);
-        pid_t pid = launch(0, OPTIONS "--steps 4 --save-every 2 --out $W/run");
+        pid_t pid = launch(0, OPTIONS SAVES "--out $W/run");
         if (await_stop(pid) != 1) complain("%s: it does not stop", where[i]);
         kill(pid, SIGKILL);
         await(pid, 0);
-        run("", OPTIONS "--resume --steps 4 --save-every 2 --out $W/run");
-        if (status && !strstr(errors, "no complete checkpoint") && !strstr(errors, "no such directory"))
-            complain("%s: --resume is refused after a kill", where[i]);
-        if (status) run("", OPTIONS "--steps 4 --save-every 2 --out $W/run");
-        if (status || strcmp(loss_hash(), expected[1])) complain("%s: nothing goes on after a kill", where[i]);
+        int64_t from = go_on(where[i], -1, "$W/run", SAVES, OPTIONS SAVES "--out $W/run");
+        if (from != -2 && strcmp(loss_hash(), expected[1])) complain("%s: nothing goes on after a kill", where[i]);
     }
 }
 
@@ -132,7 +124,7 @@ static void a_sample_is_made_while_a_run_removes_older_checkpoints(void) {
         set_fault(with_fault);
         pid_t pid = launch(1, "--sample a --tokens 2 --threads 1 --out $W/run");
         if (await_stop(pid) != 1) complain("%s: it does not stop", with_fault);
-        run("", "--resume --steps 6 --save-every 1 --keep 1 --threads 1 --out $W/run");
+        run("", GOES_ON "--keep 1 --out $W/run");
         if (status) complain("%s: the run is disturbed", with_fault);
         kill(pid, SIGCONT);
         await(pid, 1);
@@ -141,15 +133,13 @@ static void a_sample_is_made_while_a_run_removes_older_checkpoints(void) {
 }
 
 int main(int argc, char** argv) {
-    static char path[PATH_MAX];
     campaign_begin(argc, argv);
-    if (realpath(program, path)) program = path;  // some runs begin in a directory of their own
     for (int seed = 1; seed <= MOST; seed++) {
-        run("", "%s --seed %d --out $W/alone.%d", OPTIONS "--steps 4 --save-every 2", seed, seed);
+        run("", OPTIONS SAVES "--seed %d --out $W/alone.%d", seed, seed);
         snprintf(expected[seed], sizeof expected[seed], "%s", loss_hash());
     }
     sh("cp -a $W/alone.1 $W/whole");
-    run("", "--resume --steps 6 --save-every 1 --threads 1 --out $W/alone.1");
+    run("", GOES_ON "--out $W/alone.1");
     snprintf(expected[0], sizeof expected[0], "%s", loss_hash());
     RUN(runs_that_start_together_take_directories_of_their_own);
     RUN(of_runs_that_start_in_one_directory_one_goes_on_and_is_named);

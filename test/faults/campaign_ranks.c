@@ -11,19 +11,15 @@ static char arguments[1024] = ARGUMENTS;
 static double undisturbed;  // the last loss
 static char* counted;       // the injector's log of an undisturbed run
 static const char* alone;   // the program
-static char ranked[512];    // the command of three ranks of it
+static char ranked[5000];   // the command of three ranks of it
 
 // Of the log: the line on the terminal has a mean of the steps of one start. Plans depend on measured times, so
 // rounding may differ from run to run.
 static double last_loss(const char* dir) {
-    char path[1200], line[1 << 14];
-    double loss = NAN;
-    int in_work = !strncmp(dir, "$W", 2);
-    snprintf(path, sizeof path, "%s%s/log.jsonl", in_work ? work : "", dir + 2 * in_work);
-    FILE* file = fopen(path, "r");
-    while (file && fgets(line, sizeof line, file)) sscanf(line, "{\"step\": 4, \"loss\": %lf", &loss);
-    if (file) fclose(file);
-    return loss;
+    double steps[64], losses[64];
+    const char* name = dir + (dir[0] == '$' ? strlen("$W/") : strlen(work) + 1);
+    int n = log_values(name, "step", steps, 64);
+    return log_values(name, "loss", losses, 64) == n && n > 0 && steps[n - 1] == STEPS ? losses[n - 1] : NAN;
 }
 
 static int is_ended_by_a_fault_of_its_own(void) {
@@ -51,62 +47,47 @@ static void judge_end(const char* cause) {
 }
 
 // One process goes on, by which only rounding differs.
-static void judge_what_is_left(int64_t reported, const char* dir) {
-    program = alone;
+static void judge_what_is_left(void) {
+    char dir[600] = "$W/run";
+    int64_t reported = reported_step(dir);
     int rank = fault_rank;
-    fault_rank = -1;
-    run("", "--resume --threads 1 --tp 1 --out %s", dir);
-    int64_t from = resumed_step();
-    int begins_anew = status == 1 && reported < 0 &&
-                      (strstr(errors, "no complete checkpoint") || strstr(errors, "no such directory"));
-    if (begins_anew) run("", ARGUMENTS);
-    if (status) complain("what it left cannot be continued, which ends with");
-    else if (!begins_anew && from < reported)
-        complain("step %" PRId64 " was saved, but the next run goes on from %" PRId64, reported, from);
-    else if (!strstr(output, "done at step 4 of 4")) complain("the next run does not end at step 4");
-    else if (!begins_anew && from < STEPS && !(fabs(last_loss(dir) - undisturbed) < 1e-3))
+    program = alone, fault_rank = -1;
+    int64_t from = go_on("ranks", reported, dir, "--tp 1", ARGUMENTS);
+    if (from != -2 && !strstr(output, "done at step 4 of 4")) complain("the next run does not end at step 4");
+    else if (from >= 0 && from < STEPS && !(fabs(last_loss(dir) - undisturbed) < 1e-3))
         complain("the next run ends with another loss: %g, expected %g", last_loss(dir), undisturbed);
-    program = ranked;
-    fault_rank = rank;
+    program = ranked, fault_rank = rank;
 }
 
-static void try_fault(const char* with_fault, const char* cause) {
-    char dir[600] = "$W/run";
-    setting = "rm -rf $W/run";
-    sh("%s", setting);
-    run(with_fault, "%s", arguments);
-    judge_end(cause);
-    int64_t reported = reported_step(dir);
-    judge_what_is_left(reported, dir);
-}
+static const struct Failure {
+    const char *claim, *kind, *what, *cause;
+} failures[] = {
+    {"a_failed_allocation_of_a_rank_is_named_and_hangs_no_other", "alloc", "ENOMEM", "memory"},
+    {"a_failed_thread_of_a_rank_is_named_and_hangs_no_other", "thread", "EAGAIN", "thread"},
+    {"a_failed_open_of_a_rank_is_named_and_hangs_no_other", "open", "EMFILE", "open files"},
+    {"a_failed_read_of_a_rank_is_named_and_hangs_no_other", "read", "EIO", "Input/output"},
+    {"a_failed_write_of_a_rank_is_named_and_hangs_no_other", "write", "ENOSPC", "No space"},
+    {"a_failed_sync_of_a_rank_is_named_and_hangs_no_other", "sync", "EIO", "Input/output"},
+    {"a_failed_close_of_a_rank_is_named_and_hangs_no_other", "close", "EIO", "Input/output"},
+    {"a_failed_rename_is_named_and_hangs_no_rank", "rename", "EIO", "Input/output"},
+    {"a_failed_mkdir_is_named_and_hangs_no_rank", "mkdir", "ENOSPC", "No space"},
+    {"a_rank_killed_at_a_write_is_named_and_hangs_no_other", "write", "KILL", "has ended"},
+    {"a_rank_killed_before_anybody_could_tell_hangs_no_other", "alloc", "KILL", NULL},
+    {"a_rank_that_stands_still_ends_the_others_in_time", "read", "STOP", ""},
+};
 
 // Each call of the kind, in each of the ranks.
-static void fail_each(const char* kind, const char* what, const char* cause) {
-    char with_fault[128];
+static void fail_each(const struct Failure* f) {
     for (fault_rank = 0; fault_rank < RANKS; fault_rank++) {
-        long n = count_of(counted, kind, fault_rank);
-        for (long i = 0; i < cases_of(n); i++) {
-            snprintf(with_fault, sizeof with_fault, "%s:%ld:%s", kind, case_at(i, n), what);
-            try_fault(with_fault, cause);
+        FOR_EACH_CASE(count_of(counted, f->kind, fault_rank), f->kind, f->what) {
+            prepare("rm -rf $W/run");
+            run(with_fault, "%s", arguments);
+            judge_end(f->cause);
+            judge_what_is_left();
         }
     }
     fault_rank = -1;
 }
-
-static void a_failed_allocation_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("alloc", "ENOMEM", "memory"); }
-static void a_failed_thread_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("thread", "EAGAIN", "thread"); }
-static void a_failed_open_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("open", "EMFILE", "open files"); }
-static void a_failed_read_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("read", "EIO", "Input/output"); }
-static void a_failed_write_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("write", "ENOSPC", "No space"); }
-static void a_failed_sync_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("sync", "EIO", "Input/output"); }
-static void a_failed_close_of_a_rank_is_named_and_hangs_no_other(void) { fail_each("close", "EIO", "Input/output"); }
-static void a_failed_rename_is_named_and_hangs_no_rank(void) { fail_each("rename", "EIO", "Input/output"); }
-static void a_failed_mkdir_is_named_and_hangs_no_rank(void) { fail_each("mkdir", "ENOSPC", "No space"); }
-static void a_killed_rank_is_named_and_hangs_no_other(void) {
-    fail_each("write", "KILL", "has ended");
-    fail_each("alloc", "KILL", NULL);  // also before there is anybody who could tell
-}
-static void a_rank_that_stands_still_ends_the_others_in_time(void) { fail_each("read", "STOP", ""); }
 
 int main(int argc, char** argv) {
     campaign_begin(argc, argv);
@@ -118,16 +99,6 @@ int main(int argc, char** argv) {
     if (run("", "%s", arguments)) complain("an undisturbed run fails"), exit(1);
     undisturbed = last_loss("$W/run");
     counted = strdup(log_text);
-    RUN(a_failed_allocation_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_thread_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_open_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_read_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_write_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_sync_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_close_of_a_rank_is_named_and_hangs_no_other);
-    RUN(a_failed_rename_is_named_and_hangs_no_rank);
-    RUN(a_failed_mkdir_is_named_and_hangs_no_rank);
-    RUN(a_killed_rank_is_named_and_hangs_no_other);
-    RUN(a_rank_that_stands_still_ends_the_others_in_time);
+    for (int i = 0; i < COUNT(failures); i++) RUN_AS(failures[i].claim, fail_each(&failures[i]));
     return campaign_end();
 }

@@ -139,10 +139,10 @@ static int next_call(Kind kind, int cut, const char* wrapper, const void* caller
     return what == KILL || what == KILLED || what == STOP ? NONE : what;
 }
 
-// A wrapper's head; the Makefile finds its name behind "CALL(" at the start of a line.
-#define CALL(name, type, params) \
-    type __real_##name params;   \
-    type __wrap_##name params;   \
+// A wrapper's head; the Makefile finds its name behind "CALL(" or "CALL_...(" at the start of a line.
+#define CALL_BY(name, type, params) \
+    type __real_##name params;      \
+    type __wrap_##name params;      \
     type __wrap_##name params
 
 #define FATE(kind) next_call(kind, 0, __func__, __builtin_return_address(0))
@@ -157,24 +157,23 @@ static int next_call(Kind kind, int cut, const char* wrapper, const void* caller
         value_;                           \
     })
 
+// Most fail whole: with this value, and errno.
+#define CALL(name, type, params, args, kind, failed)                                        \
+    CALL_BY(name, type, params) { return FAILS(kind) ? failed : DONE(__real_##name args); } \
+    type __real_##name params
+
 // ---- memory and threads
 
-CALL(malloc, void*, (size_t n)) { return FAILS(ALLOC) ? NULL : DONE(__real_malloc(n)); }
-CALL(calloc, void*, (size_t n, size_t each)) { return FAILS(ALLOC) ? NULL : DONE(__real_calloc(n, each)); }
-CALL(realloc, void*, (void* old, size_t n)) { return FAILS(ALLOC) ? NULL : DONE(__real_realloc(old, n)); }
-CALL(aligned_alloc, void*, (size_t to, size_t n)) { return FAILS(ALLOC) ? NULL : DONE(__real_aligned_alloc(to, n)); }
-CALL(strdup, char*, (const char* text)) { return FAILS(ALLOC) ? NULL : DONE(__real_strdup(text)); }
-CALL(strndup, char*, (const char* text, size_t n)) { return FAILS(ALLOC) ? NULL : DONE(__real_strndup(text, n)); }
-CALL(open_memstream, FILE*, (char** text, size_t* n)) {
-    return FAILS(ALLOC) ? NULL : DONE(__real_open_memstream(text, n));
-}
-CALL(posix_memalign, int, (void** p, size_t to, size_t n)) {
-    return FAILS(ALLOC) ? errno : DONE(__real_posix_memalign(p, to, n));
-}
-CALL(vasprintf, int, (char** text, const char* format, va_list args)) {
-    return FAILS(ALLOC) ? -1 : DONE(__real_vasprintf(text, format, args));
-}
-CALL(asprintf, int, (char** text, const char* format, ...)) {
+CALL(malloc, void*, (size_t n), (n), ALLOC, NULL);
+CALL(calloc, void*, (size_t n, size_t each), (n, each), ALLOC, NULL);
+CALL(realloc, void*, (void* old, size_t n), (old, n), ALLOC, NULL);
+CALL(aligned_alloc, void*, (size_t to, size_t n), (to, n), ALLOC, NULL);
+CALL(strdup, char*, (const char* text), (text), ALLOC, NULL);
+CALL(strndup, char*, (const char* text, size_t n), (text, n), ALLOC, NULL);
+CALL(open_memstream, FILE*, (char** text, size_t* n), (text, n), ALLOC, NULL);
+CALL(posix_memalign, int, (void** p, size_t to, size_t n), (p, to, n), ALLOC, errno);
+CALL(vasprintf, int, (char** text, const char* format, va_list args), (text, format, args), ALLOC, -1);
+CALL_BY(asprintf, int, (char** text, const char* format, ...)) {
     va_list args;
     if (FAILS(ALLOC)) return -1;
     va_start(args, format);
@@ -182,71 +181,63 @@ CALL(asprintf, int, (char** text, const char* format, ...)) {
     va_end(args);
     return DONE(n);
 }
-CALL(mmap, void*, (void* at, size_t n, int protection, int flags, int fd, off_t offset)) {
-    return FAILS(ALLOC) ? MAP_FAILED : DONE(__real_mmap(at, n, protection, flags, fd, offset));
-}
-CALL(pthread_create, int, (pthread_t * thread, const pthread_attr_t* how, void* (*body)(void*), void* context)) {
-    return FAILS(THREAD) ? errno : DONE(__real_pthread_create(thread, how, body, context));
-}
+CALL(mmap, void*, (void* at, size_t n, int protection, int flags, int fd, off_t offset),
+     (at, n, protection, flags, fd, offset), ALLOC, MAP_FAILED);
+CALL(pthread_create, int, (pthread_t * thread, const pthread_attr_t* how, void* (*body)(void*), void* context),
+     (thread, how, body, context), THREAD, errno);
 
 // ---- names
 
-CALL(open, int, (const char* path, int flags, ...)) {
+CALL_BY(open, int, (const char* path, int flags, ...)) {
     va_list args;
     va_start(args, flags);
     mode_t mode = flags & O_CREAT ? (mode_t)va_arg(args, int) : 0;
     va_end(args);
     return FAILS(OPEN) ? -1 : DONE(__real_open(path, flags, mode));
 }
-CALL(openat, int, (int dir, const char* path, int flags, ...)) {
+CALL_BY(openat, int, (int dir, const char* path, int flags, ...)) {
     va_list args;
     va_start(args, flags);
     mode_t mode = flags & O_CREAT ? (mode_t)va_arg(args, int) : 0;
     va_end(args);
     return FAILS(OPEN) ? -1 : DONE(__real_openat(dir, path, flags, mode));
 }
-CALL(fopen, FILE*, (const char* path, const char* mode)) { return FAILS(OPEN) ? NULL : DONE(__real_fopen(path, mode)); }
-CALL(fdopen, FILE*, (int fd, const char* mode)) { return FAILS(OPEN) ? NULL : DONE(__real_fdopen(fd, mode)); }
-CALL(freopen, FILE*, (const char* path, const char* mode, FILE* file)) {
-    return FAILS(OPEN) ? NULL : DONE(__real_freopen(path, mode, file));
-}
-CALL(mkstemp, int, (char* name)) { return FAILS(OPEN) ? -1 : DONE(__real_mkstemp(name)); }
-CALL(mkostemp, int, (char* name, int flags)) { return FAILS(OPEN) ? -1 : DONE(__real_mkostemp(name, flags)); }
-CALL(opendir, DIR*, (const char* path)) { return FAILS(OPEN) ? NULL : DONE(__real_opendir(path)); }
+CALL(fopen, FILE*, (const char* path, const char* mode), (path, mode), OPEN, NULL);
+CALL(fdopen, FILE*, (int fd, const char* mode), (fd, mode), OPEN, NULL);
+CALL(freopen, FILE*, (const char* path, const char* mode, FILE* file), (path, mode, file), OPEN, NULL);
+CALL(mkstemp, int, (char* name), (name), OPEN, -1);
+CALL(mkostemp, int, (char* name, int flags), (name, flags), OPEN, -1);
+CALL(opendir, DIR*, (const char* path), (path), OPEN, NULL);
 CALL(scandir, int,
      (const char* path, struct dirent*** list, int (*wanted)(const struct dirent*),
-      int (*compare)(const struct dirent**, const struct dirent**))) {
-    return FAILS(OPEN) ? -1 : DONE(__real_scandir(path, list, wanted, compare));
-}
-CALL(nftw, int, (const char* path, __nftw_func_t visit, int fds, int flags)) {
-    return FAILS(OPEN) ? -1 : DONE(__real_nftw(path, visit, fds, flags));
-}
-CALL(glob, int, (const char* pattern, int flags, int (*failed)(const char*, int), glob_t* matches)) {
-    return FAILS(ALLOC) ? GLOB_NOSPACE : DONE(__real_glob(pattern, flags, failed, matches));
-}
-CALL(mkdtemp, char*, (char* name)) { return FAILS(MKDIR) ? NULL : DONE(__real_mkdtemp(name)); }
-CALL(mkdir, int, (const char* path, mode_t mode)) { return FAILS(MKDIR) ? -1 : DONE(__real_mkdir(path, mode)); }
-CALL(rename, int, (const char* from, const char* to)) { return FAILS(RENAME) ? -1 : DONE(__real_rename(from, to)); }
-CALL(link, int, (const char* from, const char* to)) { return FAILS(RENAME) ? -1 : DONE(__real_link(from, to)); }
-CALL(unlink, int, (const char* path)) { return FAILS(REMOVE) ? -1 : DONE(__real_unlink(path)); }
-CALL(remove, int, (const char* path)) { return FAILS(REMOVE) ? -1 : DONE(__real_remove(path)); }
-CALL(rmdir, int, (const char* path)) { return FAILS(REMOVE) ? -1 : DONE(__real_rmdir(path)); }
-CALL(stat, int, (const char* path, struct stat* s)) { return FAILS(STAT) ? -1 : DONE(__real_stat(path, s)); }
-CALL(lstat, int, (const char* path, struct stat* s)) { return FAILS(STAT) ? -1 : DONE(__real_lstat(path, s)); }
-CALL(fstat, int, (int fd, struct stat* s)) { return FAILS(STAT) ? -1 : DONE(__real_fstat(fd, s)); }
-CALL(access, int, (const char* path, int mode)) { return FAILS(STAT) ? -1 : DONE(__real_access(path, mode)); }
+      int (*compare)(const struct dirent**, const struct dirent**)),
+     (path, list, wanted, compare), OPEN, -1);
+CALL(nftw, int, (const char* path, __nftw_func_t visit, int fds, int flags), (path, visit, fds, flags), OPEN, -1);
+CALL(glob, int, (const char* pattern, int flags, int (*failed)(const char*, int), glob_t* matches),
+     (pattern, flags, failed, matches), ALLOC, GLOB_NOSPACE);
+CALL(mkdtemp, char*, (char* name), (name), MKDIR, NULL);
+CALL(mkdir, int, (const char* path, mode_t mode), (path, mode), MKDIR, -1);
+CALL(rename, int, (const char* from, const char* to), (from, to), RENAME, -1);
+CALL(link, int, (const char* from, const char* to), (from, to), RENAME, -1);
+CALL(unlink, int, (const char* path), (path), REMOVE, -1);
+CALL(remove, int, (const char* path), (path), REMOVE, -1);
+CALL(rmdir, int, (const char* path), (path), REMOVE, -1);
+CALL(stat, int, (const char* path, struct stat* s), (path, s), STAT, -1);
+CALL(lstat, int, (const char* path, struct stat* s), (path, s), STAT, -1);
+CALL(fstat, int, (int fd, struct stat* s), (fd, s), STAT, -1);
+CALL(access, int, (const char* path, int mode), (path, mode), STAT, -1);
 
 // ---- bytes
 
-CALL(read, ssize_t, (int fd, void* bytes, size_t n)) {
+CALL_BY(read, ssize_t, (int fd, void* bytes, size_t n)) {
     int fate = CUT_FATE(READ);
     return fate > 0 ? -1 : DONE(__real_read(fd, bytes, fate == SHORT ? (n + 1) / 2 : n));
 }
-CALL(pread, ssize_t, (int fd, void* bytes, size_t n, off_t from)) {
+CALL_BY(pread, ssize_t, (int fd, void* bytes, size_t n, off_t from)) {
     int fate = CUT_FATE(READ);
     return fate > 0 ? -1 : DONE(__real_pread(fd, bytes, fate == SHORT ? (n + 1) / 2 : n, from));
 }
-CALL(readdir, struct dirent*, (DIR * dir)) { return FAILS(READ) ? NULL : DONE(__real_readdir(dir)); }
+CALL(readdir, struct dirent*, (DIR * dir), (dir), READ, NULL);
 static int is_elsewhere(int fd) {
     char link[64], path[PATH_MAX] = "";
     const char* place = getenv("FAULT_PLACE");
@@ -254,26 +245,26 @@ static int is_elsewhere(int fd) {
     return place && (readlink(link, path, sizeof path - 1) < 0 || !strstr(path, place));
 }
 
-CALL(write, ssize_t, (int fd, const void* bytes, size_t n)) {
+CALL_BY(write, ssize_t, (int fd, const void* bytes, size_t n)) {
     int fate = is_elsewhere(fd) ? NONE : CUT_FATE(WRITE);
     return fate > 0 ? -1 : DONE(__real_write(fd, bytes, fate == SHORT ? (n + 1) / 2 : n));
 }
-CALL(pwrite, ssize_t, (int fd, const void* bytes, size_t n, off_t at)) {
+CALL_BY(pwrite, ssize_t, (int fd, const void* bytes, size_t n, off_t at)) {
     int fate = CUT_FATE(WRITE);
     return fate > 0 ? -1 : DONE(__real_pwrite(fd, bytes, fate == SHORT ? (n + 1) / 2 : n, at));
 }
-CALL(ftruncate, int, (int fd, off_t n)) { return FAILS(WRITE) ? -1 : DONE(__real_ftruncate(fd, n)); }
-CALL(fsync, int, (int fd)) { return FAILS(SYNC) ? -1 : DONE(__real_fsync(fd)); }
-CALL(fdatasync, int, (int fd)) { return FAILS(SYNC) ? -1 : DONE(__real_fdatasync(fd)); }
-CALL(flock, int, (int fd, int how)) { return FAILS(LOCK) ? -1 : DONE(__real_flock(fd, how)); }
+CALL(ftruncate, int, (int fd, off_t n), (fd, n), WRITE, -1);
+CALL(fsync, int, (int fd), (fd), SYNC, -1);
+CALL(fdatasync, int, (int fd), (fd), SYNC, -1);
+CALL(flock, int, (int fd, int how), (fd, how), LOCK, -1);
 
 // The file is closed all the same, as Linux does it.
-CALL(close, int, (int fd)) {
+CALL_BY(close, int, (int fd)) {
     int fate = FATE(CLOSE), result = __real_close(fd);
     if (fate > 0) errno = fate;
     return fate > 0 ? -1 : DONE(result);
 }
-CALL(closedir, int, (DIR * dir)) { return DONE(__real_closedir(dir)); }
+CALL_BY(closedir, int, (DIR * dir)) { return DONE(__real_closedir(dir)); }
 
 // Streams fail where the C library meets the disk, so that what it has buffered is treated as it would be: for the time
 // of a call the stream's descriptor is another one, on which nothing can be written, or read.
@@ -290,41 +281,34 @@ static void change_back(FILE* file, int kept, int error) {
     errno = error;
 }
 
-CALL(fflush, int, (FILE * file)) {
+CALL_BY(fflush, int, (FILE * file)) {
     int fate = file && file != stdout && file != stderr ? FATE(WRITE) : NONE;
     int kept = fate > 0 ? exchange(file, "/dev/full", O_WRONLY) : -1, result = __real_fflush(file);
     change_back(file, kept, fate);
     return DONE(result);
 }
-CALL(fclose, int, (FILE * file)) {
+CALL_BY(fclose, int, (FILE * file)) {
     if (fileno(file) < 0) return __real_fclose(file);  // a stream in memory
     int fate = FATE(CLOSE), unwritten = __fwritable(file) && __wrap_fflush(file), result = __real_fclose(file);
     if (fate > 0) errno = fate;
     return fate > 0 || unwritten ? EOF : DONE(result);
 }
-CALL(fgets, char*, (char* line, int n, FILE* file)) {
-    int fate = FATE(READ), kept = fate > 0 ? exchange(file, "/", O_RDONLY | O_DIRECTORY) : -1;
-    char* result = __real_fgets(line, n, file);
-    change_back(file, kept, fate);
-    return DONE(result);
-}
-CALL(fread, size_t, (void* bytes, size_t each, size_t n, FILE* file)) {
-    int fate = FATE(READ), kept = fate > 0 ? exchange(file, "/", O_RDONLY | O_DIRECTORY) : -1;
-    size_t result = __real_fread(bytes, each, n, file);
-    change_back(file, kept, fate);
-    return DONE(result);
-}
-CALL(getline, ssize_t, (char** line, size_t* room, FILE* file)) {
-    int fate = FATE(READ), kept = fate > 0 ? exchange(file, "/", O_RDONLY | O_DIRECTORY) : -1;
-    ssize_t result = __real_getline(line, room, file);
-    change_back(file, kept, fate);
-    return DONE(result);
-}
+#define CALL_READ(name, type, params, args)                                                        \
+    CALL_BY(name, type, params) {                                                                  \
+        int fate = FATE(READ), kept = fate > 0 ? exchange(file, "/", O_RDONLY | O_DIRECTORY) : -1; \
+        type result = __real_##name args;                                                          \
+        change_back(file, kept, fate);                                                             \
+        return DONE(result);                                                                       \
+    }                                                                                              \
+    type __real_##name params
+CALL_READ(fgets, char*, (char* line, int n, FILE* file), (line, n, file));
+CALL_READ(fread, size_t, (void* bytes, size_t each, size_t n, FILE* file), (bytes, each, n, file));
+CALL_READ(getline, ssize_t, (char** line, size_t* room, FILE* file), (line, room, file));
 
 // ---- time
 
-CALL(sleep, unsigned, (unsigned seconds)) { return getenv("FAULT_LIMIT") ? 0 : __real_sleep(seconds); }
-CALL(kernels_peak, double, (const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen)) {
+CALL_BY(sleep, unsigned, (unsigned seconds)) { return getenv("FAULT_LIMIT") ? 0 : __real_sleep(seconds); }
+CALL_BY(kernels_peak, double, (const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen)) {
     const char* given = getenv("FAULT_LIMIT");
     return given ? atof(given) : __real_kernels_peak(k, dt, threads, cores, err, errlen);
 }

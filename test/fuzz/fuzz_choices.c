@@ -1,10 +1,10 @@
-// fuzz_choices.c - any bytes as a question of --eval-choices: what is accepted has strings and a label among them.
+// fuzz_choices.c - any bytes as a question of --eval: what is accepted has strings and a label among them.
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "data/choices.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     char err[ERR_BYTES], *text = malloc(n + 1);

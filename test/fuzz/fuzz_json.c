@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 #include "test/fuzz/require.h"
 
 // Unescaping, quoting and unescaping must end where they began (invalid UTF-8 aside, which quoting replaces).

@@ -1,26 +1,12 @@
-// fuzz_jsonl.c - JSONL of any content: what opens must read, to the length that was announced, whole and in parts
-// alike.
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
+// fuzz_jsonl.c - JSONL of any content: what opens must read, each document from its end-of-text on.
+#include "test/fuzz/documents.h"
 
-#include "test/docs_bytes.h"
+static void check(const Docs* docs, int64_t d, int* tokens, int n) {
+    (void)docs, (void)d, (void)n;
+    require(tokens[0] == 256);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
-    static Tokenizer* tokenizer;
-    char err[256];
-    if (!tokenizer && tokenizer_open(&tokenizer, NULL, err, sizeof err)) abort();
-    Docs* docs = NULL;
-    if (docs_open_bytes(&docs, ".jsonl", data, n, tokenizer, err, sizeof err)) return 0;
-    for (int64_t d = 0; d < docs_count(docs); d++) {
-        int length = (int)docs_length(docs, d), half = length / 2;
-        int* tokens = malloc(2 * (size_t)length * sizeof *tokens);
-        if (docs_read(docs, d, 0, length, tokens, err, sizeof err)) abort();
-        if (docs_read(docs, d, 0, half, tokens + length, err, sizeof err)) abort();
-        if (docs_read(docs, d, half, length - half, tokens + length + half, err, sizeof err)) abort();
-        if (memcmp(tokens, tokens + length, (size_t)length * sizeof *tokens) || tokens[0] != 256) abort();
-        free(tokens);
-    }
-    docs_close(docs);
+    read_fuzzed(open_fuzzed(".jsonl", data, n), check);
     return 0;
 }

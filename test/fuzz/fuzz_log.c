@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "data/json.h"
-#include "plan/base.h"
-#include "run/run_page.h"
+#include "plan/base/base.h"
+#include "run/show/run_page.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     RunPage* page = run_page_open("run");
@@ -22,7 +22,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     }
     FILE* out = fopen("/dev/null", "w");
     run_page_table(out, &page, 1);
-    run_page_print(out, &page, 1, "run");
+    run_page_print(out, &page, 1);
     fclose(out);
     run_page_close(page);
     return 0;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/text.h"
+#include "plan/base/text.h"
 #include "test/fuzz/require.h"
 
 static size_t filter(const uint8_t* data, size_t size, int keeps_lines, char* out) {

@@ -44,7 +44,7 @@ static Tokenizer* parse(const uint8_t* data, size_t n) {
     uint8_t* file = calloc(HEADER + SINGLE + n, 1);
     int32_t n_tokens = 256;
     for (size_t at = 1; at < n && data[at] > 0; at += 1 + data[at]) n_tokens++;
-    int32_t header[5] = {20240328, data[0] & 2 ? 3 : 2, n_tokens, n_tokens - 1, data[0] >> 2};
+    int32_t header[4] = {20240328, 2, n_tokens, n_tokens - 1};
     memcpy(file, header, sizeof header);
     for (int b = 0; b < 256; b++) file[HEADER + 2 * b] = 1, file[HEADER + 2 * b + 1] = (uint8_t)b;
     memcpy(file + HEADER + SINGLE, data + 1, n - 1);

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "data/docs_cache.h"
-#include "plan/base.h"
+#include "plan/base/base.h"
 
 static void put(const char* path, const void* bytes, size_t n) {
     FILE* file = fopen(path, "wb");

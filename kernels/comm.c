@@ -1,0 +1,348 @@
+// comm.c - the entries of every Comm, over its transport; the Comm of one rank.
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/comm_transport.h"
+
+// ---- bytes sent: see Comm.sent
+
+static void count_to(Comm* c, CommPurpose purpose, int peer, size_t bytes) {
+    if (peer != c->rank) c->sent[purpose][c->node[peer] != c->node[c->rank]] += bytes;
+}
+
+static void count(Comm* c, CommPurpose purpose, const Operation* o) {
+    size_t each = o->bytes, element = dtype_bytes(o->dt);
+    if (o->kind == OP_BROADCAST && c->rank != o->root) each = 0;
+    if (o->kind == OP_ALL_REDUCE) each = 2 * CEIL_DIV(o->bytes / element, (size_t)c->size) * element;
+    for (int peer = 0; peer < c->size; peer++) count_to(c, purpose, peer, each);
+    for (int i = 0; i < o->n_sends; i++) count_to(c, purpose, o->sends[i].peer, o->sends[i].bytes);
+}
+
+// ---- waiting. The timer comes first, so that an injected slowdown is no exposed time.
+
+typedef struct Pause {
+    TimeKind before;
+    double start;
+} Pause;
+
+static double seconds(const Comm* c) { return c->transport->seconds ? c->transport->seconds() : 0; }
+
+// A rank alone waits for nobody.
+static Timer* timer_of(const Comm* c) { return c->size > 1 ? c->timer : NULL; }
+
+static Pause begin_pause(Comm* c, Stream s) {
+    Pause pause = {.before = timer_enter(timer_of(c), TIME_WAIT, s)};
+    pause.start = seconds(c);
+    return pause;
+}
+
+static void end_pause(Comm* c, Pause pause, Stream s) {
+    c->exposed_seconds += seconds(c) - pause.start;
+    timer_enter(timer_of(c), pause.before, s);
+}
+
+// ---- entries
+
+static void end(Comm* c, Request request, Stream s) {
+    if (request == 0) return;
+    Pause pause = begin_pause(c, s);
+    c->transport->end(c, request, s);
+    end_pause(c, pause, s);
+}
+
+static Request begin(Comm* c, const Operation* o, Stream s) {
+    if (o->bytes == 0 && o->n_sends + o->n_receives == 0) return 0;
+    count(c, c->purpose, o);
+    timer_lag(c->timer, s);
+    Request request = c->transport->begin(c, o, s);
+    if (c->overlap) return request;
+    end(c, request, s);
+    return 0;
+}
+
+static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
+    Operation o = {.kind = OP_ALL_REDUCE, .out = x, .in = x, .bytes = n * dtype_bytes(dt), .dt = dt};
+    end(c, begin(c, &o, s), s);
+}
+
+static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
+    Operation o = {.kind = OP_BROADCAST, .out = x, .in = x, .bytes = bytes, .root = root};
+    end(c, begin(c, &o, s), s);
+}
+
+static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+    Operation o = {.kind = OP_REDUCE_SCATTER, .out = out, .in = in, .bytes = n * dtype_bytes(dt), .dt = dt};
+    return begin(c, &o, s);
+}
+
+static Request begin_all_gather(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
+    Operation o = {.kind = OP_ALL_GATHER, .out = out, .in = in, .bytes = n * dtype_bytes(dt)};
+    return begin(c, &o, s);
+}
+
+static void check_messages(const Comm* c, const Transfer* messages, int n) {
+    for (int i = 0; i < n; i++)
+        if (messages[i].peer < 0 || messages[i].peer >= c->size)
+            broken("message %d of a send/receive names rank %d, but the Comm has %d", i, messages[i].peer, c->size);
+}
+
+static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives,
+                                  Stream s) {
+    Operation o = {.kind = OP_SEND_RECEIVE, .sends = sends, .receives = receives};
+    o.n_sends = n_sends, o.n_receives = n_receives;
+    check_messages(c, sends, n_sends);
+    check_messages(c, receives, n_receives);
+    return begin(c, &o, s);
+}
+
+// ---- entries for host values
+
+// Where there is nothing to do a failure is told all the same.
+static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+    if (o->bytes == 0) return c->transport->run_on_host(c, o, err, errlen);
+    Pause pause = begin_pause(c, NULL);
+    int result = c->transport->run_on_host(c, o, err, errlen);
+    end_pause(c, pause, NULL);
+    return result;
+}
+
+// Counts nothing.
+static int gather(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
+    Operation o = {.kind = OP_ALL_GATHER, .out = out, .in = in, .bytes = bytes};
+    return run_on_host(c, &o, err, errlen);
+}
+
+static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
+    count(c, COMM_HOST, &(Operation){.kind = OP_ALL_GATHER, .bytes = bytes});
+    return gather(c, out, in, bytes, err, errlen);
+}
+
+static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
+    Operation o = {.kind = OP_BROADCAST, .out = x, .in = x, .bytes = bytes, .root = root};
+    count(c, COMM_HOST, &o);
+    return run_on_host(c, &o, err, errlen);
+}
+
+// Every rank hears from every other one.
+static int barrier(Comm* c, char* err, size_t errlen) {
+    char here = 1, *all = (char*)malloc((size_t)c->size);
+    int result = all ? gather(c, all, &here, 1, err, errlen) : fail(err, errlen, "no memory for a barrier");
+    free(all);
+    return result;
+}
+
+static int wait_for_all(Comm* c, Stream s, char* err, size_t errlen) {
+    Pause pause = begin_pause(c, s);
+    int result = c->transport->wait(c, s, err, errlen);
+    end_pause(c, pause, s);
+    return result;
+}
+
+static void close_comm(Comm* c) { c->transport->close(c); }
+
+// ---- nodes
+
+void comm_number_nodes(Comm* c, const uint64_t* host) {
+    for (int r = 0, nodes = 0; r < c->size; r++) {
+        int same = 0;
+        while (same < r && host[same] != host[r]) same++;
+        c->node[r] = same < r ? c->node[same] : nodes++;
+    }
+}
+
+static uint64_t hash_of_host(void) {
+    char name[256] = "";
+    gethostname(name, sizeof name - 1);
+    return hash_bytes(name, strlen(name), 0);
+}
+
+static void count_local_ranks(Comm* c, const uint64_t* host) {
+    c->local_rank = c->local_size = 0;
+    for (int r = 0; r < c->size; r++) {
+        c->local_rank += host[r] == host[c->rank] && r < c->rank;
+        c->local_size += host[r] == host[c->rank];
+    }
+}
+
+// 0, or -1 with a message; *ranks = the size of pretended nodes, 0: none.
+static int pretended_node_size(int* ranks, char* err, size_t errlen) {
+    const char* text = getenv("RAGGED_NODE_SIZE");
+    char* end;
+    *ranks = 0;
+    if (!text || !*text) return 0;
+    errno = 0;
+    long number = strtol(text, &end, 10);
+    if (errno || *end || number < 1 || number > INT_MAX)
+        return fail(err, errlen, "RAGGED_NODE_SIZE is \"%.40s\", expected a number of ranks from 1 on", text);
+    *ranks = (int)number;
+    return 0;
+}
+
+int comm_find_nodes(Comm* c, char* err, size_t errlen) {
+    uint64_t own = hash_of_host(), *host = (uint64_t*)malloc((size_t)c->size * sizeof *host);
+    int pretended;
+    if (!host) return fail(err, errlen, "no memory for the hosts of %d ranks", c->size);
+    int result = gather(c, host, &own, sizeof own, err, errlen);
+    if (result == 0) result = pretended_node_size(&pretended, err, errlen);
+    if (result == 0) {
+        if (c->local_size == 0) count_local_ranks(c, host);
+        comm_number_nodes(c, host);
+        for (int r = 0; r < c->size && pretended; r++) c->node[r] = r / pretended;
+    }
+    c->exposed_seconds = 0;
+    free(host);
+    return result;
+}
+
+// ---- parts
+
+// What a rank says of the part that it wants.
+typedef struct Wish {
+    int color, key;
+} Wish;
+
+// member (all of those with this rank's color) in the order of their keys.
+static Part part_of(const Comm* c, const Wish* all, int* member) {
+    const Wish* own = &all[c->rank];
+    Part p = {.color = own->color, .member = member, .single = 1};
+    for (int i = 0; i < c->size; i++) {
+        const Wish* m = &all[i];
+        int place = 0;
+        for (int j = 0; j < c->size; j++) {
+            int before = all[j].key < m->key || (all[j].key == m->key && j < i);
+            if (m->color >= 0 && all[j].color == m->color && j != i) p.single = 0, place += before;
+        }
+        if (m->color < 0 || m->color != own->color) continue;
+        if (i == c->rank) p.rank = place;
+        member[place] = i;
+        p.size++;
+    }
+    return p;
+}
+
+static int split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen) {
+    size_t size = (size_t)c->size;
+    Wish own = {MAX(color, -1), key}, *all = (Wish*)malloc(size * sizeof *all);
+    int* member = (int*)malloc(size * sizeof *member);
+    uint64_t* host = (uint64_t*)malloc(size * sizeof *host);
+    *part = NULL;
+    int result = all && member && host ? gather(c, all, &own, sizeof own, err, errlen)
+                                       : fail(err, errlen, "no memory for a Comm of %d ranks", c->size);
+    if (result == 0) {
+        Part p = part_of(c, all, member);
+        result = c->transport->split(c, part, &p, err, errlen);
+        for (int r = 0; r < p.size; r++) host[r] = (uint64_t)c->node[member[r]];
+    }
+    if (*part) {
+        Comm* made = *part;
+        made->local_rank = c->local_rank, made->local_size = c->local_size;
+        made->overlap = c->overlap;
+        comm_number_nodes(made, host);
+    }
+    free(all), free(member), free(host);
+    return result;
+}
+
+static const CommTable entries = {
+    .all_reduce = all_reduce,
+    .broadcast = broadcast,
+    .begin_reduce_scatter = begin_reduce_scatter,
+    .begin_all_gather = begin_all_gather,
+    .begin_send_receive = begin_send_receive,
+    .end = end,
+    .all_gather_host = all_gather_host,
+    .broadcast_host = broadcast_host,
+    .barrier = barrier,
+    .wait = wait_for_all,
+    .split = split,
+    .close = close_comm,
+};
+
+Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, double timeout_seconds) {
+    Comm* c = (Comm*)calloc(1, bytes + (size_t)size * sizeof(int));
+    if (!c) return NULL;
+    c->table = &entries;
+    c->transport = transport;
+    c->name = transport->name;
+    c->rank = rank, c->size = size;
+    c->node = (int*)((char*)c + bytes);
+    c->timeout_seconds = timeout_seconds;
+    return c;
+}
+
+// ---- messages to oneself
+
+void comm_copy_to_self(const Comm* c, const Operation* o, CopyBytes copy, Stream s) {
+    const Transfer *sends = o->sends, *receives = o->receives;
+    int r = 0;
+    for (int i = 0; i < o->n_sends; i++) {
+        if (sends[i].peer != c->rank || sends[i].bytes == 0) continue;
+        while (r < o->n_receives && (receives[r].peer != c->rank || receives[r].bytes == 0)) r++;
+        if (r == o->n_receives || receives[r].bytes != sends[i].bytes)
+            broken("rank %d sends itself %zu bytes as message %d, but receives %zu", c->rank, sends[i].bytes, i,
+                   r == o->n_receives ? (size_t)0 : receives[r].bytes);
+        if (receives[r].data != sends[i].data) copy(receives[r].data, sends[i].data, sends[i].bytes, s);
+        r++;
+    }
+    for (; r < o->n_receives; r++)
+        if (receives[r].peer == c->rank && receives[r].bytes > 0)
+            broken("rank %d receives %zu bytes from itself as message %d, but sends none", c->rank, receives[r].bytes,
+                   r);
+}
+
+// ---- the Comm of one rank: every entry is a copy in the order of the stream, or nothing where input and output are
+// the same memory
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // transports share their signatures
+
+typedef struct Alone {
+    Comm comm;
+    CopyBytes copy;
+    int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
+} Alone;
+
+static Request begin_copy(Comm* c, const Operation* o, Stream s) {
+    CopyBytes copy = ((Alone*)c)->copy;
+    comm_copy_to_self(c, o, copy, s);
+    if (o->bytes > 0 && o->out != o->in) copy(o->out, o->in, o->bytes, s);
+    return 0;
+}
+
+static void end_nothing(Comm* c, Request request, Stream s) {}
+
+static int copy_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+    if (o->bytes > 0) memmove(o->out, o->in, o->bytes);
+    return 0;
+}
+
+static int wait_for_copies(Comm* c, Stream s, char* err, size_t errlen) { return ((Alone*)c)->wait(c, s, err, errlen); }
+
+static int split_alone(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+    const Alone* a = (Alone*)c;
+    return p->size ? comm_open_alone(part, a->copy, a->wait, c->timeout_seconds, err, errlen) : 0;
+}
+
+static void close_alone(Comm* c) { free(c); }
+
+int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen),
+                    double timeout_seconds, char* err, size_t errlen) {
+    static const Transport alone = {"self",          NULL,        begin_copy, end_nothing, copy_on_host,
+                                    wait_for_copies, split_alone, close_alone};
+    *c = comm_new(sizeof(Alone), &alone, 0, 1, timeout_seconds);
+    if (!*c) return fail(err, errlen, "no memory for a Comm");
+    (*c)->local_size = 1;
+    ((Alone*)*c)->copy = copy, ((Alone*)*c)->wait = wait;
+    return 0;
+}
+
+// ---- in host memory, where copies have finished on return
+
+void comm_copy_host(void* to, const void* from, size_t bytes, Stream s) { memmove(to, from, bytes); }
+
+static int wait_for_nothing(Comm* c, Stream s, char* err, size_t errlen) { return 0; }
+
+int comm_open_self(Comm** world, double timeout_seconds, char* err, size_t errlen) {
+    return comm_open_alone(world, comm_copy_host, wait_for_nothing, timeout_seconds, err, errlen);
+}

@@ -1,0 +1,191 @@
+// base.c - errors, memory, hashes and the clock; see base.h.
+#define _POSIX_C_SOURCE 200809L
+#include "plan/base/base.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "plan/base/text.h"
+
+static int this_rank = -1;
+static void (*last_call)(void);
+static volatile sig_atomic_t ended_by_launcher;
+
+void die_as_rank(int rank) { this_rank = rank; }
+void die_calls(void (*last)(void)) { last_call = last; }
+
+static void note_launcher(int number) {
+    (void)number;
+    ended_by_launcher = 1;
+}
+
+// A launcher ends a job by SIGCONT, SIGTERM, SIGKILL, with seconds between them.
+static int others_have_spoken(void) {
+    struct timespec turn = {0, 400000000};
+    signal(SIGCONT, note_launcher);
+    signal(SIGTERM, note_launcher);
+    nanosleep(&turn, NULL);
+    return ended_by_launcher;
+}
+
+// place: behind the message; empty: none
+__attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
+    char message[2048];
+    vsnprintf(message, sizeof message, format, args);
+    text_clean(message);
+    fflush(stdout);
+    if (this_rank < 0) fprintf(stderr, "train: %s%s\n", message, place);
+    else if (this_rank == 0 || !others_have_spoken())
+        fprintf(stderr, "train: rank %d: %s%s\n", this_rank, message, place);
+    if (last_call) last_call();
+    // What libraries have registered for the end may wait for the other ranks.
+    if (this_rank >= 0) _exit(1);
+    exit(1);
+}
+
+void die(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    end_with("", format, args);
+}
+
+void die_at(const char* file, int line, const char* format, ...) {
+    char place[256];
+    va_list args;
+    snprintf(place, sizeof place, " (%s:%d)", file, line);
+    va_start(args, format);
+    end_with(place, format, args);
+}
+
+void end_output(void) {
+    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
+}
+
+void warn(const char* format, ...) {
+    va_list args;
+    fflush(stdout);
+    fputs("train: warning: ", stderr);
+    va_start(args, format);
+    say_list(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+}
+
+int fail(char* err, size_t errlen, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    if (err && errlen > 0) vsnprintf(err, errlen, format, args);
+    va_end(args);
+    return -1;
+}
+
+struct ArenaBlock {
+    ArenaBlock* next;
+    size_t bytes;  // that follow
+};
+
+// Under AddressSanitizer every part is a block of its own, which a reset frees: it sees a write beyond its end, and a
+// use after the reset.
+#ifdef __SANITIZE_ADDRESS__
+enum { ARENA_BLOCK = 0, ARENA_KEEPS = 0, ARENA_ALIGN = 1 };
+#else
+enum { ARENA_BLOCK = 1 << 18, ARENA_KEEPS = 1, ARENA_ALIGN = 16 };
+#endif
+
+void* arena_take(Arena* arena, size_t bytes) {
+    ArenaMark* at = &arena->at;
+    bytes = ROUND_UP(MAX(bytes, (size_t)1), (size_t)ARENA_ALIGN);
+    if (!at->block || at->block->bytes - at->used < bytes) {
+        ArenaBlock **link = at->block ? &at->block->next : &arena->first, *next;
+        while ((next = *link) && next->bytes < bytes) *link = next->next, free(next);
+        if (!next) {
+            size_t size = MAX(bytes, (size_t)ARENA_BLOCK);
+            next = *link = (ArenaBlock*)malloc(sizeof *next + size);
+            if (!next) return arena->missing = bytes, NULL;
+            *next = (ArenaBlock){NULL, size};
+        }
+        *at = (ArenaMark){next, 0};
+    }
+    void* part = (char*)(at->block + 1) + at->used;
+    at->used += bytes;
+    return part;
+}
+
+int arena_check(const Arena* arena, char* err, size_t errlen) {
+    if (!arena->missing) return 0;
+    return fail(err, errlen, "no memory: %zu bytes more than %zu are needed; try a smaller --batch-tokens",
+                arena->missing, arena_bytes(arena));
+}
+
+static void free_blocks(ArenaBlock** link) {
+    for (ArenaBlock* block = *link; block; block = *link) *link = block->next, free(block);
+}
+
+void arena_reset(Arena* arena, ArenaMark mark) {
+    if (!mark.block && ARENA_KEEPS) mark.block = arena->first;
+    arena->at = mark;
+    if (!ARENA_KEEPS) free_blocks(mark.block ? &mark.block->next : &arena->first);
+}
+
+size_t arena_bytes(const Arena* arena) {
+    size_t bytes = 0;
+    for (const ArenaBlock* block = arena->first; block; block = block->next) bytes += block->bytes;
+    return bytes;
+}
+
+void arena_free(Arena* arena) {
+    free_blocks(&arena->first);
+    *arena = (Arena){0};
+}
+
+uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
+    const unsigned char* p = (const unsigned char*)bytes;
+    uint64_t h = hash64(seed ^ n);
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t word = 0;
+        for (int i = 0; i < 8; i++) word |= (uint64_t)p[i] << 8 * i;  // little-endian on every machine
+        h = hash64(h ^ word);
+    }
+    uint64_t tail = 0;
+    for (size_t i = 0; i < n; i++) tail |= (uint64_t)p[i] << 8 * i;
+    return hash64(h ^ tail);
+}
+
+static int descending(const void* a, const void* b) {
+    float x = *(const float*)a, y = *(const float*)b;
+    return (x < y) - (x > y);
+}
+
+int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch) {
+    int best = 0;
+    for (int v = 1; v < V; v++)
+        if (logits[v] > logits[best]) best = v;
+    if (temperature <= 0) return best;
+    float least = -INFINITY;
+    if (top_k > 0 && top_k < V) {
+        memcpy(scratch, logits, sizeof(float) * (size_t)V);
+        qsort(scratch, (size_t)V, sizeof(float), descending);
+        least = scratch[top_k - 1];
+    }
+    double total = 0, below = 0;
+    for (int v = 0; v < V; v++)
+        if (logits[v] >= least) total += exp((logits[v] - logits[best]) / temperature);
+    for (int v = 0; v < V; v++) {
+        if (logits[v] < least) continue;
+        below += exp((logits[v] - logits[best]) / temperature);
+        if (u * total < below) return v;
+    }
+    return best;  // only by rounding
+}
+
+double now_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -1,0 +1,165 @@
+// text.c - foreign text made safe, byte by byte, and words and tables for people; see text.h.
+#define _POSIX_C_SOURCE 200809L
+#include "plan/base/text.h"
+
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/base/base.h"
+
+// The character that is held, complete: is it one, in its shortest form, and may a terminal have it?
+static int is_safe(const TextFilter* t, int keeps_lines) {
+    static const unsigned char first_bits[] = {0, 0x7f, 0x1f, 0x0f, 0x07};
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    uint32_t code = t->held[0] & first_bits[t->wanted];
+    for (int i = 1; i < t->wanted; i++) code = code << 6 | (t->held[i] & 0x3f);
+    if (t->wanted == 0 || code < least[t->wanted] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return 0;
+    if (code == '\n' || code == '\t') return keeps_lines;
+    return code >= 0x20 && !(code >= 0x7f && code <= 0x9f) && !(code >= 0x2028 && code <= 0x202e) &&
+           !(code >= 0x2066 && code <= 0x2069);
+}
+
+int text_filter(TextFilter* t, unsigned char byte, int keeps_lines, char out[TEXT_MOST]) {
+    int n = 0;
+    if (t->n > 0 && (byte & 0xc0) != 0x80) {  // what was held is no character; this byte may begin one
+        out[n++] = '?';
+        t->n = 0;
+    }
+    if (t->n == 0) t->wanted = byte < 0x80 ? 1 : byte < 0xc0 || byte > 0xf7 ? 0 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+    t->held[t->n++] = byte;
+    if (t->n < t->wanted) return n;
+    if (is_safe(t, keeps_lines)) {
+        memcpy(out + n, t->held, (size_t)t->n);
+        n += t->n;
+    } else {
+        out[n++] = '?';
+    }
+    t->n = 0;
+    return n;
+}
+
+void text_print(FILE* out, TextFilter* t, const char* bytes, size_t n) {
+    char safe[TEXT_MOST];
+    for (size_t i = 0; i < n; i++) fwrite(safe, 1, (size_t)text_filter(t, (unsigned char)bytes[i], 1, safe), out);
+}
+
+void text_print_end(FILE* out, TextFilter* t) {
+    if (t->n > 0) fputc('?', out);
+    t->n = 0;
+}
+
+void text_clean(char* text) {
+    TextFilter t = {{0}, 0, 0};
+    char safe[TEXT_MOST], *to = text;
+    for (const char* from = text; *from; from++) {
+        int n = text_filter(&t, (unsigned char)*from, 0, safe);
+        memcpy(to, safe, (size_t)n);  // never beyond `from`
+        to += n;
+    }
+    if (t.n > 0) *to++ = '?';
+    *to = 0;
+}
+
+void say_list(FILE* out, const char* format, va_list args) {
+    char brief[1024], *text = brief;
+    va_list again;
+    va_copy(again, args);
+    int n = vsnprintf(brief, sizeof brief, format, args);
+    if (n >= (int)sizeof brief) text = (char*)malloc((size_t)n + 1);
+    if (text && text != brief) vsnprintf(text, (size_t)n + 1, format, again);
+    va_end(again);
+    if (!text) text = brief;  // no memory: as much of it as fits
+    text_clean(text);
+    fputs(text, out);
+    if (text != brief) free(text);
+}
+
+void say_part(FILE* out, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_list(out, format, args);
+    va_end(args);
+}
+
+void say(FILE* out, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_list(out, format, args);
+    va_end(args);
+    fputc('\n', out);
+}
+
+const char* text_quoted(const char* text, char* word, size_t room) {
+    const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%";
+    size_t n = 0;
+    if (*text && !text[strspn(text, plain)]) {
+        snprintf(word, room, "%s", text);
+        return word;
+    }
+    if (n + 1 < room) word[n++] = '\'';
+    for (; *text && n + 6 < room; text++) {
+        if (*text == '\'') n += (size_t)snprintf(word + n, room - n, "'\\''");
+        else word[n++] = *text;
+    }
+    if (n + 1 < room) word[n++] = '\'';
+    word[n] = 0;
+    return word;
+}
+
+const char* text_many(int64_t n, const char* noun, char text[64]) {
+    snprintf(text, 64, "%" PRId64 " %.40s%s", n, noun, n == 1 ? "" : "s");
+    return text;
+}
+
+const char* text_duration(double seconds, char text[32]) {
+    long s = seconds > 0 ? (long)(seconds + 0.5) : 0;
+    if (s >= 3600) snprintf(text, 32, "%ldh%02ldm", s / 3600, s / 60 % 60);
+    else if (s >= 60) snprintf(text, 32, "%ldm%02lds", s / 60, s % 60);
+    else snprintf(text, 32, "%lds", s);
+    return text;
+}
+
+const char* text_bytes(double bytes, char text[32]) {
+    double mib = bytes / (1 << 20);
+    if (mib >= 10240) snprintf(text, 32, "%.1f GiB", mib / 1024);
+    else snprintf(text, 32, "%.1f MiB", mib);
+    return text;
+}
+
+void text_cells(TextTable* t, const char* format, ...) {
+    va_list args;
+    if (!t->rows) t->rows = open_memstream(&t->text, &t->n);
+    if (!t->rows) return;
+    va_start(args, format);
+    vfprintf(t->rows, format, args);
+    va_end(args);
+}
+
+static int cells_of(const char* row) {
+    int n = 1;
+    for (; *row != '\n'; row++) n += *row == '\t';
+    return n;
+}
+
+void text_table(FILE* out, TextTable* t, const char* indent) {
+    enum { MOST_COLUMNS = 16 };
+    int width[MOST_COLUMNS] = {0};
+    int failed = !t->rows || fclose(t->rows), columns = failed ? 0 : MIN(cells_of(t->text), MOST_COLUMNS);
+    for (int prints = 0; prints < 2 && !failed; prints++)
+        for (const char* at = t->text; *at;) {
+            int cells = cells_of(at);
+            if (prints) fputs(indent, out);
+            for (int c = 0; c < cells; c++) {
+                int n = (int)strcspn(at, "\t\n"), in_column = c < columns && (c < cells - 1 || cells >= columns);
+                if (!prints && in_column) width[c] = MAX(width[c], n);
+                if (prints) fprintf(out, "%s%*s%.*s", c ? "  " : "", in_column && c ? width[c] - n : 0, "", n, at);
+                if (prints && c == 0 && cells > 1) fprintf(out, "%*s", MAX(width[0] - n, 0), "");
+                at += n + 1;
+            }
+            if (prints) fputc('\n', out);
+        }
+    free(t->text);
+    *t = (TextTable){0};
+}

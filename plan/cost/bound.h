@@ -1,0 +1,55 @@
+// bound.h - what no plan can beat: lower bounds of the makespan of whole documents on contiguous ranks.
+//
+// T(s, d) is the time of a document of s tokens by itself on d ranks, over ALL d that hold it, whatever cp sizes a
+// planner uses; with CP_CHOICE_AUTO also over all of group_ulysses_sizes. f is what a micro-batch costs by itself
+// (Cost.micro_batch), C the capacity of a rank. The documents of a micro-batch share these costs: at most d C tokens
+// share f, and no token is communicated for less than e_d, the sum over the group's collectives of the least time a
+// token in messages of up to d C tokens (on published machines all tokens cost the same), without what a pass posts
+// before it computes, which other attention may hide (timeline.h), and without all that its own may hide (cost.h). V_d
+// is the sum of the d least speeds of ranks, d when all are 1. So a document occupies at least
+//   w(s, d) = d (T(s, d) - communication(d, s)) + V_d (e_d s + f s / (d C))     ms of a rank of speed 1,
+// and no makespan is less than
+//   L1 = sum over documents of min_d w / sum of speeds     the work, divided without limit
+//   L2 = max over documents of min_d (T + f)               the longest micro-batch that cannot be avoided
+//   L3 = the least tau such that every document has a d with T + f <= tau, and the sum of the least w among those d
+//        is at most tau times the sum of speeds            (Turek, Wolf and Yu 1992; Ludwig and Tiwari 1994)
+// Where f is more than 0.5 % of that, L3 is the least such tau at which whole micro-batches suffice, too (bound.c), and
+// in rounds (Setting.rounds) whole rounds.
+//
+// A slow rank is slow at computing, not at communication or at f (timeline.h): in L2 and in the condition of L3 the
+// fastest speed divides what T computes. L3 >= max(L1, L2). Any schedule's makespan is at least L3, as long as its
+// groups share heads in these ways and a message takes no less time when it is longer or leaves its node.
+#pragma once
+#include "plan/cost/cost.h"
+
+typedef struct Bounds {
+    double l1, l2, l3;  // ms
+    double alone;       // ms: L3 where nothing hides under other documents, one micro-batch a pass; searches aim at it
+    int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
+} Bounds;
+
+// sorted (n): lengths, descending; each is held by some group. All are rounded down, L3 by less than
+// 2e-6 of itself. 0, or -1 without memory.
+int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err, size_t errlen);
+
+// ---- for bounds of other plans: dev/bound_shares.h
+
+// A document: tokens, and the least work of it in rank-milliseconds.
+typedef struct DensePart {
+    double tokens, work;
+} DensePart;
+
+typedef struct WholeMicroBatches {
+    int ranks, capacity;
+    double rounds;               // at least, 0: there are none
+    double micro_batch, linear;  // ms a micro-batch; ms a token at least
+    double apart;                // rank-ms of work that is not bound to tokens
+    DensePart* parts;            // (n) most work a token first
+    int n;
+} WholeMicroBatches;
+
+int denser_first(const void* a, const void* b);
+// Whether ranks that run whole micro-batches can have done `work`, with what is apart, by tau. No: no plan can.
+int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work);
+// Least time a byte of messages up to `bytes`.
+double least_byte_ms(const LinkTable* link, double bytes);

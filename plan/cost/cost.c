@@ -1,0 +1,366 @@
+// cost.c - the cost model of cost.h worked out for groups of ranks.
+//
+// Communication on measured machines, for a micro-batch of n tokens on d = u r ranks (ulysses size u, ring size r), C
+// channels of queries, K of keys and elements of e bytes, a layer, forward and backward together (the formulas of
+// kernels/group_attention.h, with tokens and heads divided evenly):
+//   ulysses  2 all-to-alls of queries, keys and values   e (C + 2 K) (n / d) (u - 1) / u    bytes
+//            2 of outputs                                e C (n / d) (u - 1) / u
+//   ring     2 (r - 1) hops of keys and values           e 2 (K / u) (n / r)
+//            r hops of their gradients in fp32           4 2 (K / u) (n / r)
+// and, where ranks are tensor-parallel groups, each of the group's exchanges tensor_bytes n / d.
+// The all-to-alls stay inside a node when every run of u ranks lies in one, a ring when the whole group does. With
+// uneven heads a message is that of the rank with most.
+//
+// Of a published machine B = token_bytes = 2 L e (2 C + 2 K) is known, which counts what stays on a rank too; C / K and
+// e say what it is made of. Then u ranks move B n / d bytes in their all-to-alls, and a ring's keys and values of one
+// way are B K / (2 C + 2 K) bytes a token.
+#include "plan/cost/cost.h"
+
+// ---- links
+
+double link_ms(const LinkTable* link, double bytes) {
+    if (link->n < 2 || bytes <= link->bytes[0]) return link->n ? link->ms[0] : 0;
+    // The line to follow begins at one of `lines` points from `from` on. Lengths come in any order: branches would
+    // be mispredicted at every other step; a choice between two addresses is none.
+    const double* from = link->bytes;
+    for (int lines = link->n - 1; lines > 1;) {
+        int half = lines / 2;
+        from = from[half] <= bytes ? from + half : from;
+        lines -= half;
+    }
+    const double* ms = link->ms + (from - link->bytes);
+    return ms[0] + (ms[1] - ms[0]) * ((bytes - from[0]) / (from[1] - from[0]));
+}
+
+double published_ms(const Cost* cost, int ranks, double bytes) {
+    int i = 0;
+    while (i < cost->n_groups - 1 && cost->group_cp_size[i] < ranks) i++;
+    return bytes / (cost->group_gbps[i] * 1e6);
+}
+
+double published_token_ms(const Cost* cost, int d) {
+    return cost->link_scale * published_ms(cost, d, cost->token_bytes) / d;
+}
+
+double message_ms(const Cost* cost, int ranks, int across, int node_size, double bytes) {
+    if (cost->n_groups > 0)
+        return published_ms(cost, across ? MAX(ranks, ranks_between(cost, node_size)) : ranks, bytes);
+    return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
+}
+
+double stream_ms(const Cost* cost, double tokens, int across, int node_size) {
+    enum { LAYERS = 32 };
+    double token = cost->n_groups ? cost->token_bytes / (8 * LAYERS) : (double)cost->channels * cost->elem_bytes;
+    return message_ms(cost, 2, across, node_size, token * tokens);
+}
+
+double link_sum_ms(const GroupCost* g, double tokens) {
+    double ms = 0;
+    for (int i = 0; i < g->n_communications; i++)
+        ms += g->communications[i].count *
+              link_ms(g->communications[i].link, g->communications[i].bytes_per_token * tokens);
+    return ms;
+}
+
+// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp_size).
+static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
+    int border = (first / node_size + 1) * node_size, end = first + cp_size;
+    if (border >= end) return 1;
+    return (border - first) % ulysses_size == 0 && (border + node_size >= end || node_size % ulysses_size == 0);
+}
+
+// ---- one group
+
+static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token, double own,
+                              double any) {
+    if (count > 0 && link->n > 0)
+        g->communications[g->n_communications++] =
+            (Communication){link, count, bytes_per_token, {count - own, count - any}};
+}
+
+// Whether runs of ulysses_size ranks, and the places of a ring, are on several nodes.
+static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int first_rank) {
+    return !runs_inside(first_rank, g->cp_size, g->ulysses_size, limits->node_size);
+}
+
+static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
+                         const GroupFactors* f) {
+    int ulysses_size = g->ulysses_size, ring_size = g->cp_size / ulysses_size, parts = MAX(g->parts, 1);
+    double layers = cost->layers;
+    if (ulysses_size > 1) {
+        const LinkTable* link = &cost->link[ulysses_across(g, limits, first_rank) ? LINK_ACROSS : LINK_INSIDE];
+        double channel = f->exchange * cost->elem_bytes / g->cp_size * (ulysses_size - 1) / ulysses_size / parts;
+        double own = 2 * layers * (parts - 1), any = own + layers;
+        add_communication(g, link, 2 * layers * parts, channel * (cost->channels + 2 * cost->kv_channels), own, any);
+        add_communication(g, link, 2 * layers * parts, channel * cost->channels, own, any);
+        g->first_count = link->n ? layers * parts : 0;
+        g->first[1] = 1;
+    }
+    if (ring_size > 1) {
+        const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
+        int of_parts = ulysses_size > 1 ? parts : 1;  // each part of the heads has a ring of its own
+        double rings = of_parts * layers;
+        double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size / of_parts;  // of keys and values
+        double hops = 2 * (ring_size - 1) * rings, own = g->parts ? hops : 0,
+               first = ulysses_size == 1 ? 2 * layers : 0;
+        if (ulysses_size == 1) g->first_count = link->n ? layers : 0;
+        add_communication(g, link, hops, cost->elem_bytes * channels, own, MAX(own, first));
+        g->hop_count = link->n ? rings : 0;
+        g->hop = g->n_communications - (link->n > 0);
+        own = g->parts ? (ring_size - 1) * rings : 0;
+        add_communication(g, link, ring_size * rings, 4 * channels, own, own);
+    }
+    if (cost->tensor_ranks > 1)
+        add_communication(g, &cost->link[cost->tensor_across ? LINK_ACROSS : LINK_INSIDE],
+                          cost->tensor_exchanges * cost->layers, f->linear * cost->tensor_bytes / g->cp_size, 0, 0);
+}
+
+// ms a token of the micro-batch
+static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
+                             const GroupFactors* f) {
+    int u = g->ulysses_size, ring_size = g->cp_size / u, node = limits->node_size * MAX(1, cost->tensor_ranks);
+    double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1, ms = 0;
+    double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
+    double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;
+    if (u > 1) ms += f->exchange * message_ms(cost, u, ulysses_across(g, limits, first_rank), node, token);
+    g->first_linear[0] = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
+    g->first_linear[1] = cost->link_scale * ms / (2 * all);
+    double hop = f->hop * message_ms(cost, 2, g->across, node, token * keys / all);
+    double own = g->parts ? cost->link_scale * ms * (g->parts - 1) / g->parts : 0, any = own;
+    if (u == 1 && ring_size > 1) g->first_linear[0] = g->first_linear[1] = cost->link_scale * hop;
+    if (u > 1 || !g->parts) any += (g->first_linear[0] + g->first_linear[1]) / MAX(g->parts, 1);
+    if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
+    if (ring_size > 1 && g->parts) {
+        g->hop_linear[0] = cost->link_scale * hop, g->hop_linear[1] = gradient * g->hop_linear[0];
+        double hops = (ring_size - 1) * (2 * g->hop_linear[0] + g->hop_linear[1]);
+        own += hops, any += hops;
+    }
+    if (cost->tensor_ranks > 1)
+        ms += cost->tensor_exchanges * message_ms(cost, cost->tensor_ranks, cost->tensor_across, node,
+                                                  f->linear * cost->tensor_bytes / g->cp_size);
+    ms *= cost->link_scale;
+    g->shown_linear[HIDING_OWN] = ms - own, g->shown_linear[HIDING_ANY] = ms - any;
+    return ms;
+}
+
+GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size,
+                               int ulysses_size, const GroupFactors* factors) {
+    GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale};
+    if (ulysses_size < 1 || ulysses_size > limits->kv_heads || cp_size % ulysses_size != 0) return g;
+    int node = limits->node_size;
+    g.ulysses_size = ulysses_size;
+    g.across = first_rank / node != (first_rank + cp_size - 1) / node;
+    g.canonical = cp_size <= node || cp_size % node == 0 || cp_size == limits->ranks;
+    g.quadratic = cost->quadratic * factors->attention / cp_size;
+    g.per_token = factors->linear * cost->per_token / cp_size;
+    g.micro_batch = cost_micro_batch(cost);
+    g.room = ring_rank_capacity(limits, ulysses_size);
+    if (cp_size > 1 && cost->parts) g.parts = MIN(cost->parts, CEIL_DIV(limits->kv_heads, ulysses_size));
+    if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, factors);
+    else add_measured(&g, cost, limits, first_rank, factors);
+    return g;
+}
+
+GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size) {
+    int heads = limits->kv_heads, u = MAX(ulysses_size, 1);
+    double uneven = (double)CEIL_DIV(heads, u) * u / heads;
+    GroupFactors factors = {1, uneven, uneven, uneven};
+    return cost_group_in_shares(cost, limits, first_rank, cp_size, ulysses_size, &factors);
+}
+
+// ms of what a pass posts before it computes, forward and backward.
+static void group_first_ms(double ms[2], const GroupCost* g, double tokens) {
+    for (int k = 0; k < 2; k++) {
+        const Communication* first = &g->communications[g->first[k]];
+        ms[k] = g->first_linear[k] * tokens;
+        if (g->first_count > 0)
+            ms[k] += g->link_scale * g->first_count * link_ms(first->link, first->bytes_per_token * tokens);
+    }
+}
+
+// ms that a ring hides of its hops, keys and values of hop[0] ms and gradients of hop[1], under `attention` ms of one
+// direction; *shown: the rest.
+static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], double attention, int is_backward) {
+    double block = attention / ring_size, gradient = is_backward ? hop[1] : 0;
+    double hidden = MIN(hop[0], block) + (ring_size - 2) * MIN(hop[0] + gradient, block) + MIN(gradient, block);
+    *shown = (ring_size - 1) * hop[0] + ring_size * gradient - hidden;
+    return hidden;
+}
+
+// Both hops of a ring, in all layers.
+static void hops_ms(double ms[2], const GroupCost* g, double tokens, const double faster[2]) {
+    const Communication* ring = &g->communications[g->hop];
+    for (int i = 0; i < 2; i++) {
+        ms[i] = g->hop_linear[i] * tokens - (faster ? faster[i] : 0);
+        if (g->hop_count > 0)
+            ms[i] += g->link_scale * g->hop_count * link_ms(ring[i].link, ring[i].bytes_per_token * tokens);
+    }
+}
+
+double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]) {
+    int ring_size = g->ulysses_size ? g->cp_size / g->ulysses_size : 1;
+    double hop[2], first[2], hidden = 0, part = g->parts > 1 ? (g->parts - 1.0) / g->parts : 0;
+    group_first_ms(left, g, tokens);
+    if (faster && g->ulysses_size == 1) left[0] -= faster[0], left[1] -= faster[0];
+    if (!g->parts) return 0;
+    if (ring_size > 1) hops_ms(hop, g, tokens, faster);
+    first[0] = left[0], first[1] = left[1];
+    for (int k = 0; k < 2; k++) {
+        double own = attention * (k + 1) / 3, shown = 0;
+        if (ring_size > 1) hidden += ring_hidden_ms(&shown, ring_size, hop, own, k);
+        if (g->ulysses_size == 1) {
+            left[k] = MAX(hop[0] - own / ring_size, 0);
+            continue;
+        }
+        double there = part * MIN(first[k], own + shown), back = part * MIN(first[1 - k], own + shown);
+        hidden += MIN(there + back, own + shown);
+        left[k] -= there;
+    }
+    return hidden;
+}
+
+CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
+    return (CostTerms){g->quadratic * s2, g->per_token * tokens, group_communication_ms(g, tokens), g->micro_batch};
+}
+
+int group_holds(const GroupCost* g, int s) {
+    if (g->ulysses_size == 0) return 0;
+    if (g->ulysses_size == g->cp_size) return s <= g->room;
+    int ring_size = g->cp_size / g->ulysses_size;
+    // Exact sizes of all ring ranks take a division each; only a length within a token or two of the room needs them.
+    if (CEIL_DIV((int64_t)s, ring_size) > g->room) return 0;
+    if (2 * CEIL_DIV((int64_t)s, 2 * ring_size) <= g->room) return 1;
+    return widest_ring_rank(s, ring_size) <= g->room;
+}
+
+// ---- messages between nodes through proxies
+
+static double hop_ms(const Cost* cost, int node_size, int across, double bytes) {
+    return message_ms(cost, 2, across, node_size * MAX(1, cost->tensor_ranks), bytes);
+}
+
+// To the other proxies of a node, or from them.
+static double deal_ms(const Cost* cost, int x, double bytes) { return message_ms(cost, MAX(x - 1, 2), 0, 1, bytes); }
+
+static double nic_share(const Cost* cost, int node_size, int at_once) {
+    if (cost->nics == 0) return 1;
+    return (double)(CEIL_DIV(MIN(at_once, node_size), cost->nics) * cost->nics) / node_size;
+}
+
+double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once, int overlap, int in_turn) {
+    double part = bytes * (x - 1) / x, out = nic_share(cost, node_size, x * at_once);
+    if (x == 1) return out * hop_ms(cost, node_size, 1, bytes);
+    double transfer = out * hop_ms(cost, node_size, 1, bytes / x);
+    double inside = hop_ms(cost, node_size, 0, bytes);
+    double there = deal_ms(cost, x, part), turn = hop_ms(cost, node_size, 0, bytes / x);
+    return there + (in_turn ? turn : there) + (overlap ? MAX(transfer, inside) : transfer + inside);
+}
+
+// As kernels/route.c chooses them, of `ranks` of a node.
+static int proxies(const Cost* cost, int ranks, int at_once) {
+    return cost->nics > 0 ? MIN(ranks, MAX(1, cost->nics / at_once)) : ranks;
+}
+
+double route_least_bytes(const Cost* cost, const PlanLimits* limits) {
+    enum { DOUBLINGS = 40 };
+    int x = proxies(cost, limits->node_size, 1);
+    double bytes = 1;
+    for (int i = 0; i < DOUBLINGS && x > 1; i++, bytes *= 2)
+        if (route_ms(cost, limits->node_size, bytes, x, 1, 1, 0) < route_ms(cost, limits->node_size, bytes, 1, 1, 1, 0))
+            return bytes;
+    return 0;
+}
+
+// The fewest proxies that a message of such a ring has between two nodes.
+static int fewest_proxies(const Setting* setting, const GroupCost* g, int first_rank) {
+    int node = setting->limits.node_size, u = g->ulysses_size, fewest = node;
+    for (int at = first_rank; at < first_rank + g->cp_size;) {
+        int end = MIN((at / node + 1) * node, first_rank + g->cp_size);
+        fewest = MIN(fewest, MAX(1, (end - at) / u));
+        at = end;
+    }
+    return proxies(&setting->cost, fewest, u);
+}
+
+static double saved_of(const Setting* setting, double bytes, int x, int u) {
+    int node = setting->limits.node_size;
+    int routed = setting->route_least > 0 && bytes >= (double)setting->route_least ? x : 1;
+    return hop_ms(&setting->cost, node, 1, bytes) -
+           route_ms(&setting->cost, node, bytes, routed, u, !setting->no_overlap, 1);
+}
+
+double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g, int first_rank, double tokens) {
+    const Cost* cost = &setting->cost;
+    int u = g->ulysses_size, r = g->cp_size / u, K = setting->limits.kv_heads;
+    hop[0] = hop[1] = 0;
+    if (!g->across || r == 1 || (setting->route_least == 0 && cost->nics == 0)) return 0;
+    double uneven = (double)CEIL_DIV(K, u) * u / K, key = cost->elem_bytes ? cost->elem_bytes : 2, scale, block;
+    if (cost->n_groups > 0) {
+        double keys = cost->channels ? (double)cost->kv_channels / cost->channels : 1;
+        // All layers in one: a message is that of a layer only in its share of the bytes.
+        scale = cost->link_scale, block = uneven * cost->token_bytes * keys / (2 + 2 * keys) / g->cp_size * tokens;
+    } else scale = cost->link_scale * cost->layers, block = uneven * key * 2 * cost->kv_channels / g->cp_size * tokens;
+    int x = fewest_proxies(setting, g, first_rank);
+    hop[0] = scale * saved_of(setting, block, x, u), hop[1] = scale * saved_of(setting, block * 4 / key, x, u);
+    return 2 * (r - 1) * hop[0] + r * hop[1];
+}
+
+// ---- all cp sizes
+
+static int greatest_common_divisor(int a, int b) {
+    while (b != 0) {
+        int rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+// The largest divisor of n that is at most `most`.
+static int largest_divisor(int n, int most) {
+    int best = 1;
+    for (int i = 1; i <= n / i; i++) {
+        if (n % i != 0) continue;
+        if (n / i <= most) return n / i;  // i ascends: larger than any other, and than any i
+        if (i <= most) best = i;
+    }
+    return best;
+}
+
+int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size) {
+    int heads = limits->kv_heads, n = 0;
+    int mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), heads);
+    if (cp_size <= heads) ulysses_sizes[n++] = cp_size;
+    if (cp_size > 1) ulysses_sizes[n++] = 1;
+    if (mixed > 1 && mixed < cp_size) ulysses_sizes[n++] = mixed;
+    return n;
+}
+
+// The group of `cp size` ranks from rank 0 on with the ulysses_size that costs least for one document that fills half
+// of it.
+static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* limits, int cp_size) {
+    int ulysses_sizes[GROUP_ULYSSES_SIZES], n = group_ulysses_sizes(ulysses_sizes, limits, cp_size);
+    double tokens = 0.5 * cp_size * limits->capacity, least = 0;
+    *best = cost_group(cost, limits, 0, cp_size, ulysses_sizes[0]);
+    if (n > 1) least = group_ms(best, tokens * tokens, tokens);
+    for (int i = 1; i < n; i++) {
+        GroupCost g = cost_group(cost, limits, 0, cp_size, ulysses_sizes[i]);
+        double ms = group_ms(&g, tokens * tokens, tokens);
+        if (ms < least) *best = g, least = ms;
+    }
+}
+
+// Of a published machine, where a ring sends more than an all-to-all.
+static int most_heads(const PlanLimits* limits, int cp_size) {
+    return cp_size <= limits->kv_heads ? cp_size : largest_divisor(cp_size, limits->kv_heads);
+}
+
+void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
+    groups[0] = (GroupCost){0};
+    for (int d = 1; d <= limits->ranks; d++) {
+        if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
+        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->kv_heads ? d : 0);
+        else if (cost->n_groups > 0) groups[d] = cost_group(cost, limits, 0, d, most_heads(limits, d));
+        else cheapest_group(&groups[d], cost, limits, d);
+    }
+}

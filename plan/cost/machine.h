@@ -1,0 +1,81 @@
+// machine.h - machine files: the constants of a cost model as text that people and --probe write.
+//
+// One key and its values a line; # begins a comment. Unknown keys, missing values, numbers that are not finite or
+// negative are errors that name the line.
+//
+//   name flexsp-7b
+//   quadratic_ms 5.128e-6          ms a token^2
+//   linear_ms 0.1839576            ms a token
+//   micro_batch_ms 0               ms a micro-batch
+//   step_ms 0                      ms a step
+//   round_ms 629.3563              ms a round, in systems that end each with a barrier
+//   heads 64                       of the model's keys; 0: attention divides evenly by any cp size
+//   token_bytes 2097152            communicated a token
+//   group 2 125.34677504           cp size, GB/s of a rank (several)
+//   link inside 65536 0.012        bytes, ms (several; or: across)
+//   model 12 768 2                 layers, channels of queries, bytes of an element, for link tables
+//   kv_channels 256                channels of keys, as many of values; those of queries when left out
+//   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3
+//   link_scale 1                   communication takes so much of what the tables say; 1 when left out
+//   again 0.33                     computing the blocks again takes so much of what they take forward and backward
+//   overlap 1.3                    computing and exchanging take so many times as long while they go on together
+//   node 8                         ranks of a node where `group` was measured: two nodes are further apart than these
+//   nics 4                         of a node; as many as ranks when left out. Times between nodes are those of all
+//                                  ranks of a node at once
+//   capacity 6451                  tokens of a rank; instead of memory
+//   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
+//   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
+#pragma once
+#include "plan/cost/cost.h"
+
+enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16 };
+
+typedef struct Scheme {
+    char name[SCHEME_NAME];
+    int tp, pp;
+    double quadratic, linear, fixed;  // ms a token^2, a token, a micro-batch
+} Scheme;
+
+typedef struct Machine {
+    Cost cost;
+    int heads;
+    int capacity;                            // 0: from memory
+    double memory_gb, parameters, token_mb;  // 0: unknown
+    double again, overlap;                   // 0: not measured
+    int n_schemes;
+    Scheme schemes[MACHINE_SCHEMES];
+    // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown
+    double layers, hidden, vocabulary, state_bytes, alpha, activation[5], safety_mib, fixed_mib, gpu_mib;
+} Machine;
+
+// text (n) need not end in 0. 0, or -1 with the line and what was expected.
+int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
+// The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
+// and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only, for --strategies; with -links behind
+// the name also assumed ones of links.
+const char* machine_builtin(const char* name);
+const char* machine_names(void);
+// Writes what machine_parse reads back to the same values; the length it wanted, as snprintf.
+size_t machine_print(const Machine* machine, char* text, size_t bytes);
+// Tokens of a rank with this ZeRO stage: capacity, or floor((GB 1024 - parameters 1024 bytes) / MB a token), where a
+// parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/model/zero.h), or 16 /
+// ranks (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
+int machine_capacity(const Machine* machine, int ranks, int zero);
+// ms that ZeRO-2 and 3 add to each round where the machine names parameters, nothing hidden (run/model/zero.c): every
+// layer's gradients (fp32) are reduced; with ZeRO-3 the weights (2 bytes) of all layers but two are gathered forward,
+// and again backward, among all ranks. 0 where round_ms was measured, which has it in it, and where parameters are not
+// known.
+double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
+// Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
+double machine_parameters(const Machine* machine);
+// Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.
+int machine_heads(const Machine* machine);
+const Scheme* machine_scheme(const Machine* machine, int tp, int pp);  // NULL: it has no such scheme
+// Most tokens of a micro-batch of a scheme beside optimizer state in the layout (dp, tp, pp); a multiple of 128, less
+// than 1 where not even the states fit. Hydraulis' formula.
+int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, int tp, int pp);
+// A setting with the capacity of ZeRO-3 for `ranks` ranks of this machine, `node_size` a node, no document beyond
+// `context`; groups (ranks + 1) is the caller's and is filled. 0, or -1 with a message (the model does
+// not fit, ranks below 1).
+int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
+                    char* err, size_t errlen);

@@ -1,0 +1,54 @@
+// transfers.h - what a communication takes on a machine, by its purpose: for the virtual cluster, which plays it, and
+// for the search for layouts, which predicts it.
+//
+// A machine knows its own model as a whole; the model that runs may be any. Its messages stand for those of the
+// machine's model:
+//
+//   published machines   an all-to-all of b bytes, with what stays here, of the B a token that this model moves in one:
+//                        token_bytes b / B bytes at the GB/s of so many ranks. B = 2 L e (2 queries + 2 keys) channels
+//   measured machines    with l layers of c channels for our L of C: l / L messages of b c / C bytes
+//
+// Gradients and weights travel as the parameters that the machine names (memory), else as ours.
+#pragma once
+#include "plan/model/holding.h"
+#include "plan/cost/machine.h"
+#include "plan/model/shape.h"
+
+typedef enum TransferKind {
+    TRANSFER_ULYSSES,
+    TRANSFER_TENSOR,
+    TRANSFER_RING,
+    TRANSFER_STREAM,
+    TRANSFER_WEIGHTS,
+    N_TRANSFER_KINDS
+} TransferKind;
+
+typedef struct TransferTimes {
+    const Cost* cost;  // the machine's
+    int node_size;
+    double scale[N_TRANSFER_KINDS];  // bytes of the machine's model for one of ours
+    double count;                    // messages of its model for one of ours in a layer
+} TransferTimes;
+
+TransferTimes transfer_times(const Machine* machine, const Shape* whole, int elem_bytes, int node_size);
+// Among so many ranks, `across` nodes or inside one; bytes that a rank sends to others, and with what stays here.
+double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int across, double sent, double whole);
+
+// ---- how long it takes to move the model between two layouts (run/model/mover.h): its waves, played
+//
+// Of a wave a rank sends and receives at once, in the time of the larger of both. It begins when this rank and all that
+// send to it are ready; a rank is ready when the wave before the last is over, and its link, inside a node or between
+// nodes, free. Nothing else goes on.
+
+typedef struct MoveTime {
+    TransferTimes links;
+    int ranks;
+    const int* node;  // (ranks)
+    int overlap;      // a wave begins before the one before it is over
+} MoveTime;
+
+// ends (ranks): ms after which each rank has all, where all begin at 0. elem: bytes of an element. 0, or -1 with words.
+int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
+              ReshardKind kind, size_t elem, Arena* arena, char* err, size_t errlen);
+// The same where every rank computes the whole model: a collective for each bucket. whole: its shards are the ranks.
+double move_time_plain(const MoveTime* t, const Shape* whole, size_t elem);

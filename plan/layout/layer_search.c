@@ -1,0 +1,236 @@
+// layer_search.c - see layer_search.h.
+#include "plan/layout/layer_search.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST_KEPT = 1024, MOST_PRICES = 64, PASSES = 2 };
+
+typedef struct Pair {
+    double bytes, ms, bound;  // bound: no solution with it takes less
+    int strategy, before;     // before: index of the pair of the layer before
+} Pair;
+
+typedef struct Layers {
+    const LayerProblem* p;
+    double* rest;  // (layers, strategies) the least cost of what comes behind the layer
+    double price;  // ms a byte
+    double lower;  // no solution takes less
+    int* path;     // (layers) the path of least cost
+    int* next;     // (layers, strategies)
+    int* best;     // (layers) the best solution so far
+    double best_ms;
+} Layers;
+
+static double cost_of(const Layers* x, int l, int s) {
+    double ms = x->p->ms[l * x->p->strategies + s];
+    return ms == INFINITY ? INFINITY : ms + x->price * x->p->bytes[l * x->p->strategies + s];
+}
+
+static double change_ms(const LayerProblem* p, int s, int t) {
+    return p->change ? p->change[s * p->strategies + t] : 0;
+}
+
+// ---- the relaxed problem: shortest paths at a price
+
+static void sums_of(const LayerProblem* p, const int* path, double* ms, double* bytes) {
+    *ms = *bytes = 0;
+    for (int l = 0; l < p->layers; l++) {
+        *ms += p->ms[l * p->strategies + path[l]] + (l ? change_ms(p, path[l - 1], path[l]) : 0);
+        *bytes += p->bytes[l * p->strategies + path[l]];
+    }
+}
+
+// Returns the cost of the cheapest path; infinite where a layer cannot run.
+static double cheapest_path(Layers* x, double price, double bytes_alone) {
+    const LayerProblem* p = x->p;
+    int S = p->strategies, first = 0;
+    x->price = price;
+    for (int l = p->layers - 1; l >= 0; l--)
+        for (int s = 0; s < S; s++) {
+            double least = l == p->layers - 1 ? 0 : INFINITY;
+            if (s > 0 && !p->change) {  // what comes behind is the same
+                x->rest[l * S + s] = x->rest[l * S], x->next[l * S + s] = x->next[l * S];
+                continue;
+            }
+            for (int t = 0; t < S && l < p->layers - 1; t++) {
+                int i = (l + 1) * S + t;
+                double behind = bytes_alone ? (p->ms[i] < INFINITY ? p->bytes[i] : INFINITY)
+                                            : cost_of(x, l + 1, t) + change_ms(p, s, t);
+                if (behind + x->rest[i] < least) least = behind + x->rest[i], x->next[l * S + s] = t;
+            }
+            x->rest[l * S + s] = least;
+        }
+    double least = INFINITY;
+    for (int s = 0; s < S; s++) {
+        double own = bytes_alone ? (p->ms[s] < INFINITY ? p->bytes[s] : INFINITY) : cost_of(x, 0, s);
+        if (own + x->rest[s] < least) least = own + x->rest[s], first = s;
+    }
+    if (least == INFINITY) return least;
+    for (int l = 0; l < p->layers; l++) x->path[l] = first, first = x->next[l * S + first];
+    return least;
+}
+
+static void take_solution(Layers* x, double ms) {
+    if (ms >= x->best_ms) return;
+    x->best_ms = ms;
+    memcpy(x->best, x->path, sizeof *x->best * (size_t)x->p->layers);
+}
+
+// The price at which the cheapest paths pass the limit: between a path that is too large and one that fits, the line
+// through both, until no path lies below it. Leaves x->rest of that price.
+static void settle_price(Layers* x, double over_ms, double over_bytes, double under_ms, double under_bytes) {
+    for (int i = 0; i < MOST_PRICES; i++) {
+        double ms, bytes, price = (under_ms - over_ms) / (over_bytes - under_bytes);
+        if (!(price > 0)) price = 0;
+        double cost = cheapest_path(x, price, 0);
+        x->lower = fmax(x->lower, cost - price * x->p->memory);
+        sums_of(x->p, x->path, &ms, &bytes);
+        if (cost >= (over_ms + price * over_bytes) * (1 - 1e-12)) return;
+        if (bytes <= x->p->memory) under_ms = ms, under_bytes = bytes, take_solution(x, ms);
+        else over_ms = ms, over_bytes = bytes;
+    }
+}
+
+// ---- fronts
+
+static int by_bytes(const void* a, const void* b) {
+    const Pair *x = (const Pair*)a, *y = (const Pair*)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return (x->ms > y->ms) - (x->ms < y->ms);
+}
+
+// Pairs of a layer, by bytes.
+typedef struct Front {
+    Pair* pairs;
+    int n;
+} Front;
+
+// Layer l by strategy s behind all pairs of the layer before, those that may end in a solution below `most` ms and have
+// none beside them with as few bytes that is as fast. Sums of the same terms in another order count as equal.
+static void extend(const Layers* x, Front* to, const Front* from, int l, int s, double most) {
+    const LayerProblem* p = x->p;
+    int at = l * p->strategies + s, begin = to->n;
+    double rest = x->rest[at] - x->price * p->memory, least = INFINITY;
+    for (int i = 0; i < from->n && p->ms[at] < INFINITY; i++) {
+        const Pair* before = &from->pairs[i];
+        double bytes = before->bytes + p->bytes[at];
+        double ms = before->ms + p->ms[at] + (l ? change_ms(p, before->strategy, s) : 0);
+        double bound = fmax(ms, ms + rest + x->price * bytes);
+        if (bytes > p->memory) return;
+        if (bound > most || ms >= least * (1 - 1e-12)) continue;
+        if (to->n > begin && to->pairs[to->n - 1].bytes == bytes) to->n--;
+        to->pairs[to->n++] = (Pair){bytes, ms, bound, s, i};
+        least = ms;
+    }
+}
+
+// Keeps about `MOST_KEPT` pairs of the least bounds; *dropped: the least bound of those that go.
+static void keep_best(Front* front, double lower, double most, double* dropped) {
+    enum { BINS = 1024 };
+    int count[BINS] = {0}, last = 0, kept = 0;
+    double bins_a_ms = BINS / fmax(most - lower, 1e-300);
+    if (front->n <= MOST_KEPT) return;
+    for (int i = 0; i < front->n; i++)
+        count[(int)fmin(fmax((front->pairs[i].bound - lower) * bins_a_ms, 0), BINS - 1)]++;
+    for (int sum = count[0]; last + 1 < BINS && sum + count[last + 1] <= MOST_KEPT; sum += count[last]) last++;
+    for (int i = 0; i < front->n; i++) {
+        const Pair* pair = &front->pairs[i];
+        int bin = (int)fmin(fmax((pair->bound - lower) * bins_a_ms, 0), BINS - 1);
+        if (bin <= last && kept < MOST_KEPT) front->pairs[kept++] = *pair;
+        else *dropped = fmin(*dropped, pair->bound);
+    }
+    front->n = kept;
+}
+
+// Where a change costs nothing, strategies of the layer do not matter any more: pairs by bytes, each faster than those
+// before it. The pairs of a strategy, which are by bytes already, lie from runs to ends.
+static void merge_faster(Front* to, const Front* from, int* runs, const int* ends, int strategies) {
+    double least = INFINITY;
+    for (to->n = 0;;) {
+        const Pair* next = NULL;
+        int of = 0;
+        for (int s = 0; s < strategies; s++)
+            if (runs[s] < ends[s] && (!next || by_bytes(&from->pairs[runs[s]], next) < 0))
+                next = &from->pairs[runs[s]], of = s;
+        if (!next) return;
+        runs[of]++;
+        if (next->ms < least) to->pairs[to->n++] = *next, least = next->ms;
+    }
+}
+
+// Finds what takes less than the best solution so far, if there is something. -1 without memory.
+static int search_fronts(Layers* x, LayerChoice* choice, Arena* arena) {
+    const LayerProblem* p = x->p;
+    double most = x->best_ms * (1 - 1e-12), dropped = INFINITY;
+    int S = p->strategies;
+    Pair root = {0};
+    Front front = {&root, 1}, next = {TAKE(arena, Pair, (MOST_KEPT + 1) * S), 0},
+          sorted = {TAKE(arena, Pair, (MOST_KEPT + 1) * S), 0};
+    Pair** kept = TAKE(arena, Pair*, p->layers);
+    int* runs = TAKE(arena, int, 2 * S);
+    if (!next.pairs || !sorted.pairs || !kept || !runs) return -1;
+    for (int l = 0; l < p->layers; l++) {
+        next.n = 0;
+        for (int s = 0; s < S; s++) runs[s] = next.n, extend(x, &next, &front, l, s, most), runs[S + s] = next.n;
+        if (p->change) {
+            keep_best(&next, x->lower, most, &dropped);
+            qsort(next.pairs, (size_t)next.n, sizeof *next.pairs, by_bytes);
+        } else {
+            merge_faster(&sorted, &next, runs, runs + S, S);
+            Front unsorted = next;
+            next = sorted, sorted = unsorted;
+            keep_best(&next, x->lower, most, &dropped);
+        }
+        choice->pairs = MAX(choice->pairs, next.n);
+        kept[l] = TAKE(arena, Pair, next.n + 1);
+        if (!kept[l]) return -1;
+        memcpy(kept[l], next.pairs, sizeof(Pair) * (size_t)next.n);
+        front = (Front){kept[l], next.n};
+    }
+    int at = -1;
+    for (int i = 0; i < front.n; i++)
+        if (front.pairs[i].ms < x->best_ms) x->best_ms = front.pairs[i].ms, at = i;
+    for (int l = p->layers - 1; l >= 0 && at >= 0; l--) x->best[l] = kept[l][at].strategy, at = kept[l][at].before;
+    x->lower = fmax(x->lower, fmin(dropped, x->best_ms));
+    return 0;
+}
+
+// ---- all
+
+// The least bytes, and a path that is fast and too large. Returns whether the fronts have something to do.
+static int relax(Layers* x, LayerChoice* choice) {
+    double over_ms, over_bytes, under_ms, under_bytes;
+    choice->bytes = cheapest_path(x, 0, 1);
+    if (choice->bytes > x->p->memory) return 0;
+    sums_of(x->p, x->path, &under_ms, &under_bytes);
+    take_solution(x, under_ms);
+    if (cheapest_path(x, 0, 0) == INFINITY) return 0;
+    sums_of(x->p, x->path, &over_ms, &over_bytes);
+    x->lower = over_ms;
+    if (over_bytes <= x->p->memory) return take_solution(x, over_ms), 0;
+    settle_price(x, over_ms, over_bytes, under_ms, under_bytes);
+    return 1;
+}
+
+int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    int n = p->layers * p->strategies;
+    double known = p->known > 0 ? p->known : INFINITY;
+    Layers x = {.p = p, .best_ms = known, .best = choice->strategy};
+    x.rest = TAKE(arena, double, n), x.next = TAKE(arena, int, n), x.path = TAKE(arena, int, p->layers + 1);
+    choice->ms = INFINITY, choice->slack = 0, choice->pairs = 0;
+    if (arena_check(arena, err, errlen)) return -1;
+    // The second pass knows a better solution, so that fewer pairs are in its way.
+    for (int i = 0, open = relax(&x, choice); open && i < PASSES && x.lower < x.best_ms * (1 - 1e-12); i++) {
+        ArenaMark pass = arena_mark(arena);
+        if (search_fronts(&x, choice, arena)) return arena_check(arena, err, errlen);
+        arena_reset(arena, pass);
+    }
+    arena_reset(arena, mark);
+    choice->ms = x.best_ms < known ? x.best_ms : INFINITY;
+    if (x.best_ms < INFINITY && x.lower < x.best_ms * (1 - 1e-12)) choice->slack = 1 - x.lower / x.best_ms;
+    double ignored;
+    if (choice->ms < INFINITY) sums_of(p, x.best, &ignored, &choice->bytes);
+    return 0;
+}

@@ -1,0 +1,30 @@
+// layer_search.h - a strategy for every layer of a stage: the least time under a memory limit.
+//
+// Layer l by strategy s takes ms[l][s] and bytes[l][s]; two neighbours by s and t take change[s][t] more. Galvatron's
+// recurrence f(l, E, s) = min over s' of f(l - 1, E - bytes, s') + change + ms runs over the limit E in steps of a
+// megabyte. Here every (l, s) has a front instead: pairs of bytes and ms of which none is worse in both. A pair leaves
+// when even a lower bound of what follows is no better than a solution that is known. The bound is Lagrange's: without
+// the limit but with a price for a byte, the shortest path from (l, s) to the end is found once for all pairs; the
+// price is the one at which the paths of least cost pass the limit. What stays are the pairs within the gap between
+// bound and solution. Where they are too many, those with the least bounds stay, and `slack` says what that may have
+// cost.
+#pragma once
+#include "plan/base/base.h"
+
+typedef struct LayerProblem {
+    int layers, strategies;
+    const double *ms, *bytes;  // (layers, strategies); infinite ms: this layer cannot run so
+    const double* change;      // (strategies, strategies) [s][t]; NULL: none
+    double memory;             // bytes
+    double known;              // ms: only what takes less is looked for; 0: all
+} LayerProblem;
+
+typedef struct LayerChoice {
+    int* strategy;     // (layers), the caller's
+    double ms, bytes;  // infinite ms where nothing fits or is faster; then bytes are the least that layers need
+    double slack;      // 0: nothing is faster; else nothing is faster by more than this part
+    int pairs;         // that were kept at most beside one another
+} LayerChoice;
+
+// 0, or -1 without memory. Gives back what it takes of the arena.
+int layer_search(LayerChoice* choice, const LayerProblem* problem, Arena* arena, char* err, size_t errlen);

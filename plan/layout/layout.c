@@ -1,0 +1,249 @@
+// layout.c - see layout.h.
+#include "plan/layout/layout.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "plan/base/words.h"
+
+const char* const recompute_names[] = {"none", "activation", "block"};
+
+// ---- shares of work
+
+// Matmul weights of layers [first, end) of the whole model, with those of the classifier behind the last one.
+static double work_of(const Shape* whole, int first, int end) {
+    double head = (double)whole->V * whole->C, layers = shape_matmul_weights(whole) - head;
+    return layers / whole->L * (end - first) + (end == whole->L ? head : 0);
+}
+
+// Fills stages from the front with as much as `most` allows, at least a layer each, and leaves one for each behind.
+// Returns the most that one of them has.
+static double fill(Layout* layout, const Shape* whole, double most) {
+    double worst = 0;
+    int at = 0, stages = layout->stages;
+    for (int s = 0; s < stages; s++) {
+        int end = s == stages - 1 ? whole->L : at + 1, last = whole->L - (stages - 1 - s);
+        while (end < last && work_of(whole, at, end + 1) <= most) end++;
+        worst = fmax(worst, work_of(whole, at, end));
+        layout->stage[s].layers = end - at;
+        at = end;
+    }
+    return worst;
+}
+
+// The most that a stage has is the work of n layers, or of n - 1 and the classifier.
+Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute) {
+    Layout best = {.tp = tp, .stages = stages}, trial = best;
+    double least = INFINITY;
+    for (int n = 1; n <= whole->L; n++)
+        for (int with_head = 0; with_head < 2; with_head++) {
+            double most = with_head ? work_of(whole, whole->L - n, whole->L) : work_of(whole, -1, n - 1);
+            double worst = fill(&trial, whole, most);
+            if (worst < least) least = worst, best = trial;
+        }
+    for (int s = 0; s < stages; s++)
+        layout_set_stage(&best, s, best.stage[s].layers, (LayerLayout){tp, zero, recompute});
+    return best;
+}
+
+int layout_first(const Layout* layout, int s) {
+    int first = 0;
+    for (int i = 0; i < s; i++) first += layout->stage[i].layers;
+    return first;
+}
+
+void layout_set_stage(Layout* layout, int s, int n, LayerLayout row) {
+    int first = layout_first(layout, s);
+    layout->stage[s] = (StageLayout){n, row.zero};
+    for (int l = first; l < MIN(first + n, MOST_LAYERS); l++) layout->layer[l] = row;
+}
+
+static int are_like(LayerLayout a, LayerLayout b) {
+    return a.tp == b.tp && a.zero == b.zero && a.recompute == b.recompute;
+}
+
+int layout_run(const Layout* layout, int l) {
+    int n = 1, s = 0;
+    while (layout_first(layout, s + 1) <= l) s++;
+    while (l + n < layout_first(layout, s + 1) && are_like(layout->layer[l], layout->layer[l + n])) n++;
+    return n;
+}
+
+double layout_again(const Layout* layout, int s) {
+    int n = 0, first = layout_first(layout, s), end = layout_first(layout, s + 1);
+    for (int l = first; l < end; l++) n += layout->layer[l].recompute == RECOMPUTE_BLOCK;
+    return (double)n / (end - first);
+}
+
+double layout_work(const Layout* layout, const Shape* whole, int s) {
+    return work_of(whole, layout_first(layout, s), layout_first(layout, s + 1)) / work_of(whole, 0, whole->L);
+}
+
+void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers) {
+    for (int s = 0; s < layout->stages; s++) {
+        matmuls[s] = layout_work(layout, whole, s);
+        layers[s] = (double)layout->stage[s].layers / whole->L;
+    }
+}
+
+// ---- text
+
+// What the words of a line may say.
+typedef struct Line {
+    int layers;
+    LayerLayout row;
+} Line;
+
+static const Field pairs[] = {
+    {"layers", INT, offsetof(Line, layers), 1, MOST_LAYERS, NULL},
+    {"tp", INT, offsetof(Line, row.tp), 1, MOST_STAGES, NULL},
+    {"zero", INT, offsetof(Line, row.zero), 1, 3, NULL},
+    {"recompute", INDEX, offsetof(Line, row.recompute), 0, 0, "none|activation|block"},
+};
+
+// What lines leave out while a file is read.
+typedef struct Reader {
+    Layout* layout;
+    LayerLayout usual;  // of the options
+    Line stage;         // that is read; 0 layers: its line says none
+    int found;          // layers of the lines below it
+} Reader;
+
+static int read_pairs(Line* line, Words* w) {
+    char wanted[WANTED];
+    Word key, value;
+    while (words_next(w, ' ', &key)) {
+        const Field* pair = field_find(pairs, COUNT(pairs), key);
+        if (!pair) return words_refuse(w, key, "expected layers N, tp N, zero 1|2|3 or recompute NAME");
+        if (!words_next(w, ' ', &value)) value = (Word){NULL, 0};
+        if (field_set(pair, line, value, wanted)) return words_refuse(w, value, "expected %s", wanted);
+    }
+    return 0;
+}
+
+// The stage that was read last has all its lines.
+static int end_stage(Reader* r, const Words* w) {
+    Layout* layout = r->layout;
+    int s = layout->stages - 1, expected = r->stage.layers, first = s < 0 ? 0 : layout_first(layout, s);
+    if (s < 0) return 0;
+    if (!expected && !r->found) return words_refuse(w, w->left, "expected layers N of the stage before");
+    if (expected && r->found && expected != r->found)
+        return words_refuse(w, w->left, "expected lines of %d layers together below stage %d, found %d", expected, s,
+                            r->found);
+    if (first + expected > MOST_LAYERS) return words_refuse(w, w->left, "expected at most %d layers", MOST_LAYERS);
+    if (!r->found) layout_set_stage(layout, s, expected, r->stage.row);
+    layout->stage[s].layers = r->found ? r->found : expected;
+    r->found = 0;
+    return 0;
+}
+
+static int read_stage(Reader* r, Words* w) {
+    Layout* layout = r->layout;
+    if (end_stage(r, w)) return -1;
+    if (layout->stages == MOST_STAGES) return words_refuse(w, w->all, "expected at most %d stages", MOST_STAGES);
+    r->stage = (Line){0, r->usual};
+    if (read_pairs(&r->stage, w)) return -1;
+    layout->stage[layout->stages++] = (StageLayout){0, r->stage.row.zero};
+    return 0;
+}
+
+static int read_layers(Reader* r, Words* w) {
+    Layout* layout = r->layout;
+    Line line = {0, r->stage.row};
+    if (layout->stages == 0) return words_refuse(w, w->all, "expected stage ... before layers");
+    if (read_pairs(&line, w)) return -1;
+    int first = layout_first(layout, layout->stages - 1) + r->found;
+    if (first + line.layers > MOST_LAYERS) return words_refuse(w, w->all, "expected at most %d layers", MOST_LAYERS);
+    for (int l = first; l < first + line.layers; l++) layout->layer[l] = line.row;
+    r->found += line.layers;
+    return 0;
+}
+
+static int read_line(Reader* r, Words* w) {
+    Words rest = *w;
+    Word word;
+    words_next(&rest, ' ', &word);
+    if (word_is(word, "stage")) return read_stage(r, &rest);
+    if (word_is(word, "layers")) return read_layers(r, w);
+    char wanted[WANTED];
+    Line line = {0, {0}};
+    Word value = {NULL, 0};
+    if (!word_is(word, "tp")) return words_refuse(w, word, "expected stage ..., layers N ... or tp N");
+    words_next(&rest, ' ', &value);
+    if (field_set(field_find(pairs, COUNT(pairs), word), &line, value, wanted))
+        return words_refuse(w, value, "expected %s", wanted);
+    if (words_next(&rest, ' ', &value)) return words_refuse(w, value, "expected the end of the line");
+    r->layout->tp = line.row.tp;
+    return 0;
+}
+
+// A layer whose tp no line says has the group's, which a line further down may say: 0 until then.
+static int end_text(Reader* r, const Words* text) {
+    Layout* layout = r->layout;
+    if (layout->stages == 0)
+        return words_refuse(text, (Word){NULL, 0}, "expected a line stage layers N for every stage");
+    if (end_stage(r, text)) return -1;
+    for (int l = 0; l < layout_first(layout, layout->stages); l++)
+        if (layout->layer[l].tp == 0) layout->layer[l].tp = layout->tp;
+    return 0;
+}
+
+int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, char* err, size_t errlen) {
+    Words words = words_of(text, n, err, errlen), line;
+    Reader r = {.layout = layout, .usual = otherwise->layer[0]};
+    r.usual.tp = 0;
+    memset(layout, 0, sizeof *layout);
+    layout->tp = otherwise->tp;
+    while (words_statement(&words, &line))
+        if (read_line(&r, &line)) return -1;
+    return end_text(&r, &words);
+}
+
+size_t layout_print(const Layout* layout, char* text, size_t bytes) {
+    size_t n = 0;
+    text_append(text, bytes, &n, "tp %d\n", layout->tp);
+    for (int s = 0; s < layout->stages; s++) {
+        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
+        LayerLayout row = layout->layer[first], whole = {layout->tp, layout->stage[s].zero, row.recompute};
+        text_append(text, bytes, &n, "stage layers %d zero %d", end - first, layout->stage[s].zero);
+        if (are_like(row, whole) && layout_run(layout, first) == end - first) {
+            text_append(text, bytes, &n, " recompute %s\n", recompute_names[row.recompute]);
+            continue;
+        }
+        text_append(text, bytes, &n, "\n");
+        for (int l = first; l < end; l += layout_run(layout, l)) {
+            row = layout->layer[l];
+            text_append(text, bytes, &n, "  layers %d tp %d zero %d recompute %s\n", layout_run(layout, l), row.tp,
+                        row.zero, recompute_names[row.recompute]);
+        }
+    }
+    return n;
+}
+
+static int check_layer(const Layout* layout, const Shape* whole, int l, char* err, size_t errlen) {
+    int tp = layout->layer[l].tp;
+    if (layout->tp % tp)
+        return fail(err, errlen, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
+    if (tp < layout->tp && layout->tp > whole->NKV)
+        return fail(err, errlen,
+                    "layer %d has tp %d in groups of %d ranks: expected groups of at most %d there, one for each "
+                    "key/value head; leave its tp out, or try smaller groups",
+                    l, tp, layout->tp, whole->NKV);
+    return 0;
+}
+
+int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err, size_t errlen) {
+    int P = layout->stages, R = layout->tp, layers = layout_first(layout, P);
+    if (layers != whole->L)
+        return fail(err, errlen, "expected stages of %d layers together, as the model has, found %d", whole->L, layers);
+    if (layers > MOST_LAYERS) return fail(err, errlen, "expected at most %d layers, found %d", MOST_LAYERS, layers);
+    for (int l = 0; l < layers; l++)
+        if (check_layer(layout, whole, l, err, errlen)) return -1;
+    char stages[32] = "", groups[64] = "";
+    if (P > 1) snprintf(stages, sizeof stages, "%d stages", P);
+    if (R > 1) snprintf(groups, sizeof groups, "%stensor-parallel groups of %d", P > 1 ? " of " : "", R);
+    if (ranks % (R * P))
+        return fail(err, errlen, "%s%s do not divide %d rank%s; try mpirun -n %d", stages, groups, ranks,
+                    ranks > 1 ? "s" : "", ROUND_UP(ranks, R * P));
+    return 0;
+}

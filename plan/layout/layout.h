@@ -1,0 +1,56 @@
+// layout.h - who runs which layers, and how: a small file that one can write, check and give to a run (--layout FILE).
+//
+//   # a comment
+//   tp 2
+//   stage layers 3 zero 1 recompute none
+//   stage zero 3
+//     layers 1 tp 1 recompute block
+//     layers 2 zero 1
+//
+// or in one line, with ; for its ends: "tp 2; stage layers 3 zero 1; stage zero 3; layers 1; layers 2".
+//
+// A line a stage of the pipeline, in order, and below it a line for each run of like layers where not all are alike.
+// Every stage has as many ranks, in groups of `tp`. A layer's `tp` divides that: so many ranks cut its weights, and the
+// group's ranks beyond them share its tokens (run/model/model.h). Ranks that hold the same weights divide what `zero`
+// says, and compute again what `recompute` says. What a layer's line leaves out is as its stage's line has it, what
+// that leaves out as the options have it; `tp`: the group's. Embedding and classifier are cut by the whole group and
+// divided as `zero` of the stage says.
+#pragma once
+#include "plan/model/shape_parts.h"
+
+enum { MOST_STAGES = 64, MOST_LAYERS = 1000, LAYOUT_TEXT = (MOST_STAGES + MOST_LAYERS) * 64 };
+
+typedef struct StageLayout {
+    int layers, zero;  // zero: of embedding and classifier
+} StageLayout;
+
+typedef struct Layout {
+    int tp, stages;  // ranks of a group; stages
+    StageLayout stage[MOST_STAGES];
+    LayerLayout layer[MOST_LAYERS];
+} Layout;
+
+extern const char* const recompute_names[];  // by Recompute
+
+// `stages` stages, all with the same tp, zero and recompute, that have as even a share of the matmuls' work as whole
+// layers allow: the largest is least. The classifier counts; stages at most L.
+Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute);
+// Where stage s begins; s = stages: L.
+int layout_first(const Layout* layout, int s);
+// Stage s gets n layers, all of them like `row`; stages before it have theirs.
+void layout_set_stage(Layout* layout, int s, int n, LayerLayout row);
+// The share of stage s's layers whose forward pass is computed twice.
+double layout_again(const Layout* layout, int s);
+// Layers from l on, within their stage, that are like it.
+int layout_run(const Layout* layout, int l);
+// The share of a token's matmuls that stage s has.
+double layout_work(const Layout* layout, const Shape* whole, int s);
+// Of each stage (stages): that, and its share of the layers.
+void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers);
+
+// `otherwise`: of what the text leaves out. 0, or -1 with the line, what was expected and found.
+int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, char* err, size_t errlen);
+// Writes what layout_parse reads back, at most LAYOUT_TEXT bytes; the length that it wanted, as snprintf.
+size_t layout_print(const Layout* layout, char* text, size_t bytes);
+// Whether `ranks` ranks can run this model by it. 0, or -1 with words.
+int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err, size_t errlen);

@@ -1,0 +1,72 @@
+// layout_cost.h - what a step of a layout (plan/layout/layout.h) takes on a machine, by term: for the search, and to
+// explain what it found.
+//
+// Every stage runs v equal rounds of N tokens a group of R ranks: v = tokens of a step / (groups of a stage N), rounded
+// up. A layer computes its share of the machine's ms a token and token^2, a third more where it computes again; with
+// tp T > 1 the ranks of a cut exchange activations, a fixed number of times a round; with T < R the cuts turn tokens
+// into heads and back (run/model/model.h). Layers of unlike T have their tokens in the same places: between them
+// nothing moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, which hides under the
+// layer's computing (overlapped_ms); with zero 1 both happen once a step, under the last backward and the first forward
+// pass where the engine can. Times of computing are those of the rank with most heads and hidden units, of messages
+// those of plan/cost/transfers.h.
+#pragma once
+#include <stdio.h>
+
+#include "plan/layout/layout_search.h"
+#include "plan/model/split.h"
+#include "plan/cost/transfers.h"
+
+typedef struct LayoutCosts {
+    const Shape* whole;
+    Machine machine;  // one rank that computes the whole model
+    TransferTimes links;  // of `machine`
+    int ranks, elem_bytes;
+    int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
+    double slow_exchange, slow_computing;  // factors of both while they go on together
+    int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
+    double tokens;            // of a step, on all ranks
+    double mean_length;       // sum of squares of documents' lengths / sum
+    // Of a group all of whose ranks cut a layer: ms of a row's token, of a token^2 and of any row, with its exchanges,
+    // as --probe --tp measures them. 0: not measured; then the machine's constants are divided, and exchanges added.
+    struct {
+        double token, pair, row;
+    } of_tp[MOST_TP + 1];
+    Arena* arena;             // for what is played
+} LayoutCosts;
+
+// Computing and an exchange at the same time slow each other: alone they take `a` and `b`, beside each other a slow_a
+// and b slow_b. Until the shorter ends both are slowed, then the other goes on at full speed.
+double overlapped_ms(double a, double slow_a, double b, double slow_b);
+// 1F1B: micro-batches that stage s of so many keeps.
+static inline int rounds_in_flight(int stages, int s) { return stages - s; }
+
+typedef enum LayoutTerm {
+    TERM_MATMULS,
+    TERM_ATTENTION,
+    TERM_AGAIN,        // recomputation
+    TERM_TENSOR,       // exchanges of ranks that cut the same weights
+    TERM_SEQUENCE,     // tokens to heads and back, in layers of less tp than their group
+    TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
+    TERM_MICRO_BATCH,  // what a round costs in any case
+    TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update
+    TERM_STAGES,       // what stages wait for each other and for messages between them
+    N_LAYOUT_TERMS
+} LayoutTerm;
+extern const char* const layout_term_names[N_LAYOUT_TERMS];
+
+// *c is not to be moved. `machine` is copied, the arena is kept.
+void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes,
+                  Arena* arena);
+// A problem for layout_search whose times are these: layers up to all that the model and ranks allow. Rows, memory and
+// bytes are the caller's.
+LayoutProblem layout_problem(LayoutCosts* c);
+// Rounds of a step with rows of N tokens a group, at least 1.
+double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
+// += ms of a step that layer l takes, and that stage s takes beside its layers.
+void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N);
+void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int N);
+// A step as stages play it (plan/value/tasks.h), and the terms of the stage that takes longest: TERM_STAGES is what its
+// step lasts beyond them. Infinite without memory.
+double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N);
+// "matmuls 80.1 %, ...": the terms of a step.
+void layout_print_terms(FILE* out, const LayoutCosts* c, const Layout* layout, int N);

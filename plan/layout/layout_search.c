@@ -1,0 +1,385 @@
+// layout_search.c - see layout_search.h.
+#include "plan/layout/layout_search.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "plan/layout/layer_search.h"
+
+// Of a stage of so many layers: the least ms under the limit, or its least bytes, and how many of them run by each
+// strategy, in the order of the strategies.
+typedef struct StageBest {
+    double value;  // infinite: nothing fits; negative: not known yet
+    short* count;  // (strategies)
+} StageBest;
+
+// The search for one P, tp and N.
+typedef struct Search {
+    const LayoutProblem* p;
+    Arena* arena;
+    Layout layout;  // stages and tp; the rest is scratch
+    int N, exact;   // exact 0: bytes of a stage are a straight line over its layers
+    int n_rows;
+    LayerLayout row[LAYOUT_STRATEGIES];
+    double* line[2];   // (stages, strategies) bytes of a stage of one layer and of some
+    double* layer_ms;  // (stages, strategies) where layers are alike
+    StageBest* known;  // (stages, firsts, L + 1)
+    int firsts;        // places where a stage may begin that differ: 1 where layers are alike
+    int by_bytes;      // what is least: bytes in place of ms
+    int out_of_memory;
+} Search;
+
+// Layers of the longer of two stages whose bytes make a line.
+static int line_layers(const Search* x) { return MIN(x->p->whole->L - (x->layout.stages - 1), 3); }
+
+// ---- a stage
+
+// Stage s begins at `first`: where the stages before it lie does not matter.
+static void set_first(Layout* layout, int s, int first) {
+    for (int i = 0; i < s; i++) layout->stage[i].layers = i == 0 ? first - (s - 1) : 1;
+}
+
+static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
+    set_first(&x->layout, s, first);
+    layout_set_stage(&x->layout, s, n, row);
+    return x->p->bytes(x->p->context, &x->layout, s, x->N);
+}
+
+// Layers that are alike: measured of a stage with one and with some, which begins or ends where the model does.
+static double line_bytes(Search* x, int s, int k, int end) {
+    double* known = &x->line[end][s * x->n_rows + k];
+    int n = end ? line_layers(x) : 1, is_last = s == x->layout.stages - 1;
+    if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, x->row[k]);
+    return *known;
+}
+
+static double slope(Search* x, int s, int k) {
+    int most = line_layers(x);
+    return most > 1 ? (line_bytes(x, s, k, 1) - line_bytes(x, s, k, 0)) / (most - 1) : line_bytes(x, s, k, 0);
+}
+
+static double stage_bytes(Search* x, int s, int first, int n, int k) {
+    if (x->exact) return exact_bytes(x, s, first, n, x->row[k]);
+    return line_bytes(x, s, k, 0) + (n - 1) * slope(x, s, k);
+}
+
+static double row_ms(Search* x, int s, int first, int l, int k) {
+    double* known = &x->layer_ms[s * x->n_rows + k];
+    if (x->p->alike && *known >= 0) return *known;
+    set_first(&x->layout, s, first);
+    layout_set_stage(&x->layout, s, 1, x->row[k]);
+    x->layout.layer[l] = x->row[k];
+    return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
+}
+
+// Of n layers that are alike in how they run.
+static double like_ms(Search* x, int s, int first, int n, int k) {
+    double ms = 0;
+    if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
+    for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
+    set_first(&x->layout, s, first);
+    layout_set_stage(&x->layout, s, n, x->row[k]);
+    return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
+}
+
+static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
+    int found = 0;
+    best->value = INFINITY;
+    for (int k = 0; k < x->n_rows; k++) {
+        double bytes = stage_bytes(x, s, first, n, k);
+        double value = x->by_bytes ? bytes : bytes > x->p->memory ? INFINITY : like_ms(x, s, first, n, k);
+        if (value < best->value) best->value = value, found = k;
+    }
+    memset(best->count, 0, sizeof *best->count * (size_t)x->n_rows);
+    best->count[found] = (short)n;
+}
+
+// Stage s of the layout has these layers.
+static void set_rows(Layout* layout, const Search* x, int s, int first, const short* count) {
+    int l = first, zero = 0;
+    for (int k = 0; k < x->n_rows; k++)
+        for (int i = 0; i < count[k]; i++) {
+            if (l == first) zero = x->row[k].zero;
+            layout->layer[l++] = x->row[k];
+        }
+    layout->stage[s] = (StageLayout){l - first, zero};
+}
+
+static double measure_rows(Search* x, int s, int first, const short* count) {
+    set_first(&x->layout, s, first);
+    set_rows(&x->layout, x, s, first, count);
+    return x->p->bytes(x->p->context, &x->layout, s, x->N);
+}
+
+// ---- a stage whose layers run by strategies of their own
+
+// A strategy in a stage: what a layer takes, and beside all layers what the stage needs once.
+typedef struct Kind {
+    int k;
+    double ms, bytes, fixed;
+} Kind;
+
+static int by_fixed(const void* a, const void* b) {
+    const Kind *x = (const Kind*)a, *y = (const Kind*)b;
+    return x->fixed != y->fixed ? (x->fixed > y->fixed) - (x->fixed < y->fixed) : x->k - y->k;
+}
+
+static int by_layer_bytes(const void* a, const void* b) {
+    const Kind *x = (const Kind*)a, *y = (const Kind*)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1;
+    return x->ms != y->ms ? (x->ms > y->ms) - (x->ms < y->ms) : x->k - y->k;
+}
+
+// Those of n kinds that no other beats in ms and bytes, by bytes. Returns how many.
+static int useful_kinds(Kind* useful, const Kind* kinds, int n) {
+    int kept = 0;
+    memcpy(useful, kinds, sizeof *kinds * (size_t)n);
+    qsort(useful, (size_t)n, sizeof *useful, by_layer_bytes);
+    for (int i = 0; i < n; i++)
+        if (kept == 0 || useful[i].ms < useful[kept - 1].ms) useful[kept++] = useful[i];
+    return kept;
+}
+
+// No layer takes less, in the mean, where the mean is to need no more than `bytes`.
+static double mixture_ms(const Kind* kinds, int n, double bytes) {
+    double least = bytes >= kinds[n - 1].bytes ? kinds[n - 1].ms : INFINITY;
+    for (int i = 0; i < n && kinds[i].bytes <= bytes; i++)
+        for (int j = i + 1; j < n; j++) {
+            if (kinds[j].bytes <= bytes) continue;
+            double part = (bytes - kinds[i].bytes) / (kinds[j].bytes - kinds[i].bytes);
+            least = fmin(least, kinds[i].ms + part * (kinds[j].ms - kinds[i].ms));
+        }
+    return least;
+}
+
+// Layers of a stage by these kinds, which need no more than `fixed` once, where that is faster than `best`; `ends`: ms
+// beside layers, by the plainest strategy. Bytes that do not add up otherwise are measured, and taken off the limit
+// where they are too many.
+static void find_within(StageBest* best, Search* x, int s, int first, int n, const Kind* kinds, int K, double fixed,
+                        double ends) {
+    enum { AGAIN = 4 };
+    char err[ERR_BYTES];
+    short count[LAYOUT_STRATEGIES];
+    double *ms = TAKE(x->arena, double, n*K), *bytes = TAKE(x->arena, double, n*K);
+    int* chosen = TAKE(x->arena, int, n);
+    x->out_of_memory |= !ms || !bytes || !chosen;
+    if (x->out_of_memory) return;
+    for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
+    LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
+    LayerChoice choice = {.strategy = chosen};
+    for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
+        x->out_of_memory |= layer_search(&choice, &p, x->arena, err, sizeof err) != 0;
+        if (x->out_of_memory || choice.ms == INFINITY) return;
+        memset(count, 0, sizeof count);
+        for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
+        double over = measure_rows(x, s, first, count) - x->p->memory;
+        if (over <= 0) {
+            double value = choice.ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
+            if (value >= best->value) return;
+            best->value = value;
+            memcpy(best->count, count, sizeof *count * (size_t)x->n_rows);
+            return;
+        }
+        p.memory = fmin(p.memory, choice.bytes) - fmax(over, 1);
+    }
+}
+
+// Improves what layers that run alike take.
+static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
+    Kind kinds[LAYOUT_STRATEGIES], useful[LAYOUT_STRATEGIES];
+    ArenaMark mark = arena_mark(x->arena);
+    double ends = like_ms(x, s, first, n, 0) - n * row_ms(x, s, first, first, 0);
+    for (int k = 0; k < x->n_rows; k++) {
+        double each = slope(x, s, k);
+        kinds[k] = (Kind){k, row_ms(x, s, first, first, k), each, stage_bytes(x, s, first, n, k) - n * each};
+    }
+    qsort(kinds, (size_t)x->n_rows, sizeof *kinds, by_fixed);
+    for (int m = 1; m <= x->n_rows && kinds[m - 1].fixed <= x->p->memory; m++) {
+        if (m < x->n_rows && kinds[m].fixed == kinds[m - 1].fixed) continue;
+        int K = useful_kinds(useful, kinds, m);
+        find_within(best, x, s, first, n, useful, K, kinds[m - 1].fixed, ends);
+        arena_reset(x->arena, mark);
+    }
+}
+
+// ---- all stages
+
+static StageBest* stage_best(Search* x, int s, int first, int n) {
+    size_t place = (size_t)s * (size_t)x->firsts + (size_t)(x->firsts > 1 ? first : 0);
+    StageBest* best = &x->known[place * ((size_t)x->p->whole->L + 1) + (size_t)n];
+    if (best->value >= 0) return best;
+    find_alike(best, x, s, first, n);
+    if (x->p->unlike && !x->by_bytes) find_unlike(best, x, s, first, n);
+    return best;
+}
+
+static double stage_ms(void* context, int s, int first, int end) {
+    return stage_best((Search*)context, s, first, end - first)->value;
+}
+
+static PartitionProblem partition_of(Search* x) {
+    double v = x->p->rounds(x->p->times, &x->layout, x->N);
+    return (PartitionProblem){x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, x};
+}
+
+// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
+// than the group needs a key/value head for each of its ranks (layout_check).
+static void list_rows(Search* x) {
+    int R = x->layout.tp, least_tp = x->p->unlike && R <= x->p->whole->NKV ? 1 : R;
+    x->n_rows = 0;
+    for (int tp = R; tp >= least_tp; tp--) {
+        int shards = x->p->ranks / (tp * x->layout.stages);
+        int least = shards > 1 ? x->p->zero[0] : 1, most = shards > 1 ? x->p->zero[1] : 1;
+        for (int zero = least; zero <= most && R % tp == 0; zero++)
+            for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
+                x->row[x->n_rows++] = (LayerLayout){tp, zero, (Recompute)r};
+    }
+}
+
+static size_t places(const Search* x) {
+    return (size_t)x->layout.stages * (size_t)x->firsts * ((size_t)x->p->whole->L + 1);
+}
+
+static int open_search(Search* x) {
+    list_rows(x);
+    x->firsts = x->p->alike ? 1 : x->p->whole->L + 1;
+    x->exact = !x->p->alike;
+    size_t n = places(x), lines = (size_t)x->layout.stages * (size_t)x->n_rows;
+    short* counts = TAKE(x->arena, short, n*(size_t)x->n_rows);
+    x->known = TAKE(x->arena, StageBest, n);
+    x->layer_ms = TAKE(x->arena, double, lines);
+    for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
+    if (!counts || !x->known || !x->layer_ms || !x->line[0] || !x->line[1]) return -1;
+    for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
+    for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = -1;
+    return 0;
+}
+
+// x->layout becomes that of stages with so many layers, each as it runs best. Returns whether all fit.
+static int assemble(Search* x, const int* layers) {
+    double worst = 0;
+    Layout* whole = &x->layout;
+    for (int s = 0, first = 0; s < whole->stages; first += layers[s++])
+        worst = fmax(worst, stage_best(x, s, first, layers[s])->value);
+    for (int s = 0, first = 0; s < whole->stages; first += layers[s++])
+        set_rows(whole, x, s, first, stage_best(x, s, first, layers[s])->count);
+    return worst < INFINITY;
+}
+
+// Fills x->layout with the best partition and its rows. Its ms by the formula; infinite where nothing fits; -1 without
+// memory.
+static double deal_layers(Search* x) {
+    char err[ERR_BYTES];
+    Partition best;
+    PartitionProblem p = partition_of(x);
+    for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
+    if (partition_exact(&best, &p, x->arena, err, sizeof err) || x->out_of_memory) return -1;
+    if (best.ms < INFINITY) assemble(x, best.layers);
+    return best.ms;
+}
+
+static double fullest(const Search* x) {
+    double bytes = 0;
+    for (int s = 0; s < x->layout.stages; s++) bytes = fmax(bytes, x->p->bytes(x->p->context, &x->layout, s, x->N));
+    return bytes;
+}
+
+// One stage whose layers are all alike can be played at once; the formula only adds its layers up.
+static void try_alike(LayoutTry* t, Search* x) {
+    int L = x->p->whole->L;
+    for (int k = 0; k < x->n_rows; k++) {
+        for (int l = 0; l < L; l++) x->layout.layer[l] = x->row[k];
+        x->layout.stage[0] = (StageLayout){L, x->row[k].zero};
+        double bytes = fullest(x), ms = bytes <= x->p->memory ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
+    }
+}
+
+// The best layout with these stages, tp and N; -1 without memory.
+static int search_row(LayoutTry* t, Search* x) {
+    double ms;
+    ArenaMark mark = arena_mark(x->arena);
+    if (open_search(x)) return -1;
+    while ((ms = deal_layers(x)) >= 0 && ms < INFINITY && fullest(x) > x->p->memory && !x->exact) x->exact = 1;
+    if (ms == INFINITY) x->by_bytes = 1, x->exact = !x->p->alike, ms = deal_layers(x);
+    arena_reset(x->arena, mark);
+    if (ms < 0) return -1;
+    *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x)};
+    if (t->fits) t->ms = x->p->step_ms ? x->p->step_ms(x->p->times, &t->layout, x->N) : ms;
+    if (x->p->step_ms && x->layout.stages == 1) try_alike(t, x);
+    return 0;
+}
+
+static int is_better(const LayoutTry* a, const LayoutTry* b) {
+    if (a->fits != b->fits) return a->fits;
+    return a->fits ? a->ms < b->ms : a->bytes < b->bytes;
+}
+
+static Search new_search(const LayoutProblem* p, int tp, int stages, int N, Arena* arena) {
+    Search x = {.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
+    return x;
+}
+
+// The formula does not know which stage ends last, and what it still has to do then. So layers move one by one from
+// stage to stage as long as the played step gets shorter; of many stages between neighbours.
+enum { MOST_PAIRED = 8 };
+
+static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
+    ArenaMark mark = arena_mark(arena);
+    int P = t->layout.stages, layers[PARTITION_STAGES];
+    Search x = new_search(p, t->layout.tp, P, t->N, arena);
+    if (!t->fits || !p->step_ms || P == 1) return 0;
+    if (open_search(&x)) return -1;
+    for (int s = 0; s < P; s++) layers[s] = t->layout.stage[s].layers;
+    for (int i = 0, since = 0; since < P * P; i++, since++) {
+        int from = i / P % P, to = i % P;
+        if (from == to || layers[from] == 1 || (P > MOST_PAIRED && abs(from - to) > 1)) continue;
+        layers[from]--, layers[to]++;
+        int fits = assemble(&x, layers) && fullest(&x) <= p->memory;
+        double ms = fits ? p->step_ms(p->times, &x.layout, t->N) : INFINITY;
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x.layout, t->N, 1, ms, fullest(&x)}, since = -1;
+        else layers[from]++, layers[to]--;
+    }
+    arena_reset(arena, mark);
+    return x.out_of_memory ? -1 : 0;
+}
+
+static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int stages, Arena* arena) {
+    double before = INFINITY;
+    for (int i = 0; i < p->n_rows; i++) {
+        LayoutTry t;
+        Search x = new_search(p, tp, stages, p->rows[i], arena);
+        double rounds = p->rounds(p->times, &x.layout, x.N);
+        if (rounds == before && rounds == 1) break;  // a longer row holds no more
+        before = rounds;
+        if (search_row(&t, &x)) return -1;
+        if (i == 0 || is_better(&t, best)) *best = t;
+    }
+    return 0;
+}
+
+// Behind all of n that are not worse.
+static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
+    for (; n > 0 && is_better(t, &tries[n - 1]); n--) tries[n] = tries[n - 1];
+    tries[n] = *t;
+}
+
+#define CLOSE 1.25  // so much longer than the best may become the best
+
+int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
+    int n = 0, L = p->whole->L;
+    static LayoutTry t;
+    for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
+        for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]) && n < LAYOUT_TRIES; stages++) {
+            if (p->ranks % (tp * stages)) continue;
+            if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err, errlen);
+            insert(tries, n++, &t);
+        }
+    double close = n ? CLOSE * tries[0].ms : 0;
+    for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
+        t = tries[i];
+        if (polish(&t, p, arena)) return arena_check(arena, err, errlen);
+        insert(tries, i, &t);
+    }
+    return n;
+}

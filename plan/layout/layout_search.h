@@ -1,0 +1,50 @@
+// layout_search.h - the layout (plan/layout/layout.h) that is fastest under a memory limit: how many stages and
+// tensor-parallel ranks, rows of how many tokens, which layers each stage has, and how each layer runs.
+//
+// After Galvatron-BMW (plan/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
+// the layers are dealt exactly (plan/layout/partition.h); a stage takes the least its layers can under the limit: all
+// alike, or, where the engine can run that, each by a strategy of its own (plan/layout/layer_search.h). In what is
+// close to the best layers then move between stages as long as the played step gets shorter. Bytes are the caller's and
+// exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
+// was too much.
+//
+// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Tokens stay where they
+// are from layer to layer, so a change of strategy costs nothing, and where all layers of a model are alike only the
+// numbers of layers by each strategy count. A stage of n layers then takes no less than n times what a mixture of two
+// strategies takes that needs a layer's share of the limit: what that cannot make faster is not searched for.
+#pragma once
+#include "plan/layout/layout.h"
+#include "plan/layout/partition.h"
+
+enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
+
+// What the caller knows. Of stage s of a layout whose stages up to s are filled in, with rows of N tokens: bytes of a
+// rank; ms of all rounds of a step, of layer l and of what the stage has beside layers.
+typedef struct LayoutProblem {
+    const Shape* whole;
+    int ranks;
+    int tp[2], stages[2], zero[2];  // the least and the most that may be proposed
+    int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
+    double memory;                  // bytes of a rank
+    int alike;                      // every layer of the model takes the same
+    int unlike;                     // with that: a stage's layers may run by unlike strategies, and by less tp
+    double (*bytes)(void* context, const Layout* layout, int s, int N);
+    double (*layer_ms)(void* context, const Layout* layout, int s, int l, int N);
+    double (*ends_ms)(void* context, const Layout* layout, int s, int N);
+    double (*rounds)(void* context, const Layout* layout, int N);  // of a step, at least 1; of stages and tp alone
+    // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
+    double (*step_ms)(void* context, const Layout* layout, int N);
+    void *context, *times;  // of bytes; of all others
+} LayoutProblem;
+
+// The best of one P and tp.
+typedef struct LayoutTry {
+    Layout layout;
+    int N, fits;
+    double ms;     // of a step; infinite where nothing fits
+    double bytes;  // of its fullest rank; where nothing fits, of the layout that needs least
+} LayoutTry;
+
+// Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
+// fit. -1 without memory.
+int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, char* err, size_t errlen);

@@ -1,0 +1,270 @@
+// holding.c - see holding.h.
+#include "plan/model/holding.h"
+
+#include <stdlib.h>
+
+Shape part_shape(const Shape* whole, const Part* part) {
+    Shape of_rank = split_shape(whole, part->split, part->tp_rank);
+    Shape shape = shape_stage(&of_rank, part->first_layer, part->end_layer);
+    shape.shards = 1;
+    return shape;
+}
+
+// ---- lists
+
+static int open_list(Holdings* h, const Shape* whole, size_t most, Arena* arena, char* err, size_t errlen) {
+    h->tensors = shape_tensors(whole);
+    h->first = TAKE(arena, int, h->tensors + 1);
+    h->list = TAKE(arena, Holding, most);
+    if (arena_check(arena, err, errlen)) return -1;
+    h->first[0] = 0;
+    return 0;
+}
+
+// A run of n elements of a tensor from element `first` on, as boxes: the end of a row, whole rows, the start of one.
+static int boxes_of_run(Box boxes[3], const ParamTensor* t, size_t first, size_t n) {
+    int count = 0;
+    for (size_t width = (size_t)t->cols; n > 0;) {
+        int row = (int)(first / width), col = (int)(first % width);
+        int rows = col > 0 || n < width ? 1 : (int)(n / width);
+        int cols = rows > 1 ? t->cols : (int)MIN(n, width - (size_t)col);
+        boxes[count++] = (Box){row, col, rows, cols};
+        first += (size_t)rows * (size_t)cols, n -= (size_t)rows * (size_t)cols;
+    }
+    return count;
+}
+
+static Box common(const Box* a, const Box* b) {
+    int row = MAX(a->row, b->row), col = MAX(a->col, b->col);
+    int rows = MIN(a->row + a->rows, b->row + b->rows) - row, cols = MIN(a->col + a->cols, b->col + b->cols) - col;
+    return rows > 0 && cols > 0 ? (Box){row, col, rows, cols} : (Box){0};
+}
+
+int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, char* err, size_t errlen) {
+    int ranks = whole->shards;
+    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * 3, arena, err, errlen)) return -1;
+    for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n)
+        for (int r = 0; r < ranks; r++) {
+            Segment s = shape_segment(whole, i, r);
+            Box boxes[3];
+            int count = s.n > 0 ? boxes_of_run(boxes, &s.tensor, s.first, s.n) : 0;
+            for (int j = 0; j < count; s.at += (size_t)boxes[j].rows * (size_t)boxes[j].cols, j++)
+                h->list[n++] = (Holding){r, boxes[j], s.at, boxes[j].cols};
+        }
+    return 0;
+}
+
+int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ranks, Arena* arena, char* err,
+                      size_t errlen) {
+    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * MOST_RUNS, arena, err, errlen)) return -1;
+    Shape* shapes = TAKE(arena, Shape, ranks);
+    if (arena_check(arena, err, errlen)) return -1;
+    for (int r = 0; r < ranks; r++) shapes[r] = part_shape(whole, &parts[r]);
+    for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n) {
+        ParamTensor t = shape_tensor(whole, i);
+        for (int r = 0; r < ranks; r++) {
+            int layer = param_is_per_layer(t.id) ? t.layer - parts[r].first_layer : 0;
+            if (layer < 0 || layer >= shapes[r].L) continue;
+            ParamTensor own = shape_param(&shapes[r], t.id, layer);
+            Box boxes[MOST_RUNS];
+            int count = own.elems ? split_boxes(boxes, whole, parts[r].split, parts[r].tp_rank, t.id) : 0;
+            for (int j = 0; j < count; j++) {
+                if (boxes[j].rows * boxes[j].cols > 0) h->list[n++] = (Holding){r, boxes[j], own.offset, boxes[j].cols};
+                own.offset += (size_t)boxes[j].rows * (size_t)boxes[j].cols;
+            }
+        }
+    }
+    return 0;
+}
+
+// Boxes of a part stand below one another; those of a vector beside one another.
+int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
+                    size_t first, size_t n, size_t at) {
+    Box runs[3];
+    int count = 0, n_runs = boxes_of_run(runs, part, first, n), is_vector = !param_is_matrix(part->id);
+    for (int i = 0; i < n_runs; i++)
+        for (int j = 0, row = 0, col = 0; j < n_boxes; row += is_vector ? 0 : boxes[j].rows, col += boxes[j++].cols) {
+            Box place = {row, is_vector ? col : 0, boxes[j].rows, boxes[j].cols}, both = common(&runs[i], &place);
+            if (!both.rows) continue;
+            size_t in_part = (size_t)both.row * (size_t)part->cols + (size_t)both.col;
+            both.row += boxes[j].row - place.row, both.col += boxes[j].col - place.col;
+            out[count++] = (Holding){rank, both, at + in_part - first, part->cols};
+        }
+    return count;
+}
+
+// ---- boxes
+
+static size_t elems_of(const Box* box) { return (size_t)box->rows * (size_t)box->cols; }
+
+// What is left of `box` without `part`, which lies in it: above, below, left and right of it. Returns how many.
+static int without(Box rest[4], const Box* box, const Box* part) {
+    int n = 0, below = part->row + part->rows, right = part->col + part->cols;
+    if (part->row > box->row) rest[n++] = (Box){box->row, box->col, part->row - box->row, box->cols};
+    if (below < box->row + box->rows) rest[n++] = (Box){below, box->col, box->row + box->rows - below, box->cols};
+    if (part->col > box->col) rest[n++] = (Box){part->row, box->col, part->rows, part->col - box->col};
+    if (right < box->col + box->cols) rest[n++] = (Box){part->row, right, part->rows, box->col + box->cols - right};
+    return n;
+}
+
+static Slice slice_in(const Holding* h, const Box* box) {
+    size_t at = h->at + (size_t)(box->row - h->box.row) * (size_t)h->stride + (size_t)(box->col - h->box.col);
+    return (Slice){at, box->rows, box->cols, h->stride};
+}
+
+// ---- transfers
+
+typedef struct Search {
+    const int* node;
+    int ranks, wave;
+    size_t* sent;  // (ranks)
+    OnTravel on_travel;
+    void* context;
+} Search;
+
+static void add_box(Search* s, const Holding* from, const Holding* to, const Box* box) {
+    if (from->rank != to->rank) s->sent[from->rank] += elems_of(box);
+    s->on_travel(s->context, s->wave, from, to, box);
+}
+
+// 0: this rank itself, 1: one of its node, 2: any other.
+static int distance(const Search* s, int from, int to) { return from == to ? 0 : s->node[from] == s->node[to] ? 1 : 2; }
+
+// The rank that is to send what `box` and its holding have in common; NULL where nobody has anything of it.
+static const Holding* choose(const Search* s, const Holding* from, int n, int to, const Box* box) {
+    const Holding* best = NULL;
+    for (const Holding* h = from; h < from + n; h++) {
+        if (!common(&h->box, box).rows) continue;
+        int nearer = best ? distance(s, h->rank, to) - distance(s, best->rank, to) : -1;
+        if (nearer < 0 || (nearer == 0 && s->sent[h->rank] < s->sent[best->rank])) best = h;
+    }
+    return best;
+}
+
+// Every element of `to` from one rank. What a choice leaves of a box is looked for again. 0, or -1: nobody has it.
+static int copy_to(Search* s, const Holding* from, int n, const Holding* to) {
+    enum { OPEN = 64 };
+    Box open[OPEN + 4] = {to->box};
+    for (int left = 1; left > 0;) {
+        Box box = open[--left];
+        const Holding* h = choose(s, from, n, to->rank, &box);
+        if (!h || left > OPEN) return -1;
+        Box part = common(&h->box, &box);
+        add_box(s, h, to, &part);
+        left += without(open + left, &box, &part);
+    }
+    return 0;
+}
+
+static void sum_to(Search* s, const Holding* from, int n, const Holding* to) {
+    for (const Holding* h = from; h < from + n; h++) {
+        Box part = common(&h->box, &to->box);
+        if (part.rows) add_box(s, h, to, &part);
+    }
+}
+
+int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
+                  const int* node, OnTravel on_travel, void* context, Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Search s = {node, ranks, 0, TAKE(arena, size_t, ranks), on_travel, context};
+    int failed = arena_check(arena, err, errlen);
+    if (!failed) memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
+    for (int i = 0; i < to->tensors && !failed; i++) {
+        ParamTensor t = shape_tensor(whole, i);
+        const Holding* of = from->list + from->first[i];
+        int n = from->first[i + 1] - from->first[i];
+        s.wave = shape_bucket_of(&t, whole);
+        for (int j = to->first[i]; j < to->first[i + 1] && !failed; j++) {
+            if (kind == RESHARD_SUM) sum_to(&s, of, n, &to->list[j]);
+            else if (copy_to(&s, of, n, &to->list[j]))
+                failed = fail(err, errlen, "nobody has all of %s of layer %d, which rank %d needs",
+                              param_table[t.id].name, t.layer, to->list[j].rank);
+        }
+    }
+    arena_reset(arena, mark);
+    return failed;
+}
+
+// ---- one rank's part of them
+
+// One box on its way, as this rank sees it.
+typedef struct Travel {
+    int wave, peer, order;
+    Slice slice;
+} Travel;
+
+typedef struct TravelList {
+    Travel* list;
+    int n, room;
+} TravelList;
+
+typedef struct Packing {
+    int rank, missing;
+    TravelList sends, receives;
+} Packing;
+
+static void add_travel(Packing* p, TravelList* to, int wave, int peer, Slice slice) {
+    if (to->n == to->room) {
+        int room = MAX(2 * to->room, 64);
+        Travel* list = (Travel*)realloc(to->list, sizeof *list * (size_t)room);
+        if (!list) {
+            p->missing = 1;
+            return;
+        }
+        to->list = list, to->room = room;
+    }
+    to->list[to->n] = (Travel){wave, peer, to->n, slice};
+    to->n++;
+}
+
+static void note_travel(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
+    Packing* p = (Packing*)context;
+    if (from->rank == p->rank) add_travel(p, &p->sends, wave, to->rank, slice_in(from, box));
+    if (to->rank == p->rank) add_travel(p, &p->receives, wave, from->rank, slice_in(to, box));
+}
+
+static int by_wave_and_peer(const void* a, const void* b) {
+    const Travel *x = (const Travel*)a, *y = (const Travel*)b;
+    if (x->wave != y->wave) return x->wave - y->wave;
+    return x->peer != y->peer ? x->peer - y->peer : x->order - y->order;
+}
+
+// Boxes of every wave as one message a peer. Returns the most elements to or from others of any wave.
+static size_t pack(Transfers* t, TravelList* travels, int receives, Message* message, Slice* slices, int rank) {
+    size_t most = 0;
+    if (travels->n > 1) qsort(travels->list, (size_t)travels->n, sizeof *travels->list, by_wave_and_peer);
+    for (const Travel* x = travels->list; x < travels->list + travels->n; x++) {
+        Messages* of = receives ? &t->wave[x->wave].receives : &t->wave[x->wave].sends;
+        size_t elems = (size_t)x->slice.rows * (size_t)x->slice.cols;
+        if (of->n == 0) of->list = message;
+        if (of->n == 0 || message[-1].peer != x->peer) {
+            *message++ = (Message){x->peer, (int)(slices - t->slices), 0, 0};
+            of->n++;
+        }
+        *slices++ = x->slice;
+        message[-1].n++, message[-1].elems += elems;
+        of->elems += x->peer != rank ? elems : 0;
+        most = MAX(most, of->elems), t->most_slice = MAX(t->most_slice, elems);
+    }
+    return most;
+}
+
+int reshard(Transfers* t, const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int rank,
+            int ranks, const int* node, Arena* arena, char* err, size_t errlen) {
+    Packing p = {.rank = rank};
+    *t = (Transfers){.waves = shape_buckets(whole)};
+    int failed = reshard_visit(whole, from, to, kind, ranks, node, note_travel, &p, arena, err, errlen);
+    int n = p.sends.n + p.receives.n;
+    if (!failed && p.missing) failed = fail(err, errlen, "no memory for the transfers of %d ranks", ranks);
+    t->wave = TAKE(arena, Wave, t->waves), t->slices = TAKE(arena, Slice, n + 1);
+    Message* messages = TAKE(arena, Message, n + 1);
+    if (!failed) failed = arena_check(arena, err, errlen);
+    if (!failed) {
+        memset(t->wave, 0, sizeof *t->wave * (size_t)t->waves);
+        t->most_send = pack(t, &p.sends, 0, messages, t->slices, rank);
+        t->most_receive = pack(t, &p.receives, 1, messages + p.sends.n, t->slices + p.sends.n, rank);
+    }
+    free(p.sends.list);
+    free(p.receives.list);
+    return failed;
+}

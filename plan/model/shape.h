@@ -1,0 +1,175 @@
+// shape.h - the sizes of a model: a table of tensors (plan/model/arch.h), one of activations; every offset is read from
+// rows.
+#pragma once
+#include "plan/model/arch.h"
+
+// Llama 3's stretching of rotary positions (Hugging Face's rope_type "llama3"): wavelengths longer than original / low
+// positions are divided by factor, those shorter than original / high stay, between them it is interpolated.
+typedef struct RopeScaling {
+    double factor;  // 0: no stretching
+    double low, high, original;
+} RopeScaling;
+
+// What a rank has of a layer whose weights fewer ranks cut than its group has (run/model/model.h).
+typedef struct LayerUnits {
+    int heads, kv_heads, hidden;    // its weights': heads, their key/value heads, hidden units
+    int core_heads, core_kv_heads;  // of these, those that it computes in attention
+    int shards;                     // ranks that its parameters are divided among
+} LayerUnits;
+
+typedef struct Shape {
+    Arch arch;
+    int features;     // HAS_...: the architecture's, and HAS_HEAD
+    int L, C, NH, V;  // layers, channels, heads, vocabulary
+    int NKV, HS;      // key/value heads, each of NH / NKV heads; channels of a head
+    int U;            // hidden units of the MLP
+    int context;      // longest document; where positions are learned the rows of their table
+    int positions;    // most that the model was made for, as its config.json says: at least context
+    int Vp;           // vocabulary padded to a multiple of 64, so that matmuls have no ragged edge
+    double eps;       // of norms
+    double theta;     // of rotary positions
+    RopeScaling scaling;
+    int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
+    // What a rank of a tensor-parallel group has of the model (plan/model/split.h); of the whole model NH, NKV, U, 0
+    // and Vp.
+    int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
+    int first_vocab_row, vocab_rows;  // of wte and headw
+    const LayerUnits* units;          // (L) of layers, and `shards`, in place of those above; NULL: all are alike
+    // What a stage of a pipeline has of the model: the L layers from first_layer on, and only the first stage the
+    // embeddings, only the last one the final norm and the classifier. Both have wte where it is the classifier too.
+    int first_layer, no_embedding, no_head;
+} Shape;
+
+// A whole model: fills in Vp and what stands behind scaling.
+Shape shape_whole(Shape shape);
+// A GPT-2 of these dimensions.
+Shape shape_make(int layers, int width, int heads, int vocab, int context);
+static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
+static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
+// What stands in place of heads, kv_heads, hidden and shards in layer l.
+LayerUnits shape_units(const Shape* shape, int l);
+// The classifier's weights.
+static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
+// Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
+static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
+// Ids of the vocabulary, padding left out, that the rows of this shape stand for.
+static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
+
+// ---- parameters
+
+// An axis as runs of elements, one after another.
+typedef struct Runs {
+    int n, size[MOST_RUNS];
+} Runs;
+
+Runs shape_runs(const Shape* shape, Axis axis);
+static inline int runs_sum(Runs runs) { return runs.size[0] + runs.size[1] + runs.size[2]; }
+
+// One tensor of the model: (rows, cols), rows = 1 for vectors. Offset in elements from the start of the parameters;
+// each tensor begins at a multiple of 64 elements. One that the model does not have has no elements.
+typedef struct ParamTensor {
+    ParamId id;
+    int layer;  // 0 when the row is not per layer
+    int rows, cols;
+    size_t offset, elems;
+} ParamTensor;
+
+ParamTensor shape_param(const Shape* shape, ParamId id, int layer);
+int shape_tensors(const Shape* shape);                           // number of tensors
+ParamTensor shape_tensor(const Shape* shape, int i);             // the i-th in memory order
+int shape_index(const Shape* shape, const ParamTensor* tensor);  // its i
+size_t shape_param_elems(const Shape* shape);                    // of the whole block, gaps between tensors included
+size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
+
+// Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
+// Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns the piece of its
+// number in every bucket, and optimizer state exists for what it owns only. Arrays of owned elements hold the pieces of
+// all buckets one after another.
+typedef struct Bucket {
+    size_t offset, elems;  // in the whole block
+    size_t piece, at;      // elements of a rank's piece; where it begins in arrays of owned elements
+} Bucket;
+
+int shape_buckets(const Shape* shape);
+Bucket shape_bucket(const Shape* shape, int b);
+int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
+// Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
+// tensor, index), so that threads may share the work.
+void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
+                      float* value);
+
+// table (context, HS / 2, 2) = cos and sin of position * frequency j, theta^(-2 j / HS), stretched as `scaling` says.
+void shape_rope(const Shape* shape, float* table);
+
+// ---- activations of a row of N tokens
+
+typedef enum Recompute { RECOMPUTE_NONE, RECOMPUTE_ACTIVATION, RECOMPUTE_BLOCK } Recompute;
+
+// How a layer runs: ranks that cut its weights; what ranks with the same weights divide; see plan/layout/layout.h.
+typedef struct LayerLayout {
+    int tp, zero;
+    Recompute recompute;
+} LayerLayout;
+
+// clang-format off
+typedef enum ActId {
+    RESIDUAL,                                           // what enters each block, and what leaves the last
+    LN1, LN1_MEAN, LN1_RSTD, QKV, ATT, LSE, RESIDUAL2,  // per layer
+    LN2, LN2_MEAN, LN2_RSTD, FC, FC_ACT,                // per layer
+    QK_RAW,                                             // per layer, QK-norm: queries and keys before it
+    PROJ, LNF, LNF_MEAN, LNF_RSTD, LOGITS, LOSSES,      // once
+    D_RESIDUAL, D_NORM, D_COLUMN,                       // gradients, once; D_NORM also those by what a core makes
+    D_FULL, STATS,                                      // once, tensor parallelism: D_RESIDUAL of all ranks; of logits
+    ATT_HEADS,                                          // per layer, groups of ranks: att as its heads were computed
+    ATT_TOKENS, EXCHANGED,                              // layers of less tp than their group: att by tokens, per layer;
+                                                        // once, two places for what is exchanged between ranks
+    KV,                                                 // generation: queries, keys and values of the tokens so far
+    N_ACTS
+} ActId;
+// clang-format on
+
+typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE } ActWhen;
+
+// What a program needs activations for.
+typedef struct ActNeeds {
+    int N;                     // tokens of a row
+    int classifier_N;          // rows of one classifier chunk
+    const LayerLayout* layer;  // (L)
+    int training, sampling;
+    int groups;  // attention over several ranks
+    int slots;   // micro-batches whose activations are kept at a time: see plan/value/tasks.h
+    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units are the most that one may
+                 // compute
+    int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come
+    DType dt;
+} ActNeeds;
+
+// Tokens of a row of N that each rank of a tensor-parallel group of R has outside attention and MLP, the last ones
+// fewer: ceil(N / R).
+static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
+
+// First the one copy that is shared by layers that keep none, or by all; then, for each slot, those that layers keep
+// for the backward pass, L or L + 1 of them where all do.
+typedef struct Activation {
+    const char* name;
+    int copies, slots;    // all copies of a slot, with the shared one; 0: not needed
+    size_t elems;         // of the largest copy
+    DType dtype;          // of its elements
+    size_t offset;        // in bytes from the start of the activations
+    size_t shared, kept;  // bytes of the shared copy, and of those of a slot: multiples of 64
+} Activation;
+
+// Fills acts[N_ACTS] and returns the bytes of all together.
+size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
+
+// Of these the copies that layer l keeps for its backward pass, in all slots.
+size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, int l);
+
+// Where an activation of a layer lies: in bytes from the start of the activations, and from one slot to the next.
+typedef struct ActPlace {
+    size_t at, slot;
+    int exists;
+} ActPlace;
+
+// Fills places[N_ACTS][L + 1], of layer l and of the end of the model, from acts as shape_activations has made them.
+void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places);

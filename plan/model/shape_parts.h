@@ -1,0 +1,32 @@
+// shape_parts.h - parts of a model that ranks hold or own, and what a model costs: bytes, operations.
+#pragma once
+#include "plan/model/shape.h"
+
+// The stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
+Shape shape_stage(const Shape* shape, int first, int end);
+// Bytes of its weights, gradients, moments, and masters where weights are bf16, that a rank has all the time by a stage
+// of ZeRO; what is in use for a layer comes beside them (run/model/zero.c).
+size_t shape_state_bytes(const Bucket* bucket, int zero, DType dt);
+
+// The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
+// owned elements.
+typedef struct Segment {
+    ParamTensor tensor;
+    size_t first, n, at;
+} Segment;
+
+Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tensor; rank: among its bucket's
+
+// ---- work
+
+// Weights of a token's matmuls: of the blocks' linears and the classifier. For the whole model.
+double shape_matmul_weights(const Shape* shape);
+// Floating point operations of training on documents with sum_s tokens in all and sum of squared lengths sum_s2:
+// matmuls 6 per weight and token, attention 6 L NH HS s^2 (the causal half, forward and backward). What is computed
+// again by --recompute does not count.
+double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);
+
+// What a pair of tokens costs attention, where a token costs the blocks' linears 1.
+double shape_quadratic(const Shape* shape);
+// Of everything that says what the whole model is.
+uint64_t shape_hash(const Shape* shape);

@@ -1,0 +1,48 @@
+// split.h - how a tensor-parallel group divides the model (Shoeybi et al. 2019, "Megatron-LM").
+//
+// Rank t has the heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
+// vocab_row[t] .. vocab_row[t + 1] of the vocabulary, any numbers of them. Of tensors that are cut it has the matching
+// rows or columns (plan/model/arch.h: Axis); of all others the whole. Its tensors are those of the Shape that
+// split_shape makes.
+//
+// A key/value head stays together with its query heads while there are no more ranks than key/value heads. With more,
+// ranks share one: each has some of its query heads, all have the same copy of its keys' and values' weights, and its
+// gradients are summed over them.
+#pragma once
+#include "plan/model/shape_parts.h"
+
+enum { MOST_TP = 64 };  // ranks of a tensor-parallel group
+
+typedef struct TpSplit {
+    int ranks;
+    int head[MOST_TP + 1], hidden[MOST_TP + 1], vocab_row[MOST_TP + 1];
+} TpSplit;
+
+// As even as whole units allow; hidden units and rows in multiples of 64 where there are enough. ranks at most NH
+// and U.
+TpSplit split_even(const Shape* whole, int ranks);
+Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
+// Layers of tp T less than the group's: that of a cut, T ranks that have a layer's weights between them. Its rank j has
+// what the group's ranks j G .. (j + 1) G would have, G = ranks / T.
+TpSplit split_cut(const TpSplit* split, int T);
+// What `rank` of the group has of a layer of tp T, which `data_ranks` groups run.
+LayerUnits split_units(const Shape* whole, const TpSplit* split, int rank, int T, int data_ranks);
+// 1 where every rank holds the same values of this tensor: nothing of it is cut.
+static inline int split_is_replicated(ParamId id) { return param_cut(id) < 0; }
+// More ranks than key/value heads: copies of some lie on several ranks, and no unit of attention can move.
+static inline int split_shares_kv(const Shape* whole, const TpSplit* split) { return split->ranks > whole->NKV; }
+// Ranks that share the key/value heads of `rank`: *first .. *first + n of the group; n is returned, 1 usually.
+int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first);
+
+// A range of rows and of columns of a tensor of the whole model.
+typedef struct Box {
+    int row, col, rows, cols;
+} Box;
+
+// The boxes that a rank has of a tensor, one behind another in its part, each of rows without gaps. Returns how many,
+// at most MOST_RUNS; 0 where the model has no such tensor.
+int split_boxes(Box boxes[MOST_RUNS], const Shape* whole, const TpSplit* split, int rank, ParamId id);
+
+// Between a tensor of the whole model and this rank's part of it, fp32 in host memory.
+void split_take(float* part, const float* whole, const Shape* shape, const TpSplit* split, int rank, ParamId id);
+void split_put(float* whole, const float* part, const Shape* shape, const TpSplit* split, int rank, ParamId id);

@@ -1,0 +1,431 @@
+// config.c - the option table and what is derived from it: command line, help, what a checkpoint keeps. See config.h.
+#include "plan/options/config.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+#include "plan/base/words.h"
+
+// What a checkpoint keeps, and what says only what one start of the program does. Its dimensions of a model may be
+// greater than what can be typed: they were found to go together when the run began, and config.json has them too.
+enum { START = 0, RUN = 1, SHAPE = 3, FIRST = 4 };  // FIRST: what a person needs
+
+// An option, a key of the option above it (--balance semi,lambda=2 sets "--balance lambda"), or the head of a group.
+typedef struct Option {
+    Field value;  // choices: of other types than CHOICE what the help calls the value
+    int is;
+    const char* standard;  // default as it could be typed; NULL: none
+    const char* help;
+} Option;
+
+#define AT(field) offsetof(Config, field)
+#define HEAD(name, words) {{name, GROUP, 0, 0, 0, NULL}, START, NULL, words}
+#define WORD(name, type, field, shown) {name, type, AT(field), 0, 0, shown}
+#define NUMBER(name, type, field, least, most) {name, type, AT(field), least, most, NULL}
+
+#define PRESETS                                                                                                      \
+    "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|"  \
+    "qwen3-0.6b"
+#define PLANS "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|fixed"
+
+// clang-format off
+static const Option options[] = {
+    HEAD("data", "text, tokenizer, run directory, resuming"),
+    {WORD("--data", PATHS, data, "PATH..."), RUN | FIRST, NULL,
+        "text: directories, files, *.jsonl, token shards *.bin, NAME=WEIGHT:PATH; default: C headers"},
+    {WORD("--val", PATHS, val, "PATH..."), RUN | FIRST, NULL, "validation text; default: a twentieth of --data"},
+    {WORD("--document-separator", TEXT, separator, "TEXT"), RUN, "<|endoftext|>",
+        "what stands between the documents of a text file; none: a file is one document"},
+    {WORD("--text-key", TEXT, text_key, "NAME"), RUN, "text", "the member of a line of *.jsonl that is its document"},
+    {WORD("--tokenizer", TEXT, tokenizer, "FILE"), RUN | FIRST, NULL,
+        "tokenizer.json or llm.c's file; default: that of the checkpoint, or bytes"},
+    {WORD("--tokenize", TEXT, tokenize, "DIR"), START, NULL, "do not train: encode --data into DIR, as token shards"},
+    {WORD("--out", TEXT, out, "DIR"), START | FIRST, NULL, "log and checkpoints; default: runs/<next free number>"},
+    {WORD("--resume", MAYBE, resume_from, "[STEP]"), START | FIRST, NULL,
+        "continue the run in --out, or the newest, with its options; from step-000120, or the newest checkpoint"},
+    {WORD("--init", TEXT, init, "DIR"), START | FIRST, NULL,
+        "start from the weights of a checkpoint or of a Hugging Face directory"},
+
+    HEAD("model", "layers, width, heads, context, vocabulary"),
+    {WORD("--preset", CHOICE, preset, PRESETS), RUN | FIRST, "tiny", "model whose dimensions are the defaults below"},
+    {WORD("--arch", CHOICE, arch, "preset|gpt2|llama|qwen2|qwen3"), RUN, "preset",
+        "gpt2: LayerNorm, learned positions, GELU; others: RMSNorm, rotary positions, SwiGLU"},
+    {NUMBER("--arch kv-heads", INT, kv_heads, 0, 1024), SHAPE, "0", "heads of keys and values; 0: as many as heads"},
+    {NUMBER("--arch head-size", INT, head_size, 0, 256), SHAPE, "0", "channels of a head; 0: width / heads"},
+    {NUMBER("--arch hidden", INT, hidden, 0, 1 << 20), SHAPE, "0", "units of the MLP; 0: 4 width, SwiGLU 8/3 width"},
+    {NUMBER("--arch theta", REAL, rope_theta, 0, 1e9), SHAPE, "0", "base of rotary positions; 0: 10000"},
+    {WORD("--arch tie", CHOICE, tie, "preset|yes|no"), RUN, "preset", "is the token embedding the classifier, too"},
+    {NUMBER("--layers", INT, layers, 0, 1000), SHAPE, "0", "transformer blocks; 0: by preset"},
+    {NUMBER("--width", INT, width, 0, 65536), SHAPE, "0", "channels; 0: by preset"},
+    {NUMBER("--heads", INT, heads, 0, 1024), SHAPE, "0", "attention heads; 0: by preset"},
+    {NUMBER("--context", INT, context, 0, 1 << 20), SHAPE | FIRST, "0",
+        "most tokens of a piece of a document: longer ones are cut; 0: by preset"},
+    {NUMBER("--vocab", INT, vocab, 0, 1 << 20), SHAPE, "0", "vocabulary; 0: by preset, or the tokenizer's"},
+
+    HEAD("optimizer", "steps, learning rate, AdamW, seed"),
+    {NUMBER("--steps", INT64, steps, 0, 1e12), RUN | FIRST, "3500", "optimizer steps of the whole run"},
+    {NUMBER("--batch-tokens", INT, batch_tokens, 0, 1 << 28), RUN | FIRST, "0",
+        "most tokens of a step, on all ranks; 0: by model size"},
+    {NUMBER("--lr", REAL, lr, 0, 10), RUN | FIRST, "0", "peak learning rate; 0: by model size"},
+    {WORD("--schedule", CHOICE, schedule, "cosine|linear|constant|wsd"), RUN, "cosine",
+        "how the learning rate falls after its warm-up; wsd: over the last fifth"},
+    {NUMBER("--schedule min-lr", REAL, min_lr, 0, 1), RUN, "0.1", "at the end, as a fraction of the peak"},
+    {NUMBER("--warmup", INT, warmup, -1, 1e9), RUN, "-1", "steps in which the learning rate rises; -1: by model size"},
+    {{"--adamw", KEYS, 0, 0, 0, "KEY=X,..."}, START, NULL, "the optimizer"},
+    {NUMBER("--adamw beta1", REAL, beta1, 0, 0.9999), RUN, "0.9", "decay of the first moment"},
+    {NUMBER("--adamw beta2", REAL, beta2, 0, 0.99999), RUN, "0.95", "decay of the second moment"},
+    {NUMBER("--adamw decay", REAL, weight_decay, 0, 10), RUN, "0.1", "of weights: matrices, not biases and norms"},
+    {NUMBER("--clip", REAL, clip, 0, 1e9), RUN, "1", "largest norm of all gradients together; 0: no limit"},
+    {NUMBER("--seed", INT64, seed, 0, 9e15), RUN, "1", "seed of weights, order of documents and samples"},
+
+    HEAD("rhythm", "how often to evaluate, to sample and to save"),
+    {NUMBER("--eval-every", INT, eval_every, 0, 1e9), RUN, "500", "steps between evaluations; 0: never"},
+    {NUMBER("--eval-every tokens", INT, eval_tokens, 0, 1 << 30), RUN, "0", "most tokens of one; 0: by model size"},
+    {NUMBER("--sample-every", INT, sample_every, 0, 1e9), RUN, "1000", "steps between samples; 0: never"},
+    {NUMBER("--save-every", INT, save_every, 0, 1e9), RUN, "1000", "steps between checkpoints, and the last; 0: never"},
+    {NUMBER("--keep", INT, keep, 0, 1e9), RUN, "2", "how many of the newest checkpoints to keep; 0: all"},
+
+    HEAD("sampling", "text from a trained model, and how good it is"),
+    {WORD("--sample", TEXT, sample, "\"PROMPT\""), START | FIRST, NULL,
+        "do not train: continue this text with the newest model, or that of --init"},
+    {NUMBER("--tokens", INT, tokens, 1, 1 << 20), RUN, "256", "length of a sample in tokens"},
+    {NUMBER("--temperature", REAL, temperature, 0, 100), RUN, "0.8", "divides logits; 0: the most likely token"},
+    {NUMBER("--top-k", INT, top_k, 0, 1 << 20), RUN, "0", "choose among the k most likely tokens; 0: among all"},
+    {WORD("--eval", MAYBE, eval_choices, "[CHOICES.jsonl]"), START | FIRST, NULL,
+        "do not train: loss and bits per byte of a model on --data; or which of several endings is likely"},
+
+    HEAD("device", "processor or GPU, kernels, precision, memory"),
+    {WORD("--device", CHOICE, device, "auto|cpu|cuda|emu|virtual|virtual-cpu"), START | FIRST, "auto",
+        "where to compute; virtual: nowhere, ranks only take the time that --machine says"},
+    {WORD("--device attention", CHOICE, attention, "auto|own|cudnn"), RUN, "auto", "kernels on a GPU"},
+    {WORD("--device deterministic", CHOICE, deterministic, "yes|no"), RUN, "yes", "no: faster attention on a GPU"},
+    {WORD("--device epilogues", CHOICE, epilogues, "bias|dgelu|all"), RUN, "dgelu", "what cuBLASLt adds to a matmul"},
+    {WORD("--cpu-isa", CHOICE, cpu_isa, "auto|reference|generic|avx2|avx512|avx512bf16|amx"), START, "auto",
+        "CPU kernels; auto: the best that this processor has"},
+    {NUMBER("--threads", INT, threads, 0, 4096), START, "0", "CPU threads; 0: one for every core"},
+    {WORD("--dtype", CHOICE, dtype, "auto|bf16|fp32"), RUN, "auto",
+        "weights and activations; auto: bf16 where the device multiplies it much faster"},
+    {WORD("--dtype rounding", CHOICE, rounding, "nearest|stochastic"), RUN, "nearest", "of fp32 weights to bf16 ones"},
+    {WORD("--dtype grads", CHOICE, grad_dtype, "fp32|bf16"), RUN, "fp32", "how gradients travel between ranks"},
+    {WORD("--recompute", CHOICE, recompute, "none|activation|block"), RUN, "none",
+        "activations that the backward pass computes again, to save memory"},
+    {NUMBER("--capacity", INT, capacity, 0, 1 << 26), RUN, "0",
+        "most tokens of a row on a rank; longer documents are shared; 0: what half of the free memory holds"},
+    {{"--memory", BYTES, AT(memory), 0, 1e18, "SIZE"}, RUN, "0",
+        "most memory of a rank, as 64M or 24G; for --layout auto, too; 0: what is free"},
+
+    HEAD("ranks", "who shares which documents, ZeRO, tensor parallelism"),
+    {NUMBER("--zero", INT, zero, 1, 3), RUN, "1",
+        "what ranks divide. 1: optimizer state; 2: also gradients; 3: also weights"},
+    {NUMBER("--tp", INT, tp, 1, 64), RUN, "1",
+        "ranks of a tensor-parallel group, which divide heads and hidden units; 'rank' of plans is such a group"},
+    {NUMBER("--pp", INT, pp, 1, 64), RUN, "1", "stages of a pipeline, which divide the layers (1F1B)"},
+    {WORD("--layout", TEXT, layout, "FILE|auto|hydraulis"), RUN, NULL,
+        "instead of --tp, --pp: a file (plan/README.md), or its lines with ;; the fastest in --memory; --strategies"},
+    {WORD("--strategies", TEXT, strategies, "LIST|FILE|none"), RUN, NULL,
+        "ways to divide all ranks, \"tp4+2xtp2; 8xtp1\": every step takes the one that suits its documents"},
+    {WORD("--plan", CHOICE, plan, PLANS), RUN, "flex",
+        "which ranks share which documents; static: in groups of one size (plan/README.md)"},
+    {WORD("--plan remap", CHOICE, remap, "no|yes|auto"), RUN, "no", "even tokens inside a node"},
+    {WORD("--plan route", CHOICE, route, "no|yes|auto"), RUN, "no", "rings by way of all NICs"},
+    {NUMBER("--plan refresh", INT, refresh, 0, 1e9), RUN, "20", "steps between updates of costs and speeds; 0: never"},
+    {NUMBER("--plan node-size", INT, node_size, 0, 1 << 20), START, "0", "ranks of a node; 0: detected"},
+    {NUMBER("--cp", INT, cp_size, 0, 1 << 20), RUN, "0",
+        "context-parallel ranks of every document; means --plan static; 0: the planner's choice"},
+    {WORD("--cp kind", CHOICE, kind, "auto|ulysses|ring"), RUN, "auto", "by heads, or keys and values travel"},
+    {WORD("--machine", TEXT, machine, "FILE|NAME"), RUN, NULL,
+        "plan with these constants (flexsp-7b, a100-7b, h200-8b, ...), and learn nothing; default: those measured"},
+    {WORD("--overlap", CHOICE, overlap, "yes|no"), START, "yes", "communicate while computing goes on"},
+    {NUMBER("--timeout", REAL, timeout, 1, 1e6), START, "600", "seconds without a sign of a rank that end a run"},
+
+    HEAD("slow", "what to do about ranks that are slower than others"),
+    {WORD("--balance", CHOICE, balance, "off|resize|migrate|semi"), RUN, "off",
+        "plans give slow ranks less; resize: they leave work out; migrate: others do it; semi: both"},
+    {NUMBER("--balance lambda", REAL, semi_lambda, 0, 1e9), RUN, "4", "of semi: least T (1 + lambda left out)"},
+    {WORD("--balance moves", CHOICE, moves, "step|keep"), RUN, "step", "work migrates anew every step, or for good"},
+    {WORD("--balance shed", CHOICE, shed, "columns|slices"), RUN, "columns", "left out; slices: whole units"},
+    {WORD("--balance fill", CHOICE, fill, "zero|average|same"), RUN, "zero", "gradients that were not computed"},
+    {WORD("--balance priority", CHOICE, priority, "change|random|inverse"), RUN, "change", "what is computed still"},
+    {WORD("--balance ratios", CHOICE, ratios, "equal|layers"), RUN, "equal", "layers: less where more changes"},
+    {WORD("--straggle", TEXT, straggle, "SPEC"), START, NULL,
+        "slow ranks for a test: \"rank=1,x=4,from=20,to=80\"; with \",whole\" not only matmuls; several with ;"},
+
+    HEAD("inside", "looking inside: costs, plans, gradients, --verbose"),
+    {WORD("--probe", FLAG, probe, NULL), START, NULL,
+        "do not train: measure these ranks for plans, and keep that in ~/.cache/ragged"},
+    {WORD("--explain", MAYBE, explain_what, "[layout]"), START, NULL,
+        "do not train: the next plan beside others, also as plan.html; layout: what stages hold, and memory"},
+    {WORD("--overfit", FLAG, overfit, NULL), RUN, NULL, "train on the first batch only: its loss must go to zero"},
+    {WORD("--dump-grads", TEXT, dump_grads, "FILE"), START, NULL,
+        "write gradients and logits of the next step as safetensors, print its loss, and stop"},
+    {WORD("--report", PATHS, report, "RUN..."), START | FIRST, NULL, "report.html of several runs side by side"},
+    {WORD("--verbose", FLAG, verbose, NULL), START | FIRST, NULL, "say all: options, memory, kernels, communication"},
+    {WORD("--version", FLAG, version, NULL), START, NULL, "print the version and what this build has, and stop"},
+    {WORD("--help", MAYBE, help, "[all|GROUP]"), START | FIRST, NULL, "this list; all options; or one group of them"},
+};
+// clang-format on
+_Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
+
+static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
+static int was_given(const Config* c, const Option* o) { return (c->given[(o - options) / 64] & given_bit(o)) != 0; }
+static int is_option(const char* name) { return !strncmp(name, "--", 2); }
+// A key's name has that of its option before it.
+static const char* key_of(const Option* o) { return strchr(o->value.name, ' '); }
+static int has_keys(const Option* o) { return o + 1 < options + COUNT(options) && !key_of(o) && key_of(o + 1); }
+
+static const Option* find(const char* name) {
+    for (int i = 0; i < COUNT(options); i++)
+        if (options[i].value.type != GROUP && !strcmp(options[i].value.name, name)) return &options[i];
+    return NULL;
+}
+
+// ---- values
+
+static int set(Config* c, const Option* o, const char* text, int saved, char* err, size_t errlen) {
+    char wanted[WANTED];
+    Field field = o->value;
+    PathList* list = (PathList*)((char*)c + field.at);
+    if (field.type == PATHS) {
+        if (list->n == MAX_PATHS)
+            return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", field.name, MAX_PATHS);
+        list->paths[list->n++] = text;
+        return 0;
+    }
+    if (saved && (o->is & SHAPE) == SHAPE) field.most = field.type == REAL ? 1e300 : INT_MAX;
+    if (!field_set(&field, c, (Word){text, strlen(text)}, wanted)) return 0;
+    return fail(err, errlen, "%s expects %s, found \"%s\"", field.name, wanted, text);
+}
+
+static int give(Config* c, const Option* o, const char* text, char* err, size_t errlen) {
+    c->given[(o - options) / 64] |= given_bit(o);
+    return set(c, o, text, 0, err, errlen);
+}
+
+// "VALUE,KEY=VALUE,...": each for itself, the first may be missing.
+static int give_list(Config* c, const Option* o, const char* text, char* err, size_t errlen) {
+    char name[128], keys[128] = "", *copy = config_string(c, strlen(text) + 1);
+    size_t n = 0;
+    if (!copy) return fail(err, errlen, "out of memory for options");
+    for (const Option* key = o + 1; key < options + COUNT(options) && key_of(key); key++)
+        text_append(keys, sizeof keys, &n, "%s%s", n ? "|" : "", key_of(key) + 1);
+    for (char *word = strcpy(copy, text), *rest; word; word = rest) {
+        if ((rest = strchr(word, ','))) *rest++ = 0;
+        char* equals = strchr(word, '=');
+        snprintf(name, sizeof name, "%s %.*s", o->value.name, equals ? (int)MIN(equals - word, 60) : 0, word);
+        const Option* key = equals ? find(name) : o;
+        if (!key || key->value.type == KEYS)
+            return fail(err, errlen, "%s expects KEY=VALUE with KEY %s, found \"%s\"", o->value.name, keys, word);
+        if (give(c, key, equals ? equals + 1 : word, err, errlen)) return -1;
+    }
+    return 0;
+}
+
+// ---- the command line
+
+// Levenshtein distance, two rows of its table at a time.
+static int edit_distance(const char* a, const char* b) {
+    int row[2][64], n = (int)MIN(strlen(b), (size_t)63), i = 0;
+    for (int j = 0; j <= n; j++) row[0][j] = j;
+    for (; a[i]; i++) {
+        int *last = row[i & 1], *next = row[(i + 1) & 1];
+        next[0] = i + 1;
+        for (int j = 0; j < n; j++) {
+            int change = last[j] + (a[i] != b[j]), cheaper = MIN(last[j + 1], next[j]) + 1;
+            next[j + 1] = MIN(change, cheaper);
+        }
+    }
+    return row[i & 1][n];
+}
+
+static int unknown_option(const char* name, char* err, size_t errlen) {
+    const char* meant = NULL;
+    int least = (int)strlen(name) / 3 + 1;
+    for (int i = 0; i < COUNT(options); i++) {
+        int distance = is_option(options[i].value.name) ? edit_distance(name, options[i].value.name) : least;
+        if (distance < least) least = distance, meant = options[i].value.name;
+    }
+    if (!meant) return fail(err, errlen, "unknown option %s; try --help all", name);
+    return fail(err, errlen, "unknown option %s; did you mean %s?", name, meant);
+}
+
+// What several options are that may stand alone or before a word.
+static int settle_words(Config* c, char* err, size_t errlen) {
+    char topics[128] = "all";
+    size_t n = strlen(topics);
+    for (int i = 0; i < COUNT(options); i++)
+        if (options[i].value.type == GROUP) text_append(topics, sizeof topics, &n, "|%s", options[i].value.name);
+    if (c->help && *c->help && word_choice((Word){c->help, strlen(c->help)}, topics) < 0)
+        return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, c->help);
+    if (c->explain_what && *c->explain_what && strcmp(c->explain_what, "layout") != 0)
+        return fail(err, errlen, "--explain stands alone or before layout, found \"%s\"", c->explain_what);
+    c->explain = c->explain_what && !*c->explain_what;
+    c->check_layout = c->explain_what && *c->explain_what;
+    c->eval = c->eval_choices && !*c->eval_choices;
+    if (c->eval) c->eval_choices = NULL;
+    c->resume = c->resume_from != NULL;
+    if (c->resume && !*c->resume_from) c->resume_from = NULL;
+    return 0;
+}
+
+// The option at argv[*i] with its value, and moves behind both. A value may begin with a dash (a prompt, a path); an
+// option's name in its place is a forgotten value.
+static int read_option(Config* c, char** argv, int argc, int* i, char* err, size_t errlen) {
+    const char *word = argv[(*i)++], *equals = strchr(word, '='), *next = *i < argc ? argv[*i] : NULL;
+    char name[128];
+    if (!strcmp(word, "-h")) word = "--help";
+    snprintf(name, sizeof name, "%.*s", equals ? (int)MIN(equals - word, 127) : 127, word);
+    const Option* o = find(name);
+    if (!is_option(name))
+        return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option: --data PATH", word);
+    if (!o || key_of(o)) return unknown_option(name, err, errlen);
+    ValueType type = o->value.type;
+    if (type == FLAG && equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
+    if (type == FLAG) return give(c, o, "1", err, errlen);
+    if (type == MAYBE && !equals && (!next || is_option(next))) return give(c, o, "", err, errlen);
+    if (!equals && (!next || find(next)))
+        return fail(err, errlen, "%s expects a value, found %s", name, next ? next : "the end of the line");
+    if (!equals) ++*i;
+    if (type == PATHS && was_given(c, o)) c->twice = o->value.name;
+    if (type == PATHS) ((PathList*)((char*)c + o->value.at))->n = 0;
+    const char* value = equals ? equals + 1 : next;
+    if (has_keys(o) ? give_list(c, o, value, err, errlen) : give(c, o, value, err, errlen)) return -1;
+    while (type == PATHS && *i < argc && !is_option(argv[*i]))
+        if (give(c, o, argv[(*i)++], err, errlen)) return -1;
+    return 0;
+}
+
+int config_parse(Config* c, int argc, char** argv, char* err, size_t errlen) {
+    memset(c, 0, sizeof *c);
+    for (const Option* o = options; o < options + COUNT(options); o++)
+        if (o->standard && set(c, o, o->standard, 0, err, errlen)) return -1;
+    for (int i = 1; i < argc;)
+        if (read_option(c, argv, argc, &i, err, errlen)) return -1;
+    return settle_words(c, err, errlen);
+}
+
+// ---- what a checkpoint keeps
+
+// Ways to divide ranks: one that is given now takes the place of what was saved of the others.
+static int is_overruled(const Config* c, const Option* o) {
+    int list = config_was_given(c, "--strategies") && c->strategies && strcmp(c->strategies, "none") != 0;
+    int file = config_was_given(c, "--layout"), single = config_was_given(c, "--tp") || config_was_given(c, "--pp");
+    size_t at = o->value.at;
+    if (at == AT(layout))
+        return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
+    if (at == AT(strategies)) return file || single;
+    if (at == AT(zero)) return list;
+    return (at == AT(tp) || at == AT(pp)) && (list || file);
+}
+
+int config_restore(Config* c, const char* name, const char* value, char* err, size_t errlen) {
+    const Option* o = find(name);
+    if (!o || !(o->is & RUN) || was_given(c, o)) return 0;
+    if (!is_overruled(c, o)) return set(c, o, value, 1, err, errlen);
+    if (o->value.type == TEXT) c->overruled = o->value.name;
+    return 0;
+}
+
+void config_visit(const Config* c, void (*visit)(void* context, const char* name, const char* value), void* context) {
+    static char value[1 << 17];  // layouts have a line a layer
+    for (const Option* o = options; o < options + COUNT(options); o++) {
+        const PathList* list = (const PathList*)((const char*)c + o->value.at);
+        if (!(o->is & RUN)) continue;
+        for (int p = 0; o->value.type == PATHS && p < list->n; p++) visit(context, o->value.name, list->paths[p]);
+        field_print(&o->value, c, value, sizeof value);
+        if (value[0]) visit(context, o->value.name, value);
+    }
+}
+
+char* config_string(Config* c, size_t n) {
+    void** block = (void**)malloc(sizeof(void*) + n);
+    if (!block) return NULL;
+    *block = c->strings;
+    c->strings = block;
+    return (char*)(block + 1);
+}
+
+void config_free(Config* c) {
+    while (c->strings) {
+        void** block = (void**)c->strings;
+        c->strings = *block;
+        free(block);
+    }
+}
+
+int config_was_given(const Config* c, const char* name) {
+    const Option* o = find(name);
+    return o && was_given(c, o);
+}
+
+int config_choice(const char* value, const char* choices) {
+    return word_choice((Word){value, strlen(value)}, choices);
+}
+
+// ---- help
+
+enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };
+
+static void print_left(FILE* out, const char* left) {
+    if (strlen(left) < HELP_COLUMN) fprintf(out, "%-*s", HELP_COLUMN, left);
+    else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
+}
+
+// Prints words behind column `at`, and on new lines that begin at HELP_COLUMN; returns the column behind them.
+static int print_words(FILE* out, int at, const char* text, const char* ends) {
+    for (int n; *text; text += n + (text[n] != 0)) {
+        n = (int)strcspn(text, ends);
+        if (at > HELP_COLUMN && at + 1 + n > HELP_WIDTH) fprintf(out, "\n%*s", HELP_COLUMN, ""), at = HELP_COLUMN;
+        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", n, text);
+    }
+    return at;
+}
+
+static void print_option(FILE* out, const Option* o, int brief) {
+    enum { MANY = 50 };  // choices that do not fit a line stand behind the help
+    const Field* f = &o->value;
+    char left[128], standard[64];
+    const char* value = f->choices ? f->choices : f->type == FLAG ? "" : f->type == REAL ? "X" : "N";
+    int is_long = f->type == CHOICE && (brief || strlen(value) > MANY), is_number = f->least < f->most;
+    snprintf(left, sizeof left, "%s%s%s%s", key_of(o) ? "      " : "  ", key_of(o) ? key_of(o) + 1 : f->name,
+             key_of(o) ? "=" : " ", is_long ? "NAME" : value);
+    print_left(out, left);
+    int has_standard = o->standard && strcmp(o->standard, "0") != 0, at = print_words(out, HELP_COLUMN, o->help, " ");
+    if (is_long && !brief) at = print_words(out, at, value, "|");
+    if (brief || !is_number) snprintf(standard, sizeof standard, "[%s]", o->standard ? o->standard : "");
+    else snprintf(standard, sizeof standard, "[%s, %.15g to %.15g]", o->standard, f->least, f->most);
+    if (has_standard || (is_number && !brief)) print_words(out, at, standard, "");
+    fputc('\n', out);
+}
+
+static void print_first(FILE* out) {
+    fprintf(out,
+            "usage: train [options]\n\n"
+            "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
+            "small byte-level model on this machine's C headers, in two to four minutes on\n"
+            "two cores.\n\n");
+    for (const Option* o = options; o < options + COUNT(options); o++)
+        if (o->is & FIRST) print_option(out, o, 1);
+    fprintf(out, "\nAll options by group: --help all. One group:\n\n");
+    for (const Option* o = options; o < options + COUNT(options); o++) {
+        char left[64];
+        if (o->value.type != GROUP) continue;
+        snprintf(left, sizeof left, "  --help %s", o->value.name);
+        print_left(out, left);
+        fprintf(out, "%s\n", o->help);
+    }
+    fprintf(out,
+            "\nFirst run   ./train                 Use it      ./train --sample \"int main(\"\n"
+            "Go on       ./train --resume        Own text    ./train --data my-texts/ a.jsonl\n"
+            "Ranks       mpirun -n 4 ./train     Clusters    scripts/many_nodes.sh, slurm.sh\n");
+}
+
+void config_help(FILE* out, const char* topic) {
+    int shown = 0;
+    if (!*topic) print_first(out);
+    for (const Option* o = options; *topic && o < options + COUNT(options); o++) {
+        if (o->value.type == GROUP) shown = !strcmp(topic, "all") || !strcmp(topic, o->value.name);
+        if (!shown) continue;
+        if (o->value.type != GROUP) print_option(out, o, 0);
+        else fprintf(out, "\n%s: %s\n\n", o->value.name, o->help);
+    }
+}

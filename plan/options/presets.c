@@ -1,0 +1,202 @@
+// presets.c - what options leave open: the dimensions of a model by its preset, how it is trained by its size, the
+// learning rate of a step. See config.h.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan/options/config.h"
+
+typedef struct Preset {
+    const char* name;
+    Arch arch;
+    int layers, width, heads, kv_heads, head_size, hidden, context,
+        vocab;  // 0: as options say; vocab 0: the tokenizer's
+    int tied;
+    double theta;
+    RopeScaling scaling;
+} Preset;
+
+// The models of others as their config.json says, with a context that a step holds; a checkpoint of one, given by
+// --init, knows its own dimensions.
+// clang-format off
+static const Preset presets[] = {
+    {"tiny",         ARCH_GPT2,   4,  128,  4,  4,  0,    0,  256,      0, 1,      0, {0, 0, 0, 0}},
+    {"llama-tiny",   ARCH_LLAMA,  4,  128,  4,  2,  0,    0,  256,      0, 1,    1e4, {0, 0, 0, 0}},
+    {"gpt2-124m",    ARCH_GPT2,  12,  768, 12, 12,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-350m",    ARCH_GPT2,  24, 1024, 16, 16,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-774m",    ARCH_GPT2,  36, 1280, 20, 20,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"gpt2-1558m",   ARCH_GPT2,  48, 1600, 25, 25,  0,    0, 1024,  50257, 1,      0, {0, 0, 0, 0}},
+    {"smollm2-135m", ARCH_LLAMA, 30,  576,  9,  3, 64, 1536, 2048,  49152, 1,    1e5, {0, 0, 0, 0}},
+    {"llama-3.2-1b", ARCH_LLAMA, 16, 2048, 32,  8, 64, 8192, 4096, 128256, 1,    5e5, {32, 1, 4, 8192}},
+    {"llama-3.1-8b", ARCH_LLAMA, 32, 4096, 32,  8, 128, 14336, 4096, 128256, 0,  5e5, {8, 1, 4, 8192}},
+    {"qwen2.5-0.5b", ARCH_QWEN2, 24,  896, 14,  2, 64, 4864, 4096, 151936, 1,    1e6, {0, 0, 0, 0}},
+    {"qwen3-0.6b",   ARCH_QWEN3, 28, 1024, 16,  8, 128, 3072, 4096, 151936, 1,   1e6, {0, 0, 0, 0}},
+};
+// clang-format on
+
+// Only the static planner is told a cp size; the others choose it.
+static int settle_plan(Config* config, char* err, size_t errlen) {
+    if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
+    if (config_was_given(config, "--plan"))
+        return fail(err, errlen, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
+                    config->plan, config->cp_size);
+    config->plan = "static";
+    return 0;
+}
+
+static int arch_of(const Config* config) {
+    int arch = 0;
+    while (arch < N_ARCHS - 1 && strcmp(arch_table[arch].name, config->arch) != 0) arch++;
+    return arch;
+}
+
+static const Preset* preset_of(const Config* config) {
+    const Preset* preset = presets;
+    while (strcmp(preset->name, config->preset) != 0) preset++;  // CHOICE has checked the name
+    return preset;
+}
+
+// config.json of a GPT-2 has no members for key/value heads and the size of a head: as many as heads, width / heads.
+static int settle_heads(Config* c, const Preset* preset, int is_preset, char* err, size_t errlen) {
+    int is_gpt2 = arch_of(c) == ARCH_GPT2;
+    if (is_gpt2) is_preset = 0;
+    if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
+    if (!c->head_size && is_preset) c->head_size = preset->head_size;
+    if (!c->head_size && c->width % c->heads)
+        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d%s", c->width, c->heads,
+                    ROUND_UP(c->width, c->heads), is_gpt2 ? "" : ", or --arch head-size=N");
+    if (!c->head_size) c->head_size = c->width / c->heads;
+    if (is_gpt2 && (c->kv_heads != c->heads || (int64_t)c->head_size * c->heads != c->width))
+        return fail(err, errlen,
+                    "--arch kv-heads=%d,head-size=%d: a GPT-2 has those of --heads %d and --width %d, no file of it "
+                    "could say otherwise; leave them out, or try --arch llama",
+                    c->kv_heads, c->head_size, c->heads, c->width);
+    if (c->heads % c->kv_heads)
+        return fail(err, errlen, "--arch kv-heads=%d does not divide --heads %d; try kv-heads=%d", c->kv_heads,
+                    c->heads, c->heads);
+    if (!is_gpt2 && c->head_size % 2)
+        return fail(err, errlen, "--arch head-size=%d: rotary positions turn pairs of channels; try head-size=%d",
+                    c->head_size, c->head_size + 1);
+    return 0;
+}
+
+// What a preset or another dimension says where an option does not.
+static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
+    if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
+    const ArchRow* arch = &arch_table[arch_of(c)];
+    int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
+    if (!c->layers) c->layers = preset->layers;
+    if (!c->width) c->width = preset->width;
+    if (!c->heads) c->heads = preset->heads;
+    if (settle_heads(c, preset, is_preset, err, errlen)) return -1;
+    if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
+    if (!c->hidden) c->hidden = act_runs(arch->act) == 2 ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
+    if (!c->context) c->context = preset->context;
+    if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
+    if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";
+    if (!c->vocab) c->vocab = preset->vocab ? preset->vocab : tokenizer_vocab;
+    return 0;
+}
+
+Shape config_shape(const Config* c) {
+    const ArchRow* arch = &arch_table[arch_of(c)];
+    const Preset* preset = preset_of(c);
+    Shape s = {.arch = (Arch)arch_of(c), .L = c->layers, .C = c->width, .NH = c->heads, .V = c->vocab};
+    s.features = arch->features | (strcmp(c->tie, "no") ? 0 : HAS_HEAD);
+    s.NKV = c->kv_heads, s.HS = c->head_size, s.U = c->hidden;
+    s.context = s.positions = c->context;
+    s.eps = arch->eps;
+    if (shape_has(&s, HAS_POSITIONS)) return shape_whole(s);
+    s.theta = c->rope_theta;
+    if (s.theta == preset->theta) s.scaling = preset->scaling;
+    return shape_whole(s);
+}
+
+// What a model of so many parameters trains with where options do not say. From 50M on Brown et al. 2020, table 2.1
+// (batch) and its appendix B (a linear warm-up over the first 375M tokens); below what this program's own tiny models
+// do well with, and a step between both. An evaluation of a tiny model on more tokens takes longer than it is worth.
+static const struct Recipe {
+    double parameters;  // at most
+    int batch_tokens, warmup, eval_tokens;
+} recipes[] = {
+    {2e7, 1024, 100, 32768},     {5e7, 65536, 200, 131072},     {1e9, 524288, 715, 131072},
+    {5e9, 1048576, 358, 131072}, {1e300, 2097152, 179, 131072},
+};
+
+// Peak learning rates: the default run's, what models of 9M parameters do well with, then Brown et al. 2020, table 2.1.
+static const struct Rate {
+    double parameters, lr;
+} rates[] = {
+    {1e6, 4e-3},   {1e7, 1e-3},     {1.25e8, 6e-4},  {3.5e8, 3e-4},  {7.6e8, 2.5e-4},
+    {1.3e9, 2e-4}, {2.7e9, 1.6e-4}, {6.7e9, 1.2e-4}, {1.3e10, 1e-4},
+};
+
+// Between two sizes on a straight line of the logarithms of both, in two digits; beyond the ends as there.
+static double default_lr(double parameters) {
+    char text[32];
+    int i = 0;
+    while (i < COUNT(rates) - 2 && parameters > rates[i + 1].parameters) i++;
+    const struct Rate *a = &rates[i], *b = &rates[i + 1];
+    double x = log(parameters / a->parameters) / log(b->parameters / a->parameters);
+    snprintf(text, sizeof text, "%.1e", a->lr * pow(b->lr / a->lr, x < 0 ? 0 : x > 1 ? 1 : x));
+    return strtod(text, NULL);
+}
+
+// Weights that are trained already want a smaller step, as nanoGPT's config/finetune_shakespeare.py takes for GPT-2:
+// 3e-5, a twentieth, with 32768 tokens and next to no warm-up.
+static void settle_recipe(Config* c) {
+    enum { TUNED = 20, TUNED_BATCH = 32768, TUNED_WARMUP = 20, SHOWN = 16 };  // SHOWN: enough to be worth a plan
+    Shape shape = config_shape(c);
+    int i = 0, tunes = c->init != NULL;
+    while (shape_param_count(&shape) > recipes[i].parameters) i++;
+    int batch = tunes ? MIN(recipes[i].batch_tokens, TUNED_BATCH) : recipes[i].batch_tokens;
+    if (c->explain) batch = MAX(batch, SHOWN * c->context);
+    if (!c->batch_tokens) c->batch_tokens = MAX(batch, c->context);
+    if (c->lr == 0) c->lr = default_lr((double)shape_param_count(&shape)) / (tunes ? TUNED : 1);
+    if (!c->eval_tokens) c->eval_tokens = recipes[i].eval_tokens;
+    if (c->warmup >= 0) return;
+    c->warmup = (int)MIN((int64_t)recipes[i].warmup, c->steps / 10);
+    if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
+}
+
+int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+    const Preset* preset = preset_of(config);
+    if (settle_plan(config, err, errlen) || settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
+    settle_recipe(config);
+    if (config->vocab < tokenizer_vocab)
+        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
+                    tokenizer_vocab);
+    if (config->batch_tokens < config->context)
+        return fail(err, errlen,
+                    "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
+                    config->batch_tokens, config->context, config->context);
+    if (config->capacity && config->capacity < config->context && !config->several_ranks)
+        return fail(
+            err, errlen,
+            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d, a "
+            "smaller --context, or %d ranks that share it: mpirun -n %d",
+            config->capacity, config->context, config->context, CEIL_DIV(config->context, config->capacity),
+            CEIL_DIV(config->context, config->capacity));
+    return 0;
+}
+
+// ---- the learning rate
+
+// How much of the way from lr down to min_lr * lr has been gone: 0 .. 1.
+static double descent(const Config* config, int64_t t) {
+    double after = (double)MAX(config->steps - config->warmup, (int64_t)1);
+    double x = (double)(t - config->warmup) / after;
+    x = x < 0 ? 0 : x > 1 ? 1 : x;
+    if (!strcmp(config->schedule, "linear")) return x;
+    if (!strcmp(config->schedule, "cosine")) return 0.5 * (1 - cos(3.141592653589793 * x));
+    if (!strcmp(config->schedule, "wsd")) {
+        double fall = 0.2 * (double)config->steps, y = ((double)t - ((double)config->steps - fall)) / MAX(fall, 1);
+        return y <= 0 ? 0 : sqrt(MIN(y, 1));
+    }
+    return 0;
+}
+
+double schedule_lr(const Config* config, int64_t t) {
+    if (t < config->warmup) return config->lr * (double)t / config->warmup;
+    return config->lr * (1 - (1 - config->min_lr) * descent(config, t));
+}

@@ -1,0 +1,223 @@
+// explain.c - a plan as text: what runs where, what its time consists of, how far it is from the bound, which searches
+// came to less good plans, and what other planners make of the same documents. And as the data of a page, which
+// explain.js draws.
+#include "plan/show/explain.h"
+
+#include "plan/show/page.h"
+#include "plan/base/text.h"
+
+extern const char plan_show_explain_js[];
+
+static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+
+// ---- groups
+
+typedef struct GroupSum {
+    int micro_batches, docs, longest;
+    int64_t tokens;
+    double rank_ms;  // time of its micro-batches times their ranks, of a pass an equal part each
+} GroupSum;
+
+static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, int ulysses_size) {
+    GroupSum sum = {0};
+    for (int i = 0; i < shown->plan.n_micro_batches; i++) {
+        const MicroBatch* mb = &shown->plan.micro_batches[i];
+        if (mb->cp_size != cp_size || mb->ulysses_size != ulysses_size) continue;
+        sum.micro_batches++;
+        sum.docs += mb->n_docs;
+        sum.rank_ms += (shown->timeline.end[i] - shown->timeline.start[i]) * cp_size / shown->timeline.beside[i];
+        for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+            int s = lengths[shown->plan.docs[d]];
+            sum.tokens += s;
+            sum.longest = MAX(sum.longest, s);
+        }
+    }
+    return sum;
+}
+
+// The next (cp size, ulysses_size) in descending order after the given one; 0 when there is none.
+static int next_group(const Plan* plan, int* cp_size, int* ulysses_size) {
+    int best_cp_size = 0, best_ulysses_size = 0;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int after = mb->cp_size < *cp_size || (mb->cp_size == *cp_size && mb->ulysses_size < *ulysses_size);
+        int better =
+            mb->cp_size > best_cp_size || (mb->cp_size == best_cp_size && mb->ulysses_size > best_ulysses_size);
+        if (after && better) best_cp_size = mb->cp_size, best_ulysses_size = mb->ulysses_size;
+    }
+    *cp_size = best_cp_size, *ulysses_size = best_ulysses_size;
+    return best_cp_size;
+}
+
+static void print_groups(FILE* out, const Explained* x) {
+    const Shown* chosen = &x->shown[0];
+    double all = chosen->timeline.makespan * chosen->plan.ranks;
+    int cp_size = chosen->plan.ranks + 1, ulysses_size = 0;
+    TextTable table = {0};
+    text_cells(&table, "kind\tranks\tmicro-batches\tdocuments\ttokens\tlongest\tof all ranks' time\n");
+    while (next_group(&chosen->plan, &cp_size, &ulysses_size)) {
+        GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
+        MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
+        text_cells(&table, "%s\t%d\t%d\t%d\t%lld\t%d\t%.1f %%\n", cp_kind_name(cp_kind(&mb)), cp_size,
+                   sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
+    }
+    fputc('\n', out);
+    text_table(out, &table, "  ");
+}
+
+// ---- the chosen plan
+
+static void print_time(FILE* out, const Explained* x) {
+    const Prediction* f = x->prediction;
+    const CostTerms* c = &f->critical;
+    const Shown* chosen = &x->shown[0];
+    fprintf(out, "  makespan %.2f ms, at least %.2f (L3): %.2f %% above; planned in %.0f us\n", f->makespan,
+            f->bounds.l3, 100 * prediction_gap(f), chosen->plan_us);
+    fprintf(out,
+            "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, communication %.1f %%, "
+            "micro-batches' own %.1f %%\n",
+            percent(c->quadratic, f->makespan), percent(c->per_token, f->makespan),
+            percent(c->communication, f->makespan), percent(c->micro_batch, f->makespan));
+    fprintf(out, "  all ranks: idle %.1f %%, communication %.1f %%\n", 100 * chosen->timeline.idle,
+            100 * chosen->timeline.communication_share);
+    int together = 0;
+    for (int i = 0; i < chosen->plan.n_micro_batches; i++) together += chosen->timeline.beside[i] > 1;
+    if (together)
+        fprintf(out, "  passes: %d of %d micro-batches are in one pass with others, and hide exchanges of each other\n",
+                together, chosen->plan.n_micro_batches);
+    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
+            f->bounds.l2);
+    if (x->n > 0) {
+        int longest = 0;
+        for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
+        fprintf(out, ", of %d tokens", longest);
+    }
+    fprintf(out, "\n");
+}
+
+// ---- what was rejected
+
+static void print_searches(FILE* out, const Prediction* f) {
+    double best = f->makespan;
+    if (f->n_tries == 0) return;
+    fprintf(out, "\n  searches, each for the least target time that all documents meet:\n");
+    for (int i = 0; i < f->n_tries;) {
+        FlexTryKind kind = f->tries[i].kind;
+        int unit = f->tries[i].unit, guesses = 0, met = 0, chosen = 0;
+        double least = 0, missed = 0;
+        for (; i < f->n_tries && f->tries[i].unit == unit && f->tries[i].kind == kind; i++, guesses++) {
+            const FlexTry* t = &f->tries[i];
+            chosen |= t->chosen;
+            if (t->micro_batches == 0) missed = MAX(missed, t->target);
+            else least = met++ ? MIN(least, t->makespan) : t->makespan;
+        }
+        if (kind != FLEX_GUESS) fprintf(out, "  %s: ", flex_try_names[kind]);
+        else
+            fprintf(out, "  %2d rank%s or more a group, %d guess%s: ", unit, unit == 1 ? " " : "s", guesses,
+                    guesses == 1 ? "" : "es");
+        if (met) fprintf(out, "%.2f ms%s", least, chosen ? ", chosen" : "");
+        else
+            fprintf(out, "rejected, nothing within %.2f ms (%.2f %% more than the bound)", missed,
+                    percent(missed - f->bounds.l3, f->bounds.l3));
+        if (met && !chosen) fprintf(out, ", rejected, %.2f %% longer", percent(least - best, best));
+        fprintf(out, "\n");
+    }
+}
+
+static void print_others(FILE* out, const Explained* x) {
+    if (x->n_shown < 2) return;
+    TextTable table = {0};
+    text_cells(&table, "plan\tms\tlonger\tidle\tcommunication\tmicro-batches\tplanned in\n");
+    for (int i = 0; i < x->n_shown; i++) {
+        const Shown* s = &x->shown[i];
+        text_cells(&table, "%s\t%.2f\t%.2fx\t%.1f %%\t%.1f %%\t%d\t%.0f us%s\n", s->name, s->timeline.makespan,
+                   x->shown[0].timeline.makespan > 0 ? s->timeline.makespan / x->shown[0].timeline.makespan : 1,
+                   100 * s->timeline.idle, 100 * s->timeline.communication_share, s->plan.n_micro_batches, s->plan_us,
+                   s->chosen ? "\tchosen" : "");
+    }
+    fputc('\n', out);
+    text_table(out, &table, "  ");
+}
+
+void explain_text(FILE* out, const Explained* x) {
+    fprintf(out, "%s: %s\n", x->shown[0].name, x->title);
+    print_time(out, x);
+    print_groups(out, x);
+    print_searches(out, x->prediction);
+    print_others(out, x);
+}
+
+// ---- the data of the page: a line, in which lists of numbers are what explain.js takes them for
+
+// [first rank, cp size, kind, start, end, communication, [lengths of its documents], place in the pass, how many there]
+static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
+    const MicroBatch* mb = &s->plan.micro_batches[i];
+    fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? "," : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),
+            s->timeline.start[i], s->timeline.end[i], s->timeline.communication[i]);
+    for (int d = 0; d < mb->n_docs; d++)
+        fprintf(out, "%s%d", d ? "," : "", x->lengths[s->plan.docs[mb->first_doc + d]]);
+    fprintf(out, "],%d,%d]", s->timeline.place[i], s->timeline.beside[i]);
+}
+
+static void put_plan(FILE* out, const Explained* x, const Shown* s) {
+    fputs("{\"name\":", out);
+    page_string(out, s->name);
+    fputs(",\"words\":", out);
+    page_string(out, s->words ? s->words : "");
+    fprintf(out, ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"idle\":%.6g,\"communication\":%.6g,\"us\":%.6g",
+            s->chosen, x->setting->rounds || s->plan.has_barriers, s->timeline.makespan, s->timeline.idle,
+            s->timeline.communication_share, s->plan_us);
+    fputs(",\"micro_batches\":[", out);
+    for (int i = 0; i < s->plan.n_micro_batches; i++) put_micro_batch(out, x, s, i);
+    fputs("]}", out);
+}
+
+// tasks: [kind, backward, round, slot, start, end]
+static void put_stage(FILE* out, const ShownStage* s) {
+    fprintf(out, "{\"first_rank\":%d,\"ranks\":%d,\"first_layer\":%d,\"end_layer\":%d,\"slots\":%d,\"busy\":%.6g,",
+            s->first_rank, s->ranks, s->first_layer, s->end_layer, s->slots, s->list->busy);
+    fprintf(out, "\"in_flight\":%d,\"tasks\":[", s->list->most_in_flight);
+    for (int i = 0; i < s->list->n; i++) {
+        const Task* t = &s->list->tasks[i];
+        fprintf(out, "%s[%d,%d,%d,%d,%.6g,%.6g]", i ? "," : "", (int)t->kind, t->backward, t->round, t->slot, t->start,
+                t->end);
+    }
+    fputs("]}", out);
+}
+
+static void put_stages(FILE* out, const ShownStages* x) {
+    fprintf(out, ",\"stages\":{\"makespan\":%.8g,\"bubble\":%.6g,\"lanes\":[", x->makespan, x->bubble);
+    for (int s = 0; s < x->n; s++) {
+        if (s) fputc(',', out);
+        put_stage(out, &x->stage[s]);
+    }
+    fputs("]}", out);
+}
+
+int explain_page(FILE* out, const Explained* x) {
+    const Prediction* f = x->prediction;
+    const PlanLimits* limits = &x->setting->limits;
+    page_begin(out, "");
+    fputs("{\"title\":", out);
+    page_string(out, x->title);
+    fputs(",\"machine\":", out);
+    page_string(out, x->setting->cost.name);
+    fprintf(out, ",\"ranks\":%d,\"node\":%d,\"capacity\":%d,\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"makespan\":%.8g,",
+            limits->ranks, limits->node_size, limits->capacity, f->bounds.l1, f->bounds.l2, f->bounds.l3, f->makespan);
+    fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
+            f->critical.communication, f->critical.micro_batch);
+    for (int i = 0; i < f->n_tries; i++)
+        fprintf(out, "%s[%d,\"%s\",%.8g,%.8g,%d]", i ? "," : "", f->tries[i].unit, flex_try_names[f->tries[i].kind],
+                f->tries[i].target, f->tries[i].micro_batches ? f->tries[i].makespan : 0, f->tries[i].chosen);
+    fputc(']', out);
+    if (x->stages.n > 1) put_stages(out, &x->stages);
+    fputs(",\"plans\":[", out);
+    for (int i = 0; i < x->n_shown; i++) {
+        if (i) fputc(',', out);
+        put_plan(out, x, &x->shown[i]);
+    }
+    fputs("]}\n", out);
+    if (x->stages.logged) page_line(out, x->stages.logged, strlen(x->stages.logged));
+    page_end(out, plan_show_explain_js);
+    return ferror(out) ? -1 : 0;
+}

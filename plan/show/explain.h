@@ -1,0 +1,45 @@
+// explain.h - a plan for people: as a table on the terminal, and as a page with the timeline of every rank.
+#pragma once
+#include <stdio.h>
+
+#include "plan/step/flex.h"
+#include "plan/value/tasks.h"
+
+// A plan that was played.
+typedef struct Shown {
+    const char *name, *words;
+    Plan plan;
+    Timeline timeline;
+    double plan_us;
+    int chosen;  // the one that would run
+} Shown;
+
+// A stage of a pipeline and what it does in the step as played.
+typedef struct ShownStage {
+    const TaskList* list;
+    int first_rank, ranks, first_layer, end_layer, slots;
+} ShownStage;
+
+typedef struct ShownStages {
+    int n;  // 0: no pipeline
+    const ShownStage* stage;
+    double makespan, bubble;
+    const char* logged;  // a line of log.jsonl: a step of such a pipeline that was measured; NULL: there is none
+} ShownStages;
+
+typedef struct Explained {
+    const char* title;  // the run, in a line
+    const int* lengths;
+    int n;
+    const Setting* setting;
+    const Prediction* prediction;  // of the chosen plan
+    const Shown* shown;            // (n_shown), the chosen one first
+    int n_shown;
+    ShownStages stages;
+} Explained;
+
+// The chosen plan (micro-batches by cp size and kind, tokens, time), its makespan by term, bounds and gap, searches
+// that were rejected and why, the others beside it.
+void explain_text(FILE* out, const Explained* x);
+// One HTML file that needs nothing else. 0, or -1 when it could not be written.
+int explain_page(FILE* out, const Explained* x);

@@ -1,0 +1,333 @@
+// balance.c - what is remembered of the ranks of a group, and what to do about slow ones; see balance.h.
+//
+// Measured times are those of the work that a rank did under the last decision. First that is undone: matmuls that ran
+// with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
+// controller swings: a straggler that was resized looks healthy, is not resized, looks slow. All that follows is a
+// function of the un-pruned speeds alone, so that a decision that changed nothing but the work repeats itself.
+//
+// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours): nothing is done
+// until the slowest rank takes `start` times the median, and it is undone below `stop`. Of an even number of ranks the
+// lower median counts, so that one slow rank of two is seen. And a decision stays as it is until another is clearly
+// better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
+//
+// How much is to be sent, taken and left out is first found in fractions of slices. Of that the fractions left out
+// stay, and who sends and who takes: balance_divide makes whole units of it.
+#include "plan/slow/balance.h"
+
+#include <math.h>
+
+static const double CLEARLY = 0.02;  // a fraction of the step or of J, or of a rank's matmuls
+enum { SEMI_TARGETS = 64 };
+
+// What a rank takes for a step while nothing is taken off it.
+static double rank_ms(const RankSpeed* r) { return r->c + r->n / r->v; }
+
+// ---- memory
+
+static int is_jump(double old, double now) { return !(now <= 1.3 * old && old <= 1.3 * now); }
+
+static void smooth(double* value, double now, int anew) {
+    *value = anew || is_jump(*value, now) ? now : *value + (now - *value) / 2;
+}
+
+void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks) {
+    for (int r = 0; r < ranks; r++) {
+        const RankTimes* t = &times[r];
+        double linear = t->pruned < 1 ? t->linear / (1 - t->pruned) : 0, busy = linear + t->attention;
+        int says_something = linear > 0 && busy < 1e300 && t->slices > 0 && t->other >= 0 && t->other < 1e300;
+        if (!says_something) continue;  // nor does NaN
+        double v = t->slices / busy;
+        int anew = memory->v[r] <= 0 || is_jump(memory->v[r], v);
+        smooth(&memory->v[r], v, anew);
+        smooth(&memory->c[r], t->other, anew);
+        smooth(&memory->prunable[r], linear / busy, anew);
+    }
+    memory->steps++;
+}
+
+// ---- migration: the lossless optimum
+//
+// A rank that sends x slices ends at c + a + n/v - x (1/v - b), one that takes x at c + a + n/v + x (1/v + b'), a, b
+// and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
+// than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
+// Where neither a limit nor a fixed cost binds, it is sum(k E) / sum(k) over all who send or take, E = c + a + n/v and
+// k = 1 / (1/v -+ b). T never falls below a rank that would not win back the fixed cost.
+
+typedef struct Group {
+    const RankSpeed* ranks;
+    int n_ranks;
+    const MoveCost* cost;
+} Group;
+
+// Slices that a rank can take and still end by `target`.
+static double can_take(const RankSpeed* r, const MoveCost* cost, double target) {
+    double spare = target - rank_ms(r) - cost->fixed;
+    return spare > 0 ? MIN(r->room, spare / (1 / r->v + cost->take)) : 0;
+}
+
+// Milliseconds that a rank gains with each slice it sends; none where sending takes as long as computing.
+static double gain_a_slice(const RankSpeed* r, const MoveCost* cost) { return 1 / r->v - cost->send; }
+
+// Slices that rank r must send to end by `target`.
+static double must_send(const Group* x, int r, double target) {
+    double over = rank_ms(&x->ranks[r]) - target;
+    return over > 0 ? (over + x->cost->fixed) / gain_a_slice(&x->ranks[r], x->cost) : 0;
+}
+
+// The soonest that a rank can end by sending all it may, or by sending nothing.
+static double soonest_end(const Group* x, int r) {
+    double ms = rank_ms(&x->ranks[r]);
+    return MIN(ms + x->cost->fixed - x->ranks[r].movable * gain_a_slice(&x->ranks[r], x->cost), ms);
+}
+
+// Whether helpers can take by `target` what must be sent then; or `slices`, if not negative.
+static int is_enough(const Group* x, double slices, double target) {
+    double supply = 0, demand = MAX(slices, 0);
+    for (int r = 0; r < x->n_ranks; r++) {
+        supply += can_take(&x->ranks[r], x->cost, target);
+        if (slices < 0) demand += must_send(x, r, target);
+    }
+    return demand <= supply;
+}
+
+// The least target in [low, high] at which that is so; high, if none is.
+static double least_target(const Group* x, double slices, double low, double high) {
+    if (low >= high || is_enough(x, slices, low)) return MIN(low, high);
+    double middle;  // until no number lies between the two
+    while ((middle = low + (high - low) / 2) > low && middle < high) {
+        if (is_enough(x, slices, middle)) high = middle;
+        else low = middle;
+    }
+    return high;
+}
+
+// Divides `slices` so that the last helper ends soonest, at `target` at the latest, which must be within what helpers
+// can take by then. taken (n_ranks) =.
+static void divide_among_helpers(double* taken, const Group* x, double slices, double target) {
+    double first = target;
+    for (int r = 0; r < x->n_ranks; r++) first = MIN(first, rank_ms(&x->ranks[r]));
+    double end = slices > 0 ? least_target(x, slices, first, target) : first;
+    for (int r = 0; r < x->n_ranks; r++) taken[r] = can_take(&x->ranks[r], x->cost, end);
+}
+
+double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost) {
+    Group x = {ranks, n_ranks, cost};
+    double slowest = 0, pinned = 0, all = 0;
+    for (int r = 0; r < n_ranks; r++) {
+        slowest = MAX(slowest, rank_ms(&ranks[r]));
+        pinned = MAX(pinned, soonest_end(&x, r));
+    }
+    double T = least_target(&x, -1, pinned, slowest);
+    for (int r = 0; r < n_ranks; r++) {
+        sent[r] = MIN(must_send(&x, r, T), ranks[r].movable);
+        all += sent[r];
+    }
+    divide_among_helpers(taken, &x, all, T);
+    return T;
+}
+
+// ---- what is to be decided
+
+typedef struct Question {
+    const BalanceSetting* setting;
+    const UnitGroup* units;
+    const BalanceDecision* last;
+    int n_ranks;
+    RankSpeed ranks[MOST_TP];
+    int order[MOST_TP];  // from the slowest rank on, of equal ones the lowest first
+    double median;       // ms; of an even number the lower one
+} Question;
+
+static double slices_of(const UnitGroup* units, SliceCount n) { return n.hidden + units->head_work * n.heads; }
+
+// Work that cannot move ends in exchanges of its own, so that it takes as long as its slowest rank on all of them.
+// Returns the time of the slowest rank, 0 where nothing is known of one.
+static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
+    double c = 0, slowest = 0;
+    *q = (Question){.setting = setting, .units = units, .last = &memory->last, .n_ranks = units->ranks};
+    for (int r = 0; r < q->n_ranks; r++) c = MAX(c, memory->c[r]);
+    for (int r = 0; r < q->n_ranks; r++) {
+        SliceCount own = units->own[r];
+        double first_tile = slices_of(units, (SliceCount){own.heads - units->keep_heads, own.hidden}) - units->tile;
+        SliceCount spare = {MAX(0, units->most[r].heads - own.heads), MAX(0, units->most[r].hidden - own.hidden)};
+        if (!(memory->v[r] > 0)) return 0;
+        q->ranks[r] = (RankSpeed){memory->v[r], slices_of(units, own), c, memory->prunable[r],
+                                  slices_of(units, spare), MAX(0, first_tile)};
+        int i = r;
+        for (; i > 0 && rank_ms(&q->ranks[q->order[i - 1]]) < rank_ms(&q->ranks[r]); i--) q->order[i] = q->order[i - 1];
+        q->order[i] = r;
+        slowest = MAX(slowest, rank_ms(&q->ranks[r]));
+    }
+    q->median = rank_ms(&q->ranks[q->order[q->n_ranks / 2]]);
+    return slowest;
+}
+
+// ---- resizing: how much of its matmuls a straggler leaves out
+//
+// gamma is Wang et al.'s pruning ratio (2024); how it is found here is ours: from un-pruned times, so that a rank that
+// meets the target because it is resized stays resized.
+
+// Milliseconds of a rank that can be left out, were it all.
+static double resizable_ms(const RankSpeed* r) { return r->prunable * r->n / r->v; }
+
+// The step when stragglers only leave out: the slowest of the others, or a straggler that has left out all it may. No
+// rank needs to go below that. A rank that leaves nothing out now is a straggler from `start` on only, or noise would
+// make healthy ones lossy.
+static double resize_ms(const Question* q) {
+    double target = 0;
+    for (int r = 0; r < q->n_ranks; r++) {
+        double ms = rank_ms(&q->ranks[r]);
+        double edge = q->last->active && q->last->pruned[r] > 0 ? q->setting->stop : q->setting->start;
+        if (ms > edge * q->median) ms -= q->setting->most_pruned * resizable_ms(&q->ranks[r]);
+        target = MAX(target, ms);
+    }
+    return target;
+}
+
+static double resize(BalanceDecision* d, const Question* q) {
+    double target = resize_ms(q);
+    for (int r = 0; r < q->n_ranks; r++) {
+        double m = resizable_ms(&q->ranks[r]), over = m + (rank_ms(&q->ranks[r]) - m) - target;
+        d->pruned[r] = over > 0 && m > 0 ? MIN(over / m, q->setting->most_pruned) : 0;
+    }
+    balance_divide(d, q->ranks, q->units, &q->setting->cost);
+    return target;
+}
+
+static double migrate(BalanceDecision* d, const Question* q) {
+    double T = balance_move(d->sent, d->taken, q->ranks, q->n_ranks, &q->setting->cost);
+    balance_divide(d, q->ranks, q->units, &q->setting->cost);
+    return T;
+}
+
+// ---- SEMI: resizing and migration together, how much of each
+//
+// For a target time T helpers can take X(T) slices. The heaviest straggler gets of it what it needs, then the next: the
+// fixed cost is best spent where most slices leave, and the largest fraction left out costs most. What a straggler
+// cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than sending nothing.
+// Of the targets the one with the least J(T) is taken, from 64 at equal distances between the step of pure resizing and
+// the lossless one.
+
+// What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
+static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
+                             double most_sent, double target) {
+    double over = rank_ms(r) - target, gain = gain_a_slice(r, &setting->cost);
+    double left_out = over * r->v / r->prunable;
+    *sent = 0, *pruned = MIN(left_out / r->n, setting->most_pruned);
+    if (gain <= 0 || most_sent <= 0) return;
+    double needed = (over + setting->cost.fixed) / gain, u = MIN(needed, most_sent);
+    double rest = u < needed ? (needed - u) * gain * r->v / r->prunable : 0;
+    if (rest >= left_out || rest > setting->most_pruned * (r->n - u)) return;
+    *sent = u, *pruned = rest > 0 ? rest / (r->n - u) : 0;
+}
+
+// J of balance_decide, for d->step_ms and what is left out.
+static double objective(const BalanceDecision* d, const Question* q) {
+    double loss = 0, slices = 0;
+    for (int r = 0; r < q->n_ranks; r++) {
+        double n = q->ranks[r].n, g = d->pruned[r] * (n - d->sent[r]) / n;
+        loss += g * g * n;
+        slices += n;
+    }
+    return d->step_ms * (loss > 0 ? 1 + q->setting->semi_lambda * loss / slices : 1);  // infinity times 0 is NaN
+}
+
+// The decision for one target.
+static void decide_for(BalanceDecision* d, const Question* q, double target) {
+    const BalanceSetting* setting = q->setting;
+    double supply = 0, all_sent = 0;
+    for (int r = 0; r < q->n_ranks; r++) {
+        supply += d->taken[r] = can_take(&q->ranks[r], &setting->cost, target);
+        d->sent[r] = d->pruned[r] = 0;
+    }
+    for (int i = 0; i < q->n_ranks && rank_ms(&q->ranks[q->order[i]]) > target; i++) {
+        int r = q->order[i];
+        double most = MIN(supply - all_sent, q->ranks[r].movable);
+        divide_straggler(&d->sent[r], &d->pruned[r], setting, &q->ranks[r], most, target);
+        all_sent += d->sent[r];
+    }
+    balance_divide(d, q->ranks, q->units, &setting->cost);
+}
+
+static double resize_and_migrate(BalanceDecision* d, const Question* q) {
+    BalanceDecision lossless = *d, next = *d;
+    double least = resize_ms(q), T = migrate(&lossless, q);
+    lossless.objective = objective(&lossless, q);
+    d->objective = INFINITY;
+    for (int i = 0; i < SEMI_TARGETS - 1 && T > least; i++) {
+        decide_for(&next, q, least + (T - least) * i / (SEMI_TARGETS - 1));
+        next.objective = objective(&next, q);
+        if (next.objective < d->objective) *d = next;
+    }
+    // The last target as balance_move has it: there nothing is left out, not even what rounding would make of it.
+    if (!(d->objective <= lossless.objective)) *d = lossless;
+    return d->objective;
+}
+
+// ---- the decision
+
+// What each mode does about stragglers; returns what it made least in fractions of slices.
+static double (*const policies[])(BalanceDecision*, const Question*) = {
+    [BALANCE_RESIZE] = resize, [BALANCE_MIGRATE] = migrate, [BALANCE_SEMI] = resize_and_migrate};
+
+static double expected_ms(const BalanceDecision* d, const Question* q) {
+    return balance_step_ms(d->counts, d->pruned, q->ranks, q->units, &q->setting->cost);
+}
+
+// All ranks compute what they own.
+static BalanceDecision idle(const Question* q) {
+    BalanceDecision d = {0};
+    for (int r = 0; r < q->n_ranks; r++) d.v[r] = q->ranks[r].v, d.counts[r] = q->units->own[r];
+    d.step_ms = d.idle_ms = expected_ms(&d, q);
+    return d;
+}
+
+// Whether the last decision is nearly as good as `now`. Its times become those expected of it now.
+static int still_good(BalanceDecision* last, const BalanceDecision* now, const Question* q) {
+    int lossier = 0, semi = q->setting->mode == BALANCE_SEMI;
+    for (int r = 0; r < q->n_ranks; r++) lossier = lossier || last->pruned[r] > now->pruned[r] + CLEARLY;
+    last->step_ms = expected_ms(last, q);
+    last->idle_ms = now->idle_ms;
+    int faster = last->step_ms * (1 + CLEARLY) < now->step_ms;
+    if (semi) last->objective = objective(last, q);
+    if ((lossier && !(semi && faster)) || last->step_ms >= now->idle_ms) return 0;
+    return semi ? last->objective <= (1 + CLEARLY) * now->objective : last->step_ms <= (1 + CLEARLY) * now->step_ms;
+}
+
+BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
+    BalanceDecision none = {0}, last = memory->last;
+    Question q;
+    double slowest = ask(&q, memory, setting, units), edge = memory->active ? setting->stop : setting->start;
+    memory->last = none;
+    if (slowest == 0) return none;
+    q.last = &last;
+    none = idle(&q);
+    memory->active = setting->mode != BALANCE_OFF && slowest > edge * q.median;
+    if (!memory->active) return none;
+    BalanceDecision d = none;
+    policies[setting->mode](&d, &q);
+    if (!(d.step_ms < d.idle_ms)) return none;
+    d.active = 1;
+    if (last.active && still_good(&last, &d, &q)) d = last;
+    memory->last = d;
+    return d;
+}
+
+BalanceDecision balance_redivide(const BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units) {
+    const double worth = 1.1;
+    BalanceDecision none = {0};
+    Question q;
+    if (ask(&q, memory, setting, units) == 0) return none;
+    BalanceDecision d = none = idle(&q);
+    migrate(&d, &q);
+    d.active = d.idle_ms > worth * d.step_ms;
+    return d.active ? d : none;
+}
+
+uint64_t balance_hash(const BalanceDecision* decision, int ranks) {
+    const double scalars[] = {decision->active, decision->step_ms, decision->idle_ms, decision->objective};
+    const double* arrays[] = {decision->v, decision->pruned, decision->sent, decision->taken};
+    uint64_t hash = hash_bytes(scalars, sizeof scalars, (uint64_t)ranks);
+    for (int i = 0; i < COUNT(arrays); i++) hash = hash_bytes(arrays[i], (size_t)ranks * sizeof *arrays[i], hash);
+    return hash_bytes(decision->tiles, (size_t)ranks * sizeof *decision->tiles, hash);
+}

@@ -1,0 +1,178 @@
+// prune.c - see prune.h.
+//
+// Which: Wang et al. 2024 ("Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control") keep the
+// columns of greatest value v_j = sum_i |W_now[i][j] - W_ago[i][j]|. Every value is turned into a 64-bit key whose
+// order is total, NaN included, and ties go to the lower index: which ones are kept is the same on every machine. Those
+// n_kept are found with a heap whose root is the worst of them.
+//
+// How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W)
+// sum_{k <= i} n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one is
+// taken off the next.
+//
+// In which layers, ours: the least sum_l w_l g_l^2 of a given sum_l g_l has g_l in proportion to 1 / w_l. A layer above
+// `most` is fixed there; the others then have to save more, so it stays fixed.
+#include "plan/slow/prune.h"
+
+#include <float.h>
+#include <math.h>
+
+// ---- which
+
+enum { COLUMN_BLOCK = 64 };  // sums that are held together
+
+void prune_start(float* value, int n) {
+    for (int j = 0; j < n; j++) value[j] = 1;
+}
+
+// Values stay finite, whatever the weights are, so that one whose weights were NaN once can be compared later.
+static float bounded(double x) { return x < FLT_MAX ? (float)x : FLT_MAX; }
+
+void prune_learn(float* value, const float* change, int n, const int* kept, int n_kept) {
+    double sum = 0;
+    for (int i = 0; i < n_kept; i++) sum += (double)bounded((double)change[kept[i]]);
+    if (sum == 0) return;  // no step was made, or nothing kept: that says nothing
+    double rise = sum / n_kept / 10;
+    for (int j = 0, i = 0; j < n; j++) {
+        int measured = i < n_kept && kept[i] == j;
+        value[j] = measured ? bounded((double)change[j]) : bounded((double)value[j] + rise);
+        i += measured;
+    }
+}
+
+// Greater for greater values, of all bit patterns; -0 is 0.
+static uint64_t order_of(float value) {
+    uint32_t bits;
+    value += 0.0f;
+    memcpy(&bits, &value, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+typedef struct Order {
+    const float* value;
+    Priority priority;
+    uint64_t seed;
+} Order;
+
+static uint64_t key(const Order* o, int j) {
+    if (o->priority == PRIORITY_RANDOM) return hash64(o->seed ^ (uint64_t)j);
+    uint64_t k = order_of(o->value[j]);
+    return o->priority == PRIORITY_INVERSE ? ~k : k;
+}
+
+// Whether a is kept rather than b.
+static int before(const Order* o, int a, int b) {
+    uint64_t x = key(o, a), y = key(o, b);
+    return x != y ? x > y : a < b;
+}
+
+// Restores the heap (n) below i: a parent is never before its children.
+static void sift(const Order* o, int* heap, int n, int i) {
+    int moved = heap[i];
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && before(o, heap[child], heap[child + 1])) child++;
+        if (!before(o, moved, heap[child])) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = moved;
+}
+
+void prune_choose(int* kept, int n_kept, const float* value, int n, Priority priority, uint64_t seed, int* scratch) {
+    Order order = {value, priority, hash64(seed)};
+    int found = 0;
+    if (n_kept == 0) return;
+    for (int j = 0; j < n_kept; j++) scratch[j] = j;
+    for (int i = n_kept / 2; i-- > 0;) sift(&order, scratch, n_kept, i);
+    for (int j = n_kept; j < n; j++) {
+        if (!before(&order, j, scratch[0])) continue;
+        scratch[0] = j;
+        sift(&order, scratch, n_kept, 0);
+    }
+    for (int j = 0; j < n; j++)
+        if (!before(&order, scratch[0], j)) kept[found++] = j;
+}
+
+void prune_change(float* change, const float* now, const float* ago, int rows, int cols) {
+    for (int first = 0; first < cols; first += COLUMN_BLOCK) {
+        double sum[COLUMN_BLOCK] = {0};
+        int n = MIN(COLUMN_BLOCK, cols - first);
+        for (size_t r = 0; r < (size_t)rows; r++) {
+            const float *x = now + r * (size_t)cols + first, *y = ago + r * (size_t)cols + first;
+            for (int c = 0; c < n; c++) sum[c] += (double)fabsf(x[c] - y[c]);
+        }
+        for (int c = 0; c < n; c++) change[first + c] = (float)sum[c];
+    }
+}
+
+// ---- how many
+
+int prune_tile(int n, int tile) {
+    while (tile > 1 && n < 4 * tile) tile /= 2;
+    return tile;
+}
+
+static int step_of(const PruneList* list, int tile) { return list->coarse ? 1 : prune_tile(list->n, tile); }
+
+static int most_of(const PruneList* list, int tile) {
+    int step = step_of(list, tile);
+    return MAX(0, list->n - step) / step * step;
+}
+
+double prune_most(const PruneList* lists, int n_lists, int tile) {
+    double most = 0;
+    for (int i = 0; i < n_lists; i++) most += most_of(&lists[i], tile) * lists[i].work;
+    return most;
+}
+
+// The least number of whole steps that make x, but for `slack` steps, which rounding errors may amount to; no more
+// than `most`.
+static int whole_up(double x, int step, int most, double slack) {
+    double steps = ceil(x / step - slack);
+    if (!(steps > 0)) return 0;
+    return steps * step < most ? (int)steps * step : most;
+}
+
+// The first pass gives every list its part, the second tops up where that was more than one could leave out.
+double prune_counts(int* dropped, const PruneList* lists, int n_lists, double target, int tile) {
+    double total = 0, due = 0, saved = 0;
+    for (int i = 0; i < n_lists; i++) total += lists[i].n * lists[i].work, dropped[i] = 0;
+    if (!(target > 0)) return 0;
+    double ratio = MIN(1, target / total);
+    for (int i = 0; i < n_lists; i++) {
+        const PruneList* list = &lists[i];
+        int most = most_of(list, tile);
+        due += ratio * (list->n * list->work);
+        if (!(list->work > 0)) continue;
+        double part = (due - saved) / list->work;
+        dropped[i] =
+            list->coarse ? (int)MAX(0, MIN(part + 1e-6, most)) : whole_up(part, step_of(list, tile), most, 1e-6);
+        saved += dropped[i] * list->work;
+    }
+    for (int i = 0; i < n_lists; i++) {
+        const PruneList* list = &lists[i];
+        if (!(list->work > 0)) continue;
+        int more = whole_up((target - saved) / list->work, step_of(list, tile), most_of(list, tile) - dropped[i], 1e-3);
+        dropped[i] += more;
+        saved += more * list->work;
+    }
+    return saved;
+}
+
+// ---- in which layers
+
+void prune_ratios(double* g, const double* w, int n, double sum, double most) {
+    double scale;
+    int fixed;
+    for (int l = 0; l < n; l++) g[l] = 0;
+    if (!(sum > 0 && most > 0)) return;
+    do {
+        double shares = 0;
+        for (int l = 0; l < n; l++)
+            if (g[l] < most) shares += 1 / w[l];
+        scale = shares > 0 ? sum / shares : 0;
+        fixed = 0;
+        for (int l = 0; l < n; l++)
+            if (g[l] < most && scale / w[l] > most) g[l] = most, sum -= most, fixed = 1;
+    } while (fixed);
+    for (int l = 0; l < n; l++)
+        if (g[l] < most) g[l] = scale / w[l];
+}

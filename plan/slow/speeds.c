@@ -1,0 +1,244 @@
+// speeds.c - how fast every rank computes; the formulas and why are in speeds.h.
+//
+// The micro-batch's own cost is subtracted before dividing because the planner adds it at any speed: whatever really
+// slows down, the speed that is found makes the planner predict what was measured.
+#include "plan/slow/speeds.h"
+
+#include <math.h>
+
+static const double jump_above = 1.3;      // times the usual, or below its inverse
+static const double band = 1.1;            // around 1 and around what is set
+static const double forgiveness = 1.5;     // a refresh
+static const double least_told = 1.0 / 8;  // of a rank's time that must be work for it to say something
+static const double least_speed = 1.0 / 64, most_speed = 64;
+enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
+
+int speeds_start(Speeds* x, int ranks, Arena* arena) {
+    *x = (Speeds){.ranks = ranks,
+                  .held = 1,
+                  .slowness = TAKE(arena, double, ranks),
+                  .speeds = TAKE(arena, double, ranks),
+                  .expected = TAKE(arena, CostTerms, ranks),
+                  .measured = TAKE(arena, double, ranks),
+                  .now = TAKE(arena, double, ranks),
+                  .paces = TAKE(arena, RankPace, ranks)};
+    if (arena_check(arena, NULL, 0) < 0) return -1;
+    for (int r = 0; r < ranks; r++) {
+        x->slowness[r] = x->speeds[r] = 1;
+        x->expected[r] = (CostTerms){0};
+        x->measured[r] = 0;
+        x->paces[r] = (RankPace){.wait = FIRST_WAIT};
+    }
+    return 0;
+}
+
+const double* speeds_in_use(const Speeds* x) {
+    for (int r = 0; r < x->ranks; r++)
+        if (x->speeds[r] != 1) return x->speeds;
+    return NULL;
+}
+
+// ---- small helpers
+
+static double times_off(double a, double b) { return a > b ? a / b : b / a; }
+
+// Ascending (Shell 1959).
+static void sort(double* values, int n) {
+    for (int gap = MAX(n / 2, 1); gap > 0; gap /= 2)
+        for (int i = gap; i < n; i++) {
+            double value = values[i];
+            int at = i;
+            for (; at >= gap && values[at - gap] > value; at -= gap) values[at] = values[at - gap];
+            values[at] = value;
+        }
+}
+
+// The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all
+// are slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
+static double middle(double* values, int n, double near) {
+    sort(values, n);
+    double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
+    if (near > 0 && times_off(upper, near) < times_off(median, near)) median = upper;
+    int of = 0;
+    for (int i = 0; i < n; i++)
+        if (times_off(values[i], median) <= band) sum += values[i], of++;
+    return sum / of;
+}
+
+static double usual(const RankPace* pace) {
+    double values[SPEED_MEMORY];
+    memcpy(values, pace->recent, sizeof(double) * (size_t)pace->n);
+    sort(values, pace->n);
+    return values[(pace->n - 1) / 2];
+}
+
+// ---- a step
+
+// The planner counts the rank with most heads (uneven in cost.h); here every rank counts its own.
+static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
+    return (double)((int64_t)(b + 1) * limits->kv_heads / ulysses_size - (int64_t)b * limits->kv_heads / ulysses_size);
+}
+
+static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb, const int* lengths,
+                               const Setting* setting) {
+    double s2 = 0, tokens = 0;
+    const Cost* cost = &setting->cost;
+    for (int j = 0; j < mb->n_docs; j++) {
+        double s = lengths[plan->docs[mb->first_doc + j]];
+        s2 += s * s, tokens += s;
+    }
+    for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
+        CostTerms* t = &x->expected[mb->first_rank + cp_rank];
+        double heads =
+            heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
+        t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
+        t->per_token += cost->per_token * tokens / mb->cp_size;
+        t->micro_batch += cost->micro_batch;
+    }
+}
+
+static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
+    for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        expect_micro_batch(x, plan, &plan->micro_batches[i], lengths, setting);
+}
+
+static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].per_token; }
+
+static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].micro_batch; }
+
+// Of the step as a whole; 0: there are no two ranks to compare.
+static double common_factor(Speeds* x) {
+    int n = 0;
+    for (int r = 0; r < x->ranks; r++)
+        if (x->measured[r] > 0) x->now[n++] = x->measured[r] / planned_ms(x, r);
+    return n > 1 ? middle(x->now, n, x->common) : 0;
+}
+
+// Returns whether this rank has changed for good.
+static int remember(RankPace* pace, double slowness) {
+    double before = pace->n ? usual(pace) : slowness;
+    int jump = times_off(slowness, before) <= jump_above ? 0 : slowness > before ? 1 : -1;
+    int changed = jump != 0 && jump == pace->jump;
+    if (changed) pace->recent[0] = pace->recent[pace->n - 1], pace->n = 1;
+    pace->jump = jump;
+    if (pace->n == SPEED_MEMORY) memmove(pace->recent, pace->recent + 1, sizeof(double) * --pace->n);
+    pace->recent[pace->n++] = slowness;
+    pace->idle = 0;
+    pace->told = 1;
+    return changed;
+}
+
+// Which ranks took the predicted time, up to the factor c. Where some did not and the factor is new, it is not clear
+// which did. c 0: nothing is to be compared.
+static void compare(Speeds* x, double c) {
+    int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
+    for (int r = 0; r < x->ranks; r++) {
+        int is = c > 0 && x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
+        x->paces[r].as_planned = as;
+        all &= as || !is;
+    }
+    if (c > 0 && (clear || all)) x->common = c;
+    for (int r = 0; r < x->ranks; r++) x->paces[r].as_planned &= clear || all;
+    x->held = all && x->in_flight == 0;
+    x->in_flight -= x->in_flight > 0;
+}
+
+static void learn_measured(Speeds* x, const double* compute_ms) {
+    for (int r = 0; r < x->ranks; r++) {
+        int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
+        x->measured[r] = is ? compute_ms[r] : 0;
+    }
+    double c = common_factor(x);
+    compare(x, c);
+    if (c == 0) return;
+    x->steps++;
+    for (int r = 0; r < x->ranks; r++) {
+        RankPace* pace = &x->paces[r];
+        double ms = x->measured[r] / c, work = ms - x->expected[r].micro_batch;
+        if (ms > 0 && work >= least_told * ms)
+            x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
+        else pace->idle += pace->idle < LONGEST_WAIT;
+    }
+}
+
+void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
+    expect(x, plan, lengths, setting);
+    learn_measured(x, compute_ms);
+}
+
+// A Calibration that has seen nothing takes no step for an outlier.
+void speeds_teach(const Speeds* x, Calibration* calibration) {
+    Calibration pupil = *calibration;
+    for (int r = 0; r < x->ranks; r++) {
+        const CostTerms* t = &x->expected[r];
+        double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->per_token / x->speeds[r], 0, t->micro_batch, 0};
+        if (!x->paces[r].as_planned) continue;
+        for (int i = 0; i < CALIBRATION_TERMS; i++) ms[i] /= calibration->theta[i];
+        pupil.n = pupil.in_a_row = 0;
+        calibration_learn(&pupil, ms, x->measured[r]);
+    }
+    memcpy(calibration->theta, pupil.theta, sizeof calibration->theta);
+    memcpy(calibration->P, pupil.P, sizeof calibration->P);
+}
+
+// ---- a refresh
+
+// What the rank's last steps say, or, of one that had no work for long, what is tried.
+static void settle_slowness(Speeds* x, int r, double usual_one) {
+    RankPace* pace = &x->paces[r];
+    if (pace->told) {
+        double found = usual(pace), off = found / x->slowness[r];
+        if (pace->on_trial)
+            pace->wait = off < band ? FIRST_WAIT : (int)MIN(MAX(2 * pace->wait, FIRST_WAIT * off), LONGEST_WAIT);
+        x->slowness[r] = found;
+        pace->told = pace->on_trial = 0;
+    } else if (pace->idle > pace->wait && x->slowness[r] > usual_one) {
+        x->slowness[r] = MAX(x->slowness[r] / forgiveness, usual_one);
+        pace->n = pace->jump = 0;
+        pace->on_trial = 1;
+    }
+}
+
+static double middle_slowness(Speeds* x) {
+    memcpy(x->now, x->slowness, sizeof(double) * (size_t)x->ranks);
+    return middle(x->now, x->ranks, 1);
+}
+
+// From now on slowness counts from a median rank that is so many times slower.
+static void move_origin(Speeds* x, double factor) {
+    for (int r = 0; r < x->ranks; r++) {
+        x->slowness[r] /= factor;
+        for (int i = 0; i < x->paces[r].n; i++) x->paces[r].recent[i] /= factor;
+    }
+}
+
+// 6 significant bits.
+static double quantise(double speed) {
+    int exponent;
+    double fraction = frexp(MIN(MAX(speed, least_speed), most_speed), &exponent);
+    return ldexp(floor(64 * fraction + 0.5) / 64, exponent);
+}
+
+// Returns whether it is another one.
+static int set_speed(Speeds* x, int r, double speed) {
+    RankPace* pace = &x->paces[r];
+    double width = pace->n ? 1 + (band - 1) * sqrt((double)SPEED_MEMORY / pace->n) : band, before = x->speeds[r];
+    int more_is_known = before != 1 && pace->n > pace->behind;
+    if (times_off(speed, before) <= width && !more_is_known) return 0;
+    x->speeds[r] = times_off(speed, 1) <= width ? 1 : quantise(speed);
+    pace->behind = pace->n;
+    return x->speeds[r] != before;
+}
+
+int speeds_refresh(Speeds* x) {
+    int changed = 0;
+    double usual_one = middle_slowness(x);
+    for (int r = 0; r < x->ranks; r++) settle_slowness(x, r, usual_one);
+    usual_one = middle_slowness(x);
+    if (times_off(usual_one, 1) > band) move_origin(x, usual_one);
+    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->slowness[r]);
+    x->urgent = 0;
+    if (changed) x->in_flight = IN_FLIGHT;
+    return changed;
+}

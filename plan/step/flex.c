@@ -1,0 +1,324 @@
+// flex.c - plan_flex: groups of unlike cp sizes for every step, by a search over target times.
+//
+// L3 of bound.h says what no plan can beat. A guess (packer.c) packs all documents to end before a target; targets
+// rise from L3 in growing steps until one is met, then bisection looks for the least that is. Where documents are few
+// or micro-batches dear, the search is repeated with 2, 4 and 8 ranks as the narrowest group: what is then a floor
+// under every cp size helps where single ranks cannot be filled evenly. A plan within 0.3 % of L3 ends the search;
+// beside one that is 5 % or more above it the best single cp size is looked at (plan_adaptive).
+//
+// The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
+// rank.
+#include <math.h>
+#include <stdlib.h>
+
+#include "plan/step/packer.h"
+
+static const double good_enough = 1.003;  // of L3
+static const double resolution = 1.0015;  // of the target, where bisection ends
+static const double dear_micro_batch =
+    0.01;  // of L3: from here on wide micro-batches and rounds full of tokens, which pack better, are worth a search
+static const double dear_start = 1.03;    // of L3: the first target then, for hardly ever is less met
+static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
+static const double widest_target = 64;   // of L3, where a search gives up
+static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
+// MOST_FOR_ROUNDS: documents that are also planned for rounds where ranks need none.
+enum { BISECTIONS = 8, WIDEST_UNIT = 8, MOST_FOR_ROUNDS = 256 };
+
+const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
+                                                    "made for rounds"};
+
+typedef struct Scratch {
+    int *order, *sorted, *swap;  // (n) documents by descending length, and their lengths
+    int* first;                  // (n + 1)
+    Guess guesses[2];
+    Arena* arena;
+} Scratch;
+
+// ---- documents by length
+
+// Descending; equal lengths in the order of their numbers. Radix sort.
+static void sort_documents(Scratch* x, const int* lengths, int n) {
+    enum { BITS = 11, BINS = 1 << BITS };
+    int longest = 0, begin[BINS];
+    for (int i = 0; i < n; i++) x->order[i] = i, longest = MAX(longest, lengths[i]);
+    for (int shift = 0; longest >> shift > 0; shift += BITS) {
+        memset(begin, 0, sizeof begin);
+        for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
+        for (int b = BINS - 1, at = 0; b >= 0; b--) {
+            int count = begin[b];
+            begin[b] = at;
+            at += count;
+        }
+        for (int i = 0; i < n; i++) x->swap[begin[(lengths[x->order[i]] >> shift) & (BINS - 1)]++] = x->order[i];
+        int* sorted = x->swap;
+        x->swap = x->order, x->order = sorted;
+        if (shift + BITS >= 31) break;
+    }
+    for (int i = 0; i < n; i++) x->sorted[i] = lengths[x->order[i]];
+}
+
+// Whether every document is held by some group that planners use.
+static int check_held(const Scratch* x, int n, const Setting* setting, char* err, size_t errlen) {
+    const PlanLimits* limits = &setting->limits;
+    int holds = 0, at = 0, longest = n ? x->sorted[0] : 0;
+    int64_t capacity = 0;
+    for (int d = 1; d <= limits->ranks; d++) {
+        const GroupCost* g = &setting->groups[d];
+        if (!g->ulysses_size || !g->canonical) continue;
+        if (group_holds(g, longest)) return 0;
+        int fits = longest_fitting(limits, longest, g->ulysses_size, d / g->ulysses_size);
+        int64_t needed = capacity_for(limits, longest, g->ulysses_size, d / g->ulysses_size);
+        if (fits > holds) holds = fits, at = d;
+        if (!capacity || needed < capacity) capacity = needed;
+    }
+    if (n == 0) return 0;
+    return fail(err, errlen,
+                "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
+                "%d (one of %d ranks does); try --capacity %lld or more ranks",
+                x->order[0], longest, limits->ranks, holds, limits->capacity, at, (long long)capacity);
+}
+
+// ---- the search
+
+typedef struct Best {
+    Guess *best, *spare;
+    double makespan;
+    int unit, chosen;  // the try that it came from
+} Best;
+
+static int try_target(Search* search, Best* b, Prediction* f, double target) {
+    search_guess(search, b->spare, target);
+    int better = b->spare->makespan < b->makespan, fits = b->spare->makespan <= target;
+    if (f->n_tries < FLEX_TRIES)
+        f->tries[f->n_tries++] =
+            (FlexTry){FLEX_GUESS, search->unit, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
+    if (!better) return fits;
+    Guess* spare = b->best;
+    b->best = b->spare, b->spare = spare;
+    b->makespan = b->best->makespan;
+    b->unit = search->unit;
+    b->chosen = f->n_tries - 1;
+    return fits;
+}
+
+// What the last guess, which failed, says about the next target; 0: nothing. Of a few documents the first without a
+// place may be most of the work.
+static double lacking(const Search* search, const Best* b) {
+    return search->levels && search->n > 2 * search->setting->limits.ranks ? b->spare->lacking : 0;
+}
+
+// The least target that this unit meets, between what is good enough and what was met before. Most that was met before
+// is hard to beat: steps below it grow from a small one. Targets rise by what a guess lacks, or by growing steps.
+static void search_unit(Search* search, Best* b, Prediction* f) {
+    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough), next = 0;
+    if (b->makespan < INFINITY) {
+        double less = 0.001;
+        for (low = MAX(b->makespan * (1 - less), l3); try_target(search, b, f, low);) {
+            if (b->makespan <= l3 * good_enough) return;
+            less *= 2;
+            low = MAX(b->makespan * (1 - less), l3);
+        }
+        next = low + lacking(search, b);
+    } else {
+        double step = search->levels ? dear_start - 1 : 0.004, least = least_step;
+        while (!try_target(search, b, f, target)) {
+            double lacks = lacking(search, b);
+            low = target;
+            target += lacks > 0 ? MAX(lacks, least * l3) : step * l3;
+            step *= 2, least *= 1.5;
+            if (target > widest_target * l3) return;
+        }
+    }
+    for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > l3 * good_enough; i++) {
+        double least = low * (1 + (resolution - 1) / 3), most = b->makespan * (1 - (resolution - 1) / 3);
+        target = next > least && next < most ? next : (low + b->makespan) / 2;
+        if (try_target(search, b, f, target)) continue;
+        low = target;
+        next = low + lacking(search, b);
+    }
+}
+
+static int unit_divides(const PlanLimits* limits, int unit) {
+    return limits->ranks % unit == 0 && MIN(limits->node_size, limits->ranks) % unit == 0;
+}
+
+static int are_dear(const Setting* setting, const Prediction* f) {
+    return setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone;
+}
+
+static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
+
+static void search_all(Search* search, Best* b, Prediction* f) {
+    const PlanLimits* limits = &search->setting->limits;
+    int dear = are_dear(search->setting, f), few = are_few(search->setting, search->n);
+    for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
+        if (!unit_divides(limits, unit)) break;
+        if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
+        search_set_unit(search, unit);
+        for (int fullest = 0; fullest <= (dear && unit == 1); fullest++) {
+            search->levels = dear && !fullest;
+            search_unit(search, b, f);
+        }
+    }
+    if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
+}
+
+// ---- the plan
+
+// Micro-batches 0 .. n - 1 by start, then by number: merges runs of growing length. Returns which of the two arrays has
+// them.
+static int* sort_micro_batches(const OpenMicroBatch* micro_batches, int n, int* from, int* to) {
+    for (int i = 0; i < n; i++) from[i] = i;
+    for (int run = 1; run < n; run *= 2) {
+        for (int begin = 0; begin < n; begin += 2 * run) {
+            int middle = MIN(begin + run, n), end = MIN(begin + 2 * run, n), a = begin, b = middle;
+            for (int i = begin; i < end; i++)
+                to[i] = b == end || (a < middle && micro_batches[from[a]].start <= micro_batches[from[b]].start)
+                            ? from[a++]
+                            : from[b++];
+        }
+        int* merged = to;
+        to = from, from = merged;
+    }
+    return from;
+}
+
+// Documents of a micro-batch stand in the order of their lengths.
+static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* setting) {
+    const Guess* guess = b->best;
+    int n = guess->n_micro_batches,
+        *by_start = sort_micro_batches(guess->micro_batches, n, x->swap, b->spare->micro_batch_of);
+    int doc = 0;
+    for (int i = 0; i < n; i++) {
+        const OpenMicroBatch* mb = &guess->micro_batches[by_start[i]];
+        int cp_size = mb->cp_size * b->unit;
+        plan->micro_batches[i] =
+            (MicroBatch){mb->first * b->unit, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
+        x->first[by_start[i]] = doc;
+        doc += mb->docs;
+    }
+    for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
+    plan->n_micro_batches = n;
+    plan->n_rounds = 0;
+}
+
+// The plan of the best guess, and what it takes.
+static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, const int* lengths,
+                      const Setting* setting, char* err, size_t errlen) {
+    Timeline timeline;
+    write_plan(plan, x, best, setting);
+    if (step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0) return -1;
+    f->makespan = timeline.makespan;
+    f->critical = timeline.critical;
+    return 0;
+}
+
+static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
+
+// The plan of another search takes the place of what was chosen.
+static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double makespan, const CostTerms* critical) {
+    for (int i = 0; i < f->n_tries; i++) f->tries[i].chosen = 0;
+    if (f->n_tries < FLEX_TRIES)
+        f->tries[f->n_tries++] = (FlexTry){kind, 1, f->bounds.alone, makespan, n_micro_batches, 1};
+    f->makespan = makespan;
+    f->critical = *critical;
+}
+
+// The best single cp size instead, where guesses found nothing (makespan infinite) or more than it takes.
+static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
+    Plan by_one;
+    Prediction other;
+    if (plan_adaptive_below(f->makespan, &by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0)) return;
+    plan_copy(plan, &by_one);
+    choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
+}
+
+// A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
+static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
+                      char* err, size_t errlen) {
+    Timeline timeline;
+    if (setting->rounds) f->n_tries = 0;
+    if (setting->rounds && f->makespan < INFINITY)
+        choose(f, FLEX_CUT, plan->n_micro_batches, f->makespan, &f->critical);
+    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
+    if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
+    if (better) choose(f, FLEX_ROUNDS, plan->n_micro_batches, timeline.makespan, &timeline.critical);
+    return 0;
+}
+
+int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
+              Arena* arena, char* err, size_t errlen) {
+    const PlanLimits* limits = &setting->limits;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    ArenaMark mark = arena_mark(arena);
+    Scratch x = {.order = TAKE(arena, int, n),
+                 .sorted = TAKE(arena, int, n),
+                 .swap = TAKE(arena, int, n),
+                 .first = TAKE(arena, int, n + 1),
+                 .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
+                             {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
+                 .arena = arena};
+    Search search = search_take(x.sorted, n, setting, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    *prediction = (Prediction){0};
+    sort_documents(&x, lengths, n);
+    if (check_held(&x, n, setting, err, errlen) < 0) return -1;
+    if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err, errlen) < 0) return -1;
+    if (n == 0) return arena_reset(arena, mark), 0;
+    Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
+    search_all(&search, &best, prediction);
+    prediction->makespan = best.makespan;
+    if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0 ||
+                                     plan_merge(plan, prediction, lengths, setting, arena, err, errlen) < 0))
+        return -1;
+    if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
+    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    if (prediction->makespan < INFINITY) return 0;
+    return fail(err, errlen,
+                "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "
+                "rings of a rank; try --cp kind=ulysses, a larger --capacity or fewer --batch-tokens",
+                n, limits->ranks, limits->capacity, limits->max_ring_docs);
+}
+
+// ---- what any plan takes
+
+static int descending(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x < y) - (x > y);
+}
+
+void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
+
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
+              size_t errlen) {
+    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    return timeline_play(timeline, plan, lengths, setting, arena, err, errlen);
+}
+
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 char* err, size_t errlen) {
+    Timeline timeline;
+    ArenaMark mark = arena_mark(arena);
+    int* sorted = TAKE(arena, int, plan->n_docs);
+    if (step_play(&timeline, plan, lengths, setting, arena, err, errlen) < 0) return -1;
+    prediction->makespan = timeline.makespan;
+    prediction->critical = timeline.critical;
+    prediction->n_tries = 0;
+    memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
+    sort_lengths(sorted, plan->n_docs);
+    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err, errlen) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+double prediction_gap(const Prediction* prediction) {
+    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
+}
+
+// Counted by hand: plan_flex holds 250 bytes a document when the bounds or plan_adaptive take 150 or 200 more, and a
+// packing's tree has up to 2^16 leaves of 16 bytes beside as many counts.
+size_t planning_bytes(int n, const PlanLimits* limits) {
+    return (size_t)n * 512 + (size_t)limits->ranks * 1024 + ((size_t)2 << 20);
+}

@@ -1,0 +1,64 @@
+// flex.h - the planners that know what micro-batches cost: for every step its own plan.
+#pragma once
+#include "plan/cost/bound.h"
+#include "plan/cost/timeline.h"
+
+// What plan_flex looks at: guesses of its search; the best single cp size (plan_adaptive); in rounds the best of these,
+// cut into rounds, and a plan that is made for them (plan_rounds).
+typedef enum FlexTryKind { FLEX_GUESS, FLEX_ADAPTIVE, FLEX_CUT, FLEX_ROUNDS, FLEX_TRY_KINDS } FlexTryKind;
+extern const char* const flex_try_names[FLEX_TRY_KINDS];
+
+typedef struct FlexTry {
+    FlexTryKind kind;
+    int unit;         // of a guess: ranks that no group is narrower than
+    double target;    // ms that it aimed at
+    double makespan;  // ms that it came to
+    int micro_batches;
+    int chosen;
+} FlexTry;
+
+enum { FLEX_TRIES = 64 };
+
+// What a planner expects of its plan.
+typedef struct Prediction {
+    double makespan;  // ms from the first micro-batch to the end of the last, without Cost.step
+    Bounds bounds;
+    CostTerms critical;  // of the makespan
+    int n_tries;         // plan_flex's, the first FLEX_TRIES
+    FlexTry tries[FLEX_TRIES];
+} Prediction;
+
+// Most bytes of an arena that a step of n documents takes, whichever of the planners plans it, and then predicts and
+// checks it. Published planners may take more.
+size_t planning_bytes(int n, const PlanLimits* limits);
+
+// makespan / L3 - 1; 0 without documents.
+double prediction_gap(const Prediction* prediction);
+
+// Groups of unlike cp sizes, chosen for time: a search over target times. Deterministic: the same bits on every rank
+// and compiler. 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1.
+int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
+              Arena* arena, char* err, size_t errlen);
+// The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use.
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
+                  Arena* arena, char* err, size_t errlen);
+// The same where that takes less than `below` ms: 1 where no single cp size does.
+int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
+                        const Setting* setting, Arena* arena, char* err, size_t errlen);
+// A plan made for rounds: order, sorted (n) documents longest first and their lengths, plan with room for them. 1, and
+// the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
+int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
+                Arena* arena, char* err, size_t errlen);
+// Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
+              size_t errlen);
+// Puts micro-batches of a plan that was not made for rounds into passes together, where a step of ranks that run freely
+// takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
+// of the plan, in makespan and critical. 0, or -1 without memory.
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
+               size_t errlen);
+// What any plan should take. Fills all but the tries, of which it says there are none.
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 char* err, size_t errlen);
+
+void sort_lengths(int* lengths, int n);  // descending, as bounds want them

@@ -1,0 +1,203 @@
+// merge.c - puts micro-batches of a free plan together into passes, where that is no slower in the cost model.
+//
+// A local micro-batch in the pass of a shared one hides its exchange, and saves the fixed cost of a pass of its own;
+// but ranks that share documents wait for each other in every layer, so that one local micro-batch is best matched by
+// one on each of the other ranks. For each shared micro-batch, those with the longest exchange first, every rank that
+// has one brings the local micro-batch with most attention that fits the pass; the plan is played, and what makes it
+// longer is undone. Then local micro-batches of a rank are put together where limits allow: nobody else waits for them.
+#include <stdlib.h>
+
+#include "plan/step/flex.h"
+
+// Plays of the whole plan, at most, and micro-batches in all of them together.
+enum { MOST_PLAYS = 64 };
+static const double most_played = 1e5;
+
+typedef struct Merge {
+    Plan* plan;
+    const int* lengths;
+    const Setting* setting;
+    Arena* arena;
+    PassLoad* loads;  // (ranks) of the pass at hand
+    int* of_rank;     // (n_micro_batches) the rank of a local micro-batch that may still join a pass, -1: none
+    int* begin;       // (ranks + 1) of a rank in `local`
+    int* local;       // (n_micro_batches) local micro-batches by rank
+    double* work;     // (n_micro_batches) ms of attention of local ones
+    int* rounds;      // (n_micro_batches) before a try
+} Merge;
+
+static int load_pass(Merge* x, int i) {
+    return plan_add_load(x->loads, x->plan, i, x->lengths, &x->setting->limits, x->arena);
+}
+
+static int fits(const Merge* x, int rank) {
+    const PlanLimits* l = &x->setting->limits;
+    return x->loads[rank].tokens <= l->capacity && x->loads[rank].pairs <= (int64_t)l->capacity * l->kv_heads;
+}
+
+// Of the rank, beside what its load has; -1: none.
+static int best_local(Merge* x, int rank) {
+    int best = -1;
+    for (int j = x->begin[rank]; j < x->begin[rank + 1]; j++) {
+        int i = x->local[j];
+        if (x->of_rank[i] < 0 || (best >= 0 && x->work[i] <= x->work[best])) continue;
+        PassLoad before = x->loads[rank];
+        if (load_pass(x, i) == 0 && fits(x, rank)) best = i;
+        x->loads[rank] = before;
+    }
+    return best;
+}
+
+// Rounds from 0 on without gaps, and the list in their order.
+static int tidy(Merge* x, char* err, size_t errlen) {
+    Plan* plan = x->plan;
+    int n = plan->n_micro_batches, *order = TAKE(x->arena, int, n), rounds = 0;
+    MicroBatch* sorted = TAKE(x->arena, MicroBatch, n);
+    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    if (pass_order(plan, x->setting->limits.node_size, order, x->arena, err, errlen) < 0) return -1;
+    for (int i = 0; i < n; i++) {
+        sorted[i] = plan->micro_batches[order[i]];
+        if (i > 0) rounds += plan->micro_batches[order[i]].round != plan->micro_batches[order[i - 1]].round;
+        sorted[i].round = rounds;
+    }
+    memcpy(plan->micro_batches, sorted, sizeof(MicroBatch) * (size_t)n);
+    plan->n_rounds = n ? rounds + 1 : 0;
+    return 0;
+}
+
+static int play(const Merge* x, Timeline* timeline, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(x->arena);
+    Setting freely = *x->setting;
+    freely.rounds = 0;
+    int failed = timeline_play(timeline, x->plan, x->lengths, &freely, x->arena, err, errlen);
+    arena_reset(x->arena, mark);
+    return failed;
+}
+
+// Takes what the merging needs, and finds the local micro-batches of each rank.
+static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
+    int n = plan->n_micro_batches, ranks = plan->ranks;
+    Merge x = {.plan = plan,
+               .lengths = lengths,
+               .setting = setting,
+               .arena = arena,
+               .loads = TAKE(arena, PassLoad, ranks),
+               .of_rank = TAKE(arena, int, n),
+               .begin = TAKE(arena, int, ranks + 2),
+               .local = TAKE(arena, int, n),
+               .work = TAKE(arena, double, n),
+               .rounds = TAKE(arena, int, n)};
+    if (arena->missing) return x;
+    memset(x.begin, 0, sizeof(int) * ((size_t)ranks + 2));
+    for (int i = 0; i < n; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        x.of_rank[i] = mb->cp_size == 1 ? mb->first_rank : -1;
+        x.work[i] = micro_batch_sums(plan, mb, lengths).squares;
+        if (x.of_rank[i] >= 0) x.begin[x.of_rank[i] + 2]++;
+    }
+    for (int r = 0; r < ranks; r++) x.begin[r + 2] += x.begin[r + 1];
+    for (int i = 0; i < n; i++)
+        if (x.of_rank[i] >= 0) x.local[x.begin[x.of_rank[i] + 1]++] = i;
+    return x;
+}
+
+typedef struct Shared {
+    double tokens;  // of a rank: the exchange is the longer
+    int i;
+} Shared;
+
+static int longest_exchange_first(const void* a, const void* b) {
+    const Shared *x = (const Shared*)a, *y = (const Shared*)b;
+    if (x->tokens != y->tokens) return x->tokens > y->tokens ? -1 : 1;
+    return (x->i > y->i) - (x->i < y->i);
+}
+
+// Local micro-batches of its ranks join shared micro-batch i. Returns how many.
+static int bring_locals(Merge* x, int i) {
+    const MicroBatch* mb = &x->plan->micro_batches[i];
+    int joined = 0;
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) x->loads[r] = (PassLoad){0, 0};
+    if (load_pass(x, i) < 0) return 0;
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
+        int local = best_local(x, r);
+        if (local >= 0) x->plan->micro_batches[local].round = mb->round, joined++;
+    }
+    return joined;
+}
+
+static void keep_or_undo(Merge* x, int keep) {
+    for (int i = 0; i < x->plan->n_micro_batches; i++) {
+        MicroBatch* mb = &x->plan->micro_batches[i];
+        if (mb->round == x->rounds[i]) continue;
+        if (keep) x->of_rank[i] = -1;  // has joined
+        else mb->round = x->rounds[i];
+    }
+}
+
+// Local micro-batches of a rank that have joined none, into as few passes as the next one fits.
+static void join_locals(Merge* x) {
+    for (int r = 0; r < x->plan->ranks; r++) {
+        int first = -1;
+        for (int j = x->begin[r]; j < x->begin[r + 1]; j++) {
+            int i = x->local[j];
+            if (x->of_rank[i] < 0) continue;
+            if (first < 0) x->loads[r] = (PassLoad){0, 0};
+            if (load_pass(x, i) < 0) return;
+            if (first >= 0 && fits(x, r)) {
+                x->plan->micro_batches[i].round = x->plan->micro_batches[first].round;
+                continue;
+            }
+            if (first >= 0) x->loads[r] = (PassLoad){0, 0};
+            if (first >= 0 && load_pass(x, i) < 0) return;
+            first = i;
+        }
+    }
+}
+
+// Of the timeline only makespan, critical and shares are left.
+static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
+                 size_t errlen) {
+    int n = plan->n_micro_batches, n_shared = 0;
+    if (plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    Merge x = open_merge(plan, lengths, setting, arena);
+    Shared* shared = TAKE(arena, Shared, n);
+    if (arena_check(arena, err, errlen) < 0 || play(&x, timeline, err, errlen) < 0) return -1;
+    for (int i = 0; i < n; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        if (mb->cp_size > 1) shared[n_shared++] = (Shared){micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
+    }
+    qsort(shared, (size_t)n_shared, sizeof(Shared), longest_exchange_first);
+    int plays = (int)MIN(MOST_PLAYS, most_played / MAX(n, 1));
+    for (int k = 0; k <= n_shared && plays > 0; k++) {
+        Timeline tried;
+        for (int i = 0; i < n; i++) x.rounds[i] = plan->micro_batches[i].round;
+        if (k == n_shared) join_locals(&x);
+        else if (!bring_locals(&x, shared[k].i)) continue;
+        plays--;
+        if (play(&x, &tried, err, errlen) < 0) return -1;
+        int keep = tried.makespan <= timeline->makespan;
+        keep_or_undo(&x, keep);
+        if (keep) *timeline = tried;
+    }
+    return tidy(&x, err, errlen);
+}
+
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
+               size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Timeline timeline;
+    Plan merged;
+    if (plan->n_docs == 0) return 0;
+    plan_take(&merged, plan->n_docs, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    plan_copy(&merged, plan);
+    if (merge(&merged, &timeline, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (!setting->rounds || timeline.makespan < prediction->makespan) {
+        plan_copy(plan, &merged);
+        prediction->makespan = timeline.makespan;
+        prediction->critical = timeline.critical;
+    }
+    arena_reset(arena, mark);
+    return 0;
+}

@@ -1,0 +1,523 @@
+// packer.c - can all documents end before a target time tau? Deadline packing of moldable tasks.
+//
+// Longest first, each document takes the least cp size d with T(s, d) <= tau, on the window of ranks where it ends by
+// tau and wastes least: the time for which ranks of the window stand still until the last of them is free, then the
+// fullest window. Where no window has room, the next wider cp size is tried, whose task is shorter: this is what fills
+// gaps, and what list scheduling with fixed cp sizes lacks. Fillers, documents shorter than a hundredth of tau,
+// go to the least loaded unit each, by a heap.
+//
+// Documents join micro-batches that are there already where these have room. Where a micro-batch costs something by
+// itself, joining one, also a wider one than the document needs, is weighed against opening another.
+//
+// Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
+// deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
+#include <math.h>
+
+#include "plan/step/packer.h"
+
+// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
+// documents go.
+static const double filler = 0.01, small_change = 0.002;
+// A guess that is given up early lacks about this part of what the rest takes: there are gaps to fill.
+static const double of_hopeless = 0.7;
+// Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
+// of a unit likewise.
+enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
+
+// A document at some cp size.
+typedef struct Task {
+    const GroupCost* g;
+    int cp_size;     // units
+    double t;        // ms, at full speed, without a new micro-batch's own
+    int64_t tokens;  // of a ring rank
+    double s, target;
+} Task;
+
+Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
+    int ranks = setting->limits.ranks;
+    Search x = {.setting = setting,
+                .sorted = sorted,
+                .n = n,
+                .alone = TAKE(arena, double, n),
+                .rest = TAKE(arena, double, n + 1),
+                .least_rest = TAKE(arena, double, n + 1),
+                .least2 = TAKE(arena, double, ranks + 2),
+                .least1 = TAKE(arena, double, ranks + 2),
+                .load = TAKE(arena, double, ranks),
+                .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
+                .last = TAKE(arena, int, ranks),
+                .ring_docs = TAKE(arena, int, ranks),
+                .node_least = TAKE(arena, double, ranks),
+                .node_most = TAKE(arena, double, ranks),
+                .heap = TAKE(arena, int, ranks),
+                .local_room = TAKE(arena, int64_t, ranks),
+                .node_room = TAKE(arena, int64_t, ranks),
+                .wide = TAKE(arena, int, ranks + 1),
+                .next_wide = TAKE(arena, int, n),
+                .wide_sizes = TAKE(arena, int, ranks),
+                .takes = TAKE(arena, double, ranks + 1),
+                .free_from = TAKE(arena, double, ranks + 1),
+                .sure = TAKE(arena, int64_t, ranks + 1),
+                .tasks = TAKE(arena, Task, ranks + 1),
+                .task_of = TAKE(arena, int, ranks + 1)};
+    for (int d = 1; d <= ranks && !arena->missing; d++) {
+        const GroupCost* g = &setting->groups[d];
+        int ring_size = g->ulysses_size ? d / g->ulysses_size : 0;
+        x.sure[d] = (g->room / 2 * 2 - 2) * ring_size;  // -2: see group_holds
+    }
+    return x;
+}
+
+// ---- what depends on the unit
+
+static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
+
+// group_holds, which is only asked near the longest length.
+static int holds(const Search* x, int cp_size, int s) {
+    int d = cp_size * x->unit;
+    int64_t sure = x->sure[d];
+    return s <= sure || (s <= sure + 4 * (int64_t)d && group_holds(&x->setting->groups[d], s));
+}
+
+// Least unit-ms of each document. A group computes at least this, whatever it has to exchange by tables.
+static void weigh_rest(Search* x) {
+    int64_t room = (int64_t)x->setting->limits.capacity * x->unit;
+    x->least2[x->units + 1] = x->least1[x->units + 1] = INFINITY;
+    for (int d = x->units; d > 0; d--) {
+        const GroupCost* g = group_of(x, d);
+        int used = g->ulysses_size && g->canonical;
+        x->least2[d] = MIN(x->least2[d + 1], used ? d * g->quadratic : INFINITY);
+        x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->shown_linear[HIDING_OWN]) : INFINITY);
+    }
+    x->rest[x->n] = x->least_rest[x->n] = x->tokens = 0;
+    for (int k = x->n - 1; k >= 0; k--) {
+        double s = x->sorted[k];
+        int d = (int)MIN(CEIL_DIV(x->sorted[k], room), x->units + 1);
+        x->rest[k] = x->rest[k + 1] + x->alone[k];
+        x->least_rest[k] = x->least_rest[k + 1] + (x->least2[d] * s + x->least1[d]) * s;
+        x->tokens += s;
+    }
+}
+
+void search_set_unit(Search* x, int unit) {
+    const PlanLimits* limits = &x->setting->limits;
+    x->unit = unit;
+    x->units = limits->ranks / unit;
+    x->node = MIN(limits->node_size, limits->ranks) / unit;
+    const GroupCost* g = group_of(x, 1);
+    for (int k = 0; k < x->n; k++)
+        x->alone[k] = g->ulysses_size && group_holds(g, x->sorted[k]) ? document_ms(g, x->sorted[k]) : INFINITY;
+    weigh_rest(x);
+    x->fastest = x->speed ? 0 : 1;
+    for (int u = 0; x->speed && u < x->units; u++) {
+        x->speed[u] = slowest_speed(x->setting, u * unit, unit);
+        x->fastest = MAX(x->fastest, x->speed[u]);
+    }
+}
+
+static void clear(Search* x, Guess* guess) {
+    guess->makespan = 0;
+    guess->n_micro_batches = x->n_wide_sizes = 0;
+    x->loaded = x->opened = 0;
+    for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
+    for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
+    for (int d = 0; d <= x->units; d++) x->task_of[d] = x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
+}
+
+// ---- windows
+
+// A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
+static int micro_batch_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
+    int id = x->last[unit];
+    if (x->local_room[unit] < tokens) return -1;
+    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
+        if (guess->micro_batches[id].room >= tokens) return id;
+    return -1;
+}
+
+typedef struct Window {
+    int first;     // -1: none
+    int joins;     // the document goes into the micro-batch that runs there last
+    double end;    // ms
+    double start;  // ms
+    double waste;  // unit-ms at speed 1, up to its end, that are not the document's work
+} Window;
+
+static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
+
+static Window look_at(const Search* x, const Guess* guess, const Task* task, int first) {
+    double most = 0, sum = 0, pace = 1, speeds = task->cp_size;
+    int id = x->last[first], same = 1, ring_docs = 0, last = first + task->cp_size - 1;
+    if (x->speed) {
+        pace = x->speed[first], speeds = 0;
+        for (int u = first; u <= last; u++) pace = MIN(pace, x->speed[u]), speeds += x->speed[u];
+    }
+    for (int u = first; u <= last; u++) {
+        most = MAX(most, x->load[u]);
+        sum += x->speed ? x->load[u] * x->speed[u] : x->load[u];
+        same &= x->last[u] == id;
+    }
+    const OpenMicroBatch* mb = id >= 0 && same ? &guess->micro_batches[id] : NULL;
+    int joins = task->cp_size == 1
+                    ? micro_batch_with_room(x, guess, first, task->tokens) >= 0
+                    : mb && mb->first == first && mb->cp_size == task->cp_size && mb->room >= task->tokens;
+    Window w = {.first = first, .joins = joins, .start = most};
+    w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
+    w.waste = speeds * w.end - sum - task->cp_size * task->t;
+    if (task->g->ulysses_size == task->g->cp_size) return w;
+    for (int u = first; u <= last; u++) ring_docs = MAX(ring_docs, x->ring_docs[u]);
+    if (ring_docs >= x->setting->limits.max_ring_docs) w.first = -1;
+    return w;
+}
+
+// Less waste first; then fuller windows, at a rate that only decides between nearly equal wastes.
+static void keep_better(Window* best, Window w, double target) {
+    if (w.first < 0 || w.end > target) return;
+    if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
+}
+
+// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
+// -1: none.
+static int fullest_unit(const Search* x, double most, int64_t tokens) {
+    int best = -1;
+    double load = -1;
+    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
+        if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
+        // Any of them may be it: branches would be mispredicted.
+        for (int u = first, end = MIN(first + x->node, x->units); u < end; u++) {
+            int fuller = (x->load[u] <= most) & (x->load[u] > load) & (x->local_room[u] >= tokens);
+            load = fuller ? x->load[u] : load, best = fuller ? u : best;
+        }
+    }
+    return best;
+}
+
+static int emptiest_unit(const Search* x, double most) {
+    int node = 0;
+    for (int n = 1; n < CEIL_DIV(x->units, x->node); n++)
+        if (x->node_least[n] < x->node_least[node]) node = n;
+    if (x->node_least[node] > most) return -1;
+    int u = node * x->node;
+    while (x->load[u] > x->node_least[node]) u++;
+    return u;
+}
+
+// The window of one unit, if units are equally fast: where micro-batches cost something, the fullest that has one with
+// room; else the fullest that has time for a new one, or the emptiest.
+static Window unit_window(const Search* x, const Task* task) {
+    double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
+    int cares = own > small_change * task->target, u = cares ? fullest_unit(x, joining, task->tokens) : -1;
+    Window w = {.first = u, .joins = u >= 0};
+    if (u < 0) w.first = cares && x->levels ? emptiest_unit(x, opening) : fullest_unit(x, opening, -1);
+    if (w.first < 0) return w;
+    if (!cares) w.joins = x->local_room[w.first] >= task->tokens;
+    w.start = x->load[w.first];
+    w.waste = w.joins ? 0 : own;
+    w.end = w.start + task->t + w.waste;
+    return w;
+}
+
+// The windows of a node, at every stride-th place, but those where some unit is busy for too long.
+static void look_inside(const Search* x, const Guess* guess, const Task* task, int first, int stride, Window* best) {
+    int end = MIN(first + x->node, x->units);
+    for (int u = first, from = first; u < end; u++) {
+        if (x->load[u] + task->t > task->target && !x->speed) from = u + 1;
+        int begin = u + 1 - task->cp_size;
+        if (begin >= from && (begin - first) % stride == 0)
+            keep_better(best, look_at(x, guess, task, begin), task->target);
+    }
+}
+
+// What a micro-batch costs by itself, if the document can join none of this cp size.
+static double own_of(const Search* x, const Task* task) {
+    if (task->cp_size == 1 || task->g->micro_batch == 0) return 0;  // those of one unit are not listed
+    if (x->wide[task->cp_size] >= 0 && task->s <= x->takes[task->cp_size]) return 0;
+    return task->g->micro_batch;
+}
+
+// Loads only grow: before this no window of so many units is free.
+static void note_free_from(Search* x, int cp_size, int stride) {
+    double least = INFINITY;
+    for (int first = 0; first < x->units; first += x->node)
+        for (int u = first; u + cp_size <= MIN(first + x->node, x->units); u += stride) {
+            double most = 0;
+            for (int i = u; i < u + cp_size; i++) most = MAX(most, x->load[i]);
+            least = MIN(least, most);
+        }
+    x->free_from[cp_size] = least;
+}
+
+// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
+// of many units begin at coarser places, so that looking stays in proportion to the units.
+static Window inside_window(Search* x, const Guess* guess, const Task* task) {
+    Window best = {.first = -1};
+    int empty = 0, stride = 1;
+    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
+    if (!x->speed && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
+    while (8 * stride <= task->cp_size) stride *= 2;
+    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
+        if (x->node_least[n] + task->t > task->target && !x->speed) continue;
+        if (x->node_most[n] == 0 && !x->speed && first + x->node <= x->units && empty++) continue;
+        look_inside(x, guess, task, first, stride, &best);
+    }
+    if (best.first < 0) note_free_from(x, task->cp_size, stride);
+    return best;
+}
+
+// Whole nodes, or all ranks.
+static Window across_window(const Search* x, const Guess* guess, const Task* task) {
+    Window best = {.first = -1};
+    for (int n = 0, first = 0; first + task->cp_size <= x->units; n++, first += x->node) {
+        int busy = 0;
+        for (int j = n; j < n + task->cp_size / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
+        if (busy && !x->speed) continue;
+        keep_better(&best, look_at(x, guess, task, first), task->target);
+    }
+    return best;
+}
+
+static int next_cp_size(const Search* x, int cp_size) {
+    if (cp_size < x->node) return cp_size + 1;
+    int next = cp_size + x->node;
+    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last node is smaller
+}
+
+// ---- placing
+
+static void note_node_loads(Search* x, int first, int cp_size) {
+    for (int n = first / x->node; n <= (first + cp_size - 1) / x->node; n++) {
+        int begin = n * x->node, end = MIN(begin + x->node, x->units);
+        double least = x->load[begin], most = least;
+        for (int u = begin + 1; u < end; u++) least = MIN(least, x->load[u]), most = MAX(most, x->load[u]);
+        x->node_least[n] = least, x->node_most[n] = most;
+    }
+}
+
+static void note_local_room(Search* x, const Guess* guess, int unit) {
+    int id = x->last[unit], local = id >= 0 && guess->micro_batches[id].cp_size == 1;
+    int64_t was = x->local_room[unit], room = -1;
+    for (int i = 0; local && id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
+        room = MAX(room, guess->micro_batches[id].room);
+    x->local_room[unit] = room;
+    if (x->setting->groups[1].micro_batch == 0) return;  // nobody asks for that of nodes
+    int begin = unit / x->node * x->node;
+    int64_t* of_node = &x->node_room[unit / x->node];
+    if (room < *of_node && was == *of_node) {
+        *of_node = room;
+        for (int u = begin; u < MIN(begin + x->node, x->units); u++) *of_node = MAX(*of_node, x->local_room[u]);
+    }
+    *of_node = MAX(*of_node, room);
+}
+
+// Behind the others of its cp size.
+static void list_wide(Search* x, int cp_size, int id) {
+    int size = 0, *link = &x->wide[cp_size];
+    while (size < x->n_wide_sizes && x->wide_sizes[size] != cp_size) size++;
+    if (size == x->n_wide_sizes) x->wide_sizes[x->n_wide_sizes++] = cp_size;
+    while (*link >= 0) link = &x->next_wide[*link];
+    *link = id;
+    x->next_wide[id] = -1;
+    x->takes[cp_size] = INFINITY;
+}
+
+static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
+    int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
+    if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
+    guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
+    x->opened += (double)g->cp_size * x->setting->limits.capacity;
+    for (int u = first; u < first + cp_size; u++) x->last[u] = id;
+    for (int u = first; u < first + cp_size && cp_size > 1; u++) note_local_room(x, guess, u);
+    if (cp_size > 1 && g->micro_batch > 0) list_wide(x, cp_size, id);
+    return id;
+}
+
+static void put_in(Search* x, Guess* guess, const GroupCost* g, int k, int id, int64_t tokens) {
+    OpenMicroBatch* mb = &guess->micro_batches[id];
+    mb->room -= tokens;
+    mb->docs++;
+    guess->micro_batch_of[k] = id;
+    if (mb->cp_size == 1) note_local_room(x, guess, mb->first);
+    if (g->ulysses_size == g->cp_size) return;
+    for (int u = mb->first; u < mb->first + mb->cp_size; u++) x->ring_docs[u]++;
+}
+
+static void put_at(Search* x, Guess* guess, const Task* task, int k, const Window* w) {
+    int id = -1;
+    if (task->cp_size == 1) id = micro_batch_with_room(x, guess, w->first, task->tokens);
+    else if (w->joins) id = x->last[w->first];
+    if (id < 0) id = open_micro_batch(x, guess, task->g, w->first, task->cp_size, w->start);
+    put_in(x, guess, task->g, k, id, task->tokens);
+    for (int u = w->first; u < w->first + task->cp_size; u++) x->loaded += w->end - x->load[u], x->load[u] = w->end;
+    note_node_loads(x, w->first, task->cp_size);
+    guess->makespan = MAX(guess->makespan, w->end);
+}
+
+static Task task_at(const Search* x, int k, int cp_size, double target) {
+    const GroupCost* g = group_of(x, cp_size);
+    int s = x->sorted[k];
+    if (cp_size == 1) return (Task){g, 1, x->alone[k], document_takes(g, s), s, target};
+    if (x->task_of[cp_size] != k) {
+        x->task_of[cp_size] = k;
+        x->tasks[cp_size] = (Task){g, cp_size, document_ms(g, s), document_takes(g, s), s, target};
+    }
+    return x->tasks[cp_size];
+}
+
+// No micro-batch of this cp size takes a longer document: by its room, or by the time until the target, in which
+// s tokens compute quadratic s^2 + linear s.
+static double longest_taken(const Search* x, const Guess* guess, const Task* task) {
+    const GroupCost* g = task->g;
+    double longest = 0, linear = g->per_token + g->shown_linear[HIDING_OWN],
+           places = (double)g->cp_size / g->ulysses_size;
+    for (int id = x->wide[task->cp_size]; id >= 0; id = x->next_wide[id]) {
+        const OpenMicroBatch* mb = &guess->micro_batches[id];
+        double ms = task->target - x->load[mb->first], by_room = places * (double)mb->room;
+        double by_time = 1 + 2 * ms / (linear + sqrt(linear * linear + 4 * g->quadratic * MAX(ms, 0)));
+        longest = MAX(longest, x->speed ? by_room : MIN(by_room, by_time));
+    }
+    return longest;
+}
+
+// The first micro-batch of a cp size that the document can join, -1: none. Those that something has followed or that
+// have no room for any document leave the list.
+static int join_of_size(Search* x, const Guess* guess, const Task* task, Window* window) {
+    int64_t shortest = document_takes(task->g, x->sorted[x->n - 1]);
+    for (int *link = &x->wide[task->cp_size], id; (id = *link) >= 0;) {
+        const OpenMicroBatch* mb = &guess->micro_batches[id];
+        if (x->last[mb->first] != id || mb->room < shortest) {
+            *link = x->next_wide[id];
+            continue;
+        }
+        link = &x->next_wide[id];
+        if (mb->room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
+        *window = look_at(x, guess, task, mb->first);
+        if (window->first >= 0 && window->joins && window->end <= task->target) return id;
+    }
+    x->takes[task->cp_size] = longest_taken(x, guess, task);
+    return -1;
+}
+
+// The micro-batch of several units that the document joins at the least work, in rank-milliseconds, infinite if there
+// is none; of equal ones the first that was opened. Only such that nothing has followed on any of their units.
+static double best_join(Search* x, const Guess* guess, int k, double target, Task* task, Window* window) {
+    double least = INFINITY;
+    int found = -1;
+    for (int i = 0; i < x->n_wide_sizes; i++) {
+        int cp_size = x->wide_sizes[i];
+        if (x->wide[cp_size] < 0 || x->sorted[k] > x->takes[cp_size] || !holds(x, cp_size, x->sorted[k])) continue;
+        Window w;
+        Task t = task_at(x, k, cp_size, target);
+        double work = t.cp_size * t.t;
+        int id = work > least ? -1 : join_of_size(x, guess, &t, &w);
+        if (id < 0 || (work == least && id > found)) continue;
+        least = work, found = id;
+        *task = t, *window = w;
+    }
+    return least;
+}
+
+// The document on the least cp size that ends by the target somewhere, or, where that would open a micro-batch that
+// costs something, in one that is open already. 0: there is no place.
+static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
+    int s = x->sorted[k], tries = 0;
+    double least = 0, join_work = -1;
+    Task joining = {0};
+    Window join = {0};
+    for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
+        const GroupCost* g = group_of(x, cp_size);
+        if (!g->ulysses_size || !g->canonical || !holds(x, cp_size, s)) continue;
+        Task task = task_at(x, k, cp_size, target);
+        if (time_at(&task, x->fastest) > target) continue;
+        Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);
+        if (tries++ == 0) least = cp_size * task.t;
+        double waste = w.first < 0 ? INFINITY : w.waste + cp_size * task.t - least;
+        if (g->micro_batch > small_change * target && waste > 0) {
+            if (join_work < 0) join_work = best_join(x, guess, k, target, &joining, &join);
+            if (join_work - least < waste) task = joining, w = join;
+        }
+        if (w.first < 0) continue;
+        put_at(x, guess, &task, k, &w);
+        return 1;
+    }
+    return 0;
+}
+
+// ---- giving up
+
+// Unit-ms that the documents from k on take at least, counting that what fits no micro-batch that is open needs others.
+static double needed_from(const Search* x, int k) {
+    double room = (double)x->setting->limits.capacity * x->unit, more = MAX(x->tokens - x->opened, 0) / room;
+    return x->least_rest[k] + more * group_of(x, 1)->micro_batch;
+}
+
+// Whether that is more time than is free before the target.
+static int is_hopeless(const Search* x, int k, double target) {
+    return !x->speed && needed_from(x, k) > (x->units * target - x->loaded) * (1 + 1e-9);
+}
+
+// ---- fillers
+
+static int less_loaded(const Search* x, int a, int b) {
+    return x->load[a] != x->load[b] ? x->load[a] < x->load[b] : a < b;
+}
+
+static void sift_down(Search* x, int i) {
+    int u = x->heap[i];
+    for (int child; (child = 2 * i + 1) < x->units; i = child) {
+        if (child + 1 < x->units && less_loaded(x, x->heap[child + 1], x->heap[child])) child++;
+        if (!less_loaded(x, x->heap[child], u)) break;
+        x->heap[i] = x->heap[child];
+    }
+    x->heap[i] = u;
+}
+
+static double pace_of(const Search* x, int unit) { return x->speed ? x->speed[unit] : 1; }
+
+// Where a filler goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
+// are unlike in speed, whoever near the top would be done first. *id: the micro-batch it joins, -1 none. *end: ms.
+static int choose_place(const Search* x, const Guess* guess, const Task* task, int* id, double* end) {
+    int chosen = 0, looks = x->speed ? MIN(HEAP_LOOK, x->units) : 1;
+    if (task->g->micro_batch > small_change * task->target) looks = MIN(HEAP_LOOK, x->units);
+    for (int i = 0; i < looks; i++) {
+        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, task->tokens);
+        double ends = x->load[u] + time_at(task, pace_of(x, u)) + (with_room < 0 ? task->g->micro_batch : 0);
+        if (i == 0 || ends < *end) *end = ends, chosen = i, *id = with_room;
+        if (i == 0 && with_room >= 0 && !x->speed) break;
+    }
+    return chosen;
+}
+
+// Returns how many of all documents have a place then, the fillers being those from k on.
+static int place_fillers(Search* x, Guess* guess, int k, double target) {
+    double free_ms = 0;
+    for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
+    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return k;
+    for (int u = 0; u < x->units; u++) x->heap[u] = u;
+    for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
+    for (; k < x->n; k++) {
+        Task task = task_at(x, k, 1, target);
+        double end = 0;
+        int id = -1, place = choose_place(x, guess, &task, &id, &end), u = x->heap[place];
+        if (end > target) return k;
+        if (id < 0) id = open_micro_batch(x, guess, task.g, u, 1, x->load[u]);
+        put_in(x, guess, task.g, k, id, task.tokens);
+        x->load[u] = end;
+        guess->makespan = MAX(guess->makespan, end);
+        sift_down(x, place);
+    }
+    return k;
+}
+
+void search_guess(Search* x, Guess* guess, double target) {
+    int k = 0, hopeless = 0;
+    clear(x, guess);
+    // A unit that is a ring may be full of documents: only best fit looks at that.
+    int rings = group_of(x, 1)->ulysses_size < x->unit;
+    for (; k < x->n && (rings || !(x->alone[k] <= filler * target)); k++)
+        if ((hopeless = is_hopeless(x, k, target)) || !place_by_best_fit(x, guess, k, target)) break;
+    if (k < x->n && !rings && x->alone[k] <= filler * target) k = place_fillers(x, guess, k, target);
+    guess->lacking = 0;
+    if (k == x->n) return;
+    guess->makespan = INFINITY;
+    guess->lacking = needed_from(x, k) / x->units * (hopeless ? of_hopeless : 1);
+}

@@ -1,0 +1,328 @@
+// remap.c - which tokens of local micro-batches lie on other ranks of the node: see remap.h.
+//
+// A pass of a rank has tokens, whose linear work takes ms, and attention. Two layouts of a node's passes are drawn: one
+// of even tokens, which is best where attention is even, and one in which tokens make the ranks' times even. A rank
+// gives tokens of its longest local micro-batches. Each becomes a micro-batch of the ranks from the first to the last
+// that has tokens of it; those between that have none take no part in it.
+#include "plan/step/remap.h"
+
+#include "plan/step/flex.h"
+
+// ---- one node in one round
+
+typedef enum Layout { AS_PLANNED, EVEN_TOKENS, EVEN_TIMES, N_LAYOUTS } Layout;
+
+// A rank's pass.
+typedef struct Part {
+    int64_t tokens, local;  // local: those that it may give
+    double other_ms;        // attention and exchanges
+    int shared;             // micro-batches that it shares
+} Part;
+
+typedef struct Remap {
+    Plan* plan;
+    const int* lengths;
+    const Setting* setting;
+    Arena* arena;
+    int node_size, nodes;
+    int *order, *begin;                // (n_micro_batches) by round, (n_rounds + 1)
+    int64_t* tokens_of;                // (n_micro_batches)
+    Part* parts;                       // (node_size)
+    int64_t *tokens, *targets, *left;  // (node_size) left: what is above the target
+    int64_t* given;                    // (node_size, node_size) tokens from a rank to another
+    PassLoad* loads;                   // (ranks)
+    // Of the plan that is drawn: tokens of each micro-batch on the ranks of its node (n_micro_batches, node_size), of
+    // those that are remapped.
+    int *shares, *is_remapped;
+    MicroBatch* drawn;  // (n_micro_batches)
+} Remap;
+
+static int node_ranks(const Remap* x, int node) { return MIN(x->node_size, x->plan->ranks - node * x->node_size); }
+
+// ms of a token of linear work on a rank.
+static double token_ms(const Remap* x, int rank) {
+    return x->setting->cost.per_token / (x->setting->speeds ? x->setting->speeds[rank] : 1);
+}
+
+// What micro-batch i means for ranks [first, first + n). 0, or -1 without memory.
+static int add_micro_batch(Remap* x, int i, int first, int n) {
+    const MicroBatch* mb = &x->plan->micro_batches[i];
+    int low = MAX(first, mb->first_rank), end = MIN(first + n, mb->first_rank + mb->cp_size);
+    if (low >= end) return 0;
+    GroupCost g = cost_group(&x->setting->cost, &x->setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+    LengthSums sums = micro_batch_sums(x->plan, mb, x->lengths);
+    CostTerms t = group_terms(&g, sums.squares, sums.tokens);
+    for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) x->loads[r] = (PassLoad){0, 0};
+    if (plan_add_load(x->loads, x->plan, i, x->lengths, &x->setting->limits, x->arena) < 0) return -1;
+    for (int r = low; r < end; r++) {
+        Part* part = &x->parts[r - first];
+        part->tokens += x->loads[r].tokens;
+        part->local += mb->cp_size == 1 ? x->loads[r].tokens : 0;
+        part->other_ms += t.communication + t.quadratic * token_ms(x, r) / x->setting->cost.per_token;
+        part->shared += mb->cp_size > 1;
+    }
+    return 0;
+}
+
+// As even as whole tokens allow; one more for the ranks that have most, of equals the first.
+static void even_tokens(const Remap* x, int n) {
+    int64_t total = 0;
+    for (int r = 0; r < n; r++) total += x->tokens[r], x->targets[r] = -1;
+    for (int64_t more = total % n; more > 0; more--) {
+        int most = -1;
+        for (int r = 0; r < n; r++)
+            if (x->targets[r] < 0 && (most < 0 || x->tokens[r] > x->tokens[most])) most = r;
+        x->targets[most] = total / n + 1;
+    }
+    for (int r = 0; r < n; r++)
+        if (x->targets[r] < 0) x->targets[r] = total / n;
+}
+
+// Tokens with which rank r takes at most `ms`, as far as it has tokens to give and room for others.
+static int64_t tokens_by(const Remap* x, int first, int r, double ms) {
+    const Part* p = &x->parts[r];
+    double most = MIN((ms - p->other_ms) / token_ms(x, first + r), (double)x->setting->limits.capacity);
+    return most > (double)(p->tokens - p->local) ? (int64_t)most : p->tokens - p->local;
+}
+
+static int64_t all_by(const Remap* x, int first, int n, double ms) {
+    int64_t all = 0;
+    for (int r = 0; r < n; r++) all += x->targets[r] = tokens_by(x, first, r, ms);
+    return all;
+}
+
+// Tokens with which all ranks end at the least time by bisection; those beyond that time stay away from who gets some.
+static void even_times(const Remap* x, int first, int n) {
+    enum { HALVES = 40 };
+    double low = 0, high = 0;
+    int64_t all = 0;
+    for (int r = 0; r < n; r++) {
+        all += x->tokens[r];
+        high = MAX(high, x->parts[r].other_ms + (double)x->tokens[r] * token_ms(x, first + r));
+    }
+    for (int i = 0; i < HALVES; i++) {
+        double ms = low + (high - low) / 2;
+        if (all_by(x, first, n, ms) >= all) high = ms;
+        else low = ms;
+    }
+    int64_t surplus = all_by(x, first, n, high) - all;
+    for (int r = 0; r < n; r++) {
+        int64_t less = MAX(0, MIN(surplus, x->targets[r] - x->tokens[r]));
+        x->targets[r] -= less, surplus -= less;
+    }
+}
+
+// The rank with the most tokens above its target (sign 1) or below it (-1); -1 when there is none.
+static int largest(const int64_t* left, int n, int sign) {
+    int best = -1;
+    for (int r = 0; r < n; r++)
+        if (sign * left[r] > 0 && (best < 0 || sign * left[r] > sign * left[best])) best = r;
+    return best;
+}
+
+// The largest surplus over a target goes to the largest deficit, so the largest sender has few peers; that it ends
+// first is not certified. Zeppelin's solver is not published.
+static void find_given(const Remap* x, int n) {
+    memset(x->given, 0, sizeof(int64_t) * (size_t)(x->node_size * x->node_size));
+    for (int r = 0; r < n; r++) x->left[r] = x->tokens[r] - x->targets[r];
+    for (int from, to; (from = largest(x->left, n, 1)) >= 0 && (to = largest(x->left, n, -1)) >= 0;) {
+        int64_t tokens = MIN(x->left[from], -x->left[to]);
+        x->left[from] -= tokens, x->left[to] += tokens;
+        x->given[from * x->node_size + to] += tokens;
+    }
+}
+
+// ---- which micro-batches lie where
+
+// Rank `from` of the node gives tokens of micro-batch i, which it has alone, while it owes some.
+static void spread(Remap* x, int i, int first, int n) {
+    MicroBatch* mb = &x->drawn[i];
+    int from = mb->first_rank - first, low = from, high = from, *share = x->shares + (size_t)i * (size_t)x->node_size;
+    int heads = x->setting->limits.kv_heads, stays = (int)x->tokens_of[i];
+    memset(share, 0, sizeof(int) * (size_t)x->node_size);
+    for (int to = 0; to < n; to++) {
+        int64_t* owed = &x->given[from * x->node_size + to];
+        int given = (int)MIN(*owed, stays), wide = MAX(high, to) - MIN(low, to) + 1, full = 0;
+        for (int r = MIN(low, to); r <= MAX(high, to); r++) full |= x->parts[r].shared >= MOST_SHARED;
+        if (given == 0 || wide > heads || full) continue;
+        share[to] = given, stays -= given, *owed -= given;
+        low = MIN(low, to), high = MAX(high, to);
+    }
+    if (low == high) return;
+    share[from] = stays;
+    for (int r = low; r <= high; r++) x->parts[r].shared++;
+    mb->first_rank = first + low, mb->cp_size = mb->ulysses_size = high - low + 1;
+    x->is_remapped[i] = 1;
+}
+
+static int lay_out(Remap* x, int round, int node, Layout layout) {
+    int first = node * x->node_size, n = node_ranks(x, node);
+    if (layout == AS_PLANNED) return 0;
+    for (int r = 0; r < n; r++) x->parts[r] = (Part){0, 0, 0, 0};
+    for (int j = x->begin[round]; j < x->begin[round + 1]; j++)
+        if (add_micro_batch(x, x->order[j], first, n) < 0) return -1;
+    for (int r = 0; r < n; r++) x->tokens[r] = x->parts[r].tokens;
+    if (layout == EVEN_TIMES) even_times(x, first, n);
+    else even_tokens(x, n);
+    find_given(x, n);
+    for (int j = x->begin[round]; j < x->begin[round + 1]; j++) {
+        const MicroBatch* mb = &x->plan->micro_batches[x->order[j]];
+        if (mb->cp_size == 1 && mb->first_rank >= first && mb->first_rank < first + n) spread(x, x->order[j], first, n);
+    }
+    return 0;
+}
+
+// The placement of a micro-batch, from the tokens of its ranks: ulysses rank `attends` has all heads.
+static void fill_remapped(const Placement* p, const MicroBatch* mb, const int* share, int attends, int kv_heads) {
+    p->token_border[0] = 0;
+    for (int b = 0; b <= mb->cp_size; b++) p->head_border[b] = b > attends ? kv_heads : 0;
+    for (int b = 0; b < mb->cp_size; b++) p->token_border[b + 1] = p->token_border[b] + share[b];
+}
+
+// The plan as it is drawn, in the order of rounds, in memory of its own.
+static int build(Remap* x, Plan* to, char* err, size_t errlen) {
+    const Plan* from = x->plan;
+    int n = from->n_micro_batches, kv_heads = x->setting->limits.kv_heads;
+    *to = *from;
+    to->micro_batches = TAKE(x->arena, MicroBatch, n);
+    to->placed_at = TAKE(x->arena, int, n);
+    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    to->n_placed = 0;
+    for (int j = 0; j < n; j++) {
+        to->micro_batches[j] = x->drawn[x->order[j]];
+        to->placed_at[j] = to->n_placed;
+        to->n_placed += (int)placement_ints(&to->micro_batches[j]);
+    }
+    to->placed = TAKE(x->arena, int, to->n_placed);
+    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    for (int j = 0; j < n; j++) {
+        const MicroBatch *mb = &to->micro_batches[j], *was = &from->micro_batches[x->order[j]];
+        Placement p = plan_placement(to, mb);
+        const int* share = x->shares + (size_t)x->order[j] * (size_t)x->node_size + mb->first_rank % x->node_size;
+        if (from->placed_at && !x->is_remapped[x->order[j]])
+            memcpy(p.head_border, plan_placement(from, was).head_border, sizeof(int) * placement_ints(mb));
+        else fill_usual_placement(&p, to, mb, x->lengths, kv_heads);
+        if (x->is_remapped[x->order[j]]) fill_remapped(&p, mb, share, was->first_rank - mb->first_rank, kv_heads);
+    }
+    return 0;
+}
+
+// layouts (n_rounds, nodes). Returns how many micro-batches are remapped, or -1.
+static int draw_plan(Remap* x, Plan* to, const Layout* layouts, char* err, size_t errlen) {
+    int n = x->plan->n_micro_batches, remapped = 0;
+    memcpy(x->drawn, x->plan->micro_batches, sizeof(MicroBatch) * (size_t)n);
+    memset(x->is_remapped, 0, sizeof(int) * (size_t)n);
+    for (int i = 0; i < x->plan->n_rounds * x->nodes; i++)
+        if (lay_out(x, i / x->nodes, i % x->nodes, layouts[i]) < 0) return arena_check(x->arena, err, errlen);
+    for (int i = 0; i < n; i++) remapped += x->is_remapped[i];
+    return build(x, to, err, errlen) < 0 ? -1 : remapped;
+}
+
+// ---- the choice
+
+// ms (n_rounds, nodes) at which each node ends each round, or without rounds all. Returns the makespan, or -1.
+static double play(const Remap* x, const Plan* plan, double* ms, char* err, size_t errlen) {
+    Timeline t;
+    int in_rounds = x->setting->rounds || plan->has_barriers;
+    ArenaMark mark = arena_mark(x->arena);
+    if (timeline_play(&t, plan, x->lengths, x->setting, x->arena, err, errlen) < 0) return -1;
+    for (int i = 0; i < plan->n_rounds * x->nodes; i++) ms[i] = 0;
+    for (int i = 0; i < plan->n_micro_batches && in_rounds; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (int node = mb->first_rank / x->node_size; node * x->node_size < mb->first_rank + mb->cp_size; node++) {
+            double* end = &ms[mb->round * x->nodes + node];
+            *end = MAX(*end, t.end[i] - t.start[i]);
+        }
+    }
+    for (int i = 0; i < plan->n_rounds * x->nodes && !in_rounds; i++)
+        for (int r = i % x->nodes * x->node_size, end = r + node_ranks(x, i % x->nodes); r < end; r++)
+            ms[i] = MAX(ms[i], t.rank_end[r]);
+    arena_reset(x->arena, mark);
+    return t.makespan;
+}
+
+// By round; in a round the micro-batches with most tokens first, so that few are cut.
+static void sort_by_round(Remap* x) {
+    Plan* plan = x->plan;
+    memset(x->begin, 0, sizeof(int) * ((size_t)plan->n_rounds + 1));
+    for (int i = 0; i < plan->n_micro_batches; i++) x->begin[plan->micro_batches[i].round + 1]++;
+    for (int r = 0; r < plan->n_rounds; r++) x->begin[r + 1] += x->begin[r];
+    for (int i = 0; i < plan->n_micro_batches; i++) x->order[x->begin[plan->micro_batches[i].round]++] = i;
+    memmove(x->begin + 1, x->begin, sizeof(int) * (size_t)plan->n_rounds);
+    x->begin[0] = 0;
+    for (int r = 0; r < plan->n_rounds; r++)
+        for (int j = x->begin[r] + 1; j < x->begin[r + 1]; j++) {
+            int i = x->order[j], at = j;
+            for (; at > x->begin[r] && x->tokens_of[x->order[at - 1]] < x->tokens_of[i]; at--)
+                x->order[at] = x->order[at - 1];
+            x->order[at] = i;
+        }
+}
+
+static Remap open_remap(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
+    int n = plan->n_micro_batches, node = MIN(setting->limits.node_size, plan->ranks);
+    Remap x = {.plan = plan,
+               .lengths = lengths,
+               .setting = setting,
+               .arena = arena,
+               .node_size = node,
+               .nodes = CEIL_DIV(plan->ranks, node),
+               .order = TAKE(arena, int, n),
+               .begin = TAKE(arena, int, plan->n_rounds + 1),
+               .tokens_of = TAKE(arena, int64_t, n),
+               .parts = TAKE(arena, Part, node),
+               .tokens = TAKE(arena, int64_t, node),
+               .targets = TAKE(arena, int64_t, node),
+               .left = TAKE(arena, int64_t, node),
+               .given = TAKE(arena, int64_t, node * node),
+               .loads = TAKE(arena, PassLoad, plan->ranks),
+               .shares = TAKE(arena, int, (size_t)n*(size_t)node),
+               .is_remapped = TAKE(arena, int, n),
+               .drawn = TAKE(arena, MicroBatch, n)};
+    if (arena->missing) return x;
+    for (int i = 0; i < n; i++)
+        x.tokens_of[i] = (int64_t)micro_batch_sums(plan, &plan->micro_batches[i], lengths).tokens;
+    sort_by_round(&x);
+    return x;
+}
+
+// Each layout everywhere, then in every node and round the one that ended soonest: the best of these plans in `to`.
+// Returns how many micro-batches it remaps, 0 where none is worth it, or -1.
+static int best_plan(Remap* x, Plan* to, char* err, size_t errlen) {
+    static const double worth = 0.995;  // of the makespan as planned
+    int n = x->plan->n_rounds * x->nodes, best = 0;
+    double *ms = TAKE(x->arena, double, n), *least = TAKE(x->arena, double, n);
+    Layout *layouts = TAKE(x->arena, Layout, n), *chosen = TAKE(x->arena, Layout, n);
+    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    double makespan = worth * play(x, x->plan, least, err, errlen);
+    if (makespan < 0) return -1;
+    for (int i = 0; i < n; i++) chosen[i] = AS_PLANNED;
+    for (int layout = EVEN_TOKENS; layout <= N_LAYOUTS; layout++) {
+        Plan drawn;
+        for (int i = 0; i < n; i++) layouts[i] = layout < N_LAYOUTS ? (Layout)layout : chosen[i];
+        int remapped = draw_plan(x, &drawn, layouts, err, errlen);
+        double played = remapped < 0 ? -1 : play(x, &drawn, ms, err, errlen);
+        if (played < 0) return -1;
+        if (remapped && played < makespan) makespan = played, best = remapped, *to = drawn;
+        for (int i = 0; i < n; i++)
+            if (ms[i] < worth * least[i]) least[i] = ms[i], chosen[i] = layouts[i];
+    }
+    return best;
+}
+
+int plan_remap(Plan* plan, int* changed, const int* lengths, const Setting* setting, RemapChoice choice, Arena* arena,
+               char* err, size_t errlen) {
+    Plan drawn;
+    *changed = 0;
+    if (choice == REMAP_NO || plan->ranks == 1 || plan->n_micro_batches == 0) return 0;
+    if (choice == REMAP_AUTO && !(setting->groups && setting->cost.per_token > 0)) return 0;
+    if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    Remap x = open_remap(plan, lengths, setting, arena);
+    Layout* even = TAKE(arena, Layout, plan->n_rounds * x.nodes);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    for (int i = 0; i < plan->n_rounds * x.nodes; i++) even[i] = EVEN_TOKENS;
+    *changed = choice == REMAP_YES ? draw_plan(&x, &drawn, even, err, errlen) : best_plan(&x, &drawn, err, errlen);
+    if (*changed < 0) return -1;
+    if (*changed) *plan = drawn;
+    return 0;
+}

@@ -1,0 +1,286 @@
+// rounds.c - plans made for rounds: which documents go into which round, and what each rank does there.
+//
+// Where ranks go through micro-batches in rounds (plan_set_rounds), a step takes the sum over its rounds of the rank
+// that takes longest in each. A free plan cannot be cut into rounds afterwards: it has ranks begin long micro-batches
+// while others begin short ones. Rounds need not last equally long, ranks inside a round must.
+//
+// 1. Runs: the documents by length are cut into contiguous runs, a round each. Dynamic programming over some thirty
+//    places to cut finds their number and the cuts together:
+//        best[j] = min over i of best[i] + ms of a round of the documents between cuts i and j
+//    A round is only planned where it could still be part of the best: best[i], its own lower bound and that of the
+//    documents behind j are less than what is known (round_bound).
+//    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
+//    (round_packer.c).
+// 2. Levelling: two rounds are cut anew, or documents move or change places between them, as long as the sum falls.
+//
+// The ms of a round are the least target that round_pack meets, by bisection. Guesses are bounded by the number of
+// documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
+#include <math.h>
+
+#include "plan/step/flex.h"
+#include "plan/step/round_packer.h"
+
+static const double resolution = 1.002;  // of a target, where bisection ends
+static const double hopeful = 1.05;      // of the bound of a round, the first target
+// Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
+// thousand take 0.05 ms), and at most so many.
+static const double a_document = 4000, a_millisecond = 1000, most_placed = 2e7;
+enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7 };
+
+static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {2, 0.3, 0}, {4, 0.3, 0}, {8, 0.3, 0},
+                                {8, 0, 0}, {4, 0, 0},   {2, 0, 0},   {8, 0, 1},   {4, 0, 1}};
+
+// How a round is planned.
+typedef struct Round {
+    double ms, target;  // at which round_pack comes to ms
+    RoundWay way;
+} Round;
+
+typedef struct Rounds {
+    RoundSearch search;
+    int n, n_rounds;
+    double tokens, work;  // of all documents
+    int* round_of;        // (n) of each document, longest first
+    int *docs, *other;    // (n) lists of documents
+    Round* rounds;        // (n + 1)
+    double* best;         // (n + 1) at each cut
+    int *cut, *from;      // (n + 1) documents before it; the cut before
+    Round* last;          // (n + 1) the round that ends there
+    int64_t most_placed;
+    uint64_t drawn;
+} Rounds;
+
+static Rounds rounds_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
+    return (Rounds){.search = round_take(sorted, n, setting, arena),
+                    .n = n,
+                    .round_of = TAKE(arena, int, n),
+                    .docs = TAKE(arena, int, n),
+                    .other = TAKE(arena, int, n),
+                    .rounds = TAKE(arena, Round, n + 1),
+                    .best = TAKE(arena, double, n + 1),
+                    .cut = TAKE(arena, int, n + 1),
+                    .from = TAKE(arena, int, n + 1),
+                    .last = TAKE(arena, Round, n + 1)};
+}
+
+// ---- one round
+
+static int try_target(Rounds* x, const int* docs, int n, RoundWay way, double target, Round* round) {
+    double ms = round_pack(&x->search, docs, n, way, target);
+    if (ms < round->ms) *round = (Round){ms, target, way};
+    return ms <= target;
+}
+
+// The round of these documents (ascending) if it takes less than `limit` ms; else its ms are infinite.
+static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
+    Round round = {INFINITY, 0, {0}};
+    double tokens = 0, work = 0;
+    if (n == 0) return (Round){0};
+    for (int i = 0; i < n; i++) {
+        tokens += x->search.sorted[docs[i]];
+        work += x->search.work[docs[i] + 1] - x->search.work[docs[i]];
+    }
+    double bound = round_bound(&x->search, docs[0], tokens, work);
+    if (bound >= limit) return round;
+    for (int w = 0; w < COUNT(ways); w++) {
+        double low = bound, high = MIN(limit, round.ms) * (w ? 1 / resolution : 1);
+        if (high <= low * resolution) break;
+        if (hopeful * bound < high && try_target(x, docs, n, ways[w], hopeful * bound, &round)) high = round.ms;
+        else if (!try_target(x, docs, n, ways[w], high, &round)) continue;
+        else low = MIN(hopeful * bound, high), high = round.ms;
+        for (int i = 0; i < BISECTIONS && high > low * resolution; i++) {
+            double middle = (low + high) / 2;
+            if (try_target(x, docs, n, ways[w], middle, &round)) high = round.ms;
+            else low = middle;
+        }
+    }
+    return round.ms < limit ? round : (Round){INFINITY, 0, {0}};
+}
+
+// ---- runs
+
+// No plan of documents from k on takes less.
+static double bound_from(const Rounds* x, int k) {
+    const RoundSearch* s = &x->search;
+    if (k == x->n) return 0;
+    double tokens = s->tokens[x->n] - s->tokens[k], work = s->work[x->n] - s->work[k];
+    return work / s->speeds + ceil(tokens / s->room) * s->setting->groups[1].micro_batch;
+}
+
+// Places to cut: evenly in tokens and in work, half of each. Returns their number, with 0 and n.
+static int choose_cuts(Rounds* x) {
+    const RoundSearch* s = &x->search;
+    int n_cuts = 1, most = MAX(CUTS, CUTS_A_ROUND * (int)ceil(s->tokens[x->n] / s->room)) - 1;
+    x->cut[0] = 0;
+    for (int k = 1; k < x->n; k++) {
+        double at = (s->tokens[k] / s->tokens[x->n] + s->work[k] / s->work[x->n]) / 2;
+        if (at * most >= n_cuts && n_cuts < most) x->cut[n_cuts++] = k;
+    }
+    x->cut[n_cuts++] = x->n;
+    return n_cuts;
+}
+
+// 0 where no cut comes to less than `below` ms.
+static int cut_into_runs(Rounds* x, double below) {
+    int n_cuts = choose_cuts(x);
+    for (int k = 0; k < x->n; k++) x->docs[k] = k;
+    x->best[0] = 0;
+    for (int j = 1; j < n_cuts; j++) {
+        double rest = bound_from(x, x->cut[j]);
+        x->best[j] = INFINITY;
+        for (int i = j - 1; i >= 0; i--) {
+            if (x->search.tokens[x->cut[j]] - x->search.tokens[x->cut[i]] > x->search.room) break;
+            double limit = MIN(x->best[j], below - rest) - x->best[i];
+            if (!(limit > 0)) continue;
+            Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
+            if (round.ms < limit) x->best[j] = x->best[i] + round.ms, x->from[j] = i, x->last[j] = round;
+        }
+    }
+    if (!(x->best[n_cuts - 1] < below)) return 0;
+    x->n_rounds = 0;
+    for (int j = n_cuts - 1; j > 0; j = x->from[j]) {
+        for (int k = x->cut[x->from[j]]; k < x->cut[j]; k++) x->round_of[k] = x->n_rounds;
+        x->rounds[x->n_rounds++] = x->last[j];
+    }
+    return 1;
+}
+
+// ---- levelling
+
+static int draw(Rounds* x, int n) { return (int)(hash64(++x->drawn) % (uint64_t)n); }
+
+static int list_round(const Rounds* x, int round, int* list) {
+    int n = 0;
+    for (int k = 0; k < x->n; k++)
+        if (x->round_of[k] == round) list[n++] = k;
+    return n;
+}
+
+// The two rounds with the documents as round_of has them now; 0, and nothing is changed, where the sum does not fall.
+static int plan_two(Rounds* x, int a, int b) {
+    double before = x->rounds[a].ms + x->rounds[b].ms, small = 1e-6 * before;
+    int n = list_round(x, a, x->docs);
+    Round first = plan_round(x, x->docs, n, before - small);
+    if (first.ms == INFINITY) return 0;
+    n = list_round(x, b, x->docs);
+    Round second = plan_round(x, x->docs, n, before - small - first.ms);
+    if (second.ms == INFINITY) return 0;
+    x->rounds[a] = first, x->rounds[b] = second;
+    return 1;
+}
+
+// All of both, cut anew by length.
+static void cut_anew(Rounds* x, int a, int b) {
+    int n = 0, all = 0;
+    for (int k = 0; k < x->n; k++) all += x->round_of[k] == a || x->round_of[k] == b;
+    for (int k = 0, at = draw(x, all + 1); k < x->n; k++)
+        if (x->round_of[k] == a || x->round_of[k] == b) x->round_of[k] = n++ < at ? a : b;
+}
+
+// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a.
+static void move_run(Rounds* x, int a, int b, int back) {
+    int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
+    if (n == 0) return;
+    int length = draw(x, 2) ? 1 : 1 + draw(x, MIN(12, n)), at = draw(x, n - length + 1), tokens = 0, nearest = 0;
+    for (int i = at; i < at + length; i++) tokens += x->search.sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
+    if (!back || m == 0) return;
+    while (nearest < m - 1 && x->search.sorted[x->other[nearest]] > tokens) nearest++;
+    nearest += draw(x, 5) - 2;
+    x->round_of[x->other[MIN(MAX(nearest, 0), m - 1)]] = a;
+}
+
+static void drop_round(Rounds* x, int round) {
+    int last = --x->n_rounds;
+    for (int k = 0; k < x->n; k++)
+        if (x->round_of[k] == last) x->round_of[k] = round;
+    x->rounds[round] = x->rounds[last];
+}
+
+static void level(Rounds* x, int* kept) {
+    while (x->search.placed < x->most_placed && x->n_rounds > 1) {
+        int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1), kind = draw(x, 4);
+        b += b >= a;
+        x->search.placed += 1 + x->n / 8;  // lists and copies
+        memcpy(kept, x->round_of, sizeof(int) * (size_t)x->n);
+        if (kind == 0) cut_anew(x, a, b);
+        else move_run(x, a, b, kind > 1);
+        if (!plan_two(x, a, b)) {
+            memcpy(x->round_of, kept, sizeof(int) * (size_t)x->n);
+            continue;
+        }
+        int empty = list_round(x, a, x->docs) == 0 ? a : list_round(x, b, x->docs) == 0 ? b : -1;
+        if (empty >= 0) drop_round(x, empty);
+    }
+}
+
+// ---- the plan
+
+// The local micro-batches of the round beside shared ones. Returns the place behind the last document.
+static int write_locals(Plan* plan, const Rounds* x, int n, int doc, int round, const int* order) {
+    const RoundSearch* s = &x->search;
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        int first = doc;
+        for (int i = 0; i < n; i++)
+            if (s->rank_of[i] == rank) plan->docs[doc++] = order[x->docs[i]];
+        if (doc > first)
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){rank, 1, 1, first, doc - first, round};
+    }
+    return doc;
+}
+
+static void write_rounds(Plan* plan, Rounds* x, const int* order) {
+    const Setting* setting = x->search.setting;
+    int doc = 0;
+    plan->ranks = setting->limits.ranks;
+    plan->n_docs = x->n;
+    plan->n_micro_batches = 0;
+    plan->n_rounds = x->n_rounds;
+    for (int r = 0; r < x->n_rounds; r++) {
+        const Round* round = &x->rounds[r];
+        int n = list_round(x, r, x->docs), *at = x->other;
+        round_pack(&x->search, x->docs, n, round->way, round->target);
+        for (int i = 0; i < x->search.n_bins; i++) {
+            const Bin* bin = &x->search.bins[i];
+            plan->micro_batches[plan->n_micro_batches++] =
+                (MicroBatch){bin->first, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
+            at[i] = doc;
+            doc += bin->docs;
+        }
+        for (int i = 0; i < n; i++)
+            if (x->search.rank_of[i] < 0) plan->docs[at[x->search.bin_of[i]]++] = order[x->docs[i]];
+        doc = write_locals(plan, x, n, doc, r, order);
+    }
+}
+
+// Rounds know of their own ring documents only.
+static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* ring_docs) {
+    memset(ring_docs, 0, sizeof(int) * (size_t)plan->ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size && mb->ulysses_size < mb->cp_size; r++)
+            if ((ring_docs[r] += mb->n_docs) > limits->max_ring_docs) return 1;
+    }
+    return 0;
+}
+
+int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
+                Arena* arena, char* err, size_t errlen) {
+    ArenaMark mark = arena_mark(arena);
+    Rounds x = rounds_take(sorted, n, setting, arena);
+    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, setting->limits.ranks);
+    Plan made;
+    plan_take(&made, n, arena);
+    if (arena_check(arena, err, errlen) < 0) return -1;
+    round_begin(&x.search, n);
+    int found = n > 0 && cut_into_runs(&x, below);
+    if (found) {
+        x.most_placed = x.search.placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
+        level(&x, kept);
+        made.step = plan->step;
+        write_rounds(&made, &x, order);
+        found = !has_too_many_rings(&made, &setting->limits, ring_docs);
+    }
+    if (found) plan_copy(plan, &made);
+    arena_reset(arena, mark);
+    return found;
+}

@@ -1,0 +1,54 @@
+// tasks.h - what each stage of a pipeline does in a step, and in which order.
+//
+// A pipeline cuts the layers of the model into stages, each on ranks of its own. A round (MicroBatch.round) goes
+// forward through the stages one after another and backward the other way. Between two stages travels the residual
+// stream forward, its gradient backward. Stage s keeps the activations of at most slots[s] rounds at a time; rounds
+// take the slots by turns.
+//
+// The scheduler plays the step: it takes, again and again, the task that can start first; of tasks that can start
+// together a message, then a backward pass, then that of the earlier stage. For equal rounds and slots[s] = stages - s
+// that is 1F1B (Narayanan et al. 2019, "PipeDream"): stages - s forward passes, then one backward and one forward in
+// turn. With m rounds, F and B ms a stage, the step takes (m + stages - 1) (F + B).
+//
+// One order of all tasks comes out, of which each stage's list is a part. A message is a task of both its stages. So
+// the first task in this order that has not ended can always go on, and no stages wait for each other in a circle, even
+// where a message keeps both its stages until it is through.
+//
+// One stage with one slot: forward and backward of the rounds one after another.
+#pragma once
+#include "plan/base/base.h"
+
+typedef enum TaskKind { TASK_FORWARD, TASK_BACKWARD, TASK_SEND, TASK_RECEIVE } TaskKind;
+
+typedef struct Task {
+    TaskKind kind;
+    int backward;  // of a message: the gradient, to the stage before; else the stream, to the stage behind
+    int round, slot;
+    double start, end;  // ms, as played; of a message both stages have the same
+} Task;
+
+typedef struct Pipeline {
+    int stages, rounds;
+    int training;                      // 0: no backward passes; a slot is free when its stream has left
+    const int* slots;                  // (stages) at least 1
+    const double *forward, *backward;  // (stages, rounds) ms
+    const double*
+        message;  // (rounds) ms, NULL: none; the messages of two neighbours in one direction run one after another
+} Pipeline;
+
+typedef struct TaskList {
+    Task* tasks;
+    int n, most_in_flight;  // rounds whose activations a stage keeps at a time
+    double busy;            // ms of computing
+} TaskList;
+
+typedef struct Schedule {
+    TaskList* stages;  // (stages)
+    double makespan;   // ms
+} Schedule;
+
+// Lies in the arena. 0, or -1 without memory. O(stages^2 rounds).
+int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, char* err, size_t errlen);
+
+// The share of a step that stages spend without computing: (stages - 1) / (stages - 1 + rounds) for equal rounds.
+double schedule_bubble(const Schedule* schedule, int stages);

@@ -1,0 +1,302 @@
+// origin.c - the directory of a run, which belongs to it alone, and the checkpoint that it starts from, or should go on
+// from after a divergence.
+//
+// Rank 0 decides and tells the others: it claims the directory, and reads all files of a checkpoint for their hashes.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/hf_files.h"
+#include "run/run.h"
+
+// What rank 0 tells the others.
+typedef struct Origin {
+    int failed;
+    char words[ERR_BYTES];
+    char out[CHECKPOINT_PATH], start_from[CHECKPOINT_PATH];
+} Origin;
+
+// Checkpoints that were passed over for an older one.
+typedef struct Skipped {
+    char (*dirs)[CHECKPOINT_PATH];
+    int n;
+} Skipped;
+
+static void skip(void* context, const char* dir, const char* why) {
+    Skipped* skipped = (Skipped*)context;
+    warn("%s; trying the checkpoint before it", why);
+    void* more = realloc(skipped->dirs, sizeof *skipped->dirs * ((size_t)skipped->n + 1));
+    if (!more) return;
+    skipped->dirs = (char(*)[CHECKPOINT_PATH])more;
+    strcpy(skipped->dirs[skipped->n++], dir);
+}
+
+// A run that goes on from an older checkpoint moves damaged ones out of the way, where --keep does not count them.
+static void set_aside(const Skipped* skipped) {
+    char moved[CHECKPOINT_PATH], err[ERR_BYTES];
+    for (int i = 0; i < skipped->n; i++) {
+        if (checkpoint_set_aside(skipped->dirs[i], moved, err, sizeof err)) warn("%s", err);
+        else warn("%s is now %s", skipped->dirs[i], moved);
+    }
+}
+
+// ---- the directory
+
+static RunDir* claimed;
+static void release_claimed(void) {
+    if (claimed) run_dir_release(claimed);
+}
+
+// The option that wants a checkpoint.
+static const char* asked_by(const Config* c) {
+    return c->resume ? "--resume" : c->sample ? "--sample" : "--eval";
+}
+
+// --resume runs/3/step-000120 names the run too.
+static int out_of_resume_from(Run* run, Origin* o) {
+    char* from = config_string(&run->config, strlen(run->config.resume_from) + 1);
+    if (!from) return fail(o->words, sizeof o->words, "out of memory for options");
+    strcpy(from, run->config.resume_from);
+    for (size_t n = strlen(from); n > 1 && from[n - 1] == '/';) from[--n] = 0;
+    run->config.resume_from = from;
+    const char* slash = strrchr(from, '/');
+    if (!slash) return 0;
+    if (run->config.out)
+        return fail(o->words, sizeof o->words, "--resume %s: expected a step like step-000120 beside --out", from);
+    snprintf(o->out, sizeof o->out, "%.*s", MAX((int)(slash - from), 1), from);
+    return 0;
+}
+
+// The directory that is named, or the newest, or for a new run none yet.
+static int find_directory(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    int needs_run = c->resume || (run->books->uses_model && !c->init);
+    if (c->out && !c->out[0]) return fail(o->words, sizeof o->words, "--out: expected a directory, found nothing");
+    if (c->out) snprintf(o->out, sizeof o->out, "%s", c->out);
+    if (c->resume_from && out_of_resume_from(run, o)) return -1;
+    if (o->out[0] || !needs_run) return 0;
+    int found = run_dir_newest(o->out, "runs", o->words, sizeof o->words);
+    if (found) return MIN(found, 0);
+    return fail(o->words, sizeof o->words, "%s: expected a run in ./runs, found none; try --out DIR", asked_by(c));
+}
+
+// A run that writes must be alone in its directory.
+static int claim(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    int64_t step;
+    if (c->resume && !disk_is_dir(o->out))
+        return fail(o->words, sizeof o->words, "--resume: no such directory: %s; try another --out", o->out);
+    int failed = o->out[0] ? run_dir_claim(&run->books->dir, o->out, o->words, sizeof o->words)
+                           : run_dir_claim_next(&run->books->dir, "runs", o->words, sizeof o->words);
+    if (failed) return -1;
+    claimed = &run->books->dir;
+    die_calls(release_claimed);
+    strcpy(o->out, run->books->dir.path);
+    if (run->books->dir.unlocked) warn("%s: no locks on this file system: start no second run there", o->out);
+    if (c->resume || checkpoint_latest(o->out, o->start_from, &step, NULL, 0) <= 0) return 0;
+    return fail(o->words, sizeof o->words, "%s holds a run already (step %" PRId64 "); try --resume, or another --out",
+                o->out, step);
+}
+
+// ---- the checkpoint
+
+// The newest whole one of the run, or the one that --resume names.
+static int choose(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    const char *why = asked_by(c), *from = c->resume_from;
+    char err[ERR_BYTES];
+    Skipped skipped = {0};
+    if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
+    int64_t step = from ? checkpoint_step(from) : -1;
+    if (from && step < 0)
+        return fail(o->words, sizeof o->words, "--resume: expected a step like step-000120, found %s", from);
+    int found = checkpoint_choose(o->out, step, o->start_from, &run->books->pin, step < 0 ? skip : NULL, &skipped, err,
+                                  sizeof err);
+    if (found > 0 && run->books->claims) set_aside(&skipped);
+    free(skipped.dirs);
+    if (found > 0) return 0;
+    if (found < 0) return fail(o->words, sizeof o->words, "%s: %s", why, err);
+    if (step >= 0)
+        return fail(o->words, sizeof o->words, "--resume: no checkpoint of step %" PRId64 " in %s", step, o->out);
+    return fail(o->words, sizeof o->words, "%s: no complete checkpoint in %s; try another --out, or start anew", why,
+                o->out);
+}
+
+// What a directory is that holds no checkpoint of ours and no model.
+static int refuse_init(const char* init, const char* why, Origin* o) {
+    char newest[CHECKPOINT_PATH], word[CHECKPOINT_PATH];
+    int64_t step;
+    static const char* const parts[] = {"config.json", "model.safetensors or model.safetensors.index.json"};
+    int has_config = disk_is_file(init, "config.json"), has_model = hf_has_model(init);
+    if (checkpoint_latest(init, newest, &step, NULL, 0) > 0)
+        return fail(o->words, sizeof o->words, "--init: %s is a run, expected one of its checkpoints; try --init %s",
+                    init, text_quoted(newest, word, sizeof word));
+    if (run_dir_is_marked(init))
+        return fail(o->words, sizeof o->words, "--init: %s is a run that has saved no checkpoint yet", init);
+    const char* slash = strrchr(init, '/');
+    int n = slash ? MAX((int)(slash - init), 1) : 1;
+    if (!disk_is_dir(init) && access(init, F_OK) == 0) {
+        snprintf(newest, sizeof newest, "%.*s", n, slash ? init : ".");
+        return fail(o->words, sizeof o->words,
+                    "--init: %s is a file, expected the directory of a model (%s and %s); try --init %s", init,
+                    parts[0], parts[1], text_quoted(newest, word, sizeof word));
+    }
+    if (!disk_is_dir(init))
+        return fail(o->words, sizeof o->words,
+                    "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)", init);
+    if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE"))
+        return fail(o->words, sizeof o->words, "--init: %s", why);
+    if (disk_is_file(init, "pytorch_model.bin") && !has_model)
+        return fail(o->words, sizeof o->words,
+                    "--init: %s has pytorch_model.bin, which this program does not read; save the model as safetensors",
+                    init);
+    return fail(o->words, sizeof o->words,
+                "--init: expected a checkpoint or a Hugging Face directory (%s and %s), found no %s in %s", parts[0],
+                parts[1], parts[has_config], init);
+}
+
+static int choose_init(Run* run, Origin* o) {
+    const char* init = run->config.init;
+    char err[ERR_BYTES];
+    snprintf(o->start_from, sizeof o->start_from, "%s", init);
+    run->books->pin = checkpoint_pin(init);
+    if (checkpoint_is_foreign(init) || checkpoint_verify(init, err, sizeof err) == 0) return 0;
+    return refuse_init(init, err, o);
+}
+
+static int decide(Run* run, Origin* o) {
+    const Config* c = &run->config;
+    if (find_directory(run, o) || (run->books->claims && claim(run, o))) return -1;
+    if (c->resume || (run->books->uses_model && !c->init)) return choose(run, o);
+    return c->init ? choose_init(run, o) : 0;
+}
+
+// An option that was given must agree with the checkpoint's shape; one that was not takes its value.
+static void settle_option(int* option, const char* name, int found, const char* where) {
+    if (*option && *option != found)
+        die("%s: expected %s %d, found %d; leave %s out", where, name, *option, found, name);
+    *option = found;
+}
+
+static void settle_choice(const char** option, const char* name, const char* found, const char* where) {
+    if (strcmp(*option, "preset") != 0 && strcmp(*option, found) != 0)
+        die("%s: expected %s %s, found %s; leave %s out", where, name, *option, found, name);
+    *option = found;
+}
+
+// Rotary positions go on without end: a model may be trained on shorter documents than it was made for.
+static void settle_context(Config* c, const Shape* shape, const char* where) {
+    enum { USUAL = 4096 };
+    if (shape_has(shape, HAS_POSITIONS)) settle_option(&c->context, "--context", shape->context, where);
+    if (!c->context) c->context = MIN(shape->positions, USUAL);
+    if (c->context > shape->positions)
+        die("%s: expected --context of at most %d, for which this model was made, found %d", where, shape->positions,
+            c->context);
+}
+
+static void settle_shape(Config* c, Shape* shape, const char* where) {
+    settle_choice(&c->arch, "--arch", arch_table[shape->arch].name, where);
+    settle_option(&c->layers, "--layers", shape->L, where);
+    settle_option(&c->width, "--width", shape->C, where);
+    settle_option(&c->heads, "--heads", shape->NH, where);
+    settle_option(&c->kv_heads, "--arch kv-heads", shape->NKV, where);
+    settle_option(&c->head_size, "--arch head-size", shape->HS, where);
+    settle_option(&c->hidden, "--arch hidden", shape->U, where);
+    settle_option(&c->vocab, "--vocab", shape->V, where);
+    settle_choice(&c->tie, "--arch tie", shape_has(shape, HAS_HEAD) ? "no" : "yes", where);
+    if (c->rope_theta > 0 && shape->theta > 0 && c->rope_theta != shape->theta)
+        die("%s: expected --arch theta=%g, found %g; leave it out", where, c->rope_theta, shape->theta);
+    c->rope_theta = shape->theta;
+    settle_context(c, shape, where);
+    shape->context = c->context;
+}
+
+// A model is used on any number of ranks, however many it was trained on.
+static void forget_ranks(Config* c) {
+    if (!config_was_given(c, "--tp")) c->tp = 1;
+    if (!config_was_given(c, "--pp")) c->pp = 1;
+    if (!config_was_given(c, "--layout")) c->layout = NULL;
+    if (!config_was_given(c, "--memory")) c->memory = 0;
+    if (!config_was_given(c, "--strategies")) c->strategies = NULL;
+}
+
+// Shape, options and state of the checkpoint.
+static void read_start(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Shape shape;
+    size_t n = 0;
+    char* text = checkpoint_read_file(run->books->start_from, "config.json", &n, err, sizeof err);
+    if (!text || hf_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->books->start_from, err);
+    free(text);
+    if (c->resume || run->books->uses_model) {
+        text = checkpoint_read_file(run->books->start_from, "state.json", &n, err, sizeof err);
+        int is_elsewhere = !text && run->books->uses_model;  // a model from elsewhere has none
+        if (!is_elsewhere && (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)))
+            die("%s: %s", run->books->start_from, err);
+        free(text);
+    }
+    if (run->books->uses_model) forget_ranks(c);
+    else if (c->overruled && run->cluster->identity.rank == 0)
+        printf("resume  without its saved %s, for what was given\n", c->overruled);
+    settle_shape(c, &shape, run->books->start_from);
+    run->model.whole = shape;
+}
+
+void run_find_origin(Run* run) {
+    static Origin o;
+    char err[ERR_BYTES];
+    Comm* world = run->model.world;
+    run->books->dir.lock = run->books->pin = -1;
+    if (world->rank == 0) o.failed = decide(run, &o);
+    if (world->table->broadcast_host(world, &o, sizeof o, 0, err, sizeof err)) die("%s", err);
+    if (o.failed) die("%s", o.words);
+    strcpy(run->books->out, o.out);
+    strcpy(run->books->start_from, o.start_from);
+    if (run->books->start_from[0]) read_start(run);
+}
+
+// ---- after a divergence
+
+// The loss of the run when a checkpoint was saved; NaN: not known.
+static double saved_loss(const char* run_dir, int64_t step) {
+    char dir[CHECKPOINT_PATH];
+    size_t n;
+    if (checkpoint_path(dir, run_dir, step, NULL, 0)) return NAN;
+    char* text = checkpoint_read_file(dir, "state.json", &n, NULL, 0);
+    double loss = text ? run_state_loss(text, n) : NAN;
+    free(text);
+    return loss;
+}
+
+// The newest checkpoint that is not on its way up already: its loss is within a tenth of the least. -1: there is none.
+static int64_t last_good(const Run* run) {
+    double least = INFINITY;
+    CheckpointList list;
+    if (checkpoint_list(&list, run->books->out, NULL, 0)) return -1;
+    int64_t good = list.n > 0 ? list.all[0].step : -1;
+    for (int i = 0; i < list.n; i++) least = fmin(least, saved_loss(run->books->out, list.all[i].step));
+    for (int i = list.n - 1; i >= 0; i--)
+        if (saved_loss(run->books->out, list.all[i].step) <= 1.1 * least) good = list.all[i].step;
+    free(list.all);
+    return good;
+}
+
+void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
+    const Config* c = &run->config;
+    int64_t good = last_good(run);
+    char out[CHECKPOINT_PATH];
+    double lr = c->lr / 4;
+    const char* clip = c->clip > 0 ? "" : " --clip 1";
+    if (good < 0)
+        die("step %" PRId64
+            ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
+            "again with --lr %g%s",
+            step, loss, grad_norm, lr, clip);
+    die("step %" PRId64
+        ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
+        "from the last good one: %s --resume step-%06" PRId64 " --out %s --lr %g%s",
+        step, loss, grad_norm, run->books->command, good, text_quoted(run->books->out, out, sizeof out), lr, clip);
+}

@@ -1,0 +1,202 @@
+// save.c - a checkpoint of the run.
+//
+// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
+// with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
+// fails where, all ranks learn of it at the next meeting and end with the same words.
+#define _GNU_SOURCE
+#include "run/files/save.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/hf_files.h"
+#include "data/optimizer_files.h"
+#include "plan/base/user_cache.h"
+#include "run/slow/balance.h"
+#include "run/slow/prune.h"
+
+void run_check_saving(const Run* run) {
+    char err[ERR_BYTES];
+    if (!run->books->claims) return;
+    if (hf_config_check(&run->model.whole, err, sizeof err) ||
+        run_state_check(&run->state, &run->config, err, sizeof err))
+        die("no checkpoint of this run could be read again: %s", err);
+}
+
+// ---- a save
+
+static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Report mine = {0};
+    int is_first = run->model.world->rank == 0;
+    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (reports_meet(run, &mine, all, err, errlen)) return -1;
+    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words, sizeof mine.words);
+    if (!reports_meet(run, &mine, all, err, errlen)) return 0;
+    if (is_first) checkpoint_abort(w);
+    return -1;
+}
+
+// A text that was made for it; the writer frees it.
+static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, char* err, size_t errlen) {
+    int failed =
+        text ? checkpoint_write_file(w, name, text, n, err, errlen) : fail(err, errlen, "no memory for %s", name);
+    free(text);
+    return failed;
+}
+
+// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
+static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+    const Tokenizer* t = run->data.tokenizer;
+    const void* file;
+    size_t n;
+    const char* name = tokenizer_file(t, &file, &n);
+    if (checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
+    if (write_text(w, "tokenizer_config.json", config, n, err, errlen)) return -1;
+    if (!strcmp(name, "tokenizer.json")) return 0;
+    char* json = tokenizer_json_text(t, &n);
+    return write_text(w, "tokenizer.json", json, n, err, errlen);
+}
+
+// What is neither weights nor optimizer state.
+static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+    const Model* m = &run->model;
+    // Token shards may have been made by a tokenizer that nobody named.
+    int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
+    size_t n;
+    if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
+    char* text = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), &n);
+    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&run->state, &run->config, err, errlen))
+        return -1;
+    text = run_state_text(&run->state, &run->config);
+    return write_text(w, "state.json", text, text ? strlen(text) : 0, err, errlen);
+}
+
+// This rank's files. All ranks fetch all weights, whatever happened to one of them.
+static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
+    static const char model[] = "model.safetensors";
+    const Comm* c = run->model.world;
+    char path[CHECKPOINT_PATH], *err = mine->words;
+    const size_t errlen = sizeof mine->words;
+    SafeTensor lists[PRUNER_TENSORS];
+    int is_first = c->rank == 0, n_lists = balance_save(run, lists);
+    run->state.ranks = c->size;
+    run_path(path, w->dir, model);
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err, errlen);
+    if (is_first && !failed)
+        failed = disk_hash(path, 0, &mine->bytes, &mine->hash, err, errlen) ||
+                 checkpoint_add_file(w, model, mine->bytes, mine->hash, err, errlen);
+    if (state_write_owned(run, w->dir, lists, n_lists, failed, err, errlen) ||
+        optimizer_path(path, w->dir, c->rank, c->size, err, errlen) ||
+        disk_hash(path, 0, &mine->bytes, &mine->hash, err, errlen))
+        return -1;
+    return is_first ? write_small_files(run, w, err, errlen) : 0;
+}
+
+static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    Report mine = {0};
+    for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
+        char name[OPTIMIZER_NAME];
+        optimizer_name(name, r, c->size);
+        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
+        if (mine.failed) checkpoint_abort(w);
+    }
+    if (c->rank == 0 && !mine.failed) {
+        int saved = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
+        mine.failed = saved < 0;
+        if (saved > 0) warn("%s", mine.words);
+    }
+    return reports_meet(run, &mine, all, err, errlen);
+}
+
+static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+    Report mine = {0};
+    if (begin_save(run, dir, w, all, err, errlen)) return -1;
+    mine.failed = write_files(run, w, &mine);
+    if (reports_meet(run, &mine, all, err, errlen) == 0) return commit_save(run, w, all, err, errlen);
+    if (run->model.world->rank == 0) checkpoint_abort(w);
+    return -1;
+}
+
+int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
+    CheckpointWriter w;
+    Report* all = reports_make(run->model.world);
+    double started = now_seconds();
+    int result = save(run, dir, &w, all, err, errlen);
+    free(all);
+    if (result == 0) run_log_event(run, "save", "path", w.final);
+    if (result == 0) runlog_say(&run->books->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
+    return result;
+}
+
+typedef struct Elsewhere {
+    int failed;
+    char dir[CHECKPOINT_PATH], words[ERR_BYTES];
+} Elsewhere;
+
+// A new directory, which only this user can enter, in one where nobody else can put another in its place.
+static int make_elsewhere(const Run* run, Elsewhere* e) {
+    const char *base = getenv("TMPDIR"), *name = strrchr(run->books->out, '/');
+    if (!base || !base[0] || user_cache_check_above(base, NULL, 0) < 0) base = "/tmp";
+    if (user_cache_check_above(base, e->words, sizeof e->words) < 0) return -1;
+    snprintf(e->dir, sizeof e->dir, "%.1000s/ragged-%.200s-XXXXXX", base, name && name[1] ? name + 1 : "run");
+    if (mkdtemp(e->dir)) return 0;
+    return fail(e->words, sizeof e->words, "%s: cannot make a directory there: %s", base, strerror(errno));
+}
+
+// Where a checkpoint goes that cannot be written into the run directory, with the lines of the log that wait. 0, or -1
+// with a message.
+static int save_elsewhere(Run* run, Elsewhere* e, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->rank == 0) e->failed = make_elsewhere(run, e);
+    if (c->table->broadcast_host(c, e, sizeof *e, 0, err, errlen)) run_lost(run, err);
+    if (e->failed) return fail(err, errlen, "%s", e->words);
+    if (run_save_checkpoint(run, e->dir, err, errlen)) return -1;
+    if (runlog_move(&run->books->log, e->dir, err, errlen)) warn("%s", err);
+    return 0;
+}
+
+void run_save_last(Run* run) {
+    enum { TRIES = 3 };
+    static Elsewhere elsewhere;
+    char err[ERR_BYTES], why[ERR_BYTES];
+    int is_first = run->model.world->rank == 0;
+    for (int i = 0; i < TRIES; i++) {
+        if (i > 0) sleep(1);
+        if (run_save_checkpoint(run, run->books->out, err, sizeof err) == 0) return;
+        if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
+    }
+    if (save_elsewhere(run, &elsewhere, why, sizeof why))
+        die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
+            run->state.step, run->books->out, err, why);
+    if (is_first)
+        warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere.dir, run->books->out, err);
+    strcpy(run->books->out, elsewhere.dir);
+    run->failed = 1;
+}
+
+// A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
+void run_save(Run* run) {
+    char err[ERR_BYTES];
+    Saving* saving = &run->books->saving;
+    if (run_save_checkpoint(run, run->books->out, err, sizeof err) == 0) {
+        saving->done = run->state.step;
+        saving->wait = saving->again = 0;
+        return;
+    }
+    int64_t every = run->config.save_every, next = every ? run->state.step / every * every + every : INT64_MAX;
+    saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
+    saving->again = MIN(run->state.step + saving->wait, MIN(next, run->config.steps));
+    if (run->model.world->rank == 0)
+        warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64,
+             run->state.step, err, saving->again);
+}
+
+int run_save_is_due(const Run* run) {
+    int64_t step = run->state.step, every = run->config.save_every;
+    return (every > 0 && step % every == 0) || step == run->books->saving.again;
+}

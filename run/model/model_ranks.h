@@ -1,0 +1,46 @@
+// model_ranks.h - the model on many ranks: how it is divided, and who holds what.
+#pragma once
+#include "kernels/comm.h"
+#include "kernels/group_attention.h"
+#include "plan/layout/layout.h"
+#include "plan/model/split.h"
+#include "run/model/model.h"
+#include "run/model/zero.h"
+
+// Between the stages of a pipeline. Requests are 0 where nothing is under way.
+typedef struct Pipe {
+    Comm* comm;  // the ranks with this one's place in all stages, by stage; NULL: there is one stage
+    Comm* ends;  // those of the first and the last stage, where both have wte; NULL: nobody else has it
+    Request sending[2][MOST_STAGES], receiving[2][MOST_STAGES];  // forward and backward, by slot
+} Pipe;
+
+// How the R ranks of a group run the layers of one tp T < R. T contiguous ranks, a cut, have the weights between them,
+// and tokens of their own; each other cut of the group has the same weights and other tokens. Ranks with the same
+// number in their cuts turn tokens into heads and back for attention, each with some of the heads of its weights.
+typedef struct LayerGroup {
+    int tp;
+    TpSplit split;                // of the model among the ranks of a cut
+    int heads_from[MOST_TP + 1];  // key/value heads of the weights that spread rank i computes: from [i] to [i + 1]
+    Comm* cut;                    // NULL: one rank
+    Comm* spread;                 // those with the same weights within the group
+    Comm* data;                   // those with the same weights: their optimizer state is divided among them
+} LayerGroup;
+
+enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
+
+struct ModelRanks {
+    Layout layout;
+    Pipe pipe;
+    TpSplit split;  // how the tensor-parallel group divides the model; Model.shape is this rank's part of it
+    LayerGroup groups[MOST_LAYER_GROUPS];  // of layers of less tp; none usually
+    int n_groups;
+    LayerUnits units[MOST_LAYERS];  // of this stage's layers, where there are some: shape.units
+    Zero zero;                      // who holds what of weights and gradients: see run/model/zero.h
+};
+
+static inline void model_set_ranks(Model* m, ModelRanks* ranks) { m->ranks = ranks, m->layers = ranks->layout.layer; }
+
+// Ranks of the tensor-parallel group.
+static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
+// RowAttention.parts: each is a message and a kernel more.
+static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }

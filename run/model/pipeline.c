@@ -1,0 +1,111 @@
+// pipeline.c - see pipeline.h.
+#include "run/model/pipeline.h"
+
+// ---- stages
+
+static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
+
+static void split_off(Model* m, Comm** part, int color) {
+    char err[ERR_BYTES];
+    if (m->job->table->split(m->job, part, color, m->job->rank, err, sizeof err)) die("--pp %d: %s", m->stages, err);
+    if (!*part) return;
+    (*part)->overlap = m->job->overlap;
+    (*part)->purpose = COMM_PIPELINE;
+}
+
+void pipeline_join(Model* m) {
+    const Layout* layout = &m->ranks->layout;
+    int ranks = m->job->size / layout->stages, place = m->job->rank % ranks;
+    m->stages = layout->stages;
+    m->slot = 0;
+    m->stage = m->job->rank / ranks;
+    if (m->stages == 1) return;
+    m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));
+    int is_end = m->stage == 0 || m->stage == m->stages - 1;
+    split_off(m, &m->ranks->pipe.comm, place);
+    split_off(m, &m->ranks->pipe.ends, is_tied(m) && is_end ? place : -1);
+    if (m->ranks->pipe.ends) m->ranks->pipe.ends->purpose = COMM_GRADIENTS;
+}
+
+void pipeline_close(Model* m) {
+    if (m->ranks->pipe.ends) m->ranks->pipe.ends->table->close(m->ranks->pipe.ends);
+    if (m->ranks->pipe.comm) m->ranks->pipe.comm->table->close(m->ranks->pipe.comm);
+}
+
+// ---- messages
+
+static size_t row_bytes(const Model* m, const Row* row) {
+    return (size_t)row->own * (size_t)m->shape.C * dtype_bytes(m->dt);
+}
+
+static void end(Model* m, Request* request) {
+    if (*request) m->ranks->pipe.comm->table->end(m->ranks->pipe.comm, *request, m->s);
+    *request = 0;
+}
+
+// The stream enters at the first layer's border and leaves behind the last one; its gradient comes where the stream
+// left from, and leaves from the same place.
+void pipeline_begin(Model* m, const Task* task, const Row* row) {
+    Pipe* pipe = &m->ranks->pipe;
+    int sends = task->kind == TASK_SEND, slot = task->slot;
+    int peer = m->stage + (sends == !task->backward ? 1 : -1);
+    void* data = task->backward ? model_act(m, D_RESIDUAL, 0) : model_act(m, RESIDUAL, sends ? m->shape.L : 0);
+    Transfer message = {peer, data, row_bytes(m, row)};
+    if (!sends) end(m, &pipe->sending[0][slot]);  // what the gradient will overwrite
+    Request* request = sends ? &pipe->sending[task->backward][slot] : &pipe->receiving[task->backward][slot];
+    *request = pipe->comm->table->begin_send_receive(pipe->comm, &message, sends, &message, !sends, m->s);
+}
+
+void pipeline_settle(Model* m, const Task* task) {
+    if (!m->ranks->pipe.comm) return;
+    end(m, &m->ranks->pipe.receiving[task->backward][task->slot]);
+    for (int d = 0; d < 2; d++) end(m, &m->ranks->pipe.sending[d][task->slot]);
+}
+
+void pipeline_finish(Model* m) {
+    m->slot = 0;
+    for (int slot = 0; slot < MOST_STAGES && m->ranks->pipe.comm; slot++)
+        for (int d = 0; d < 2; d++) end(m, &m->ranks->pipe.sending[d][slot]);
+}
+
+void pipeline_receive(Model* m, const Row* row) {
+    Task task = {TASK_RECEIVE, 0, 0, 0, 0, 0};
+    if (m->stage == 0) return;
+    pipeline_begin(m, &task, row);
+    pipeline_settle(m, &task);
+}
+
+void pipeline_send(Model* m, const Row* row) {
+    Task task = {TASK_SEND, 0, 0, 0, 0, 0};
+    if (m->stage == m->stages - 1) return;
+    pipeline_begin(m, &task, row);
+    pipeline_settle(m, &task);
+}
+
+// ---- tensors of the whole model
+
+int pipeline_layer(const Model* m, const ParamTensor* own) {
+    return own->layer + (param_is_per_layer(own->id) ? m->shape.first_layer : 0);
+}
+
+ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor) {
+    int layer = tensor->layer - (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
+    int is_elsewhere = layer < 0 || layer >= m->shape.L;
+    ParamTensor part = shape_param(&m->shape, tensor->id, is_elsewhere ? 0 : layer);
+    if (is_elsewhere) part.elems = 0;
+    return part;
+}
+
+int pipeline_stage_of(const Model* m, const ParamTensor* tensor) {
+    int s = 0;
+    if (m->stages == 1 || tensor->id < LN1W) return 0;
+    if (tensor->id >= LNFW) return m->stages - 1;
+    while (tensor->layer >= layout_first(&m->ranks->layout, s + 1)) s++;
+    return s;
+}
+
+void pipeline_share(const Model* m, float* value, size_t n, int stage) {
+    char err[ERR_BYTES];
+    Comm* c = m->ranks->pipe.comm;
+    if (c && c->table->broadcast_host(c, value, n * sizeof *value, stage, err, sizeof err)) die("%s", err);
+}

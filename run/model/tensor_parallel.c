@@ -1,0 +1,362 @@
+// tensor_parallel.c - what the ranks of a tensor-parallel group tell each other: see tensor_parallel.h.
+#include "run/model/tensor_parallel.h"
+
+#include "run/run.h"
+
+// ---- layers of less tp than their group
+
+const LayerGroup* layer_group(const Model* m, int l) {
+    for (int i = 0; i < m->ranks->n_groups && l >= 0 && l < m->shape.L; i++)
+        if (m->ranks->groups[i].tp == layer_row(m, l)->tp) return &m->ranks->groups[i];
+    return NULL;
+}
+
+static LayerGroup plan_group(const Model* m, int T) {
+    int G = tp_size(m) / T, j = tp_rank(m) % T, queries = m->whole.NH / m->whole.NKV;
+    LayerGroup g = {.tp = T, .split = split_cut(&m->ranks->split, T)};
+    for (int i = 0; i <= G; i++)
+        g.heads_from[i] = (m->ranks->split.head[j * G + i] - m->ranks->split.head[j * G]) / queries;
+    return g;
+}
+
+static int is_used(const Layout* layout, int tp) {
+    for (int l = 0; l < layout_first(layout, layout->stages); l++)
+        if (layout->layer[l].tp == tp) return 1;
+    return 0;
+}
+
+void layers_plan(Model* m) {
+    int R = tp_size(m), is_unlike = 0;
+    m->ranks->n_groups = 0;
+    m->shape.units = NULL;
+    for (int T = 1; T < R; T++)
+        if (is_used(&m->ranks->layout, T)) m->ranks->groups[m->ranks->n_groups++] = plan_group(m, T);
+    for (int l = 0; l < m->shape.L && m->ranks->n_groups; l++) {
+        m->ranks->units[l] = shape_units(&m->shape, l);
+        if (!layer_group(m, l)) continue;
+        m->ranks->units[l] = split_units(&m->whole, &m->ranks->split, tp_rank(m), layer_row(m, l)->tp, m->shape.shards);
+        is_unlike = 1;
+    }
+    if (is_unlike) m->shape.units = m->ranks->units;
+}
+
+static Comm* join_layer_ranks(const Model* m, int color, CommPurpose purpose, int overlap) {
+    char err[ERR_BYTES];
+    Comm *job = m->job, *part;
+    if (job->table->split(job, &part, color, job->rank, err, sizeof err)) die("--layout: %s", err);
+    part->purpose = purpose;
+    part->overlap = overlap;
+    return part;
+}
+
+void layers_join(Model* m) {
+    int R = tp_size(m), rank = m->job->rank;
+    for (int i = 0; i < m->ranks->n_groups; i++) {
+        LayerGroup* g = &m->ranks->groups[i];
+        int T = g->tp, j = rank % T;
+        if (T > 1) g->cut = join_layer_ranks(m, rank / T, COMM_TENSOR, m->tp->overlap);
+        g->spread = join_layer_ranks(m, rank / R * T + j, COMM_ULYSSES, m->job->overlap);
+        g->data = join_layer_ranks(m, m->stage * T + j, COMM_OTHER, m->job->overlap);
+    }
+}
+
+void layers_close(Model* m) {
+    for (int i = 0; i < m->ranks->n_groups; i++) {
+        Comm* comms[] = {m->ranks->groups[i].cut, m->ranks->groups[i].spread, m->ranks->groups[i].data};
+        for (int j = 0; j < COUNT(comms); j++)
+            if (comms[j]) comms[j]->table->close(comms[j]);
+    }
+}
+
+// ---- a tensor-parallel group
+
+int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
+
+static Comm* cut_of(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->cut : m->tp;
+}
+
+// Of the tokens of a row, those of `cut`, the first of which is at cut T n.
+static int tokens_of_cut(const Row* row, int T, int cut) {
+    int first = MIN(row->N, cut * T * row->n);
+    return MIN(T * row->n, row->N - first);
+}
+
+int tp_tokens(const Model* m, const Row* row, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tokens_of_cut(row, g->tp, tp_rank(m) / g->tp) : row->N;
+}
+
+static size_t share_elems(const Model* m, const Row* row) { return (size_t)row->n * (size_t)m->shape.C; }
+
+void* tp_own(const Model* m, void* x, const Row* row, int l) {
+    return (char*)x + (size_t)layer_cut_rank(m, l) * share_elems(m, row) * dtype_bytes(m->dt);
+}
+
+void tp_all_gather(const Model* m, void* x, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    if (c) comm_all_gather(c, x, tp_own(m, x, row, l), share_elems(m, row), m->dt, m->s);
+}
+
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    return c ? c->table->begin_reduce_scatter(c, tp_own(m, x, row, l), x, share_elems(m, row), m->dt, m->s) : 0;
+}
+
+void tp_end(const Model* m, Request request, int l) {
+    Comm* c = cut_of(m, l);
+    if (c) c->table->end(c, request, m->s);
+}
+
+void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
+    tp_end(m, tp_begin_reduce_scatter(m, x, row, l), l);
+}
+
+void* tp_full(const Model* m, void* own, void* full, const Row* row, int l) {
+    Comm* c = cut_of(m, l);
+    if (!c) return own;
+    comm_all_gather(c, full, own, share_elems(m, row), m->dt, m->s);
+    return full;
+}
+
+// ---- tokens to heads
+
+// What the ranks of a spread exchange: of each pair of them (tokens of the cut, heads of rank i). By heads it is
+// packed; by tokens it lies where it is used.
+typedef struct Exchange {
+    const LayerGroup* group;
+    int N, per_head;  // tokens of the own cut; elements of a key/value head and its queries; M = 1: of these
+    int n;
+    Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
+} Exchange;
+
+static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* row, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
+    Exchange x = {.group = g, .N = tp_tokens(m, row, l), .per_head = (queries + M - 1) * HS, .n = g->spread->size};
+    const Activation* a = &m->act_table[EXCHANGED];
+    char* packed = (char*)model_act(m, EXCHANGED, l) + a->elems / 2 * dtype_bytes(a->dtype);  // the second place
+    size_t head_bytes = (size_t)x.per_head * dtype_bytes(m->dt);
+    size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
+    for (int i = 0; i < x.n; i++) {
+        int heads = g->heads_from[i + 1] - g->heads_from[i];
+        size_t before = head_bytes * (size_t)g->heads_from[i] * (size_t)x.N;
+        size_t first = own * (size_t)MIN(row->N, i * g->tp * row->n);
+        x.by_heads[i] = (Transfer){i, packed + before, head_bytes * (size_t)heads * (size_t)x.N};
+        x.by_tokens[i] = (Transfer){i, (char*)spread + first, own * (size_t)tokens_of_cut(row, g->tp, i)};
+    }
+    return x;
+}
+
+void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
+    Exchange e = plan_exchange(m, out, M, row, l);
+    int HS = m->shape.HS;
+    int queries = e.per_head - (M - 1) * HS;
+    m->k->split_heads(e.by_heads[0].data, x, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    comm_send_receive(e.group->spread, e.by_heads, e.n, e.by_tokens, e.n, m->s);
+}
+
+void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
+    Exchange e = plan_exchange(m, (void*)x, M, row, l);
+    int HS = m->shape.HS;
+    comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
+    int queries = e.per_head - (M - 1) * HS;
+    m->k->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+}
+
+// ---- attention over documents that ranks share
+
+// What the backward pass needs.
+static SavedAttention saved_attention(const Model* m, int l) {
+    return (SavedAttention){model_act(m, QKV, l), model_act(m, ATT, l), model_act(m, ATT_HEADS, l),
+                            (float*)model_act(m, LSE, l)};
+}
+
+static RowAttention row_attention(const Row* row, const Attention* a) {
+    RowAttention shared = *row->shared;
+    shared.NH = a->NH, shared.NKV = a->NKV, shared.HS = a->HS;
+    shared.scale = a->scale, shared.row = a->row;
+    return shared;
+}
+
+void shared_attention_forward(const Model* m, const Row* row, int l, const Attention* a) {
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention shared = row_attention(row, a);
+    if (a->NH) group_attention_forward(&saved, &shared, m->k, m->dt, m->s);
+}
+
+void shared_attention_backward(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
+                               const void* d_att) {
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention shared = row_attention(row, a);
+    if (a->NH) group_attention_backward(d_qkv, d_att, &saved, &shared, m->k, m->dt, m->s);
+}
+
+// ---- the ends of the model
+
+void tp_embed(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int C = m->shape.C;
+    const void *wte = model_weights(m, WTE, 0), *wpe = model_weights(m, WPE, 0);
+    void *sums = model_act(m, PROJ, 0), *looked_up = tp_own(m, sums, row, ENDS), *out = model_act(m, RESIDUAL, 0);
+    void* positions = model_act(m, LN1, 0);
+    k->gather_rows(sums, wte, row->vocab_rows, row->N, C, C, C, m->dt, m->s);
+    tp_reduce_scatter(m, sums, row, ENDS);
+    k->gather_rows(wpe ? positions : out, wpe ? wpe : looked_up, wpe ? row->positions + row->first : NULL, row->own, C,
+                   C, C, m->dt, m->s);
+    if (wpe) k->add(out, looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
+}
+
+void tp_embed_backward(const Model* m, const Row* row) {
+    const Kernels* k = m->k;
+    int C = m->shape.C;
+    float *dwte = model_grads(m, WTE, 0), *dwpe = model_grads(m, WPE, 0);
+    void *own = model_act(m, D_RESIDUAL, 0), *all = tp_full(m, own, model_act(m, D_FULL, 0), row, ENDS);
+    k->embedding_backward(dwte, NULL, all, row->vocab_rows, NULL, row->N, C, m->dt, m->s);
+    if (dwpe) k->embedding_backward(NULL, dwpe, own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
+}
+
+void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train) {
+    const Kernels* k = m->k;
+    int rows = m->shape.vocab_rows, labels = shape_labels(&m->shape), first = m->shape.first_vocab_row;
+    const int* targets = row->targets + n;
+    float *losses = (float*)model_act(m, LOSSES, 0) + n, *stats = (float*)model_act(m, STATS, 0);
+    float* own = stats + (size_t)tp_rank(m) * 3 * (size_t)N;
+    k->classifier_part(own, logits, targets, first, N, labels, rows, m->dt, m->s);
+    comm_all_gather(m->tp, stats, own, 3 * (size_t)N, DT_F32, m->s);
+    k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
+}
+
+// ---- a gather in two parts
+
+// Part i of a rank's gather: the ranks from .. end. First the half of the group that it is in, whose rows lie behind
+// each other, so that a part is one matmul however many ranks there are.
+static void ranks_of_part(const Comm* c, int i, int* from, int* end) {
+    int half = c->size / 2, is_low = (c->rank < half) == (i == 0);
+    *from = is_low ? 0 : half, *end = is_low ? half : c->size;
+}
+
+// Every rank of the part gets own rows and sends its own. The first messages bring own rows to their place too.
+static Request begin_part(const TpGather* g, Comm* c, int i, size_t bytes, Stream s) {
+    Transfer sends[MOST_TP], receives[MOST_TP];
+    char* place = g->full + (size_t)c->rank * bytes;
+    int from, end, n = 0;
+    ranks_of_part(c, i, &from, &end);
+    if (end - from == 1 && from == c->rank) return 0;
+    if (i == 0 || g->arriving[0] == 0) {
+        size_t moves = g->own == place ? 0 : bytes;
+        sends[n] = (Transfer){c->rank, g->own, moves}, receives[n++] = (Transfer){c->rank, place, moves};
+    }
+    for (int r = from; r < end; r++)
+        if (r != c->rank) {
+            sends[n] = (Transfer){r, g->own, bytes};
+            receives[n++] = (Transfer){r, g->full + (size_t)r * bytes, bytes};
+        }
+    return c->table->begin_send_receive(c, sends, n, receives, n, s);
+}
+
+// Matmuls sum in the same order for any number of rows but one (kernels/cpu/product.h).
+static int has_part_of_one_row(const Row* row, int N, int ranks) {
+    int low = MIN(ranks / 2 * row->n, N);
+    return low == 1 || N - low == 1;
+}
+
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l) {
+    TpGather g = {.row = row, .l = l, .N = tp_tokens(m, row, l), .own = (char*)own, .full = (char*)full, .parts = 1};
+    Comm* c = cut_of(m, l);
+    size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
+    if (!c) g.full = g.own;
+    else if (c->overlap && !has_part_of_one_row(row, g.N, c->size)) g.parts = 2;
+    else tp_full(m, own, full, row, l);
+    for (int i = 0; i < 2 && g.parts == 2; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
+    return g;
+}
+
+int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
+    int i = g->part++, n = g->row->n, from, end;
+    if (i >= g->parts) return 0;
+    *rows = (TpRows){g->full, 0, g->N};
+    if (g->parts == 1) return 1;
+    ranks_of_part(cut_of(m, g->l), i, &from, &end);
+    tp_end(m, g->arriving[i], g->l);
+    int alone = i == 0 && end - from == 1;  // own rows, which nothing has moved yet
+    rows->x = alone ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
+    rows->first = MIN(from * n, g->N);
+    rows->n = MIN(end * n, g->N) - rows->first;
+    return 1;
+}
+
+// ---- files
+
+// How the tensor is cut.
+static const TpSplit* split_of(const Model* m, const ParamTensor* tensor) {
+    const LayerGroup* g = param_is_per_layer(tensor->id) ? layer_group(m, tensor->layer) : NULL;
+    return g ? &g->split : &m->ranks->split;
+}
+
+void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole) {
+    int l = param_is_per_layer(tensor->id) ? tensor->layer : ENDS;
+    if (m->tp) split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, l), tensor->id);
+}
+
+int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part) {
+    boxes[0] = (Box){0, 0, part->rows, part->cols};
+    if (!m->tp) return 1;
+    int l = param_is_per_layer(part->id) ? part->layer : ENDS;
+    return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, l), part->id);
+}
+
+int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned) {
+    Box boxes[MOST_RUNS];
+    const ParamTensor* part = &owned->tensor;
+    size_t width = (size_t)shape_param(&m->whole, part->id, pipeline_layer(m, part)).cols, begin = 0;
+    int n = 0, n_boxes = tp_boxes(boxes, m, part);
+    for (const Box* box = boxes; box < boxes + n_boxes; box++) {
+        size_t cols = (size_t)box->cols, end = begin + (size_t)box->rows * cols;
+        size_t first = MAX(begin, owned->first), last = MIN(end, owned->first + owned->n), before = first - begin;
+        begin = end;
+        if (first >= last) continue;
+        size_t row = (size_t)box->row + before / cols, col = before % cols;
+        runs[n++] = (OwnedRun){{*part, first, last - first, owned->at + (first - owned->first)},
+                               {row * width + (size_t)box->col + col, col, cols, box->rows > 1 ? width - cols : 0}};
+    }
+    return n;
+}
+
+void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
+    char err[ERR_BYTES];
+    const TpSplit* split = split_of(m, tensor);
+    Comm* c = cut_of(m, param_is_per_layer(tensor->id) ? tensor->layer : ENDS);
+    if (!c || split_is_replicated(tensor->id)) {
+        if (whole != part) memcpy(whole, part, tensor->elems * sizeof(float));
+        return;
+    }
+    for (int t = 0; t < c->size; t++) {
+        Shape shape = split_shape(&m->whole, split, t);
+        ParamTensor theirs = shape_param(&shape, tensor->id, tensor->layer);
+        float* value = t == c->rank ? part : others;
+        if (c->table->broadcast_host(c, value, theirs.elems * sizeof(float), t, err, sizeof err)) die("%s", err);
+        split_put(whole, value, &m->whole, split, t, tensor->id);
+    }
+}
+
+void tp_share_logits(const Model* m, float* logits) {
+    char err[ERR_BYTES];
+    for (int t = 0; t < tp_size(m) && m->tp; t++) {
+        size_t rows = (size_t)(m->ranks->split.vocab_row[t + 1] - m->ranks->split.vocab_row[t]);
+        if (m->tp->table->broadcast_host(m->tp, logits + m->ranks->split.vocab_row[t], rows * sizeof(float), t, err,
+                                         sizeof err))
+            die("%s", err);
+    }
+}
+
+void model_set_timer(Model* m, Timer* timer) {
+    m->timer = m->world->timer = m->comm->timer = timer;
+    if (m->tp) m->tp->timer = timer;
+    if (m->ranks->pipe.comm) m->ranks->pipe.comm->timer = timer;
+    for (int i = 0; i < m->ranks->n_groups; i++) {
+        m->ranks->groups[i].spread->timer = m->ranks->groups[i].data->timer = timer;
+        if (m->ranks->groups[i].cut) m->ranks->groups[i].cut->timer = timer;
+    }
+}

@@ -1,0 +1,88 @@
+// tensor_parallel.h - a block on the ranks of a tensor-parallel group.
+#pragma once
+#include "run/model/model_ranks.h"
+
+// That of a layer of less tp than the group, NULL for others, and for the ends of the model: l = -1 or L.
+const LayerGroup* layer_group(const Model* m, int l);
+// Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
+void layers_plan(Model* m);
+void layers_join(Model* m);  // and their Comms; collective
+void layers_close(Model* m);
+// The ranks that layer l's weights are divided among.
+static inline Comm* layer_data(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->data : m->comm;
+}
+static inline int layer_cut_rank(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tp_rank(m) % g->tp : tp_rank(m);
+}
+
+// ---- tensor parallelism: Megatron's layout with sequence-parallel norms (Korthikanti et al. 2022)
+//
+// Outside attention and MLP rank t of a group of R has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N / R), the
+// last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul:
+// together the bytes of one all-reduce. A row makes four of these pairs in each block, forward and backward together,
+// whichever ranks compute the slices of slow ones. In a group of one these functions do nothing.
+//
+// A layer of tp T < R does that among the T ranks of a cut, over their tokens alone: weights are larger, and exchanges
+// smaller. Attention needs all tokens: an all-to-all among the cuts turns tokens into heads, each rank computes as many
+// as if all R cut the weights, and another one turns back (as in kernels/group_attention.h).
+// The ends of the model, l = -1 and l = L, belong to the whole group.
+
+// Of run/model/model.h: tp_tokens counts those of a row that the ranks of a cut have between them, T n, the last cuts
+// fewer; tp_own, tp_all_gather and tp_reduce_scatter are of a cut, too.
+
+// Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
+void* tp_full(const Model* m, void* own, void* full, const Row* row, int l);
+
+static inline int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
+// Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
+// tokens of the row, and back. M = 3: a token has its heads' queries, keys and values; M = 1: what attention makes of
+// them. What is by tokens may lie at EXCHANGED.
+void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l);
+void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l);
+
+// The same all-gather, in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the
+// rows of the half of the group that this rank is in, then the others' while those are multiplied: more parts would
+// hide more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of
+// one, and where a part would have a single row, all rows are one part. The rows are those of the cut.
+//   TpGather g = tp_gather_begin(m, own, full, row, l);
+//   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
+// Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
+typedef struct TpGather {
+    const Row* row;
+    int l, N;  // tokens of the cut
+    char *own, *full;
+    int part, parts;
+    Request arriving[2];  // by part
+} TpGather;
+
+typedef struct TpRows {
+    const void* x;
+    int first, n;
+} TpRows;
+
+TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l);
+int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was all
+
+// tp_reduce_scatter, begun and ended.
+Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+void tp_end(const Model* m, Request request, int l);
+
+// part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
+void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
+// The boxes of the whole tensor that this rank's part of it consists of.
+int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part);
+// Of what this rank owns of its part, the elements that lie in one box; and where they stand in the whole tensor.
+typedef struct OwnedRun {
+    Segment segment;
+    Place place;
+} OwnedRun;
+int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned);  // returns how many
+// Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
+// scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
+void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
+
+// logits (Vp, host): the own rows are there, all others come. Collective in the group.
+void tp_share_logits(const Model* m, float* logits);

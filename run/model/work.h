@@ -1,0 +1,103 @@
+// work.h - what this rank computes of the four linears of every layer in a step. Usually what it owns. A slow rank may
+// leave columns or whole slices out (resizing), or give slices away to other ranks of its tensor-parallel group
+// (migration); a helper computes more than it owns.
+//
+// A slice is a unit of a sublayer (run/model/model.h): hidden unit k is row k of each run of FC with its bias and
+// column k of FCPROJ; a key/value head the rows of its query heads, of its keys and of its values in QKV with their
+// biases, and its query heads' columns of the attention projection. It reads the block's input, which all ranks have,
+// and adds to the block's output, which is summed over ranks anyway: so a helper adds a slice into its own partial
+// sums, and no activation is sent. The projections' own biases are added by rank 0 of the group alone.
+//
+// While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
+// sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
+// they belong (before any is reduced): both once a step, whatever the number of micro-batches. Evaluation, sampling and
+// files come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
+#pragma once
+#include "plan/slow/balance.h"
+#include "run/model/model_ranks.h"
+
+// A linear of a layer as this rank computes it now.
+typedef struct Linear {
+    const void *w, *b;  // (OC,K) and (OC) of dt; b NULL: there is none, or another rank of the group adds it
+    float *dw, *db;     // the same shapes, fp32, sums; db NULL with b
+    int OC, K;
+    int width;                 // channels of its input: K and those that are left out
+    const int *kept, *source;  // on the device; NULL: all columns. kept (K): columns of the input, ascending; source
+                               // (width): where each of them stands in kept, or -1
+    ColumnFill fill;           // of the input's gradient
+} Linear;
+
+// Between work_begin and work_end; at all other times these are what this rank owns.
+Linear work_linear(const Model* m, LinearId id, int l);
+
+// ---- what is left out
+
+typedef enum Shed { SHED_COLUMNS, SHED_SLICES } Shed;  // K-resizing as published; whole slices, our own variant
+typedef enum Imputation { IMPUTE_ZERO, IMPUTE_AVERAGE, IMPUTE_SAME } Imputation;
+enum { WORK_TILE = 16 };  // columns and hidden units are left out in multiples of it
+
+// Ascending indices in host memory.
+typedef struct IndexList {
+    int n;
+    int* index;
+} IndexList;
+
+// One layer's. SHED_COLUMNS: columns[i] of the input of linear i, counted after slices that are given away are gone;
+// SHED_SLICES: units of each sublayer, counted from this rank's first, of those that stay. n = all of them: nothing is
+// left out.
+typedef struct PrunedLayer {
+    IndexList columns[N_LINEARS];
+    IndexList units[N_SUBLAYERS];
+} PrunedLayer;
+
+// What all ranks of the group do from the next work_begin on: the same moves on all ranks, and each its own lists.
+typedef struct WorkPlan {
+    int active;  // 0: this rank computes what it owns
+    Shed shed;
+    Imputation imputation;
+    int n_moves;
+    Move moves[2 * MOST_TP];
+    const PrunedLayer* kept;  // (L); NULL: nothing is left out
+} WorkPlan;
+
+// ---- memory and phases
+
+typedef struct Work Work;
+
+// The most key/value heads and hidden units that this rank may ever compute.
+typedef struct WorkNeeds {
+    int most_heads, most_hidden;
+    int keep_gradients;  // IMPUTE_SAME needs those of the step before
+} WorkNeeds;
+
+// Bytes of device memory that work needs, all of it.
+size_t work_bytes(const Model* m, const WorkNeeds* needs);
+// Makes m->work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program where there
+// is no memory.
+Work* work_open(const Model* m, const WorkNeeds* needs, void* memory);
+void work_close(Work* work);
+// Between steps; copies what it needs of the plan.
+void work_set(Model* m, const WorkPlan* plan);
+// Around the micro-batches of a training step. Both are collective in the group when anything moves, and cost nothing
+// when this rank's work is what it owns. Its communication runs on m->tp for COMM_SLICES.
+void work_begin(Model* m);
+void work_end(Model* m);
+// Whether a tensor's gradients were left out in part, so that what is exactly 0 is to be frozen: AdamW.freeze.
+int work_freezes(const Model* m);
+
+// ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
+// out. Timed as TIME_LINEAR, and slowed down where a straggler is injected (Model.slowed).
+// out (N,OC) = x W^T + bias; x (N, width). With gelu not NULL also gelu (N,OC) = GELU(out).
+void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);
+// dW +=, dbias +=, and dx (N, width) = dout W; with pre (N, width) times GELU'(pre). dout (N,OC); columns that are left
+// out of dx are filled as Linear.fill says.
+void work_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
+                   int N);
+
+// The same of a row in a tensor-parallel group, with what moves among the ranks that cut layer l (run/model/model.h)
+// beside the matmuls. N: tokens of these ranks.
+// Column: x (N, width) has own rows only, and all others come. Row: of out (N,OC) own rows become sums over ranks.
+void work_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
+// Row: dout (own,OC) is gathered. Column: of dx (N, width) own rows become sums over ranks.
+void work_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
+                          const void* pre);

@@ -1,0 +1,125 @@
+// zero.h - who holds which weights, gradients and moments: ZeRO (Rajbhandari et al. 2020).
+//
+// The parameters are cut into buckets, each bucket into one piece for each rank (plan/model/shape.h); a rank owns its
+// piece of every bucket. Stage 1: every rank has all weights and sums all gradients; inside the backward pass of the
+// last micro-batch of a step, or after it (zero_last_row), they are reduce-scattered bucket by bucket, the owner of a
+// piece updates it (fp32 master, moments), and weights are all-gathered while the next step begins. Stage 2: of the
+// gradients a rank keeps only the sums of its pieces; those of a layer are reduced as soon as its backward pass is
+// through. Stage 3: of the weights too; a layer's are gathered while the layer before it computes. The embeddings and
+// the final norm, which a step needs at both ends, are whole all the time while it runs. Optimizer state never moves.
+//
+// With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
+#pragma once
+#include "data/hf_files.h"
+#include "kernels/comm.h"
+#include "plan/model/shape_parts.h"
+
+typedef struct Model Model;
+typedef struct Moving Moving;  // run/model/mover.h
+
+// What lies in memory of its own on the device; NULL where the stage, the type or the run has no use for it.
+typedef enum ZeroPart {
+    ZERO_WEIGHTS,         // dt: all of them; stage 3: owned
+    ZERO_WEIGHTS_IN_USE,  // dt; stage 3: embedding and head, and two layers by turns
+    ZERO_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
+    ZERO_GRADS,           // fp32 sums: all of them; stages 2 and 3: owned
+    ZERO_GRADS_IN_USE,    // fp32; stages 2 and 3: as of weights, and two reduced pieces of layers
+    ZERO_GRADS_BF16,      // copies of two buckets that travel; none where gradients travel as fp32
+    ZERO_M,               // fp32, owned: moments
+    ZERO_V,
+    N_ZERO_PARTS
+} ZeroPart;
+
+extern const char* const zero_part_names[N_ZERO_PARTS];
+
+// A bucket and where it lies while it is in use; stage 3 has layers in two places by turns.
+typedef struct ZeroBucket {
+    size_t elems;
+    size_t piece, at;   // elements of a rank's piece; where this rank's begins in arrays of owned ones
+    Comm* comm;         // the ranks that divide it
+    int stage;          // of ZeRO; 1 where one rank has it all
+    int place;          // stages 2 and 3, layers: of gradients in use, 0 or 1
+    int weights_place;  // stage 3, layers: of weights in use
+    int first_tensor, n_tensors;
+    char* owned_weights;  // dt; those in use: Model.block
+    float* owned_grads;   // complete after zero_reduce
+    float* reduced;       // stages 2 and 3, layers: a piece that has been reduced
+    Request arriving;     // a gather of its weights that has begun
+    Request leaving;      // a reduction of its gradients, while is_leaving
+    int is_leaving;
+} ZeroBucket;
+
+// What a Model has of weights and gradients. With --strategies one Model computes and another owns.
+typedef enum ZeroHolds {
+    ZERO_BOTH,
+    ZERO_IN_USE,  // those of its part, whole
+    ZERO_OWNED    // what this rank owns of every bucket, and optimizer state
+} ZeroHolds;
+
+typedef struct Zero {
+    int stage;  // the highest of any bucket
+    ZeroHolds holds;
+    DType grad_dtype;  // of gradients that travel
+    void* part[N_ZERO_PARTS];
+    ZeroBucket* bucket;  // (L + 2), see plan/model/shape.h
+    int layer_in[2];     // stage 3, by place: the layer whose weights are in use, -1 none
+    int in_last_row;     // gradients of all buckets are reduced as soon as they are complete
+} Zero;
+
+// That of a bucket by the layout: of a layer, or what it says of the ends of this stage of the pipeline. 1 where nobody
+// else has its weights.
+int zero_stage_of(const Model* m, int b);
+// The highest stage of this rank's buckets, by m->ranks->layout.
+int zero_most(const Model* m);
+// The part of the i-th tensor that this rank owns.
+Segment zero_segment(const Model* m, int i);
+// Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
+void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]);
+// m->ranks->zero.part is filled: makes the buckets. Ends the program where there is no memory.
+void zero_open(Model* m);
+void zero_close(Model* m);
+
+// ---- where things are
+
+// The part of a tensor that this rank owns: its weights (dt), its gradients (complete after zero_reduce).
+char* zero_owned_weights(const Model* m, const Segment* segment);
+float* zero_owned_grads(const Model* m, const Segment* segment);
+// fp32: STATE_MASTER, STATE_M, STATE_V.
+ZeroPart zero_part_of(StateKind kind);
+char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
+
+// ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
+
+// From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
+// that comes after it in `direction` (1 forward, -1 backward, 0 none). The embeddings are layer -1; the final norm and
+// the head are layer L, which is gathered last and should be used no earlier than needed.
+void zero_use_layer(Model* m, int l, int direction);
+// Around the backward pass of layer l: its gradients may be added to between the two. The final norm closes as layer L,
+// the embeddings as layer -1; they are always open.
+void zero_open_grads(Model* m, int l);
+void zero_close_grads(Model* m, int l);
+void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
+// The next backward pass is this rank's last of the step: what stage 1 has, embeddings and head are reduced inside it,
+// too. Not collective: other ranks reduce the same buckets in the same order, at any time after their other
+// communications. It needs Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
+void zero_last_row(Model* m);
+int zero_can_reduce_inside(const Model* m);
+void zero_reduce(Model* m);  // after the last micro-batch: now the owned gradients are sums over all ranks
+// Adds the squares of the owned gradients to m->grad_norm2.
+void zero_sum_of_squares(Model* m);
+void zero_clear_grads(Model* m);  // for the next step
+// The owned weights have changed: begins to gather what this stage keeps whole.
+void zero_gather(Model* m);
+// The same of a strategy, in waves as buckets are updated: run/model/mover.h.
+void zero_begin_gather(Model* m, Moving* x);
+// Waits for all that zero_gather began.
+void zero_settle(Model* m);
+
+// ---- whole tensors, for files
+
+// value (elems) fp32 on the host. Collective: all ranks in the same order; every rank gets the whole tensor.
+void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value);
+void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value);  // after zero_reduce
+// Stores a whole tensor of weights (value is overwritten) where this rank keeps it: all of it, or in stage 3 its own
+// part. Not collective; when all are stored, zero_gather.
+void zero_put_weights(Model* m, const ParamTensor* tensor, float* value);

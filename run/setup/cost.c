@@ -1,0 +1,436 @@
+// cost.c - what planners know of the machine, and where from: a file that was named, what --probe has measured earlier,
+// or an estimate. Rank 0 decides and tells all others, so that every rank plans with the same bits.
+//
+// The estimate: linear work at half of the measured peak, attention at a quarter of it (both are what the CPU
+// kernels reach, roughly); a micro-batch moves all weights and gradients once; links are what is usual for the
+// transport. Calibration (plan/cost/calibration.h) corrects all of it within some steps, except how links differ
+// from each other.
+#define _GNU_SOURCE  // gethostname
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "plan/base/disk.h"
+#include "plan/base/user_cache.h"
+#include "run/strategies/strategies.h"
+
+enum { MOST_BYTES = 1 << 20 };  // of a machine file
+
+// ---- the estimate
+
+// A message takes so many ms, and bytes / (GB/s) on top.
+static LinkTable straight_link(double latency_ms, double gbps) {
+    LinkTable link = {.n = 2, .bytes = {1 << 10, 1 << 26}};
+    for (int i = 0; i < link.n; i++) link.ms[i] = latency_ms + link.bytes[i] / (1e6 * gbps);
+    return link;
+}
+
+// Reduce-scatter of gradients, update, all-gather of weights, as bytes over links and through memory.
+static double estimated_step(const Run* run, const LinkTable* link, double memory_gbps) {
+    const Model* m = &run->model;
+    double ranks = run->clock->limits.ranks, elems = (double)shape_param_elems(&m->shape),
+           elem = (double)dtype_bytes(m->dt);
+    double state = elems / ranks * (28 + 2 * elem) + 8 * elems;  // AdamW and the norm; clearing gradients
+    double ms = state / (1e6 * memory_gbps);
+    if (ranks == 1) return ms;
+    double others = (ranks - 1) / ranks;
+    return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
+}
+
+// What the peak and the transport of this machine suggest, without any measurement.
+static void estimate(Machine* machine, const Run* run) {
+    const Model* m = &run->model;
+    const PlanLimits* limits = &run->clock->limits;
+    int on_host = m->k->on_host;
+    double rate = run->cluster->peak / limits->ranks / 1e3;  // FLOP a ms
+    double again = (3 + layout_again(&m->ranks->layout, m->stage)) / 3;
+    double memory_gbps = on_host ? 8 : 2000;
+    double elems = (double)shape_param_elems(&m->shape);
+    memset(machine, 0, sizeof *machine);
+    Cost* cost = &machine->cost;
+    snprintf(cost->name, sizeof cost->name, "estimate");
+    cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (LINEAR_SHARE_OF_PEAK * rate);
+    cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (ATTENTION_SHARE_OF_PEAK * rate);
+    cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
+    if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
+    cost->link_scale = 1.0 / m->stages;
+    if (limits->ranks > 1) {
+        cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
+        cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
+    }
+    cost->layers = m->whole.L;
+    cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
+    cost->kv_channels = m->shape.kv_heads * m->shape.HS;
+    cost->elem_bytes = (int)dtype_bytes(m->dt);
+    int several = limits->ranks > limits->node_size;
+    cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
+    machine->heads = limits->kv_heads;
+    machine->capacity = limits->capacity;
+}
+
+// ---- the file that a probe leaves
+
+static void processor_name(char* name, size_t bytes) {
+    struct utsname system;
+    char line[512];
+    FILE* file = fopen("/proc/cpuinfo", "r");
+    snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.machine);
+    while (file && fgets(line, sizeof line, file)) {
+        const char* value = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !value) continue;
+        snprintf(name, bytes, "%.*s", (int)strcspn(value + 1, "\n"), value + 1);
+        break;
+    }
+    if (file) fclose(file);
+}
+
+// Everything that changes what is measured, as comment lines of a machine file. Returns their length.
+static size_t describe(const Run* run, char* text, size_t bytes) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    const Shape* s = &m->shape;
+    char processor[256], host[256] = "";
+    processor_name(processor, sizeof processor);
+    gethostname(host, sizeof host - 1);
+    int n =
+        snprintf(text, bytes,
+                 "# ragged: cost model measured by --probe\n"
+                 "# device %s, processor %s, host %s\n"
+                 "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
+                 "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
+                 "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
+                 m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
+                 c->tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V,
+                 s->context, dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
+    return MIN((size_t)MAX(n, 0), bytes - 1);
+}
+
+// The name of the file for such runs.
+static void name_file(const Run* run, char name[64]) {
+    char text[2048];
+    size_t n = describe(run, text, sizeof text);
+    snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
+}
+
+int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen) {
+    char name[64];
+    name_file(run, name);
+    return user_cache_path(path, name, err, errlen);
+}
+
+int cost_cache_save(const Run* run, char* err, size_t errlen) {
+    enum { ROOM = 1 << 14 };
+    char name[64], text[ROOM];
+    name_file(run, name);
+    size_t n = describe(run, text, sizeof text);
+    n += machine_print(&run->clock->probed, text + n, sizeof text - n);
+    if (n >= sizeof text) die("a machine file of %zu bytes", n);
+    return user_cache_save(name, text, n, 1, err, errlen);
+}
+
+// ---- reading
+
+// 0; 1 when there is no such file; -1 with a message.
+static int read_machine(Machine* machine, const char* path, char* err, size_t errlen) {
+    size_t n = 0;
+    char words[ERR_BYTES];
+    if (access(path, F_OK)) return fail(err, errlen, "%s: no such file", path), 1;
+    char* text = disk_read_file(path, MOST_BYTES, &n, err, errlen);
+    if (!text) return -1;
+    int bad = machine_parse(machine, text, n, words, sizeof words) ? fail(err, errlen, "%s: %s", path, words) : 0;
+    free(text);
+    return bad;
+}
+
+// A file may have been measured for planning in terms of whole pipelines only.
+static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, char* err, size_t errlen) {
+    const Cost* cost = &machine->cost;
+    if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
+    return fail(err, errlen, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
+                machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
+}
+
+// --machine FILE|NAME.
+static int named_machine(Machine* machine, const Run* run, char* err, size_t errlen) {
+    const char* name = run->config.machine;
+    char words[ERR_BYTES];
+    const char* text = machine_builtin(name);
+    int bad = text ? machine_parse(machine, text, strlen(text), words, sizeof words)
+                   : read_machine(machine, name, words, sizeof words);
+    if (bad > 0)
+        return fail(err, errlen, "--machine %s: no such file, and no machine of this name; there are %s", name,
+                    machine_names());
+    int is_for_pipelines = run->config.strategies || (run->config.layout && !strcmp(run->config.layout, "hydraulis"));
+    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words, sizeof words);
+    return bad ? fail(err, errlen, "--machine: %s", words) : 0;
+}
+
+// ---- a machine's constants for this run
+
+// A published machine does not say what its bytes are made of: of what those of this model are.
+static void use_elements(Cost* cost, const Model* m) {
+    cost->channels = m->whole.NH * m->whole.HS;
+    cost->kv_channels = m->whole.NKV * m->whole.HS;
+    cost->elem_bytes = (int)dtype_bytes(m->dt);
+}
+
+// Exchanges of a block's matmuls, two of each linear; beside them those at the ends of the model: the embedding's sum,
+// the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
+static double exchanges_of_a_layer(const Model* m) {
+    double ends = 4 + 3.0 * sizeof(float) * m->ranks->split.ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
+    return (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + ends / m->shape.L;
+}
+
+// A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a
+// rank: it takes what the rank with most of everything computes, and its exchanges.
+static void divide_among_group(Cost* cost, const Model* m) {
+    Shape most = split_shape(&m->whole, &m->ranks->split, 0);
+    int ranks = m->ranks->split.ranks, vocab_rows = 0, heads = 0;
+    for (int t = 0; t < ranks; t++) {
+        Shape s = split_shape(&m->whole, &m->ranks->split, t);
+        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
+        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
+    }
+    most.heads = heads;
+    double head = (double)m->whole.C, whole = shape_matmul_weights(&m->whole) + (m->whole.Vp - m->whole.V) * head,
+           others = (double)ranks / (ranks - 1);
+    double ends = (vocab_rows - m->whole.V) * head, share = (double)heads / m->whole.NH;
+    int bytes_known = cost->n_groups > 0;
+    cost->tensor_ranks = ranks;
+    cost->tensor_exchanges = exchanges_of_a_layer(m);
+    for (int r = 0; r < m->job->size; r++) cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
+    if (bytes_known)
+        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
+    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
+    cost->per_token *= (shape_matmul_weights(&most) + ends) / whole;
+    cost->quadratic *= share;
+    cost->token_bytes *= share;
+    if (bytes_known) return;
+    cost->channels = (int)(cost->channels * share + 0.5);
+    cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
+}
+
+// A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
+static int use_scheme(Machine* machine, int tp, int pp, char* err, size_t errlen) {
+    Cost* cost = &machine->cost;
+    const Scheme* s = machine_scheme(machine, tp, pp);
+    if (!s) return fail(err, errlen, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
+    cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
+    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
+    return 0;
+}
+
+static int has_schemes_only(const Machine* machine) {
+    return machine->n_schemes > 0 && machine->cost.per_token <= 0 && machine->cost.quadratic <= 0;
+}
+
+// ---- all ranks
+
+typedef struct Found {
+    int failed;
+    char err[ERR_BYTES];
+    char from[CHECKPOINT_PATH + 64];
+    Machine machine;
+} Found;
+
+void run_read_machine(Run* run, Machine* machine) {
+    Found found;
+    char err[ERR_BYTES];
+    Comm* comm = run->model.world;
+    memset(&found, 0, sizeof found);
+    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (found.failed) die("%s", found.err);
+    *machine = found.machine;
+}
+
+// What an earlier probe has left for such a run. Returns whether there is something that can be used.
+static int find_measured(Found* found, const Run* run) {
+    char path[DISK_PATH], name[64], err[ERR_BYTES];
+    if (cost_cache_path(run, path, err, sizeof err)) return 0;
+    name_file(run, name);
+    int missing = user_cache_check(name, err, sizeof err);
+    if (!missing) missing = read_machine(&found->machine, path, err, sizeof err);
+    if (!missing) missing = check_machine(&found->machine, path, 0, err, sizeof err);
+    if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
+    snprintf(found->from, sizeof found->from, "measured, %s", path);
+    return !missing;
+}
+
+// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
+// a step waits for at its ends, plan/value/tasks.h adds.
+static void divide_among_stages(Cost* cost, int stages) {
+    cost->quadratic /= stages;
+    cost->per_token /= stages;
+    cost->micro_batch /= stages;
+    cost->link_scale /= stages;
+}
+
+// Of the layers of all stages, and of this rank's share of a tensor-parallel group.
+static double zero_ms(const Machine* machine, const Run* run) {
+    const Model* m = &run->model;
+    Machine part = *machine;
+    part.parameters /= tp_size(m);
+    return machine_zero_ms(&part, m->ranks->zero.stage, run->clock->limits.ranks, run->clock->limits.node_size,
+                           m->whole.L);
+}
+
+// Rank 0's search.
+static void find(Found* found, const Run* run) {
+    const char* named = run->config.machine;
+    if (named && !run->config.probe) {
+        found->failed = named_machine(&found->machine, run, found->err, sizeof found->err);
+        snprintf(found->from, sizeof found->from, "of --machine %s", named);
+        if (found->failed) return;
+        if (has_schemes_only(&found->machine)) {
+            found->failed =
+                use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err, sizeof found->err);
+            return;
+        }
+        found->machine.cost.micro_batch += zero_ms(&found->machine, run);
+        if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
+        if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
+        divide_among_stages(&found->machine.cost, run->model.stages);
+    } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
+        estimate(&found->machine, run);
+        snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
+    }
+}
+
+// As if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there before ranks
+// are joined.
+static int find_measured_of(Found* found, const Run* run, int tp) {
+    RunView as;
+    run_view(&as, run);
+    Model* m = &as.run.model;
+    run_set_limits(&as.run, tp, m->world->size / tp);
+    as.clock.limits.node_size = run_node_size(&as.run, m->world, tp, 1);
+    as.run.config.tp = tp, as.run.config.recompute = "none";
+    m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
+    m->ranks->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
+    int is_there = find_measured(found, &as.run);
+    if (is_there || tp > 1) return is_there;
+    estimate(&found->machine, &as.run);
+    snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures them");
+    return 0;
+}
+
+int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen) {
+    Found found;
+    const char* named = run->config.machine;
+    memset(&found, 0, sizeof found);
+    if (named) {
+        found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
+        snprintf(found.from, sizeof found.from, "of --machine %s", named);
+    } else {
+        find_measured_of(&found, run, 1);
+        // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+        found.machine.cost.step = 0;
+    }
+    *machine = found.machine;
+    snprintf(from, ERR_BYTES, "%.500s", found.from);
+    return found.failed ? fail(err, errlen, "%s", found.err) : 0;
+}
+
+int run_machine_of_groups(Run* run, Machine* machine, int tp) {
+    Found found;
+    if (run->config.machine || !find_measured_of(&found, run, tp)) return 0;
+    *machine = found.machine;
+    return 1;
+}
+
+static void print_link(const LinkTable* link, const char* where) {
+    if (link->n > 0) printf(", 1 MiB %s %.3g ms", where, link_ms(link, 1 << 20));
+}
+
+static void print_cost(const Run* run, const char* from) {
+    const Cost* c = &run->clock->probed.cost;
+    say(stdout, "cost    %s", from);
+    printf("        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", c->per_token,
+           c->quadratic, c->micro_batch, c->step);
+    if (run->clock->limits.ranks > 1) {
+        print_link(&c->link[LINK_INSIDE], "inside a node");
+        if (run->clock->limits.ranks > run->clock->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");
+    }
+    printf("\n");
+}
+
+void run_set_cost(Run* run) {
+    calibration_apply(&run->clock->setting.cost, &run->clock->probed.cost, &run->clock->calibration);
+    cost_groups(run->clock->groups, &run->clock->setting.cost, &run->clock->setting.limits, run->clock->setting.kind);
+    run->clock->setting.groups = run->clock->groups;
+}
+
+// The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
+static void set_routing(Run* run) {
+    const Model* m = &run->model;
+    const Cost* cost = &run->clock->probed.cost;
+    int is_auto = !strcmp(run->config.route, "auto");
+    double least = is_auto ? route_least_bytes(cost, &run->clock->limits) : strcmp(run->config.route, "no") != 0;
+    // A message of the machine's model stands for one of this model.
+    double own = (double)m->shape.kv_heads * m->shape.HS * (double)dtype_bytes(m->dt),
+           its = (double)cost->kv_channels * cost->elem_bytes;
+    m->comm->nics = m->tp ? 0 : cost->nics;
+    run->clock->setting.route_least = (size_t)least;
+    m->comm->route_least = (size_t)(is_auto && least > 0 && its > 0 ? MAX(1, least * own / its) : least);
+}
+
+void run_find_job_cost(Run* run) {
+    Found found;
+    char err[ERR_BYTES];
+    Comm* comm = run->model.job;
+    memset(&found, 0, sizeof found);
+    if (comm->rank == 0) find(&found, run);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (found.failed) die("%s", found.err);
+    run->clock->probed = found.machine;
+    // What ranks send with the cores that compute takes its time from these.
+    if (run->model.job->overlap && !run->model.k->on_host) run->clock->probed.cost.parts = attention_parts(&run->model);
+    // It says nothing of documents that several share: none are.
+    if (found.machine.n_schemes > 0) run->clock->limits.kv_heads = 1, run->clock->setting.kind = CP_CHOICE_ULYSSES;
+    run->clock->setting.limits = run->clock->limits;
+    set_routing(run);
+    if (run->config.probe) return;
+    calibration_start(&run->clock->calibration);
+    run_set_cost(run);
+    run_open_planner(run);
+    // One rank has nothing to plan with an estimate.
+    if (run_is_brief(run)) return;
+    if (run->clock->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))
+        print_cost(run, found.from);
+}
+
+PipelineCost group_pipeline_cost(const GroupCost* g) {
+    CostTerms none = group_terms(g, 0, 0), token = group_terms(g, 0, 1), square = group_terms(g, 1, 0);
+    double fixed = terms_ms(&none);
+    return (PipelineCost){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed};
+}
+
+int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
+    if (has_schemes_only(machine)) {
+        const Scheme* s = machine_scheme(machine, g->tp, g->pp);
+        if (s) *out = (PipelineCost){s->quadratic, s->linear, s->fixed};
+        return s != NULL;
+    }
+    RunView stub;
+    run_view(&stub, run);
+    Model* m = &stub.run.model;
+    Comm tp = {.size = g->tp};
+    GroupCost groups[2];
+    Machine own = *machine;
+    m->tp = g->tp > 1 ? &tp : NULL;
+    m->job = m->world, m->stages = g->pp, m->stage = 0, m->ranks->zero.stage = 1;
+    m->ranks->split = split_even(&m->whole, g->tp);
+    m->shape = split_shape(&m->whole, &m->ranks->split, 0);
+    m->ranks->layout = layout_even(&m->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
+    run_set_limits(&stub.run, g->tp, 1);
+    stub.clock.limits.node_size = 1, stub.clock.limits.capacity = run->config.context;
+    if (own.cost.n_groups > 0) use_elements(&own.cost, m);
+    if (m->tp) divide_among_group(&own.cost, m);
+    divide_among_stages(&own.cost, m->stages);
+    cost_groups(groups, &own.cost, &stub.clock.limits, CP_CHOICE_AUTO);
+    *out = group_pipeline_cost(&groups[1]);
+    return 1;
+}

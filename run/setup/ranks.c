@@ -1,0 +1,381 @@
+// ranks.c - the processes of a job find each other, prove that they mean the same run, and ask each other for numbers.
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "kernels/host.h"
+#include "run/strategies/strategies.h"
+#include "run/model/tensor_parallel.h"
+
+void run_find_ranks(Run* run) {
+    enum { LEAST_STACK_KIB = 512 };  // of all threads; the largest frame takes 110
+    char err[ERR_BYTES];
+    static RunParts parts;
+    run_attach(run, &parts);
+    if (host_stack() >> 10 < LEAST_STACK_KIB)
+        die("expected a stack of %d KiB, found %zu; raise its limit (ulimit -s 8192)", LEAST_STACK_KIB,
+            host_stack() >> 10);
+    if (rank_identity(&run->cluster->identity, err, sizeof err)) die("%s", err);
+    if (run->cluster->identity.size == 1) return;
+    die_as_rank(run->cluster->identity.rank);
+    if (run->cluster->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
+}
+
+void run_lost(const Run* run, const char* words) {
+    char out[CHECKPOINT_PATH];
+    const char* saved = run->training && run->config.save_every ? text_quoted(run->books->out, out, sizeof out) : NULL;
+    die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
+        saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
+}
+
+void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
+    char err[ERR_BYTES];
+    void* all = calloc((size_t)c->size, bytes);
+    if (!all) die("no memory for what %d ranks say", c->size);
+    if (c->table->all_gather_host(c, all, mine, bytes, err, sizeof err)) run_lost(run, err);
+    return all;
+}
+
+double run_most(const Run* run, Comm* c, double mine) {
+    double most = mine, *all = (double*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) most = MAX(most, all[r]);
+    free(all);
+    return most;
+}
+
+// ---- what ranks report
+
+Report* reports_make(const Comm* c) {
+    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
+    if (!all) die("no memory for the reports of %d ranks", c->size);
+    return all;
+}
+
+int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
+    Comm* c = run->model.world;
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
+    int r = 0;
+    while (r < c->size && !all[r].failed) r++;
+    if (r == c->size) return 0;
+    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+}
+
+// ---- one plan
+
+PlanHash run_plan_hash(const Run* run, const Batch* b) {
+    uint64_t made = plan_hash(&b->plan, b->lengths);
+    return run->strategies ? (PlanHash){b->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
+}
+
+void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine) {
+    const char* what = b->training ? "step" : "validation after step";
+    if (theirs.plan != first.plan)
+        die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
+            ": expected the same on all ranks; is it the same program with the same data everywhere?",
+            what, b->plan.step, r, theirs.plan, first.plan);
+    if (strategies_same_job(run, b->strategy, r, run->model.world->rank) && theirs.job != mine.job)
+        die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
+            b->plan.step, r, run->model.world->rank);
+}
+
+int run_agree_on_plan(Run* run, const Batch* b, int failed) {
+    Comm* c = run->model.world;
+    PlanHash mine = {.failed = 1}, *all;
+    if (!failed) mine = run_plan_hash(run, b);
+    all = (PlanHash*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) run->cluster->unplanned |= all[r].failed != 0;
+    for (int r = 0; r < c->size && !run->cluster->unplanned; r++) run_compare_plan(run, b, r, all[r], all[0], mine);
+    free(all);
+    return !run->cluster->unplanned;
+}
+
+void run_end_unplanned(const Run* run) {
+    char whose[32] = "";
+    const char* why = (const char*)run_ask_all(run, run->model.world, run->cluster->why, ERR_BYTES);
+    int r = 0;
+    while (!why[r * ERR_BYTES]) r++;
+    if (r > 0) snprintf(whose, sizeof whose, "rank %d: ", r);
+    die("%s%s", whose, why + r * ERR_BYTES);
+}
+
+// ---- one run
+
+static void add_option(void* context, const char* name, const char* value) {
+    uint64_t* hash = (uint64_t*)context;
+    *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
+}
+
+// Hashes of all that must be the same on all ranks.
+typedef struct Fingerprints {
+    uint64_t options, data, shape;
+} Fingerprints;
+
+// Their bytes, and the tokens that these are; docs may be NULL.
+static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
+    return docs ? hash64(hash64(seed ^ docs_content(docs)) ^ docs_fingerprint(docs)) : seed;
+}
+
+static Fingerprints fingerprints_of(const Run* run) {
+    Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
+    const Shape* s = &run->model.whole;
+    int dims[] = {(int)run->model.dt, run->training};
+    config_visit(&run->config, add_option, &m.options);
+    m.options = hash_bytes(run->books->start_from, strlen(run->books->start_from),
+                           hash_bytes(run->books->out, strlen(run->books->out), m.options));
+    m.shape = hash_bytes(dims, sizeof dims, shape_hash(s));
+    return m;
+}
+
+static void check_same(Run* run) {
+    Comm* c = run->model.world;
+    Fingerprints mine = fingerprints_of(run), *all = (Fingerprints*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int r = 1; r < c->size; r++) {
+        const char* what = all[r].options != all[0].options ? "other options or another --out"
+                           : all[r].data != all[0].data     ? "other documents in --data or --val"
+                           : all[r].shape != all[0].shape   ? "another model, or other hardware (see --dtype)"
+                                                            : NULL;
+        if (what) die("rank %d was started with %s than rank 0; start all ranks with one command", r, what);
+    }
+    free(all);
+}
+
+static void say_stages(const Model* m) {
+    const Layout* layout = &m->ranks->layout;
+    for (int s = 0; s < m->stages; s++) {
+        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
+        const LayerLayout* row = &layout->layer[first];
+        printf("%s stage %d: layers %d to %d%s, ", s ? "                 " : "        pipeline:", s, first, end - 1,
+               s == m->stages - 1 ? " and the classifier" : "");
+        if (layout_run(layout, first) < end - first) printf("unlike each other\n");
+        else printf("zero %d, recompute %s\n", row->zero, recompute_names[row->recompute]);
+    }
+}
+
+static void say_where(const Run* run) {
+    const Model* m = &run->model;
+    const Comm* c = m->world;
+    int nodes = c->node[c->size - 1] + 1;
+    int cores = host_cores("", getppid()), first = 1, planned = run->clock->limits.node_size * tp_size(m);
+    printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->name);
+    while (first < c->size && c->node[first] == c->node[0]) first++;
+    if (planned < MIN(first, m->job->size / m->stages))
+        printf("        plans take every %d ranks for a node: nodes begin inside stages or groups, or are unlike\n",
+               planned);
+    if (m->tp) {
+        int t = tp_size(m) - 1;
+        printf(
+            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
+            "the last one %d and %d%s\n",
+            m->world->size / tp_size(m), m->world->size > tp_size(m) ? "s" : "", tp_size(m), m->ranks->split.head[1],
+            m->ranks->split.hidden[1], m->ranks->split.head[t + 1] - m->ranks->split.head[t],
+            m->ranks->split.hidden[t + 1] - m->ranks->split.hidden[t],
+            split_shares_kv(&m->whole, &m->ranks->split) ? "; they share key/value heads, whose weights lie on several"
+                                                         : "");
+    }
+    if (m->stages > 1) say_stages(m);
+    if (run->model.ranks->zero.stage > 1)
+        printf(
+            "zero    stage %d: ranks go through the micro-batches of a step in rounds, with empty ones where they have "
+            "none\n",
+            run->model.ranks->zero.stage);
+    if (run->cluster->oversubscribed)
+        printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
+               run->config.threads, cores,
+               getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
+}
+
+// The cores of the launcher are those of this machine or container; a rank has its part of them, or what the launcher
+// has bound it to.
+static void settle_threads(Run* run) {
+    Config* c = &run->config;
+    int local = MAX(run->model.world->local_size, 1);
+    if (c->threads == 0) c->threads = MAX(1, MIN(host_cores("", 0), host_cores("", getppid()) / local));
+    run->cluster->oversubscribed = run->model.k->on_host && local * c->threads > host_cores("", getppid());
+}
+
+// MPI ends the program in words of its own where the system gives it no thread or no descriptor. So the run takes as
+// many first, with its own threads, on all ranks at once, and gives them back.
+
+static void expect_threads(const Run* run, int wanted, int found) {
+    if (found < wanted)
+        die("expected room for %d threads%s, found room for %d; try a smaller --threads%s, or raise the limit of "
+            "processes (ulimit -u, pids.max of a container) or of memory (ulimit -v)",
+            wanted, run->cluster->identity.size > 1 ? " on every rank" : "", found,
+            run->cluster->identity.size > 1 ? " or fewer ranks" : "");
+}
+
+static void check_room_for_mpi(const Run* run) {
+    enum { THREADS = 4, DESCRIPTORS = 32 };  // what Open MPI takes when it starts, and some more
+    HostThreads held;
+    host_take_threads(&held, THREADS);
+    host_give_back_threads(&held);
+    expect_threads(run, THREADS, held.n);
+    int descriptors = host_descriptors(DESCRIPTORS);
+    if (descriptors < DESCRIPTORS)
+        die("expected %d free descriptors for communication, found %d; raise the limit of open files (ulimit -n)",
+            DESCRIPTORS, descriptors);
+}
+
+// Those of the kernels, one that plans, and one that communicates.
+static void check_room_for_threads(const Run* run) {
+    const Comm* world = run->model.world;
+    int threads = run->config.threads ? run->config.threads : host_cores("", 0), several = world->size > 1;
+    int wanted = (run->model.k->on_host ? threads - 1 : 0) + 1 + several;
+    HostThreads held;
+    host_take_threads(&held, wanted);
+    int found = several ? (int)-run_most(run, run->model.world, -held.n) : held.n;
+    host_give_back_threads(&held);
+    expect_threads(run, wanted, found);
+}
+
+// Ranks of a job are contiguous in the world.
+int run_node_of(const Run* run, const Comm* job, int rank) {
+    int size = run->config.node_size;
+    return size ? (run->model.world->rank - job->rank + rank) / size : job->node[rank];
+}
+
+int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
+    int of_stage = job->size / stages, size = 0;
+    for (int r = 0; r < job->size; r++) {
+        int at = r % of_stage / tp;  // among the data ranks
+        if (at == 0 || run_node_of(run, job, r) == run_node_of(run, job, r - tp)) continue;
+        for (int rest; at > 0; at = rest) rest = size % at, size = at;
+    }
+    return size ? size : MAX(of_stage / tp, 1);
+}
+
+// Those with the same number in the tensor-parallel groups of one stage: `color` says which.
+static void join_data_ranks(Model* m, int color) {
+    char err[ERR_BYTES];
+    if (m->job->table->split(m->job, &m->comm, color, m->job->rank, err, sizeof err)) die("%s", err);
+    m->comm->overlap = m->job->overlap;
+}
+
+// Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
+// same number in theirs are data ranks.
+static void split_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    Comm* job = m->job;
+    int R = run->config.tp, P = run->config.pp, t = job->rank % R;
+    job->overlap = !strcmp(run->config.overlap, "yes");
+    m->comm = job;
+    if (P > 1 && run->config.probe)
+        die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
+    if (R * P > 1) join_data_ranks(m, job->rank / (job->size / P) * R + t);
+    if (R == 1) return;
+    if (R > m->whole.NH)
+        die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
+            m->whole.NH);
+    if (R > m->whole.U)
+        die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
+            m->whole.U);
+    if (job->table->split(job, &m->tp, job->rank / R, job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
+    m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
+    m->tp->purpose = COMM_TENSOR;
+    m->ranks->split = split_even(&m->whole, R);
+    balance_take_division(run);
+    m->shape = split_shape(&m->whole, &m->ranks->split, t);
+    int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
+    if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
+    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
+    m->kv->purpose = COMM_TENSOR;
+    if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
+}
+
+double run_median(double* x, int n) {
+    for (int i = 1; i < n; i++)
+        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
+            double swapped = x[j];
+            x[j] = x[j - 1];
+            x[j - 1] = swapped;
+        }
+    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
+}
+
+void run_open_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    if (run->cluster->identity.size > 1) check_room_for_mpi(run);
+    if (comm_open(&m->world, m->k, &run->cluster->identity, run->config.timeout, err, sizeof err)) die("%s", err);
+    if (m->world->size > 1) settle_threads(run);
+}
+
+void run_set_limits(Run* run, int tp, int data_ranks) {
+    const Config* c = &run->config;
+    run->clock->limits.ranks = data_ranks;
+    run->clock->limits.kv_heads = MAX(1, run->model.whole.NKV / tp);
+    run->clock->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
+}
+
+void run_join_job(Run* run) {
+    const Config* c = &run->config;
+    Model* m = &run->model;
+    split_ranks(run);
+    pipeline_join(m);
+    m->ranks->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->shape.shards = m->comm->size;
+    layers_plan(m);
+    layers_join(m);
+    m->ranks->zero.stage = zero_most(m);
+    run_set_limits(run, c->tp, m->comm->size);
+    run->clock->limits.node_size = run_node_size(run, m->job, c->tp, c->pp);
+    run->clock->limits.quadratic = shape_quadratic(&m->whole);
+    run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
+    if (!run->clock->groups) die("no memory for %d ranks", m->comm->size);
+}
+
+void run_leave_job(Run* run) {
+    Model* m = &run->model;
+    zero_close(m);
+    pipeline_close(m);
+    layers_close(m);
+    free(m->act_places);
+    if (m->kv) m->kv->table->close(m->kv);
+    if (m->tp) m->tp->table->close(m->tp);
+    if (m->comm != m->job) m->comm->table->close(m->comm);
+    if (m->job != m->world) m->job->table->close(m->job);
+    arena_free(&run->clock->settled_in);
+    free(run->clock->groups);
+}
+
+void run_compare_ranks(Run* run) {
+    int ranks = run->model.world->size;
+    run->cluster->agreed = (Agreement*)calloc((size_t)ranks, sizeof *run->cluster->agreed);
+    if (!run->cluster->agreed) die("no memory for %d ranks", ranks);
+    if (ranks > 1) {
+        check_same(run);
+        if (!run_is_brief(run)) say_where(run);
+    }
+    check_room_for_threads(run);
+}
+
+// Cores that the threads of this rank have: at most one each, of those that it may use, and its part of the node's.
+static double own_cores(const Run* run) {
+    const Comm* c = run->model.world;
+    double mine = host_cores("", 0);
+    if (run->config.threads) mine = fmin(mine, run->config.threads);
+    return c->size == 1 ? mine : fmin(mine, (double)host_cores("", getppid()) / MAX(c->local_size, 1));
+}
+
+typedef struct Limit {
+    double peak, cores;
+} Limit;
+
+void run_measure_limit(Run* run) {
+    char err[ERR_BYTES];
+    Comm* c = run->model.world;
+    if (run->cluster->peak > 0) return;  // the search for a layout has asked already
+    run->cluster->peak = NAN;
+    if (run->model.k->virtual_time) return;
+    Limit mine = {0, run->model.k->on_host ? own_cores(run) : 0};
+    mine.peak = kernels_peak(run->model.k, run->model.dt, run->config.threads, mine.cores, err, sizeof err);
+    if (mine.peak < 0) die("%s", err);
+    Limit* all = (Limit*)run_ask_all(run, c, &mine, sizeof mine);
+    run->cluster->peak = 0;
+    for (int r = 0; r < c->size; r++) run->cluster->peak += all[r].peak, run->cluster->cores += all[r].cores;
+    run->cluster->share = (PeakShare){run->cluster->peak, mine.peak, mine.cores, 0};
+    free(all);
+}

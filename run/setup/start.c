@@ -1,0 +1,277 @@
+// start.c - from the command line to open documents, a device and a model's shape; and the end of all of it.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/docs_cache.h"
+#include "data/hf_files.h"
+#include "run/strategies/strategies.h"
+
+void run_read_options(Run* run, int argc, char** argv) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
+    if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
+    run_find_command(run, argc ? argv[0] : "./train");
+    if (c->help) config_help(stdout, c->help), end_output(), exit(0);
+    if (c->twice && run->cluster->identity.rank == 0)
+        warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
+    if (c->report.n) run_reports(run);
+    if (c->version) run_print_version(), end_output(), exit(0);
+    if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
+    run->books->uses_model = c->sample || c->eval || c->eval_choices;
+    if (run->books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
+    run->training = !c->sample && !c->eval_choices;
+    run->books->claims =
+        run->training && !run->books->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
+    if (c->tokenize) run->books->claims = 0;
+    run->state.val_loss = run->state.loss = NAN;
+    run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    if (!run->model.k) die("%s", err);
+    run_check_virtual(run);
+}
+
+// Without --data: the C headers of this machine, or the sources of this project where there are none.
+static void default_data(Config* c) {
+    struct stat st;
+    if (c->data.n > 0) return;
+    c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
+}
+
+// The one that is named on the command line, or the one that the checkpoint carries (a run may have been moved away
+// from the file that it began with), or bytes.
+static void open_tokenizer(Run* run) {
+    char err[ERR_BYTES], path[CHECKPOINT_PATH] = "";
+    struct stat st;
+    const char* named = run->config.tokenizer;
+    if (run->books->start_from[0]) {
+        run_path(path, run->books->start_from, "tokenizer.bin");
+        if (stat(path, &st)) run_path(path, run->books->start_from, "tokenizer.json");
+        if (stat(path, &st)) path[0] = 0;
+        if (path[0] && !config_was_given(&run->config, "--tokenizer")) named = NULL;
+    }
+    run->data.guessed_bytes = !named && !path[0];
+    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err))
+        die("%s%s%s", named ? "--tokenizer: " : "", err,
+            named && access(named, F_OK) ? " (a tokenizer of Hugging Face's hub must be downloaded first)" : "");
+}
+
+static int rewrites_lines;  // of the progress below
+static void tell_encoding(int64_t done, int64_t total) {
+    static double last;
+    double now = now_seconds(), percent = 100 * (double)MIN(done, total) / (double)MAX(total, (int64_t)1);
+    char line[64];
+    if (now - last < (rewrites_lines ? 0.1 : 10)) return;
+    last = now;
+    snprintf(line, sizeof line, "tokens  %.0f %% of %.1f MB encoded", percent, (double)total / 1e6);
+    progress_print(line, rewrites_lines);
+}
+
+// Rank 0 encodes text, and all others find its tokens in the user's cache; where that cannot be they encode it, too.
+static void open_docs(Run* run, const char* option, const PathList* list, Docs** docs, const char* dir) {
+    char err[ERR_BYTES], words[ERR_BYTES];
+    Comm* world = run->model.world;
+    int rank = world->rank, takes_turns = world->size > 1 && !tokenizer_is_bytes(run->data.tokenizer);
+    DocsReading reading = {run->config.separator, run->config.text_key};
+    DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
+    rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
+    if (takes_turns && rank > 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    double started = now_seconds();
+    if (docs_open_cached(docs, list->paths, list->n, run->data.tokenizer, &cache, words, err, sizeof err))
+        die("%s: %s%s", option, err,
+            config_was_given(&run->config, option) || !run->books->start_from[0]
+                ? ""
+                : "; the saved run has it so: name it anew");
+    if (takes_turns && rank == 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    if (rank > 0) return;
+    if (rewrites_lines) progress_print("", 1);
+    if (words[0] && dir) die("--tokenize: %s", words);
+    if (words[0]) warn("tokens are not kept: %s", words);
+    else if (cache.path[0] && !cache.was_there)
+        say(stdout, "tokens  %s, made in %.1f s, for later runs", cache.path, now_seconds() - started);
+    else if (cache.path[0] && !run_is_brief(run)) say(stdout, "tokens  %s", cache.path);
+}
+
+// --tokenize does only that.
+static void tokenize_only(Run* run) {
+    const Config* c = &run->config;
+    if (tokenizer_is_bytes(run->data.tokenizer)) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
+    open_docs(run, "--data", &c->data, &run->data.docs, c->tokenize);
+    char documents[64];
+    say(stdout, "%" PRId64 " tokens of %s in %s", docs_tokens(run->data.docs),
+        text_many(docs_count(run->data.docs), "document", documents), c->tokenize);
+    end_output();
+    exit(0);
+}
+
+void run_open_data(Run* run) {
+    Config* c = &run->config;
+    Data* d = &run->data;
+    open_tokenizer(run);
+    if (!run->training) return;
+    default_data(c);
+    if (c->tokenize) tokenize_only(run);
+    open_docs(run, "--data", &c->data, &d->docs, NULL);
+    if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
+    uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
+    int by_shape = run->state.corpus != corpus, by_content = run->state.content != content;
+    if (c->resume && (by_shape || by_content))
+        die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
+            "); restore them, or start a new run with --init %s",
+            by_shape ? "fingerprint" : "hash of all bytes", by_shape ? run->state.corpus : run->state.content,
+            by_shape ? corpus : content, run->books->start_from);
+    run->state.corpus = corpus;
+    run->state.content = content;
+    uint64_t val = d->val_docs ? docs_content(d->val_docs) : 0;
+    if (c->resume && run->state.val_content && val != run->state.val_content) {
+        if (!config_was_given(c, "--val"))
+            die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
+                ", found %016" PRIx64 "); restore them, or name others: --val PATH",
+                run->state.val_content, val);
+        if (run->cluster->identity.rank == 0)
+            warn("--val names other documents than before: validation losses do not compare");
+    }
+    run->state.val_content = val;
+}
+
+// Text in bytes for a vocabulary that was made for words: trains, but hardly what anybody wants.
+static void warn_of_bytes(const Run* run, int vocab) {
+    const Config* c = &run->config;
+    if (!run->data.guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab") || c->vocab < 8 * vocab)
+        return;
+    if (docs_max_token(run->data.docs) >= vocab || run->cluster->identity.rank > 0) return;
+    warn(
+        "no --tokenizer: text is read as bytes, %d of the %d tokens that this model has; name its tokenizer.json, or "
+        "give --vocab %d",
+        vocab, c->vocab, vocab);
+}
+
+// Hugging Face's AutoTokenizer takes Qwen2's own class for such a model, whatever its tokenizer_config.json names.
+static void warn_of_tokenizer(const Run* run) {
+    const Tokenizer* t = run->data.tokenizer;
+    if (run->model.whole.arch != ARCH_QWEN2 || tokenizer_is_qwens(t) || !run->books->claims ||
+        run->cluster->identity.rank > 0)
+        return;
+    warn(
+        "checkpoints of a Qwen2 with another tokenizer than Qwen2's: AutoTokenizer cuts their text wrongly; open them "
+        "with PreTrainedTokenizerFast, or try --arch qwen3");
+}
+
+static int by_hash(const void* a, const void* b) {
+    uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
+    return (x > y) - (x < y);
+}
+
+// Documents of --val that --data has too; 0 where there is no memory to find out.
+static int64_t documents_in_both(const Docs* data, const Docs* val) {
+    size_t n = (size_t)docs_count(val), both = 0;
+    uint64_t *hash = (uint64_t*)malloc(n * sizeof *hash), wanted, *found;
+    char* seen = (char*)calloc(n, 1);  // at the place where bsearch finds it: others of equal content look there, too
+    if (hash && seen) {
+        for (size_t i = 0; i < n; i++) hash[i] = docs_hash(val, (int64_t)i);
+        qsort(hash, n, sizeof *hash, by_hash);
+        for (int64_t i = 0; i < docs_count(data); i++) {
+            wanted = docs_hash(data, i);
+            found = (uint64_t*)bsearch(&wanted, hash, n, sizeof *hash, by_hash);
+            if (found) seen[found - hash] = 1;
+        }
+        for (size_t i = 0; i < n; i++)
+            both += (size_t)seen[(uint64_t*)bsearch(&hash[i], hash, n, sizeof *hash, by_hash) - hash];
+    }
+    free(hash);
+    free(seen);
+    return (int64_t)both;
+}
+
+static void warn_of_validation(const Run* run) {
+    const Data* d = &run->data;
+    char documents[64];
+    int64_t both = run->books->claims && run->cluster->identity.rank == 0 ? documents_in_both(d->docs, d->val_docs) : 0;
+    if (both)
+        warn("%s of the %" PRId64 " in --val: also in --data, and trained on; a loss on them says little",
+             text_many(both, "document", documents), docs_count(d->val_docs));
+}
+
+static void check_token_ids(const Docs* docs, const char* option, int V, int has_tokenizer) {
+    int found = docs_max_token(docs);
+    if (found >= V && !has_tokenizer)
+        die("%s: expected the tokenizer that made these shards, found none, and ids up to %d; try --tokenizer FILE, or "
+            "--vocab N with the number of its tokens",
+            option, found);
+    if (found >= V)
+        die("%s: expected token ids below the model's vocabulary of %d, found %d; try --vocab %d", option, V, found,
+            found + 1);
+}
+
+// Device, element type, model dimensions; opens the sampler, which needs the context.
+void run_settle_model(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Model* m = &run->model;
+    Data* d = &run->data;
+    int vocab = tokenizer_vocab(d->tokenizer);
+    // Weights from elsewhere belong to a vocabulary: text must not be read as bytes for want of a tokenizer. Token
+    // shards need none.
+    int is_text = !run->training || (d->docs && docs_max_token(d->docs) < vocab);
+    if (run->books->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
+        die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
+            run->books->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
+    c->several_ranks = run->cluster->identity.size > 1;
+    if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
+    if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
+    m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
+    if (!run->books->start_from[0]) m->whole = config_shape(c);
+    m->shape = m->whole;
+    if (!run->training) return;
+    warn_of_bytes(run, vocab);
+    warn_of_tokenizer(run);
+    if (d->val_docs) warn_of_validation(run);
+    int has_tokenizer = !d->guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab");
+    check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
+    if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
+    int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
+    double held_out = d->val_docs || all ? 0 : 0.05;
+    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
+        die("--data: %s", err);
+    d->val = d->train;
+    if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err, sizeof err)) die("--data: %s", err);
+    if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err, sizeof err))
+        die("--val: %s", err);
+}
+
+// ---- the end
+
+int run_close(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    ahead_close(run);
+    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
+    if (run->data.val != run->data.train) sampler_close(run->data.val);
+    sampler_close(run->data.train);
+    docs_close(run->data.val_docs);
+    docs_close(run->data.docs);
+    tokenizer_close(run->data.tokenizer);
+    run->model.k->close();
+    work_close(m->work);
+    run_page_close(run->books->page);
+    balance_close(run->balance);
+    if (run->strategies) strategies_close(run);
+    else run_leave_job(run);
+    m->world->table->close(m->world);
+    arena_free(&run->batch.arena);
+    arena_free(&run->ahead.arena);
+    run_dir_release(&run->books->dir);
+    free(m->timer);  // Comms tell it until they are closed
+    free(run->cluster->agreed);
+    config_free(&run->config);
+    if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
+    if (run->failed) return 1;
+    // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
+    return run->stopped_by && run->cluster->identity.size == 1 ? 128 + run->stopped_by : 0;
+}

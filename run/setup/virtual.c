@@ -1,0 +1,152 @@
+// virtual.c - --device virtual: the machine of --machine as a cluster of as many ranks as the job has.
+//
+// A machine knows its own model as a whole: ms of a token, of a token^2, bytes a token. The model that runs may be any:
+// its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
+// stand for those of the machine's model (plan/cost/transfers.h). Gradients and weights take no time of their own where
+// what was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3. A machine that knows whole
+// pipelines has times for --strategies alone; all that ranks of a pipeline send each other is in them.
+#include <math.h>
+#include <stdio.h>
+
+#include "kernels/virtual/virtual.h"
+#include "plan/cost/transfers.h"
+#include "run/strategies/strategies.h"
+
+static struct {
+    Machine machine;
+    TransferTimes links;
+    int fixed_has_weights;
+    int n;                                       // strategies whose pipelines have times of their own; 0 usually
+    VirtualMachine under[MOST_RANK_STRATEGIES];  // of this rank's pipeline in each
+} cluster;
+
+// ---- time of a communication
+
+static double ms_of(const VirtualTransfer* t, TransferKind kind) {
+    return transfer_ms(&cluster.links, kind, t->ranks, t->across, t->sent, t->whole);
+}
+
+static double virtual_ms(const void* context, const VirtualTransfer* t) {
+    (void)context;
+    int moves = t->purpose == COMM_GRADIENTS || t->purpose == COMM_PARAMETERS;
+    if (cluster.n > 0 && !moves) return 0;  // in the times of pipelines
+    switch (t->purpose) {
+        case COMM_ULYSSES: return ms_of(t, TRANSFER_ULYSSES);
+        case COMM_REMAP:  // the speeds of an all-to-all among d ranks count what stays on a rank, a d-th
+            return transfer_ms(&cluster.links, TRANSFER_ULYSSES, t->ranks, t->across, t->sent,
+                               t->sent * t->ranks / (t->ranks - 1));
+        case COMM_TENSOR: return ms_of(t, TRANSFER_TENSOR);
+        case COMM_ROUTE:
+        case COMM_RING: return ms_of(t, TRANSFER_RING);
+        case COMM_GRADIENTS:
+        case COMM_PARAMETERS: return cluster.fixed_has_weights ? 0 : ms_of(t, TRANSFER_WEIGHTS);
+        case COMM_PIPELINE: return ms_of(t, TRANSFER_STREAM);
+        case COMM_STATE:
+        case COMM_SLICES: return ms_of(t, TRANSFER_WEIGHTS);
+        default: return 0;  // some numbers
+    }
+}
+
+// ---- before the first step
+
+static void refuse(const Run* run, int is, const char* option, const char* instead) {
+    if (is) die("--device %s has no %s: %s", run->config.device, option, instead);
+}
+
+// An interval that nobody asked for is 0.
+static void turn_off(Run* run, int* every, const char* option) {
+    refuse(run, *every > 0 && config_was_given(&run->config, option), option,
+           "nothing is computed there; leave it out");
+    *every = 0;
+}
+
+void run_check_virtual(Run* run) {
+    Config* c = &run->config;
+    const Kernels* k = run->model.k;
+    if (!k->virtual_time) return;
+    if (!c->machine)
+        die("--device %s needs --machine FILE or NAME, whose times it takes; try %s", c->device, machine_names());
+    refuse(run, c->sample != NULL, "--sample", "it is for training");
+    refuse(run, c->probe, "--probe", "its times are those of --machine");
+    virtual_nodes(c->node_size ? c->node_size : 8);
+    if (!k->no_results) return;
+    refuse(run, c->dump_grads != NULL, "--dump-grads", "nothing is computed there");
+    refuse(run, c->resume || c->init, c->resume ? "--resume" : "--init", "nothing is computed there");
+    refuse(run, !strcmp(c->balance, "resize") || !strcmp(c->balance, "semi"), "--balance resize or semi",
+           "what to leave out depends on weights; try --balance migrate");
+    refuse(run, !strcmp(c->moves, "keep"), "--balance moves=keep", "nothing is computed there; try moves=step");
+    turn_off(run, &c->eval_every, "--eval-every");
+    turn_off(run, &c->sample_every, "--sample-every");
+    turn_off(run, &c->save_every, "--save-every");
+}
+
+// What the machine says of memory, where it does.
+static void take_limits(Run* run) {
+    const Machine* machine = &cluster.machine;
+    Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
+    Config* c = &run->config;
+    int ranks = run->clock->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
+    stage.parameters /= run->model.stages;
+    int capacity = known ? machine_capacity(&stage, ranks, run->model.ranks->zero.stage) : 0;
+    if (known && capacity < 1 && !c->capacity)
+        die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
+            "or --capacity to go on as if they did",
+            machine->cost.name, run->model.ranks->zero.stage, ranks, machine->memory_gb);
+    if (!c->capacity) c->capacity = capacity;
+    if (!run->model.k->no_results || c->memory) return;
+    run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
+    if (machine->gpu_mib > 0)
+        run->cluster->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
+}
+
+// Where the machine knows whole pipelines, this rank computes its part of one in the time of its stage.
+static void take_schemes(Run* run) {
+    Strategies* x = run->strategies;
+    for (int s = 0; s < x->list.n; s++) {
+        Run* as = x->as[s];
+        const Shape* part = &as->model.shape;
+        double linears = shape_matmul_weights(part) - (double)part->V * part->C,
+               head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
+        const Scheme* scheme = machine_scheme(&cluster.machine, tp_size(&as->model), as->model.stages);
+        if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, x->name[s]);
+        cluster.under[cluster.n++] = (VirtualMachine){.token_ms = scheme->linear,
+                                                      .pair_ms = scheme->quadratic,
+                                                      .micro_batch_ms = scheme->fixed,
+                                                      .matmul_weights = linears + head,
+                                                      .layers = part->L,
+                                                      .heads = part->heads,
+                                                      .transfer_ms = virtual_ms};
+        if (!as->config.capacity && cluster.machine.gpu_mib > 0)
+            as->config.capacity = MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
+    }
+    run_turn_virtual(0);
+}
+
+void run_turn_virtual(int strategy) {
+    if (cluster.n > 0) virtual_use(&cluster.under[strategy]);
+}
+
+void run_open_virtual(Run* run) {
+    const Model* m = &run->model;
+    const Shape* s = &m->whole;
+    const Cost* cost = &cluster.machine.cost;
+    if (!m->k->virtual_time || !run->training) return;
+    run_read_machine(run, &cluster.machine);
+    cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
+    cluster.fixed_has_weights = m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
+    if (run->strategies && cluster.machine.n_schemes > 0) {
+        take_schemes(run);
+        take_limits(run);
+        return;
+    }
+    VirtualMachine machine = {.token_ms = cost->per_token,
+                              .pair_ms = cost->quadratic,
+                              .micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L,
+                              .step_ms = cost->step,
+                              .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
+                              .layers = s->L,
+                              .heads = s->NH,
+                              .transfer_ms = virtual_ms};
+    virtual_use(&machine);
+    take_limits(run);
+}

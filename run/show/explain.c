@@ -1,0 +1,243 @@
+// explain.c - --explain: the plan of a step beside what other planners do with the same documents, all played in the
+// same cost model; with --strategies which of them the step takes; with a pipeline what every stage does.
+#define _GNU_SOURCE  // getline
+#include "plan/show/explain.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "plan/base/disk.h"
+#include "plan/published/published.h"
+#include "run/strategies/strategies.h"
+
+// ---- the plan, and those of other planners
+
+enum { MOST_SHOWN = 16 };
+
+typedef struct Stage {
+    const Run* run;
+    Arena arena;
+    Shown shown[MOST_SHOWN];
+    int n;
+} Stage;
+
+// Plays the plan in shown[n]. 0, or -1 with words.
+static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
+    const Run* run = stage->run;
+    Shown* s = &stage->shown[stage->n];
+    s->name = name, s->words = words, s->plan_us = plan_us, s->chosen = stage->n == 0;
+    return step_play(&s->timeline, &s->plan, run->batch.lengths, &run->clock->setting, &stage->arena, err, errlen);
+}
+
+static void play_chosen(Stage* stage) {
+    char err[ERR_BYTES];
+    const Batch* b = &stage->run->batch;
+    const char* words = "";
+    if (planner_named(stage->run->config.plan)) words = planner_named(stage->run->config.plan)->words;
+    stage->shown[0].plan = b->plan;
+    if (play(stage, stage->run->config.plan, words, b->plan_us, err, sizeof err)) die("--explain: %s", err);
+    stage->n = 1;
+}
+
+static int play_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
+                        size_t errlen) {
+    const Run* run = stage->run;
+    const Batch* b = &run->batch;
+    Plan* plan = &stage->shown[stage->n].plan;
+    void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err, errlen);
+    if (!opened) return -1;
+    double started = now_seconds();
+    int failed = planner->plan(opened, plan, b->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
+    double plan_us = 1e6 * (now_seconds() - started);
+    return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
+}
+
+static void play_planners(Stage* stage) {
+    static int sample[SAMPLED_LENGTHS];
+    char err[ERR_BYTES];
+    int n_sample = run_sample_lengths(stage->run, sample);
+    for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
+        if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
+        if (!play_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
+        else say(stdout, "%s has no plan: %s", planners[i]->name, err);
+    }
+}
+
+// ---- --strategies: which one the planned step takes, what each of its pipelines gets, and what the others would take,
+// with moving gradients and weights. Times are the dispatcher's (plan/published/hydraulis.h): before the pipelines of a
+// job plan their documents anew among themselves.
+
+// The documents of the whole step, drawn again into buffers that no step uses now: the batch holds those of one job.
+static void draw_step(StepWork* w, const Run* run, Arena* arena) {
+    char err[ERR_BYTES];
+    const Batch* idle = &run->ahead;
+    SamplerPosition position = run->state.position;
+    int n = sampler_draw(run->data.train, &position, idle->pieces, idle->max_tokens, idle->max_tokens);
+    for (int i = 0; i < n; i++) idle->lengths[i] = idle->pieces[i].length;
+    if (step_work(w, &run->strategies->pool, idle->lengths, n, arena, err, sizeof err)) die("--explain: %s", err);
+}
+
+typedef struct Rated {
+    int strategy;   // of the list
+    double ms;      // infinite: it does not hold the documents
+    double moving;  // of them: until the last pipeline has its weights, and gradients
+    int empty;      // pipelines without documents
+} Rated;
+
+static int sooner(const void* a, const void* b) {
+    const Rated *x = (const Rated*)a, *y = (const Rated*)b;
+    if (x->ms != y->ms) return x->ms < y->ms ? -1 : 1;
+    return x->strategy - y->strategy;
+}
+
+static void print_strategies(const Rated* rated, const Run* run) {
+    TextTable table = {0};
+    text_cells(&table, "strategy\tms\tlonger\tmoving\n");
+    for (int i = 0; i < run->strategies->list.n; i++) {
+        const Rated* r = &rated[i];
+        text_cells(&table, "%s\t", strategies_name(run, r->strategy));
+        if (isinf(r->ms)) text_cells(&table, "has no pipeline for the longest document");
+        else text_cells(&table, "%.2f\t%.2fx\t%.2f", r->ms, r->ms / rated[0].ms, r->moving);
+        if (r->strategy == run->batch.strategy) text_cells(&table, "\tchosen");
+        if (r->empty) text_cells(&table, "\tleaves %d pipeline%s empty", r->empty, r->empty > 1 ? "s" : "");
+        text_cells(&table, "\n");
+    }
+    text_table(stdout, &table, "  ");
+}
+
+// The ranks of the job whose pipelines these are, as "4-7".
+static void ranks_of(char text[32], const Run* run, const PipelineGroup* kind) {
+    const RankStrategy* s = &run->strategies->list.strategy[run->batch.strategy];
+    int first = 0;
+    for (int g = 0; g < s->n; first += group_ranks(&s->group[g++]))
+        if (s->group[g].tp == kind->tp && s->group[g].pp == kind->pp) {
+            snprintf(text, 32, "%d-%d", first, first + group_ranks(&s->group[g]) - 1);
+            return;
+        }
+    text[0] = 0;
+}
+
+static void print_pipelines(StepWork* w, const Run* run) {
+    const Strategies* x = run->strategies;
+    TextTable table = {0};
+    text_cells(&table, "pipeline\tof ranks\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
+    for (int k = 0, p = 0; k < x->pool.n; k++)
+        for (int copy = 0; copy < x->choices[run->batch.strategy].copies[k]; copy++, p++) {
+            char name[STRATEGY_TEXT], ranks[32];
+            const int* docs = w->docs + w->first[p];
+            int n = w->first[p + 1] - w->first[p];
+            int64_t tokens = 0;
+            Packing packed = n ? hydraulis_pack(w->mb_of + w->first[p], w, k, docs, n) : (Packing){0};
+            RankStrategy alone = {1, {{1, x->kind[k].tp, x->kind[k].pp}}};
+            for (int i = 0; i < n; i++) tokens += w->lengths[docs[i]];
+            ranks_of(ranks, run, &x->kind[k]);
+            text_cells(&table, "%s\t%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), ranks, n,
+                       tokens, n ? w->lengths[docs[0]] : 0, packed.n, packed.ms);
+        }
+    printf("\n");
+    text_table(stdout, &table, "  ");
+}
+
+static void explain_strategies(const Run* run) {
+    const Strategies* x = run->strategies;
+    Rated rated[MOST_RANK_STRATEGIES];
+    Arena arena = {0};
+    StepWork w;
+    int64_t tokens = 0;
+    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->batch.plan.step);  // of strategies_dispatch
+    draw_step(&w, run, &arena);
+    for (int s = 0; s < x->list.n; s++) {
+        double last = 0;
+        Choice choice = hydraulis_choose(&w, &x->choices[s], 1, HYDRAULIS_SHUFFLES, seed);
+        rated[s] = (Rated){s, choice.strategy < 0 ? INFINITY : choice.ms, x->choices[s].end,
+                           choice.strategy < 0 ? 0 : choice.empty};
+        for (int k = 0; k < x->pool.n; k++) last = MAX(last, x->choices[s].start[k]);
+        rated[s].moving += last;
+    }
+    qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
+    hydraulis_choose(&w, &x->choices[run->batch.strategy], 1, HYDRAULIS_SHUFFLES, seed);
+    for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
+    char documents[64];
+    printf("strategies: step %" PRId64 ": %s, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
+           run->batch.plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
+           strategies_name(run, run->batch.strategy));
+    print_strategies(rated, run);
+    print_pipelines(&w, run);
+    printf("\nthe job of rank 0 plans its documents among its pipelines:\n");
+    arena_free(&arena);
+}
+
+// ---- stages of a pipeline
+
+// The line of the last step in the log of the run's directory that had as many stages and was measured; NULL: none.
+static char* last_measured(const Run* run) {
+    char path[CHECKPOINT_PATH], stages[32], *line = NULL, *found = NULL;
+    size_t room = 0;
+    if (!run->config.out) return NULL;
+    run_path(path, run->books->out, "log.jsonl");
+    snprintf(stages, sizeof stages, "\"stages\": %d,", run->model.stages);
+    FILE* file = fopen(path, "r");
+    while (file && getline(&line, &room, file) > 0)
+        if (strstr(line, stages) && strstr(line, "\"compute_ms\": [") && !strstr(line, "\"compute_ms\": [null"))
+            free(found), found = strdup(line);
+    if (file) fclose(file);
+    free(line);
+    return found;
+}
+
+static void show_stages(ShownStages* x, const Run* run, const char* logged, Arena* arena) {
+    const Model* m = &run->model;
+    const Schedule* schedule = &run->batch.schedule;
+    int P = m->stages, each = m->world->size / P;
+    if (P == 1) return;
+    ShownStage* stages = TAKE(arena, ShownStage, P);
+    if (!stages) die("--explain: no memory for %d stages", P);
+    for (int s = 0; s < P; s++)
+        stages[s] = (ShownStage){&schedule->stages[s],
+                                 s * each,
+                                 each,
+                                 layout_first(&m->ranks->layout, s),
+                                 layout_first(&m->ranks->layout, s + 1),
+                                 pipeline_slots(P, s)};
+    *x = (ShownStages){P, stages, schedule->makespan, schedule_bubble(schedule, P), logged};
+}
+
+// ---- all of it
+
+static void write_page(const Run* run, const Explained* x) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    if (run->config.out && disk_make_dirs(run->books->out, err, sizeof err)) die("--explain: %s", err);
+    if (snprintf(path, sizeof path, "%s%splan.html", run->config.out ? run->books->out : "",
+                 run->config.out ? "/" : "") >= (int)sizeof path)
+        die("%s: path too long", run->books->out);
+    FILE* file = fopen(path, "w");
+    int failed = !file || explain_page(file, x);
+    if (file && fclose(file)) failed = 1;
+    if (failed) die("%s: cannot write: %s", path, strerror(errno));
+    say(stdout, "the same with timelines: %s", path);
+}
+
+void run_explain(const Run* run) {
+    static Stage stage;
+    char title[256], documents[64], ranks[64];
+    const Batch* b = &run->batch;
+    int64_t tokens = 0;  // of this job
+    for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
+    if (!run->clock->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
+    stage.run = run;
+    play_chosen(&stage);
+    play_planners(&stage);
+    snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->plan.step,
+             text_many(b->n_pieces, "document", documents), tokens, text_many(run->clock->limits.ranks, "rank", ranks));
+    Explained x = {title, b->lengths, b->n_pieces, &run->clock->setting, &b->prediction, stage.shown, stage.n, {0}};
+    char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
+    show_stages(&x.stages, run, logged, &stage.arena);
+    if (run->strategies) explain_strategies(run);
+    explain_text(stdout, &x);
+    write_page(run, &x);
+    free(logged);
+    arena_free(&stage.arena);
+}

@@ -1,0 +1,624 @@
+// balance.c - see balance.h.
+//
+// Times are medians of the steps since the last refresh: a single slow step says nothing. They go to
+// plan/slow/balance.h as those of one group: where there are several, each group's are first scaled to the mean of all
+// groups' medians, because groups have unlike documents. From them all ranks come to the same decision, a value; then
+// each carries out its part of it: moves of slices and lists of what is left out, or another division of the model.
+#include "run/slow/balance.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "data/optimizer_files.h"
+#include "kernels/straggle.h"
+#include "kernels/virtual/virtual.h"
+#include "plan/slow/speeds.h"
+#include "run/model/mover.h"
+#include "run/slow/prune.h"
+#include "run/strategies/strategies.h"
+
+enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
+
+struct Balance {
+    BalanceSetting setting;
+    UnitGroup units;  // what the ranks of the group own; head_work 0: not known yet
+    Pruner* pruner;   // NULL: nothing is ever left out
+    int is_timed;     // this step
+    // Since the last refresh: ms by number in the group, kind and timed step.
+    double samples[MOST_TP][KINDS][SAMPLES];
+    int n_samples;
+    double fixed;             // fraction of the linears' time that stays however much is left out
+    double gathering;         // ms of a step that leaving columns out adds
+    double head_ms[MOST_TP];  // attention of a head on each rank, when it last had one
+    BalanceMemory memory;
+    BalanceDecision decision;
+    WorkPlan plan;  // that carries it out; plan.kept only while it is set
+    int keeps;      // slices move for good: --balance moves=keep
+    Speeds speeds;
+    Arena arena;         // of speeds, steps, compute_ms and segments
+    double* compute_ms;  // (data ranks) scratch
+    float* segments;     // (group, MOST_SEGMENTS) scratch
+    RankStep* steps;     // (world) of the last step
+};
+
+// ---- key/value heads and hidden units, counted
+
+// The most that a rank may come to compute, which bounds its memory: twice its share of an even division and what
+// rounding adds.
+static SliceCount most_of(const Model* m) {
+    int R = m->ranks->split.ranks, kv = m->whole.NKV,
+        most = split_shares_kv(&m->whole, &m->ranks->split) ? 1 : 2 * CEIL_DIV(kv, R) + 1;
+    return (SliceCount){MIN(kv, most), MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
+}
+
+// Of the division as it is.
+static void count_units(UnitGroup* units, const Model* m) {
+    SliceCount most = most_of(m);
+    Shape first = split_shape(&m->whole, &m->ranks->split, 0);  // with shared key/value heads, query heads are unlike
+    units->ranks = m->ranks->split.ranks, units->tile = WORK_TILE;
+    units->keep_heads = split_shares_kv(&m->whole, &m->ranks->split);
+    units->matrices = (double)(runs_sum(unit_rows(&first, ATTENTION, 1)) + unit_columns(&first, ATTENTION)) /
+                      (runs_sum(unit_rows(&first, MLP, 1)) + unit_columns(&first, MLP));
+    for (int t = 0; t < units->ranks; t++) {
+        Shape shape = split_shape(&m->whole, &m->ranks->split, t);
+        SliceCount own = units->own[t] = (SliceCount){shape.kv_heads, shape.hidden};
+        units->most[t].heads = units->keep_heads ? own.heads : MAX(most.heads, own.heads);
+        units->most[t].hidden = MAX(most.hidden, own.hidden);
+    }
+}
+
+static double slices_of(const Balance* b, SliceCount n) { return n.hidden + b->units.head_work * n.heads; }
+
+// What rank t gives away, or takes.
+static SliceCount moving(const Balance* b, int t, int takes) {
+    SliceCount n = {0, 0};
+    for (const Move* move = b->plan.moves; move < b->plan.moves + b->plan.n_moves; move++)
+        if ((takes ? move->to : move->from) == t) n.heads += move->heads, n.hidden += move->hidden;
+    return n;
+}
+
+static SliceCount staying(const Balance* b, int t) {
+    SliceCount own = b->units.own[t], given = moving(b, t, 0);
+    return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
+}
+
+// ---- carrying out
+
+// With lists as they are: of a refresh, or of a checkpoint; NULL: nothing is left out.
+static void set_work(Run* run, const PrunedLayer* lists) {
+    WorkPlan* plan = &run->balance->plan;
+    plan->kept = lists;
+    plan->active = plan->n_moves > 0 || lists != NULL;
+    work_set(&run->model, plan);
+    plan->kept = NULL;
+}
+
+// None where helpers have no memory for them: not all decisions in files are ours.
+static void set_moves(Balance* b, const BalanceDecision* d) {
+    const UnitGroup* x = &b->units;
+    WorkPlan* plan = &b->plan;
+    int n = plan->n_moves = d->active ? balance_moves(plan->moves, x->own, d->tiles, x->ranks, x->tile) : 0;
+    for (int t = 0; t < x->ranks; t++) {
+        SliceCount count = balance_count(plan->moves, n, x->own, t);
+        if (count.heads > x->most[t].heads || count.hidden > x->most[t].hidden) plan->n_moves = 0;
+    }
+}
+
+static void carry_out(Run* run) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    int t = tp_rank(m);
+    set_moves(b, &b->decision);
+    // The decision is in time; this is the work that must be left out for it.
+    double gamma = MIN(b->setting.most_pruned, b->decision.pruned[t] / (1 - b->fixed));
+    const PrunedLayer* lists = NULL;
+    // Weights are read only where something is or was left out: elsewhere no list will be chosen.
+    if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
+        zero_settle(m);
+        lists = pruner_choose(b->pruner, m, gamma, staying(b, t), run->state.step);
+    }
+    set_work(run, lists);
+}
+
+static void say_decision(Run* run, const BalanceDecision* d) {
+    char text[512] = "";
+    for (int t = 0, n = 0; t < tp_size(&run->model) && n < (int)sizeof text - 64; t++) {
+        if (d->pruned[t] > 0)
+            n += snprintf(text + n, sizeof text - (size_t)n, "; %d leaves out %.0f %%", t, 100 * d->pruned[t]);
+        if (d->sent[t] > 0) n += snprintf(text + n, sizeof text - (size_t)n, "; %d gives %.0f slices", t, d->sent[t]);
+    }
+    if (d->active)
+        runlog_say(&run->books->log, "step %" PRId64 ": balance: %.4g ms a step without, %.4g ms expected%s",
+                   run->state.step, d->idle_ms, d->step_ms, text);
+    else runlog_say(&run->books->log, "step %" PRId64 ": balance: all ranks compute what they own", run->state.step);
+}
+
+// moves=keep: the model is divided anew. Nothing is left out, because moving costs nothing afterwards; a rank that
+// has recovered gets its share back.
+static void divide_anew(Run* run, const BalanceDecision* d) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    TpSplit split = m->ranks->split;
+    char words[512] = "divided anew: hidden units of a group's ranks";
+    say_decision(run, d);
+    set_moves(b, d);
+    for (int t = 0; t < split.ranks; t++) {
+        SliceCount n = balance_count(b->plan.moves, b->plan.n_moves, b->units.own, t);
+        size_t at = strlen(words);
+        if (!b->units.keep_heads) split.head[t + 1] = split.head[t] + n.heads * (m->whole.NH / m->whole.NKV);
+        split.hidden[t + 1] = split.hidden[t] + n.hidden;
+        snprintf(words + at, sizeof words - at, "%s %d", t ? "," : "", n.hidden);
+    }
+    b->plan.n_moves = 0;
+    if (!memcmp(&split, &m->ranks->split, sizeof split)) return;
+    mover_divide_anew(m, &split);
+    run_log_event(run, "layout", "words", words);
+    work_close(m->work);
+    m->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    count_units(&b->units, m);
+}
+
+// ---- files
+
+static int keeps_moves(const Config* c) {
+    return !strcmp(c->moves, "keep") && strcmp(c->balance, "off") != 0 && strcmp(c->balance, "resize") != 0;
+}
+
+void balance_take_division(Run* run) {
+    Model* m = &run->model;
+    const RunState* s = &run->state;
+    const Config* c = &run->config;
+    const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
+    const SliceCount most = most_of(m);
+    TpSplit saved = m->ranks->split;
+    if (!c->resume || !keeps_moves(c) || s->divided != R) return;
+    int fits = 1, heads_stay = split_shares_kv(&m->whole, &m->ranks->split);
+    for (int t = 0; t < R; t++) {
+        saved.hidden[t + 1] = saved.hidden[t] + s->own_hidden[t];
+        if (!heads_stay) saved.head[t + 1] = saved.head[t] + s->own_heads[t];
+        fits &= s->own_hidden[t] > 0 && s->own_hidden[t] <= most.hidden;
+        fits &= heads_stay || (s->own_heads[t] % queries == 0 && s->own_heads[t] / queries <= most.heads);
+    }
+    if (fits && saved.head[R] == m->whole.NH && saved.hidden[R] == m->whole.U) m->ranks->split = saved;
+}
+
+int balance_save(Run* run, SafeTensor* lists) {
+    const Balance* b = run->balance;
+    const BalanceDecision* d = &b->decision;
+    const TpSplit* split = &run->model.ranks->split;
+    RunState* s = &run->state;
+    s->balanced = d->active ? b->units.ranks : 0;
+    s->divided = b->keeps && run->model.work ? split->ranks : 0;  // what --balance moves=keep has come to
+    memcpy(s->pruned, d->pruned, sizeof s->pruned);
+    memcpy(s->v, d->v, sizeof s->v);
+    for (int t = 0; t < s->balanced; t++) {
+        s->heads[t] = d->tiles[t].heads, s->tiles[t] = d->tiles[t].hidden;
+        s->head_work[t] = b->units.head_work;
+    }
+    for (int t = 0; t < s->divided; t++) {
+        s->own_heads[t] = split->head[t + 1] - split->head[t];
+        s->own_hidden[t] = split->hidden[t + 1] - split->hidden[t];
+    }
+    return b->pruner ? pruner_tensors(b->pruner, lists) : 0;
+}
+
+// The decision that was in force when the checkpoint was saved, where groups are as they were.
+static void take_up(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    Balance* b = run->balance;
+    Model* m = &run->model;
+    const RunState* s = &run->state;
+    BalanceDecision* d = &b->decision;
+    SafeTensors file;
+    int t = tp_rank(m);
+    if (!s->balanced) return;
+    d->active = 1;
+    memcpy(d->pruned, s->pruned, sizeof s->pruned);
+    for (int r = 0; r < s->balanced; r++) d->tiles[r] = (SliceCount){(int)s->heads[r], (int)s->tiles[r]};
+    memcpy(d->v, s->v, sizeof s->v);
+    b->units.head_work = s->head_work[0];
+    set_moves(b, d);
+    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err, sizeof err)) die("%s", err);
+    if (b->pruner && d->pruned[t] > 0 && s->ranks == m->world->size) {
+        zero_settle(m);
+        if (safetensors_open(&file, path, err, sizeof err)) die("--resume: %s", err);
+        if (pruner_load(b->pruner, &file, staying(b, t), err, sizeof err)) die("--resume: %s: %s", path, err);
+        safetensors_close(&file);
+    }
+    set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
+}
+
+// ---- what balancing needs to know of this machine, measured once, before the first step; by all ranks together
+
+// ms of sending so many bytes to the next rank of the group and receiving as many from the one before: the slowest
+// rank's, by the clock that times steps.
+static double communication_ms(Run* run, char* memory, size_t bytes) {
+    enum { TIMES = 5 };
+    const Model* m = &run->model;
+    Comm* c = m->tp;
+    double least = INFINITY;
+    CommPurpose before = c->purpose;
+    c->purpose = COMM_SLICES;
+    Transfer out = {(c->rank + 1) % c->size, memory, bytes},
+             in = {(c->rank + c->size - 1) % c->size, memory + bytes, bytes};
+    for (int i = 0; i < TIMES; i++) {
+        m->k->synchronize(m->s);
+        double started = m->k->clock();
+        comm_send_receive(c, &out, 1, &in, 1, m->s);
+        m->k->synchronize(m->s);
+        least = fmin(least, 1e3 * (m->k->clock() - started));
+    }
+    c->purpose = before;
+    return run_most(run, m->world, least);
+}
+
+// Weights out and gradients back, once a layer and step each.
+static void find_move_cost(Run* run) {
+    enum { SMALL = 1 << 10, LARGE = 1 << 20 };
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    char* memory = (char*)m->k->alloc(2 * LARGE);
+    if (!memory) die("no memory to time a message of %d bytes", LARGE);
+    double small = communication_ms(run, memory, SMALL), large = fmax(small, communication_ms(run, memory, LARGE));
+    double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
+    double slice = L * (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
+    m->k->free_memory(memory);
+    b->setting.cost = (MoveCost){.fixed = 2 * L * small, .send = slice, .take = slice};
+    if (b->keeps) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
+    printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
+           b->setting.cost.send);
+}
+
+// ---- what resizing saves
+
+// Milliseconds of the first block's linears, forward and backward, over N tokens with the lists of the plan: of the
+// matmuls, and of what comes with them.
+typedef struct LinearTime {
+    double matmuls, rest;
+} LinearTime;
+
+static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int N) {
+    Model* m = &run->model;
+    const Activation* a = m->act_table;
+    double seconds[N_TIMES];
+    char *column = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
+         *activated = m->acts + a[FC_ACT].offset, *att = m->acts + a[ATT].offset, *ln = m->acts + a[LN1].offset;
+    int fused = shape_act(&m->shape) == ACT_GELU;
+    work_set(m, plan);
+    work_begin(m);
+    timer_begin(m->timer, m->k, m->s);
+    work_forward(m, LINEAR_QKV, 0, column, NULL, ln, N);
+    work_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, att, N);
+    work_forward(m, LINEAR_FC, 0, fc, fused ? activated : NULL, ln, N);
+    work_forward(m, LINEAR_FCPROJ, 0, norm, NULL, activated, N);
+    work_backward(m, LINEAR_FCPROJ, 0, column, norm, activated, fused ? fc : NULL, N);
+    work_backward(m, LINEAR_FC, 0, norm, column, ln, NULL, N);
+    work_backward(m, LINEAR_ATTPROJ, 0, column, norm, att, NULL, N);
+    work_backward(m, LINEAR_QKV, 0, norm, column, ln, NULL, N);
+    timer_read(m->timer, seconds, m->s);
+    work_end(m);
+    least->matmuls = MIN(least->matmuls, 1e3 * seconds[TIME_LINEAR]);
+    least->rest = MIN(least->rest, 1e3 * seconds[TIME_OTHER]);
+}
+
+// The median of what all ranks say.
+static double middle(Run* run, double mine) {
+    Comm* c = run->model.world;
+    double *all = (double*)run_ask_all(run, c, &mine, sizeof mine), value = run_median(all, c->size);
+    free(all);
+    return value;
+}
+
+// A matmul of a quarter of the columns takes more than a quarter of the time: GELU and biases are the same, and thin
+// matmuls are less efficient. With g left out it takes fixed + (1 - fixed) (1 - g) of the time. `fixed` is measured at
+// 3/4, where its error counts most, on all ranks, of which the median counts; and with it what gathering columns takes,
+// which is over when nothing is left out. Otherwise a healthy rank that leaves something out would look slow, and go on
+// leaving it out. Whole and resized linears take turns, so that both see the same machine.
+static void find_fixed(Run* run) {
+    enum { TIMES = 12 };
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    int N = MIN(run->config.capacity, run->config.batch_tokens);
+    SliceCount own = {m->shape.kv_heads, m->shape.hidden};
+    WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
+    LinearTime all = {INFINITY, INFINITY}, some = all;
+    double fixed = 0, gathering = 0;
+    resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
+    resized.active = resized.kept != NULL;
+    double g = resized.active ? pruner_left_out(b->pruner) : 0;
+    for (int i = 0; i < TIMES && g > 0; i++) {
+        time_linears(&all, run, &whole, N);
+        time_linears(&some, run, &resized, N);
+    }
+    if (g > 0 && all.matmuls > 0) fixed = (some.matmuls / all.matmuls - (1 - g)) / g, gathering = some.rest - all.rest;
+    work_set(m, &whole);
+    pruner_choose(b->pruner, m, 0, own, 0);
+    zero_clear_grads(m);
+    b->fixed = fmax(0, fmin(0.9, middle(run, fixed)));
+    double groups = m->world->size / tp_size(m), tokens = run->config.batch_tokens / groups;  // of a step
+    b->gathering = fmax(0, middle(run, gathering) * m->shape.L * tokens / N);
+}
+
+// ---- the beginning
+
+static WorkNeeds make_needs(const Model* m, const Balance* b) {
+    SliceCount most = {m->shape.kv_heads, m->shape.hidden};
+    if (b->setting.mode != BALANCE_RESIZE) most = most_of(m);
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->plan.imputation == IMPUTE_SAME};
+}
+
+void balance_open(Run* run) {
+    char err[ERR_BYTES];
+    const Config* c = &run->config;
+    Model* m = &run->model;
+    int world = m->world->size, ranks = run->strategies ? world : m->comm->size;
+    if (run->training &&
+        straggle_parse(run->cluster->stragglers, &run->cluster->n_stragglers, c->straggle, world, err, sizeof err))
+        die("%s", err);
+    Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
+    m->timer = (Timer*)calloc(1, sizeof *m->timer);
+    if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
+    if (run->strategies) strategies_time(run, m->timer);
+    else model_set_timer(m, m->timer);
+    m->timer->on = world > 1;
+    b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
+    b->setting.mode = (BalanceMode)config_choice(c->balance, "off|resize|migrate|semi");
+    if (m->tp && !run->strategies) count_units(&b->units, m);
+    b->keeps = keeps_moves(c);
+    b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
+    b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
+    b->steps = TAKE(&b->arena, RankStep, world);
+    b->compute_ms = TAKE(&b->arena, double, world);
+    b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
+    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, ranks, &b->arena);
+    if (failed) die("no memory for what is known of %d ranks", world);
+    if (b->setting.mode != BALANCE_OFF && m->stages > 1)
+        die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
+            m->stages);
+    if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (m->ranks->n_groups)
+        die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
+            "out, or try --balance off",
+            c->balance, tp_size(m), m->ranks->groups[0].tp);
+    if (m->ranks->zero.stage > 1)
+        die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
+            c->balance, m->ranks->zero.stage);
+    if (run->training) run->cluster->work_needs = make_needs(m, b);
+}
+
+void balance_close(Balance* b) {
+    if (!b) return;
+    pruner_close(b->pruner);
+    arena_free(&b->arena);
+    free(b);
+}
+
+void balance_ready(Run* run) {
+    const Config* c = &run->config;
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    int saved = run->state.balanced ? run->state.balanced : run->state.divided;
+    if (c->resume && saved && (!m->work || saved != tp_size(m))) {
+        printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
+               tp_size(m), c->balance);
+        run->state.balanced = 0;
+    }
+    if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
+        printf("balance %s: nothing to do, there is one rank only\n", c->balance);
+    if (!m->work) return;
+    if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
+    if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
+        b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c->priority, "change|random|inverse"),
+                                !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
+    if (b->pruner) find_fixed(run);
+    if (c->resume) take_up(run);
+}
+
+// ---- a step
+
+// On a GPU events cost the host time, and it waits for the stream to read them. So there it times as many steps as a
+// refresh needs, or the log. An injected straggler falls behind by the timer, in every step.
+static int is_timed(const Run* run) {
+    enum { OF_A_REFRESH = 8, FOR_THE_LOG = 16 };
+    int refresh = run->balance->setting.mode == BALANCE_OFF ? 0 : run->config.refresh;
+    int every = refresh > 0 ? MAX(refresh / OF_A_REFRESH, 1) : FOR_THE_LOG;
+    if (run->model.k->on_host || run->model.k->virtual_time || run->cluster->n_stragglers > 0) return 1;
+    return (run->state.step - run->books->first_step) % every == 1 % every;  // the first step is slow
+}
+
+void balance_begin(Run* run) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    Slowness slow =
+        straggle_at(run->cluster->stragglers, run->cluster->n_stragglers, m->world->rank, run->state.step + 1);
+    straggle_slow_down(slow.linear);
+    m->timer->drag = m->k->virtual_time ? 1 : slow.whole;
+    if (m->k->virtual_time) virtual_slow_down(slow.whole);
+    b->is_timed = is_timed(run);
+    if (b->is_timed) timer_begin(m->timer, m->k, m->s);
+    if (b->plan.active) zero_settle(m);
+    work_begin(m);
+}
+
+// Sum over segments of the slowest rank's computing; 0 where ranks have unlike numbers of them: no run dies of that.
+static double slowest_segments(Run* run) {
+    const Model* m = &run->model;
+    char err[ERR_BYTES];
+    float* all = run->balance->segments;
+    int n = m->timer->n_segments, R = tp_size(m), counts[MOST_TP];
+    double sum = 0;
+    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err, sizeof err)) run_lost(run, err);
+    for (int t = 0; t < R; t++)
+        if (counts[t] != n) return 0;  // of a statistic no run dies
+    if (m->tp->table->all_gather_host(m->tp, all, m->timer->segments, (size_t)n * sizeof *all, err, sizeof err))
+        run_lost(run, err);
+    for (int i = 0; i < n; i++) {
+        float most = 0;
+        for (int t = 0; t < R; t++) most = MAX(most, all[(size_t)t * (size_t)n + (size_t)i]);
+        sum += (double)most;
+    }
+    return 1e3 * sum;
+}
+
+static int learns_speeds(const Run* run) {
+    return run->balance->setting.mode != BALANCE_OFF && run->clock->limits.ranks > 1 && run->clock->setting.groups;
+}
+
+void balance_measure(Run* run, RankReport* mine) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    double seconds[N_TIMES];
+    memset(mine, 0, sizeof *mine);
+    if (!m->timer->on) return;
+    timer_read(m->timer, seconds, m->s);  // 0 where nothing was timed
+    mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
+    mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
+    mine->wait = 1e3 * seconds[TIME_WAIT];
+    if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
+    mine->sent = slices_of(b, moving(b, tp_rank(m), 0)), mine->taken = slices_of(b, moving(b, tp_rank(m), 1));
+    if (m->tp && run->cluster->oversubscribed && b->is_timed && !run->strategies)
+        mine->emulated = slowest_segments(run);
+}
+
+static double computing(const RankReport* r) { return r->linear + r->attention + r->other; }
+
+// Adds the step to the samples, group by group scaled to the mean of all groups.
+static void sample(Run* run) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    int R = tp_size(m), groups = m->world->size / R, at = b->n_samples % SAMPLES;
+    double total = 0, middle[MOST_TP];
+    for (int q = 0; q < groups; q++) {
+        for (int t = 0; t < R; t++) middle[t] = computing(&run->cluster->agreed[q * R + t].report);
+        b->compute_ms[q] = run_median(middle, R);
+        total += b->compute_ms[q] / groups;
+    }
+    for (int t = 0; t < R; t++) {
+        double most = -1;
+        for (int q = 0; q < groups; q++) {
+            const RankReport* r = &run->cluster->agreed[q * R + t].report;
+            double scale = b->compute_ms[q] > 0 ? total / b->compute_ms[q] : 1;
+            if (scale * computing(r) <= most) continue;
+            most = scale * computing(r);
+            b->samples[t][0][at] = scale * r->linear;
+            b->samples[t][1][at] = scale * r->attention;
+            b->samples[t][2][at] = scale * r->other + r->update;
+        }
+    }
+    b->n_samples++;
+}
+
+// What planners call a rank is a group: it goes at the pace of its slowest rank.
+static void learn_speeds(Run* run) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    int R = tp_size(m);
+    if (!learns_speeds(run)) return;
+    for (int q = 0; q < m->comm->size; q++) {
+        double most = 0;
+        for (int t = 0; t < R; t++) most = MAX(most, computing(&run->cluster->agreed[q * R + t].report));
+        b->compute_ms[q] = most;
+    }
+    Setting now = run->clock->setting;  // with all that is known of the cost
+    if (!run->config.machine) calibration_apply(&now.cost, &run->clock->probed.cost, &run->clock->calibration);
+    speeds_learn(&b->speeds, &run->batch.plan, run->batch.lengths, &now, b->compute_ms);
+    if (!run->config.machine) speeds_teach(&b->speeds, &run->clock->calibration);
+}
+
+int balance_explains_step(const Run* run) { return !learns_speeds(run) || run->balance->speeds.held; }
+
+void balance_hear(Run* run, StepRecord* record) {
+    const Model* m = &run->model;
+    Balance* b = run->balance;
+    int world = m->world->size, is_first = run->state.step == run->books->first_step;
+    double emulated = 0;
+    if (!m->timer->on) return;
+    if (!is_first && b->is_timed && !run->strategies)
+        sample(run), learn_speeds(run);  // the first step also pays for first touches
+    for (int r = 0; r < world; r++) {
+        const RankReport* x = &run->cluster->agreed[r].report;
+        double pace = run->strategies ? NAN : m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
+        double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
+        b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
+                                 (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};
+        emulated = MAX(emulated, x->emulated);
+    }
+    record->ranks = b->steps;
+    record->n_ranks = world;
+    record->emulated_ms = emulated > 0 ? emulated : NAN;
+}
+
+// ---- a refresh
+
+// As if every rank had computed what it owns: matmuls and attention are scaled apart, because a rank may give more of
+// the one than of the other. What a head's attention takes is remembered where a rank has given all heads.
+static RankTimes times_of(Run* run, int t) {
+    Balance* b = run->balance;
+    const UnitGroup* x = &b->units;
+    SliceCount own = x->own[t], ran = balance_count(b->plan.moves, b->plan.n_moves, x->own, t);
+    double ms[KINDS], pruned = (1 - b->fixed) * run->cluster->agreed[t].report.pruned;
+    for (int k = 0; k < KINDS; k++) ms[k] = run_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
+    if (pruned > 0) ms[2] = MAX(0, ms[2] - b->gathering);
+    if (ran.heads > 0) b->head_ms[t] = ms[1] / ran.heads;
+    ms[0] *= (own.hidden + own.heads * x->matrices) / (ran.hidden + ran.heads * x->matrices);
+    return (RankTimes){.linear = ms[0], .attention = b->head_ms[t] * own.heads, .other = ms[2], .pruned = pruned};
+}
+
+// With its attention; known from the first decision on.
+static void find_head_work(Balance* b, const RankTimes* times) {
+    UnitGroup* x = &b->units;
+    double head[MOST_TP], slice_ms[MOST_TP];
+    if (x->head_work > 0) return;
+    x->head_work = x->matrices;
+    if (b->setting.mode == BALANCE_RESIZE) return;
+    for (int t = 0; t < x->ranks; t++) {
+        head[t] = times[t].attention / x->own[t].heads;
+        slice_ms[t] = times[t].linear / slices_of(b, x->own[t]);
+    }
+    double slice = run_median(slice_ms, x->ranks);
+    if (slice > 0) x->head_work += run_median(head, x->ranks) / slice;
+}
+
+static void learn(Run* run) {
+    Balance* b = run->balance;
+    RankTimes times[MOST_TP];
+    int R = b->units.ranks;
+    for (int t = 0; t < R; t++) times[t] = times_of(run, t);
+    find_head_work(b, times);
+    for (int t = 0; t < R; t++) {
+        times[t].slices = slices_of(b, b->units.own[t]);
+        if (b->setting.mode == BALANCE_RESIZE) times[t].other += times[t].attention, times[t].attention = 0;
+    }
+    balance_learn(&b->memory, times, R);
+    b->n_samples = 0;
+}
+
+void balance_change(Run* run) {
+    Balance* b = run->balance;
+    const Config* c = &run->config;
+    int64_t done = run->state.step;
+    if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
+    int is_refresh = done > run->books->first_step && done % c->refresh == 0;
+    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds))
+        run->clock->setting.speeds = speeds_in_use(&b->speeds);
+    if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
+    learn(run);
+    if (b->keeps) {
+        BalanceDecision next = balance_redivide(&b->memory, &b->setting, &b->units);
+        if (next.active) divide_anew(run, &next);
+        return;
+    }
+    BalanceDecision now = b->decision, next = b->decision = balance_decide(&b->memory, &b->setting, &b->units);
+    carry_out(run);
+    if (next.active != now.active || (now.active && fabs(now.step_ms - next.step_ms) > 0.1 * now.step_ms))
+        say_decision(run, &next);
+}
+
+uint64_t balance_state_hash(const Run* run) {
+    const Balance* b = run->balance;
+    uint64_t hash = balance_hash(&b->decision, b->units.ranks);
+    return hash_bytes(b->speeds.speeds, (size_t)b->speeds.ranks * sizeof *b->speeds.speeds, hash);
+}

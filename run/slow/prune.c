@@ -1,0 +1,366 @@
+// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
+// list stands all that others compute: both together were computed, so a refresh measures them.
+#include "run/slow/prune.h"
+
+#include <float.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "run/run.h"
+
+// Lists of columns have the numbers of LinearId; behind them come those of units, one for each sublayer.
+enum { LIST_UNITS = N_LINEARS, N_LISTS = N_LINEARS + N_SUBLAYERS };
+
+static const char* const list_names[N_LISTS] = {"qkv", "attproj", "fc", "fcproj", "heads", "units"};
+static const char prefix[] = "pruned.";  // of a list's name in a checkpoint
+static ParamId matrix_of(int linear) { return sublayers[linear / 2].weight[linear % 2]; }
+
+// The lists of a Shed, half by half of a block. The narrower linear comes first: what it cannot leave out, or leaves
+// out too much, the other one makes up for in finer steps.
+static const int ids_of[][N_LINEARS] = {
+    [SHED_COLUMNS] = {LINEAR_ATTPROJ, LINEAR_QKV, LINEAR_FCPROJ, LINEAR_FC},
+    [SHED_SLICES] = {LIST_UNITS + ATTENTION, LIST_UNITS + MLP},
+};
+
+typedef struct List {
+    int id;         // a LinearId, or LIST_UNITS and a SublayerId
+    int n;          // of this rank
+    int stay;       // that it has not given away: the first ones
+    float* value;   // (L,n)
+    int* computed;  // (L,n) ascending: those of `stay` that are kept, n_kept of them, then stay .. n
+    int* n_kept;    // (L)
+    float* kept;    // (L,n) as in a checkpoint: 1 where it is computed and stays, else 0
+} List;
+
+struct Pruner {
+    const Model* model;
+    Shed shed;
+    Priority priority;
+    int by_layer;
+    uint64_t seed;
+    int L, C;
+    int known;     // `ago` holds weights
+    int left_out;  // in any layer
+    Arena arena;
+    int n_lists;
+    List lists[N_LINEARS];
+    PrunedLayer* layers;
+    char* ago;            // weights of the last refresh, layer by layer
+    float *now, *then;    // of one linear
+    float *change, *sum;  // of one list; of the columns of one linear
+    int* scratch;
+    double *ratio, *mass;  // (L)
+};
+
+// ---- memory
+
+// Of list i: things of which this rank has so many where it has so many units.
+static int list_length(const Model* m, int i, const int units[N_SUBLAYERS]) {
+    if (i >= LIST_UNITS) return units[i - LIST_UNITS];
+    return is_column((LinearId)i) ? m->shape.C : units[i / 2] * unit_columns(&m->shape, (SublayerId)(i / 2));
+}
+
+static size_t layer_elems(const Model* m) {
+    size_t elems = 0;
+    for (int id = 0; id < N_LINEARS; id++) elems += shape_param(&m->shape, matrix_of(id), 0).elems;
+    return elems;
+}
+
+// For the lists of k, which are empty so far. Ends the program where there is none.
+static void take_memory(Pruner* k, const Model* m) {
+    char err[ERR_BYTES];
+    Arena* a = &k->arena;
+    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
+    const int own[N_SUBLAYERS] = {m->shape.kv_heads, m->shape.hidden};
+    for (int id = 0; id < N_LINEARS; id++) {
+        ParamTensor t = shape_param(&m->shape, matrix_of(id), 0);
+        matrix = MAX(matrix, t.elems);
+        widest = MAX(widest, (size_t)t.cols);
+    }
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[i];
+        list->id = ids_of[k->shed][i];
+        list->n = list->stay = list_length(m, list->id, own);
+        list->value = TAKE(a, float, L*(size_t)list->n);
+        list->computed = TAKE(a, int, L*(size_t)list->n);
+        list->n_kept = TAKE(a, int, L);
+        list->kept = TAKE(a, float, L*(size_t)list->n);
+    }
+    k->layers = TAKE(a, PrunedLayer, L);
+    k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
+    k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
+    k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
+    k->scratch = TAKE(a, int, widest);
+    k->ratio = TAKE(a, double, L), k->mass = TAKE(a, double, L);
+    if (arena_check(a, err, sizeof err)) die("older weights and lists: %s", err);
+    memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
+    memset(k->layers, 0, L * sizeof *k->layers);
+}
+
+static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
+static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
+
+// The lists as callers see them.
+static void show_layer(Pruner* k, int l) {
+    PrunedLayer* layer = &k->layers[l];
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+        IndexList* shown = list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
+        *shown = (IndexList){list->n_kept[l], row_of(list, l)};
+    }
+}
+
+// Keeps n_kept of those that stay, which stand in the list already, and all that were given away.
+static void end_list(List* list, int l, int n_kept) {
+    list->n_kept[l] = n_kept;
+    for (int j = list->stay; j < list->n; j++) row_of(list, l)[n_kept + j - list->stay] = j;
+}
+
+Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
+    Pruner* k = (Pruner*)calloc(1, sizeof *k);
+    if (!k) die("no memory for lists of what is left out");
+    k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
+    k->L = m->shape.L, k->C = m->shape.C;
+    k->n_lists = shed == SHED_COLUMNS ? N_LINEARS : N_SUBLAYERS;
+    take_memory(k, m);
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++)
+        for (int l = 0; l < k->L; l++) {
+            prune_start(values_of(list, l), list->n);
+            for (int j = 0; j < list->n; j++) row_of(list, l)[j] = j;
+            end_list(list, l, list->n);
+        }
+    for (int l = 0; l < k->L; l++) show_layer(k, l);
+    return k;
+}
+
+void pruner_close(Pruner* pruner) {
+    if (pruner) arena_free(&pruner->arena);
+    free(pruner);
+}
+
+// ---- what changed
+
+// The weights of a linear into `now`, those of the last refresh into `then`; the new ones take their place.
+static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
+    ParamTensor t = shape_param(&m->shape, matrix_of(id), l);
+    size_t elem = dtype_bytes(m->dt), at = (size_t)l * layer_elems(m);
+    for (int i = 0; i < (int)id; i++) at += shape_param(&m->shape, matrix_of(i), l).elems;
+    char* copy = k->ago + at * elem;
+    memcpy(k->then, copy, t.elems * elem);
+    m->k->download(copy, tensor_weights(m, &t), t.elems * elem, m->s);
+    memcpy(k->now, copy, t.elems * elem);
+    if (m->dt == DT_BF16) {
+        bf16_widen_in_place(k->now, t.elems);
+        bf16_widen_in_place(k->then, t.elems);
+    }
+    return t;
+}
+
+// change (n) += of slices of so many rows, from row `first` on.
+static void add_rows(Pruner* k, int n, int rows, int first) {
+    for (int s = 0; s < n; s++) {
+        size_t at = (size_t)(first + s * rows) * (size_t)k->C;
+        float sum;
+        prune_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
+        k->change[s] += sum;
+    }
+}
+
+// change (n) += of slices of so many columns.
+static void add_columns(Pruner* k, int n, int columns) {
+    prune_change(k->sum, k->now, k->then, k->C, n * columns);
+    for (int s = 0; s < n; s++)
+        for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
+}
+
+static void find_column_change(Pruner* k, const Model* m, LinearId id, int l) {
+    ParamTensor t = fetch(k, m, id, l);
+    prune_change(k->change, k->now, k->then, t.rows, t.cols);
+}
+
+static void find_unit_change(Pruner* k, const Model* m, SublayerId id, int n, int l) {
+    int first = 0;
+    Runs rows = unit_rows(&m->shape, id, 1);
+    memset(k->change, 0, (size_t)n * sizeof *k->change);
+    fetch(k, m, column_linear(id), l);
+    for (int run = 0; run < rows.n; first += n * rows.size[run++]) add_rows(k, n, rows.size[run], first);
+    fetch(k, m, row_linear(id), l);
+    add_columns(k, n, unit_columns(&m->shape, id));
+}
+
+static void learn(Pruner* k, const Model* m) {
+    for (int l = 0; l < k->L; l++)
+        for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+            if (list->id < LIST_UNITS) find_column_change(k, m, (LinearId)list->id, l);
+            else find_unit_change(k, m, (SublayerId)(list->id - LIST_UNITS), list->n, l);
+            int computed = list->n_kept[l] + list->n - list->stay;
+            if (k->known) prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), computed);
+        }
+    k->known = 1;
+}
+
+// ---- how much is left out
+
+static PruneList prune_list(const Pruner* k, const List* list) {
+    const Shape* shape = &k->model->shape;
+    int is_unit = list->id >= LIST_UNITS;
+    SublayerId id = (SublayerId)(is_unit ? list->id - LIST_UNITS : list->id / 2);
+    int rows = runs_sum(unit_rows(shape, id, 1)), columns = unit_columns(shape, id);
+    double work = k->C;  // of a column of Row
+    if (is_unit) work = (double)(rows + columns) * k->C;
+    else if (is_column((LinearId)list->id)) work = (double)(list[-1].stay / columns) * rows;  // behind its Row
+    return (PruneList){list->stay, list->id == LIST_UNITS + ATTENTION, work};
+}
+
+static double total_work(const PruneList* lists, int n) {
+    double total = 0;
+    for (int i = 0; i < n; i++) total += lists[i].n * lists[i].work;
+    return total;
+}
+
+// ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
+// mean: its weight is a divisor.
+static void find_ratios(Pruner* k, const PruneList* lists, double gamma) {
+    double sum = 0, most = prune_most(lists, k->n_lists, WORK_TILE) / MAX(1, total_work(lists, k->n_lists));
+    for (int l = 0; l < k->L; l++) {
+        k->ratio[l] = gamma, k->mass[l] = 0;
+        for (const List* list = k->lists; list < k->lists + k->n_lists; list++)
+            for (int j = 0; j < list->n; j++) k->mass[l] += (double)values_of(list, l)[j];
+        sum += k->mass[l];
+    }
+    for (int l = 0; l < k->L; l++) k->mass[l] = sum > 0 ? MAX(k->mass[l] / sum, 1e-3 / k->L) : 1;
+    if (k->by_layer) prune_ratios(k->ratio, k->mass, k->L, gamma * k->L, most);
+}
+
+// ---- a refresh
+
+static void set_stay(Pruner* k, PruneList* lists, SliceCount stay) {
+    const int units[N_SUBLAYERS] = {stay.heads, stay.hidden};
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[i];
+        list->stay = list_length(k->model, list->id, units);
+        if (list->stay < 0 || list->stay > list->n) die("%d of %d %s stay", list->stay, list->n, list_names[list->id]);
+        lists[i] = prune_list(k, list);
+    }
+}
+
+// Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
+// next.
+static double choose_layer(Pruner* k, const PruneList* lists, int l, double ahead, uint64_t seed) {
+    int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
+    for (int i = 0; i < k->n_lists; i += half) {
+        double target = k->ratio[l] * total_work(&lists[i], half) - (k->by_layer ? ahead : 0);
+        ahead = prune_counts(&dropped[i], &lists[i], half, target, WORK_TILE) - target;
+    }
+    for (int i = 0; i < k->n_lists; i++) {
+        List* list = &k->lists[i];
+        int n_kept = list->stay - dropped[i];
+        prune_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
+                     hash64(seed ^ (uint64_t)(l * N_LISTS + list->id)), k->scratch);
+        end_list(list, l, n_kept);
+        k->left_out |= dropped[i] > 0;
+    }
+    show_layer(k, l);
+    return ahead;
+}
+
+const PrunedLayer* pruner_choose(Pruner* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
+    PruneList lists[N_LINEARS];
+    double ahead = 0;
+    learn(k, m);
+    set_stay(k, lists, stay);
+    find_ratios(k, lists, gamma > 0 ? MIN(gamma, 1) : 0);
+    k->left_out = 0;
+    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, lists, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
+    return pruner_layers(k);
+}
+
+const PrunedLayer* pruner_layers(const Pruner* k) { return k->left_out ? k->layers : NULL; }
+
+double pruner_left_out(const Pruner* k) {
+    double all = 0, kept = 0;
+    for (const List* list = k->lists; list < k->lists + k->n_lists; list++) {
+        double work = prune_list(k, list).work;
+        all += k->L * list->stay * work;
+        for (int l = 0; l < k->L; l++) kept += list->n_kept[l] * work;
+    }
+    return all > 0 ? 1 - kept / all : 0;
+}
+
+// ---- in checkpoints
+
+static SafeTensor describe(const Pruner* k, const List* list, const char* what, const float* data) {
+    SafeTensor t = {.dtype = DT_F32, .n_dims = 2, .dims = {k->L, list->n}, .data = data};
+    t.bytes = (size_t)k->L * (size_t)list->n * sizeof *data;
+    snprintf(t.name, sizeof t.name, "%s%s.%s", prefix, list_names[list->id], what);
+    return t;
+}
+
+int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
+    int n = 0;
+    for (const List* list = k->lists; list < k->lists + k->n_lists && k->left_out; list++) {
+        for (int l = 0; l < k->L; l++) {
+            float* kept = list->kept + (size_t)l * (size_t)list->n;
+            memset(kept, 0, (size_t)list->n * sizeof *kept);
+            for (int j = 0; j < list->n_kept[l]; j++) kept[row_of(list, l)[j]] = 1;
+        }
+        tensors[n++] = describe(k, list, "value", list->value);
+        tensors[n++] = describe(k, list, "kept", list->kept);
+    }
+    return n;
+}
+
+static int read_tensor(const Pruner* k, const List* list, const char* what, float* values, const SafeTensors* file,
+                       char* err, size_t errlen) {
+    SafeTensor wanted = describe(k, list, what, values);
+    const SafeTensor* t = safetensors_get(file, wanted.name);
+    if (!t || t->n_dims != 2 || t->dims[0] != wanted.dims[0] || t->dims[1] != wanted.dims[1])
+        return fail(err, errlen,
+                    "expected a tensor %s of %d x %d; is this of another model, another rank or another way to resize?",
+                    wanted.name, k->L, list->n);
+    return safetensors_floats(file, t, 0, wanted.bytes / sizeof *values, values, err, errlen);
+}
+
+// Values are finite and not negative; of those that stay at least one is kept, of the others none.
+static int check_layer(const List* list, int l, const char* name, char* err, size_t errlen) {
+    const float *value = values_of(list, l), *kept = list->kept + (size_t)l * (size_t)list->n;
+    int found = 0;
+    for (int j = 0; j < list->n; j++) {
+        if (!(value[j] >= 0 && value[j] <= FLT_MAX) || (kept[j] != 0 && (kept[j] != 1 || j >= list->stay)))
+            return fail(err, errlen, "%s%s, layer %d: expected a value >= 0 and kept 0%s, found %g and %g at %d",
+                        prefix, name, l, j < list->stay ? " or 1" : "", (double)value[j], (double)kept[j], j);
+        found += kept[j] == 1;
+    }
+    if (found || list->stay == 0) return 0;
+    return fail(err, errlen, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
+}
+
+static int load_list(Pruner* k, List* list, const SafeTensors* file, char* err, size_t errlen) {
+    if (read_tensor(k, list, "value", list->value, file, err, errlen) ||
+        read_tensor(k, list, "kept", list->kept, file, err, errlen))
+        return -1;
+    for (int l = 0; l < k->L; l++) {
+        int n = 0;
+        if (check_layer(list, l, list_names[list->id], err, errlen)) return -1;
+        for (int j = 0; j < list->stay; j++)
+            if (list->kept[(size_t)l * (size_t)list->n + (size_t)j] == 1) row_of(list, l)[n++] = j;
+        end_list(list, l, n);
+        k->left_out |= n < list->stay;
+    }
+    return 0;
+}
+
+int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, char* err, size_t errlen) {
+    PruneList lists[N_LINEARS];
+    int has_lists = 0;
+    for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
+    if (!has_lists) return 0;
+    set_stay(k, lists, stay);
+    for (int i = 0; i < k->n_lists; i++)
+        if (load_list(k, &k->lists[i], file, err, errlen)) return -1;
+    for (int l = 0; l < k->L; l++) {
+        show_layer(k, l);
+        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    }
+    k->known = 1;
+    return 0;
+}

@@ -1,0 +1,113 @@
+// batch_tasks.c - the tasks of a step for all stages of the pipeline: what every round takes in every stage, by the
+// cost model, and the order that follows from it (plan/value/tasks.h).
+#include "run/run.h"
+
+// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
+typedef struct RankRound {
+    double matmuls, others, micro_batch, tokens;
+} RankRound;
+
+// Times of a pipeline, from the arena.
+typedef struct PassTimes {
+    int stages, rounds, across;                        // across: stages are on several nodes
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
+    double *forward, *backward, *message;              // see plan/value/tasks.h
+    RankRound* of_rank;                                // (ranks)
+} PassTimes;
+
+static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBatch* mb, double* tokens) {
+    const Setting* setting = &run->clock->setting;
+    double s2 = 0;
+    *tokens = 0;
+    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+        double s = b->lengths[b->plan.docs[d]];
+        *tokens += s, s2 += s * s;
+    }
+    if (setting->groups) {
+        GroupCost g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+        if (g.ulysses_size) return group_terms(&g, s2, *tokens);
+    }
+    return (CostTerms){run->clock->limits.quadratic * s2 / mb->cp_size, *tokens / mb->cp_size, 0, 0};
+}
+
+static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
+    double tokens;
+    CostTerms terms = micro_batch_terms(b, run, mb, &tokens);
+    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
+        RankRound* x = &of_rank[i];
+        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
+        x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
+        x->tokens += tokens / mb->cp_size;
+    }
+}
+
+// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
+// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
+// and another one where blocks are computed again.
+static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
+    const Model* m = &run->model;
+    double tokens = 0;
+    int P = t->stages;
+    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->clock->limits.ranks);
+    for (int i = 0; i < b->plan.n_micro_batches; i++)
+        if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);
+    for (int i = 0; i < run->clock->limits.ranks; i++) {
+        const RankRound* x = &t->of_rank[i];
+        tokens = MAX(tokens, x->tokens);
+        for (int s = 0; s < P; s++) {
+            double* forward = &t->forward[s * t->rounds + round];
+            double passes = 3 + layout_again(&m->ranks->layout, s);
+            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
+            *forward = MAX(*forward, ms / passes);
+            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
+        }
+    }
+    const Cost* cost = &run->clock->setting.cost;
+    t->message[round] =
+        P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
+}
+
+// Of one stage all are 0: it runs as it comes.
+static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t errlen) {
+    size_t n = (size_t)t->stages * (size_t)t->rounds;
+    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
+    t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
+    if (arena_check(&b->arena, err, errlen)) return -1;
+    t->backward = t->forward + n, t->message = t->backward + n;
+    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
+    if (t->stages == 1) return 0;
+    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
+    layout_shares(&run->model.ranks->layout, &run->model.whole, t->matmuls, t->layers);
+    // A machine that knows whole pipelines has one time for each of its stages.
+    for (int s = 0; s < t->stages && run->clock->probed.n_schemes > 0; s++)
+        t->matmuls[s] = t->layers[s] = 1.0 / t->stages;
+    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
+    return 0;
+}
+
+int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen) {
+    char why[ERR_BYTES];
+    int P = run->model.stages, slots[MOST_STAGES];
+    PassTimes t = {.stages = P, .rounds = b->n_passes};
+    if (pass_times(&t, b, run, err, errlen)) return -1;
+    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
+    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
+    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->schedule, &pipeline, &b->arena, why, sizeof why))
+        return fail(err, errlen, "this schedule is wrong: %s", why);
+    return 0;
+}
+
+void batch_predict_tasks(Batch* b, const Run* run) {
+    double* ms = &b->prediction.makespan;
+    if (run->model.stages == 1 || !b->predicted || *ms <= 0) return;
+    double longer = b->schedule.makespan / *ms;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->terms[i] *= longer;  // all but the update
+    *ms = b->schedule.makespan;
+}
+
+size_t batch_schedule_bytes(const Run* run, int max_tokens) {
+    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
+    size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
+}

@@ -1,0 +1,186 @@
+// pace.c - signals that end a run, and steps that take long: what one should take, how far it is, how it is left.
+//
+// Who leaves. A rank that nobody joins in a pass may leave it out whenever it likes. Ranks that share a pass, directly
+// or by others, ask each other before it, in the order of their exchanges, and all of them leave it out or none does:
+// so no rank waits for one that has left, and no rank waits longer than it would for the exchanges of the pass. Ranks
+// without anybody to share with are not waited for. From there on to the end of the step everything happens as always,
+// but the norm of the gradients is infinite, which no weight nor moment survives changed: model_update. In a pipeline
+// a step is finished, because rounds of several stages are under way at any time.
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "run/run.h"
+
+enum {
+    LONG_STEP = 60,      // seconds from which on a step is said to be long before it begins
+    SILENCE = 10,        // of a step, in which nothing is said of it on a terminal
+    PLAIN_INTERVAL = 60  // between lines that stay
+};
+static const double least_left = 2;  // seconds that a step must have ahead of it to be left
+
+// ---- signals
+
+volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t tells_of_it;
+
+// After the first Ctrl-C the step is finished, or left, and saved; the second one ends the program as usual. A terminal
+// that closes, or a reader of a pipe that ends, says so more than once.
+static void on_signal(int number) {
+    static const char words[] = "\nends with this step, or leaves it, and saves; Ctrl-C again ends at once\n";
+    interrupted = number;
+    if (tells_of_it && number == SIGINT && write(STDERR_FILENO, words, sizeof words - 1) < 0) tells_of_it = 0;
+    signal(number, number == SIGHUP || number == SIGPIPE ? SIG_IGN : SIG_DFL);
+}
+
+// Of those that end a run. nohup has one ignored; it stays so.
+void run_catch_signals(const Run* run) {
+    tells_of_it = isatty(STDERR_FILENO) && !strcmp(run->cluster->identity.source, "alone");
+    const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGPIPE};
+    for (int i = 0; i < COUNT(numbers); i++)
+        if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
+}
+
+// ---- what a step should take
+
+double run_expected_seconds(const Run* run, const Batch* b) {
+    const Shape* s = &run->model.whole;
+    double linear = shape_training_flops(s, (double)b->n_tokens, 0), attention = shape_training_flops(s, 0, b->sum_s2);
+    double passes = b->training ? (3 + layout_again(&run->model.ranks->layout, 0)) / 3 : 1.0 / 3;
+    if (!(run->cluster->peak > 0)) return NAN;
+    return passes * (linear / LINEAR_SHARE_OF_PEAK + attention / ATTENTION_SHARE_OF_PEAK) / run->cluster->peak;
+}
+
+void run_tell_of_long_steps(const Run* run) {
+    const Config* c = &run->config;
+    char text[32], other[32], option[96] = "a smaller model: --preset, --layers, --width";
+    double seconds = run_expected_seconds(run, &run->ahead), each = seconds / (double)MAX(run->ahead.n_tokens, 1);
+    int tokens = 1;
+    if (!(seconds > LONG_STEP)) return;
+    while (2 * tokens * each <= LONG_STEP && tokens < c->batch_tokens) tokens *= 2;
+    if (tokens >= c->context)
+        snprintf(option, sizeof option, "--batch-tokens %d, about %s", tokens, text_duration(tokens * each, other));
+    say(stdout, "time    a step of %" PRId64 " tokens should take about %s (an estimate, from the peak); try %s",
+        run->ahead.n_tokens, text_duration(seconds, text), option);
+    double tested = (double)MIN((int64_t)c->eval_tokens, sampler_tokens(run->data.val, SPLIT_VAL)) * each / 3;
+    if (c->eval_every && tested > LONG_STEP)
+        say(stdout, "        a validation about %s; try --eval-every with a smaller tokens=N, or 0",
+            text_duration(tested, text));
+}
+
+// ---- how far it is
+
+void pace_begin(Run* run, int train) {
+    Pace* p = &run->clock->pace;
+    if (train) p->before = 0, p->part = 1;
+    if (p->before <= 0) p->started = p->told = now_seconds();
+    p->done = 0;
+    p->all = (int64_t)run->batch.n_own * (train ? 3 : 1);
+    p->left_from = INT_MAX;
+    p->asks = run_expected_seconds(run, &run->batch) > least_left;
+    run->model.left = 0;
+}
+
+// Of what is ahead, by what lies behind.
+static double seconds_left(const Run* run, double now) {
+    const Pace* p = &run->clock->pace;
+    double done = p->before + p->part * (double)p->done / (double)MAX(p->all, (int64_t)1);
+    if (p->done > 0) return (now - p->started) * (1 / done - 1);
+    return p->asks ? run_expected_seconds(run, &run->batch) : 0;
+}
+
+void pace_end_task(Run* run, const Task* task) {
+    Pace* p = &run->clock->pace;
+    char spent[32], left[32], what[64] = "validation", line[256];
+    double now = now_seconds(), elapsed = now - p->started;
+    int rewrites = run->model.world->size == 1 && progress_is_terminal();
+    if (task->kind > TASK_BACKWARD) return;
+    p->done += (int64_t)run->batch.passes[task->round].n * (task->kind == TASK_BACKWARD ? 2 : 1);
+    if (run->model.world->rank > 0 || run->model.k->virtual_time || p->done == p->all) return;
+    double silence = !rewrites ? PLAIN_INTERVAL : run->batch.training ? SILENCE : 1;
+    if (elapsed < silence || now - p->told < (rewrites ? 0.1 : PLAIN_INTERVAL)) return;
+    p->told = now;
+    if (run->books->log.line_open) printf("\n");
+    run->books->log.line_open = 0;
+    if (run->batch.training)
+        snprintf(what, sizeof what, "step %" PRId64 "/%" PRId64, run->state.step + 1, run->config.steps);
+    snprintf(line, sizeof line, "%s | %.0f %% done in %s | %s left", what,
+             100 * (p->before + p->part * (double)p->done / (double)p->all), text_duration(elapsed, spent),
+             text_duration(seconds_left(run, now), left));
+    progress_print(line, rewrites);
+}
+
+void pace_end(const Run* run) {
+    int rewrites = run->model.world->size == 1 && progress_is_terminal();
+    if (run->clock->pace.told > run->clock->pace.started && rewrites) progress_print("", 1);
+}
+
+void pace_say_left(Run* run) {
+    char spent[32];
+    pace_end(run);
+    runlog_say(&run->books->log, "step %" PRId64 " is left after %s, and nothing of it is kept", run->state.step + 1,
+               text_duration(now_seconds() - run->clock->pace.started, spent));
+}
+
+// ---- how it is left
+
+// Whether one of the ranks first .. end of c says so; of all of them at once, of some from neighbour to neighbour and
+// back.
+static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
+    double sum = mine, other = 0;
+    CommPurpose before = c->purpose;
+    Transfer down = {c->rank - 1, m->barrier, sizeof sum}, up = {c->rank + 1, m->barrier, sizeof sum};
+    int has_down = c->rank > first, has_up = c->rank < end - 1;
+    c->purpose = COMM_HOST;
+    m->k->upload(m->barrier, &sum, sizeof sum, m->s);
+    if (end - first == c->size) c->table->all_reduce(c, m->barrier, 1, DT_F64, m->s);
+    else {
+        comm_send_receive(c, NULL, 0, &down, has_down, m->s);
+        if (has_down) m->k->download(&other, m->barrier, sizeof other, m->s);
+        sum += other;
+        m->k->upload(m->barrier, &sum, sizeof sum, m->s);
+        comm_send_receive(c, &up, has_up, NULL, 0, m->s);
+        comm_send_receive(c, NULL, 0, &up, has_up, m->s);
+        comm_send_receive(c, &down, has_down, NULL, 0, m->s);
+    }
+    m->k->download(&sum, m->barrier, sizeof sum, m->s);
+    c->purpose = before;
+    return sum > 0;
+}
+
+// The data ranks first .. end that pass i of this rank makes wait for each other: those that share a micro-batch of its
+// round, those that share one with these, and so on.
+static void find_peers(const Batch* b, const Model* m, int i, int* first, int* end) {
+    const RankPass* pass = &b->passes[i];
+    *first = m->comm->rank, *end = *first + 1;
+    if (m->ranks->zero.stage > 1 || b->plan.has_barriers) *first = 0, *end = m->comm->size;
+    int round = pass->n_groups ? b->groups[pass->first_group].mb->round : -1, grows = 1;
+    while (grows) {
+        grows = 0;
+        for (int k = 0; k < b->plan.n_micro_batches; k++) {
+            const MicroBatch* mb = &b->plan.micro_batches[k];
+            int last = mb->first_rank + mb->cp_size;
+            if (mb->round != round || mb->first_rank >= *end || last <= *first) continue;
+            grows |= mb->first_rank < *first || last > *end;
+            *first = MIN(*first, mb->first_rank), *end = MAX(*end, last);
+        }
+    }
+}
+
+int pace_leaves(Run* run, const Task* task) {
+    Pace* p = &run->clock->pace;
+    Model* m = &run->model;
+    int first, end, leaves = task->round >= p->left_from;
+    if (m->stages > 1 || m->k->virtual_time) return 0;
+    if (interrupted && seconds_left(run, now_seconds()) > least_left) leaves = 1;
+    find_peers(&run->batch, m, task->round, &first, &end);
+    int is_shared = m->tp || end - first > 1;
+    if (is_shared && !p->asks) return 0;
+    if (m->tp) leaves = any_of(m, m->tp, 0, tp_size(m), leaves);
+    if (end - first > 1) leaves = any_of(m, m->comm, first, end, leaves);
+    if (leaves) p->left_from = MIN(p->left_from, task->round), m->left = 1;
+    return leaves;
+}
