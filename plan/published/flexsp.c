@@ -422,16 +422,15 @@ typedef struct Work {
     int n, no_buckets;
     FlexspCpSizes cp_sizes;
     FlexspReport* report;
-    Sorted* documents;  // (n) the longest first
-    int* lengths;       // (n) theirs
-    double* area;       // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;      // (n + 1)
-    int* first;         // (n + 1) rounds
-    int* bucket;        // (n + 1)
-    int* group_of;      // (n)
-    double* load;       // (ranks) of its groups
-    int* size;          // (ranks) documents of its groups
-    Plan trial;         // the plan of the trial that is made
+    int *documents, *lengths;  // (n) the longest first, and their lengths
+    double* area;              // (n + 1) rank-ms that the first of them occupy at least
+    int64_t* sums;             // (n + 1)
+    int* first;                // (n + 1) rounds
+    int* bucket;               // (n + 1)
+    int* group_of;             // (n)
+    double* load;              // (ranks) of its groups
+    int* size;                 // (ranks) documents of its groups
+    Plan trial;                // the plan of the trial that is made
     Arena* arena;
     double best;  // ms of the best trial
 } Work;
@@ -439,7 +438,7 @@ typedef struct Work {
 static void take_work(Work* x, Arena* arena) {
     int n = x->n, ranks = x->cp_sizes.ranks;
     x->arena = arena;
-    x->documents = TAKE(arena, Sorted, n);
+    x->documents = TAKE(arena, int, n);
     x->lengths = TAKE(arena, int, n);
     x->area = TAKE(arena, double, n + 1);
     x->sums = TAKE(arena, int64_t, n + 1);
@@ -455,10 +454,10 @@ static void take_work(Work* x, Arena* arena) {
 // Sorts documents, and what they occupy at least. -1 when no group holds one of them.
 static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen) {
     const FlexspCpSizes* d = &x->cp_sizes;
-    sort_longest_first(x->documents, lengths, x->n);
+    sort_longest_first(x->documents, x->lengths, lengths, x->n);
     x->area[0] = 0;
     for (int i = 0; i < x->n; i++) {
-        double s = x->lengths[i] = x->documents[i].length, least = INFINITY;
+        double s = x->lengths[i], least = INFINITY;
         for (int c = 0; c < d->n; c++)
             if (widest_ring_rank(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
@@ -466,7 +465,7 @@ static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen)
             return fail(err, errlen,
                         "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
                         "it at capacity %d; try a larger --capacity or more ranks",
-                        x->documents[i].doc, x->lengths[i], d->ranks, x->setting->limits.capacity);
+                        x->documents[i], x->lengths[i], d->ranks, x->setting->limits.capacity);
         x->area[i + 1] = x->area[i] + least;
     }
     return 0;
@@ -515,7 +514,7 @@ static void write_micro_batches(Work* x, int round, int first, int n, const int*
                 (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
             first_doc += size;
         }
-    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i].doc;
+    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i];
 }
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.

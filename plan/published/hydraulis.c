@@ -230,7 +230,6 @@ typedef struct Load {
 } Load;
 
 int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err, size_t errlen) {
-    Sorted* documents = TAKE(arena, Sorted, n);
     *w = (StepWork){.pool = pool,
                     .lengths = lengths,
                     .n = n,
@@ -250,8 +249,7 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
                     .mb_ms = TAKE(arena, double, n),
                     .mb_room = TAKE(arena, int64_t, n)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    sort_longest_first(documents, lengths, n);
-    for (int i = 0; i < n; i++) w->sorted[i] = documents[i].doc;
+    sort_longest_first(w->sorted, w->scratch, lengths, n);
     for (int k = 0; k < pool->n; k++) {
         const PipelineScheme* scheme = &pool->scheme[k];
         for (int i = 0; i < n; i++) {

@@ -8,25 +8,12 @@
 // None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
 #include "plan/published/published.h"
 
-#include <stdlib.h>
-
 // ---- what the planners share
 
 void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
                            size_t errlen) {
     (void)sample, (void)n_sample, (void)arena, (void)err, (void)errlen;
     return (void*)setting;
-}
-
-static int longer_first(const void* a, const void* b) {
-    const Sorted *x = (const Sorted*)a, *y = (const Sorted*)b;
-    if (x->length != y->length) return x->length > y->length ? -1 : 1;
-    return (x->doc > y->doc) - (x->doc < y->doc);
-}
-
-void sort_longest_first(Sorted* documents, const int* lengths, int n) {
-    for (int i = 0; i < n; i++) documents[i] = (Sorted){lengths[i], i};
-    qsort(documents, (size_t)n, sizeof *documents, longer_first);
 }
 
 // ---- static

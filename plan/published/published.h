@@ -41,10 +41,3 @@ size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits);
 // For planners whose state is the setting.
 void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
                            size_t errlen);
-
-typedef struct Sorted {
-    int length, doc;
-} Sorted;
-
-// The documents of a step, the longest first, of equal ones the one with the smaller number.
-void sort_longest_first(Sorted* documents, const int* lengths, int n);

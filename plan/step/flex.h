@@ -62,3 +62,5 @@ int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const S
                  char* err, size_t errlen);
 
 void sort_lengths(int* lengths, int n);  // descending, as bounds want them
+// order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.
+void sort_longest_first(int* order, int* sorted, const int* lengths, int n);
