@@ -8,6 +8,8 @@
 // None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
 #include "plan/published/published.h"
 
+#include <math.h>
+
 // ---- what the planners share
 
 void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
@@ -74,7 +76,7 @@ static int adaptive_plan(const void* planner, Plan* plan, int64_t step, const in
                          char* err, size_t errlen) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    return plan_adaptive(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
+    return plan_adaptive(plan, &prediction, step, lengths, n, INFINITY, setting, arena, err, errlen);
 }
 
 static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,

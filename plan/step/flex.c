@@ -226,7 +226,7 @@ static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double 
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
-    if (plan_adaptive_below(f->makespan, &by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0)) return;
+    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL, 0)) return;
     plan_copy(plan, &by_one);
     choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
 }
