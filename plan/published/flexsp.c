@@ -206,24 +206,19 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
 
 // ---- partitions
 
-typedef struct Partitions {
-    int counts[FLEXSP_CP_SIZES];
-    void (*visit)(void* of, const int* counts);
-    void* of;
-} Partitions;
-
-static void divide(Partitions* p, int c, int ranks) {
+static void divide(int* counts, int c, int ranks, void (*visit)(void* of, const int* counts), void* of) {
     if (c == 0) {
-        p->counts[0] = ranks;
-        p->visit(p->of, p->counts);
+        counts[0] = ranks;
+        visit(of, counts);
         return;
     }
-    for (p->counts[c] = 0; p->counts[c] <= ranks >> c; p->counts[c]++) divide(p, c - 1, ranks - (p->counts[c] << c));
+    for (counts[c] = 0; counts[c] <= ranks >> c; counts[c]++)
+        divide(counts, c - 1, ranks - (counts[c] << c), visit, of);
 }
 
 void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of) {
-    Partitions p = {.visit = visit, .of = of};
-    divide(&p, n_cp_sizes - 1, ranks);
+    int counts[FLEXSP_CP_SIZES] = {0};
+    divide(counts, n_cp_sizes - 1, ranks, visit, of);
 }
 
 // ---- one partition
@@ -421,7 +416,6 @@ typedef struct Work {
     const Setting* setting;
     int n, no_buckets;
     FlexspCpSizes cp_sizes;
-    FlexspReport* report;
     int *documents, *lengths;  // (n) the longest first, and their lengths
     double* area;              // (n + 1) rank-ms that the first of them occupy at least
     int64_t* sums;             // (n + 1)
@@ -461,11 +455,7 @@ static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen)
         for (int c = 0; c < d->n; c++)
             if (widest_ring_rank(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
-        if (least == INFINITY)
-            return fail(err, errlen,
-                        "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
-                        "it at capacity %d; try a larger --capacity or more ranks",
-                        x->documents[i], x->lengths[i], d->ranks, x->setting->limits.capacity);
+        if (least == INFINITY) return refuse_document(x->documents[i], x->lengths[i], &x->setting->limits, err, errlen);
         x->area[i + 1] = x->area[i] + least;
     }
     return 0;
@@ -549,20 +539,14 @@ static double try_rounds(Work* x, int m) {
     return total;
 }
 
-static void keep_trial(Work* x, Plan* plan, int m, double ms) {
-    x->best = x->report->ms = ms;
-    x->report->rounds = m;
-    plan_copy(plan, &x->trial);
-}
-
 // M' values of M from M_min on, and as many again while none of them fits.
 static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    int least = x->report->least = flexsp_least_chunks(x->lengths, x->n, capacity);
-    for (int from = least; from <= x->n && x->best == INFINITY; from += FLEXSP_TRIALS) {
+    for (int from = flexsp_least_chunks(x->lengths, x->n, capacity); from <= x->n && x->best == INFINITY;
+         from += FLEXSP_TRIALS) {
         for (int m = from; m <= MIN(from + FLEXSP_TRIALS - 1, x->n); m++) {
             double ms = try_rounds(x, m);
-            if (ms < x->best) keep_trial(x, plan, m, ms);
+            if (ms < x->best) x->best = ms, plan_copy(plan, &x->trial);
         }
         if (arena_check(x->arena, err, errlen) < 0) return -1;
     }
@@ -572,21 +556,18 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     return 0;
 }
 
-int flexsp_plan(Plan* plan, FlexspReport* report, int64_t step, const int* lengths, int n, const Setting* setting,
-                int no_buckets, Arena* arena, char* err, size_t errlen) {
-    FlexspReport ignored;
+int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
+                Arena* arena, char* err, size_t errlen) {
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Work x = {.setting = setting, .n = n, .no_buckets = no_buckets};
-    x.best = INFINITY;
-    x.report = report ? report : &ignored;
-    *x.report = (FlexspReport){0};
+    Work x = {.setting = setting, .n = n, .no_buckets = no_buckets, .best = INFINITY};
     flexsp_cp_sizes(&x.cp_sizes, setting);
     take_work(&x, arena);
     x.trial.step = step, x.trial.ranks = setting->limits.ranks;
     plan->has_barriers = x.trial.has_barriers = 1;
     if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
+    if (ms) *ms = x.best;
     arena_reset(arena, mark);
     return 0;
 }

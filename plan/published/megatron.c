@@ -42,11 +42,7 @@ static int choose_cp_sizes(Batch* x, char* err, size_t errlen) {
     for (int i = 0, d = 1; i < x->n; i++) {
         int s = x->lengths[i];
         for (d = 1; d <= limits->ranks && !group_holds(&x->setting->groups[d], s);) d *= 2;
-        if (d > limits->ranks)
-            return fail(err, errlen,
-                        "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
-                        "it at capacity %d; try a larger --capacity or more ranks",
-                        x->docs[i], s, limits->ranks, limits->capacity);
+        if (d > limits->ranks) return refuse_document(x->docs[i], s, limits, err, errlen);
         x->cp_size[i] = d;
         x->group[i] = -1;
     }
