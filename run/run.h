@@ -18,7 +18,7 @@
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
 #include "plan/layout/strategies.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 #include "run/step/batch.h"
 #include "run/show/run_page.h"
 #include "run/model/pipeline.h"

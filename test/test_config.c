@@ -1,6 +1,8 @@
-// test_config.c - the claims of plan/options/config.h and plan/model/shape.h, and of choose_token in plan/base/base.h.
+// test_config.c - the claims of plan/options/config.h and plan/model/shape.h, and of
+// run/step/choose_token.h.
 #include "plan/options/config.h"
 #include "plan/model/shape.h"
+#include "run/step/choose_token.h"
 #include "test/test.h"
 
 static Config config;

@@ -3,7 +3,7 @@
 #include "data/runlog.h"
 #include "plan/base/base.h"
 #include "plan/options/config.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 #include "test/program.h"
 #include "test/vocabulary.h"
 
