@@ -14,7 +14,7 @@
 #include "data/safetensors.h"
 #include "data/tokenizer.h"
 #include "kernels/host.h"
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
 #include "plan/layout/strategies.h"

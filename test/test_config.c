@@ -1,6 +1,6 @@
 // test_config.c - the claims of plan/options/config.h and plan/model/shape.h, and of
 // run/step/choose_token.h.
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/model/shape.h"
 #include "run/step/choose_token.h"
 #include "test/test.h"
@@ -24,7 +24,7 @@ static int parse(const char* line) {
     argv[argc] = NULL;
     err[0] = 0;
     config_free(&config);
-    return config_parse(&config, argc, argv, err, sizeof err);
+    return config_read(&config, argc, argv, err, sizeof err);
 }
 
 static int complete(const char* line) {
