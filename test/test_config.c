@@ -1,5 +1,4 @@
-// test_config.c - the claims of plan/options/config.h and plan/model/shape.h, and of
-// run/step/choose_token.h.
+// test_config.c - the claims of plan/options/, of plan/model/shape.h and of run/step/choose_token.h.
 #include "plan/options/read.h"
 #include "plan/model/shape.h"
 #include "run/step/choose_token.h"

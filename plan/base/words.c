@@ -102,7 +102,7 @@ int word_take_number(Word* word, int* value, int most) {
 
 // ---- values
 
-static void print_number(double x, char* text, size_t bytes) {
+void number_print(double x, char* text, size_t bytes) {
     snprintf(text, bytes, "%.15g", x);  // reads best
     if (strtod(text, NULL) != x) snprintf(text, bytes, "%.17g", x);
 }
@@ -114,9 +114,9 @@ void field_print(const Field* f, const void* base, char* text, size_t bytes) {
         case FLAG:
         case INT:
         case INDEX: snprintf(text, bytes, "%d", *(const int*)at); break;
-        case INT64: print_number((double)*(const int64_t*)at, text, bytes); break;
+        case INT64: number_print((double)*(const int64_t*)at, text, bytes); break;
         case REAL:
-        case BYTES: print_number(*(const double*)at, text, bytes); break;
+        case BYTES: number_print(*(const double*)at, text, bytes); break;
         case TEXT:
         case CHOICE: snprintf(text, bytes, "%s", *(char* const*)at ? *(char* const*)at : ""); break;
         case NAME: snprintf(text, bytes, "%s", (const char*)at); break;

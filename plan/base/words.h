@@ -31,6 +31,8 @@ int word_cut(Word* word, char sign, Word* rest);
 // Takes the prefix, or digits, from the beginning of a word. Whether they were there; -1: a number above `most`.
 int word_take(Word* word, const char* prefix);
 int word_take_number(Word* word, int* value, int most);
-// As it could be written; empty for a TEXT that is NULL. Numbers in 15 digits, or in the 17 that read back to the same.
+// A number in 15 digits, or in the 17 that read back to the same.
+void number_print(double x, char* text, size_t bytes);
+// As it could be written; empty for a TEXT that is NULL.
 void field_print(const Field* field, const void* base, char* text, size_t bytes);
 const Field* field_find(const Field* fields, int n, Word name);  // NULL: none is called so
