@@ -429,22 +429,6 @@ typedef struct Work {
     double best;  // ms of the best trial
 } Work;
 
-static void take_work(Work* x, Arena* arena) {
-    int n = x->n, ranks = x->cp_sizes.ranks;
-    x->arena = arena;
-    x->documents = TAKE(arena, int, n);
-    x->lengths = TAKE(arena, int, n);
-    x->area = TAKE(arena, double, n + 1);
-    x->sums = TAKE(arena, int64_t, n + 1);
-    x->first = TAKE(arena, int, n + 1);
-    x->bucket = TAKE(arena, int, n + 1);
-    x->group_of = TAKE(arena, int, n);
-    x->load = TAKE(arena, double, ranks);
-    x->size = TAKE(arena, int, ranks);
-    plan_take(&x->trial, n, arena);
-    x->trial.n_docs = n;
-}
-
 // Sorts documents, and what they occupy at least. -1 when no group holds one of them.
 static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen) {
     const FlexspCpSizes* d = &x->cp_sizes;
@@ -560,11 +544,24 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
                 Arena* arena, char* err, size_t errlen) {
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Work x = {.setting = setting, .n = n, .no_buckets = no_buckets, .best = INFINITY};
+    plan->has_barriers = 1;
+    Work x = {.setting = setting,
+              .n = n,
+              .no_buckets = no_buckets,
+              .documents = TAKE(arena, int, n),
+              .lengths = TAKE(arena, int, n),
+              .area = TAKE(arena, double, n + 1),
+              .sums = TAKE(arena, int64_t, n + 1),
+              .first = TAKE(arena, int, n + 1),
+              .bucket = TAKE(arena, int, n + 1),
+              .group_of = TAKE(arena, int, n),
+              .load = TAKE(arena, double, setting->limits.ranks),
+              .size = TAKE(arena, int, setting->limits.ranks),
+              .arena = arena,
+              .best = INFINITY};
+    plan_take(&x.trial, n, arena);
+    x.trial.n_docs = n, x.trial.step = step, x.trial.ranks = setting->limits.ranks, x.trial.has_barriers = 1;
     flexsp_cp_sizes(&x.cp_sizes, setting);
-    take_work(&x, arena);
-    x.trial.step = step, x.trial.ranks = setting->limits.ranks;
-    plan->has_barriers = x.trial.has_barriers = 1;
     if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
     if (ms) *ms = x.best;

@@ -346,15 +346,6 @@ typedef struct Scratch {
     int* ring_docs;           // (ranks)
 } Scratch;
 
-static Scratch take_scratch(int n, int ranks, Arena* arena) {
-    return (Scratch){.documents = TAKE(arena, int, n),
-                     .sorted = TAKE(arena, int, n),
-                     .micro_batch = TAKE(arena, int, n),
-                     .room = TAKE(arena, int, n),
-                     .windows = TAKE(arena, ZeppelinWindow, n),
-                     .ring_docs = TAKE(arena, int, ranks)};
-}
-
 // Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
 static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits) {
     plan->n_micro_batches = 0;
@@ -427,7 +418,12 @@ static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const in
     const PlanLimits* limits = &z->setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Scratch x = take_scratch(n, limits->ranks, arena);
+    Scratch x = {.documents = TAKE(arena, int, n),
+                 .sorted = TAKE(arena, int, n),
+                 .micro_batch = TAKE(arena, int, n),
+                 .room = TAKE(arena, int, n),
+                 .windows = TAKE(arena, ZeppelinWindow, n),
+                 .ring_docs = TAKE(arena, int, limits->ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
     sort_longest_first(x.documents, x.sorted, lengths, n);
     ZeppelinZones zones = z->zones;
