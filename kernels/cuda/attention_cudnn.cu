@@ -1,7 +1,7 @@
 // attention_cudnn.cu - attention by cuDNN's fused kernels, beside our own: memory, binding, and which of the two.
 //
-// Rows with more documents than any plan holds (cudnn_buckets.h) take our own kernels, and so do rows that ranks share:
-// some of the heads of more tokens, or parts of a larger attention. Around a plan (cudnn_moves.h) move offsets of
+// Rows with more documents than any plan holds (cudnn_plan.h) take our own kernels, and so do rows that ranks share:
+// some of the heads of more tokens, or parts of a larger attention. Around a plan (cudnn_moves.cu) move offsets of
 // documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
 // pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
 // memory bus, little beside the attention itself.
@@ -10,8 +10,7 @@
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cudnn_buckets.h"
-#include "kernels/cuda/cudnn_moves.h"
+#include "kernels/cuda/cudnn_plan.h"
 
 static struct {
     cudnnHandle_t handle;
@@ -69,8 +68,6 @@ static int find_bucket(const Attention* a, DType dt, int backward) {
     return -1;
 }
 
-static int aligned(const void* p) { return (uintptr_t)p % 16 == 0; }
-
 // Scratch for the pass, with what both passes need in it.
 static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlaces* places, cudaStream_t s) {
     static float minus_infinity = -INFINITY, one = 1.0f;
@@ -97,16 +94,16 @@ static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlace
 }
 
 static int run(const Plan* plan, const PlanMemory* m, cudaStream_t s, char* err, size_t errlen) {
-    cudnnStatus_t status = cudnn.set_stream(state.handle, s);
+    cudnnStatus_t status = cudnn.SetStream(state.handle, s);
     if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN: setting the stream: %s", cudnn.error_string(status));
+        return fail(err, errlen, "cuDNN: setting the stream: %s", cudnn.GetErrorString(status));
     return plan_run(plan, state.handle, m->tensors, m->workspace, err, errlen);
 }
 
 // 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
 static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
     int i = find_bucket(a, dt, 0);
-    if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out)) return 1;
+    if (i < 0 || ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out) % 16) return 1;
     PlanShape shape = bucket_shape(&state.limits, sm(), i, 0);
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
@@ -119,9 +116,8 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
 static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                     const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
     int i = find_bucket(a, dt, 1);
-    if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out) || !aligned(dout) ||
-        !aligned(dq) || !aligned(dk) || !aligned(dv))
-        return 1;
+    uintptr_t read = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out | (uintptr_t)dout;
+    if (i < 0 || (read | (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv) % 16) return 1;
     PlanShape shape = bucket_shape(&state.limits, sm(), i, 1);
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
@@ -304,9 +300,9 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
     if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
-    cudnnStatus_t status = cudnn.create(&state.handle);
+    cudnnStatus_t status = cudnn.Create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN does not start: %s", cudnn.error_string(status));
+        return fail(err, errlen, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
     if (open_buckets(0, 1, limits, device, err, errlen)) return -1;
     if (automatic && !known) {
@@ -334,6 +330,6 @@ int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
 void cuda_cudnn_close(void) {
     if (state.handle) CUDA_CHECK(cudaDeviceSynchronize());  // its kernels may still run
     for (int i = 0; i < BUCKETS; i++) plan_close(&state.plans[0][i]), plan_close(&state.plans[1][i]);
-    if (state.handle) cudnn.destroy(state.handle);
+    if (state.handle) cudnn.Destroy(state.handle);
     memset(&state, 0, sizeof state);
 }
