@@ -6,6 +6,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <initializer_list>
 #include <type_traits>
 
 extern "C" {
@@ -76,9 +77,6 @@ static inline void cuda_allow_shared(Kernel* kernel, size_t bytes) {
 // Blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
-// f<T>(...) for elements of type dt: float or bf16.
-#define WITH_DTYPE(dt, f, ...) ((dt) == DT_BF16 ? f<bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
-
 // ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
 // the file needs under these limits.
 
@@ -144,6 +142,31 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s);
+// cudnn_moves.cu, around cuDNN's attention; needs no header of cuDNN: where its documents lie, the log-sum-exp in its
+// layout and in ours, and the gradients back into their interleaved rows.
+//
+// A plan has B places for documents, and versions of cuDNN before 9.25 answer one of length 0 with NaN (cudnn-frontend
+// #943). So documents without tokens are left out, and the places that are left over, which come first lest offsets
+// decrease, hold a document of one token: the row's first token. That sees only itself, in its own document too, so
+// that out and log-sum-exp are written twice with the same bits. Gradients are sums and must not be written twice: row
+// 0 of their arrays belongs to these places, the row's tokens begin at row 1.
+enum { CUDNN_FIRST_GRADIENT = 1 };
+
+typedef struct CudnnPlaces {
+    int B, C, CKV, NH;  // C: channels of queries, CKV: of keys
+    int* lengths;       // (B) tokens
+    // (B+1) the element where each begins, in rows of C + 2 CKV, C, NH, C and CKV
+    int *qkv, *out, *lse, *gradients, *kv_gradients;
+} CudnnPlaces;
+
+// Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
+void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
+// The log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
+void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s);
+void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
+// out[i] (N,c; ldo) = rows of apart[i] (1+N,c) from CUDNN_FIRST_GRADIENT on: dq with c = C, dk and dv with c = CKV <=
+// C. All 16-byte aligned, C and CKV multiples of 8.
+void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
 ENTRY(classifier_part);
@@ -237,6 +260,31 @@ __device__ __forceinline__ void keep_pack(T* p, const Pack<T, W>& x) {
     auto word = word_of(x);
     if constexpr (sizeof x == 16) keep_16((uint4*)p, word);
     else *(decltype(word)*)p = word;
+}
+
+// f(0) of type dt: float or bf16.
+template <class F>
+static void with_dtype(DType dt, F f) {
+    dt == DT_BF16 ? f(bf16(0)) : f(0.0f);
+}
+
+// Elements of a kernel are of type T, and a thread reads or writes W of them at a time.
+template <class Element, int WIDTH>
+struct Form {
+    typedef Element T;
+    static constexpr int W = WIDTH;
+};
+
+// f(Form) for elements of type dt: 16 bytes at a time where all addresses and rows of n elements are multiples of that,
+// else one by one.
+template <class F>
+static void with_form(DType dt, std::initializer_list<const void*> addresses, size_t n, F f) {
+    uintptr_t bits = n * dtype_bytes(dt);
+    for (const void* address : addresses) bits |= (uintptr_t)address;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        bits % 16 == 0 ? f(Form<T, Pack<T>::N>()) : f(Form<T, 1>());
+    });
 }
 
 // Every lane gets the sum, or the maximum, of all 32; a fixed tree.

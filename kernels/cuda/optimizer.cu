@@ -120,13 +120,6 @@ static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
     else if (i < a.n) step_weights<false, FREEZE, T>(a, k, i);
 }
 
-template <class T>
-static void adamw(const AdamW* a, const AdamWFactors* k, bool aligned, cudaStream_t stream) {
-    unsigned blocks = cuda_blocks(a->n, THREADS * PACK);
-    if (a->freeze) LAUNCH((adamw_kernel<T, true>), blocks, THREADS, 0, stream, *a, *k, aligned);
-    else LAUNCH((adamw_kernel<T, false>), blocks, THREADS, 0, stream, *a, *k, aligned);
-}
-
 void cuda_adamw(const AdamW* a, DType dt, Stream s) {
     if (a->n == 0) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
@@ -139,7 +132,10 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s) {
                       a->lr * a->weight_decay};
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
     bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
-    WITH_DTYPE(dt, adamw, a, &k, aligned, cuda_stream(s));
+    with_dtype(dt, [=](auto zero) {
+        auto kernel = a->freeze ? adamw_kernel<decltype(zero), true> : adamw_kernel<decltype(zero), false>;
+        LAUNCH(kernel, cuda_blocks(a->n, THREADS * PACK), THREADS, 0, cuda_stream(s), *a, k, aligned);
+    });
 }
 
 // ---- sums
