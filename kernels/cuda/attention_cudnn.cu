@@ -5,7 +5,6 @@
 // documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
 // pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
 // memory bus, little beside the attention itself.
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -93,13 +92,6 @@ static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlace
     return m;
 }
 
-static int run(const Plan* plan, const PlanMemory* m, cudaStream_t s, char* err, size_t errlen) {
-    cudnnStatus_t status = cudnn.SetStream(state.handle, s);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN: setting the stream: %s", cudnn.GetErrorString(status));
-    return plan_run(plan, state.handle, m->tensors, m->workspace, err, errlen);
-}
-
 // 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
 static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
     int i = find_bucket(a, dt, 0);
@@ -108,7 +100,7 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
     m.tensors[PLAN_OUT] = out;
-    if (run(&state.plans[0][i], &m, s, err, errlen)) return -1;
+    if (plan_run(&state.plans[0][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
     cudnn_lse_from(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
     return 0;
 }
@@ -127,7 +119,7 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     cudnn_lse_to(&places, (float*)m.tensors[PLAN_LSE], lse, shape.S, a->Nq, plan_packed(&shape), s);
     m.tensors[PLAN_OUT] = (void*)out;
     m.tensors[PLAN_DOUT] = (void*)dout;
-    if (run(&state.plans[1][i], &m, s, err, errlen)) return -1;
+    if (plan_run(&state.plans[1][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
     bf16* const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
     const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
                                   (const bf16*)m.tensors[PLAN_DV]};
@@ -135,19 +127,21 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     return 0;
 }
 
-int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    char err[ERR_BYTES];
-    int result = forward(out, lse, a, dt, cuda_stream(s), err, sizeof err);
+// What the entries return.
+static int checked(int result, const char* err) {
     if (result < 0) die("%s; try --device attention=own", err);
     return -result;
+}
+
+int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    char err[ERR_BYTES];
+    return checked(forward(out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
 }
 
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
-    int result = backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err);
-    if (result < 0) die("%s; try --device attention=own", err);
-    return -result;
+    return checked(backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
 }
 
 // ---- which is faster
@@ -192,35 +186,21 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     return base;
 }
 
-// Milliseconds of both passes, of our own where cuDNN has no plan, the best of a few runs after one to warm up. 0, or
-// -1 with a message.
+// Milliseconds of both passes, of our own where cuDNN has no plan. 0, or -1 with a message.
 static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
     bf16 *dk = t->dqkv + (size_t)a->NH * a->HS, *dv = dk + (size_t)a->NKV * a->HS;
-    cudaEvent_t from, to;
-    int failed = 0;
-    CUDA_CHECK(cudaEventCreateWithFlags(&from, 0));
-    CUDA_CHECK(cudaEventCreateWithFlags(&to, 0));
-    *best = INFINITY;
-    for (int run = 0; run <= RUNS && !failed; run++) {
-        float milliseconds = 0;
-        CUDA_CHECK(cudaEventRecord(from, cuda.stream));
+    *best = cuda_best_time(RUNS, cuda.stream, [=] {
         int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) : 1;
+        if (first < 0) return -1;
         if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
         int second = 1;
-        if (by_cudnn && first >= 0)
-            second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
+        if (by_cudnn) second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
         if (second > 0) cuda_attention_backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, NULL);
-        failed = first < 0 || second < 0;
-        CUDA_CHECK(cudaEventRecord(to, cuda.stream));
-        CUDA_CHECK(cudaEventSynchronize(to));
-        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
-        if (run > 0) *best = fminf(*best, milliseconds);
-    }
-    CUDA_CHECK(cudaEventDestroy(from));
-    CUDA_CHECK(cudaEventDestroy(to));
-    return failed ? -1 : 0;
+        return MIN(second, 0);
+    });
+    return *best < INFINITY ? 0 : -1;
 }
 
 // Leaves the winner's name at the end of `choice`. 0, or -1 with a message.
@@ -256,8 +236,8 @@ static int recall(const char* key) {
 
 // ---- open and close
 
-static int open_bucket(int i, int backward, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
-    PlanTarget target = {state.handle, NULL, device};
+static int open_bucket(int i, int backward, const KernelLimits* limits, char* err, size_t errlen) {
+    PlanTarget target = {state.handle, NULL, cuda.model};
     PlanShape shape = bucket_shape(limits, sm(), i, backward);
     Plan* plan = &state.plans[backward][i];
     if (plan_open(plan, &shape, &target, err, errlen)) return -1;
@@ -269,10 +249,10 @@ static int open_bucket(int i, int backward, const KernelLimits* limits, const ch
 }
 
 // All plans of both passes from bucket `first` on.
-static int open_buckets(int first, int end, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
+static int open_buckets(int first, int end, const KernelLimits* limits, char* err, size_t errlen) {
     for (int backward = 0; backward < 2; backward++)
         for (int i = first; i < MIN(end, buckets_that_fit(limits, sm(), backward)); i++)
-            if (open_bucket(i, backward, limits, device, err, errlen)) return -1;
+            if (open_bucket(i, backward, limits, err, errlen)) return -1;
     return 0;
 }
 
@@ -285,18 +265,14 @@ static void say_which_rows(const KernelLimits* limits) {
 
 static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     enum { CHOICE_VERSION = 2 };  // to be raised when our own kernels become faster
-    cudaDeviceProp properties;
-    int driver = 0, automatic = limits->attention == ATTENTION_AUTO;
-    char device[300], key[500];
+    int automatic = limits->attention == ATTENTION_AUTO;
+    char key[500];
     if (check_limits(limits, err, errlen)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
         return fail(err, errlen, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
-    CUDA_CHECK(cudaDriverGetVersion(&driver));
-    snprintf(device, sizeof device, "%.200s, driver %d", properties.name, driver);
     snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d fast %d backward %d",
-             CHOICE_VERSION, cudnn.version, device, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
+             CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
     if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
@@ -304,7 +280,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     if (status != CUDNN_STATUS_SUCCESS)
         return fail(err, errlen, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
-    if (open_buckets(0, 1, limits, device, err, errlen)) return -1;
+    if (open_buckets(0, 1, limits, err, errlen)) return -1;
     if (automatic && !known) {
         if (compare(limits, err, errlen)) return -1;
         cache_write(key, choice, strlen(choice), 0);
@@ -312,7 +288,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
         if (ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
     }
-    if (open_buckets(1, BUCKETS, limits, device, err, errlen)) return -1;
+    if (open_buckets(1, BUCKETS, limits, err, errlen)) return -1;
     if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
     say_which_rows(limits);
     return 0;

@@ -16,7 +16,6 @@
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
-#include <math.h>
 
 enum {
     MOST_THREADS = 512,  // of a block. With 40 registers a thread three blocks fit on an SM; of 1024 threads one would

@@ -83,15 +83,10 @@ void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_par
 
 // ---- host
 
-// Partial sums that N rows leave where a row has so many tiles.
+// Partial sums that N rows leave where a row has so many tiles. Times tiles they are at most MOST_TILES, of 64 columns or
+// fewer, unless there is one only.
 static size_t parts_of(size_t N, size_t tiles) {
     return MIN(CEIL_DIV(N, (size_t)CHUNK), MAX((size_t)1, MOST_TILES / tiles));
-}
-
-// Parts times tiles is at most MOST_TILES unless there is one part only, whatever C; the widest tile has 64 columns.
-size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits) {
-    size_t most_parts = CEIL_DIV((size_t)limits->N, (size_t)CHUNK), C = (size_t)limits->OC;
-    return MIN(most_parts * C, MAX(C, (size_t)MOST_TILES * LINE_BYTES / sizeof(bf16))) * sizeof(float);
 }
 
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s) {

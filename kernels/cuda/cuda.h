@@ -6,6 +6,8 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <math.h>
+
 #include <initializer_list>
 #include <type_traits>
 
@@ -46,6 +48,7 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 typedef struct CudaDevice {
     int index, major, minor, sm_count;
+    char model[240];      // its name and its driver: what is kept on disk holds for these
     KernelLimits limits;  // as given to open
     cudaStream_t stream;  // what Stream NULL means
     char* scratch;        // see cuda_scratch
@@ -74,11 +77,33 @@ static inline void cuda_allow_shared(Kernel* kernel, size_t bytes) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
+// Milliseconds of the best of some runs after one to warm up; infinity where run() fails, which is not 0, or a rank is
+// missing.
+template <class F>
+static float cuda_best_time(int runs, cudaStream_t stream, F run) {
+    cudaEvent_t from, to;
+    float best = INFINITY, milliseconds = 0;
+    CUDA_CHECK(cudaEventCreateWithFlags(&from, 0));
+    CUDA_CHECK(cudaEventCreateWithFlags(&to, 0));
+    for (int i = 0, failed = 0; i <= runs && !failed; i++) {
+        CUDA_CHECK(cudaEventRecord(from, stream));
+        failed = run() != 0;
+        CUDA_CHECK(cudaEventRecord(to, stream));
+        if (!failed && cuda.settle) failed = cuda.settle(to);
+        if (!failed) CUDA_CHECK(cudaEventSynchronize(to));
+        if (!failed) CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
+        if (i > 0) best = failed ? INFINITY : fminf(best, milliseconds);
+    }
+    CUDA_CHECK(cudaEventDestroy(from));
+    CUDA_CHECK(cudaEventDestroy(to));
+    return best;
+}
+
 // Blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
 // ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
-// the file needs under these limits.
+// the file needs under these limits; files without need less than matmul.cu, 4 MiB and limits->OC floats.
 
 #define ENTRY(op) std::remove_pointer<decltype(Kernels::op)>::type cuda_##op
 
@@ -94,8 +119,6 @@ ENTRY(join_heads);
 ENTRY(gather_columns);
 ENTRY(scatter_columns);
 ENTRY(attention_merge);
-void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s);    // out (n) = GELU(x)
-void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s);  // dx (n) *= GELU'(pre)
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 ENTRY(embedding_forward);
@@ -105,11 +128,9 @@ size_t cuda_norm_scratch_bytes(const KernelLimits* limits);
 ENTRY(norm_forward);
 ENTRY(norm_backward);
 // rotary.cu
-size_t cuda_rotary_scratch_bytes(const KernelLimits* limits);
 ENTRY(rotary_forward);
 ENTRY(rotary_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
-size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);
 // Column c of parts (n_parts, columns) is added to sums[c], or from C on to more_sums[c - C]; in order.
 void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
@@ -172,7 +193,6 @@ ENTRY(classifier);
 ENTRY(classifier_part);
 ENTRY(classifier_join);
 // optimizer.cu
-size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits);
 ENTRY(adamw);
 ENTRY(sum_of_squares);
 ENTRY(add_sum);

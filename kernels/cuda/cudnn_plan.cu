@@ -552,8 +552,8 @@ void plan_close(Plan* plan) {
     memset(plan, 0, sizeof *plan);
 }
 
-int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
-             size_t errlen) {
+int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
+             void* workspace, char* err, size_t errlen) {
     int64_t ids[PLAN_TENSORS];
     void* pointers[PLAN_TENSORS];
     int n = 0;
@@ -561,6 +561,7 @@ int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TE
         if (tensors[id]) ids[n] = id, pointers[n++] = tensors[id];
     Graph g = {};
     g.err = err, g.errlen = errlen;
+    check(&g, cudnn.SetStream(handle, stream), "setting the stream");
     Descriptor pack = make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);

@@ -107,9 +107,9 @@ void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* targ
 // Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen);
 void plan_close(Plan* plan);
-// Runs on the handle's stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
-int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
-             size_t errlen);
+// Runs on the stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
+int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
+             void* workspace, char* err, size_t errlen);
 
 // A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
 cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen);

@@ -8,8 +8,6 @@
 // do not begin at 16 bytes, and what is left behind the last 16, are read element by element instead.
 #include "kernels/cuda/cuda.h"
 
-#include <math.h>
-
 enum {
     THREADS = 256,
     GROUPS = 2,             // groups of elements that a thread of map_kernel loads at once
@@ -78,14 +76,6 @@ static void map_dtype(void* out, const void* a, const void* b, size_t n, DType d
     });
 }
 
-void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
-    map_dtype<MAP_GELU>(out, x, NULL, n, dt, s);
-}
-
-void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s) {
-    map_dtype<MAP_TIMES_SLOPE>(dx, dx, pre, n, dt, s);
-}
-
 void cuda_add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
     map_dtype<MAP_SUM>(out, a, b, n, dt, s);
 }
@@ -142,7 +132,7 @@ static void swiglu(void* out, const void* dout, const void* x, int N, int U, DTy
 
 void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
     switch (f) {
-        case ACT_GELU: cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s); break;
+        case ACT_GELU: map_dtype<MAP_GELU>(out, x, NULL, (size_t)N * (size_t)U, dt, s); break;
         case ACT_SWIGLU: swiglu<false>(out, NULL, x, N, U, dt, s); break;
     }
 }

@@ -8,8 +8,8 @@
 // What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
 //
 //   forward           out = x W^T + bias        the library, in all three; else it adds to rows of the bias
-//                     gelu = GELU(out)          ALL: the library; else cuda_gelu_forward
-//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_gelu_backward
+//                     gelu = GELU(out)          ALL: the library; else cuda_activation_forward
+//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_activation_backward
 //   backward_weight   dbias += sums of dout     ALL: the library, to scratch, and cuda_add; else cuda_column_sum
 //
 // Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
@@ -22,7 +22,6 @@ extern "C" {
 }
 #include <cublasLt.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -75,7 +74,6 @@ static struct {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulPreference_t preference;
-    char device[400];  // the library's version and the device, as part of a key
     int keeps_nothing;
 } lt;
 
@@ -133,15 +131,6 @@ static cublasStatus_t create_descriptors() {
     return status;
 }
 
-static void name_device() {
-    cudaDeviceProp properties;
-    int driver = 0;
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
-    CUDA_CHECK(cudaDriverGetVersion(&driver));
-    snprintf(lt.device, sizeof lt.device, "cuBLASLt %zu, %.200s, %d SMs, driver %d", lt.cublasLtGetVersion(),
-             properties.name, cuda.sm_count, driver);
-}
-
 int cuda_matmul_open(char* err, size_t errlen) {
     LibrarySymbol symbols[20];
     int n = 0;
@@ -149,7 +138,7 @@ int cuda_matmul_open(char* err, size_t errlen) {
     FUNCTIONS(SYMBOL)
     if (library_open("cuBLASLt", library_files, symbols, n, err, errlen)) return -1;
     cublasStatus_t status = create_descriptors();
-    if (status == CUBLAS_STATUS_SUCCESS) return name_device(), 0;
+    if (status == CUBLAS_STATUS_SUCCESS) return 0;
     fail(err, errlen, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
          lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status));
     cuda_matmul_close();
@@ -287,32 +276,14 @@ static int trial_of(Product* trial, const Product* p, Stream s) {
     return p->op == BACKWARD_WEIGHT || (size_t)p->N * OC * dtype_bytes(p->dt) <= room;
 }
 
-// Milliseconds of the best of a few runs after one to warm up; infinity where it does not run.
-static float time_answer(const Product* p, const cublasLtMatmulAlgo_t* answer, cudaEvent_t events[2], Stream s) {
-    enum { RUNS = 3 };
-    float best = INFINITY, milliseconds = 0;
-    for (int run = 0; run <= RUNS; run++) {
-        CUDA_CHECK(cudaEventRecord(events[0], cuda_stream(s)));
-        if (launch(p, answer, s) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-        CUDA_CHECK(cudaEventRecord(events[1], cuda_stream(s)));
-        if (cuda.settle && cuda.settle(events[1])) return INFINITY;  // a rank is missing: the run is about to end
-        CUDA_CHECK(cudaEventSynchronize(events[1]));
-        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-        if (run > 0) best = fminf(best, milliseconds);
-    }
-    return best;
-}
-
 static int fastest(const Product* p, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
-    cudaEvent_t events[2];
+    enum { RUNS = 3 };
     int best = 0;
     float least = INFINITY;
-    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
     for (int i = 0; i < n; i++) {
-        float milliseconds = time_answer(p, &answers[i], events, s);
+        float milliseconds = cuda_best_time(RUNS, cuda_stream(s), [=] { return launch(p, &answers[i], s); });
         if (milliseconds < least) least = milliseconds, best = i;
     }
-    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventDestroy(events[i]));
     return best;
 }
 
@@ -327,9 +298,11 @@ static int rounded(int N) {
 
 static void name_question(char* key, size_t room, const Question* q) {
     enum { CHOICE_VERSION = 2 };
-    snprintf(key, room, "matmul %d, %s, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
-             CHOICE_VERSION, lt.device, q->op, rounded(q->N), q->C, q->OC, q->dt, q->epilogue, q->sms, q->alignment_a,
-             q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
+    snprintf(
+        key, room,
+        "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
+        CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC, q->dt,
+        q->epilogue, q->sms, q->alignment_a, q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
 }
 
 // The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
@@ -447,7 +420,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
         if (multiply_by_library(&fused, s) == 0) return;
     }
     multiply(&p, s);
-    if (gelu) cuda_gelu_forward(gelu, out, (size_t)N * (size_t)OC, dt, s);
+    if (gelu) cuda_activation_forward(gelu, out, ACT_GELU, N, OC, dt, s);
 }
 
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
@@ -461,7 +434,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
         if (multiply_by_library(&fused, s) == 0) return;
     }
     multiply(&p, s);
-    if (pre) cuda_gelu_backward(dx, pre, (size_t)N * (size_t)C, dt, s);
+    if (pre) cuda_activation_backward(dx, dx, pre, ACT_GELU, N, C, dt, s);
 }
 
 // The library overwrites a bias gradient even where it adds to D: its own goes to scratch and is added from there.

@@ -10,7 +10,6 @@
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
-#include <math.h>
 
 enum {
     THREADS = 256,
@@ -209,11 +208,6 @@ static void sum(double* result, const float* x, size_t n, Stream s) {
     LAUNCH((partial_sums_kernel<SQUARES>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), parts, x, n,
            (uintptr_t)x % 16 == 0);
     LAUNCH(total_kernel, 1, THREADS, 0, cuda_stream(s), result, parts, n_parts);
-}
-
-size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits) {
-    (void)limits;
-    return MOST_PARTS * sizeof(double);
 }
 
 void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s) { sum<true>(result, x, n, s); }

@@ -197,10 +197,6 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 
 static size_t parts_of(size_t N) { return MIN(CEIL_DIV(N, (size_t)PART_TOKENS), (size_t)MOST_PARTS); }
 
-size_t cuda_rotary_scratch_bytes(const KernelLimits* limits) {
-    return parts_of((size_t)limits->N) * 2 * (size_t)limits->HS * sizeof(float);
-}
-
 // ---- entries
 
 static void check_head_size(const Rotary* r) {
