@@ -83,8 +83,8 @@ void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_par
 
 // ---- host
 
-// Partial sums that N rows leave where a row has so many tiles. Times tiles they are at most MOST_TILES, of 64 columns or
-// fewer, unless there is one only.
+// Partial sums that N rows leave where a row has so many tiles. Unless there is one only, they are at most MOST_TILES
+// in all tiles, of 64 columns or fewer.
 static size_t parts_of(size_t N, size_t tiles) {
     return MIN(CEIL_DIV(N, (size_t)CHUNK), MAX((size_t)1, MOST_TILES / tiles));
 }

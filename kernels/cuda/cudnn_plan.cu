@@ -143,8 +143,8 @@ static Layout transposed(Layout l) {
                   l.offsets};
 }
 
-// (B,NH,S,n) with room for S tokens in each document: n = HS for heads, 1 for a statistic, S for scores, which no memory
-// ever holds.
+// (B,NH,S,n) with room for S tokens in each document: n = HS for heads, 1 for a statistic, S for scores, which no
+// memory ever holds.
 static Layout padded(const Graph* g, int64_t n) {
     int64_t NH = g->shape->NH, S = g->shape->S;
     return Layout{{g->shape->B, NH, S, n}, {NH * S * n, S * n, n, 1}, NULL};

@@ -1,5 +1,5 @@
-// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk; which rows they
-// serve, and what memory they take. Nothing here touches a device, so plans can be built for one that is not there.
+// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk; which rows
+// they serve, and what memory they take. Nothing here touches a device, so plans can be made for one that is elsewhere.
 #pragma once
 #include <cudnn.h>
 
