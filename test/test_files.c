@@ -3,6 +3,7 @@
 #include "data/hf_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
+#include "plan/options/read.h"
 #include "test/program.h"
 
 static char err[ERR_BYTES];

@@ -2,8 +2,8 @@
 // runs that move, models from elsewhere, data that is said to be left out.
 #include "data/runlog.h"
 #include "plan/base/base.h"
-#include "plan/options/config.h"
-#include "plan/base/text.h"
+#include "plan/options/read.h"
+#include "plan/base/terminal.h"
 #include "test/program.h"
 #include "test/vocabulary.h"
 
@@ -174,16 +174,16 @@ CLAIM(a_model_from_elsewhere_brings_its_training) {
     Config config;
     char* argv[] = {"train",   "--init", "x",       "--layers", "12",        "--width", "768",
                     "--heads", "12",     "--vocab", "50257",    "--context", "1024"};
-    CHECK(config_parse(&config, COUNT(argv), argv, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(argv), argv, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr > 2e-5 && config.lr < 5e-5 && config.batch_tokens == 32768 && config.warmup == 20);
     CHECK(config.context == 1024);
     char* fresh[] = {"train", "--preset", "gpt2-124m"};
-    CHECK(config_parse(&config, 3, fresh, err, sizeof err) == 0);
+    CHECK(config_read(&config, 3, fresh, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr == 6e-4 && config.batch_tokens == 524288 && config.warmup == 350);  // a tenth of 3500 steps
     char* given[] = {"train", "--preset", "gpt2-124m", "--lr", "0.001", "--warmup", "7", "--batch-tokens", "2048"};
-    CHECK(config_parse(&config, COUNT(given), given, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(given), given, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr == 0.001 && config.batch_tokens == 2048 && config.warmup == 7);
 }

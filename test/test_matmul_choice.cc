@@ -4,7 +4,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "test/cache_files.h"
 }
 #include "kernels/cuda/cuda.h"

@@ -3,7 +3,7 @@
 // plan_adaptive (plan/step/flex.h): it is the best single cp size.
 #include "dev/bound_shares.h"
 #include "dev/lengths.h"
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/published/published.h"
 #include "test/settings.h"
 
@@ -312,7 +312,7 @@ CLAIM(the_table_has_every_planner_once) {
         char err[ERR_BYTES] = "", *arguments[] = {"train", "--plan", (char*)planners[i]->name};
         CHECK(planners[i] == kinds[i].planner && planner_named(planners[i]->name) == planners[i]);
         CHECK(planners[i]->words && planners[i]->words[0]);
-        CHECK(config_parse(&config, COUNT(arguments), arguments, err, sizeof err) == 0);
+        CHECK(config_read(&config, COUNT(arguments), arguments, err, sizeof err) == 0);
         CHECK_STRING(config.plan, planners[i]->name);
         config_free(&config);
     }

@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "data/runlog.h"
-#include "plan/base/disk.h"
-#include "plan/base/text.h"
+#include "plan/base/disk_files.h"
+#include "plan/base/terminal.h"
 #include "run/show/run_page.h"
 #include "test/page_checks.h"
 #include "test/program.h"
