@@ -42,18 +42,17 @@ static int64_t best_cut(const int* lengths, int n, int runs, int of_sums) {
 }
 
 CLAIM(buckets_are_the_best_there_are) {
-    for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 300) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, 1), q = pick(seed, 3, 1, n);
         CHECK(flexsp_buckets(first, lengths, n, q, INT64_MAX, &cuts) == q);
         CHECK(first[0] == 0 && first[q] == n);
         for (int b = 0; b < q; b++) CHECK(first[b] < first[b + 1]);
         CHECK(bucket_error(first, q, lengths) == best_cut(lengths, n, q, 0));
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
 }
 
 CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
-    for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 300) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
         int64_t scratch[12], capacity = lengths[0];
         for (int i = 0; i < n; i++) capacity = MAX(capacity, lengths[i]);
@@ -75,7 +74,6 @@ CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
             if (most <= capacity) least = m;
         }
         CHECK(flexsp_least_chunks(lengths, n, capacity) == least);
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
 }
 
@@ -83,7 +81,7 @@ CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
 CLAIM(buckets_become_more_until_their_tokens_fit) {
     int risen = 0, alone = 0;
     static int lengths[400], first[401], other[401];
-    for (uint64_t seed = 0; seed < 60 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 60) {
         int n = pick(seed, 0, 17, 400), expected = n;
         draw_lengths(lengths, n, seed % 2 ? "wikipedia" : "prolong", 100000, 7, (int64_t)seed);
         qsort(lengths, (size_t)n, sizeof(int), longer_first);
@@ -98,7 +96,6 @@ CLAIM(buckets_become_more_until_their_tokens_fit) {
         CHECK(found == expected);
         CHECK(tokens + bucket_error(first, found, lengths) <= most);
         risen += found > FLEXSP_BUCKETS && found < n, alone += found == n;
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
     CHECK(risen > 5 && alone > 5);
 }
@@ -222,7 +219,7 @@ CLAIM(groups_are_close_to_the_best_of_all_assignments) {
     static const int ranks[] = {2, 3, 4, 5, 6, 7, 8, 8, 8};
     double sum = 0, worst = 1;
     int cases = 0, impossible = 0;
-    for (uint64_t seed = 0; seed < 400 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 400) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", ranks[seed % 9], seed % 4 ? 8 : 4);
         int lengths[8], n = pick(seed, 0, 1, 8), limit = pick(seed, 1, 2000, 40000);
         draw_lengths(lengths, n, seed % 3 ? "prolong" : "wikipedia", limit, 3, (int64_t)seed);
@@ -244,7 +241,6 @@ CLAIM(groups_are_close_to_the_best_of_all_assignments) {
             worst = fmax(worst, found / e.best);
             cases++;
         }
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
         close_tiny(x);
         close_cluster(c);
     }
@@ -285,7 +281,7 @@ static void plain_partition(void* of, const int* counts) {
 }
 
 CLAIM(leaving_partitions_early_loses_nothing) {
-    for (uint64_t seed = 0; seed < 40 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 40) {
         Cluster* c = open_cluster(seed % 2 ? "flexsp-7b" : "h200-8b", seed % 4 ? 32 : 64, 8);
         int lengths[200], n = pick(seed, 0, 1, 200);
         draw_lengths(lengths, n, seed % 3 ? "prolong" : "wikipedia", 50000, 4, (int64_t)seed);
@@ -296,7 +292,6 @@ CLAIM(leaving_partitions_early_loses_nothing) {
         double found = tiny_groups(x, FLEXSP_ENUMERATED);
         CHECK(found == p.best || fabs(found - p.best) <= 1e-9 * p.best);
         if (found < INFINITY) CHECK_CLOSE(tiny_answer(x), found, 1e-9 * found);
-        if (test_failures_in_claim) printf("    seed %d: %.9g, plainly %.9g\n", (int)seed, found, p.best);
         close_tiny(x);
         close_cluster(c);
     }
@@ -353,7 +348,7 @@ CLAIM(the_plan_is_the_best_of_its_trials) {
     static int64_t scratch[301];
     static int sorted[300];
     int later = 0;
-    for (uint64_t seed = 0; seed < 16 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 16) {
         Cluster* c = open_cluster(seed % 2 ? "flexsp-7b" : "a100-7b", seed % 4 ? 16 : 32, 8);
         int lengths[300], n = pick(seed, 0, 20, 300), first[64], best_m = 0;
         double best = INFINITY;
@@ -376,7 +371,6 @@ CLAIM(the_plan_is_the_best_of_its_trials) {
         CHECK(c->plan.n_rounds == best_m);
         CHECK_CLOSE(ms, best, 1e-9 * best);
         later += best_m > least;
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
         close_cluster(c);
     }
     CHECK(later >= 3);
@@ -386,7 +380,7 @@ CLAIM(every_plan_holds_and_takes_what_it_says) {
     static const char* const sources[] = {"wikipedia", "prolong", "github", "mock", "just-above", "one-long", "equal"};
     static const int ranks[] = {8, 16, 64, 12, 5, 1, 256};
     int lengths[300];
-    for (uint64_t seed = 0; seed < 84 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 84) {
         int N = ranks[seed / 7 % 7], n = pick(seed, 0, 1, seed % 3 ? 300 : 20);
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", N, seed % 4 ? 8 : 6);
         int64_t tokens = 0, most = (int64_t)N * c->setting.limits.capacity;
@@ -406,7 +400,6 @@ CLAIM(every_plan_holds_and_takes_what_it_says) {
         double played = plan_ms(&c->plan, lengths, &c->setting);
         CHECK(played >= (1 - 1e-9) * ms);
         if (seed % 4) CHECK_CLOSE(played, ms, 1e-9 * ms);
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
     }
 }
