@@ -3,10 +3,7 @@
 // Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
 // content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
 // and never stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two
-// numbers; with several corpora three for each of them.
-//
-// Corpora with weights (docs.h) are drawn from so that each has its share of the tokens: the next piece is of the one
-// that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes through its own epochs.
+// numbers; of corpora with weights (sampler_mix.h) three for each.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -18,8 +15,10 @@ typedef struct Piece {
     int64_t first;  // its first token in the document
     int length;     // 1 .. context
     int n_targets;  // tokens with a target: length, or length - 1 where the document ends
-    int n_labels;   // of these targets, those to be learnt: all, but of instructions only completions
+    int n_labels;   // of these targets, those to be learnt
 } Piece;
+
+enum { MOST_CORPORA = 8 };
 
 // Of one of several corpora: passes that are complete, pieces taken in this one, tokens taken in all.
 typedef struct CorpusPosition {
@@ -32,33 +31,54 @@ typedef struct SamplerPosition {
     CorpusPosition corpora[MOST_CORPORA];  // instead, where corpora have weights
 } SamplerPosition;
 
-typedef struct Sampler Sampler;
-
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
+
+typedef struct SideDocument {
+    int64_t doc, first_piece;  // its id; pieces of the documents before
+} SideDocument;
+
+typedef struct Side {
+    SideDocument* list;  // (n + 1)
+    int64_t n, n_tokens;
+} Side;
+
+typedef struct Sampler {
+    const Docs* docs;
+    int context;
+    uint64_t seed;
+    double val_fraction;
+    int64_t cut;         // 0, or: documents like this one train up to this token and validate from it on
+    int64_t cut_length;  // "like this one": of this length
+    uint64_t cut_hash;   // and this content, so that copies of it are cut too
+    Side sides[2];       // by Split
+} Sampler;
+
+// Docs.mix: what there is to do instead, where corpora have weights. See sampler_open, sampler_draw.
+typedef struct SamplerMix {
+    int (*check)(const Sampler* s, char* err, size_t errlen);
+    int (*draw)(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
+} SamplerMix;
 
 // Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
 // corpus too small for that (fewer than two documents on either side) gives the last val_fraction of the tokens of its
-// longest document instead; sampler_describe says which. docs must outlive the sampler. 0, or -1 with a message (no
-// training tokens).
+// longest document instead. docs must outlive the sampler. 0, or -1 with a message (no training tokens).
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
                  size_t errlen);
 void sampler_close(Sampler* sampler);  // NULL is fine
 
-int64_t sampler_pieces(const Sampler* sampler, Split split);
-int64_t sampler_tokens(const Sampler* sampler, Split split);
-int64_t sampler_documents(const Sampler* sampler, Split split);
-// Of a corpus with a weight: its training tokens, and the name and share that it was given.
-int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);
-const char* sampler_describe(const Sampler* sampler);  // one line: how validation text was chosen
-
-// seen[s] = 1 for every length s of a piece; seen (context + 1).
-void sampler_mark_lengths(const Sampler* sampler, Split split, char* seen);
+static inline int64_t sampler_pieces(const Sampler* s, Split split) {
+    return s->sides[split].list[s->sides[split].n].first_piece;
+}
+// The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
+int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
 
 // The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
 // sample: i in [0, sampler_pieces(VAL)).
 Piece sampler_val_piece(const Sampler* sampler, int64_t i);
 // The training piece at a position; index in [0, sampler_pieces(TRAIN)).
 Piece sampler_train_piece(const Sampler* sampler, SamplerPosition position);
+// Of n training pieces from `first` on, the one at `index` in an order that `seed` and epoch choose.
+Piece sampler_ordered_piece(const Sampler* s, int64_t first, int64_t n, int64_t index, uint64_t seed, int64_t epoch);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
 // need be, and moves the position on. Writes at most max_pieces; batch_tokens of them always suffice.

@@ -162,8 +162,7 @@ static void samples_of_a_run_begin_with_fixed_prompts(void) {
 
 static void a_run_goes_on_with_the_tokenizer_that_it_carries(void) {
     CHECK(sh("mkdir $W/dir && cp test/golden/tokenizers/gpt2.json $W/dir/tokenizer.json && "
-             "cp plan/base/base.h $W/b.txt") ==
-          0);
+             "cp plan/base/base.h $W/b.txt") == 0);
     CHECK_SH(0, "$P " TINY "--data $W/b.txt --tokenizer $W/dir --out $W/moving");
     CHECK_SH(0, "rm -r $W/dir && mv $W/moving $W/moved && $P --resume --steps 3 --out $W/moved");
     CHECK_SH(0, "$P --out $W/moved --sample abc --tokens 4");
@@ -246,10 +245,10 @@ static void check_export(const Tokenizer* t, const char* text) {
     int *a = malloc(4 * length + 4), *b = malloc(4 * length + 4);
     CHECK(json && tokenizer_parse(&again, json, n, err, sizeof err) == 0);
     if (!again) printf("    %s\n", err);
-    size_t n_a = tokenizer_encode(t, a, text, length), n_b = again ? tokenizer_encode(again, b, text, length) : 0;
+    size_t n_a = t->encode(t, a, text, length), n_b = again ? again->encode(again, b, text, length) : 0;
     CHECK(n_a == n_b && !memcmp(a, b, n_a * sizeof *a));
-    CHECK(again && tokenizer_vocab(again) == tokenizer_vocab(t));
-    CHECK(again && tokenizer_end_of_text(again) == tokenizer_end_of_text(t));
+    CHECK(again && again->vocab == t->vocab);
+    CHECK(again && again->end_of_text == t->end_of_text);
     tokenizer_close(again);
     free(json), free(a), free(b);
 }
@@ -280,8 +279,8 @@ static void exports_carry_a_tokenizer_that_others_read(void) {
 }
 
 static void make_install_takes_man_page_and_completions_from_the_help(void) {
-    CHECK(sh("scripts/help_to.sh man %s > $W/ragged.1 && scripts/help_to.sh bash %s > $W/complete", program,
-             program) == 0);
+    CHECK(sh("scripts/help_to.sh man %s > $W/ragged.1 && scripts/help_to.sh bash %s > $W/complete", program, program) ==
+          0);
     CHECK(sh("grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1") == 0);
     CHECK(sh("head -n 20 README.md") == 0 && strstr(output, "make install") && strstr(output, "GGUF") &&
           strstr(output, "checkpoint is a Hugging Face model"));
