@@ -1,7 +1,7 @@
 // docs.c - opens a corpus and reads documents from it; see docs.h.
 //
 // Opening indexes the documents of each file. Reading finds the file of a document by bisection and reads the bytes of
-// the wanted tokens only. Nothing is mapped: a mapped file that shrinks would end the process without a word.
+// the wanted tokens only.
 #define _GNU_SOURCE
 #include "data/docs.h"
 
@@ -70,11 +70,11 @@ int docs_check_text(const DocsFile* file, char* err, size_t errlen) {
     if (file_read(&file->file, 0, head, n, err, errlen)) return -1;
     const char* nul = memchr(head, 0, n);
     if (!nul) return 0;
-    fail(err, errlen,
-         "%s: is not text, byte %d is zero (token shards must be named *.bin, compressed text *.gz or *.zst; parquet: "
-         "scripts/parquet_to_shards.py)",
-         file->file.path, (int)(nul - head));
-    return 1;
+    return fail(err, errlen,
+                "%s: is not text, byte %d is zero (token shards must be named *.bin, compressed text *.gz or *.zst; "
+                "parquet: scripts/parquet_to_shards.py)",
+                file->file.path, (int)(nul - head)),
+           1;
 }
 
 int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t errlen) {
@@ -111,20 +111,17 @@ int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t err
 
 // ---- opening
 
-int docs_add_file(Docs* docs, const char* path, int named, char* err, size_t errlen) {
+static int add_file(Docs* docs, const char* path, int named, char* err, size_t errlen) {
     if (reserve(&docs->files, &docs->files_capacity, docs->n_files, 1, sizeof *docs->files, err, errlen)) return -1;
     DocsFile* file = &docs->files[docs->n_files];
     *file = (DocsFile){{.path = strdup(path), .fd = -1}, &text_format, docs->n};
     if (!file->file.path) return fail(err, errlen, "out of memory for the list of files");
-    int status = 0;
-    if (file_open(&file->file, err, errlen)) status = !named && may_pass_over(errno) ? 1 : -1;
+    int status = file_open(&file->file, err, errlen);
+    if (status) status = !named && may_pass_over(errno) ? 1 : -1;
     else status = (docs->formats ? docs->formats->index : docs_index_text)(docs, file, named, err, errlen);
     if (status || docs->n_open >= docs->most_open) file_close(&file->file);
-    if (status) {
-        docs->skipped += status > 0;
-        free(file->file.path);
-        return MIN(status, 0);
-    }
+    docs->skipped += status > 0;
+    if (status) return free(file->file.path), MIN(status, 0);
     docs->n_open += file->file.fd >= 0 && !file->file.is_shared;
     docs->n_files++;
     return 0;
@@ -134,16 +131,16 @@ int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen) {
     struct stat st;
     Paths paths = {0};
     if (stat(path, &st)) return fail(err, errlen, "%s: %s%s", path, strerror(errno), disk_hint(errno));
-    if (!S_ISDIR(st.st_mode)) return docs_add_file(docs, path, 1, err, errlen);
+    if (!S_ISDIR(st.st_mode)) return add_file(docs, path, 1, err, errlen);
     int status =
         paths_below(&paths, path, docs->formats ? docs->formats->leaves_out : NULL, docs, &docs->skipped, err, errlen);
-    for (int64_t i = 0; status == 0 && i < paths.n; i++) status = docs_add_file(docs, paths.list[i], 0, err, errlen);
+    for (int64_t i = 0; status == 0 && i < paths.n; i++) status = add_file(docs, paths.list[i], 0, err, errlen);
     paths_free(&paths);
     return status;
 }
 
 int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, char* err, size_t errlen) {
-    enum { LONGEST = 256, MOST_OPEN = 32 };
+    enum { LONGEST = 256 };
     const char* separator = start.separator ? start.separator : DOCS_SEPARATOR;
     *out = NULL;
     if (n_paths < 1) return fail(err, errlen, "no corpus given");
@@ -154,7 +151,6 @@ int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, cha
     *docs = start;
     docs->separator = strcmp(separator, "none") ? separator : "";
     docs->end_of_text = docs->tokenizer->end_of_text;
-    if (!docs->most_open) docs->most_open = MOST_OPEN;
     int status = 0;
     for (int i = 0; status == 0 && i < n_paths; i++)
         status = (docs->formats ? docs->formats->add_path : docs_add_path)(docs, paths[i], err, errlen);

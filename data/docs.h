@@ -5,15 +5,11 @@
 // file is read, for an index of where documents begin and a hash of what they hold; after that, files are read where a
 // document asks for it. Every document begins with the end-of-text token. A document's id is its place in the list.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include "plan/base/many_files.h"
 
 // ---- tokenizers: text to tokens and back. Bytes are 256 tokens; tokenizer_files.h reads vocabularies.
 
-typedef struct Tokenizer Tokenizer;
-struct Tokenizer {
+typedef struct Tokenizer {
     int vocab;        // number of ids, end-of-text included
     int end_of_text;  // stands between documents, at the beginning of each
     int stop;         // with it a model ends a text
@@ -21,10 +17,10 @@ struct Tokenizer {
     int most;  // tokens of a byte
     // Tokens of n bytes of text, no end-of-text added; out has room for n * most. Returns the count. Text is data: what
     // reads like end-of-text is encoded as any text is.
-    size_t (*encode)(const Tokenizer* t, int* out, const char* text, size_t n);
+    size_t (*encode)(const struct Tokenizer* t, int* out, const char* text, size_t n);
     // The bytes of one token (not terminated), *n their number; end-of-text and unknown ids have none.
-    const char* (*decode)(const Tokenizer* t, int token, size_t* n);
-};
+    const char* (*decode)(const struct Tokenizer* t, int token, size_t* n);
+} Tokenizer;
 
 extern const Tokenizer byte_tokenizer;
 
@@ -86,7 +82,7 @@ struct Docs {
 #define DOCS_SEPARATOR "<|endoftext|>"
 
 // start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
-// formats, and what is theirs. A named file that is no text is an error, as is a corpus without a token of text.
+// formats, what is theirs, and how many files to keep open. A named file that is no text is an error, as is a corpus without a token of text.
 // 0 and *out owned by the caller, or -1 with a message.
 int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
@@ -96,8 +92,8 @@ static inline int64_t docs_length(const Docs* docs, int64_t doc) {  // tokens, a
 }
 static inline int64_t docs_tokens(const Docs* docs) { return docs->n ? docs->list[docs->n].start : 0; }
 
-// out (n) = tokens first .. first + n of a document, 0 <= first, first + n <= docs_length. 0, or -1 with a message
-// (a file that shrank since it was opened, say). May be called from several threads at once.
+// out (n) = tokens first .. first + n of a document. 0, or -1 with a message (a file that shrank since it was opened,
+// say). May be called from several threads at once.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
 // Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
 // Others become -1 in targets (n), unless that is NULL.
@@ -107,7 +103,6 @@ int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* target
 
 // A file or directory. 0, or -1 with a message.
 int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen);
-int docs_add_file(Docs* docs, const char* path, int named, char* err, size_t errlen);
 int docs_check_text(const DocsFile* file, char* err, size_t errlen);  // 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);
 // Appends a document. head: what its hash covers beside the length.

@@ -1,10 +1,8 @@
 // sampler.c - see sampler.h.
 //
-// Each side of the split (training, validation) keeps the ids of its documents and the number of pieces before each:
-// 16 bytes a document. Piece i is found by bisection, its first token by division.
-// The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is;
-// applied again while the result is outside [0, n) it is a permutation of [0, n), and as 2^(2h) <= 4n that takes 4
-// walks on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
+// The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is; applied
+// again while the result is outside [0, n) it is a permutation of [0, n), and as 2^(2h) <= 4n that takes 4 walks on
+// average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
 #include <stdlib.h>
@@ -20,11 +18,8 @@ static int is_held_out(const Sampler* s, int64_t doc) {
 
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end) {
     int64_t length = docs_length(s->docs, doc), border = length;  // training | validation
-    if (s->cut) {
-        if (length == s->cut_length && s->docs->list[doc].hash == s->cut_hash) border = s->cut;
-    } else if (is_held_out(s, doc)) {
-        border = 0;
-    }
+    if (!s->cut && is_held_out(s, doc)) border = 0;
+    if (s->cut && length == s->cut_length && s->docs->list[doc].hash == s->cut_hash) border = s->cut;
     *begin = split == SPLIT_TRAIN ? 0 : border;
     *end = split == SPLIT_TRAIN ? border : length;
     return *end - *begin;
@@ -36,21 +31,14 @@ static void choose_split(Sampler* s) {
     for (int64_t d = 0; d < s->docs->n; d++) {
         if (docs_length(s->docs, d) > docs_length(s->docs, longest)) longest = d;
         if (docs_length(s->docs, d) < 2) continue;
-        if (is_held_out(s, d)) n_val++;
-        else n_train++;
+        *(is_held_out(s, d) ? &n_val : &n_train) += 1;
     }
     if (s->val_fraction == 0 || s->val_fraction == 1 || (n_train >= 2 && n_val >= 2)) return;
 
-    int64_t length = docs_length(s->docs, longest);
-    int64_t n = (int64_t)((double)length * s->val_fraction + 0.5);
+    int64_t length = docs_length(s->docs, longest), n = (int64_t)((double)length * s->val_fraction + 0.5);
     n = MIN(MAX(n, 2), length - 2);  // a token and its label on either side
-    if (n < 2) {
-        s->val_fraction = 0;
-        return;
-    }
-    s->cut = length - n;
-    s->cut_length = length;
-    s->cut_hash = s->docs->list[longest].hash;
+    if (n < 2) s->val_fraction = 0;
+    else s->cut = length - n, s->cut_length = length, s->cut_hash = s->docs->list[longest].hash;
 }
 
 static int fill_side(Sampler* s, Split split, char* err, size_t errlen) {
@@ -77,7 +65,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     if (!(val_fraction >= 0 && val_fraction <= 1))
         return fail(err, errlen, "the held-out fraction is %g, expected 0 .. 1", val_fraction);
     if (docs->n == 0) return fail(err, errlen, "no training tokens: the corpus has no documents");
-    Sampler* s = calloc(1, sizeof *s);
+    Sampler* s = malloc(sizeof *s);
     if (!s) return fail(err, errlen, "out of memory for the sampler");
     *s = (Sampler){.docs = docs, .context = context, .seed = seed, .val_fraction = val_fraction};
     choose_split(s);
@@ -114,46 +102,44 @@ static uint64_t permute(uint64_t index, uint64_t n, uint64_t key) {
     return index;
 }
 
-static Piece piece_at(const Sampler* s, Split split, int64_t i) {
+Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int64_t index, uint64_t key) {
+    if (index < 0 || index >= n)
+        broken("piece %lld of %lld: does the position belong to this corpus?", (long long)index, (long long)n);
     const SideDocument* list = s->sides[split].list;
+    int64_t i = first + (int64_t)permute((uint64_t)index, (uint64_t)n, key), begin, end;
     const SideDocument* d = &list[last_at_most(&list->first_piece, sizeof *list, s->sides[split].n, i)];
-    int64_t begin, end;
     sampler_extent(s, split, d->doc, &begin, &end);
-    int64_t first = begin + (i - d->first_piece) * s->context;
-    int length = (int)MIN(end - first, s->context);
-    int n_targets = length - (first + length == end);
-    return (Piece){d->doc, first, length, n_targets, docs_learnt(s->docs, d->doc, first + 1, n_targets, NULL)};
+    begin += (i - d->first_piece) * s->context;
+    int length = (int)MIN(end - begin, s->context), n_targets = length - (begin + length == end);
+    return (Piece){d->doc, begin, length, n_targets, docs_learnt(s->docs, d->doc, begin + 1, n_targets, NULL)};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {
-    int64_t n = sampler_pieces(s, SPLIT_VAL);
-    if (i < 0 || i >= n) broken("validation piece %lld of %lld", (long long)i, (long long)n);
-    return piece_at(s, SPLIT_VAL, (int64_t)permute((uint64_t)i, (uint64_t)n, 0));
+    return sampler_piece(s, SPLIT_VAL, 0, sampler_pieces(s, SPLIT_VAL), i, 0);
 }
 
-Piece sampler_ordered_piece(const Sampler* s, int64_t first, int64_t n, int64_t index, uint64_t seed, int64_t epoch) {
-    if (index < 0 || index >= n)
-        broken("training piece %lld of %lld: does the position belong to this corpus?", (long long)index, (long long)n);
-    uint64_t key = hash64(hash64(seed) ^ (uint64_t)epoch);
-    return piece_at(s, SPLIT_TRAIN, first + (int64_t)permute((uint64_t)index, (uint64_t)n, key));
+Piece sampler_train_piece(const Sampler* s, SamplerPosition at) {
+    uint64_t key = hash64(hash64(s->seed) ^ (uint64_t)at.epoch);
+    return sampler_piece(s, SPLIT_TRAIN, 0, sampler_pieces(s, SPLIT_TRAIN), at.index, key);
 }
 
-Piece sampler_train_piece(const Sampler* s, SamplerPosition position) {
-    return sampler_ordered_piece(s, 0, sampler_pieces(s, SPLIT_TRAIN), position.index, s->seed, position.epoch);
+static Piece next_piece(const Sampler* s, SamplerPosition* at) {
+    Piece piece = sampler_train_piece(s, *at);
+    if (++at->index == sampler_pieces(s, SPLIT_TRAIN)) at->epoch++, at->index = 0;
+    return piece;
 }
 
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens) {
     if (batch_tokens < s->context || max_pieces < 1)
         broken("a batch of %d tokens in %d pieces cannot hold a piece of %d tokens", batch_tokens, max_pieces,
                s->context);
-    if (s->docs->mix) return s->docs->mix->draw(s, position, pieces, max_pieces, batch_tokens);
     int n = 0, room = batch_tokens;
     while (n < max_pieces) {
-        Piece piece = sampler_train_piece(s, *position);
-        if (piece.length > room) break;
-        pieces[n++] = piece;
-        room -= piece.length;
-        if (++position->index == sampler_pieces(s, SPLIT_TRAIN)) position->epoch++, position->index = 0;
+        SamplerPosition after = *position;
+        pieces[n] = (s->docs->mix ? s->docs->mix->next : next_piece)(s, &after);
+        if (pieces[n].length > room) break;
+        room -= pieces[n++].length;
+        *position = after;
     }
     return n;
 }
@@ -161,11 +147,9 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen) {
     if (docs_read(s->docs, piece->doc, piece->first, piece->length, tokens, err, errlen)) return -1;
     memmove(targets, tokens + 1, (size_t)(piece->length - 1) * sizeof *targets);
-    int* last = &targets[piece->length - 1];
+    int n = piece->length - (piece->n_targets < piece->length), *last = &targets[piece->length - 1];
     *last = -1;
-    int n = piece->n_targets < piece->length ? piece->length - 1 : piece->length;
-    if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + piece->length, 1, last, err, errlen))
-        return -1;
+    if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err, errlen)) return -1;
     docs_learnt(s->docs, piece->doc, piece->first + 1, n, targets);
     return 0;
 }

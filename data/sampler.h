@@ -2,12 +2,8 @@
 //
 // Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
 // content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
-// and never stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two
-// numbers; of corpora with weights (sampler_mix.h) three for each.
+// and never stored. A position is two numbers; of corpora with weights (sampler_mix.h) three for each.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include "data/docs.h"
 
 typedef struct Piece {
@@ -47,16 +43,15 @@ typedef struct Sampler {
     int context;
     uint64_t seed;
     double val_fraction;
-    int64_t cut;         // 0, or: documents like this one train up to this token and validate from it on
-    int64_t cut_length;  // "like this one": of this length
-    uint64_t cut_hash;   // and this content, so that copies of it are cut too
-    Side sides[2];       // by Split
+    int64_t cut, cut_length;  // 0, or: documents of this length and hash, one and its copies, train up to this token
+    uint64_t cut_hash;        // and validate from it on
+    Side sides[2];            // by Split
 } Sampler;
 
-// Docs.mix: what there is to do instead, where corpora have weights. See sampler_open, sampler_draw.
+// Docs.mix, where corpora have weights: a check at opening, and what is in the place of sampler_next.
 typedef struct SamplerMix {
     int (*check)(const Sampler* s, char* err, size_t errlen);
-    int (*draw)(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
+    Piece (*next)(const Sampler* s, SamplerPosition* position);
 } SamplerMix;
 
 // Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
@@ -64,7 +59,7 @@ typedef struct SamplerMix {
 // longest document instead. docs must outlive the sampler. 0, or -1 with a message (no training tokens).
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
                  size_t errlen);
-void sampler_close(Sampler* sampler);  // NULL is fine
+void sampler_close(Sampler* s);  // NULL is fine
 
 static inline int64_t sampler_pieces(const Sampler* s, Split split) {
     return s->sides[split].list[s->sides[split].n].first_piece;
@@ -72,18 +67,17 @@ static inline int64_t sampler_pieces(const Sampler* s, Split split) {
 // The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
 
+// Of n pieces of a side from `first` on the one at `index` in the order that `key` chooses.
+Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int64_t index, uint64_t key);
 // The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
 // sample: i in [0, sampler_pieces(VAL)).
-Piece sampler_val_piece(const Sampler* sampler, int64_t i);
-// The training piece at a position; index in [0, sampler_pieces(TRAIN)).
-Piece sampler_train_piece(const Sampler* sampler, SamplerPosition position);
-// Of n training pieces from `first` on, the one at `index` in an order that `seed` and epoch choose.
-Piece sampler_ordered_piece(const Sampler* s, int64_t first, int64_t n, int64_t index, uint64_t seed, int64_t epoch);
+Piece sampler_val_piece(const Sampler* s, int64_t i);
+Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
 // need be, and moves the position on. Writes at most max_pieces; batch_tokens of them always suffice.
 // Returns their number, at least 1.
-int sampler_draw(const Sampler* sampler, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
+int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
-int sampler_read(const Sampler* sampler, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen);
+int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen);

@@ -46,21 +46,15 @@ static int next_corpus(const Sampler* s, const SamplerPosition* position) {
     return next;
 }
 
-static int draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int room) {
-    int n = 0;
-    while (n < max_pieces) {
-        int c = next_corpus(s, position);
-        CorpusPosition* at = &position->corpora[c];
-        int64_t first, n_pieces = pieces_of(s, c, &first);
-        uint64_t seed = s->seed ^ hash64((uint64_t)c + 1);
-        Piece piece = sampler_ordered_piece(s, first, n_pieces, at->index, seed, at->epoch);
-        if (piece.length > room) break;
-        pieces[n++] = piece;
-        room -= piece.length;
-        at->tokens += piece.length;
-        if (++at->index == n_pieces) at->epoch++, at->index = 0;
-    }
-    return n;
+static Piece next_piece(const Sampler* s, SamplerPosition* position) {
+    int c = next_corpus(s, position);
+    CorpusPosition* at = &position->corpora[c];
+    int64_t first, n = pieces_of(s, c, &first);
+    uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
+    Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+    at->tokens += piece.length;
+    if (++at->index == n) at->epoch++, at->index = 0;
+    return piece;
 }
 
-const SamplerMix sampler_mix = {check, draw};
+const SamplerMix sampler_mix = {check, next_piece};
