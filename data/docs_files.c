@@ -21,7 +21,7 @@
 #include "data/tokenizer_files.h"
 #include "data/unpack.h"
 #include "plan/base/base.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
 // which are for communication, libraries and files of the run.

@@ -7,7 +7,7 @@
 
 #include "data/json.h"
 #include "data/sampler_facts.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "run/run.h"
 
 // An event on its way into the log: further members of its line.
