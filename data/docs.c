@@ -1,7 +1,4 @@
-// docs.c - opens a corpus and reads documents from it; see docs.h.
-//
-// Opening indexes the documents of each file. Reading finds the file of a document by bisection and reads the bytes of
-// the wanted tokens only.
+// docs.c - opens a corpus, which indexes the documents of each file, and reads what is wanted of them; see docs.h.
 #define _GNU_SOURCE
 #include "data/docs.h"
 
@@ -98,8 +95,7 @@ int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t err
                 status = add_text(docs, file, begin, found ? at + (found - block) : at + n,
                                   begin >= at ? block + (begin - at) : NULL, err, errlen);
             if (!found) break;
-            used = found - block + n_separator;
-            begin = at + used;
+            begin = at + (used = found - block + n_separator);
             is_divided = 1;
         }
         at += is_last ? n : MAX(used, n - MAX(n_separator - 1, 0));  // a separator may begin in the rest

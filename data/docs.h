@@ -42,8 +42,7 @@ typedef struct DocsFormat {
     // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
     int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
                 size_t errlen);
-    // As docs_learnt. NULL: all are.
-    int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
+    int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
 } DocsFormat;
 
 struct DocsFile {
@@ -101,9 +100,8 @@ int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* target
 
 // ---- for formats
 
-// A file or directory. 0, or -1 with a message.
-int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen);
-int docs_check_text(const DocsFile* file, char* err, size_t errlen);  // 1 and a message: it is no text
+int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen);  // a file or directory. 0, or -1
+int docs_check_text(const DocsFile* file, char* err, size_t errlen);        // 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, char* err, size_t errlen);

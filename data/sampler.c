@@ -34,7 +34,6 @@ static void choose_split(Sampler* s) {
         *(is_held_out(s, d) ? &n_val : &n_train) += 1;
     }
     if (s->val_fraction == 0 || s->val_fraction == 1 || (n_train >= 2 && n_val >= 2)) return;
-
     int64_t length = docs_length(s->docs, longest), n = (int64_t)((double)length * s->val_fraction + 0.5);
     n = MIN(MAX(n, 2), length - 2);  // a token and its label on either side
     if (n < 2) s->val_fraction = 0;
@@ -69,8 +68,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     if (!s) return fail(err, errlen, "out of memory for the sampler");
     *s = (Sampler){.docs = docs, .context = context, .seed = seed, .val_fraction = val_fraction};
     choose_split(s);
-    int status = fill_side(s, SPLIT_TRAIN, err, errlen);
-    if (status == 0) status = fill_side(s, SPLIT_VAL, err, errlen);
+    int status = fill_side(s, SPLIT_TRAIN, err, errlen) || fill_side(s, SPLIT_VAL, err, errlen) ? -1 : 0;
     if (status == 0 && val_fraction < 1 && docs->mix) status = docs->mix->check(s, err, errlen);
     if (status) sampler_close(s);
     else *out = s;
@@ -81,6 +79,8 @@ void sampler_close(Sampler* s) {
     for (int i = 0; s && i < 2; i++) free(s->sides[i].list);
     free(s);
 }
+
+int64_t sampler_pieces(const Sampler* s, Split split) { return s->sides[split].list[s->sides[split].n].first_piece; }
 
 // ---- pieces
 

@@ -11,28 +11,24 @@ typedef struct Piece {
     int64_t first;  // its first token in the document
     int length;     // 1 .. context
     int n_targets;  // tokens with a target: length, or length - 1 where the document ends
-    int n_labels;   // of these targets, those to be learnt
+    int n_labels;   // of these targets those to be learnt
 } Piece;
 
+typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
 enum { MOST_CORPORA = 8 };
 
-// Of one of several corpora: passes that are complete, pieces taken in this one, tokens taken in all.
 typedef struct CorpusPosition {
-    int64_t epoch, index, tokens;
+    int64_t epoch, index, tokens;  // as below, and tokens taken in all
 } CorpusPosition;
 
 typedef struct SamplerPosition {
-    int64_t epoch;                         // passes over the training pieces that are complete
-    int64_t index;                         // pieces taken in this epoch
+    int64_t epoch, index;  // passes over the training pieces that are complete; pieces taken in this one
     CorpusPosition corpora[MOST_CORPORA];  // instead, where corpora have weights
 } SamplerPosition;
-
-typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
 
 typedef struct SideDocument {
     int64_t doc, first_piece;  // its id; pieces of the documents before
 } SideDocument;
-
 typedef struct Side {
     SideDocument* list;  // (n + 1)
     int64_t n, n_tokens;
@@ -48,7 +44,7 @@ typedef struct Sampler {
     Side sides[2];            // by Split
 } Sampler;
 
-// Docs.mix, where corpora have weights: a check at opening, and what is in the place of sampler_next.
+// Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
 typedef struct SamplerMix {
     int (*check)(const Sampler* s, char* err, size_t errlen);
     Piece (*next)(const Sampler* s, SamplerPosition* position);
@@ -61,9 +57,7 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
                  size_t errlen);
 void sampler_close(Sampler* s);  // NULL is fine
 
-static inline int64_t sampler_pieces(const Sampler* s, Split split) {
-    return s->sides[split].list[s->sides[split].n].first_piece;
-}
+int64_t sampler_pieces(const Sampler* s, Split split);
 // The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
 
@@ -75,8 +69,7 @@ Piece sampler_val_piece(const Sampler* s, int64_t i);
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
-// need be, and moves the position on. Writes at most max_pieces; batch_tokens of them always suffice.
-// Returns their number, at least 1.
+// need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
