@@ -29,7 +29,7 @@ static int* new_slots(uint32_t n) {
 // ---- tokens by their bytes
 
 // The slot of the token that has these bytes, or the empty slot where it would be.
-static size_t token_slot(const Tokenizer* t, const char* bytes, size_t n) {
+static size_t token_slot(const Bpe* t, const char* bytes, size_t n) {
     size_t slot = hash_bytes(bytes, n, 0) & t->index.mask;
     for (; t->index.slots[slot] >= 0; slot = (slot + 1) & t->index.mask) {
         int id = t->index.slots[slot];
@@ -38,23 +38,23 @@ static size_t token_slot(const Tokenizer* t, const char* bytes, size_t n) {
     return slot;
 }
 
-int bpe_index_tokens(Tokenizer* t, char* err, size_t errlen) {
-    uint32_t n = power_of_two_above(2 * (uint64_t)t->vocab);
+int bpe_index_tokens(Bpe* t, char* err, size_t errlen) {
+    uint32_t n = power_of_two_above(2 * (uint64_t)t->base.vocab);
     t->index = (TokenIndex){.slots = new_slots(n), .mask = n - 1};
-    if (!t->index.slots) return fail(err, errlen, "out of memory for a vocabulary of %d tokens", t->vocab);
-    for (int id = 0; id < t->vocab; id++) {
-        if (id == t->end_of_text || (t->added && t->added[id])) continue;
+    if (!t->index.slots) return fail(err, errlen, "out of memory for a vocabulary of %d tokens", t->base.vocab);
+    for (int id = 0; id < t->base.vocab; id++) {
+        if (id == t->base.end_of_text || (t->added && t->added[id])) continue;
         size_t slot = token_slot(t, t->bytes + t->begin[id], token_length(t, id));
         if (t->index.slots[slot] < 0) t->index.slots[slot] = id;
     }
     return 0;
 }
 
-int bpe_find_token(const Tokenizer* t, const char* bytes, size_t n) { return t->index.slots[token_slot(t, bytes, n)]; }
+int bpe_find_token(const Bpe* t, const char* bytes, size_t n) { return t->index.slots[token_slot(t, bytes, n)]; }
 
 // ---- tables for encoding
 
-int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen) {
+int bpe_find_bytes(Bpe* t, int some_missing, char* err, size_t errlen) {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
         t->byte_id[b] = bpe_find_token(t, &byte, 1);
@@ -65,12 +65,12 @@ int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen) {
     return 0;
 }
 
-int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen) {
+int bpe_derive_merges(Bpe* t, char* err, size_t errlen) {
     size_t total = t->n_bytes;  // there are at most so many cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
     if (!t->merges || total > INT32_MAX)
         return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);
-    for (int id = 0; id < t->vocab; id++) {
+    for (int id = 0; id < t->base.vocab; id++) {
         const char* bytes = t->bytes + t->begin[id];
         size_t n = token_length(t, id);
         if (bpe_find_token(t, bytes, n) != id) continue;
@@ -82,7 +82,7 @@ int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen) {
     return 0;
 }
 
-int bpe_add_merge(Tokenizer* t, int left, int right) {
+int bpe_add_merge(Bpe* t, int left, int right) {
     char joined[512];  // a token has at most 255 bytes
     size_t n_left = token_length(t, left), n_right = token_length(t, right);
     memcpy(joined, t->bytes + t->begin[left], n_left);
@@ -95,14 +95,14 @@ int bpe_add_merge(Tokenizer* t, int left, int right) {
 }
 
 // The place in the table of this pair, or the empty one where it would be.
-static Merge* merge_place(const Tokenizer* t, int left, int right) {
+static Merge* merge_place(const Bpe* t, int left, int right) {
     uint32_t place = (uint32_t)hash64((uint64_t)left << 32 | (uint32_t)right) & t->table_mask;
     while (t->table[place].left >= 0 && (t->table[place].left != left || t->table[place].right != right))
         place = (place + 1) & t->table_mask;
     return &t->table[place];
 }
 
-int bpe_index_merges(Tokenizer* t, char* err, size_t errlen) {
+int bpe_index_merges(Bpe* t, char* err, size_t errlen) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->n_merges);
     t->table = malloc(n * sizeof *t->table);
     t->table_mask = n - 1;
@@ -117,14 +117,14 @@ int bpe_index_merges(Tokenizer* t, char* err, size_t errlen) {
     return 0;
 }
 
-static const Merge* find_merge(const Tokenizer* t, int left, int right) {
+static const Merge* find_merge(const Bpe* t, int left, int right) {
     const Merge* m = merge_place(t, left, right);
     return m->left < 0 ? NULL : m;
 }
 
 // ---- merging
 
-static size_t merge_all_pairs(const Tokenizer* t, int* tokens, size_t n) {
+static size_t merge_all_pairs(const Bpe* t, int* tokens, size_t n) {
     for (;;) {
         const Merge* best = NULL;
         size_t at = 0;
@@ -143,7 +143,7 @@ static size_t merge_all_pairs(const Tokenizer* t, int* tokens, size_t n) {
 // rank << 32 | index of the left token makes the least key the merge to do next. Keys stay in the heap when a neighbour
 // changes: whether one still holds is checked when it comes up.
 typedef struct MergeList {
-    const Tokenizer* t;
+    const Bpe* t;
     int* tokens;            // (n), -1 where merged away
     uint32_t *next, *prev;  // (n), n behind the last
     uint32_t n;
@@ -199,7 +199,7 @@ static size_t merge_by_heap(MergeList* l) {
     return n;
 }
 
-size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n_bytes) {
+size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n_bytes) {
     int whole = t->ignore_merges ? bpe_find_token(t, bytes, n_bytes) : -1;
     if (whole >= 0) return *out = whole, 1;
     size_t n = 0;

@@ -1,8 +1,8 @@
-// bpe.h - inside of a tokenizer: what tokenizer.c keeps, merging (bpe.c), cutting text into parts (tokenizer_split.c),
+// bpe.h - inside of a tokenizer: what tokenizer_files.c keeps, merging (bpe.c), cutting text into parts (tokenizer_split.c),
 // Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json (tokenizer_json.c). Everybody else
-// includes tokenizer.h.
+// includes tokenizer_files.h.
 #pragma once
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 
 // Tokens left and right, side by side, become token id; of several candidates the least rank goes first.
 typedef struct Merge {
@@ -20,8 +20,8 @@ typedef struct TokenIndex {
 // The pattern that cuts text into parts.
 typedef enum Split { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } Split;
 
-struct Tokenizer {
-    int vocab, end_of_text, stop, is_bytes;  // stop: see tokenizer_stop
+typedef struct Bpe {
+    Tokenizer base;
     Split split;
     int nfc;                // text is brought into normalization form C first
     int ignore_merges;      // a part that is a token is not merged from its bytes
@@ -38,28 +38,30 @@ struct Tokenizer {
     uint32_t table_mask;
     char* file;  // what it was read from
     size_t file_bytes;
-};
+} Bpe;
 
-static inline size_t token_length(const Tokenizer* t, int id) { return t->length[id]; }
+// What every Tokenizer is part of but byte_tokenizer.
+static inline const Bpe* bpe_of(const Tokenizer* t) { return (const Bpe*)t; }
+static inline size_t token_length(const Bpe* t, int id) { return t->length[id]; }
 
 // ---- bpe.c
 
 // Sets index. Needs vocab, end_of_text, all of tokens and added. 0, or -1.
-int bpe_index_tokens(Tokenizer* t, char* err, size_t errlen);
-int bpe_find_token(const Tokenizer* t, const char* bytes, size_t n);  // -1: no such token
+int bpe_index_tokens(Bpe* t, char* err, size_t errlen);
+int bpe_find_token(const Bpe* t, const char* bytes, size_t n);  // -1: no such token
 
 // Sets byte_id. 0, or -1 when a byte has no token: with `some_missing` only a visible ASCII character, a space or a
 // line break.
-int bpe_find_bytes(Tokenizer* t, int some_missing, char* err, size_t errlen);
+int bpe_find_bytes(Bpe* t, int some_missing, char* err, size_t errlen);
 // Sets merges from the vocabulary: any two tokens whose concatenation is a token, which is the rank. 0, or -1.
-int bpe_derive_merges(Tokenizer* t, char* err, size_t errlen);
+int bpe_derive_merges(Bpe* t, char* err, size_t errlen);
 // Appends the merge of next rank to merges, which has room for it. 0, or -1 when left and right together are no token.
-int bpe_add_merge(Tokenizer* t, int left, int right);
+int bpe_add_merge(Bpe* t, int left, int right);
 // Makes merges ready for encoding: moves them to table. 0, or -1.
-int bpe_index_merges(Tokenizer* t, char* err, size_t errlen);
+int bpe_index_merges(Bpe* t, char* err, size_t errlen);
 // Tokens of one part of n bytes: out has room for n. Bytes without a token are left out. Returns the count. The bytes
 // may end where out ends, and are then overwritten: out[i] is written when byte i has been read.
-size_t bpe_encode(const Tokenizer* t, int* out, const char* bytes, size_t n);
+size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n);
 
 // ---- tokenizer_split.c
 
@@ -76,5 +78,5 @@ size_t nfc_normalize(int* work, const char* text, size_t n);
 
 // ---- tokenizer_json.c
 
-// Fills a zeroed Tokenizer but for table, file and is_bytes. 0, or -1; the caller closes it in either case.
-int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, size_t errlen);
+// Fills a zeroed Bpe but for table, file and what tokenizer_parse sets. 0, or -1; the caller closes it in either case.
+int tokenizer_read_json(Bpe* t, const char* text, size_t n, char* err, size_t errlen);

@@ -1,87 +1,107 @@
-// docs.h - a corpus as a list of documents.
+// docs.h - text as tokens: tokenizers, and a corpus as a list of documents.
 //
-// What may be given: a directory (every regular text file below it, in byte order of the paths; hidden files and linked
-// directories are left out), a text file (one document, or several with a separator between them), a .jsonl file (the
-// string "text" of each line is a document; or each line is an instruction in a form of docs_chat.c, of which only
-// completions are learnt), both also as .gz or .zst, or llm.c's token shards *.bin (header of 256 int32: 20240520, 1,
-// number of tokens; then uint16 tokens; or 20240801, 7 and uint32 tokens; a document begins at each end-of-text
-// token). Paths may be shell patterns. Text
-// that is read by bytes and shards cannot be mixed: their ids do not agree.
-//
-// At opening every file is read once, for an index of where documents begin and a hash of what they hold; after that,
-// files are read where a document asks for it. Only text with a BPE vocabulary is encoded into memory at opening,
-// because its lengths must be known.
-//
-// Every document begins with the end-of-text token: it stands in the shards, and is put before the text of the others.
-// (One exception: tokens of a shard before its first end-of-text form a document too, the end of one that began
-// elsewhere.) A document's id is its place in the list.
+// A corpus is text files, each one document or several with a separator between them, and directories, of which every
+// text file below is read (many_files.h). docs_files.h adds other formats, patterns and weights. At opening every
+// file is read, for an index of where documents begin and a hash of what they hold; after that, files are read where a
+// document asks for it. Every document begins with the end-of-text token. A document's id is its place in the list.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
+#include "plan/base/many_files.h"
 
-#include "data/tokenizer.h"
+// ---- tokenizers: text to tokens and back. Bytes are 256 tokens; tokenizer_files.h reads vocabularies.
+
+typedef struct Tokenizer {
+    int vocab;        // number of ids, end-of-text included
+    int end_of_text;  // stands between documents, at the beginning of each
+    int stop;         // with it a model ends a text
+    int is_bytes;
+    int most;  // tokens of a byte
+    // Tokens of n bytes of text, no end-of-text added; out has room for n * most. Returns the count. Text is data: what
+    // reads like end-of-text is encoded as any text is.
+    size_t (*encode)(const struct Tokenizer* t, int* out, const char* text, size_t n);
+    // The bytes of one token (not terminated), *n their number; end-of-text and unknown ids have none.
+    const char* (*decode)(const struct Tokenizer* t, int token, size_t* n);
+} Tokenizer;
+
+extern const Tokenizer byte_tokenizer;
+
+// ---- documents
 
 typedef struct Docs Docs;
+typedef struct DocsFile DocsFile;
+enum { DOCS_HEAD_BYTES = 4096 };  // what the hash of a document covers, beside its length
 
-enum { MOST_CORPORA = 8, CORPUS_NAME = 32 };
+typedef struct Document {
+    int64_t start;  // tokens of all documents before
+    int64_t place;  // where its text begins in the file, as the format counts
+    uint64_t hash;  // equal documents hash equally wherever they lie: no copy of a held-out one is trained on
+} Document;
 
-// NAME=WEIGHT:PATH stands for a corpus of its own; weights are shares of the tokens of training, whatever their sum.
-// All paths have one, or none has. Paths of one name belong together and stand behind each other.
-typedef struct DocsCorpus {
-    char name[CORPUS_NAME];
-    double share;        // of the sum of all weights
-    int64_t first, end;  // its documents
-} DocsCorpus;
+// How documents of a file are read.
+typedef struct DocsFormat {
+    int is_text;  // end-of-text is not there: `first` counts what is behind it
+    // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
+    int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
+                size_t errlen);
+    int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
+} DocsFormat;
 
-// How text is read; a member that is NULL: as said.
-typedef struct DocsReading {
-    const char*
-        separator;         // between documents of a text file, with the line breaks behind it; "none": files stay whole
-    const char* text_key;  // the member of a line of JSONL that is its document
-} DocsReading;
+struct DocsFile {
+    File file;
+    const DocsFormat* format;
+    int64_t first_doc;  // its first document
+};
+
+// What docs_files.c adds to plain text read by bytes: it takes the place of docs_add_path, docs_index_text, and of what
+// adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
+typedef struct DocsFormats {
+    int (*add_path)(Docs* docs, const char* path, char* err, size_t errlen);
+    int (*index)(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);  // 1: no text
+    int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, char* err,
+                    size_t errlen);
+    int (*leaves_out)(void* docs, const char* directory);
+    void (*close)(Docs* docs);
+} DocsFormats;
+
+struct Docs {
+    const Tokenizer* tokenizer;
+    const char* separator;  // between documents of a text file, with the line breaks behind it; "": files stay whole
+    int end_of_text;        // the token that documents begin with
+    int max_token;          // upper bound of the ids that occur
+    DocsFile* files;
+    int64_t n_files, files_capacity, n_open, most_open;
+    Document* list;  // (n + 1)
+    int64_t n, capacity;
+    int64_t skipped;  // files of directories that were passed over: no text (a NUL in the first 4096 bytes), unreadable
+    int64_t divided;  // documents of text files in which the separator stands
+    const DocsFormats* formats;
+    struct DocsMore* more;         // the formats' own
+    const struct SamplerMix* mix;  // sampler_mix.h: there are weights
+};
+
 #define DOCS_SEPARATOR "<|endoftext|>"
-#define DOCS_TEXT_KEY "text"
 
-// tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
-// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3); it must outlive the Docs. Files of a directory
-// that are no text (a NUL byte in the first 4096 bytes), unreadable or empty are passed over and counted; the same in a
-// file that was named is an error, as is a corpus without a single token of text.
-// Runs and checkpoints of this program below a directory are left out whole and counted; a directory that is named and
-// is one is an error.
+// start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
+// formats, what is theirs, and how many files to keep open. A named file that is no text is an error, as is a corpus without a token of text.
 // 0 and *out owned by the caller, or -1 with a message.
-int docs_open(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, char* err, size_t errlen);
-int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
-                 char* err, size_t errlen);
+int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
 
-int docs_corpora(const Docs* docs);  // 0: no weights were given
-const DocsCorpus* docs_corpus(const Docs* docs, int corpus);
-int64_t docs_count(const Docs* docs);
-int64_t docs_tokens(const Docs* docs);               // of all documents, end-of-text included
-int64_t docs_length(const Docs* docs, int64_t doc);  // tokens of one document, at least 1
-int64_t docs_skipped(const Docs* docs);              // files passed over
-int64_t docs_runs(const Docs* docs);                 // directories left out
-int64_t docs_files(const Docs* docs);                // files used
-int docs_end_of_text(const Docs* docs);              // the token that documents begin with
-int docs_max_token(const Docs* docs);                // upper bound of the ids that occur (shards: the largest found)
+static inline int64_t docs_length(const Docs* docs, int64_t doc) {  // tokens, at least 1
+    return docs->list[doc + 1].start - docs->list[doc].start;
+}
+static inline int64_t docs_tokens(const Docs* docs) { return docs->n ? docs->list[docs->n].start : 0; }
 
-// out (n) = tokens first .. first + n of a document, 0 <= first, first + n <= docs_length. 0, or -1 with a message
-// (a file that shrank since it was opened, say). May be called from several threads at once.
+// out (n) = tokens first .. first + n of a document. 0, or -1 with a message (a file that shrank since it was opened,
+// say). May be called from several threads at once.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
-
 // Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
-int docs_labels(const Docs* docs, int64_t doc, int64_t first, int n);
-// targets (n) are the tokens first .. first + n of a document: those that are not to be learnt become -1.
-void docs_mask(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
-int64_t docs_packed(const Docs* docs);       // of the files passed over those that are compressed
-int64_t docs_plain_jsonl(const Docs* docs);  // files *.jsonl without documents and JSON arrays, read as plain text
-int64_t docs_divided(const Docs* docs);      // documents of text files in which the separator stands
+// Others become -1 in targets (n), unless that is NULL.
+int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
 
-// A hash of the document's content (its length and up to 4096 bytes of it): equal documents hash equally wherever they
-// lie, so that a copy of a held-out document is never trained on.
-uint64_t docs_hash(const Docs* docs, int64_t doc);
-// A hash of the whole corpus's shape: every length and docs_hash.
-uint64_t docs_fingerprint(const Docs* docs);
-// A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is
-// told so, and ranks that see different ones.
-uint64_t docs_content(const Docs* docs);
+// ---- for formats
+
+int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen);  // a file or directory. 0, or -1
+int docs_check_text(const DocsFile* file, char* err, size_t errlen);        // 1 and a message: it is no text
+int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);
+// Appends a document. head: what its hash covers beside the length.
+int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, char* err, size_t errlen);

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "data/docs_format.h"
+#include "data/sampler_mix.h"
 #include "plan/base/base.h"
 #include "plan/base/user_cache.h"
 
@@ -43,11 +44,12 @@ static void fill_header(int32_t header[256], const Index* x) {
 }
 
 static Index index_of(const Docs* d, uint64_t key) {
-    Index x = {.key = key, .content = d->content, .n_docs = d->n_docs, .n_tokens = docs_tokens(d)};
+    Index x = {.key = key, .content = d->more->content, .n_docs = d->n, .n_tokens = docs_tokens(d)};
     memcpy(x.magic, magic, sizeof magic);
-    x.token_bytes = d->encoded_bytes, x.max_token = d->max_token, x.files = d->n_files, x.skipped = d->skipped;
-    x.runs = d->runs, x.packed = d->packed, x.plain_jsonl = d->plain_jsonl, x.divided = d->divided;
-    x.n_corpora = d->n_corpora;
+    const DocsMore* m = d->more;
+    x.token_bytes = m->encoded_bytes, x.max_token = d->max_token, x.files = d->n_files, x.skipped = d->skipped;
+    x.runs = m->runs, x.packed = m->packed, x.plain_jsonl = m->plain_jsonl, x.divided = d->divided;
+    x.n_corpora = m->n_corpora;
     return x;
 }
 
@@ -64,15 +66,15 @@ static int make(const Docs* d, Index* x, char** shard, char** index, char* err, 
     *index = malloc(sizeof *x + rest);
     if (!*shard || !*index) return fail(err, errlen, "no memory to keep %zu MiB of tokens", n >> 20);
     fill_header((int32_t*)(void*)*shard, x);
-    memcpy(*shard + SHARD_HEADER, d->encoded, n);
+    memcpy(*shard + SHARD_HEADER, d->more->encoded, n);
     char* at = *index + sizeof *x;
-    for (int64_t i = 0; i < d->n_docs; i++, at += 8) {
+    for (int64_t i = 0; i < d->n; i++, at += 8) {
         int64_t length = docs_length(d, i);
         memcpy(at, &length, sizeof length);
+        memcpy(at + 8 * d->n, &d->list[i].hash, 8);
     }
-    memcpy(at, d->hash, 8 * (size_t)d->n_docs);
-    memcpy(at + 8 * (size_t)d->n_docs, d->corpora, (size_t)d->n_corpora * sizeof *d->corpora);
-    x->tokens_hash = hash_bytes(d->encoded, n, 0);
+    memcpy(at + 8 * d->n, d->more->corpora, (size_t)x->n_corpora * sizeof(DocsCorpus));
+    x->tokens_hash = hash_bytes(d->more->encoded, n, 0);
     x->rest_hash = hash_of_rest(*x, *index + sizeof *x, rest);
     memcpy(*index, x, sizeof *x);
     return 0;
@@ -80,7 +82,7 @@ static int make(const Docs* d, Index* x, char** shard, char** index, char* err, 
 
 // Only what is encoded whole, without instructions, whose labels an index does not say.
 static int can_be_kept(const Docs* d) {
-    return d->n_spans == 0 && d->n_encoded == docs_tokens(d) && docs_tokens(d) <= INT32_MAX;
+    return d->more->n_spans == 0 && d->more->n_encoded == docs_tokens(d) && docs_tokens(d) <= INT32_MAX;
 }
 
 static int store(const Docs* d, uint64_t key, const DocsCache* c, const char* names[2], char paths[2][DISK_PATH],
@@ -100,28 +102,27 @@ static int store(const Docs* d, uint64_t key, const DocsCache* c, const char* na
 
 // Fills starts and hashes. 0, or -1.
 static int read_documents(Docs* d, const Index* x, const char* rest, const char* path, char* err, size_t errlen) {
-    d->start = malloc(((size_t)x->n_docs + 1) * sizeof *d->start);
-    d->hash = malloc((size_t)x->n_docs * sizeof *d->hash + 1);
-    if (!d->start || !d->hash) return fail(err, errlen, "%s: no memory for %lld documents", path, (long long)x->n_docs);
-    d->start[0] = 0;
-    for (int64_t i = 0; i < x->n_docs; i++) {
-        int64_t length;
+    d->list = malloc(((size_t)x->n_docs + 1) * sizeof *d->list);
+    if (!d->list) return fail(err, errlen, "%s: no memory for %lld documents", path, (long long)x->n_docs);
+    int64_t start = 0;
+    for (int64_t i = 0, length; i < x->n_docs; i++, start += length) {
         memcpy(&length, rest + 8 * i, sizeof length);
-        if (length < 1 || length > x->n_tokens - d->start[i])
+        if (length < 1 || length > x->n_tokens - start)
             return fail(err, errlen, "%s: document %lld has %lld tokens", path, (long long)i, (long long)length);
-        d->start[i + 1] = d->start[i] + length;
+        d->list[i] = (Document){.start = start, .place = start};
+        memcpy(&d->list[i].hash, rest + 8 * (x->n_docs + i), sizeof d->list[i].hash);
     }
-    memcpy(d->hash, rest + 8 * x->n_docs, 8 * (size_t)x->n_docs);
-    d->n_docs = x->n_docs;
+    d->list[x->n_docs].start = start;
+    d->n = x->n_docs;
     if (docs_tokens(d) != x->n_tokens) return fail(err, errlen, "%s: its documents are not all of its tokens", path);
-    memcpy(d->corpora, rest + 16 * x->n_docs, (size_t)x->n_corpora * sizeof *d->corpora);
-    d->n_corpora = (int)x->n_corpora;
-    for (int i = 0; i < d->n_corpora; i++) {
-        const DocsCorpus* c = &d->corpora[i];
-        if (c->first < 0 || c->end < c->first || c->end > d->n_docs || !memchr(c->name, 0, CORPUS_NAME) ||
-            !(c->share > 0))
+    memcpy(d->more->corpora, rest + 16 * x->n_docs, (size_t)x->n_corpora * sizeof *d->more->corpora);
+    d->more->n_corpora = (int)x->n_corpora;
+    for (int i = 0; i < d->more->n_corpora; i++) {
+        const DocsCorpus* c = &d->more->corpora[i];
+        if (c->first < 0 || c->end < c->first || c->end > d->n || !memchr(c->name, 0, CORPUS_NAME) || !(c->share > 0))
             return fail(err, errlen, "%s: corpus %d has no range of documents", path, i);
     }
+    if (x->n_corpora) d->mix = &sampler_mix;
     return 0;
 }
 
@@ -147,13 +148,13 @@ static int check_shard(const DocsFile* file, const Index* x, char* err, size_t e
     int32_t expected[256], found[256];
     size_t n = (size_t)(x->n_tokens * x->token_bytes);
     fill_header(expected, x);
-    if (file->size != (int64_t)(SHARD_HEADER + n) || docs_file_read(file, 0, found, sizeof found, err, errlen) ||
+    if (file->file.size != (int64_t)(SHARD_HEADER + n) || file_read(&file->file, 0, found, sizeof found, err, errlen) ||
         memcmp(expected, found, sizeof found))
-        return fail(err, errlen, "%s: is not the shard of its index", file->path);
+        return fail(err, errlen, "%s: is not the shard of its index", file->file.path);
     char* tokens = malloc(n);
-    if (!tokens) return fail(err, errlen, "%s: no memory to check it", file->path);
-    int bad = docs_file_read(file, SHARD_HEADER, tokens, n, err, errlen);
-    if (!bad && hash_bytes(tokens, n, 0) != x->tokens_hash) bad = fail(err, errlen, "%s: is damaged", file->path);
+    if (!tokens) return fail(err, errlen, "%s: no memory to check it", file->file.path);
+    int bad = file_read(&file->file, SHARD_HEADER, tokens, n, err, errlen);
+    if (!bad && hash_bytes(tokens, n, 0) != x->tokens_hash) bad = fail(err, errlen, "%s: is damaged", file->file.path);
     free(tokens);
     return bad;
 }
@@ -164,25 +165,26 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
     *out = NULL;
     Docs* d = calloc(1, sizeof *d);
     if (!d) return fail(err, errlen, "out of memory for the corpus");
-    d->unpacked = -1;
     d->tokenizer = tokenizer;
-    d->encodes = 1;
-    d->end_of_text = tokenizer_end_of_text(tokenizer);
+    d->end_of_text = tokenizer->end_of_text;
+    d->formats = &docs_formats;
+    d->more = docs_more(tokenizer);
     d->files = calloc(1, sizeof *d->files);
     char* path = strdup(shard);
-    int bad = !d->files || !path ? fail(err, errlen, "out of memory for the corpus") : 0;
-    if (d->files) d->files[0] = (DocsFile){.path = path, .fd = -1}, d->n_files = 1;
+    int bad = !d->more || !d->files || !path ? fail(err, errlen, "out of memory for the corpus") : 0;
+    if (d->files) d->files[0].file = (File){.path = path, .fd = -1}, d->n_files = 1;
     else free(path);
-    bad = bad || read_index(d, &x, index, key, err, errlen) || docs_file_open(&d->files[0], err, errlen) ||
+    bad = bad || read_index(d, &x, index, key, err, errlen) || file_open(&d->files[0].file, err, errlen) ||
           check_shard(&d->files[0], &x, err, errlen);
     if (bad) {
         docs_close(d);
         return -1;
     }
-    d->files[0].kind = x.token_bytes == 2 ? FILE_SHARD16 : FILE_SHARD32;
-    d->encoded_bytes = (int)x.token_bytes, d->max_token = (int)x.max_token, d->content = x.content;
-    d->shown_files = x.files, d->skipped = x.skipped, d->runs = x.runs, d->packed = x.packed;
-    d->plain_jsonl = x.plain_jsonl, d->divided = x.divided;
+    DocsMore* m = d->more;
+    d->files[0].format = x.token_bytes == 2 ? &docs_shard16 : &docs_shard32;
+    m->encodes = 1, m->encoded_bytes = (int)x.token_bytes, d->max_token = (int)x.max_token, m->content = x.content;
+    m->shown_files = x.files, d->skipped = x.skipped, m->runs = x.runs, m->packed = x.packed;
+    m->plain_jsonl = x.plain_jsonl, d->divided = x.divided;
     *out = d;
     return 0;
 }
@@ -197,7 +199,7 @@ int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const To
     int64_t bytes = 0;
     words[0] = cache->path[0] = 0;
     cache->was_there = 0;
-    int is_kept = !tokenizer_is_bytes(tokenizer);
+    int is_kept = !tokenizer->is_bytes;
     if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err, errlen)) return -1;
     if (!is_kept || (bytes < LEAST && !cache->dir))
         return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err, errlen);

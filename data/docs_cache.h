@@ -2,7 +2,7 @@
 // of documents beside it, tokens-KEY.idx. KEY is a hash of the text, of how it is read, and of the tokenizer: so ranks
 // and later runs share it, and it can be nothing else's.
 #pragma once
-#include "data/docs.h"
+#include "data/docs_files.h"
 #include "plan/base/disk.h"
 
 typedef struct DocsCache {
@@ -14,7 +14,7 @@ typedef struct DocsCache {
     int was_there;
 } DocsCache;
 
-// As docs_open; where a shard cannot be kept, why is in words (ERR_BYTES, empty else) and the tokens stay in memory.
+// As docs_open_as; where a shard cannot be kept, why is in words (ERR_BYTES, empty else) and the tokens stay in memory.
 int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
                      char* words, char* err, size_t errlen);
 // A shard and its index, written for this key. 0, or -1 with a message: not there, damaged, another key's.

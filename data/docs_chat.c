@@ -17,7 +17,34 @@
 #include <string.h>
 
 #include "data/docs_format.h"
+#include "data/tokenizer_files.h"
 #include "plan/base/base.h"
+
+// ---- what is to be learnt
+
+// Tokens to be learnt before `token`, counted from the beginning of the corpus.
+static int64_t labels_before(const DocsMore* m, int64_t token) {
+    if (m->n_spans == 0 || token <= m->spans[0].first) return 0;
+    const DocsSpan* s = &m->spans[last_at_most(&m->spans->first, sizeof *m->spans, m->n_spans, token)];
+    return s->before + MIN(token, s->end) - s->first;
+}
+
+static int learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
+    const DocsMore* m = docs->more;
+    if (m->n_spans == 0 || n <= 0) return n;
+    int64_t token = docs->list[doc].start + first;
+    const DocsSpan* end = m->spans + m->n_spans;
+    const DocsSpan* s = m->spans + last_at_most(&m->spans->first, sizeof *m->spans, m->n_spans, token);
+    for (int i = 0; targets && i < n; i++) {
+        while (s < end && s->end <= token + i) s++;
+        if (s == end || token + i < s->first) targets[i] = -1;
+    }
+    return (int)(labels_before(m, token + n) - labels_before(m, token));
+}
+
+const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
+
+// ---- opening
 
 // A document being made.
 typedef struct Making {
@@ -51,14 +78,15 @@ int docs_is_instruction(const Json* json) {
 
 // Tokens appended since `from` are to be learnt.
 static int learn(Making* m, int64_t from) {
-    Docs* d = m->docs;
-    int64_t before = 0, at = docs_tokens(d) - m->first, end = d->n_encoded + at;
+    Docs* docs = m->docs;
+    DocsMore* d = docs->more;
+    int64_t before = 0, at = docs_tokens(docs) - m->first, end = d->n_encoded + at;
     int64_t span[] = {from - m->first, d->n_encoded - m->first};
     if (from + at == end) return 0;
-    docs_hash_content(d, span, sizeof span);
+    docs_hash_content(docs, span, sizeof span);
     if (d->n_spans)
         before = d->spans[d->n_spans - 1].before + d->spans[d->n_spans - 1].end - d->spans[d->n_spans - 1].first;
-    if (docs_reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err, m->errlen)) return -1;
+    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err, m->errlen)) return -1;
     d->spans[d->n_spans++] = (DocsSpan){from + at, end, before};
     return 0;
 }
@@ -83,9 +111,9 @@ static int put_string(Making* m, const JsonValue* value, const char* what) {
 
 static int put_pair(Making* m, const Json* json) {
     if (put_string(m, json_get(json, json->values, "prompt"), "\"prompt\"")) return -1;
-    int64_t from = m->docs->n_encoded;
+    int64_t from = m->docs->more->n_encoded;
     if (put_string(m, json_get(json, json->values, "completion"), "\"completion\"")) return -1;
-    return put_token(m, tokenizer_stop(m->docs->tokenizer)) || learn(m, from) ? -1 : 0;
+    return put_token(m, m->docs->tokenizer->stop) || learn(m, from) ? -1 : 0;
 }
 
 // How a vocabulary's models see messages.
@@ -113,12 +141,12 @@ static int put_message(Making* m, const Style* style, const char* role, size_t n
     if (put_text(m, role, n)) return -1;
     if (style->header_end >= 0 && put_token(m, style->header_end)) return -1;
     if (put_words(m, style->after_role)) return -1;
-    int64_t from = m->docs->n_encoded;
+    int64_t from = m->docs->more->n_encoded;
     if (put_string(m, content, what)) return -1;
     if (more && more->type != JSON_NULL && !(more->type == JSON_STRING && more->length == 0))
         if (put_words(m, "\n\n") || put_string(m, more, "\"input\"")) return -1;
     if (style->end >= 0 && put_token(m, style->end)) return -1;
-    if (ends && put_token(m, tokenizer_stop(m->docs->tokenizer))) return -1;
+    if (ends && put_token(m, m->docs->tokenizer->stop)) return -1;
     if (learns && learn(m, from)) return -1;
     return ends ? 0 : put_words(m, style->after_content);
 }
@@ -149,20 +177,20 @@ static int put_messages(Making* m, const Json* json, const JsonValue* messages) 
 
 int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen) {
     size_t longest = 0;
-    int64_t spans = docs->n_spans;
+    int64_t spans = docs->more->n_spans;
     char names[256];
     if (!docs_is_instruction(json))
         return fail(err, errlen, "expected an instruction, as in the first line, found the members %s",
                     docs_member_names(json, names, sizeof names));
     for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
-    Making m = {docs, (char*)malloc(longest + 1), docs->n_encoded, err, errlen};
+    Making m = {docs, (char*)malloc(longest + 1), docs->more->n_encoded, err, errlen};
     if (!m.scratch) return fail(err, errlen, "out of memory for a line of %zu bytes", longest);
     const JsonValue* messages = messages_of(json);
     int failed = put_token(&m, docs->end_of_text);
     if (!failed)
         failed = messages ? put_messages(&m, json, messages) : is_pair(json) ? put_pair(&m, json) : put_task(&m, json);
     free(m.scratch);
-    if (!failed && docs->n_spans == spans)
+    if (!failed && docs->more->n_spans == spans)
         failed = fail(err, errlen, "nothing here is to be learnt: no assistant speaks");
     return failed ? -1 : docs_add_encoded(docs, m.first, err, errlen);
 }

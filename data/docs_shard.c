@@ -16,46 +16,71 @@ enum {
     BLOCK = 16384,  // tokens read at once while a shard is searched
 };
 
+static int read_tokens(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
+    size_t bytes = file->format == &docs_shard16 ? 2 : 4;
+    // Tokens come into the end of out and are spread from there, as in docs.c.
+    unsigned char* p = (unsigned char*)out + (4 - bytes) * (size_t)n;
+    if (file_read(&file->file, HEADER_BYTES + at * (int64_t)bytes, p, bytes * (size_t)n, err, errlen)) return -1;
+    for (int i = 0; bytes == 2 && i < n; i++) {
+        uint16_t token;
+        memcpy(&token, p + 2 * (size_t)i, sizeof token);
+        out[i] = token;
+    }
+    int all = 0;
+    for (int i = 0; i < n; i++) all |= out[i];
+    return all < 0
+               ? fail(err, errlen, "%s: a token at or behind %lld is above %d", file->file.path, (long long)at, INT_MAX)
+               : 0;
+}
+
+static int read_shard(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
+                      size_t errlen) {
+    return read_tokens(file, docs->list[doc].place + first, n, out, err, errlen);
+}
+
+const DocsFormat docs_shard16 = {0, read_shard, NULL}, docs_shard32 = {0, read_shard, NULL};
+
 typedef struct ShardFormat {
     int32_t magic, version;
-    FileKind kind;
+    const DocsFormat* format;
     int token_bytes;
     int end_of_text;  // of the vocabulary it is made with
 } ShardFormat;
 
 static const ShardFormat formats[] = {
-    {20240520, 1, FILE_SHARD16, 2, 50256},
-    {20240801, 7, FILE_SHARD32, 4, 128000},
+    {20240520, 1, &docs_shard16, 2, 50256},
+    {20240801, 7, &docs_shard32, 4, 128000},
 };
 
 static int read_header(const DocsFile* file, const ShardFormat** format, int64_t* n, char* err, size_t errlen) {
     unsigned char header[HEADER_BYTES];
-    if (file->size < HEADER_BYTES)
-        return fail(err, errlen, "%s: a token shard begins with a header of %d bytes, this file has %lld", file->path,
-                    HEADER_BYTES, (long long)file->size);
-    if (docs_file_read(file, 0, header, sizeof header, err, errlen)) return -1;
+    if (file->file.size < HEADER_BYTES)
+        return fail(err, errlen, "%s: a token shard begins with a header of %d bytes, this file has %lld",
+                    file->file.path, HEADER_BYTES, (long long)file->file.size);
+    if (file_read(&file->file, 0, header, sizeof header, err, errlen)) return -1;
     int32_t magic = disk_int32(header), version = disk_int32(header + 4);
     *n = disk_int32(header + 8);
     *format = NULL;
     for (int i = 0; i < COUNT(formats); i++)
         if (formats[i].magic == magic && formats[i].version == version) *format = &formats[i];
     if (!*format)
-        return fail(
-            err, errlen, "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
-            file->path, magic, version, formats[0].magic, formats[0].version, formats[1].magic, formats[1].version);
+        return fail(err, errlen,
+                    "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
+                    file->file.path, magic, version, formats[0].magic, formats[0].version, formats[1].magic,
+                    formats[1].version);
     int64_t expected = HEADER_BYTES + *n * (*format)->token_bytes;
-    if (*n < 1 || file->size != expected)
-        return fail(err, errlen, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->path,
-                    (long long)*n, (*format)->token_bytes, (long long)expected, (long long)file->size);
+    if (*n < 1 || file->file.size != expected)
+        return fail(err, errlen, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->file.path,
+                    (long long)*n, (*format)->token_bytes, (long long)expected, (long long)file->file.size);
     return 0;
 }
 
 // A text tokenizer names the vocabulary; without one it is that of the format, and of all shards alike.
 static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, char* err, size_t errlen) {
-    if (docs->encodes) return 0;
+    if (docs->more->encodes) return 0;
     if (docs->n_files > 0 && docs->end_of_text != format->end_of_text)
         return fail(err, errlen, "%s: its tokens are of another vocabulary than those of %s: they cannot be one corpus",
-                    file->path, docs->files[0].path);
+                    file->file.path, docs->files[0].file.path);
     docs->end_of_text = format->end_of_text;
     return 0;
 }
@@ -63,7 +88,7 @@ static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardForm
 // The document that the search is in.
 typedef struct Open {
     int head[DOCS_HEAD_TOKENS];
-    int64_t length;
+    int64_t begin, length;
 } Open;
 
 static void extend(Docs* docs, Open* open, const int* tokens, int64_t n) {
@@ -76,7 +101,9 @@ static void extend(Docs* docs, Open* open, const int* tokens, int64_t n) {
 static int finish(Docs* docs, Open* open, char* err, size_t errlen) {
     int64_t n_head = MIN(open->length, DOCS_HEAD_TOKENS), length = open->length;
     open->length = 0;
-    return docs_add(docs, length, open->head, (size_t)n_head * sizeof *open->head, err, errlen);
+    open->begin += length;
+    return docs_add_hashed(docs, length, open->begin - length, open->head, (size_t)n_head * sizeof *open->head, err,
+                           errlen);
 }
 
 static int search_block(Docs* docs, Open* open, const int* tokens, int n, char* err, size_t errlen) {
@@ -93,34 +120,18 @@ int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen) {
     const ShardFormat* format = NULL;
     int64_t n = 0;
     int tokens[BLOCK], largest = 0;
-    Open open = {.length = 0};
+    Open open = {.begin = 0};
     if (read_header(file, &format, &n, err, errlen) || agree_on_vocabulary(docs, file, format, err, errlen)) return -1;
-    file->kind = format->kind;
+    file->format = format->format;
     for (int64_t at = 0; at < n; at += BLOCK) {
         int n_block = (int)MIN(BLOCK, n - at);
-        if (docs_read_shard(file, at, n_block, tokens, err, errlen)) return -1;
+        if (read_tokens(file, at, n_block, tokens, err, errlen)) return -1;
         for (int i = 0; i < n_block; i++) largest = MAX(largest, tokens[i]);
         if (search_block(docs, &open, tokens, n_block, err, errlen)) return -1;
     }
     docs->max_token = MAX(docs->max_token, largest);
-    if (docs->encodes && largest >= tokenizer_vocab(docs->tokenizer))
+    if (docs->more->encodes && largest >= docs->tokenizer->vocab)
         return fail(err, errlen, "%s: holds the token %d, but the tokenizer has only %d: which one was it made with?",
-                    file->path, largest, tokenizer_vocab(docs->tokenizer));
+                    file->file.path, largest, docs->tokenizer->vocab);
     return finish(docs, &open, err, errlen);
-}
-
-int docs_read_shard(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
-    size_t bytes = file->kind == FILE_SHARD16 ? 2 : 4;
-    // Tokens come into the end of out and are spread from there, as in docs_read_text.
-    unsigned char* p = (unsigned char*)out + (4 - bytes) * (size_t)n;
-    if (docs_file_read(file, HEADER_BYTES + at * (int64_t)bytes, p, bytes * (size_t)n, err, errlen)) return -1;
-    for (int i = 0; bytes == 2 && i < n; i++) {
-        uint16_t token;
-        memcpy(&token, p + 2 * (size_t)i, sizeof token);
-        out[i] = token;
-    }
-    int all = 0;
-    for (int i = 0; i < n; i++) all |= out[i];
-    return all < 0 ? fail(err, errlen, "%s: a token at or behind %lld is above %d", file->path, (long long)at, INT_MAX)
-                   : 0;
 }

@@ -2,15 +2,8 @@
 //
 // Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
 // content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
-// and never stored (a Feistel network walked until it lands inside the range: Black & Rogaway 2002). A position is two
-// numbers; with several corpora three for each of them.
-//
-// Corpora with weights (docs.h) are drawn from so that each has its share of the tokens: the next piece is of the one
-// that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes through its own epochs.
+// and never stored. A position is two numbers; of corpora with weights (sampler_mix.h) three for each.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
 #include "data/docs.h"
 
 typedef struct Piece {
@@ -18,52 +11,66 @@ typedef struct Piece {
     int64_t first;  // its first token in the document
     int length;     // 1 .. context
     int n_targets;  // tokens with a target: length, or length - 1 where the document ends
-    int n_labels;   // of these targets, those to be learnt: all, but of instructions only completions
+    int n_labels;   // of these targets those to be learnt
 } Piece;
 
-// Of one of several corpora: passes that are complete, pieces taken in this one, tokens taken in all.
+typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
+enum { MOST_CORPORA = 8 };
+
 typedef struct CorpusPosition {
-    int64_t epoch, index, tokens;
+    int64_t epoch, index, tokens;  // as below, and tokens taken in all
 } CorpusPosition;
 
 typedef struct SamplerPosition {
-    int64_t epoch;                         // passes over the training pieces that are complete
-    int64_t index;                         // pieces taken in this epoch
+    int64_t epoch, index;  // passes over the training pieces that are complete; pieces taken in this one
     CorpusPosition corpora[MOST_CORPORA];  // instead, where corpora have weights
 } SamplerPosition;
 
-typedef struct Sampler Sampler;
+typedef struct SideDocument {
+    int64_t doc, first_piece;  // its id; pieces of the documents before
+} SideDocument;
+typedef struct Side {
+    SideDocument* list;  // (n + 1)
+    int64_t n, n_tokens;
+} Side;
 
-typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
+typedef struct Sampler {
+    const Docs* docs;
+    int context;
+    uint64_t seed;
+    double val_fraction;
+    int64_t cut, cut_length;  // 0, or: documents of this length and hash, one and its copies, train up to this token
+    uint64_t cut_hash;        // and validate from it on
+    Side sides[2];            // by Split
+} Sampler;
+
+// Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
+typedef struct SamplerMix {
+    int (*check)(const Sampler* s, char* err, size_t errlen);
+    Piece (*next)(const Sampler* s, SamplerPosition* position);
+} SamplerMix;
 
 // Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
 // corpus too small for that (fewer than two documents on either side) gives the last val_fraction of the tokens of its
-// longest document instead; sampler_describe says which. docs must outlive the sampler. 0, or -1 with a message (no
-// training tokens).
+// longest document instead. docs must outlive the sampler. 0, or -1 with a message (no training tokens).
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
                  size_t errlen);
-void sampler_close(Sampler* sampler);  // NULL is fine
+void sampler_close(Sampler* s);  // NULL is fine
 
-int64_t sampler_pieces(const Sampler* sampler, Split split);
-int64_t sampler_tokens(const Sampler* sampler, Split split);
-int64_t sampler_documents(const Sampler* sampler, Split split);
-// Of a corpus with a weight: its training tokens, and the name and share that it was given.
-int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);
-const char* sampler_describe(const Sampler* sampler);  // one line: how validation text was chosen
+int64_t sampler_pieces(const Sampler* s, Split split);
+// The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
+int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
 
-// seen[s] = 1 for every length s of a piece; seen (context + 1).
-void sampler_mark_lengths(const Sampler* sampler, Split split, char* seen);
-
+// Of n pieces of a side from `first` on the one at `index` in the order that `key` chooses.
+Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int64_t index, uint64_t key);
 // The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
 // sample: i in [0, sampler_pieces(VAL)).
-Piece sampler_val_piece(const Sampler* sampler, int64_t i);
-// The training piece at a position; index in [0, sampler_pieces(TRAIN)).
-Piece sampler_train_piece(const Sampler* sampler, SamplerPosition position);
+Piece sampler_val_piece(const Sampler* s, int64_t i);
+Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
-// need be, and moves the position on. Writes at most max_pieces; batch_tokens of them always suffice.
-// Returns their number, at least 1.
-int sampler_draw(const Sampler* sampler, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
+// need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.
+int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
-int sampler_read(const Sampler* sampler, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen);
+int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen);

@@ -108,7 +108,7 @@ static int find_split(const Json* json, const JsonValue* splitter) {
     return has_pattern == wants_pattern ? split : -1;
 }
 
-static int read_settings(Tokenizer* t, const Json* json, const JsonValue* model, char* err, size_t errlen) {
+static int read_settings(Bpe* t, const Json* json, const JsonValue* model, char* err, size_t errlen) {
     static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
     char found[SHOWN];
     if (!model || model->type != JSON_OBJECT) return fail(err, errlen, "no object \"model\"");
@@ -139,8 +139,8 @@ static int read_settings(Tokenizer* t, const Json* json, const JsonValue* model,
 // ---- tokens
 
 // Tokens come in any order of their ids; one of no length is not there yet.
-static int add_token(Tokenizer* t, int capacity, const JsonValue* text, const JsonValue* id_value, int in_alphabet,
-                     char* err, size_t errlen) {
+static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValue* id_value, int in_alphabet, char* err,
+                     size_t errlen) {
     int64_t id;
     char* bytes = t->bytes + t->n_bytes;
     if (json_int64(id_value, &id) || id < 0 || id >= capacity)
@@ -159,19 +159,19 @@ static int add_token(Tokenizer* t, int capacity, const JsonValue* text, const Js
     t->length[id] = (unsigned char)n;
     t->added[id] = !in_alphabet;
     t->n_bytes += (size_t)n;
-    t->vocab++;
+    t->base.vocab++;
     return 0;
 }
 
 static const JsonValue* after(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
 
-static int add_tokens(Tokenizer* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added,
-                      char* err, size_t errlen) {
+static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added, char* err,
+                      size_t errlen) {
     const JsonValue* key = vocab + 1;
     for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
         if (add_token(t, capacity, key, after(json, key), 1, err, errlen)) return -1;
     int has_begin = 0;
-    t->end_of_text = -1;
+    t->base.end_of_text = -1;
     const JsonValue* entry = added ? added + 1 : NULL;
     for (int i = 0; added && i < added->n; i++, entry = after(json, entry)) {
         const JsonValue* content = json_get(json, entry, "content");
@@ -179,19 +179,20 @@ static int add_tokens(Tokenizer* t, int capacity, const Json* json, const JsonVa
         int64_t id = -1;
         int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
         json_int64(json_get(json, entry, "id"), &id);
-        if (begins || (ends && !has_begin)) t->end_of_text = (int)id;
-        if (is_string(content, "<|end_of_text|>")) t->stop = (int)id;
+        if (begins || (ends && !has_begin)) t->base.end_of_text = (int)id;
+        if (is_string(content, "<|end_of_text|>")) t->base.stop = (int)id;
         has_begin |= begins;
     }
-    if (t->end_of_text < 0)
+    if (t->base.end_of_text < 0)
         return fail(err, errlen, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
-    for (int id = 0; id < t->vocab; id++)
-        if (t->length[id] == 0) return fail(err, errlen, "there are %d tokens, but none has the id %d", t->vocab, id);
+    for (int id = 0; id < t->base.vocab; id++)
+        if (t->length[id] == 0)
+            return fail(err, errlen, "there are %d tokens, but none has the id %d", t->base.vocab, id);
     return 0;
 }
 
 // Sets all of tokens, added and end_of_text.
-static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
+static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
                            size_t errlen) {
     const JsonValue* vocab = json_get(json, model, "vocab");
     const JsonValue* added = json_get(json, json->values, "added_tokens");
@@ -210,7 +211,7 @@ static int read_vocabulary(Tokenizer* t, const Json* json, const JsonValue* mode
 // ---- merges: "left right" or ["left", "right"]
 
 // The ids of both halves. scratch has room for the unescaped strings.
-static int read_pair(const Tokenizer* t, const Json* json, const JsonValue* merge, char* scratch, int ids[2]) {
+static int read_pair(const Bpe* t, const Json* json, const JsonValue* merge, char* scratch, int ids[2]) {
     char* half[2] = {scratch, NULL};
     int64_t n[2] = {-1, -1};
     if (merge->type == JSON_ARRAY && merge->n == 2) {
@@ -232,8 +233,7 @@ static int read_pair(const Tokenizer* t, const Json* json, const JsonValue* merg
     return ids[0] < 0 || ids[1] < 0 ? -1 : 0;
 }
 
-static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, size_t file_bytes, char* err,
-                       size_t errlen) {
+static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t file_bytes, char* err, size_t errlen) {
     if (!merges || merges->type != JSON_ARRAY) return fail(err, errlen, "\"model\" has no array \"merges\"");
     char* scratch = malloc(file_bytes + 2);
     t->merges = malloc(MAX(1, (size_t)merges->n) * sizeof *t->merges);
@@ -247,7 +247,7 @@ static int read_merges(Tokenizer* t, const Json* json, const JsonValue* merges, 
     return status;
 }
 
-int tokenizer_read_json(Tokenizer* t, const char* text, size_t n, char* err, size_t errlen) {
+int tokenizer_read_json(Bpe* t, const char* text, size_t n, char* err, size_t errlen) {
     Json json;
     if (json_parse(&json, text, n, err, errlen)) return -1;
     const JsonValue* model = json_get(&json, json.values, "model");
@@ -275,12 +275,12 @@ static void put_byte(FILE* out, int byte) {
     else fprintf(out, "%c%c", 0xc0 | character >> 6, 0x80 | (character & 63));
 }
 
-static void put_token(FILE* out, const Tokenizer* t, int id) {
+static void put_token(FILE* out, const Bpe* t, int id) {
     for (size_t i = 0; i < token_length(t, id); i++) put_byte(out, (unsigned char)t->bytes[t->begin[id] + i]);
 }
 
 // The name of an added token, as a string of JSON.
-static void put_name(FILE* out, const Tokenizer* t, int id) {
+static void put_name(FILE* out, const Bpe* t, int id) {
     size_t n = token_length(t, id);
     char* quoted = (char*)malloc(6 * n + 3);
     if (quoted) json_quote(quoted, t->bytes + t->begin[id], n);
@@ -294,7 +294,7 @@ static int compare_merges(const void* a, const void* b) {
     return (x->left > y->left) - (x->left < y->left);
 }
 
-static void put_merges(FILE* out, const Tokenizer* t) {
+static void put_merges(FILE* out, const Bpe* t) {
     size_t slots = (size_t)t->table_mask + 1;
     int n = 0;
     Merge* merges = (Merge*)malloc(slots * sizeof *merges);
@@ -319,15 +319,16 @@ static char* end_text(FILE* out, char** text) {
     return NULL;
 }
 
-char* tokenizer_json_text(const Tokenizer* t, size_t* n) {
+char* tokenizer_json_text(const Tokenizer* tokenizer, size_t* n) {
+    const Bpe* t = bpe_of(tokenizer);
     char* text = NULL;
     FILE* out = open_memstream(&text, n);
     if (!out) return NULL;
     fprintf(out,
             "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n\"added_tokens\": [{\"id\": %d, "
             "\"content\": ",
-            t->end_of_text);
-    put_name(out, t, t->end_of_text);
+            t->base.end_of_text);
+    put_name(out, t, t->base.end_of_text);
     fputs(
         ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}],\n"
         "\"normalizer\": null,\n\"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
@@ -336,8 +337,8 @@ char* tokenizer_json_text(const Tokenizer* t, size_t* n) {
         "{\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": \"\", "
         "\"end_of_word_suffix\": \"\", \"fuse_unk\": false, \"byte_fallback\": false,\n\"vocab\": {",
         out);
-    for (int id = 0, first = 1; id < t->vocab; id++) {
-        if (id == t->end_of_text) continue;
+    for (int id = 0, first = 1; id < t->base.vocab; id++) {
+        if (id == t->base.end_of_text) continue;
         fputs(first ? "\n\"" : ",\n\"", out);
         put_token(out, t, id);
         fprintf(out, "\": %d", id);
@@ -349,14 +350,15 @@ char* tokenizer_json_text(const Tokenizer* t, size_t* n) {
     return end_text(out, &text);
 }
 
-char* tokenizer_config_text(const Tokenizer* t, int context, size_t* n) {
+char* tokenizer_config_text(const Tokenizer* tokenizer, int context, size_t* n) {
+    const Bpe* t = bpe_of(tokenizer);
     char* text = NULL;
     FILE* out = open_memstream(&text, n);
     if (!out) return NULL;
     fputs("{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"bos_token\": ", out);
-    put_name(out, t, t->end_of_text);
+    put_name(out, t, t->base.end_of_text);
     fputs(",\n  \"eos_token\": ", out);
-    put_name(out, t, t->stop);
+    put_name(out, t, t->base.stop);
     fprintf(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n", context);
     return end_text(out, &text);
 }

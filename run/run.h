@@ -7,12 +7,12 @@
 #include <signal.h>
 
 #include "data/checkpoint.h"
-#include "data/docs.h"
+#include "data/docs_files.h"
 #include "data/run_dir.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "data/safetensors.h"
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 #include "kernels/host.h"
 #include "plan/options/read.h"
 #include "plan/cost/machine.h"

@@ -45,7 +45,7 @@ static inline const char* document(const Docs* docs, int64_t d) {
     size_t at = 0;
     if (docs_read(docs, d, 0, n, tokens, err, sizeof err)) return err;
     for (int i = 0; i < n && at < sizeof text - 32; i++) {
-        if (tokens[i] == docs_end_of_text(docs)) text[at++] = '|';
+        if (tokens[i] == docs->end_of_text) text[at++] = '|';
         else if (tokens[i] < 256) text[at++] = (char)tokens[i];
         else at += (size_t)sprintf(text + at, "<%d>", tokens[i]);
     }
@@ -64,8 +64,8 @@ static inline const char* document(const Docs* docs, int64_t d) {
 
 // The documents are these texts; then the corpus is closed.
 static inline void check_documents(Docs* docs, const char* const* texts, int n) {
-    CHECK(docs && docs_count(docs) == n);
-    for (int i = 0; docs && i < n && i < docs_count(docs); i++) CHECK_STRING(document(docs, i), texts[i]);
+    CHECK(docs && docs->n == n);
+    for (int i = 0; docs && i < n && i < docs->n; i++) CHECK_STRING(document(docs, i), texts[i]);
     docs_close(docs);
 }
 
@@ -77,7 +77,8 @@ static inline Docs* open_paths(const char* const* names, int n, const Tokenizer*
     const char* paths[8];
     Docs* docs = NULL;
     for (int i = 0; i < n; i++) paths[i] = path_of(names[i]);
-    CHECK((docs_open(&docs, paths, n, tokenizer, err, sizeof err) == 0) == (docs != NULL));
+    CHECK((docs_open_as(&docs, paths, n, tokenizer, (DocsReading){NULL, NULL}, err, sizeof err) == 0) ==
+          (docs != NULL));
     return docs;
 }
 

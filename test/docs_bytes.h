@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/docs.h"
+#include "data/docs_files.h"
+#include "data/tokenizer_files.h"
 
 // As docs_open of a file whose name ends so (".bin", ".jsonl"). The file is gone afterwards; the Docs keeps it open.
 static inline int docs_open_bytes(Docs** docs, const char* ending, const void* bytes, size_t n,
@@ -14,7 +15,7 @@ static inline int docs_open_bytes(Docs** docs, const char* ending, const void* b
     snprintf(path, sizeof path, "%s/docs_bytes_%ld%s", place, (long)getpid(), ending);
     FILE* file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, n, file) != n || fclose(file)) abort();
-    int status = docs_open(docs, paths, 1, tokenizer, err, errlen);
+    int status = docs_open_as(docs, paths, 1, tokenizer, (DocsReading){NULL, NULL}, err, errlen);
     unlink(path);
     return status;
 }

@@ -1,6 +1,7 @@
 // test_data_kinds.c - data as people have it: compressed files, JSONL in directories, instructions of which only the
 // completions are learnt.
-#include "data/docs.h"
+#include "data/docs_files.h"
+#include "data/tokenizer_files.h"
 #include "data/sampler.h"
 #include "data/unpack.h"
 #include "plan/base/base.h"
@@ -16,7 +17,7 @@ static Tokenizer* bytes;
 static Docs* open_docs(const char* name, const Tokenizer* tokenizer) {
     const char* path = path_of(name);
     Docs* docs = NULL;
-    return docs_open(&docs, &path, 1, tokenizer, err, sizeof err) ? NULL : docs;
+    return docs_open_as(&docs, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err, sizeof err) ? NULL : docs;
 }
 
 // A hash of all that the documents are; 0: they cannot be opened.
@@ -57,7 +58,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
         "cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
         "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
     Docs* docs = open_docs("d", bytes);
-    CHECK(docs && docs_count(docs) == 5 && docs_packed(docs) == 1 && docs_skipped(docs) == 1);
+    CHECK(docs && docs->n == 5 && docs_packed(docs) == 1 && docs->skipped == 1);
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
     int tokens[5] = {0};
@@ -100,7 +101,7 @@ CLAIM(damaged_files_are_named) {
 // Tokens and targets of one document, byte for byte.
 static void check_document(const Sampler* s, const Docs* docs, int64_t doc, const char* text, const char* learnt) {
     int n = (int)docs_length(docs, doc), tokens[512], targets[512], labels = 0;
-    Piece piece = {doc, 0, n, n - 1, docs_labels(docs, doc, 1, n - 1)};
+    Piece piece = {doc, 0, n, n - 1, docs_learnt(docs, doc, 1, n - 1, NULL)};
     CHECK(n == (int)strlen(text) && strlen(text) == strlen(learnt) && n < 512);
     CHECK(sampler_read(s, &piece, tokens, targets, err, sizeof err) == 0);
     for (int i = 0; i < n; i++) {
@@ -125,7 +126,7 @@ CLAIM(only_completions_are_learnt) {
     put_text("chat.jsonl", lines);
     Docs* docs = open_docs("chat.jsonl", bytes);
     Sampler* s = NULL;
-    CHECK(docs && docs_count(docs) == 5 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
+    CHECK(docs && docs->n == 5 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
     if (!s) return;
     check_document(s, docs, 0, "^2+2=4^", "-----xx");
     check_document(s, docs, 1, "^user: hi\n\nassistant: yo^user: and\n\nassistant: so^",
@@ -227,7 +228,8 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
 // ---- corpora with weights
 
 static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n) {
-    return docs_open(docs, paths, n, bytes, err, sizeof err) || sampler_open(s, *docs, 32, 0, 3, err, sizeof err);
+    return docs_open_as(docs, paths, n, bytes, (DocsReading){NULL, NULL}, err, sizeof err) ||
+           sampler_open(s, *docs, 32, 0, 3, err, sizeof err);
 }
 
 // Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.

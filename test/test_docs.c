@@ -1,7 +1,7 @@
 // test_docs.c - a corpus of text gives the documents that its files hold, in a fixed order, and refuses what it cannot
 // read.
 #define _GNU_SOURCE
-#include "data/docs.h"
+#include "data/docs_files.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -14,8 +14,8 @@
 static void a_text_file_is_one_document(void) {
     put_text("a.txt", "hello\n");
     Docs* docs = open_one("a.txt", bytes);
-    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs_files(docs) == 1 && docs_skipped(docs) == 0);
-    CHECK(docs_max_token(docs) == 256 && docs_end_of_text(docs) == 256);
+    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs_files(docs) == 1 && docs->skipped == 0);
+    CHECK(docs->max_token == 256 && docs->end_of_text == 256);
     CHECK_DOCUMENTS(docs, "|hello\n");
     docs_close(NULL);
 }
@@ -30,7 +30,7 @@ static void a_separator_divides_a_text_file(void) {
     for (int t = 0; t < 2; t++) {
         for (int i = 0; i < COUNT(cases); i++) {
             Docs* docs = open_one_as("tales.txt", both[t], (DocsReading){.separator = cases[i].separator});
-            CHECK(docs && docs_divided(docs) == cases[i].divided && docs_count(docs) == cases[i].documents);
+            CHECK(docs && docs->divided == cases[i].divided && docs->n == cases[i].documents);
             CHECK(docs && docs_length(docs, 0) == cases[i].first);
             docs_close(docs);
         }
@@ -49,7 +49,7 @@ static void a_separator_is_found_wherever_blocks_end(void) {
         strcpy(text + before, "<|endoftext|>\n\nthe end");
         put_text("blocks.txt", text);
         Docs* docs = open_one("blocks.txt", c % 2 ? bpe : bytes);
-        CHECK(docs && docs_count(docs) == 2 && docs_length(docs, 0) == before + 1);
+        CHECK(docs && docs->n == 2 && docs_length(docs, 0) == before + 1);
         CHECK_STRING(docs ? document(docs, 1) : err, "|the end");
         docs_close(docs);
     }
@@ -61,7 +61,7 @@ static void a_directory_is_read_in_byte_order_of_paths(void) {
                 "printf hidden | tee .hidden/x > .hidden_too && : > empty && printf 'text\\0text' > junk && "
                 "ln -s b/z c_link && ln -s .. b/loop && ln -s nowhere b/dangling && mkfifo fifo") == 0);
     Docs* docs = open_one("tree", bytes);
-    CHECK(docs && docs_skipped(docs) == 2);
+    CHECK(docs && docs->skipped == 2);
     CHECK_DOCUMENTS(docs, "|capital", "|dot comes before slash", "|deep", "|bz", "|bz", "|accent");
 }
 
@@ -69,7 +69,7 @@ static void unreadable_files_of_a_directory_are_passed_over(void) {
     if (geteuid() == 0) SKIP("root can read every file");
     CHECK(shell("mkdir -p $W/locked/dir && cd $W/locked && echo readable > a && echo no > b && chmod 0 b dir") == 0);
     Docs* docs = open_one("locked", bytes);
-    CHECK(docs_count(docs) == 1 && docs_skipped(docs) == 2);
+    CHECK(docs->n == 1 && docs->skipped == 2);
     docs_close(docs);
     check_refused("locked/b", bytes, "locked/b: Permission denied");
     CHECK(chmod(path_of("locked/dir"), 0777) == 0);
@@ -86,7 +86,7 @@ static void many_small_files_need_few_descriptors(void) {
     int probe = open("/dev/null", O_RDONLY);
     CHECK(probe >= 0 && probe < 300);
     close(probe);
-    CHECK(docs_count(docs) == 600);
+    CHECK(docs->n == 600);
     CHECK_STRING(document(docs, 0), "|file 0");
     CHECK_STRING(document(docs, 300), "|file 300");
     CHECK_STRING(document(docs, 599), "|file 599");
@@ -103,7 +103,7 @@ static void runs_below_a_directory_are_left_out_of_a_corpus(void) {
                 "put runs/0 RUN '{\"ragged run\": \"process 17\"}'; put moved DONE '{\"step\": 100}'; "
                 "put runs/0/step-000100 DONE '{\"step\": 100}'") == 0);
     docs = open_one("mixed", bytes);
-    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs_skipped(docs) == 0);
+    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs->skipped == 0);
     CHECK(docs_fingerprint(docs) == shape && docs_content(docs) == all);
     docs_close(docs);
     CHECK(shell("cd $W/mixed && mkdir -p other done a/RUN && echo '{\"ragged\"' > other/RUN && "
@@ -193,7 +193,7 @@ static void long_lines_and_escapes_cross_every_buffer(void) {
         p += sprintf(p, "\"}\n{\"text\":\"behind\"}\n");
         write_text("long.jsonl", file, (size_t)(p - file));
         Docs* docs = open_one("long.jsonl", bytes);
-        CHECK(docs_count(docs) == 3 && docs_length(docs, 1) == N + 1);
+        CHECK(docs->n == 3 && docs_length(docs, 1) == N + 1);
         CHECK(docs_read(docs, 1, 0, N + 1, tokens, err, sizeof err) == 0);
         int same = 0;
         for (int i = 0; i < N; i++) same += tokens[i + 1] == (unsigned char)text[i];
@@ -290,7 +290,7 @@ static void paths_without_a_corpus_are_refused(void) {
     };
     for (int i = 0; i < COUNT(cases); i++) check_refused(cases[i][0], bytes, cases[i][1]);
     Docs* docs;
-    CHECK(docs_open(&docs, NULL, 0, bytes, err, sizeof err) == -1);
+    CHECK(docs_open_as(&docs, NULL, 0, bytes, (DocsReading){NULL, NULL}, err, sizeof err) == -1);
     CHECK_STRING(err, "no corpus given");
     CHECK(!OPEN_PATHS(bytes, "a.txt", "missing.txt"));
 }
@@ -319,7 +319,7 @@ static void equal_documents_hash_equally_wherever_they_lie_and_others_do_not(voi
         write_text((char[]){'l', 'o', 'n', 'g', '/', (char)('1' + i), 0}, text, DOCS_HEAD_BYTES + 1 + (i > 0));
     Docs* docs = OPEN_PATHS(bytes, "same", "same.jsonl", "long");
     uint64_t h[7];
-    for (int d = 0; d < 7; d++) h[d] = docs_hash(docs, d);
+    for (int d = 0; d < 7; d++) h[d] = docs->list[d].hash;
     CHECK(h[0] == h[2] && h[0] != h[1] && h[0] != h[3]);
     CHECK(h[4] != h[5] && h[5] == h[6]);  // of another length behind what is hashed
     docs_close(docs);

@@ -1,6 +1,6 @@
 // test_docs_tokens.c - corpora of tokens: llm.c's shards, and text encoded by a vocabulary.
 #define _GNU_SOURCE
-#include "data/docs.h"
+#include "data/docs_files.h"
 
 #include "test/corpus.h"
 
@@ -37,8 +37,8 @@ static void a_shard_is_cut_at_each_end_of_text(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         put_shard("s.bin", cases[i].tokens, cases[i].n, cases[i].width);
         Docs* docs = open_one("s.bin", bytes);
-        CHECK(docs_tokens(docs) == cases[i].n && docs_end_of_text(docs) == cases[i].end_of_text);
-        CHECK(docs_max_token(docs) == cases[i].largest);
+        CHECK(docs_tokens(docs) == cases[i].n && docs->end_of_text == cases[i].end_of_text);
+        CHECK(docs->max_token == cases[i].largest);
         check_documents(docs, cases[i].documents, cases[i].n_documents);
     }
 }
@@ -58,7 +58,7 @@ static void documents_longer_than_the_search_block_are_whole(void) {
     tokens[0] = tokens[16384] = tokens[16385] = tokens[90000] = 50256;
     put_shard("long.bin", tokens, N, 2);
     Docs* docs = open_one("long.bin", bytes);
-    CHECK(docs_count(docs) == 4);
+    CHECK(docs->n == 4);
     CHECK(docs_length(docs, 0) == 16384 && docs_length(docs, 1) == 1);
     CHECK(docs_length(docs, 2) == 90000 - 16385 && docs_length(docs, 3) == 10000);
     int part[3];
@@ -80,7 +80,7 @@ static void the_last_document_of_a_shard_of_3_gib_is_read(void) {
     CHECK(f && fseeko(f, size - (int64_t)sizeof end, SEEK_SET) == 0 && fwrite(end, 1, sizeof end, f) == sizeof end);
     CHECK(fclose(f) == 0);
     Docs* docs = open_one("sparse.bin", bytes);
-    CHECK(docs_count(docs) == 2);
+    CHECK(docs->n == 2);
     CHECK(docs_length(docs, 0) == n - 3 && docs_length(docs, 1) == 3);
     CHECK_STRING(document(docs, 1), "|*+");
     docs_close(docs);
@@ -136,8 +136,8 @@ static void text_is_encoded_by_the_vocabulary(void) {
     put_text("more.jsonl", "{\"text\":\"ab\"}\n{\"text\":\"\\u0061bab\"}\n");
     put_shard("own.bin", tokens, COUNT(tokens), 2);
     Docs* docs = OPEN_PATHS(bpe, "enc", "more.jsonl", "own.bin");
-    CHECK(docs_end_of_text(docs) == 260 && docs_max_token(docs) == 260);
-    CHECK(docs_hash(docs, 3) == docs_hash(docs, 4));  // the same tokens, encoded and from a shard
+    CHECK(docs->end_of_text == 260 && docs->max_token == 260);
+    CHECK(docs->list[3].hash == docs->list[4].hash);  // the same tokens, encoded and from a shard
     CHECK_DOCUMENTS(docs, "|<257><256><258>", "|x", "|<256>", "|<257>", "|<257>");
 }
 
@@ -175,7 +175,7 @@ static void text_encoded_in_blocks_is_as_if_at_once(void) {
             memset(text + (1 << 20) - 502, ' ', 1003);
             text[(1 << 20) - 503] = 'x';
         }
-        size_t n_expected = tokenizer_encode(bpe, expected, text, n);
+        size_t n_expected = bpe->encode(bpe, expected, text, n);
         write_text("blocks.txt", text, n);
         Docs* docs = open_one("blocks.txt", bpe);
         CHECK(docs_length(docs, 0) == (int64_t)n_expected + 1);

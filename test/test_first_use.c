@@ -245,10 +245,10 @@ static void check_export(const Tokenizer* t, const char* text) {
     int *a = malloc(4 * length + 4), *b = malloc(4 * length + 4);
     CHECK(json && tokenizer_parse(&again, json, n, err, sizeof err) == 0);
     if (!again) printf("    %s\n", err);
-    size_t n_a = tokenizer_encode(t, a, text, length), n_b = again ? tokenizer_encode(again, b, text, length) : 0;
+    size_t n_a = t->encode(t, a, text, length), n_b = again ? again->encode(again, b, text, length) : 0;
     CHECK(n_a == n_b && !memcmp(a, b, n_a * sizeof *a));
-    CHECK(again && tokenizer_vocab(again) == tokenizer_vocab(t));
-    CHECK(again && tokenizer_end_of_text(again) == tokenizer_end_of_text(t));
+    CHECK(again && again->vocab == t->vocab);
+    CHECK(again && again->end_of_text == t->end_of_text);
     tokenizer_close(again);
     free(json), free(a), free(b);
 }

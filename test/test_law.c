@@ -46,7 +46,7 @@ static void draw_pieces(Run* r, uint64_t seed) {
     b->n_pieces = 0;
     for (uint64_t i = 2; left > 0; i += 3) {
         Piece* p = &b->pieces[b->n_pieces++];
-        p->doc = (int64_t)((double)docs_count(r->data.docs) * random_uniform(seed, i));
+        p->doc = (int64_t)((double)r->data.docs->n * random_uniform(seed, i));
         int64_t length = docs_length(r->data.docs, p->doc);
         p->first = (int64_t)((double)length * random_uniform(seed, i + 1));
         p->length = (int)MIN(MIN(length - p->first, (int64_t)left), 1 + (int64_t)(most * random_uniform(seed, i + 2)));

@@ -3,7 +3,7 @@
 //
 // Corpora are JSONL in memory: the text of document i is given by its length and its number, so that expected tokens
 // and labels are known without reading the corpus.
-#include "data/sampler.h"
+#include "data/sampler_facts.h"
 
 #include <stdint.h>
 
@@ -64,19 +64,19 @@ static Piece piece_at(const Sampler* s, int64_t epoch, int64_t index) {
 
 // A counter for every token of a corpus.
 static int** counters(void) {
-    int** seen = malloc((size_t)docs_count(docs) * sizeof *seen);
-    for (int64_t d = 0; d < docs_count(docs); d++) seen[d] = calloc((size_t)docs_length(docs, d), sizeof **seen);
+    int** seen = malloc((size_t)docs->n * sizeof *seen);
+    for (int64_t d = 0; d < docs->n; d++) seen[d] = calloc((size_t)docs_length(docs, d), sizeof **seen);
     return seen;
 }
 
 static void counters_free(int** seen) {
-    for (int64_t d = 0; d < docs_count(docs); d++) free(seen[d]);
+    for (int64_t d = 0; d < docs->n; d++) free(seen[d]);
     free(seen);
 }
 
 static void count_piece(int** seen, const Piece* p, int context) {
     CHECK(p->length >= 1 && p->length <= context);
-    CHECK(p->doc >= 0 && p->doc < docs_count(docs));
+    CHECK(p->doc >= 0 && p->doc < docs->n);
     CHECK(p->first >= 0 && p->first + p->length <= docs_length(docs, p->doc));
     CHECK(p->n_targets == p->length || p->n_targets == p->length - 1);
     for (int i = 0; i < p->length; i++) seen[p->doc][p->first + i]++;
@@ -113,8 +113,8 @@ static void every_training_token_is_drawn_once_an_epoch(void) {
             }
             CHECK(position.epoch == epochs && position.index == 0);
             CHECK(total == docs_tokens(docs));
-            CHECK(targets == epochs * (docs_tokens(docs) - docs_count(docs)));
-            for (int64_t d = 0; d < docs_count(docs); d++)
+            CHECK(targets == epochs * (docs_tokens(docs) - docs->n));
+            for (int64_t d = 0; d < docs->n; d++)
                 for (int64_t i = 0; i < docs_length(docs, d); i++) CHECK(seen[d][i] == epochs);
             counters_free(seen);
             free(pieces);
@@ -295,7 +295,7 @@ static void few_documents_give_a_part_of_the_longest_or_all_or_nothing(void) {
         Sampler* s = sampler_of(16, cases[i].fraction, 1);
         CHECK(sampler_tokens(s, SPLIT_TRAIN) == cases[i].train && sampler_tokens(s, SPLIT_VAL) == cases[i].val);
         CHECK(docs_tokens(docs) == cases[i].train + cases[i].val);
-        CHECK(strstr(sampler_describe(s), cases[i].words));
+        CHECK(strstr(sampler_describe(s, (char[256]){0}), cases[i].words));
     }
 }
 

@@ -2,7 +2,7 @@
 // vocabularies against the reference: test_tokenizer_golden.c.)
 //
 // Merging is compared with the definition: look at all adjacent pairs, merge the leftmost of least rank, begin again.
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 
 #include "data/bpe.h"
 #include "plan/base/base.h"
@@ -14,20 +14,20 @@
 static void bytes_are_their_own_tokens(void) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_open(&t, NULL, err, sizeof err) == 0);
-    CHECK(tokenizer_vocab(t) == 257 && tokenizer_end_of_text(t) == 256 && tokenizer_is_bytes(t));
+    CHECK(t->vocab == 257 && t->end_of_text == 256 && t->is_bytes);
     CHECK_STRING(encoded(t, "Az\xff<|"), "65 122 255 60 124");
     size_t n;
     for (int b = 0; b < 256; b++) {
-        const char* bytes = tokenizer_decode(t, b, &n);
+        const char* bytes = t->decode(t, b, &n);
         CHECK(n == 1 && (unsigned char)bytes[0] == b);
     }
     static const int none[] = {256, 257, -1, INT32_MAX, INT32_MIN};
     for (int i = 0; i < COUNT(none); i++) {
         n = 9;
-        CHECK(tokenizer_decode(t, none[i], &n) != NULL && n == 0);
+        CHECK(t->decode(t, none[i], &n) != NULL && n == 0);
     }
     tokenizer_close(t);
-    CHECK(tokenizer_open(&t, "", err, sizeof err) == 0 && tokenizer_is_bytes(t));
+    CHECK(tokenizer_open(&t, "", err, sizeof err) == 0 && t->is_bytes);
     tokenizer_close(t);
     tokenizer_close(NULL);
 }
@@ -38,7 +38,7 @@ static void pairs_merge_in_the_order_of_ranks(void) {
     Words w;
     small_words(&w);
     Tokenizer* t = tokenizer_of(&w);
-    CHECK(tokenizer_vocab(t) == 261 && tokenizer_end_of_text(t) == 260 && !tokenizer_is_bytes(t));
+    CHECK(t->vocab == 261 && t->end_of_text == 260 && !t->is_bytes);
     CHECK_STRING(encoded(t, "hello world"), "258 111 259 111 114 108 100");
     CHECK_STRING(encoded(t, "llll hehe"), "257 257 32 256 256");
     CHECK_STRING(encoded(t, "lll"), "257 108");  // the leftmost first
@@ -52,11 +52,11 @@ static void the_name_of_end_of_text_is_ordinary_text(void) {
     add_word(&w, "<|endoftext|", 12);  // would join with ">" to what end-of-text is called
     for (int n = 2; n < 12; n++) add_word(&w, "<|endoftext|", n);
     Tokenizer* t = tokenizer_of(&w);
-    int tokens[13], n = (int)tokenizer_encode(t, tokens, "<|endoftext|>", 13);
+    int tokens[13], n = (int)t->encode(t, tokens, "<|endoftext|>", 13);
     for (int i = 0; i < n; i++) CHECK(tokens[i] != 260);
     CHECK(n > 1 && round_trips(t, "<|endoftext|>", 13));
     size_t length;
-    tokenizer_decode(t, 260, &length);
+    t->decode(t, 260, &length);
     CHECK(length == 0);
     tokenizer_close(t);
 }
@@ -104,7 +104,7 @@ static void merging_is_what_the_definition_says(void) {
             int found[160], expected[160], n = 1 + random_below(k % 2 ? 150 : 60);  // both ways of merging, see bpe.c
             for (int i = 0; i < n; i++) text[i] = letters[random_below((int)strlen(letters))];
             int n_expected = encode_by_definition(&w, expected, text, n);
-            CHECK((int)tokenizer_encode(t, found, text, (size_t)n) == n_expected);
+            CHECK((int)t->encode(t, found, text, (size_t)n) == n_expected);
             CHECK(memcmp(found, expected, (size_t)n_expected * sizeof *found) == 0);
             n_merged += n - n_expected;
         }

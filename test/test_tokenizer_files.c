@@ -1,15 +1,13 @@
 // test_tokenizer_files.c - tokenizer files: both formats give the same tokenizer, known kinds of tokenizer.json are
 // told apart by what they say, others and broken files are refused.
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 
 #include "data/bpe.h"
 #include "plan/base/base.h"
 #include "test/vocabulary.h"
 #include "test/temporary.h"
 
-static void put(const char* name, const void* content, size_t n) {
-    write_file(path_of(name), content, n);
-}
+static void put(const char* name, const void* content, size_t n) { write_file(path_of(name), content, n); }
 
 static int is_file_of(const Tokenizer* t, const char* name, const void* file, size_t n) {
     const void* found;
@@ -24,7 +22,7 @@ static void the_file_of_bytes_is_read_as_bytes(void) {
     CHECK(tokenizer_open(&t, NULL, err, sizeof err) == 0);
     CHECK_STRING(tokenizer_file(t, &file, &n), "tokenizer.bin");
     Tokenizer* again = parse(file, n);
-    CHECK(tokenizer_is_bytes(again) && tokenizer_vocab(again) == 257 && tokenizer_end_of_text(again) == 256);
+    CHECK(again->is_bytes && again->vocab == 257 && again->end_of_text == 256);
     tokenizer_close(t);
     tokenizer_close(again);
 }
@@ -175,11 +173,11 @@ static void tokenizer_json_is_read_like_the_file_of_llmc(void) {
     for (int as_arrays = 0; as_arrays < 2; as_arrays++) {
         char* file = json_file(&w, small_merges, COUNT(small_merges), as_arrays);
         Tokenizer* t = tokenizer_of_json(file);
-        CHECK(tokenizer_vocab(t) == 261 && tokenizer_end_of_text(t) == 260 && !tokenizer_is_bytes(t));
+        CHECK(t->vocab == 261 && t->end_of_text == 260 && !t->is_bytes);
         CHECK_STRING(encoded(t, "hello world"), "258 111 259 111 114 108 100");
         for (int id = 0; id < 260; id++) {
             size_t n, m;
-            const char *a = tokenizer_decode(t, id, &n), *b = tokenizer_decode(expected, id, &m);
+            const char *a = t->decode(t, id, &n), *b = expected->decode(expected, id, &m);
             CHECK(n == m && memcmp(a, b, n) == 0);
         }
         CHECK(is_file_of(t, "tokenizer.json", file, strlen(file)));
@@ -219,8 +217,8 @@ static void added_tokens_extend_the_vocabulary(void) {
     char* file = small_json_with(ADD("{\"id\":261,\"content\":\"<|caf\\u00e9|>\"}"));
     Tokenizer* t = tokenizer_of_json(file);
     size_t n;
-    CHECK(tokenizer_vocab(t) == 262);
-    CHECK(memcmp(tokenizer_decode(t, 261, &n), "<|caf\xc3\xa9|>", 9) == 0 && n == 9);
+    CHECK(t->vocab == 262);
+    CHECK(memcmp(t->decode(t, 261, &n), "<|caf\xc3\xa9|>", 9) == 0 && n == 9);
     CHECK(round_trips(t, "<|caf\xc3\xa9|>", 9));
     tokenizer_close(t);
     free(file);
@@ -249,7 +247,7 @@ static void begin_of_text_stands_between_documents_where_there_is_one(void) {
     for (int i = 0; i < COUNT(expected); i++) {
         char* file = small_json_with(added[2 * i], added[2 * i + 1]);
         Tokenizer* t = tokenizer_of_json(file);
-        CHECK(tokenizer_end_of_text(t) == expected[i]);
+        CHECK(t->end_of_text == expected[i]);
         tokenizer_close(t);
         free(file);
     }
@@ -318,13 +316,13 @@ static void a_kind_is_what_the_file_says(void) {
     for (int i = 0; i < COUNT(cases); i++) {
         char* file = small_json_with(SPLITTER, cases[i].splitter);
         Tokenizer* t = tokenizer_of_json(file);
-        CHECK(t->split == cases[i].split && !t->nfc);
+        CHECK(bpe_of(t)->split == cases[i].split && !bpe_of(t)->nfc);
         tokenizer_close(t);
         free(file);
     }
     char* file = small_json_with("\"normalizer\":null", "\"normalizer\": {\"type\": \"NFC\"}");
     Tokenizer* t = tokenizer_of_json(file);
-    CHECK(t->nfc && t->split == SPLIT_GPT2);
+    CHECK(bpe_of(t)->nfc && bpe_of(t)->split == SPLIT_GPT2);
     CHECK(comes_back_as(t, "cafe\u0301", 6, "caf\u00e9", 5));
     tokenizer_close(t);
     free(file);

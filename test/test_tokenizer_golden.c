@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "data/bpe.h"
-#include "data/docs.h"
+#include "data/docs_files.h"
 #include "data/json.h"
 #include "plan/base/base.h"
 #include "plan/base/disk.h"
@@ -97,7 +97,7 @@ static void check_kind(int kind) {
         uint64_t hash = 0;
         for (int i = 0; i < BLOCK; i++) {
             size_t n_line = make_line(line, number++);
-            size_t n = tokenizer_encode(tokenizers[kind], tokens, line, n_line);
+            size_t n = tokenizers[kind]->encode(tokenizers[kind], tokens, line, n_line);
             hash = hash_bytes(tokens, n * sizeof *tokens, hash);
         }
         CHECK(hash == golden_hash(number / BLOCK - 1, kinds[kind]));
@@ -105,7 +105,7 @@ static void check_kind(int kind) {
     const JsonValue* examples = json_get(&golden, golden.values, "examples");
     for (int number = 0; number < EXAMPLES; number++) {
         const JsonValue* expected = json_get(&golden, json_at(&golden, examples, number), kinds[kind]);
-        size_t n = tokenizer_encode(tokenizers[kind], tokens, line, make_line(line, number));
+        size_t n = tokenizers[kind]->encode(tokenizers[kind], tokens, line, make_line(line, number));
         CHECK(expected && (size_t)expected->n == n);
         for (size_t i = 0; i < n; i++) {
             int64_t token = -1;
@@ -124,14 +124,14 @@ static void qwen3_tokens_are_those_of_the_reference(void) { check_kind(3); }
 static size_t expected_text(const Tokenizer* t, char* out, int* work, const char* line, size_t n) {
     const char* from = line;
     size_t n_out = 0;
-    if (t->nfc) {
+    if (bpe_of(t)->nfc) {
         n_out = nfc_normalize(work, line, n);
         from = (const char*)(work + 3 * n) - n_out;
         n = n_out;
         n_out = 0;
     }
     for (size_t i = 0; i < n; i++)
-        if (t->byte_id[(unsigned char)from[i]] >= 0) out[n_out++] = from[i];
+        if (bpe_of(t)->byte_id[(unsigned char)from[i]] >= 0) out[n_out++] = from[i];
     return n_out;
 }
 
@@ -144,9 +144,9 @@ static void decoded_tokens_are_the_text(void) {
             const Tokenizer* t = tokenizers[kind];
             size_t n_line = make_line(line, number), n = expected_text(t, expected, tokens, line, n_line), at = 0;
             n_other[kind] += n != n_line || memcmp(line, expected, n) != 0;
-            size_t n_tokens = tokenizer_encode(t, tokens, line, n_line);
+            size_t n_tokens = t->encode(t, tokens, line, n_line);
             for (size_t i = 0, length; i < n_tokens; i++, at += length) {
-                const char* bytes = tokenizer_decode(t, tokens[i], &length);
+                const char* bytes = t->decode(t, tokens[i], &length);
                 if (length > n - at || memcmp(expected + at, bytes, length)) break;
             }
             CHECK(at == n);
@@ -168,12 +168,12 @@ static void text_read_in_blocks_is_as_if_at_once(void) {
     for (int kind = 0; kind < KINDS; kind++) {
         Docs* docs = NULL;
         const char* paths[] = {path};
-        int n_tokens = (int)tokenizer_encode(tokenizers[kind], expected, text, n);
+        int n_tokens = (int)tokenizers[kind]->encode(tokenizers[kind], expected, text, n);
         DocsReading whole = {.separator = "none"};
         CHECK(docs_open_as(&docs, paths, 1, tokenizers[kind], whole, err, sizeof err) == 0);
         CHECK(docs_length(docs, 0) == n_tokens + 1);
         CHECK(docs_read(docs, 0, 0, n_tokens + 1, found, err, sizeof err) == 0);
-        CHECK(found[0] == tokenizer_end_of_text(tokenizers[kind]));
+        CHECK(found[0] == tokenizers[kind]->end_of_text);
         CHECK(memcmp(found + 1, expected, (size_t)n_tokens * sizeof *found) == 0);
         docs_close(docs);
     }
@@ -187,9 +187,10 @@ static void names_of_tokens_are_ordinary_text(void) {
     static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<think>", "<|eot_id|>"};
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < COUNT(names); i++) {
-            int tokens[64], n = (int)tokenizer_encode(tokenizers[kind], tokens, names[i], strlen(names[i]));
+            int tokens[64], n = (int)tokenizers[kind]->encode(tokenizers[kind], tokens, names[i], strlen(names[i]));
             CHECK(n >= 2);
-            for (int k = 0; k < n; k++) CHECK(!tokenizers[kind]->added[tokens[k]] && tokens[k] > 4 * (kind == 1));
+            for (int k = 0; k < n; k++)
+                CHECK(!bpe_of(tokenizers[kind])->added[tokens[k]] && tokens[k] > 4 * (kind == 1));
         }
 }
 
@@ -212,9 +213,9 @@ static void random_damage_is_survived(void) {
         Tokenizer* t = NULL;
         CHECK((tokenizer_parse(&t, damaged, n, err, sizeof err) == 0) == (t != NULL) && (t || err[0]));
         if (t) {
-            size_t n_line = make_line(line, k), n_tokens = tokenizer_encode(t, tokens, line, n_line);
-            CHECK(n_tokens <= tokenizer_room(t, n_line));
-            for (size_t i = 0; i < n_tokens; i++) CHECK(tokens[i] >= 0 && tokens[i] < tokenizer_vocab(t));
+            size_t n_line = make_line(line, k), n_tokens = t->encode(t, tokens, line, n_line);
+            CHECK(n_tokens <= n_line * (size_t)t->most);
+            for (size_t i = 0; i < n_tokens; i++) CHECK(tokens[i] >= 0 && tokens[i] < t->vocab);
         }
         n_opened += t != NULL;
         tokenizer_close(t);

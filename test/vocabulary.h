@@ -3,7 +3,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 #include "test/test.h"
 
@@ -117,8 +117,8 @@ static inline void small_words(Words* w) {
 static inline const char* encoded(const Tokenizer* t, const char* text) {
     static char list[4096];
     size_t n = strlen(text), at = 0;
-    int* tokens = malloc(tokenizer_room(t, n) * sizeof *tokens + 1);
-    size_t n_tokens = tokenizer_encode(t, tokens, text, n);
+    int* tokens = malloc(n * (size_t)t->most * sizeof *tokens + 1);
+    size_t n_tokens = t->encode(t, tokens, text, n);
     list[0] = 0;
     for (size_t i = 0; i < n_tokens; i++) at += (size_t)sprintf(list + at, i ? " %d" : "%d", tokens[i]);
     free(tokens);
@@ -128,12 +128,12 @@ static inline const char* encoded(const Tokenizer* t, const char* text) {
 // Whether text of n bytes comes back as `expected`, of n_expected.
 static inline int comes_back_as(const Tokenizer* t, const char* text, size_t n, const char* expected,
                                 size_t n_expected) {
-    int* tokens = malloc(tokenizer_room(t, n) * sizeof *tokens + 1);
-    size_t n_tokens = tokenizer_encode(t, tokens, text, n), at = 0;
+    int* tokens = malloc(n * (size_t)t->most * sizeof *tokens + 1);
+    size_t n_tokens = t->encode(t, tokens, text, n), at = 0;
     int same = n_tokens <= n_expected;
     for (size_t i = 0; same && i < n_tokens; i++) {
         size_t length;
-        const char* bytes = tokenizer_decode(t, tokens[i], &length);
+        const char* bytes = t->decode(t, tokens[i], &length);
         same = length > 0 && length <= n_expected - at && memcmp(expected + at, bytes, length) == 0;
         at += length;
     }

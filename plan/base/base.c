@@ -137,3 +137,16 @@ double now_seconds(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen) {
+    if (more <= *capacity - n) return 0;
+    int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
+    void *old, *grown = NULL;
+    memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
+    if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
+    if (!grown)
+        return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = wanted;
+    return 0;
+}

@@ -101,6 +101,9 @@ void arena_reset(Arena* arena, ArenaMark mark);  // {0}: gives back everything
 size_t arena_bytes(const Arena* arena);          // of all blocks
 void arena_free(Arena* arena);
 
+// Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1 with a message.
+int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen);
+
 // ---- hashes: also the source of every random choice, so that all ranks and all compilers agree
 
 // The finaliser of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit numbers.

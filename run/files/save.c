@@ -65,10 +65,10 @@ static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_
 static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
-    int describes_tokens = docs_max_token(run->data.docs) < tokenizer_vocab(run->data.tokenizer);
+    int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
     size_t n;
     if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
-    char* text = hf_config_text(&m->whole, m->dt, docs_end_of_text(run->data.docs), run_stop_token(run), &n);
+    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run_stop_token(run), &n);
     if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&run->state, &run->config, err, errlen))
         return -1;
     text = run_state_text(&run->state, &run->config);

@@ -77,7 +77,7 @@ static void tell_encoding(int64_t done, int64_t total) {
 static void open_docs(Run* run, const char* option, const PathList* list, Docs** docs, const char* dir) {
     char err[ERR_BYTES], words[ERR_BYTES];
     Comm* world = run->model.world;
-    int rank = world->rank, takes_turns = world->size > 1 && !tokenizer_is_bytes(run->data.tokenizer);
+    int rank = world->rank, takes_turns = world->size > 1 && !run->data.tokenizer->is_bytes;
     DocsReading reading = {run->config.separator, run->config.text_key};
     DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
     rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
@@ -101,11 +101,11 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
 // --tokenize does only that.
 static void tokenize_only(Run* run) {
     const Config* c = &run->config;
-    if (tokenizer_is_bytes(run->data.tokenizer)) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
+    if (run->data.tokenizer->is_bytes) die("--tokenize: text needs a tokenizer; try --tokenizer FILE");
     open_docs(run, "--data", &c->data, &run->data.docs, c->tokenize);
     char documents[64];
     say(stdout, "%" PRId64 " tokens of %s in %s", docs_tokens(run->data.docs),
-        text_many(docs_count(run->data.docs), "document", documents), c->tokenize);
+        text_many(run->data.docs->n, "document", documents), c->tokenize);
     end_output();
     exit(0);
 }
@@ -145,7 +145,7 @@ static void warn_of_bytes(const Run* run, int vocab) {
     const Config* c = &run->config;
     if (!run->data.guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab") || c->vocab < 8 * vocab)
         return;
-    if (docs_max_token(run->data.docs) >= vocab || run->cluster->identity.rank > 0) return;
+    if (run->data.docs->max_token >= vocab || run->cluster->identity.rank > 0) return;
     warn(
         "no --tokenizer: text is read as bytes, %d of the %d tokens that this model has; name its tokenizer.json, or "
         "give --vocab %d",
@@ -170,14 +170,14 @@ static int by_hash(const void* a, const void* b) {
 
 // Documents of --val that --data has too; 0 where there is no memory to find out.
 static int64_t documents_in_both(const Docs* data, const Docs* val) {
-    size_t n = (size_t)docs_count(val), both = 0;
+    size_t n = (size_t)val->n, both = 0;
     uint64_t *hash = (uint64_t*)malloc(n * sizeof *hash), wanted, *found;
     char* seen = (char*)calloc(n, 1);  // at the place where bsearch finds it: others of equal content look there, too
     if (hash && seen) {
-        for (size_t i = 0; i < n; i++) hash[i] = docs_hash(val, (int64_t)i);
+        for (size_t i = 0; i < n; i++) hash[i] = val->list[(int64_t)i].hash;
         qsort(hash, n, sizeof *hash, by_hash);
-        for (int64_t i = 0; i < docs_count(data); i++) {
-            wanted = docs_hash(data, i);
+        for (int64_t i = 0; i < data->n; i++) {
+            wanted = data->list[i].hash;
             found = (uint64_t*)bsearch(&wanted, hash, n, sizeof *hash, by_hash);
             if (found) seen[found - hash] = 1;
         }
@@ -195,11 +195,11 @@ static void warn_of_validation(const Run* run) {
     int64_t both = run->books->claims && run->cluster->identity.rank == 0 ? documents_in_both(d->docs, d->val_docs) : 0;
     if (both)
         warn("%s of the %" PRId64 " in --val: also in --data, and trained on; a loss on them says little",
-             text_many(both, "document", documents), docs_count(d->val_docs));
+             text_many(both, "document", documents), d->val_docs->n);
 }
 
 static void check_token_ids(const Docs* docs, const char* option, int V, int has_tokenizer) {
-    int found = docs_max_token(docs);
+    int found = docs->max_token;
     if (found >= V && !has_tokenizer)
         die("%s: expected the tokenizer that made these shards, found none, and ids up to %d; try --tokenizer FILE, or "
             "--vocab N with the number of its tokens",
@@ -215,10 +215,10 @@ void run_settle_model(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
     Data* d = &run->data;
-    int vocab = tokenizer_vocab(d->tokenizer);
+    int vocab = d->tokenizer->vocab;
     // Weights from elsewhere belong to a vocabulary: text must not be read as bytes for want of a tokenizer. Token
     // shards need none.
-    int is_text = !run->training || (d->docs && docs_max_token(d->docs) < vocab);
+    int is_text = !run->training || (d->docs && d->docs->max_token < vocab);
     if (run->books->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
         die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
             run->books->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);

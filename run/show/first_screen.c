@@ -3,6 +3,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "run/run.h"
 
 void run_print_version(void) {
@@ -44,7 +46,7 @@ static void print_model(const Run* run) {
     say(stdout, "model   %s, %s parameters: %s, width %d, %s%s, context %d, %s%d tokens", arch_table[s->arch].title,
         count((int64_t)shape_param_count(s), n), text_many(s->L, "layer", layers), s->C,
         text_many(s->NH, "head", heads), kv, s->context,
-        tokenizer_is_bytes(run->data.tokenizer) && run->data.guessed_bytes ? "bytes as " : "", s->V);
+        run->data.tokenizer->is_bytes && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
 static void print_corpora(const Run* run) {
@@ -59,25 +61,25 @@ static void print_corpora(const Run* run) {
 static void print_data(const Run* run) {
     const Docs* docs = run->data.docs;
     const Sampler *train = run->data.train, *val = run->data.val;
-    char n[32], held[32], many[64];
+    char n[32], held[32], many[64], words[256];
     printf("data    %s tokens in %s to train on, %s in %" PRId64 " to validate",
            count(sampler_tokens(train, SPLIT_TRAIN), n),
            text_many(sampler_documents(train, SPLIT_TRAIN), "document", many),
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
     if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
         printf(" (at most %d tokens a time)", run->config.eval_tokens);
-    if (docs_skipped(docs)) printf("; %s passed over", text_many(docs_skipped(docs), "file", many));
+    if (docs->skipped) printf("; %s passed over", text_many(docs->skipped, "file", many));
     if (docs_packed(docs))
         printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
     if (docs_plain_jsonl(docs))
         printf("; %" PRId64 " .jsonl without \"text\" or JSON array read as plain text", docs_plain_jsonl(docs));
     if (docs_runs(docs)) printf("; %s of this program left out", text_many(docs_runs(docs), "run", many));
     printf("\n");
-    if (!run_is_brief(run)) printf("        %s\n", sampler_describe(val));
-    if (docs_divided(docs))
+    if (!run_is_brief(run)) printf("        %s\n", sampler_describe(val, words));
+    if (docs->divided)
         say(stdout,
             "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
-            run->config.separator, docs_divided(docs));
+            run->config.separator, docs->divided);
     print_corpora(run);
 }
 

@@ -35,7 +35,7 @@ void run_unigram_loss(Run* run) {
             for (int t = 0; t < b->pieces[i].length; t++)
                 if (b->targets[t] >= 0) {
                     size_t n = 0;
-                    tokenizer_decode(run->data.tokenizer, b->targets[t], &n);
+                    run->data.tokenizer->decode(run->data.tokenizer, b->targets[t], &n);
                     sum -= log(count[b->targets[t]] / total);
                     bytes += (double)n;
                     targets++;
@@ -43,7 +43,7 @@ void run_unigram_loss(Run* run) {
         }
     free(count);
     const Docs* docs = run->data.val_docs ? run->data.val_docs : run->data.docs;
-    int describes = docs_max_token(docs) < tokenizer_vocab(run->data.tokenizer);
+    int describes = docs->max_token < run->data.tokenizer->vocab;
     run->books->unigram_loss = targets ? sum / (double)targets : NAN;
     run->books->val_bytes = targets && describes ? bytes / (double)targets : NAN;
 }

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "data/choices.h"
+#include "data/sampler_facts.h"
 #include "run/run.h"
 
 // ---- the loss
@@ -142,23 +143,23 @@ static int choose_ending(Run* run, const Choice* c, char* err, size_t errlen) {
     int best = -1;
     double highest = -INFINITY;
     for (int i = 0; i < c->n; i++) longest = MAX(longest, strlen(c->endings[i]) + 1);
-    int* context = (int*)malloc((tokenizer_room(tokenizer, most) + 1) * sizeof(int));
-    int* ending = (int*)malloc((2 * tokenizer_room(tokenizer, longest) + 2) * sizeof(int));
+    int* context = (int*)malloc((most * (size_t)tokenizer->most + 1) * sizeof(int));
+    int* ending = (int*)malloc((2 * longest * (size_t)tokenizer->most + 2) * sizeof(int));
     char* text = (char*)malloc(longest + 1);
     Tokens t = {context, ending, 0, 0};
     if (!context || !ending || !text) die("--eval: no memory for a question of %zu bytes", most + longest);
-    context[0] = tokenizer_end_of_text(tokenizer);
-    t.n_context = 1 + (int)tokenizer_encode(tokenizer, context + 1, c->context, most);
+    context[0] = tokenizer->end_of_text;
+    t.n_context = 1 + (int)tokenizer->encode(tokenizer, context + 1, c->context, most);
     int room = run->model.shape.context, n_longest = 0;
     for (int i = 0; i < c->n; i++) {
         size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
-        n_longest = MAX(n_longest, (int)tokenizer_encode(tokenizer, ending, text, n));
+        n_longest = MAX(n_longest, (int)tokenizer->encode(tokenizer, ending, text, n));
     }
     if (n_longest > room) fail(err, errlen, "an ending has %d tokens, the model's context %d", n_longest, room);
     else run_context(run, &t, n_longest);
     for (int i = 0; i < c->n && n_longest <= room; i++) {
         size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
-        t.n_ending = (int)tokenizer_encode(tokenizer, ending, text, n);
+        t.n_ending = (int)tokenizer->encode(tokenizer, ending, text, n);
         double mean = mean_likelihood(run, &t, ending + t.n_ending);
         if (run->config.verbose) printf("  ending %d: %.6f\n", i, mean);
         if (mean > highest) highest = mean, best = i;

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "data/sampler_facts.h"
 #include "run/run.h"
 
 enum {

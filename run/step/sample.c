@@ -12,8 +12,8 @@
 
 int run_stop_token(const Run* run) {
     enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };  // shards say nothing but where documents begin
-    int begin = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
-    if (begin == tokenizer_end_of_text(run->data.tokenizer)) return tokenizer_stop(run->data.tokenizer);
+    int begin = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
+    if (begin == run->data.tokenizer->end_of_text) return run->data.tokenizer->stop;
     return begin == LLAMA3_BEGIN ? LLAMA3_END : begin;
 }
 
@@ -50,7 +50,7 @@ typedef struct Shown {
 // Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
 static void print_token(const Run* run, Shown* shown, int token) {
     size_t bytes = 0;
-    const char* piece = tokenizer_decode(run->data.tokenizer, token, &bytes);
+    const char* piece = run->data.tokenizer->decode(run->data.tokenizer, token, &bytes);
     text_print(stdout, &shown->filter, piece, bytes);
     if (shown->copy) fwrite(piece, 1, bytes, shown->copy);
     fflush(stdout);
@@ -76,7 +76,7 @@ static void generate(Run* run, Shown* shown, int* text, int n_tokens, int n_new,
 static int* begin_text(const Run* run, size_t prompt, int n_new) {
     int* text = (int*)malloc((prompt + (size_t)n_new + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %d tokens", n_new);
-    text[0] = run->data.docs ? docs_end_of_text(run->data.docs) : tokenizer_end_of_text(run->data.tokenizer);
+    text[0] = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
     return text;
 }
 
@@ -92,8 +92,9 @@ static void print_text(Run* run, int* text, int n_tokens, int n_new, uint64_t se
 
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy) {
     size_t n = strlen(prompt);
-    int* text = begin_text(run, tokenizer_room(run->data.tokenizer, n), n_new);
-    print_text(run, text, 1 + (int)tokenizer_encode(run->data.tokenizer, text + 1, prompt, n), n_new, seed, copy);
+    int* text = begin_text(run, n * (size_t)run->data.tokenizer->most, n_new);
+    print_text(run, text, 1 + (int)run->data.tokenizer->encode(run->data.tokenizer, text + 1, prompt, n), n_new, seed,
+               copy);
 }
 
 // ---- while training: prompts that are the same at every step, so that samples compare
@@ -140,7 +141,7 @@ void run_log_sample(Run* run, int which, uint64_t seed) {
 }
 
 void run_sample(Run* run) {
-    if (docs_max_token(run->data.docs) >= tokenizer_vocab(run->data.tokenizer)) {
+    if (run->data.docs->max_token >= run->data.tokenizer->vocab) {
         runlog_say(&run->books->log, "step %" PRId64 ": no sample, the tokens of these shards need --tokenizer",
                    run->state.step);
         return;

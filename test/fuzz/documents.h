@@ -21,7 +21,7 @@ static inline Docs* open_fuzzed(const char* ending, const void* bytes, size_t n)
 static inline void read_fuzzed(Docs* docs, void (*check)(const Docs* docs, int64_t d, int* tokens, int n)) {
     char err[ERR_BYTES];
     int64_t total = 0;
-    for (int64_t d = 0; docs && d < docs_count(docs); d++) {
+    for (int64_t d = 0; docs && d < docs->n; d++) {
         int n = (int)docs_length(docs, d), half = n / 2;
         int *tokens = malloc(2 * (size_t)n * sizeof *tokens), *parts = tokens + n;
         require(n >= 1 && docs_read(docs, d, 0, n, tokens, err, sizeof err) == 0);

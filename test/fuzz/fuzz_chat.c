@@ -4,10 +4,10 @@
 static void check(const Docs* docs, int64_t d, int* tokens, int n) {
     int half = n / 2, labels = 0;
     require(tokens[0] == 256);
-    docs_mask(docs, d, 0, n, tokens);
+    docs_learnt(docs, d, 0, n, tokens);
     for (int i = 0; i < n; i++) labels += tokens[i] >= 0;
-    require(labels == docs_labels(docs, d, 0, n) && labels >= 1 && tokens[0] < 0);
-    require(labels == docs_labels(docs, d, 0, half) + docs_labels(docs, d, half, n - half));
+    require(labels == docs_learnt(docs, d, 0, n, NULL) && labels >= 1 && tokens[0] < 0);
+    require(labels == docs_learnt(docs, d, 0, half, NULL) + docs_learnt(docs, d, half, n - half, NULL));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {

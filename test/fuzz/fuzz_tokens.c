@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "data/docs_cache.h"
+#include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 
 static void put(const char* path, const void* bytes, size_t n) {
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     Docs* docs = NULL;
     if (docs_load(&docs, shard, index, 7, tokenizer, err, sizeof err)) return 0;
     int found[8];
-    for (int64_t d = 0; d < docs_count(docs); d++)
+    for (int64_t d = 0; d < docs->n; d++)
         if (docs_length(docs, d) > 8 || docs_read(docs, d, 0, (int)docs_length(docs, d), found, err, sizeof err))
             abort();
     docs_close(docs);

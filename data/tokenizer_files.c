@@ -1,9 +1,9 @@
-// tokenizer.c - opens tokenizers and uses them; see tokenizer.h.
+// tokenizer_files.c - opens tokenizers, and encodes with a vocabulary; see tokenizer_files.h.
 //
 // llm.c's tokenizer file: 256 int32, little-endian: [0] 20240328, [1] version, [2] number of tokens, [3] end-of-text
 // (version 2; in version 1 it is 50256); then for each token one byte with its length and its bytes. Ids are merge
 // ranks. Source: github.com/karpathy/llm.c, tokenizer.h.
-#include "data/tokenizer.h"
+#include "data/tokenizer_files.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -24,32 +24,58 @@ static void write_int32(unsigned char* p, int32_t value) {
     for (int i = 0; i < 4; i++) p[i] = (unsigned char)((uint32_t)value >> 8 * i);
 }
 
+// ---- use
+
+static size_t encode(const Tokenizer* tokenizer, int* out, const char* text, size_t n) {
+    const Bpe* t = bpe_of(tokenizer);
+    size_t n_out = 0, room = n * (size_t)tokenizer->most;
+    if (t->nfc && !nfc_is_normal(text, n)) {
+        // It comes into the end of out. Of k bytes read at most k tokens are written, and 4 k <= 4 room - n + k.
+        n = nfc_normalize(out, text, n);
+        text = (const char*)(out + room) - n;
+    }
+    for (size_t at = 0; at < n;) {
+        size_t length = pretoken_length(t->split, text + at, MIN(n - at, PRETOKEN_MAX));
+        n_out += bpe_encode(t, out + n_out, text + at, length);
+        at += length;
+    }
+    return n_out;
+}
+
+static const char* decode(const Tokenizer* tokenizer, int token, size_t* n) {
+    const Bpe* t = bpe_of(tokenizer);
+    *n = 0;
+    if (token < 0 || token >= t->base.vocab || token == t->base.end_of_text) return "";
+    *n = token_length(t, token);
+    return t->bytes + t->begin[token];
+}
+
 // ---- reading
 
-static int read_header(Tokenizer* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
+static int read_header(Bpe* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
     if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
     int version = disk_int32(p + 4);
     if (version < 1 || version > 2) return fail(err, errlen, "version %d, expected 1 or 2", version);
-    t->vocab = disk_int32(p + 8);
-    t->end_of_text = version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
-    if (t->vocab < 1 || (size_t)t->vocab > n / 2)
-        return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->vocab, n);
-    if (t->end_of_text < 0 || t->end_of_text >= t->vocab)
-        return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->end_of_text, t->vocab);
+    t->base.vocab = disk_int32(p + 8);
+    t->base.end_of_text = version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
+    if (t->base.vocab < 1 || (size_t)t->base.vocab > n / 2)
+        return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->base.vocab, n);
+    if (t->base.end_of_text < 0 || t->base.end_of_text >= t->base.vocab)
+        return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->base.end_of_text, t->base.vocab);
     return 0;
 }
 
 // Tokens from p[*at] on; moves *at behind them.
-static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* at, char* err, size_t errlen) {
-    t->begin = malloc((size_t)t->vocab * sizeof *t->begin);
-    t->length = malloc((size_t)t->vocab);
+static int read_tokens(Bpe* t, const unsigned char* p, size_t n, size_t* at, char* err, size_t errlen) {
+    t->begin = malloc((size_t)t->base.vocab * sizeof *t->begin);
+    t->length = malloc((size_t)t->base.vocab);
     t->bytes = malloc(n);
-    if (!t->begin || !t->length || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->vocab);
+    if (!t->begin || !t->length || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->base.vocab);
     size_t total = 0;
-    for (int id = 0; id < t->vocab; id++) {
+    for (int id = 0; id < t->base.vocab; id++) {
         size_t length = *at < n ? p[*at] : 0;
         if (length == 0 || length > n - *at - 1)
-            return fail(err, errlen, "token %d of %d at byte %zu: %s", id, t->vocab, *at,
+            return fail(err, errlen, "token %d of %d at byte %zu: %s", id, t->base.vocab, *at,
                         *at < n && length == 0 ? "its length is 0, expected 1 .. 255" : "the file ends inside it");
         t->begin[id] = total;
         t->length[id] = (unsigned char)length;
@@ -61,16 +87,16 @@ static int read_tokens(Tokenizer* t, const unsigned char* p, size_t n, size_t* a
     return 0;
 }
 
-static int read_llmc(Tokenizer* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
+static int read_llmc(Bpe* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
     size_t at = HEADER_BYTES;
     if (read_header(t, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
-    if (at != n) return fail(err, errlen, "%zu bytes behind the %d tokens, expected none", n - at, t->vocab);
+    if (at != n) return fail(err, errlen, "%zu bytes behind the %d tokens, expected none", n - at, t->base.vocab);
     if (bpe_index_tokens(t, err, errlen) || bpe_derive_merges(t, err, errlen)) return -1;
     return bpe_find_bytes(t, 0, err, errlen);
 }
 
-static int is_byte_vocabulary(const Tokenizer* t) {
-    int same = t->vocab == 257 && t->end_of_text == 256 && t->n_merges == 0 && !t->nfc;
+static int is_byte_vocabulary(const Bpe* t) {
+    int same = t->base.vocab == 257 && t->base.end_of_text == 256 && t->n_merges == 0 && !t->nfc;
     for (int b = 0; same && b < 256; b++) same = t->byte_id[b] == b;
     return same;
 }
@@ -78,7 +104,7 @@ static int is_byte_vocabulary(const Tokenizer* t) {
 int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size_t errlen) {
     *out = NULL;
     if (n < 4) return fail(err, errlen, "%zu bytes are no tokenizer", n);
-    Tokenizer* t = calloc(1, sizeof *t);
+    Bpe* t = calloc(1, sizeof *t);
     if (!t) return fail(err, errlen, "out of memory for a tokenizer");
     int status = -1;
     int32_t magic = disk_int32(data);
@@ -93,14 +119,15 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     if (status == 0) status = bpe_index_merges(t, err, errlen);
     if (status == 0 && !(t->file = malloc(n))) status = fail(err, errlen, "out of memory for a file of %zu bytes", n);
     if (status) {
-        tokenizer_close(t);
+        tokenizer_close(&t->base);
         return -1;
     }
     memcpy(t->file, data, n);
     t->file_bytes = n;
-    t->is_bytes = is_byte_vocabulary(t);
-    if (t->stop == 0) t->stop = t->end_of_text;
-    *out = t;
+    if (is_byte_vocabulary(t)) t->base = byte_tokenizer;
+    else t->base.encode = encode, t->base.decode = decode, t->base.most = t->nfc ? 3 : 1;
+    if (t->base.stop == 0) t->base.stop = t->base.end_of_text;
+    *out = &t->base;
     return 0;
 }
 
@@ -138,7 +165,8 @@ int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) 
     return status ? fail(err, errlen, "%s: %s", path, why) : 0;
 }
 
-void tokenizer_close(Tokenizer* t) {
+void tokenizer_close(Tokenizer* tokenizer) {
+    Bpe* t = (Bpe*)tokenizer;
     if (!t) return;
     free(t->begin);
     free(t->length);
@@ -151,53 +179,20 @@ void tokenizer_close(Tokenizer* t) {
     free(t);
 }
 
-// ---- use
-
-int tokenizer_vocab(const Tokenizer* t) { return t->vocab; }
-int tokenizer_end_of_text(const Tokenizer* t) { return t->end_of_text; }
-int tokenizer_stop(const Tokenizer* t) { return t->stop; }
-
-int tokenizer_named(const Tokenizer* t, const char* name) {
+int tokenizer_named(const Tokenizer* tokenizer, const char* name) {
+    const Bpe* t = bpe_of(tokenizer);
     size_t n = strlen(name);
-    for (int id = 0; t->added && id < t->vocab; id++)
+    for (int id = 0; t->added && id < t->base.vocab; id++)
         if (t->added[id] && token_length(t, id) == n && !memcmp(t->bytes + t->begin[id], name, n)) return id;
     return -1;
 }
 
-int tokenizer_is_bytes(const Tokenizer* t) { return t->is_bytes; }
-int tokenizer_is_qwens(const Tokenizer* t) { return !t->is_bytes && t->split == SPLIT_QWEN2; }
+int tokenizer_is_qwens(const Tokenizer* t) { return !t->is_bytes && bpe_of(t)->split == SPLIT_QWEN2; }
 
-const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n) {
+const char* tokenizer_file(const Tokenizer* tokenizer, const void** bytes, size_t* n) {
+    const Bpe* t = bpe_of(tokenizer);
     *bytes = t->file;
     *n = t->file_bytes;
     return t->file_bytes >= 4 && disk_int32((const unsigned char*)t->file) == MAGIC ? "tokenizer.bin"
                                                                                     : "tokenizer.json";
-}
-
-size_t tokenizer_room(const Tokenizer* t, size_t n) { return t->nfc ? 3 * n : n; }
-
-size_t tokenizer_encode(const Tokenizer* t, int* out, const char* text, size_t n) {
-    size_t n_out = 0, room = tokenizer_room(t, n);
-    if (t->is_bytes) {
-        for (; n_out < n; n_out++) out[n_out] = (unsigned char)text[n_out];
-        return n_out;
-    }
-    if (t->nfc && !nfc_is_normal(text, n)) {
-        // It comes into the end of out. Of k bytes read at most k tokens are written, and 4 k <= 4 room - n + k.
-        n = nfc_normalize(out, text, n);
-        text = (const char*)(out + room) - n;
-    }
-    for (size_t at = 0; at < n;) {
-        size_t length = pretoken_length(t->split, text + at, MIN(n - at, PRETOKEN_MAX));
-        n_out += bpe_encode(t, out + n_out, text + at, length);
-        at += length;
-    }
-    return n_out;
-}
-
-const char* tokenizer_decode(const Tokenizer* t, int token, size_t* n) {
-    *n = 0;
-    if (token < 0 || token >= t->vocab || token == t->end_of_text) return "";
-    *n = token_length(t, token);
-    return t->bytes + t->begin[token];
 }

@@ -1,0 +1,159 @@
+// docs_encoded.c - text of a BPE vocabulary as documents, whose tokens are kept in memory, and the hash of what all
+// documents hold; see docs_format.h.
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/docs_format.h"
+#include "plan/base/base.h"
+
+// ---- content: four lanes, for speed; in each a block is a bijection, so that no single change is lost
+
+enum { CONTENT_BLOCK = sizeof(((ContentHash*)0)->held) };
+
+static void hash_block(ContentHash* h, const unsigned char* block) {
+    for (int i = 0; i < COUNT(h->lanes); i++) {
+        uint64_t word;
+        memcpy(&word, block + 8 * i, sizeof word);
+        word ^= h->lanes[i];
+        h->lanes[i] = (word << 29 | word >> 35) * 0x9e3779b97f4a7c15u;
+    }
+}
+
+void docs_hash_content(Docs* docs, const void* bytes, size_t n) {
+    ContentHash* h = &docs->more->reading;
+    const unsigned char* p = bytes;
+    size_t held = h->bytes % CONTENT_BLOCK;
+    h->bytes += n;
+    if (held > 0) {
+        size_t more = MIN(n, CONTENT_BLOCK - held);
+        memcpy(h->held + held, p, more);
+        p += more, n -= more;
+        if (held + more < CONTENT_BLOCK) return;
+        hash_block(h, h->held);
+    }
+    for (; n >= CONTENT_BLOCK; n -= CONTENT_BLOCK, p += CONTENT_BLOCK) hash_block(h, p);
+    if (n > 0) memcpy(h->held, p, n);
+}
+
+uint64_t docs_finish_content(Docs* docs) {
+    ContentHash* h = &docs->more->reading;
+    size_t held = h->bytes % CONTENT_BLOCK;
+    memset(h->held + held, 0, CONTENT_BLOCK - held);
+    if (held > 0) hash_block(h, h->held);
+    docs->more->content = hash64(docs->more->content ^ h->bytes);
+    for (int i = 0; i < COUNT(h->lanes); i++) docs->more->content = hash64(docs->more->content ^ h->lanes[i]);
+    *h = (ContentHash){.bytes = 0};
+    return docs->more->content;
+}
+
+// ---- text that is encoded at opening: tokens appended to those of all documents, in 2 or 4 bytes each
+
+enum { TELL_EVERY = 1 << 20 };  // bytes of text
+
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen) {
+    if (reserve(&docs->more->encoded, &docs->more->encoded_capacity, docs->more->n_encoded, (int64_t)n,
+                (size_t)docs->more->encoded_bytes, err, errlen))
+        return -1;
+    if (docs->more->encoded_bytes == 2) {
+        uint16_t* out = (uint16_t*)docs->more->encoded + docs->more->n_encoded;
+        for (size_t i = 0; i < n; i++) out[i] = (uint16_t)tokens[i];
+    } else if (n > 0) {
+        memcpy((int*)docs->more->encoded + docs->more->n_encoded, tokens, n * sizeof *tokens);
+    }
+    docs->more->n_encoded += (int64_t)n;
+    return 0;
+}
+
+static void (*tell)(int64_t done, int64_t total);
+static int64_t encoded_bytes, told_bytes, total_bytes;
+
+void docs_on_progress(void (*listener)(int64_t done, int64_t total), int64_t total) {
+    tell = listener;
+    encoded_bytes = told_bytes = 0;
+    total_bytes = total;
+}
+
+static void count_encoded(size_t n) {
+    encoded_bytes += (int64_t)n;
+    if (!tell || encoded_bytes - told_bytes < TELL_EVERY) return;
+    told_bytes = encoded_bytes;
+    tell(encoded_bytes, total_bytes);
+}
+
+int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
+    int* tokens = malloc(MAX(1, n * (size_t)docs->tokenizer->most) * sizeof *tokens);
+    if (!tokens) return fail(err, errlen, "out of memory to encode %zu bytes of text", n);
+    int status =
+        docs_append_tokens(docs, tokens, docs->tokenizer->encode(docs->tokenizer, tokens, text, n), err, errlen);
+    free(tokens);
+    count_encoded(n);
+    return status;
+}
+
+static void tokens_at(const DocsMore* m, int64_t at, int n, int* out) {
+    for (int i = 0; i < n; i++)
+        out[i] = m->encoded_bytes == 2 ? ((const uint16_t*)m->encoded)[at + i] : ((const int*)m->encoded)[at + i];
+}
+
+int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
+                      size_t errlen) {
+    (void)file, (void)err, (void)errlen;
+    tokens_at(docs->more, docs->list[doc].place + first, n, out);
+    return 0;
+}
+
+const DocsFormat docs_encoded = {0, docs_read_encoded, NULL};
+
+int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, char* err, size_t errlen) {
+    if (docs_add(docs, length, place, head, n, err, errlen)) return -1;
+    docs_finish_content(docs);
+    return 0;
+}
+
+int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
+    int head[DOCS_HEAD_TOKENS];
+    int64_t length = docs->more->n_encoded - first;
+    int n = (int)MIN(length, DOCS_HEAD_TOKENS);
+    tokens_at(docs->more, first, n, head);
+    return docs_add_hashed(docs, length, first, head, (size_t)n * sizeof *head, err, errlen);
+}
+
+// ---- documents of text files
+
+// The last offset > 0 where text may be cut and each half encoded alone: between an ASCII letter or digit and white
+// space, where every pattern ends a part, and nothing is joined by normalization. 0 when there is none.
+static size_t safe_cut(const char* text, size_t n) {
+    for (size_t i = n; i-- > 1;) {
+        int is_space = text[i] == ' ' || (text[i] >= '\t' && text[i] <= '\r');
+        unsigned before = (unsigned char)text[i - 1];
+        if (is_space && ((before | 32) - 'a' < 26 || before - '0' < 10)) return i;
+    }
+    return 0;
+}
+
+int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, char* err,
+                  size_t errlen) {
+    enum { BLOCK = 1 << 20 };  // bytes that are encoded at once
+    char head[DOCS_HEAD_BYTES], *block = NULL;
+    int64_t first = docs->more->n_encoded, capacity = 0, wanted = BLOCK, taken;
+    size_t n_head = (size_t)MIN(end - begin, DOCS_HEAD_BYTES);
+    int status = 0;
+    if (docs->more->encodes) status = docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen);
+    for (int64_t at = begin; status == 0 && at < end; at += taken) {
+        int64_t n = MIN(wanted, end - at);
+        const char* bytes = text ? text + (at - begin) : NULL;
+        if (!text && (status = reserve(&block, &capacity, 0, n, 1, err, errlen) ||
+                               file_read(&file->file, at, block, (size_t)n, err, errlen)))
+            break;
+        if (!text) bytes = block;
+        taken = docs->more->encodes && at + n < end ? (int64_t)safe_cut(bytes, (size_t)n) : n;
+        if (taken == 0) wanted *= 2;
+        if (at == begin && taken > 0) memcpy(head, bytes, n_head);
+        docs_hash_content(docs, bytes, (size_t)taken);
+        if (docs->more->encodes) status = docs_append_text(docs, bytes, (size_t)taken, err, errlen);
+    }
+    free(block);
+    if (status) return -1;
+    if (docs->more->encodes) return docs_add_encoded(docs, first, err, errlen);
+    return docs_add_hashed(docs, 1 + end - begin, begin, head, n_head, err, errlen);
+}

@@ -1,0 +1,60 @@
+// sampler_mix.c - see sampler_mix.h.
+#include "data/sampler_mix.h"
+
+#include <math.h>
+
+#include "data/docs_files.h"
+#include "plan/base/base.h"
+
+// The training pieces of a corpus are neighbours, because its documents are: those from the first one on that is of
+// document `doc` or behind it.
+static int64_t first_piece(const Sampler* s, int64_t doc) {
+    const Side* side = &s->sides[SPLIT_TRAIN];
+    int64_t before = last_at_most(&side->list->doc, sizeof *side->list, side->n + 1, doc);
+    return side->list[before + (side->list[before].doc < doc)].first_piece;
+}
+
+static int64_t pieces_of(const Sampler* s, int corpus, int64_t* first) {
+    *first = first_piece(s, docs_corpus(s->docs, corpus)->first);
+    return first_piece(s, docs_corpus(s->docs, corpus)->end) - *first;
+}
+
+static int check(const Sampler* s, char* err, size_t errlen) {
+    int64_t first;
+    for (int c = 0; c < docs_corpora(s->docs); c++)
+        if (pieces_of(s, c, &first) == 0)
+            return fail(err, errlen, "the corpus %s has no text to train on", docs_corpus(s->docs, c)->name);
+    return 0;
+}
+
+int64_t sampler_corpus_tokens(const Sampler* s, int corpus) {
+    const DocsCorpus* c = docs_corpus(s->docs, corpus);
+    int64_t tokens = 0, begin, end;
+    for (int64_t d = c->first; d < c->end; d++) tokens += sampler_extent(s, SPLIT_TRAIN, d, &begin, &end);
+    return tokens;
+}
+
+// The corpus that is furthest behind its share, the first of equals.
+static int next_corpus(const Sampler* s, const SamplerPosition* position) {
+    double total = 0, most = -INFINITY;
+    int next = 0, n = docs_corpora(s->docs);
+    for (int c = 0; c < n; c++) total += (double)position->corpora[c].tokens;
+    for (int c = 0; c < n; c++) {
+        double behind = docs_corpus(s->docs, c)->share * (total + 1) - (double)position->corpora[c].tokens;
+        if (behind > most) most = behind, next = c;
+    }
+    return next;
+}
+
+static Piece next_piece(const Sampler* s, SamplerPosition* position) {
+    int c = next_corpus(s, position);
+    CorpusPosition* at = &position->corpora[c];
+    int64_t first, n = pieces_of(s, c, &first);
+    uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
+    Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+    at->tokens += piece.length;
+    if (++at->index == n) at->epoch++, at->index = 0;
+    return piece;
+}
+
+const SamplerMix sampler_mix = {check, next_piece};

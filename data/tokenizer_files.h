@@ -1,0 +1,28 @@
+// tokenizer_files.h - tokenizers by path: bytes, or byte pair encoding (BPE), a vocabulary of byte strings, read from
+// llm.c's tokenizer file (int32 header 20240328, version 1 or 2; GPT-2's kind, ids are merge ranks) or from a Hugging
+// Face tokenizer.json of type BPE with the byte-level alphabet. How text is cut into parts before tokens merge, and
+// whether it is brought into Unicode's form C, says the file: GPT-2's way, SmolLM2's, Llama 3's, Qwen's.
+//
+// Between documents stands Llama 3's <|begin_of_text|> where the vocabulary has it, else <|endoftext|>; a model ends a
+// text with Llama 3's <|end_of_text|> where the vocabulary has it, else with that. Bytes that a vocabulary has no token
+// for are left out, as the reference does (SmolLM2 lacks some that hardly occur). Form C can make text longer.
+#pragma once
+#include "data/docs.h"
+
+// path NULL or "": bytes. 0 and *out owned by the caller, or -1 with a message.
+int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen);
+// The same from bytes in memory (either format, told apart by the first bytes); nothing of data is kept.
+int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size_t errlen);
+void tokenizer_close(Tokenizer* t);  // NULL is fine
+
+int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none
+int tokenizer_is_qwens(const Tokenizer* t);                 // text is cut as Qwen2's is
+
+// The file that it was read from (bytes: one in llm.c's format) and the name that it has in a checkpoint, which so
+// carries what it was trained with. The bytes live as long as t.
+const char* tokenizer_file(const Tokenizer* t, const void** bytes, size_t* n);
+
+// ---- text (*n bytes, malloc'ed) of Hugging Face's files; NULL without memory
+
+char* tokenizer_json_text(const Tokenizer* t, size_t* n);  // tokenizer.json, of one that was read from another format
+char* tokenizer_config_text(const Tokenizer* t, int context, size_t* n);
