@@ -507,7 +507,3 @@ void run_plan_only(Run* run);  // --explain, --dump-grads: the next step is plan
 void model_forward(Model* m, const Row* row);
 void model_train(Model* m, const Row* row, float scale);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
-
-// ---- optimizer.c
-
-void model_update(Model* m, const Config* config, double lr, int64_t t);

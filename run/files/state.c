@@ -96,7 +96,7 @@ static void collect_state(Run* run, int with_master) {
     char* scratch = (char*)take(m, mover_scratch(&mover));
     for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
         mover_run(&mover, m->world, &m->whole, (char*)(run->books->collected + (size_t)(kind - STATE_MASTER) * elems),
-                  (const char*)m->ranks->zero.part[zero_part_of(kind)], scratch, DT_F32, m->k, m->s);
+                  (const char*)m->array[zero_array_of(kind)], scratch, DT_F32, m->k, m->s);
     m->k->synchronize(m->s);
     m->k->free_memory(scratch);
     arena_free(&arena);
@@ -129,7 +129,7 @@ static ModelState reading_state(Run* run, Shape* alone) {
 }
 
 // Masters exist apart from weights: in training, and where weights are not fp32 themselves.
-static int keeps_master(const Model* m) { return m->ranks->zero.part[ZERO_MASTER] != NULL; }
+static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL; }
 
 // ---- into files
 

@@ -38,9 +38,14 @@ struct ModelRanks {
     Zero zero;                      // who holds what of weights and gradients: see run/model/zero.h
 };
 
+// Fills m->many by what this rank shares with others now: NULL, alone. many.c
+void model_set_many(Model* m);
+// Where optimizer state is.
+static inline Model* model_owner(Model* m) { return m->owner ? m->owner : m; }
 static inline void model_set_ranks(Model* m, ModelRanks* ranks) { m->ranks = ranks, m->layers = ranks->layout.layer; }
 
 // Ranks of the tensor-parallel group.
+static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }  // of this one in it
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 // RowAttention.parts: each is a message and a kernel more.
 static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }

@@ -161,7 +161,7 @@ static int boxes_of_move(Box boxes[MOST_RUNS], const Model* m, const Move* move,
 // The array of this rank that they leave, or come to; of weights or of gradients.
 static char* array_of(const Model* m, int taken, int gradients) {
     if (taken) return m->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
-    return (char*)m->ranks->zero.part[gradients ? ZERO_GRADS : ZERO_WEIGHTS];
+    return (char*)m->array[gradients ? MODEL_GRADS : MODEL_WEIGHTS];
 }
 
 // Of a layer in it, seen from the first unit of a move: as owned; or compact, behind what stays and `before` others.

@@ -29,6 +29,8 @@ typedef struct Linear {
 
 // Between work_begin and work_end; at all other times these are what this rank owns.
 Linear work_linear(const Model* m, LinearId id, int l);
+// Units of a sublayer that this rank computes in layer l now.
+int work_units(const Model* m, SublayerId id, int l);
 
 // ---- what is left out
 

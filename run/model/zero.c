@@ -9,10 +9,6 @@
 
 #include "run/model/mover.h"
 
-const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
-                                                   "gradients",     "gradients in use",  "gradients as bf16",
-                                                   "first moments", "second moments"};
-
 // ---- memory
 
 static int last_bucket(const Model* m) { return m->shape.L + 1; }
@@ -73,27 +69,27 @@ static int is_divided(const Model* m) {
     return most > 1;
 }
 
-void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
+void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     size_t owned = resident_elems(m, 0), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
     Window weights = window_of(m, 3), grads = window_of(m, 2);
     int as_bf16 = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
-    memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
+    memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
     if (m->owner) {
         size_t elems = shape_param_elems(&m->shape);
         zero_sizes(m->owner, training, bytes);
-        bytes[ZERO_WEIGHTS_IN_USE] = elems * elem;
-        bytes[ZERO_GRADS_IN_USE] = training ? elems * fp32 : 0;
+        bytes[MODEL_WEIGHTS_IN_USE] = elems * elem;
+        bytes[MODEL_GRADS_IN_USE] = training ? elems * fp32 : 0;
         return;
     }
     int owns = m->ranks->zero.holds == ZERO_OWNED;
-    bytes[ZERO_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
-    bytes[ZERO_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
+    bytes[MODEL_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
+    bytes[MODEL_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
     if (!training) return;
-    bytes[ZERO_MASTER] = has_master(m) ? owned * fp32 : 0;
-    bytes[ZERO_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
-    bytes[ZERO_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
-    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
-    bytes[ZERO_M] = bytes[ZERO_V] = owned * fp32;
+    bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
+    bytes[MODEL_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
+    bytes[MODEL_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
+    bytes[MODEL_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
+    bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
 // Bucket b, where `resident` elements lie before it in `all`: whole, or this rank's piece of it and the whole in
@@ -120,7 +116,7 @@ static void open_bucket(const Model* m, int b, Before* before) {
     ZeroBucket* x = &z->bucket[b];
     Bucket in_block = shape_bucket(&m->shape, b);
     Window weights = window_of(m, 3), grads = window_of(m, 2);
-    char *owned, *grads_in_use = (char*)z->part[ZERO_GRADS_IN_USE];
+    char *owned, *grads_in_use = (char*)m->array[MODEL_GRADS_IN_USE];
     ParamBlock* block = &m->block[b];
     block->offset = in_block.offset, x->elems = in_block.elems, x->piece = in_block.piece, x->at = in_block.at;
     x->comm = layer_data(m, b - 1);
@@ -128,8 +124,8 @@ static void open_bucket(const Model* m, int b, Before* before) {
     if (z->holds != ZERO_BOTH) {
         int owns = z->holds == ZERO_OWNED;
         size_t at = owns ? x->at : block->offset;
-        char* weights = (char*)z->part[owns ? ZERO_WEIGHTS : ZERO_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
-        float* grads = (float*)z->part[owns ? ZERO_GRADS : ZERO_GRADS_IN_USE];
+        char* weights = (char*)m->array[owns ? MODEL_WEIGHTS : MODEL_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
+        float* grads = (float*)m->array[owns ? MODEL_GRADS : MODEL_GRADS_IN_USE];
         *(owns ? &x->owned_weights : &block->weights) = weights;
         if (grads) *(owns ? &x->owned_grads : &block->grads) = grads + at;
         return;
@@ -138,12 +134,12 @@ static void open_bucket(const Model* m, int b, Before* before) {
     x->place = before->reduced & 1;
     before->gathered += is_layer(m, b) && x->stage == 3;
     before->reduced += is_layer(m, b) && x->stage > 1;
-    block->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], before->weights,
-                           x->stage == 3 ? (char*)z->part[ZERO_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
+    block->weights = place(m, b, (char*)m->array[MODEL_WEIGHTS], before->weights,
+                           x->stage == 3 ? (char*)m->array[MODEL_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
                            dtype_bytes(m->dt), &x->owned_weights);
     before->weights += x->stage == 3 ? x->piece : x->elems;
-    if (!z->part[ZERO_GRADS]) return;
-    block->grads = (float*)place(m, b, (char*)z->part[ZERO_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
+    if (!m->array[MODEL_GRADS]) return;
+    block->grads = (float*)place(m, b, (char*)m->array[MODEL_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
                                  &grads, x->place, sizeof(float), &owned);
     x->owned_grads = (float*)owned;
     before->grads += x->stage > 1 ? x->piece : x->elems;
@@ -193,9 +189,11 @@ float* zero_owned_grads(const Model* m, const Segment* segment) {
     return x->owned_grads + (segment->at - x->at);
 }
 
-ZeroPart zero_part_of(StateKind kind) { return kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V; }
+ModelArray zero_array_of(StateKind kind) {
+    return kind == STATE_MASTER ? MODEL_MASTER : kind == STATE_M ? MODEL_M : MODEL_V;
+}
 
-static float* state(const Model* m, StateKind kind) { return (float*)m->ranks->zero.part[zero_part_of(kind)]; }
+static float* state(const Model* m, StateKind kind) { return (float*)m->array[zero_array_of(kind)]; }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
     if (kind == STATE_MASTER && !state(m, kind)) return zero_owned_weights(m, segment);
@@ -240,10 +238,9 @@ void zero_use_layer(Model* m, int l, int direction) {
 
 // Between the whole model as its owners have it and what the ranks of this strategy compute with.
 static void begin_move(Model* m, const Mover* mover, Moving* x) {
-    const Zero* z = &m->ranks->zero;
     int sums = mover->kind == RESHARD_SUM;
-    char *in_use = (char*)z->part[sums ? ZERO_GRADS_IN_USE : ZERO_WEIGHTS_IN_USE],
-         *owned = (char*)z->part[sums ? ZERO_GRADS : ZERO_WEIGHTS];
+    char *in_use = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
+         *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
     mover_begin(x, mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
                 sums ? DT_F32 : m->dt, m->k, m->s);
 }
@@ -309,7 +306,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
 static char* bf16_copy(const Model* m, int b) {
-    char* copies = (char*)m->ranks->zero.part[ZERO_GRADS_BF16];
+    char* copies = (char*)m->array[MODEL_GRADS_BF16];
     return copies ? copies + (size_t)(b & 1) * largest_bucket(m) * sizeof(bf16) : NULL;
 }
 
@@ -380,9 +377,8 @@ void zero_end_round(Model* m) {
 }
 
 int zero_can_reduce_inside(const Model* m) {
-    const Zero* z = &m->ranks->zero;
     return !m->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
-           !z->part[ZERO_GRADS_BF16];
+           !m->array[MODEL_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
@@ -431,14 +427,15 @@ void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
     if (m->owner) {
         zero_clear_grads(m->owner);
-        m->k->clear(z->part[ZERO_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
+        m->k->clear(m->array[MODEL_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
         return;
     }
     if (z->holds == ZERO_OWNED) {
-        m->k->clear(z->part[ZERO_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float), m->s);
+        m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float),
+                    m->s);
         return;
     }
-    m->k->clear(z->part[ZERO_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
+    m->k->clear(m->array[MODEL_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
         if (z->bucket[b].stage > 1) m->k->clear(m->block[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }

@@ -169,7 +169,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     MemoryPlan plan = {.on_host = m->k->on_host};
     run->clock->limits.capacity = N;
     Shape widest = widest_shape(run);
-    size_t states[N_ZERO_PARTS];
+    size_t states[N_MODEL_ARRAYS];
     size_t logit_row = (size_t)m->shape.vocab_rows * dtype_bytes(m->dt),
            largest = largest_tensor(&m->whole) * sizeof(float);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
@@ -180,7 +180,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     ActNeeds needs = activation_needs(run, N);
     KernelLimits limits = kernel_limits(run, N);
     zero_sizes(m, train, states);
-    for (int i = 0; i < N_ZERO_PARTS; i++) plan_entry(&plan, zero_part_names[i], states[i], ON_DEVICE);
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) plan_entry(&plan, model_array_names[i], states[i], ON_DEVICE);
     if (m->owner) plan_entry(&plan, "weights, gradients on the move", strategies_scratch(run), ON_DEVICE);
     plan_entry(&plan, "activations", shape_activations(&widest, &needs, m->act_table), ON_DEVICE);
     size_t group = group_attention_scratch(N, limits.NH, limits.NKV, limits.HS, run->clock->limits.ranks,
@@ -365,9 +365,10 @@ static void carve(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
     int max_tokens = run->training ? run->config.batch_tokens : m->shape.context;
     int *indices = (int*)planned(plan, "step indices, host"), *on_device = (int*)planned(plan, "step indices");
-    for (int i = 0; i < N_ZERO_PARTS; i++) m->ranks->zero.part[i] = planned(plan, zero_part_names[i]);
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) m->array[i] = planned(plan, model_array_names[i]);
     if (!run->strategies) zero_open(m), run_carve_activations(run);
     carve_work(run, plan, run->config.capacity);
+    model_set_many(m);
     m->acts = (char*)planned(plan, "activations");
     m->group_scratch = planned(plan, "group attention");
     m->moving = (char*)planned(plan, "weights, gradients on the move");

@@ -319,6 +319,7 @@ void run_join_job(Run* run) {
     m->shape.shards = m->comm->size;
     layers_plan(m);
     layers_join(m);
+    model_set_many(m);
     m->ranks->zero.stage = zero_most(m);
     run_set_limits(run, c->tp, m->comm->size);
     run->clock->limits.node_size = run_node_size(run, m->job, c->tp, c->pp);

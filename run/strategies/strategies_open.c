@@ -271,12 +271,12 @@ void run_join_ranks(Run* run) {
 static void strategies_carve(Run* run) {
     Strategies* x = run->strategies;
     const Model* m = &run->model;
-    memcpy(x->owner.ranks->zero.part, m->ranks->zero.part, sizeof m->ranks->zero.part);
+    memcpy(x->owner.array, m->array, sizeof m->array);
     x->owner.loss_sum = m->loss_sum, x->owner.grad_norm2 = m->grad_norm2, x->owner.grad_scale = m->grad_scale;
     zero_open(&x->owner);
     for (int s = 0; s < x->list.n; s++) {
         Model* other = &x->as[s]->model;
-        memcpy(other->ranks->zero.part, m->ranks->zero.part, sizeof m->ranks->zero.part);
+        memcpy(other->array, m->array, sizeof m->array);
         other->acts = m->acts;
         other->group_scratch = m->group_scratch;
         other->rope = m->rope;
@@ -284,6 +284,7 @@ static void strategies_carve(Run* run) {
         other->grad_scale = m->grad_scale, other->barrier = m->barrier;
         other->moving = m->moving;
         other->slowed = m->slowed;
+        model_set_many(other);
         zero_open(other);
         run_carve_activations(x->as[s]);
     }
