@@ -3,8 +3,8 @@
 // How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model:
 // forward and backward of norms, linears, attention, MLP, blocks, embedding and classifier. The ops are in
 // kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank holds it and
-// its update in run/model/model.h, a run in run/run.h. Where a line asks for MANY, many ranks do more, or something else:
-// the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
+// its update in run/model/model.h, a run in run/run.h. Where a line asks for MANY, many ranks do more, or something
+// else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <math.h>
@@ -264,19 +264,19 @@ static void embed_backward(const Model* m, const Row* row) {
 // part of that; the stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
-    use_layer(m, -1, 1);
-    use_layer(m, 0, 1);
+    if (m->many) m->many->use_layer(m, -1, 1);
+    if (m->many) m->many->use_layer(m, 0, 1);
     if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = own_rows(m, ACT(PROJ), row, l);
         block_forward(m, row, l++);
-        use_layer(m, l, 1);
+        if (m->many) m->many->use_layer(m, l, 1);
         if (l < L || !m->shape.no_head)
             norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
         else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);
     }
-    if (!m->shape.no_head) gather_rows(m, ACT(LNF), row);
+    if (!m->shape.no_head) (void)MANY(gather_rows, m, ACT(LNF), row, ENDS);
 }
 
 // Losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's weights
@@ -299,7 +299,7 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
         k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
-    if (train) sum_rows(m, ACT(D_NORM), row);
+    if (train) (void)MANY(sum_rows, m, ACT(D_NORM), row, ENDS);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads. In a stage of a pipeline D_RESIDUAL
@@ -310,16 +310,16 @@ static void model_backward(Model* m, const Row* row) {
         m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
         norm_backward(m, row, &final_norm, l);
     }
-    close_grads(m, l);
+    if (m->many) m->many->close_grads(m, l);
     while (l-- > 0) {
-        use_layer(m, l, -1);
-        open_grads(m, l);
+        if (m->many) m->many->use_layer(m, l, -1);
+        if (m->many) m->many->open_grads(m, l);
         recompute_block(m, row, l);
         block_backward(m, row, l);
-        close_grads(m, l);
+        if (m->many) m->many->close_grads(m, l);
     }
     if (!m->shape.no_embedding) embed_backward(m, row);
-    close_grads(m, l);
+    if (m->many) m->many->close_grads(m, l);
     if (m->many) m->many->end_round(m);
 }
 
@@ -360,7 +360,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
         else pipeline_settle(m, task);
         if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
-        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) zero_last_row(m);
+        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) m->many->last_row(m);
         if (task->kind == TASK_BACKWARD) model_backward(m, row);
         pace_end_task(run, task);
     }

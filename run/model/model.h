@@ -4,6 +4,7 @@
 // around it is a table of functions, Model.many: on one rank it is NULL, and nothing of that is linked.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/memory.h"
 #include "kernels/timer.h"
 #include "plan/model/shape.h"
 #include "plan/options/config.h"
@@ -46,12 +47,7 @@ typedef struct Sublayer {
 extern const Sublayer sublayers[N_SUBLAYERS];
 extern const NormRow final_norm;
 
-// Rows of Column and columns of Row that belong to n units of a rank with this shape.
-Runs unit_rows(const Shape* shape, SublayerId id, int n);
-int unit_columns(const Shape* shape, SublayerId id);  // of one
-int own_units(const Shape* shape, SublayerId id);
-// Elements of both linears, of Column's bias too, in one unit.
-size_t unit_elems(const Shape* shape, SublayerId id);
+int own_units(const Shape* shape, SublayerId id);  // of a rank with this shape
 
 // Weights, gradients and moments, each in memory of its own on the device; NULL where there is no use for it.
 typedef enum ModelArray {
@@ -153,10 +149,32 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 
 enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
 
+// ---- memory of one rank
+
+// What the memory of a rank follows from; nothing else.
+typedef struct ModelNeeds {
+    Shape shape;  // with the most heads and hidden units that the rank may compute
+    ActNeeds acts;
+    KernelLimits limits;
+    size_t arrays[N_MODEL_ARRAYS];  // bytes
+    size_t libraries;
+} ModelNeeds;
+
+// Of one rank with rows of N tokens; limits.oversubscribed and most_scratch are left to fill in.
+ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
+                       int training, int N);
+KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N);
+int model_widest(const Shape* shape);  // input or output of a linear of a layer
+void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs);
+// Takes what is planned there; where parameters lie (ParamBlock), and activations of each layer, at m->acts.
+void model_carve(Model* m, const MemoryPlan* plan);
+void model_place_params(Model* m);
+void model_place_activations(Model* m, const ModelNeeds* needs);
+
 // ---- what many ranks do
 //
-// Rows of Model.many. The first four are around layers, in one direction after another; l counts from 0, the embeddings
-// are layer -1, the final norm and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
+// Rows of Model.many. The first five are around layers; l counts from 0, the embeddings are layer -1, the final norm and
+// the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
 typedef struct ManyRanks {
     // From here on the weights of layer l may be read, until the layer after the next is used; those of the next one in
     // `direction` (1 forward, -1 backward, 0 none) begin to come. Layer L comes last: used no earlier than needed.
@@ -164,15 +182,16 @@ typedef struct ManyRanks {
     void (*open_grads)(Model* m, int l);   // may be added to from here on; those of both ends may always be
     void (*close_grads)(Model* m, int l);  // are complete, of this row
     void (*end_round)(Model* m);           // the backward pass of a row is through
+    void (*last_row)(Model* m);            // the next one is this rank's last of the step
 
-    // Instead of linears: see linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
+    // Instead of linears: linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
     int (*units)(const Model* m, SublayerId id, int l);
     void (*linear_forward)(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
     void (*linear_backward)(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                             const void* pre);
 
-    // In a tensor-parallel group. x has all tokens of the row: own_rows finds this rank's, gather_rows sends them to all
-    // ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l. rank: in the group.
+    // In a tensor-parallel group. x has all tokens of the row: own_rows finds this rank's, gather_rows sends them to
+    // all ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l. rank: in the group.
     int (*rank)(const Model* m);
     int (*tokens)(const Model* m, const Row* row, int l);
     void* (*own_rows)(const Model* m, void* x, const Row* row, int l);
@@ -198,15 +217,6 @@ typedef struct ManyRanks {
 // Calls such a row, with its arguments: 1; or 0 where it remains an op on one rank. For a Model m.
 #define MANY(row_of_many, ...) (m->many && m->many->row_of_many ? (m->many->row_of_many(__VA_ARGS__), 1) : 0)
 
-static inline void use_layer(Model* m, int l, int direction) {
-    if (m->many) m->many->use_layer(m, l, direction);
-}
-static inline void open_grads(Model* m, int l) {
-    if (m->many) m->many->open_grads(m, l);
-}
-static inline void close_grads(Model* m, int l) {
-    if (m->many) m->many->close_grads(m, l);
-}
 static inline int units_now(const Model* m, SublayerId id, int l) {
     return m->many && m->many->units ? m->many->units(m, id, l) : own_units(&m->shape, id);
 }
@@ -215,13 +225,6 @@ static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
 }
 static inline int row_tokens(const Model* m, const Row* row, int l) {
     return m->many && m->many->tokens ? m->many->tokens(m, row, l) : row->N;
-}
-// At the end of the model, which belongs to the whole group.
-static inline void gather_rows(const Model* m, void* x, const Row* row) {
-    if (m->many && m->many->gather_rows) m->many->gather_rows(m, x, row, ENDS);
-}
-static inline void sum_rows(const Model* m, void* x, const Row* row) {
-    if (m->many && m->many->sum_rows) m->many->sum_rows(m, x, row, ENDS);
 }
 static inline int adds_losses(const Model* m) { return !m->many || !m->many->rank || m->many->rank(m) == 0; }
 
@@ -232,5 +235,5 @@ static inline int adds_losses(const Model* m) { return !m->many || !m->many->ran
 // were. The host does not wait. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its
 // layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t);
-// Of a tensor the elements that `a` names: their memory, n, place, and whether zeros freeze; the rest is filled in here.
+// Elements of a tensor: `a` has their memory, n, place, and whether zeros freeze; the rest is filled in here.
 void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

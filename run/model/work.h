@@ -15,6 +15,7 @@
 #pragma once
 #include "plan/slow/balance.h"
 #include "run/model/model_ranks.h"
+#include "run/model/units.h"
 
 // A linear of a layer as this rank computes it now.
 typedef struct Linear {

@@ -151,8 +151,8 @@ void zero_open(Model* m) {
     Zero* z = &m->ranks->zero;
     Before before = {0, 0, 0, 0};
     z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
-    m->block = (ParamBlock*)calloc((size_t)m->shape.L + 2, sizeof *m->block);
-    if (!z->bucket || !m->block) die("no memory for %d buckets", m->shape.L + 2);
+    model_place_params(m);
+    if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
     for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b, &before);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);

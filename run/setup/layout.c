@@ -52,6 +52,7 @@ void run_settle_layout(Run* run) {
     Config* c = &run->config;
     Model* m = &run->model;
     Comm* world = m->world;
+    run->settled.capacity = c->capacity;
     if (c->memory > 0) run->cluster->available = (HostMemory){(size_t)c->memory, "of --memory"};
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
@@ -63,11 +64,11 @@ void run_settle_layout(Run* run) {
         if (is_auto) run_measure_limit(run);
         if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
         else if (world->rank == 0) read_layout(&file, run, &m->ranks->layout);
-        file.capacity = c->capacity;
+        file.capacity = run->settled.capacity;
         if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
         if (file.failed) die("--layout: %s", file.words);
         m->ranks->layout = file.layout;
-        c->capacity = file.capacity;  // that auto has searched with
+        run->settled.capacity = file.capacity;  // that auto has searched with
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
     if (layout_check(&m->ranks->layout, &m->whole, world->size, err, sizeof err))
@@ -88,7 +89,7 @@ static void print_layers(Run* run, int s, size_t all) {
     const Layout* layout = &run->model.ranks->layout;
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), L = end - first;
     double mib = 1 << 20, left = (double)all;
-    run_layer_bytes(bytes, run, layout, s, run->config.capacity);
+    run_layer_bytes(bytes, run, layout, s, run->settled.capacity);
     for (int l = first, n; l < end; l += n) {
         const LayerLayout* row = &layout->layer[l];
         const LayerBytes* each = &bytes[l - first];

@@ -321,7 +321,7 @@ static void find_fixed(Run* run) {
     enum { TIMES = 12 };
     Model* m = &run->model;
     Balance* b = run->balance;
-    int N = MIN(run->config.capacity, run->config.batch_tokens);
+    int N = MIN(run->settled.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.kv_heads, m->shape.hidden};
     WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
     LinearTime all = {INFINITY, INFINITY}, some = all;

@@ -24,6 +24,7 @@ void strategies_turn(Run* run, int strategy) {
     const Run* as = x->as[strategy];
     x->now = strategy;
     run->model = as->model;
+    run->settled = as->settled;
     run->clock->limits = as->clock->limits;
     run->clock->setting = as->clock->setting;
     run->clock->groups = as->clock->groups;

@@ -206,7 +206,7 @@ static Run* make_view(Run* run, int s) {
     if (world->table->split(world, &m->job, color, world->rank, err, sizeof err)) die("--strategies: %s", err);
     m->job->overlap = world->overlap;
     view->config.tp = g->tp, view->config.pp = g->pp;
-    view->config.capacity *= g->tp;  // of a rank
+    view->settled.capacity *= g->tp;  // of a rank
     m->ranks->layout = strategies_layout(run, g);
     m->owner = &run->strategies->owner;
     m->ranks->zero.holds = ZERO_IN_USE;
