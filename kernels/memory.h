@@ -1,5 +1,5 @@
-// memory.h - what a run takes of memory as a table: every class of bytes has a name, a size and one allocation, and is in
-// the table before any of it is taken.
+// memory.h - what a run takes of memory as a table: every class of bytes has a name, a size and one allocation, and is
+// in the table before any of it is taken.
 #pragma once
 #include "kernels/kernels.h"
 

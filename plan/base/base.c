@@ -3,36 +3,14 @@
 #include "plan/base/base.h"
 
 #include <errno.h>
-#include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "plan/base/text.h"
 
-static int this_rank = -1;
-static void (*last_call)(void);
-static volatile sig_atomic_t ended_by_launcher;
-
-void die_as_rank(int rank) { this_rank = rank; }
-void die_calls(void (*last)(void)) { last_call = last; }
-
-static void note_launcher(int number) {
-    (void)number;
-    ended_by_launcher = 1;
-}
-
-// A launcher ends a job by SIGCONT, SIGTERM, SIGKILL, with seconds between them.
-static int others_have_spoken(void) {
-    struct timespec turn = {0, 400000000};
-    signal(SIGCONT, note_launcher);
-    signal(SIGTERM, note_launcher);
-    nanosleep(&turn, NULL);
-    return ended_by_launcher;
-}
+DieAs die_as;
 
 // place: behind the message; empty: none
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
@@ -40,12 +18,9 @@ __attribute__((noreturn)) static void end_with(const char* place, const char* fo
     vsnprintf(message, sizeof message, format, args);
     text_clean(message);
     fflush(stdout);
-    if (this_rank < 0) fprintf(stderr, "train: %s%s\n", message, place);
-    else if (this_rank == 0 || !others_have_spoken())
-        fprintf(stderr, "train: rank %d: %s%s\n", this_rank, message, place);
-    if (last_call) last_call();
-    // What libraries have registered for the end may wait for the other ranks.
-    if (this_rank >= 0) _exit(1);
+    if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "train: %s%s%s\n", die_as.who, message, place);
+    if (die_as.last) die_as.last();
+    if (die_as.leave) die_as.leave(1);
     exit(1);
 }
 
@@ -155,33 +130,6 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed) {
     uint64_t tail = 0;
     for (size_t i = 0; i < n; i++) tail |= (uint64_t)p[i] << 8 * i;
     return hash64(h ^ tail);
-}
-
-static int descending(const void* a, const void* b) {
-    float x = *(const float*)a, y = *(const float*)b;
-    return (x < y) - (x > y);
-}
-
-int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch) {
-    int best = 0;
-    for (int v = 1; v < V; v++)
-        if (logits[v] > logits[best]) best = v;
-    if (temperature <= 0) return best;
-    float least = -INFINITY;
-    if (top_k > 0 && top_k < V) {
-        memcpy(scratch, logits, sizeof(float) * (size_t)V);
-        qsort(scratch, (size_t)V, sizeof(float), descending);
-        least = scratch[top_k - 1];
-    }
-    double total = 0, below = 0;
-    for (int v = 0; v < V; v++)
-        if (logits[v] >= least) total += exp((logits[v] - logits[best]) / temperature);
-    for (int v = 0; v < V; v++) {
-        if (logits[v] < least) continue;
-        below += exp((logits[v] - logits[best]) / temperature);
-        if (u * total < below) return v;
-    }
-    return best;  // only by rounding
 }
 
 double now_seconds(void) {

@@ -79,9 +79,9 @@ static void sum_norm(Model* m) {
 // ---- the tables
 
 // clang-format off
-#define AROUND_LAYERS_AND_STEPS                                                                                     \
-    .use_layer = zero_use_layer, .open_grads = zero_open_grads, .close_grads = zero_close_grads,                    \
-    .end_round = zero_end_round, .last_row = zero_last_row, .attention_forward = shared_attention_forward,                                     \
+#define AROUND_LAYERS_AND_STEPS                                                                                 \
+    .use_layer = zero_use_layer, .open_grads = zero_open_grads, .close_grads = zero_close_grads,                \
+    .end_round = zero_end_round, .last_row = zero_last_row, .attention_forward = shared_attention_forward,      \
     .attention_backward = shared_attention_backward, .reduce = reduce, .sum_norm = sum_norm, .step = step
 #define LINEARS \
     .units = work_units, .linear_forward = work_linear_forward, .linear_backward = work_linear_backward

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/options/read.h"
+
 // ---- a block
 
 const Sublayer sublayers[N_SUBLAYERS] = {
@@ -76,9 +78,9 @@ KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, in
     limits.context = shape->context;
     limits.threads = config->threads;
     limits.dt = dt;
-    limits.attention = (AttentionKernels)config_choice(config->attention, "auto|own|cudnn");
+    limits.attention = (AttentionKernels)config_choice(config, "--device attention");
     limits.fast_backward = !strcmp(config->deterministic, "no");
-    limits.epilogues = (Epilogues)config_choice(config->epilogues, "bias|dgelu|all");
+    limits.epilogues = (Epilogues)config_choice(config, "--device epilogues");
     return limits;
 }
 

@@ -5,7 +5,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
-#include "kernels/timer.h"
+#include "kernels/time_kinds.h"
 #include "plan/model/shape.h"
 #include "plan/options/config.h"
 
@@ -173,8 +173,8 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 
 // ---- what many ranks do
 //
-// Rows of Model.many. The first five are around layers; l counts from 0, the embeddings are layer -1, the final norm and
-// the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
+// Rows of Model.many. The first five are around layers; l counts from 0, the embeddings are layer -1, the final norm
+// and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
 typedef struct ManyRanks {
     // From here on the weights of layer l may be read, until the layer after the next is used; those of the next one in
     // `direction` (1 forward, -1 backward, 0 none) begin to come. Layer L comes last: used no earlier than needed.

@@ -56,7 +56,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     }
     run->books->memory_bytes = plan.total;
     run->clock->setting.limits = run->clock->limits;
-    run->clock->setting.kind = (CpChoice)config_choice(c->kind, "auto|ulysses|ring");
+    run->clock->setting.kind = (CpChoice)config_choice(c, "--cp kind");
     run->clock->setting.context = c->context;
     run->clock->setting.no_overlap = !strcmp(c->overlap, "no");
     run->clock->setting.cp_size = c->cp_size;

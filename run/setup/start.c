@@ -17,7 +17,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
-    if (config_parse(c, argc, argv, err, sizeof err)) die("%s", err);
+    if (config_read(c, argc, argv, err, sizeof err)) die("%s", err);
     run_find_command(run, argc ? argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)

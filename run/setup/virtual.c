@@ -117,7 +117,8 @@ static void take_schemes(Run* run) {
                                                       .heads = part->heads,
                                                       .transfer_ms = virtual_ms};
         if (!as->settled.capacity && cluster.machine.gpu_mib > 0)
-            as->settled.capacity = MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
+            as->settled.capacity =
+                MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
     }
     run_turn_virtual(0);
 }

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 
 #include "run/run.h"
+#include "plan/base/bf16_in_place.h"
 #include "run/model/tensor_parallel.h"
+#include "run/step/choose_token.h"
 
 int run_stop_token(const Run* run) {
     enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };  // shards say nothing but where documents begin
