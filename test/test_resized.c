@@ -654,8 +654,8 @@ static void check_wholes(const Wholes* a, const Wholes* b) {
 static void divide_by(const TpSplit* split) {
     mover_divide_anew(&run->model, split);
     elems = shape_param_elems(&m->shape);
-    work_close(m->work);
-    m->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    work_close(m->ranks->work);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
     for (int i = 0; i < trainer.memory.n; i++)  // the trainer gives back what is there when it is closed
         for (int part = 0; part < N_MODEL_ARRAYS; part++)
             if (!strcmp(trainer.memory.entries[i].name, model_array_names[part]))
@@ -693,9 +693,9 @@ static void guard_work(void) {
     if (!memory) die("no memory for work");
     memset(memory, 0x5a, bytes);
     guard = (unsigned char*)memset(memory + bytes, 0xa5, GUARD);
-    work_close(m->work);
+    work_close(m->ranks->work);
     run->cluster->work_memory = memory;
-    m->work = work_open(m, &run->cluster->work_needs, memory);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, memory);
 }
 
 static void work_stays_within_its_memory(void) {

@@ -38,7 +38,7 @@ static void shared_attention_backward(const Model* m, const Row* row, int l, con
 static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
-    int has_copies = m->kv && (tensor->id == QKVW || tensor->id == QKVB);
+    int has_copies = m->ranks->kv && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
     a.param = zero_owned_weights(m, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);
@@ -67,7 +67,7 @@ static void step(Model* m, const Config* config, double lr, int64_t t) {
 }
 
 static void reduce(Model* m) {
-    if (m->work) work_end(m);
+    if (m->ranks->work) work_end(m);
     zero_reduce(m);
 }
 
@@ -104,5 +104,5 @@ static const ManyRanks cut_linears = {
 };
 
 void model_set_many(Model* m) {
-    m->many = m->tp ? &cut_linears : m->work || m->slowed ? &other_linears : m->world->size > 1 ? &whole_linears : NULL;
+    m->many = m->tp ? &cut_linears : m->ranks->work || m->ranks->slowed ? &other_linears : &whole_linears;
 }

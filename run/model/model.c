@@ -84,20 +84,16 @@ KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, in
     return limits;
 }
 
-// A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
-static int classifier_rows(const Kernels* k, const Shape* shape, DType dt, int N) {
-    size_t rows = (size_t)k->full_matmul, logit_row = (size_t)shape->vocab_rows * dtype_bytes(dt);
-    return MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64)));
-}
-
 ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
                        int training, int N) {
     ModelNeeds needs;
     size_t elems = shape_param_elems(shape), fp32 = training ? elems * sizeof(float) : 0;
+    // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
+    size_t rows = (size_t)k->full_matmul, logit_row = (size_t)shape->vocab_rows * dtype_bytes(dt);
     memset(&needs, 0, sizeof needs);
     needs.shape = *shape;
     needs.acts.N = N;
-    needs.acts.classifier_N = training ? classifier_rows(k, shape, dt, N) : 1;
+    needs.acts.classifier_N = training ? MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64))) : 1;
     needs.acts.layer = layers;
     needs.acts.training = training;
     needs.acts.sampling = !training || config->sample_every > 0;

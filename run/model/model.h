@@ -1,7 +1,7 @@
 // model.h - the model as one rank holds it, and a row of documents on its device.
 //
 // The model itself, forward and backward, is in train_gpt.cu, its update here. What many ranks do instead of an op or
-// around it is a table of functions, Model.many: on one rank it is NULL, and nothing of that is linked.
+// around it is a table of functions, Model.many: NULL where all of that is left out.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
@@ -12,8 +12,6 @@
 typedef struct Comm Comm;                  // kernels/comm.h
 typedef struct RowAttention RowAttention;  // kernels/group_attention.h
 typedef struct ModelRanks ModelRanks;      // run/model/model_ranks.h
-typedef struct Work Work;                  // run/model/work.h
-typedef struct Mover Mover;                // run/model/mover.h
 typedef struct ManyRanks ManyRanks;        // below
 typedef struct Model Model;
 
@@ -96,21 +94,11 @@ struct Model {
     Comm* job;              // those that run like pipelines: all ranks, with --strategies some
     Comm* comm;             // the data ranks: those that hold the same part of the model
     Comm* tp;               // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
-    Comm* kv;               // those of the group that share this rank's key/value heads; NULL: nobody does
     int stage, stages;      // of a pipeline (run/model/pipeline.h)
     ModelRanks* ranks;      // who holds what: run/model/model_ranks.h
-    Work* work;             // what this rank computes of its part, and of others'; NULL: what it owns, always
-    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
-    // NULL elsewhere: it owns a part of what it computes.
-    Model* owner;
-    const Mover *reduce, *gather;
     Model* next;            // of the strategy that comes next: its weights leave as they are updated
-    char* moving;           // their scratch
     double* barrier;        // (1) what ranks sum that only wait for each other
     void* group_scratch;    // for attention over several ranks
-    const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler
-    char* columns[2];       // (N, the widest input of a linear) each, for resized ones
-    void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
 // A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
@@ -140,12 +128,6 @@ float* model_grads(const Model* m, ParamId id, int l);
 
 // How layer l runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
-
-// Timed: what this rank computes, and waits in its Comms.
-void model_set_timer(Model* m, Timer* timer);
-
-// master lies apart from params only when params are not fp32 themselves.
-static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 
 enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
 

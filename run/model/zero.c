@@ -75,9 +75,9 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     Window weights = window_of(m, 3), grads = window_of(m, 2);
     int as_bf16 = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
     memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
-    if (m->owner) {
+    if (m->ranks->owner) {
         size_t elems = shape_param_elems(&m->shape);
-        zero_sizes(m->owner, training, bytes);
+        zero_sizes(m->ranks->owner, training, bytes);
         bytes[MODEL_WEIGHTS_IN_USE] = elems * elem;
         bytes[MODEL_GRADS_IN_USE] = training ? elems * fp32 : 0;
         return;
@@ -242,8 +242,8 @@ static void begin_move(Model* m, const Mover* mover, Moving* x) {
     int sums = mover->kind == RESHARD_SUM;
     char *in_use = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
          *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
-    mover_begin(x, mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
-                sums ? DT_F32 : m->dt, m->k, m->s);
+    mover_begin(x, mover, m->world, &m->ranks->owner->shape, sums ? owned : in_use, sums ? in_use : owned,
+                m->ranks->moving, sums ? DT_F32 : m->dt, m->k, m->s);
 }
 
 static void move(Model* m, const Mover* mover) {
@@ -252,11 +252,11 @@ static void move(Model* m, const Mover* mover) {
     mover_end(&x);
 }
 
-void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->gather, x); }
+void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->ranks->gather, x); }
 
 void zero_gather(Model* m) {
-    if (m->owner) move(m, m->gather);
-    if (m->owner) return;
+    if (m->ranks->owner) move(m, m->ranks->gather);
+    if (m->ranks->owner) return;
     for (int b = 0; b <= last_bucket(m); b++)
         if (!is_layer(m, b) || m->ranks->zero.bucket[b].stage < 3) begin_gather(m, b);
     m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1;
@@ -271,7 +271,7 @@ void zero_settle(Model* m) {
 // Of a tensor that is cut, the elements before those of key/value heads that other ranks have too: all usually.
 static size_t unshared_elems(const Model* m, const ParamTensor* t) {
     int queries = m->shape.heads * m->shape.HS;
-    if (!m->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
+    if (!m->ranks->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
     return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
 }
 
@@ -285,7 +285,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     size_t n = 0;
     if (!cut) return;
     cut->purpose = COMM_GRADIENTS;
-    if (m->kv) m->kv->purpose = COMM_GRADIENTS;
+    if (m->ranks->kv) m->ranks->kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
         int joins = i < x->n_tensors && split_is_replicated(t.id);
@@ -296,13 +296,14 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         cut->table->all_reduce(cut, run, n, DT_F32, m->s);
         run = NULL;
     }
-    for (int i = 0; i < x->n_tensors && m->kv; i++) {
+    for (int i = 0; i < x->n_tensors && m->ranks->kv; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + i);
         size_t own = unshared_elems(m, &t);
-        if (own < t.elems) m->kv->table->all_reduce(m->kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
+        if (own < t.elems)
+            m->ranks->kv->table->all_reduce(m->ranks->kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
     cut->purpose = COMM_TENSOR;
-    if (m->kv) m->kv->purpose = COMM_TENSOR;
+    if (m->ranks->kv) m->ranks->kv->purpose = COMM_TENSOR;
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
@@ -378,7 +379,7 @@ void zero_end_round(Model* m) {
 }
 
 int zero_can_reduce_inside(const Model* m) {
-    return !m->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
+    return !m->ranks->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
            !m->array[MODEL_GRADS_BF16];
 }
 
@@ -386,8 +387,8 @@ void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 
 // What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
-    if (m->owner) {
-        move(m, m->reduce);
+    if (m->ranks->owner) {
+        move(m, m->ranks->reduce);
         return;
     }
     for (int b = last_bucket(m); b >= 0 && !m->ranks->zero.in_last_row; b--)
@@ -404,7 +405,7 @@ static void sum_of_own_squares(Model* m) {
         int l = param_is_per_layer(segment.tensor.id) ? segment.tensor.layer : ENDS;
         if (layer_cut_rank(m, l) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
         if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
-        if (m->kv && m->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
+        if (m->ranks->kv && m->ranks->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
             m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), counts - segment.first, m->s);
     }
@@ -426,8 +427,8 @@ void zero_sum_of_squares(Model* m) {
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
-    if (m->owner) {
-        zero_clear_grads(m->owner);
+    if (m->ranks->owner) {
+        zero_clear_grads(m->ranks->owner);
         m->k->clear(m->array[MODEL_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
         return;
     }

@@ -121,7 +121,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run_carve_work(run, plan, run->settled.capacity);
     model_set_many(m);
     m->group_scratch = memory_of(plan, "group attention");
-    m->moving = (char*)memory_of(plan, "weights, gradients on the move");
+    m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");
     m->barrier = m->loss_sum + 3;
     batch_carve(&run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
@@ -130,8 +130,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     books->staging = (float*)memory_of(plan, "file staging");
-    books->part = m->tp || m->owner ? books->staging + run_largest_tensor(run) : books->staging;
-    books->others = m->tp || m->owner ? books->part + run_largest_tensor(run) : NULL;
+    books->part = m->tp || m->ranks->owner ? books->staging + run_largest_tensor(run) : books->staging;
+    books->others = m->tp || m->ranks->owner ? books->part + run_largest_tensor(run) : NULL;
 }
 
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {

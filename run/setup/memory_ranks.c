@@ -107,14 +107,14 @@ void run_carve_work(Run* run, const MemoryPlan* plan, int N) {
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
     if (run->cluster->n_stragglers)
-        m->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
+        m->ranks->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
     if (!slices) return;
     run->cluster->work_memory = slices;
-    m->work = work_open(m, &run->cluster->work_needs, slices);
-    m->columns[0] = (char*)memory_of(plan, "columns");
-    m->columns[1] = m->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
-    m->spent = headless;
-    m->zeros = headless + (size_t)m->shape.C * sizeof(float);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, slices);
+    m->ranks->columns[0] = (char*)memory_of(plan, "columns");
+    m->ranks->columns[1] = m->ranks->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
+    m->ranks->spent = headless;
+    m->ranks->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
 
 // What steps need of the host, behind all others.
@@ -131,7 +131,8 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     memory_add(plan, "next step's buffers", train ? batch_bytes(tokens) : 0, ON_HOST);
     memory_add(plan, "planning, at most", run_planning_bytes(run, &limits, tokens) + schedules, AS_NEEDED);
     memory_add(plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
-    memory_add(plan, "file staging", (m->tp || m->owner ? 3 : 1) * run_largest_tensor(run) * sizeof(float), ON_HOST);
+    memory_add(plan, "file staging", (m->tp || m->ranks->owner ? 3 : 1) * run_largest_tensor(run) * sizeof(float),
+               ON_HOST);
 }
 
 MemoryPlan run_plan_rows(const Run* run, int N) {
@@ -144,7 +145,7 @@ MemoryPlan run_plan_rows(const Run* run, int N) {
                                            strcmp(run->config.route, "no") != 0, m->dt);
     int at = memory_find(&plan, "activations");
     memory_insert(&plan, at + 1, "group attention", needs.acts.groups ? group : 0, ON_DEVICE);
-    if (m->owner) memory_insert(&plan, at, "weights, gradients on the move", strategies_scratch(run), ON_DEVICE);
+    if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", strategies_scratch(run), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
     add_steps(&plan, run, N);
     return plan;

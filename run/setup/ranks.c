@@ -281,9 +281,10 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
-    m->kv->purpose = COMM_TENSOR;
-    if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
+    if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err, sizeof err))
+        die("--tp %d: %s", R, err);
+    m->ranks->kv->purpose = COMM_TENSOR;
+    if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
 }
 
 double run_median(double* x, int n) {
@@ -335,7 +336,7 @@ void run_leave_job(Run* run) {
     pipeline_close(m);
     layers_close(m);
     free(m->act_places);
-    if (m->kv) m->kv->table->close(m->kv);
+    if (m->ranks->kv) m->ranks->kv->table->close(m->ranks->kv);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->job) m->comm->table->close(m->comm);
     if (m->job != m->world) m->job->table->close(m->job);

@@ -55,7 +55,7 @@ void strategies_time(Run* run, Timer* timer) {
 
 size_t strategies_scratch(const Run* run) {
     const Model* m = &run->model;
-    return MAX(mover_scratch(m->gather) * dtype_bytes(m->dt), mover_scratch(m->reduce) * sizeof(float));
+    return MAX(mover_scratch(m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(m->ranks->reduce) * sizeof(float));
 }
 
 // ---- who does what

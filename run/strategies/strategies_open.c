@@ -208,7 +208,7 @@ static Run* make_view(Run* run, int s) {
     view->config.tp = g->tp, view->config.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
     m->ranks->layout = strategies_layout(run, g);
-    m->owner = &run->strategies->owner;
+    m->ranks->owner = &run->strategies->owner;
     m->ranks->zero.holds = ZERO_IN_USE;
     run_join_job(view);
     return view;
@@ -231,7 +231,7 @@ static void open_movers(Run* run, int s, const Holdings* pieces) {
     }
     Model* m = &x->as[s]->model;
     m->shape.shards = plain ? world->size : 1;
-    m->gather = &x->gather[s], m->reduce = &x->reduce[s];
+    m->ranks->gather = &x->gather[s], m->ranks->reduce = &x->reduce[s];
     arena_free(&scratch);
 }
 
@@ -282,8 +282,8 @@ static void strategies_carve(Run* run) {
         other->rope = m->rope;
         other->loss_sum = m->loss_sum, other->grad_norm2 = m->grad_norm2;
         other->grad_scale = m->grad_scale, other->barrier = m->barrier;
-        other->moving = m->moving;
-        other->slowed = m->slowed;
+        other->ranks->moving = m->ranks->moving;
+        other->ranks->slowed = m->ranks->slowed;
         model_set_many(other);
         zero_open(other);
         run_carve_activations(x->as[s]);
