@@ -147,9 +147,11 @@ typedef struct Books {
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 } Books;
 
-// What options leave to the run, as it is decided: options stay as they were read.
+// What has come of options: they stay as they were read. A strategy has its own.
 typedef struct Settled {
-    int capacity;  // most tokens of a row: --capacity, what --layout auto has searched with, or what memory holds
+    int capacity;                     // most tokens of a row; 0 before anybody knows
+    int tp, pp;                       // of the layout
+    const char *layout, *strategies;  // as they could be typed; NULL: none
 } Settled;
 
 struct Run {
@@ -295,10 +297,11 @@ typedef struct LayerBytes {
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
 void run_carve_work(Run* run, const MemoryPlan* plan, int N);  // of slow ranks
 
-// The options with what is settled in place, for people and files; a strategy's capacity is its own.
+// The options with what is settled in their place, for people and files.
 static inline Config run_settled_config(const Run* run) {
     Config c = run->config;
-    if (!run->strategies) c.capacity = run->settled.capacity;
+    c.layout = run->settled.layout, c.strategies = run->settled.strategies;
+    if (!run->strategies) c.capacity = run->settled.capacity, c.tp = run->settled.tp, c.pp = run->settled.pp;
     return c;
 }
 

@@ -75,8 +75,8 @@ typedef struct WorkNeeds {
 
 // Bytes of device memory that work needs, all of it.
 size_t work_bytes(const Model* m, const WorkNeeds* needs);
-// Makes m->ranks->work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program where there
-// is no memory.
+// Makes ModelRanks.work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program
+// where there is no memory.
 Work* work_open(const Model* m, const WorkNeeds* needs, void* memory);
 void work_close(Work* work);
 // Between steps; copies what it needs of the plan.

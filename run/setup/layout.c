@@ -42,17 +42,17 @@ static void keep_layout(Run* run) {
         else if (c[1]) *to++ = ';', *to++ = ' ', c += strspn(c + 1, " ");
     }
     *to = 0;
-    run->config.layout = line;
+    run->settled.layout = line;
 }
 
 // That of --layout, or what --tp, --pp, --zero and --recompute say.
 void run_settle_layout(Run* run) {
     static LayoutFile file;
     char err[ERR_BYTES];
-    Config* c = &run->config;
+    const Config* c = &run->config;
     Model* m = &run->model;
     Comm* world = m->world;
-    run->settled.capacity = c->capacity;
+    run->settled = (Settled){c->capacity, c->tp, c->pp, c->layout, c->strategies};
     if (c->memory > 0) run->cluster->available = (HostMemory){(size_t)c->memory, "of --memory"};
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
@@ -79,8 +79,8 @@ void run_settle_layout(Run* run) {
                         : "--tp",
             err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
     if (c->layout && strcmp(c->layout, "hydraulis") != 0) keep_layout(run);
-    c->tp = m->ranks->layout.tp;
-    c->pp = m->ranks->layout.stages;
+    run->settled.tp = m->ranks->layout.tp;
+    run->settled.pp = m->ranks->layout.stages;
 }
 
 // What runs of like layers have of a rank's bytes, and what is left: buffers, scratch, what all layers share.

@@ -84,7 +84,7 @@ void run_check_virtual(Run* run) {
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
-    Config* c = &run->config;
+    const Config* c = &run->config;
     int ranks = run->clock->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
     stage.parameters /= run->model.stages;
     int capacity = known ? machine_capacity(&stage, ranks, run->model.ranks->zero.stage) : 0;

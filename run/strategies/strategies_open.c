@@ -126,7 +126,7 @@ static int read_list(StrategyList* list, const char* named, char* err, size_t er
 // What has no meaning, or is not there, while layouts change.
 static void refuse_others(const Run* run) {
     const Config* c = &run->config;
-    if (c->tp > 1 || c->pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
+    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
         die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
     if (c->check_layout) die("--explain layout: expected one layout, found --strategies; try --explain");
     if (c->zero > 1)
@@ -149,14 +149,13 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
 
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
-    Config* c = &run->config;
     const Strategies* x = run->strategies;
-    char* text = config_string(c, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
+    char* text = config_string(&run->config, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
     size_t n = 0;
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
-    c->strategies = text;
-    c->layout = NULL;  // of --layout hydraulis
+    run->settled.strategies = text;
+    run->settled.layout = NULL;  // of --layout hydraulis
 }
 
 static void strategies_read(Run* run) {
@@ -205,7 +204,7 @@ static Run* make_view(Run* run, int s) {
     int color = world->rank - place;
     if (world->table->split(world, &m->job, color, world->rank, err, sizeof err)) die("--strategies: %s", err);
     m->job->overlap = world->overlap;
-    view->config.tp = g->tp, view->config.pp = g->pp;
+    view->settled.tp = g->tp, view->settled.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
     m->ranks->layout = strategies_layout(run, g);
     m->ranks->owner = &run->strategies->owner;
