@@ -1,6 +1,6 @@
-// bpe.h - inside of a tokenizer: what tokenizer_files.c keeps, merging (bpe.c), cutting text into parts (tokenizer_split.c),
-// Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json (tokenizer_json.c). Everybody else
-// includes tokenizer_files.h.
+// bpe.h - inside of a tokenizer: what tokenizer_files.c keeps, merging (bpe.c), cutting text into parts
+// (tokenizer_split.c), Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json
+// (tokenizer_json.c). Everybody else includes tokenizer_files.h.
 #pragma once
 #include "data/tokenizer_files.h"
 

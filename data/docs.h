@@ -81,8 +81,8 @@ struct Docs {
 #define DOCS_SEPARATOR "<|endoftext|>"
 
 // start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
-// formats, what is theirs, and how many files to keep open. A named file that is no text is an error, as is a corpus without a token of text.
-// 0 and *out owned by the caller, or -1 with a message.
+// formats, what is theirs, and how many files to keep open. A named file without text is an error, as is a corpus
+// without a token of text. 0 and *out owned by the caller, or -1 with a message.
 int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, char* err, size_t errlen);
 void docs_close(Docs* docs);  // NULL is fine
 

@@ -1,8 +1,8 @@
 // sampler.c - see sampler.h.
 //
-// The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is; applied
-// again while the result is outside [0, n) it is a permutation of [0, n), and as 2^(2h) <= 4n that takes 4 walks on
-// average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
+// The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is. While
+// the result is outside [0, n) it is applied again: a permutation of [0, n), and as 2^(2h) <= 4n that takes 4 walks
+// on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
 #include <stdlib.h>

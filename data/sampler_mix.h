@@ -1,6 +1,6 @@
-// sampler_mix.h - pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the tokens:
-// the next piece is of the one that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each
-// goes through its own epochs.
+// sampler_mix.h - pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the
+// tokens: the next one is of the corpus that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from
+// it. Each goes through its own epochs.
 #pragma once
 #include "data/sampler.h"
 
