@@ -217,11 +217,6 @@ static int compare(const KernelLimits* limits, char* err, size_t errlen) {
     return 0;
 }
 
-static int ends_with(const char* text, const char* end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 // The choice that was made before for this key, into `choice`. 0 when there is none.
 static int recall(const char* key) {
     char words[sizeof choice] = "";
@@ -229,7 +224,7 @@ static int recall(const char* key) {
     char* kept = cache_read(key, &n);
     if (kept && n < sizeof words) memcpy(words, kept, n);
     free(kept);
-    if (!ends_with(words, ": own") && !ends_with(words, ": cuDNN")) return 0;
+    if (!strstr(words, ": own") && !strstr(words, ": cuDNN")) return 0;
     memcpy(choice, words, sizeof choice);
     return 1;
 }
@@ -275,7 +270,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
              CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
-    if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
+    if (known && strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
     cudnnStatus_t status = cudnn.Create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS)
         return fail(err, errlen, "cuDNN does not start: %s", cudnn.GetErrorString(status));
@@ -286,7 +281,7 @@ static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
         cache_write(key, choice, strlen(choice), 0);
         // Another rank of this node may have been first: all take its choice.
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
-        if (ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
+        if (strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
     }
     if (open_buckets(1, BUCKETS, limits, err, errlen)) return -1;
     if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
