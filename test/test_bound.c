@@ -72,7 +72,7 @@ static double shown_of(const GroupCost* g, int i) {
 }
 
 // e_d of one collective: a table is straight between its points, so ms / bytes is least at a point or at the end.
-static double least_token_ms(const GroupCost* g, double tokens) {
+static double cheapest_token_ms(const GroupCost* g, double tokens) {
     double sum = 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
@@ -119,7 +119,7 @@ static void add_to_table(Table* x, const Setting* setting, const int* sorted, in
         if (!group_holds(g, sorted[i])) continue;
         double left[2], hidden = group_hidden_ms(left, g, g->quadratic * s * s / fastest, s, NULL);
         *t = computed / fastest + group_communication_ms(g, s) - hidden + g->micro_batch;
-        *w = g->cp_size * computed + slow * (least_token_ms(g, room) * s + g->micro_batch * s / room);
+        *w = g->cp_size * computed + slow * (cheapest_token_ms(g, room) * s + g->micro_batch * s / room);
     }
     x->n++;
 }

@@ -536,8 +536,8 @@ CLAIM(adaptive_is_the_best_single_cp_size) {
         int last = step_static(&step, 0, world.setting.kind), ok = 1;
         char err[ERR_BYTES];
         memcpy(err, step.err, sizeof err);
-        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, INFINITY, &world.setting, &step.arena,
-                                   step.err, sizeof step.err);
+        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, INFINITY, &world.setting,
+                                   &step.arena, step.err, sizeof step.err);
         if (result == 0) {
             planned++;
             ok &= step_check(&step) == 0;

@@ -12,8 +12,9 @@ enum {
     FLEXSP_BEAM = 8             // partitions that are kept beyond
 };
 
-// ms: NULL, or what FlexSP expects: slowest groups and fixed costs of all rounds. no_buckets: each document is one, so that trials can be checked by
-// themselves; 0: as published. 0, or -1 with a message that names the document and the limit.
+// ms: NULL, or what FlexSP expects: slowest groups and fixed costs of all rounds. no_buckets: each document is one, so
+// that trials can be checked by themselves; 0: as published. 0, or -1 with a message that names the document and the
+// limit.
 int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
                 Arena* arena, char* err, size_t errlen);
 
