@@ -155,8 +155,4 @@ double random_uniform(uint64_t seed, uint64_t index);
 double random_normal(uint64_t seed, uint64_t index);
 void random_normals(double* value, uint64_t seed, uint64_t first, size_t n);  // of the indices from `first` on
 
-// Draws from softmax(logits / temperature) over the top_k largest logits (0: all V of them) with the uniform number u
-// in [0, 1). Temperature 0 takes the largest, the first of equals. Reorders nothing; scratch has room for V floats.
-int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch);
-
 double now_seconds(void);  // monotonic

@@ -173,7 +173,7 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     size_t logit_row = (size_t)m->shape.vocab_rows * dtype_bytes(m->dt),
            largest = largest_tensor(&m->whole) * sizeof(float);
     int train = run->training, max_tokens = train ? run->config.batch_tokens : m->shape.context;
-    size_t index_bytes = batch_index_ints(run, max_tokens) * sizeof(int);
+    size_t index_bytes = batch_plan_ints(run, max_tokens) * sizeof(int);
     // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
     size_t chunk_rows = (size_t)m->k->full_matmul, chunk_bytes = chunk_rows << 17;
     m->classifier_N = MIN(N, (int)MIN(chunk_rows, MAX(chunk_bytes / logit_row, (size_t)64)));
@@ -193,8 +193,8 @@ static MemoryPlan plan_rows_of(Run* run, int N) {
     plan_entry(&plan, "kernel scratch", m->k->workspace_bytes(&limits), ON_DEVICE);
     plan_entry(&plan, "libraries", m->k->libraries + (m->world->size > 1 ? m->k->comm_libraries : 0), BY_LIBRARIES);
     plan_entry(&plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
-    plan_entry(&plan, "step buffers", batch_bytes(max_tokens), ON_HOST);
-    plan_entry(&plan, "next step's buffers", train ? batch_bytes(max_tokens) : 0, ON_HOST);
+    plan_entry(&plan, "step buffers", batch_plan_bytes(max_tokens), ON_HOST);
+    plan_entry(&plan, "next step's buffers", train ? batch_plan_bytes(max_tokens) : 0, ON_HOST);
     size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, max_tokens);
     plan_entry(&plan, "planning, at most", run_planning_bytes(run, max_tokens) + schedules, AS_NEEDED);
     plan_entry(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
@@ -377,10 +377,10 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->grad_norm2 = m->loss_sum + 1;
     m->grad_scale = (float*)(m->loss_sum + 2);
     m->barrier = m->loss_sum + 3;
-    batch_carve(&run->batch, planned(plan, "step buffers"), indices, on_device, max_tokens);
+    batch_plan_carve(&run->batch, planned(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, planned(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
-                    on_device, max_tokens);
+        batch_plan_carve(&run->ahead, planned(plan, "next step's buffers"), indices + batch_plan_ints(run, max_tokens),
+                         on_device, max_tokens);
     run->host_logits = (float*)planned(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     run->books->staging = (float*)planned(plan, "file staging");
