@@ -21,7 +21,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
 

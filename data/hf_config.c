@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
+#include "plan/base/words.h"
 #include "plan/model/shape_parts.h"
 
 enum {
@@ -81,11 +82,10 @@ static const struct {
 
 // ---- writing
 
-// The shortest of two lengths that reads as the same number; with a point, so that nobody takes it for a whole one.
+// With a point, so that nobody takes it for a whole one.
 static void put_real(FILE* out, const char* name, double x) {
     char digits[40];
-    snprintf(digits, sizeof digits, "%.15g", x);
-    if (strtod(digits, NULL) != x) snprintf(digits, sizeof digits, "%.17g", x);
+    number_print(x, digits, sizeof digits);
     fprintf(out, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "data/runlog.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 int progress_is_terminal(void) {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");

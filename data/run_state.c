@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
+#include "plan/options/read.h"
 
 // ---- the numbers
 

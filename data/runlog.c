@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "plan/base/text.h"
 
 enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
@@ -152,9 +152,7 @@ const char* runlog_number(double x, int digits, char text[32]) {
 
 // ---- lines are put together in memory
 
-#if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
-#endif
 static void
 write_part(RunLog* log, const char* format, ...) {
     va_list args;

@@ -136,13 +136,9 @@ int runlog_move(RunLog* log, const char* dir, char* err, size_t errlen);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
 // A line for people that stays: ends an open progress line first.
-#if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
-#endif
 void runlog_say(RunLog* log, const char* format, ...);
-#if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
-#endif
 void runlog_strong(RunLog* log, const char* format, ...);  // in bold, where there is a terminal
 
 // ---- the line of a step for eyes (progress.c): no wider than the terminal, loss and speed smoothed

@@ -13,7 +13,8 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "plan/base/disk.h"
+#include "plan/base/bf16_in_place.h"
+#include "plan/base/disk_files.h"
 
 enum {
     PREFIX = 8,  // the header's length

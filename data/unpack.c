@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "plan/base/base.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 
 enum { PIECE = 1 << 17 };
 

@@ -58,9 +58,7 @@ void simulate_layout(const Options* options);
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);
 // Prints "simulate: ..." and ends the program with 1.
-#if defined(__GNUC__)
 __attribute__((noreturn, format(printf, 1, 2)))
-#endif
 void refuse(const char* format, ...);
 // Memory, or the same end.
 void* need(size_t bytes);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 
 #include "dev/simulate.h"
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/layout/layout_cost.h"
 #include "plan/layout/layout_search.h"
 #include "plan/model/split.h"
@@ -87,7 +87,7 @@ static Config read_model(const char* text) {
     Config c;
     strcpy(words, text);
     for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_parse(&c, argc, argv, err, sizeof err) || config_complete(&c, 257, err, sizeof err))
+    if (config_read(&c, argc, argv, err, sizeof err) || config_complete(&c, 257, err, sizeof err))
         refuse("--model: %s", err);
     return c;
 }

@@ -33,9 +33,21 @@ static void record(Timer* t, Stream s) {
     t->k->record_event(t->n++, s);
 }
 
+static TimeKind enter_kind(Timer* t, TimeKind kind, Stream s) {
+    if (!is_running(t)) return TIME_OTHER;
+    TimeKind before = t->now;
+    if (kind == before) return before;
+    fall_behind(t, s);
+    t->now = kind;
+    record(t, s);
+    if (t->drag > 1) t->since = t->k->clock();
+    return before;
+}
+
 void timer_begin(Timer* t, const Kernels* k, Stream s) {
     if (!t) return;
     t->n = 0;
+    t->enter = enter_kind;
     if (!t->on) return;
     t->k = k;
     t->now = TIME_OTHER;
@@ -48,17 +60,6 @@ void timer_lag(Timer* t, Stream s) {
     if (!is_running(t) || !(t->drag > 1)) return;
     fall_behind(t, s);
     t->since = t->k->clock();
-}
-
-TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
-    if (!is_running(t)) return TIME_OTHER;
-    TimeKind before = t->now;
-    if (kind == before) return before;
-    fall_behind(t, s);
-    t->now = kind;
-    record(t, s);
-    if (t->drag > 1) t->since = t->k->clock();
-    return before;
 }
 
 // Without room for more, the last segment takes the seconds, so that the sum stays right.

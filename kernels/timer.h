@@ -5,20 +5,12 @@
 // transports tell Comm.timer. An event is a reading of the clock, on a GPU an event of the stream; all of them are read
 // once, after the step. Who begins no step records nothing.
 #pragma once
-#include "kernels/kernels.h"
-
-typedef enum TimeKind {
-    TIME_OTHER,
-    TIME_LINEAR,     // the matmuls of QKV, attention projection and MLP: what can be resized
-    TIME_ATTENTION,  // its core: moves with the heads
-    TIME_UPDATE,     // after the last micro-batch: optimizer and what goes with it
-    TIME_WAIT,       // this rank stood still for others, or sent
-    N_TIMES
-} TimeKind;
+#include "kernels/time_kinds.h"
 
 enum { MOST_SEGMENTS = 4096 };
 
-typedef struct Timer {
+struct Timer {
+    TimerEnter* enter;  // timer_begin sets it
     const Kernels* k;
     int on;                           // 0: all entries return at once
     int n;                            // events so far
@@ -32,13 +24,10 @@ typedef struct Timer {
     int n_segments;
     float segments[MOST_SEGMENTS];  // seconds
     double seconds[MOST_EVENTS];    // scratch
-} Timer;
+};
 
 // Begins a step on stream s, in TIME_OTHER. Events of the step before are gone.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
-// What follows on s is of this kind. Returns the kind before, to come back to. t may be NULL or off. Events beyond
-// MOST_EVENTS are not recorded: the rest of the step is of the last kind.
-TimeKind timer_enter(Timer* t, TimeKind kind, Stream s);
 // Before results leave for other ranks: an injected slowdown is waited for first. No event is recorded.
 void timer_lag(Timer* t, Stream s);
 // Ends the step: seconds (N_TIMES) = of each kind, and the segments. Waits for the stream.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "kernels/host.h"
+#include "plan/base/bf16_in_place.h"
 #include "plan/base/text.h"
 #include "plan/model/shape_parts.h"
 

@@ -3,6 +3,8 @@
 // One rank needs no more than this, core.c and the files below it: build/core. What many ranks, planners, checkpoints,
 // logs and pages add hangs on pointers that are NULL there, and on the table `mechanisms`: run/run.h.
 #pragma once
+#include <stdio.h>
+
 #include "data/docs.h"
 #include "data/sampler.h"
 #include "data/tokenizer.h"

@@ -71,7 +71,7 @@ claims() {
     env $2 timeout 120 "$tests/$1" > "$said" 2>&1
     status=$?
     if ! grep -qE '^[0-9]+ passed, [0-9]+ failed' "$said"; then
-        sed -n 's/.*RUN(\([a-z0-9_]*\)).*/\1/p' test/"$1".c* > "$said.all"
+        sed -nE 's/^(CLAIM|.*\) RUN)\(([a-z0-9_]*)\).*/\2/p' test/"$1".c* > "$said.all"
         last=$(sed -n 's/^  \(ok     \|FAILED \|skipped\) \([a-z0-9_]*\).*/\2/p' "$said" | tail -n 1)
         sed "1,/^${last:-none}\$/d" "$said.all" > "$said.left"
         [ -n "$last" ] || cp "$said.all" "$said.left"

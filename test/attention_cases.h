@@ -30,27 +30,27 @@ static void try_cases(const Case* cases, int n) {
         }
 }
 
-#define CLAIM(name, ...)                           \
+#define CASES(name, ...)                           \
     static void name(void) {                       \
         static const Case cases[] = {__VA_ARGS__}; \
         try_cases(cases, COUNT(cases));            \
     }
 
-CLAIM(packed_documents_match_the_reference,
+CASES(packed_documents_match_the_reference,
       {4, 3, 1, 1, 0, FP32, {LENGTHS}},
       {16, 1, 1, 1, 5, BF16, {LENGTHS}},
       {4, 1, 1, 0, 3, FP32, {LENGTHS}})
 
-CLAIM(fewer_queries_than_keys_match_the_reference,
+CASES(fewer_queries_than_keys_match_the_reference,
       {16, 1, 1, 1, 3, FP32, {SHORT_QUERIES}},
       {4, 3, 1, 0, 1, FP32 | PART, {SHORT_QUERIES}},
       {4, 3, 1, 1, 0, BF16, {SHORT_QUERIES}})
 
-CLAIM(causal_offsets_match_the_reference,
+CASES(causal_offsets_match_the_reference,
       {16, 2, 1, 1, 3, BOTH | PART, {OFFSETS}})
 
 // Rows that begin at multiples of 16 bytes, as tensor cores want them: bf16, HS a multiple of 8, pads of 8.
-CLAIM(aligned_rows_match_the_reference,
+CASES(aligned_rows_match_the_reference,
       {64, 1, 1, 1, 8, BF16 | ANY | PART, {{66, 70}, {3, 3}}},
       {32, 2, 1, 1, 8, BF16 | ANY, {LENGTHS}},
       {32, 1, 1, 1, 8, BF16 | ANY | PART, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
@@ -63,7 +63,7 @@ CLAIM(aligned_rows_match_the_reference,
 
 // Groups of 2 and of odd sizes, of one head for all; documents that threads split and that they do not, bf16 rows that
 // tensor cores take and that they do not.
-CLAIM(heads_that_share_keys_match_the_reference,
+CASES(heads_that_share_keys_match_the_reference,
       {4, 2, 3, 1, 0, BOTH, {FEW_LENGTHS}},
       {4, 1, 3, 0, 1, BOTH | PART, {{1, 130}, {63, 65}, {NONE, 5}, {65, 65}, {7, NONE}}},
       {16, 2, 2, 0, 8, BOTH, {{3, 3}, {66, 70}, {1, 130}}},
@@ -74,7 +74,7 @@ CLAIM(heads_that_share_keys_match_the_reference,
       {24, 2, 2, 1, 2, BOTH, {MISSING}},
       {32, 2, 3, 1, 8, BF16 | ANY | PART, {{70, 70, -3}, {66, 40, 100}, {9, 70, -200}}})
 
-CLAIM(documents_without_queries_or_keys_match_the_reference,
+CASES(documents_without_queries_or_keys_match_the_reference,
       {16, 2, 1, 1, 3, BOTH, {MISSING}},
       {16, 2, 1, 0, 3, FP32, {MISSING}},
       {64, 1, 1, 1, 8, BF16, {MISSING}},
@@ -84,7 +84,7 @@ CLAIM(documents_without_queries_or_keys_match_the_reference,
       {16, 2, 1, 1, 3, FP32 | PART, {{5, NONE, 7}, {NONE, 5, -1}, {NONE, NONE, 9}, {6, NONE, -2}, {4, 3, 1}}})
 
 // The reference takes time in HS squared.
-CLAIM(head_sizes_match_the_reference,
+CASES(head_sizes_match_the_reference,
       {1, 1, 1, 1, 7, BOTH, {{3, 3}, {66, 70}}},
       {3, 1, 1, 1, 7, BOTH, {{3, 3}, {66, 70}}},
       {8, 1, 1, 1, 7, BOTH, {{3, 3}, {66, 70}}},

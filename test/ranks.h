@@ -1,10 +1,10 @@
 // ranks.h - claims of several ranks together, in programs that test/ranks.sh starts:
 //
-//   static void a_sum_is_the_same_on_all(void) { CHECK(...); }
+//   CLAIM(a_sum_is_the_same_on_all) { CHECK(...); }
 //   int main(int n_arguments, char** arguments) {
 //       ranks_start(&n_arguments, &arguments);  // rank and size
 //       ranks_open_world();                     // world: the Comm of all ranks, in host memory
-//       RUN_TOGETHER(a_sum_is_the_same_on_all);
+//       run_claims_together();
 //       return ranks_done();
 //   }
 //
@@ -167,6 +167,10 @@ static inline void ranks_run(const char* name, void (*claim)(void)) {
     fflush(stdout);
 }
 #define RUN_TOGETHER(claim) ranks_run(#claim, claim)
+
+static inline void run_claims_together(void) {
+    for (int i = 0; i < test_n_claims; i++) ranks_run(test_claims[i].name, test_claims[i].check);
+}
 
 // The program's status. Closes the world where it is open.
 static inline int ranks_done(void) {

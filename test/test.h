@@ -1,7 +1,7 @@
-// test.h - a test program is a list of claims:
+// test.h - a test program is a list of claims, which run in the order in which they stand:
 //
-//   static void merging_restores_the_text(void) { CHECK(merge(a, b) == c); }
-//   int main(void) { RUN(merging_restores_the_text); return test_done(); }
+//   CLAIM(merging_restores_the_text) { CHECK(merge(a, b) == c); }
+//   int main(void) { return test_main(); }
 //
 // A failed CHECK prints file, line, expression and values, and lets the claim go on; NaN is never close. SKIP("why")
 // ends a claim that this machine cannot try. test_done prints the closing line that test/run.sh adds up.
@@ -49,7 +49,8 @@ static const char* test_skip_reason;
         return;                    \
     } while (0)
 
-// TEST_ONLY=part of a name: only such claims run. RUN_AS is for claims of a table: a name, and what to do.
+// TEST_ONLY=part of a name: only such claims run. RUN is for a claim that runs more than once or under a condition,
+// RUN_AS for claims of a table: a name, and what to do.
 #define RUN(claim) RUN_AS(#claim, claim())
 #define RUN_AS(name, statement)                                                                           \
     do {                                                                                                  \
@@ -64,9 +65,39 @@ static const char* test_skip_reason;
         fflush(stdout);                                                                                   \
     } while (0)
 
-static int test_done(void) {
+typedef struct TestClaim {
+    const char* name;
+    void (*check)(void);
+} TestClaim;
+
+enum { TEST_MOST_CLAIMS = 100 };
+static TestClaim test_claims[TEST_MOST_CLAIMS];
+static int test_n_claims;
+
+static inline void test_add(const char* name, void (*check)(void)) {
+    if (test_n_claims == TEST_MOST_CLAIMS) abort();
+    test_claims[test_n_claims].name = name;
+    test_claims[test_n_claims++].check = check;
+}
+
+// Adds itself to the list before main begins.
+#define CLAIM(name)                                                                                       \
+    static void name(void);                                                                               \
+    __attribute__((constructor(1000 + __LINE__))) static void add_##name(void) { test_add(#name, name); } \
+    static void name(void)
+
+static inline void run_claims(void) {
+    for (int i = 0; i < test_n_claims; i++) RUN_AS(test_claims[i].name, test_claims[i].check());
+}
+
+static inline int test_done(void) {
     printf("%d passed, %d failed", test_passed, test_failed);
     if (test_skipped) printf(", %d skipped", test_skipped);
     printf("\n");
     return test_failed || test_passed + test_skipped == 0;
+}
+
+static inline int test_main(void) {
+    run_claims();
+    return test_done();
 }

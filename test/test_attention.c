@@ -3,7 +3,7 @@
 #include "test/attention_cases.h"
 
 // q and k are small integers and scale is 1, so scores are exact in fp32, and so are their differences: dS = 0.
-static void scores_beyond_80_stay_finite_and_exact(void) {
+CLAIM(scores_beyond_80_stay_finite_and_exact) {
     const Kernels* tables[CPU_ISAS];
     Case c = {16, 1, 1, 1, 0, BOTH, {{130, 130}, {40, 90}}};
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
@@ -45,7 +45,7 @@ static void check_differs_only_in(Tensor a, Tensor b, size_t begin, size_t end, 
     CHECK(!some || inside > 0);
 }
 
-static void documents_do_not_see_each_other(void) {
+CLAIM(documents_do_not_see_each_other) {
     const Kernels* tables[CPU_ISAS];
     Case c = {8, 2, 1, 1, 2, FP32, {{1, 1}, {2, 2}, {17, 17}, {65, 65}, {130, 130}}};
     for (int set_index = 0, n = tested_tables(tables); set_index < n; set_index++)
@@ -70,7 +70,7 @@ static void documents_do_not_see_each_other(void) {
 
 // In a causal document the last token is seen by nobody else, a NaN in q, dout or k of an earlier one by those after
 // it.
-static void nan_reaches_every_query_that_sees_it(void) {
+CLAIM(nan_reaches_every_query_that_sees_it) {
     const Kernels* tables[CPU_ISAS];
     Case c = {16, 1, 1, 1, 0, FP32, {{100, 100}}};
     for (int i = 0, n = tested_tables(tables); i < n; i++) {
@@ -103,9 +103,7 @@ int main(void) {
     }
 #endif
     run_attention_cases();
-    RUN(scores_beyond_80_stay_finite_and_exact);
-    RUN(documents_do_not_see_each_other);
-    RUN(nan_reaches_every_query_that_sees_it);
+    run_claims();
     if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();
 }

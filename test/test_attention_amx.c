@@ -26,7 +26,7 @@ static void count_call(void* out, float* lse, const Attention* a, DType dt, Stre
     fp32_calls++;
 }
 
-static void fp32_stays_with_the_set_below(void) {
+CLAIM(fp32_stays_with_the_set_below) {
     Kernels k = cpu_reference_kernels;
     k.attention_forward = count_call;
     attention_pairs_amx.install(&k);
@@ -38,6 +38,6 @@ int main(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512bf16")) run_attention_cases();
     else RUN(the_processor_lacks_avx512_bf16);
-    RUN(fp32_stays_with_the_set_below);
+    run_claims();
     return test_done();
 }

@@ -261,7 +261,7 @@ static void cut_ring(Parts* t, int n, uint64_t seed) { (void)seed, zigzag_ring(t
 
 // ---- claims
 
-static void merged_parts_are_the_whole_attention(void) {
+CLAIM(merged_parts_are_the_whole_attention) {
     static const Case cases[] = {
         {16, 2, 1, 1, 3, BOTH, {{1, 1}, {2, 2}, {65, 65}, {130, 130}, {16, 70}, {1, 9}, {NONE, 3}, {17, 17}}},
         {16, 2, 1, 0, 1, BOTH, {{1, 1}, {70, 3}, {64, 65}, {5, 130}, {4, NONE}, {66, 1}}},
@@ -276,7 +276,7 @@ static void merged_parts_are_the_whole_attention(void) {
 #define RAGGED \
     {1, 1}, {2, 2}, {3, 3}, {1, 1}, {260, 260}, {9, 9}, {10, 10}, {11, 11}, {77, 77}, { 2, 2 }
 
-static void zigzag_rings_are_the_whole_attention(void) {
+CLAIM(zigzag_rings_are_the_whole_attention) {
     static const Case cases[] = {{8, 2, 1, 1, 3, BOTH, {RAGGED}},
                                  {64, 1, 1, 1, 8, BF16, {{1, 1}, {2, 2}, {3, 3}, {73, 73}, {30, 30}, {11, 11}}}};
     static const int degrees[] = {5, 2, 1, 3};
@@ -286,7 +286,7 @@ static void zigzag_rings_are_the_whole_attention(void) {
                 try_parts(&cases[i], (DType)dt, cut_ring, degrees[d], 0);
 }
 
-static void parts_of_an_attention_of_shared_keys_are_the_whole(void) {
+CLAIM(parts_of_an_attention_of_shared_keys_are_the_whole) {
     static const Case keys = {16, 2, 3, 1, 3, BOTH, {{1, 1}, {65, 65}, {16, 70}, {100, 90}}},
                       ring = {64, 1, 3, 1, 8, BOTH, {{1, 1}, {3, 3}, {73, 73}}};
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
@@ -295,13 +295,13 @@ static void parts_of_an_attention_of_shared_keys_are_the_whole(void) {
     }
 }
 
-static void rings_of_the_shortest_documents_are_the_whole_attention(void) {
+CLAIM(rings_of_the_shortest_documents_are_the_whole_attention) {
     static const Case c = {8, 3, 1, 1, 1, FP32, {{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 1}}};
     for (int d = 2; d <= (WATCHED ? 3 : 5); d++) try_parts(&c, DT_F32, cut_ring, d, 0);
 }
 
 // The reference rounds a whole attention once: as a part it leaves what was rounded.
-static void the_reference_rounds_what_a_part_leaves(void) {
+CLAIM(the_reference_rounds_what_a_part_leaves) {
     static const Case c = {8, 2, 1, 1, 3, BOTH, {{5, 5}, {9, 17}}};
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         Problem p = problem(&c, (DType)dt);
@@ -366,7 +366,7 @@ static void try_group_of_ranks(int sharing) {
     free(cu), free(q.bytes), free(v.bytes), free(dout.bytes), free(out.bytes), free(dv.bytes);
 }
 
-static void a_group_of_ranks_brings_more_tokens_of_fewer_heads(void) {
+CLAIM(a_group_of_ranks_brings_more_tokens_of_fewer_heads) {
     try_group_of_ranks(1);
     try_group_of_ranks(4);
 }
@@ -388,7 +388,7 @@ static void forward_row(bf16* out, const Kernels* k, char* memory, uint64_t row,
 }
 
 // A call with the number of the row before does not look at its documents again, where a table keeps what it made.
-static void what_is_made_of_a_rows_documents_is_kept_for_that_row_alone(void) {
+CLAIM(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone) {
     const Kernels* tables[CPU_ISAS];
     static bf16 x[ROW * ROW_HS], out[5][ROW * ROW_HS];
     char err[ERR_BYTES];
@@ -419,13 +419,7 @@ static void what_is_made_of_a_rows_documents_is_kept_for_that_row_alone(void) {
 }
 
 int main(void) {
-    RUN(the_reference_rounds_what_a_part_leaves);
-    RUN(merged_parts_are_the_whole_attention);
-    RUN(zigzag_rings_are_the_whole_attention);
-    RUN(parts_of_an_attention_of_shared_keys_are_the_whole);
-    RUN(rings_of_the_shortest_documents_are_the_whole_attention);
-    RUN(a_group_of_ranks_brings_more_tokens_of_fewer_heads);
-    RUN(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone);
+    run_claims();
     if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();
 }

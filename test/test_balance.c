@@ -49,7 +49,7 @@ static const struct Division {
     {{.25, 1, 1, 1}, {0}, 4, {1, .5, .5}, {2, 10, 10, 10}, 12},
 };
 
-static void a_lossless_division_is_the_golden_one(void) {
+CLAIM(a_lossless_division_is_the_golden_one) {
     const double half_digit = 5.1e-5;
     for (int i = 0; i < COUNT(divisions); i++) {
         const struct Division* g = &divisions[i];
@@ -94,7 +94,7 @@ static double end_ms(const RankSpeed* x, const MoveCost* cost, double sent, doub
     return ms + (sent > 0 || taken > 0 ? cost->fixed : 0);
 }
 
-static void moves_are_possible_and_no_division_ends_sooner(void) {
+CLAIM(moves_are_possible_and_no_division_ends_sooner) {
     int moved = 0, still = 0;
     for (uint64_t seed = 1; seed <= 4000; seed++) {
         RankSpeed group[MOST_TP];
@@ -117,7 +117,7 @@ static void moves_are_possible_and_no_division_ends_sooner(void) {
     CHECK(moved > 1000 && still > 100);  // both kinds were tried
 }
 
-static void nothing_moves_where_that_gains_nothing(void) {
+CLAIM(nothing_moves_where_that_gains_nothing) {
     static const struct {
         double slow;
         MoveCost cost;
@@ -234,7 +234,7 @@ static const struct {
     {BALANCE_SEMI, INFINITY, 1, 1, {4, 2, 1, 1}, 0, 11.6364, {0}, {5345, 2291}},
 };
 
-static void times_lead_to_the_decisions_of_the_table(void) {
+CLAIM(times_lead_to_the_decisions_of_the_table) {
     for (int i = 0; i < COUNT(table); i++) {
         SliceCount own = {table[i].heads, 8400 - 100 * table[i].heads};
         Group x = group_of(table[i].mode, 4, table[i].slow, own, table[i].prunable);
@@ -255,7 +255,7 @@ static void times_lead_to_the_decisions_of_the_table(void) {
     CHECK(!d.active && d.step_ms == 0 && d.pruned[0] == 0);
 }
 
-static void the_dead_band_has_two_edges(void) {
+CLAIM(the_dead_band_has_two_edges) {
     static const struct {
         double slow;
         int acts;
@@ -275,7 +275,7 @@ static void the_dead_band_has_two_edges(void) {
 }
 
 // All ways to give u slices to three helpers and to leave out g of the rest; SEMI tries 64 steps.
-static void semi_is_nearly_the_best_of_all_ways(void) {
+CLAIM(semi_is_nearly_the_best_of_all_ways) {
     static const double lambdas[] = {0, .5, 1, 2, 4, 8, 30, 100};
     for (int i = 0; i < COUNT(lambdas); i++) {
         Group x = group_of(BALANCE_SEMI, 4, (double[]){4, 1, 1, 1}, (SliceCount){0, 900}, 1);
@@ -294,7 +294,7 @@ static void semi_is_nearly_the_best_of_all_ways(void) {
     }
 }
 
-static void the_heaviest_stragglers_migrate_first(void) {
+CLAIM(the_heaviest_stragglers_migrate_first) {
     static const double slow[] = {1, 8, 1, 6, 4, 1, 2, 1};
     int partly = 0;
     for (double lambda = 0; lambda < 30; lambda += .25) {
@@ -313,7 +313,7 @@ static void the_heaviest_stragglers_migrate_first(void) {
     CHECK(partly > 10);
 }
 
-static void a_decision_is_told_from_every_other_by_its_hash(void) {
+CLAIM(a_decision_is_told_from_every_other_by_its_hash) {
     Group x = group_of(BALANCE_MIGRATE, 4, (double[]){4, 1, 1, 1}, (SliceCount){0, 800}, 1);
     BalanceDecision d = decide(&x), other = d;
     double* fields[] = {&other.step_ms, &other.idle_ms,  &other.objective, &other.pruned[3],
@@ -334,7 +334,7 @@ static RankTimes times_of(double linear, double attention, double other, double 
     return (RankTimes){linear * (1 - pruned), attention, other, slices, pruned};
 }
 
-static void what_was_taken_off_is_put_back(void) {
+CLAIM(what_was_taken_off_is_put_back) {
     for (double g = 0; g < 1; g += .09) {
         BalanceMemory memory = {0};
         RankTimes times = times_of(12, 4, 3, 100, g);
@@ -345,7 +345,7 @@ static void what_was_taken_off_is_put_back(void) {
     }
 }
 
-static void memory_smooths_and_starts_anew_at_a_jump(void) {
+CLAIM(memory_smooths_and_starts_anew_at_a_jump) {
     static const double factors[] = {1.05, 1.25, .8, 1.35, .7, 4, .25};
     for (int i = 0; i < COUNT(factors); i++) {
         BalanceMemory memory = {0};
@@ -366,7 +366,7 @@ static void memory_smooths_and_starts_anew_at_a_jump(void) {
     }
 }
 
-static void measurements_that_say_nothing_change_nothing(void) {
+CLAIM(measurements_that_say_nothing_change_nothing) {
     static const RankTimes bad[] = {{0, 1, 2, 100, 0},   {10, 1, 2, 0, 0},       {10, 1, 2, 100, 1},
                                     {NAN, 1, 2, 100, 0}, {10, NAN, 2, 100, 0},   {10, 1, NAN, 5, 0},
                                     {10, 1, 2, NAN, 0},  {10, 1, 2, 100, NAN},   {INFINITY, 1, 2, 9, 0},
@@ -383,7 +383,7 @@ static void measurements_that_say_nothing_change_nothing(void) {
 }
 
 // Speeds within the noise change nothing of what is sent or left out; what is clearly better does.
-static void a_decision_stays_until_another_is_clearly_better(void) {
+CLAIM(a_decision_stays_until_another_is_clearly_better) {
     static const double factors[] = {.99, 1.01, 1, .5, .25, 4};
     for (int mode = BALANCE_RESIZE; mode <= BALANCE_SEMI; mode++) {
         Group x = group_of((BalanceMode)mode, 4, (double[]){4, 1, 1, 1}, (SliceCount){4, 8000}, .95);
@@ -453,7 +453,7 @@ static void check_computed_once(const UnitGroup* u, const Move* moves, int n, in
 
 // In every mode: each unit is computed by one rank, within all limits, the step is what is expected of it and no longer
 // than without; and SEMI's J is not above that of the others.
-static void decisions_keep_their_promise(void) {
+CLAIM(decisions_keep_their_promise) {
     int moved = 0, active = 0;
     for (uint64_t seed = 1; seed <= 600; seed++) {
         static Group x;
@@ -503,7 +503,7 @@ static int fits_by(const Group* x, const BalanceDecision* d, const int* gives, d
 }
 
 // Slow ranks give, others take, some of what slow ones keep is left out.
-static void no_division_of_whole_units_ends_sooner(void) {
+CLAIM(no_division_of_whole_units_ends_sooner) {
     for (uint64_t seed = 1; seed <= 600; seed++) {
         static Group x;
         BalanceDecision d = {0};
@@ -535,7 +535,7 @@ static void no_division_of_whole_units_ends_sooner(void) {
 
 // GPT-2 124M on 4 ranks, one of them four times as slow in its matmuls: of 12 heads it gives 2, and then it takes 4 and
 // a helper 4; of 48 tiles it keeps 3, which take 12, and a helper has 15.
-static void a_known_decision_is_divided_as_by_hand(void) {
+CLAIM(a_known_decision_is_divided_as_by_hand) {
     UnitGroup units = {.ranks = 4, .tile = 64, .head_work = 128, .matrices = 128};
     RankSpeed ranks[4];
     BalanceDecision d = {.active = 1, .sent = {797.5}, .taken = {0, 265.8, 265.8, 265.9}};
@@ -662,7 +662,7 @@ static World new_world(BalanceMode mode, int ranks, int all_slow, uint64_t seed)
 
 // One straggler appears, moves to another rank, grows, recovers a little, is gone, comes back, and is gone; then half
 // of the ranks are slow, and then the other half.
-static void the_loop_follows_stragglers_within_two_refreshes(void) {
+CLAIM(the_loop_follows_stragglers_within_two_refreshes) {
     static const double acts[][2] = {{1, 1}, {4, 1}, {1, 4}, {1, 8}, {1, 2}, {1, 1}, {1, 1.5}, {1, 1}};
     for (uint64_t seed = 0; seed < 9; seed++)
         for (int mode = BALANCE_RESIZE; mode <= BALANCE_SEMI; mode++)
@@ -682,7 +682,7 @@ static void the_loop_follows_stragglers_within_two_refreshes(void) {
 }
 
 // moves=keep: what costs nothing afterwards is as good as migration, and nothing where it gains less than a tenth.
-static void another_division_for_good_gains_a_tenth_or_is_none(void) {
+CLAIM(another_division_for_good_gains_a_tenth_or_is_none) {
     for (double slow = 1; slow < 3; slow += .05) {
         Group x = group_of(BALANCE_MIGRATE, 2, (double[]){slow, 1}, (SliceCount){0, 1000}, 1);
         BalanceDecision d = balance_redivide(&x.memory, &x.setting, &x.units);
@@ -692,23 +692,4 @@ static void another_division_for_good_gains_a_tenth_or_is_none(void) {
     }
 }
 
-int main(void) {
-    RUN(a_lossless_division_is_the_golden_one);
-    RUN(moves_are_possible_and_no_division_ends_sooner);
-    RUN(nothing_moves_where_that_gains_nothing);
-    RUN(times_lead_to_the_decisions_of_the_table);
-    RUN(the_dead_band_has_two_edges);
-    RUN(semi_is_nearly_the_best_of_all_ways);
-    RUN(the_heaviest_stragglers_migrate_first);
-    RUN(a_decision_is_told_from_every_other_by_its_hash);
-    RUN(what_was_taken_off_is_put_back);
-    RUN(memory_smooths_and_starts_anew_at_a_jump);
-    RUN(measurements_that_say_nothing_change_nothing);
-    RUN(a_decision_stays_until_another_is_clearly_better);
-    RUN(decisions_keep_their_promise);
-    RUN(no_division_of_whole_units_ends_sooner);
-    RUN(a_known_decision_is_divided_as_by_hand);
-    RUN(the_loop_follows_stragglers_within_two_refreshes);
-    RUN(another_division_for_good_gains_a_tenth_or_is_none);
-    return test_done();
-}
+int main(void) { return test_main(); }

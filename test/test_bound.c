@@ -35,7 +35,7 @@ static Bounds bounds_of_step(const Setting* setting, const Step* step) {
 // posted first, so L1 = 3 (2945.923 + 2 * 105.155 / 2) / 4 = 2288.309, and 3 (2945.923 + 2 * 105.155) / 4 = 2367.176
 // where nothing is hidden; on all 4 ranks 60.367 ms, so L2 = 2945.923 / 4 + 60.367 = 796.848. L3 is found to 1e-6, so a
 // bisected one may lie 0.004 lower; these lie at max(L1, L2).
-static void golden_instances(void) {
+CLAIM(golden_instances) {
     static const struct {
         const char* machine;
         int n, lengths[5];
@@ -161,7 +161,7 @@ static double least_tau(const Table* x, int n) {
     return least;
 }
 
-static void bounds_are_what_their_definition_says(void) {
+CLAIM(bounds_are_what_their_definition_says) {
     static Table table;
     int tried = 0, apart = 0, wide = 0, raised = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 4000);) {
@@ -197,7 +197,7 @@ static void bounds_are_what_their_definition_says(void) {
 
 // ---- no schedule is better
 
-static void no_plan_ends_before_a_bound(void) {
+CLAIM(no_plan_ends_before_a_bound) {
     int tried = 0, close = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 20000);) {
         if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
@@ -218,7 +218,7 @@ static void no_plan_ends_before_a_bound(void) {
     CHECK(tried > 15000 && close > 300);
 }
 
-static void no_schedule_of_few_documents_ends_before_a_bound(void) {
+CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
     int tried = 0, close = 0;
     for (uint64_t seed = 0; seed < 3000 && !test_failures_in_claim; seed++) {
         Step step = small_random_step(seed, 5);
@@ -240,7 +240,7 @@ static void no_schedule_of_few_documents_ends_before_a_bound(void) {
 }
 
 // A bound that counted the micro-batch of every document would say 2 x (100 + ...) / 1 here.
-static void documents_of_a_micro_batch_share_what_it_costs(void) {
+CLAIM(documents_of_a_micro_batch_share_what_it_costs) {
     int lengths[] = {50, 50};
     World world = {.setting = {.limits = {1, 1, 100, 1, 2, 0}, .groups = world.groups}};
     world.setting.cost = (Cost){.per_token = 1, .micro_batch = 100, .link_scale = 1};
@@ -251,7 +251,7 @@ static void documents_of_a_micro_batch_share_what_it_costs(void) {
     CHECK_CLOSE(b.l3, 200, 1e-3);
 }
 
-static void equal_documents_that_divide_evenly_reach_the_bound(void) {
+CLAIM(equal_documents_that_divide_evenly_reach_the_bound) {
     for (int k = 1; k <= 4; k++)
         for (int s = 1; s < 6451; s += 614) {
             World world;
@@ -299,7 +299,7 @@ static double least_of_quarters(const Setting* setting, double s, int* x, int* h
     return least;
 }
 
-static void no_shares_of_a_document_end_before_their_bound(void) {
+CLAIM(no_shares_of_a_document_end_before_their_bound) {
     int tried = 0, close = 0, uneven = 0;
     for (uint64_t seed = 0; seed < 1500 && !test_failures_in_claim; seed++) {
         World world = {.setting = {.limits = {pick(seed, 0, 1, 4), 4, pick(seed, 1, 1000, 4000), 4, 2, 0}}};
@@ -326,7 +326,7 @@ static void no_shares_of_a_document_end_before_their_bound(void) {
 // Each computes w = 738.432 + 2207.491 = 2945.923 ms. At tau = 2246 tau w / (4 738.432 2207.491) is above 1, so rho =
 // 6451 / 12000 = 0.5376: 0.4624 of its tokens move, at 2097152 / 119.66e6 = 0.0175259 ms each, half of which may hide:
 // 48.62 ms. tau = 3 (2945.923 + 48.62) / 4 = 2245.91.
-static void shares_of_an_instance_by_hand(void) {
+CLAIM(shares_of_an_instance_by_hand) {
     int lengths[] = {12000, 12000, 12000};
     World world;
     named_world(&world, "a100-7b", 4, 4);
@@ -338,14 +338,14 @@ static void shares_of_an_instance_by_hand(void) {
 
 // ---- small things
 
-static void without_documents_all_bounds_are_zero(void) {
+CLAIM(without_documents_all_bounds_are_zero) {
     World world;
     named_world(&world, "a100-7b", 8, 8);
     Bounds b = bounds(&world.setting, NULL, 0);
     CHECK(b.l1 == 0 && b.l2 == 0 && b.l3 == 0 && b.longest == -1);
 }
 
-static void one_document_is_bounded_by_its_fastest_group(void) {
+CLAIM(one_document_is_bounded_by_its_fastest_group) {
     World world;
     int s = 65536;
     named_world(&world, "a100-7b", 16, 8);
@@ -355,7 +355,7 @@ static void one_document_is_bounded_by_its_fastest_group(void) {
 }
 
 // Twice the speed halves computing; what remains are collectives.
-static void bounds_follow_speeds(void) {
+CLAIM(bounds_follow_speeds) {
     int lengths[] = {5000, 4000, 3000, 3000, 2000, 1000, 500, 400};
     World world;
     named_world(&world, "a100-7b", 4, 4);
@@ -371,17 +371,4 @@ static void bounds_follow_speeds(void) {
     CHECK(lame.l2 == fast.l2);
 }
 
-int main(void) {
-    RUN(golden_instances);
-    RUN(bounds_are_what_their_definition_says);
-    RUN(no_plan_ends_before_a_bound);
-    RUN(no_schedule_of_few_documents_ends_before_a_bound);
-    RUN(documents_of_a_micro_batch_share_what_it_costs);
-    RUN(equal_documents_that_divide_evenly_reach_the_bound);
-    RUN(no_shares_of_a_document_end_before_their_bound);
-    RUN(shares_of_an_instance_by_hand);
-    RUN(without_documents_all_bounds_are_zero);
-    RUN(one_document_is_bounded_by_its_fastest_group);
-    RUN(bounds_follow_speeds);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -62,7 +62,7 @@ static const double far_off[T] = {3 * 1.5, 3 / 1.5, 3 * 1.2, 3 / 1.3, 3 * 1.1};
 
 // ---- claims
 
-static void it_starts_where_the_probe_was(void) {
+CLAIM(it_starts_where_the_probe_was) {
     Calibration calibration;
     double terms[T] = {1, 2, 3, 4, 5};
     calibration_start(&calibration);
@@ -72,7 +72,7 @@ static void it_starts_where_the_probe_was(void) {
 
 // Without noise. A scale is known as well as its term matters: within a hundredth of the time of a mean step, 186 ms.
 // The prior still weighs 1 / ALONE against the some 1 / (1 - lambda) = 20 steps that each direction remembers.
-static void it_finds_the_scales_of_a_machine(void) {
+CLAIM(it_finds_the_scales_of_a_machine) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         Calibration calibration;
         double theta[T];
@@ -90,7 +90,7 @@ static void it_finds_the_scales_of_a_machine(void) {
 
 // The bar: 6 % after 20 steps, of a machine three times as slow as was probed, single terms off by up to half, and 3 %
 // of noise. The estimate itself has an error of about 3 % * sqrt(5 / 20) = 1.5 % in the mean.
-static void predictions_are_within_six_percent_after_twenty_steps(void) {
+CLAIM(predictions_are_within_six_percent_after_twenty_steps) {
     double worst = 0;
     for (uint64_t seed = 1; seed <= 50; seed++) {
         for (int slower = 0; slower < 2; slower++) {
@@ -111,7 +111,7 @@ static void predictions_are_within_six_percent_after_twenty_steps(void) {
     printf("    worst median error after 20 steps: %.1f %%\n", 100 * worst);
 }
 
-static void single_slow_steps_change_nothing(void) {
+CLAIM(single_slow_steps_change_nothing) {
     Calibration calibration;
     calibration_start(&calibration);
     learn(&calibration, far_off, 0.03, 3, 0, 40);
@@ -131,7 +131,7 @@ static void single_slow_steps_change_nothing(void) {
 // A change is an outlier several times, and then followed at once. One that is no outlier is learnt because steps
 // before it count less and less: 60 steps after 200, in each of five directions 0.95^(60 / 5) of 8 % is left, 4.3 %;
 // without forgetting 8 % * 200 / 260 = 6.2 %. Kernels are chosen and memory is touched in the first step of many runs.
-static void a_machine_that_has_changed_is_followed(void) {
+CLAIM(a_machine_that_has_changed_is_followed) {
     enum { SEEDS = 10 };
     static const struct {
         double factor;  // of all scales, after `before` steps
@@ -160,7 +160,7 @@ static void a_machine_that_has_changed_is_followed(void) {
 
 // A term that seems to give time back: nothing with scales above zero explains these times, the nearest are wanted.
 // The term is 5 to 30 % of a step here and its scale -0.3, so the best that can be is some percent off.
-static void others_make_up_for_a_term_that_cannot_be_negative(void) {
+CLAIM(others_make_up_for_a_term_that_cannot_be_negative) {
     enum { SEEDS = 30 };
     double sum = 0;
     for (int term = 0; term < 3; term++)
@@ -179,7 +179,7 @@ static void others_make_up_for_a_term_that_cannot_be_negative(void) {
 }
 
 // Steps that deny a term, and times that are pure chance.
-static void scales_never_become_negative(void) {
+CLAIM(scales_never_become_negative) {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         Calibration calibration;
         double theta[T] = {1, 1, 0, 1, 0}, terms[T];
@@ -200,7 +200,7 @@ static void scales_never_become_negative(void) {
     }
 }
 
-static void terms_that_no_step_has_stay_where_the_probe_put_them(void) {
+CLAIM(terms_that_no_step_has_stay_where_the_probe_put_them) {
     for (int missing = 0; missing < T; missing++) {
         Calibration calibration, at_first;
         double terms[T];
@@ -222,7 +222,7 @@ static void terms_that_no_step_has_stay_where_the_probe_put_them(void) {
 }
 
 // Steps that all look alike say one thing, for ever: nothing else may drift or grow.
-static void what_steps_never_tell_apart_does_not_drift(void) {
+CLAIM(what_steps_never_tell_apart_does_not_drift) {
     Calibration calibration;
     double terms[T], after[T];
     calibration_start(&calibration);
@@ -242,7 +242,7 @@ static void what_steps_never_tell_apart_does_not_drift(void) {
     CHECK_CLOSE(calibration_predict(&calibration, terms) / time_of((const double[T]){6, 6, 6, 6, 6}, terms), 1, 0.02);
 }
 
-static void useless_steps_are_passed_over(void) {
+CLAIM(useless_steps_are_passed_over) {
     Calibration calibration, before;
     double none[T] = {0, 0, 0, 0, 0}, some[T] = {1, 1, 1, 1, 1};
     calibration_start(&calibration);
@@ -254,7 +254,7 @@ static void useless_steps_are_passed_over(void) {
     CHECK(memcmp(&before, &calibration, sizeof calibration) == 0);
 }
 
-static void the_median_is_of_the_last_errors(void) {
+CLAIM(the_median_is_of_the_last_errors) {
     Calibration calibration;
     double terms[T] = {1, 1, 1, 1, 1};
     calibration_start(&calibration);
@@ -267,7 +267,7 @@ static void the_median_is_of_the_last_errors(void) {
     CHECK(calibration_median_error(&calibration) < 1e-3);
 }
 
-static void the_learnt_model_is_the_probed_one_with_its_terms_scaled(void) {
+CLAIM(the_learnt_model_is_the_probed_one_with_its_terms_scaled) {
     Calibration calibration;
     Cost probed = {.name = "x",
                    .quadratic = 1e-3,
@@ -294,18 +294,4 @@ static void the_learnt_model_is_the_probed_one_with_its_terms_scaled(void) {
     CHECK(calibrated.token_bytes == 10 && calibrated.group_gbps[0] == 100);
 }
 
-int main(void) {
-    RUN(it_starts_where_the_probe_was);
-    RUN(it_finds_the_scales_of_a_machine);
-    RUN(predictions_are_within_six_percent_after_twenty_steps);
-    RUN(single_slow_steps_change_nothing);
-    RUN(a_machine_that_has_changed_is_followed);
-    RUN(others_make_up_for_a_term_that_cannot_be_negative);
-    RUN(scales_never_become_negative);
-    RUN(terms_that_no_step_has_stay_where_the_probe_put_them);
-    RUN(what_steps_never_tell_apart_does_not_drift);
-    RUN(useless_steps_are_passed_over);
-    RUN(the_median_is_of_the_last_errors);
-    RUN(the_learnt_model_is_the_probed_one_with_its_terms_scaled);
-    return test_done();
-}
+int main(void) { return test_main(); }

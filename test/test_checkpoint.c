@@ -4,7 +4,7 @@
 
 // ---- a save
 
-static void a_commit_gives_a_directory_that_verifies(void) {
+CLAIM(a_commit_gives_a_directory_that_verifies) {
     CheckpointWriter w;
     char path[CHECKPOINT_PATH];
     size_t n = 0;
@@ -22,7 +22,7 @@ static void a_commit_gives_a_directory_that_verifies(void) {
     free(text);
 }
 
-static void the_marker_lists_every_file_with_size_and_hash(void) {
+CLAIM(the_marker_lists_every_file_with_size_and_hash) {
     char path[CHECKPOINT_PATH], hash[32], expected[32];
     size_t n = 0;
     Json json;
@@ -45,7 +45,7 @@ static void the_marker_lists_every_file_with_size_and_hash(void) {
     free(text);
 }
 
-static void an_aborted_save_leaves_nothing(void) {
+CLAIM(an_aborted_save_leaves_nothing) {
     CheckpointWriter w;
     fresh("aborted");
     begin(&w, 3);
@@ -56,7 +56,7 @@ static void an_aborted_save_leaves_nothing(void) {
     checkpoint_abort(&w);
 }
 
-static void names_of_files_are_plain(void) {
+CLAIM(names_of_files_are_plain) {
     static const char* const bad[] = {"",     ".",      "..",   "a/b",  "/etc/passwd", "../x",
                                       "DONE", "SAVING", "a\"b", "\xff", ".x"};
     char longest[200] = "";
@@ -76,7 +76,7 @@ static void names_of_files_are_plain(void) {
 
 // ---- a save by several processes
 
-static void another_process_joins_a_save_that_was_begun(void) {
+CLAIM(another_process_joins_a_save_that_was_begun) {
     CheckpointWriter first, second;
     fresh("joined");
     CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1 && strstr(err, run_dir) && strstr(err, "--out"));
@@ -102,7 +102,7 @@ static int commit_with(uint64_t bytes, uint64_t hash, int is_there) {
     return -1;
 }
 
-static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again(void) {
+CLAIM(a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again) {
     uint64_t hash = hash_bytes("content", 7, 0);
     const char* of_step_2 = "step-000002";
     fresh("told");
@@ -113,7 +113,7 @@ static void a_file_of_another_process_is_in_the_marker_as_told_and_not_read_agai
     CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
 }
 
-static void a_file_that_never_came_or_came_short_is_not_committed(void) {
+CLAIM(a_file_that_never_came_or_came_short_is_not_committed) {
     fresh("untold");
     save(1, 0);
     CHECK(commit_with(7, 1, 0) == -1 && strstr(err, "/other") && strstr(err, "--out"));
@@ -124,7 +124,7 @@ static void a_file_that_never_came_or_came_short_is_not_committed(void) {
 
 // ---- what is found
 
-static void only_final_names_with_a_marker_are_found(void) {
+CLAIM(only_final_names_with_a_marker_are_found) {
     static const char* const others[] = {"step-000900.tmp",     "step-9",   "step-0000901", "step-00x902",
                                          "step--00903",         "step-",    "step-+00904",  "STEP-000905",
                                          "step-000906.old.tmp", "log.jsonl"};
@@ -147,7 +147,7 @@ static void only_final_names_with_a_marker_are_found(void) {
     CHECK(exists(in(run_dir, "step-000800/state.json")) && exists(in(run_dir, "step-9/DONE")));
 }
 
-static void steps_of_any_size_have_names(void) {
+CLAIM(steps_of_any_size_have_names) {
     static const int64_t steps[] = {999999, 1000000, 0, INT64_MAX};
     fresh("numbers");
     for (int i = 0; i < COUNT(steps); i++) {
@@ -158,7 +158,7 @@ static void steps_of_any_size_have_names(void) {
 
 // ---- leftovers
 
-static void leftovers_are_removed(void) {
+CLAIM(leftovers_are_removed) {
     CheckpointWriter w;
     fresh("leftovers");
     begin(&w, 10), forget(&w);  // never committed
@@ -174,7 +174,7 @@ static void leftovers_are_removed(void) {
     CHECK(latest_step() == 20 && checkpoint_verify(w.final, err, sizeof err) == 0);
 }
 
-static void a_directory_without_marker_is_set_aside_by_the_commit(void) {
+CLAIM(a_directory_without_marker_is_set_aside_by_the_commit) {
     fresh("replaced");
     CHECK(mkdir(run_dir, 0777) == 0 && mkdir(in(run_dir, "step-000004"), 0777) == 0);
     write_file(in(run_dir, "step-000004/old"), "x", 1);
@@ -183,7 +183,7 @@ static void a_directory_without_marker_is_set_aside_by_the_commit(void) {
     CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
 }
 
-static void a_checkpoint_of_the_same_step_is_replaced(void) {
+CLAIM(a_checkpoint_of_the_same_step_is_replaced) {
     CheckpointWriter w;
     fresh("again");
     save(4, 0);
@@ -198,7 +198,7 @@ static void a_checkpoint_of_the_same_step_is_replaced(void) {
 
 // ---- keep
 
-static void only_the_newest_are_kept(void) {
+CLAIM(only_the_newest_are_kept) {
     static const struct {
         int keep, oldest;
     } saves[] = {{0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {0, 1}, {3, 5}, {100, 5}, {-1, 5}, {1, 10}};
@@ -210,7 +210,7 @@ static void only_the_newest_are_kept(void) {
     CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err, sizeof err) == 0);
 }
 
-static void the_newest_checkpoint_is_the_one_that_was_written_last(void) {
+CLAIM(the_newest_checkpoint_is_the_one_that_was_written_last) {
     fresh("keep_old");
     save(1, 0);
     save(100, 0);
@@ -224,7 +224,7 @@ static void the_newest_checkpoint_is_the_one_that_was_written_last(void) {
     CHECK(latest_step() == 60 && is_there(50) && !is_there(1) && !is_there(100) && !is_there(200));
 }
 
-static void a_checkpoint_that_somebody_reads_stays_until_a_later_commit(void) {
+CLAIM(a_checkpoint_that_somebody_reads_stays_until_a_later_commit) {
     fresh("pinned");
     save(1, 0);
     int pin = checkpoint_pin(in(run_dir, "step-000001"));
@@ -239,7 +239,7 @@ static void a_checkpoint_that_somebody_reads_stays_until_a_later_commit(void) {
     CHECK(checkpoint_pin(in(run_dir, "step-000001")) == -1);
 }
 
-static void temporary_directories_of_others_stay(void) {
+CLAIM(temporary_directories_of_others_stay) {
     static const char* const others[] = {"step-2024-notes.tmp", "step-000007.tmp", "step-000008.old.tmp", "step-.tmp"};
     CheckpointWriter w;
     fresh("strangers");
@@ -256,21 +256,6 @@ static void temporary_directories_of_others_stay(void) {
 
 int main(void) {
     temporary_begin();
-    RUN(a_commit_gives_a_directory_that_verifies);
-    RUN(the_marker_lists_every_file_with_size_and_hash);
-    RUN(an_aborted_save_leaves_nothing);
-    RUN(names_of_files_are_plain);
-    RUN(another_process_joins_a_save_that_was_begun);
-    RUN(a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again);
-    RUN(a_file_that_never_came_or_came_short_is_not_committed);
-    RUN(only_final_names_with_a_marker_are_found);
-    RUN(steps_of_any_size_have_names);
-    RUN(leftovers_are_removed);
-    RUN(a_directory_without_marker_is_set_aside_by_the_commit);
-    RUN(a_checkpoint_of_the_same_step_is_replaced);
-    RUN(only_the_newest_are_kept);
-    RUN(the_newest_checkpoint_is_the_one_that_was_written_last);
-    RUN(a_checkpoint_that_somebody_reads_stays_until_a_later_commit);
-    RUN(temporary_directories_of_others_stay);
+    run_claims();
     return temporary_end();
 }

@@ -8,7 +8,7 @@
 
 // ---- damage
 
-static void whatever_is_damaged_is_found_by_name(void) {
+CLAIM(whatever_is_damaged_is_found_by_name) {
     char dir[CHECKPOINT_PATH];
     fresh("damaged");
     save(1, 0);
@@ -35,7 +35,7 @@ static void whatever_is_damaged_is_found_by_name(void) {
     CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
 }
 
-static void a_damaged_marker_is_refused(void) {
+CLAIM(a_damaged_marker_is_refused) {
     static const char* const bad[] = {
         // with ' for "
         "",
@@ -77,7 +77,7 @@ static void a_damaged_marker_is_refused(void) {
     CHECK(checkpoint_verify(in(run_dir, "missing"), err, sizeof err) == -1 && strstr(err, "missing"));
 }
 
-static void large_files_are_hashed_whole(void) {
+CLAIM(large_files_are_hashed_whole) {
     enum { N = (2 << 20) + 777 };
     static char bytes[N];
     CheckpointWriter w;
@@ -94,7 +94,7 @@ static void large_files_are_hashed_whole(void) {
     }
 }
 
-static void a_foreign_model_is_told_from_a_broken_checkpoint(void) {
+CLAIM(a_foreign_model_is_told_from_a_broken_checkpoint) {
     static const struct {
         const char* name;
         int is_foreign;
@@ -112,7 +112,7 @@ static void a_foreign_model_is_told_from_a_broken_checkpoint(void) {
 
 // ---- what the system refuses
 
-static void a_run_directory_that_cannot_be_is_an_error(void) {
+CLAIM(a_run_directory_that_cannot_be_is_an_error) {
     CheckpointWriter w;
     char file[600], path[CHECKPOINT_PATH], longest[CHECKPOINT_PATH + 100];
     int64_t step;
@@ -142,7 +142,7 @@ static int is_locked(void) {
     return checkpoint_begin(&w, run_dir, 1, err, sizeof err) == -1 && strstr(err, "locked");
 }
 
-static void a_directory_without_permission_is_an_error(void) {
+CLAIM(a_directory_without_permission_is_an_error) {
     fresh("locked");
     CHECK(mkdir(run_dir, 0555) == 0);
     pid_t child = fork();
@@ -152,7 +152,7 @@ static void a_directory_without_permission_is_an_error(void) {
     CHECK(chmod(run_dir, 0755) == 0);
 }
 
-static void a_full_disk_leaves_older_checkpoints_as_they_were(void) {
+CLAIM(a_full_disk_leaves_older_checkpoints_as_they_were) {
     static char many[100000];
     CheckpointWriter w;
     struct rlimit before, small;
@@ -175,7 +175,7 @@ static void a_full_disk_leaves_older_checkpoints_as_they_were(void) {
     CHECK(checkpoint_verify(in(run_dir, "step-000001"), err, sizeof err) == 0);
 }
 
-static void reading_a_file_that_is_none_is_an_error(void) {
+CLAIM(reading_a_file_that_is_none_is_an_error) {
     size_t n;
     fresh("reading");
     CHECK(mkdir(run_dir, 0777) == 0);
@@ -210,7 +210,7 @@ static void save_for_ever(int64_t step, uint64_t seed) {
     }
 }
 
-static void a_save_killed_at_any_moment_leaves_a_whole_checkpoint(void) {
+CLAIM(a_save_killed_at_any_moment_leaves_a_whole_checkpoint) {
     int64_t last = 3;
     int interrupted = 0;
     fresh("killed");
@@ -243,14 +243,6 @@ static void a_save_killed_at_any_moment_leaves_a_whole_checkpoint(void) {
 
 int main(void) {
     temporary_begin();
-    RUN(whatever_is_damaged_is_found_by_name);
-    RUN(a_damaged_marker_is_refused);
-    RUN(large_files_are_hashed_whole);
-    RUN(a_foreign_model_is_told_from_a_broken_checkpoint);
-    RUN(a_run_directory_that_cannot_be_is_an_error);
-    RUN(a_directory_without_permission_is_an_error);
-    RUN(a_full_disk_leaves_older_checkpoints_as_they_were);
-    RUN(reading_a_file_that_is_none_is_an_error);
-    RUN(a_save_killed_at_any_moment_leaves_a_whole_checkpoint);
+    run_claims();
     return temporary_end();
 }

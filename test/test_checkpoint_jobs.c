@@ -47,7 +47,7 @@ static void check_untouched(const char* name) {
 }
 
 // A file there may not grow beyond 32 KiB; log.jsonl and the small files do not.
-static void a_disk_that_is_full_for_one_rank_fails_the_save_for_all(void) {
+CLAIM(a_disk_that_is_full_for_one_rank_fails_the_save_for_all) {
     static const char* const files[] = {"rank 0: full/step-000004.tmp/model.safetensors",
                                         "rank 1: full/step-000004.tmp/optimizer-00001-of-00003.safetensors",
                                         "rank 2: full/step-000004.tmp/optimizer-00002-of-00003.safetensors"};
@@ -70,7 +70,7 @@ static void a_disk_that_is_full_for_one_rank_fails_the_save_for_all(void) {
     CHECK(sh("test -e %s/full/step-000004/DONE", work) == 0);
 }
 
-static void a_rank_that_does_not_see_the_directory_says_what_to_share(void) {
+CLAIM(a_rank_that_does_not_see_the_directory_says_what_to_share) {
     if (no_ranks()) SKIP(no_ranks());
     CHECK(sh("mkdir %s/elsewhere", work) == 0);
     int status = job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart");
@@ -80,7 +80,7 @@ static void a_rank_that_does_not_see_the_directory_says_what_to_share(void) {
 }
 
 // A directory of the same name on a machine's own disk: only what rank 0 finds counts.
-static void a_rank_that_writes_elsewhere_is_found_out(void) {
+CLAIM(a_rank_that_writes_elsewhere_is_found_out) {
     if (no_ranks()) SKIP(no_ranks());
     CHECK(sh("mkdir -p %s/own/away/step-000002.tmp", work) == 0);
     int status = job(1, "-wdir $W/own", "", TINY " --steps 2 --out away");
@@ -91,7 +91,7 @@ static void a_rank_that_writes_elsewhere_is_found_out(void) {
     CHECK(sh("ls -d %s/away/step-*", work) != 0);
 }
 
-static void a_second_job_is_kept_out_by_the_lock_of_rank_0(void) {
+CLAIM(a_second_job_is_kept_out_by_the_lock_of_rank_0) {
     if (no_ranks()) SKIP(no_ranks());
     pid_t pid = start("sh -c 'cd $W && exec mpirun --oversubscribe -n 2 $TRAIN " TINY " --steps 1000000 --out held'");
     CHECK(comes("held/step-000002/DONE", 20));
@@ -103,7 +103,7 @@ static void a_second_job_is_kept_out_by_the_lock_of_rank_0(void) {
     CHECK(strstr(output, "stopped at step") && !strstr(output, "warning"));
 }
 
-static void all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole(void) {
+CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
     if (no_ranks()) SKIP(no_ranks());
     begin_run("back", 1);
     CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
@@ -121,10 +121,6 @@ int main(int argc, char** argv) {
     snprintf(train, sizeof train, "%s%.2000s", here, program);
     setenv("TRAIN", train, 1);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");
-    RUN(a_disk_that_is_full_for_one_rank_fails_the_save_for_all);
-    RUN(a_rank_that_does_not_see_the_directory_says_what_to_share);
-    RUN(a_rank_that_writes_elsewhere_is_found_out);
-    RUN(a_second_job_is_kept_out_by_the_lock_of_rank_0);
-    RUN(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole);
+    run_claims();
     return program_end();
 }

@@ -127,7 +127,7 @@ static Shape small(void) { return shape_make(1, 5, 1, 3, 1); }
 
 // ---- what comes back
 
-static void any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit(void) {
+CLAIM(any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit) {
     static const int counts[] = {1, 2, 3, 5, 8};
     Shape shapes[] = {odd(), small()};
     fresh_dir("all");
@@ -144,7 +144,7 @@ static void any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit(void) {
             }
 }
 
-static void each_rank_writes_what_it_owns_under_names_that_say_where_it_lies(void) {
+CLAIM(each_rank_writes_what_it_owns_under_names_that_say_where_it_lies) {
     Shape shape = odd();
     fresh_dir("names");
     write_all(shape, FILES, 0);
@@ -175,7 +175,7 @@ static void each_rank_writes_what_it_owns_under_names_that_say_where_it_lies(voi
     CHECK(parts > 10 && wholes > 10);
 }
 
-static void values_that_are_not_finite_are_not_written(void) {
+CLAIM(values_that_are_not_finite_are_not_written) {
     Shape shape = shape_make(1, 8, 2, 16, 4);
     const float wrong[] = {NAN, INFINITY, -INFINITY};
     fresh_dir("not_finite");
@@ -190,7 +190,7 @@ static void values_that_are_not_finite_are_not_written(void) {
     }
 }
 
-static void masters_are_asked_for_and_may_be_left_alone(void) {
+CLAIM(masters_are_asked_for_and_may_be_left_alone) {
     fresh_dir("masters");
     write_all(odd(), 2, 0);
     CHECK(read_one(odd(), 1, 3, 0) == 0);
@@ -201,7 +201,7 @@ static void masters_are_asked_for_and_may_be_left_alone(void) {
 
 // ---- files that are not there, or not whole
 
-static void a_missing_file_is_named(void) {
+CLAIM(a_missing_file_is_named) {
     fresh_dir("missing");
     wrote = 1;
     CHECK(read_one(odd(), 0, 1, 0) < 0 && strstr(err, "optimizer-00000-of-00001"));
@@ -218,7 +218,7 @@ static void a_missing_file_is_named(void) {
     CHECK(read_one(odd(), 0, 1, 0) < 0 && strstr(err, "nowhere"));
 }
 
-static void a_file_that_was_cut_off_is_named(void) {
+CLAIM(a_file_that_was_cut_off_is_named) {
     size_t n = 0;
     fresh_dir("cut");
     write_all(small(), 2, 1);
@@ -234,7 +234,7 @@ static void a_file_that_was_cut_off_is_named(void) {
     free(bytes);
 }
 
-static void files_of_another_number_of_ranks_are_refused(void) {
+CLAIM(files_of_another_number_of_ranks_are_refused) {
     fresh_dir("count");
     write_all(odd(), 3, 0);
     wrote = 4;
@@ -246,14 +246,14 @@ static void files_of_another_number_of_ranks_are_refused(void) {
     CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "-of-00002") && strstr(err, "m.wte"));
 }
 
-static void a_file_that_is_there_twice_is_refused(void) {
+CLAIM(a_file_that_is_there_twice_is_refused) {
     fresh_dir("twice");
     write_all(odd(), 3, 0);
     CHECK(unlink(file_of(1, 3)) == 0 && link(file_of(0, 3), file_of(1, 3)) == 0);
     CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "00001-of-00003") && strstr(err, "found none"));
 }
 
-static void files_of_another_shape_are_refused(void) {
+CLAIM(files_of_another_shape_are_refused) {
     fresh_dir("shape");
     write_all(shape_make(2, 24, 3, 71, 11), 2, 0);
     CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "another model"));
@@ -279,7 +279,7 @@ static void change(SafeTensor* t, uint64_t r) {
     if (r % 6 == 0 && at == length) t->name[at + 1] = 0;
 }
 
-static void every_change_of_a_name_or_a_form_is_refused(void) {
+CLAIM(every_change_of_a_name_or_a_form_is_refused) {
     SafeTensors files[FILES];
     fresh_dir("changed");
     write_all(odd(), FILES, 1);
@@ -300,7 +300,7 @@ static void every_change_of_a_name_or_a_form_is_refused(void) {
     for (int f = 0; f < FILES; f++) safetensors_close(&files[f]);
 }
 
-static void what_else_a_rank_keeps_stands_behind_and_is_in_nobodys_way(void) {
+CLAIM(what_else_a_rank_keeps_stands_behind_and_is_in_nobodys_way) {
     static const float values[3] = {1, 2, 3};
     SafeTensor extra = {.name = "mine", .n_dims = 1, .dims = {3}, .data = values, .bytes = sizeof values};
     SafeTensors file;
@@ -337,7 +337,7 @@ static void put_weights(void* context, const ParamTensor* tensor, float* value) 
     memset(value, 0xff, tensor->elems * sizeof *value);
 }
 
-static void every_rank_fetches_every_tensor_once_whatever_the_file(void) {
+CLAIM(every_rank_fetches_every_tensor_once_whatever_the_file) {
     Rank r;
     fresh_dir("fetches");
     open_rank(&r, odd(), 0, 3);
@@ -352,7 +352,7 @@ static void every_rank_fetches_every_tensor_once_whatever_the_file(void) {
     close_rank(&r);
 }
 
-static void weights_go_to_every_rank_and_masters_to_their_owners(void) {
+CLAIM(weights_go_to_every_rank_and_masters_to_their_owners) {
     Rank r;
     fresh_dir("weights");
     for (int rank = 0; rank < 3; rank++) {
@@ -378,18 +378,6 @@ static void weights_go_to_every_rank_and_masters_to_their_owners(void) {
 
 int main(void) {
     temporary_begin();
-    RUN(any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit);
-    RUN(each_rank_writes_what_it_owns_under_names_that_say_where_it_lies);
-    RUN(values_that_are_not_finite_are_not_written);
-    RUN(masters_are_asked_for_and_may_be_left_alone);
-    RUN(a_missing_file_is_named);
-    RUN(a_file_that_was_cut_off_is_named);
-    RUN(files_of_another_number_of_ranks_are_refused);
-    RUN(a_file_that_is_there_twice_is_refused);
-    RUN(files_of_another_shape_are_refused);
-    RUN(every_change_of_a_name_or_a_form_is_refused);
-    RUN(what_else_a_rank_keeps_stands_behind_and_is_in_nobodys_way);
-    RUN(every_rank_fetches_every_tensor_once_whatever_the_file);
-    RUN(weights_go_to_every_rank_and_masters_to_their_owners);
+    run_claims();
     return temporary_end();
 }

@@ -20,7 +20,7 @@ static void refused(const char* options, const char* word1, const char* word2) {
         printf("    %s\n    status %d: %s", options, status, errors);
 }
 
-static void mistaken_options_get_one_line(void) {
+CLAIM(mistaken_options_get_one_line) {
     refused("--bach-tokens 5", "--bach-tokens", "--batch-tokens");
     refused("--steps -4", "--steps", "0 to");
     refused("--lr fast", "--lr", "fast");
@@ -35,7 +35,7 @@ static void mistaken_options_get_one_line(void) {
     refused("train.txt", "train.txt", "--data");
 }
 
-static void unusable_data_gets_one_line(void) {
+CLAIM(unusable_data_gets_one_line) {
     sh("mkdir $W/empty; : > $W/empty.txt; head -c 5000 /dev/urandom > $W/junk.txt; printf '\\0\\0\\0' >> $W/junk.txt; "
        "printf '{\"text\": \"a b\"}\\n{\"text\": 5}\\n' > $W/bad.jsonl; printf '{\"text\": \"a' > $W/torn.jsonl; "
        "head -c 100 /dev/zero > $W/short.bin; head -c 4000 /dev/zero > $W/zero.bin");
@@ -53,7 +53,7 @@ static void unusable_data_gets_one_line(void) {
     refused("--out $W/o --data $W/corpus --tokenizer $W/nothing", "nothing", "");
 }
 
-static void unusable_checkpoints_get_one_line(void) {
+CLAIM(unusable_checkpoints_get_one_line) {
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
     sh("cp -r $W/run/step-000002 $W/c && rm $W/c/DONE $W/c/state.json && cp -r $W/c $W/torn && truncate -s 3000 "
        "$W/torn/model.safetensors && "
@@ -70,7 +70,7 @@ static void unusable_checkpoints_get_one_line(void) {
     refused("--init $W/c --heads 3 --data $W/corpus", "--heads 3", "found 2");
 }
 
-static void a_full_disk_leaves_the_older_checkpoint_whole(void) {
+CLAIM(a_full_disk_leaves_the_older_checkpoint_whole) {
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
     // No file may grow past 64 KiB: writing fails in the middle, as on a full disk.
     CHECK(sh("ulimit -f 128; exec %s --resume --steps 4 --out $W/run", program) == 1);
@@ -79,7 +79,7 @@ static void a_full_disk_leaves_the_older_checkpoint_whole(void) {
     CHECK(sh("%s --resume --steps 4 --out $W/run", program) == 0);
 }
 
-static void a_run_prints_what_it_understood_before_it_starts(void) {
+CLAIM(a_run_prints_what_it_understood_before_it_starts) {
     CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1 --verbose", program) == 0);
     const char* parts[] = {"options",    "model",       "data",    "device",   "memory",
                            "parameters", "activations", "total",   "step 1/2", "validation loss",
@@ -93,7 +93,7 @@ static void a_run_prints_what_it_understood_before_it_starts(void) {
     CHECK(strchr(output, '\033') == NULL && strchr(output, '\r') == NULL);  // no terminal: no colour, no rewriting
 }
 
-static void the_first_screen_has_five_lines_and_then_the_loss(void) {
+CLAIM(the_first_screen_has_five_lines_and_then_the_loss) {
     static const char* const begins[] = {"model   ", "data    ", "device  ",
                                          "memory  ", "run     ", "step 1/2 | loss "};
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
@@ -119,7 +119,7 @@ static void check_shown(const char* what) {
     if (wrong || at != n) printf("    of %s: %zu bytes are no text\n", what, MAX(wrong, n - at));
 }
 
-static void names_that_others_chose_cannot_command_a_terminal(void) {
+CLAIM(names_that_others_chose_cannot_command_a_terminal) {
     setenv("EVIL",
            "e\033]0;x\007\xc2\x9b"
            "31m\xe2\x80\xae\nz\xff",
@@ -145,7 +145,7 @@ static void names_that_others_chose_cannot_command_a_terminal(void) {
     check_shown("a configuration");
 }
 
-static void samples_are_text_whatever_the_model_says(void) {
+CLAIM(samples_are_text_whatever_the_model_says) {
     CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
     // Bytes are the tokens: each character of the prompt is cut between several.
     const char* prompt = "\xf0\x9f\x98\x80 \xe4\xb8\xad\xe6\x96\x87 \xc3\xa4";
@@ -159,7 +159,7 @@ static void samples_are_text_whatever_the_model_says(void) {
     CHECK(shown > 1000 && shown < 12 * 2000);
 }
 
-static void overfitting_one_batch_reaches_a_small_loss(void) {
+CLAIM(overfitting_one_batch_reaches_a_small_loss) {
     double losses[256];
     CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --adamw decay=0 --save-every 0 --out $W/overfit", program) ==
           0);
@@ -171,14 +171,6 @@ static void overfitting_one_batch_reaches_a_small_loss(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus && rm $W/corpus/config.c");
-    RUN(mistaken_options_get_one_line);
-    RUN(unusable_data_gets_one_line);
-    RUN(unusable_checkpoints_get_one_line);
-    RUN(a_full_disk_leaves_the_older_checkpoint_whole);
-    RUN(a_run_prints_what_it_understood_before_it_starts);
-    RUN(the_first_screen_has_five_lines_and_then_the_loss);
-    RUN(names_that_others_chose_cannot_command_a_terminal);
-    RUN(samples_are_text_whatever_the_model_says);
-    RUN(overfitting_one_batch_reaches_a_small_loss);
+    run_claims();
     return program_end();
 }

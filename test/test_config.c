@@ -1,6 +1,7 @@
-// test_config.c - the claims of plan/options/config.h and plan/model/shape.h, and of choose_token in plan/base/base.h.
-#include "plan/options/config.h"
+// test_config.c - the claims of plan/options/, of plan/model/shape.h and of run/core.h.
+#include "plan/options/read.h"
 #include "plan/model/shape.h"
+#include "run/core.h"
 #include "test/test.h"
 
 static Config config;
@@ -22,7 +23,7 @@ static int parse(const char* line) {
     argv[argc] = NULL;
     err[0] = 0;
     config_free(&config);
-    return config_parse(&config, argc, argv, err, sizeof err);
+    return config_read(&config, argc, argv, err, sizeof err);
 }
 
 static int complete(const char* line) {

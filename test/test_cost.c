@@ -39,7 +39,7 @@ static PlanLimits limits_of(int ranks, int node_size, int capacity, int kv_heads
 
 // ---- published times
 
-static void flexsp_times_are_those_of_its_cost_model(void) {
+CLAIM(flexsp_times_are_those_of_its_cost_model) {
     // Printed to 0.01 ms: half of that, and what the decimals of GB/s times 1.048576 leave (1e-9).
     static const struct {
         int count, s, cp_size;
@@ -57,7 +57,7 @@ static void flexsp_times_are_those_of_its_cost_model(void) {
     }
 }
 
-static void documents_take_what_the_a100_and_h200_models_say(void) {
+CLAIM(documents_take_what_the_a100_and_h200_models_say) {
     static const struct {
         const char* name;
         int s, cp_size;
@@ -77,7 +77,7 @@ static void documents_take_what_the_a100_and_h200_models_say(void) {
     }
 }
 
-static void a_cp_size_between_two_counts_as_the_larger(void) {
+CLAIM(a_cp_size_between_two_counts_as_the_larger) {
     Setting setting = published("a100-7b", 256, 8);
     static const struct {
         int cp_size;
@@ -95,7 +95,7 @@ static void a_cp_size_between_two_counts_as_the_larger(void) {
 
 // B = 2^21 bytes a token: 2 ways, 32 layers of 4096 channels of 4 matrices of 2 bytes. So keys and values of one way
 // are B / 4, their fp32 gradients B / 2.
-static void a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies(void) {
+CLAIM(a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies) {
     Setting setting = published("a100-7b", 64, 8);
     double B = 2097152, inside = 119.66e6, between = 10.33e6;  // bytes a ms, of 2 ranks, and of 9 to 16
     GroupCost ring = cost_group(&setting.cost, &setting.limits, 0, 3, 1);
@@ -121,7 +121,7 @@ static void a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies(void
 }
 
 // Ranks times time: what a document costs the machine.
-static void wider_groups_never_do_more_with_their_ranks(void) {
+CLAIM(wider_groups_never_do_more_with_their_ranks) {
     static const char* const names[] = {"a100-7b", "h200-8b", "flexsp-7b", "flexsp-13b", "flexsp-30b"};
     for (int m = 0; m < COUNT(names); m++) {
         published(names[m], MOST_RANKS, 8);
@@ -141,7 +141,7 @@ static void wider_groups_never_do_more_with_their_ranks(void) {
 // ---- links
 
 // Every number of points, against a walk along the table.
-static void links_of_any_number_of_points_agree_with_a_walk(void) {
+CLAIM(links_of_any_number_of_points_agree_with_a_walk) {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         LinkTable link = {.n = 2 + (int)(seed % (LINK_POINTS - 1))};
         for (int i = 0; i < link.n; i++) {
@@ -201,12 +201,12 @@ static void check_communications(int g) {
     }
 }
 
-static void communications_are_the_bytes_that_group_attention_sends(void) {
+CLAIM(communications_are_the_bytes_that_group_attention_sends) {
     check_communications(1);
     check_communications(4);
 }
 
-static void communications_take_the_link_between_their_ranks(void) {
+CLAIM(communications_take_the_link_between_their_ranks) {
     Cost cost = measured();
     for (uint64_t seed = 0; seed < 20000; seed++) {
         int node = 1 + (int)(hash64(3 * seed) % 9), ulysses_size = 1 + (int)(hash64(3 * seed + 1) % 6);
@@ -228,7 +228,7 @@ static void communications_take_the_link_between_their_ranks(void) {
     }
 }
 
-static void a_group_takes_the_sum_of_its_communications(void) {
+CLAIM(a_group_takes_the_sum_of_its_communications) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 8, 4096, 12);
     GroupCost g = cost_group(&cost, &limits, 0, 16, 4);
@@ -291,7 +291,7 @@ static double forward_and_backward_end(const GroupCost* g, double attention, dou
     return end;
 }
 
-static void a_group_hides_what_the_engine_hides(void) {
+CLAIM(a_group_hides_what_the_engine_hides) {
     int hides = 0, all = 0;
     for (uint64_t seed = 0; seed < 4000 && !test_failures_in_claim; seed++) {
         int u = pick(seed, 0, 0, 2) ? pick(seed, 1, 1, 8) : 1, R = pick(seed, 2, 0, 1) ? pick(seed, 3, 1, 6) : 1;
@@ -323,7 +323,7 @@ static void a_group_hides_what_the_engine_hides(void) {
 }
 
 // Measured links: the same ms as a published machine's where times are straight lines through 0, and messages in parts.
-static void parts_of_measured_messages_cost_their_latency(void) {
+CLAIM(parts_of_measured_messages_cost_their_latency) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 8, 4096, 12);
     for (int p = 0; p <= 4; p++) {
@@ -345,7 +345,7 @@ static void parts_of_measured_messages_cost_their_latency(void) {
     }
 }
 
-static void the_rank_with_most_heads_sets_the_pace(void) {
+CLAIM(the_rank_with_most_heads_sets_the_pace) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 16, 4096, 12);
     static const int most_heads[] = {0, 12, 6, 4, 3, 3, 2, 2, 2, 2, 2, 2, 1};
@@ -360,7 +360,7 @@ static void the_rank_with_most_heads_sets_the_pace(void) {
 
 // ---- what planners ask
 
-static void terms_are_the_parts_of_the_time(void) {
+CLAIM(terms_are_the_parts_of_the_time) {
     Cost cost = measured();
     PlanLimits limits = limits_of(24, 8, 4096, 12);
     cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
@@ -374,7 +374,7 @@ static void terms_are_the_parts_of_the_time(void) {
     }
 }
 
-static void a_group_holds_what_its_widest_place_can_take(void) {
+CLAIM(a_group_holds_what_its_widest_place_can_take) {
     Cost cost = measured();
     int held = 0, tried = 0;
     for (uint64_t seed = 0; seed < 300; seed++) {
@@ -392,7 +392,7 @@ static void a_group_holds_what_its_widest_place_can_take(void) {
     CHECK(!group_holds(&(GroupCost){.cp_size = 3}, 1));
 }
 
-static void planners_use_machines_whole_or_parts_of_one(void) {
+CLAIM(planners_use_machines_whole_or_parts_of_one) {
     Cost cost = measured();
     static const struct {
         int ranks, node_size;
@@ -422,7 +422,7 @@ static int is_candidate(const PlanLimits* limits, int cp_size, int ulysses_size)
     return limits->node_size % ulysses_size == 0;
 }
 
-static void auto_is_the_kind_that_costs_least(void) {
+CLAIM(auto_is_the_kind_that_costs_least) {
     int chosen[4] = {0};
     for (uint64_t seed = 0; seed < 200; seed++) {
         Cost cost = measured();
@@ -452,7 +452,7 @@ static void auto_is_the_kind_that_costs_least(void) {
     for (int i = 0; i < 4; i++) CHECK(chosen[i] > 100);  // each is the best one now and then
 }
 
-static void heads_and_rings_can_be_asked_for(void) {
+CLAIM(heads_and_rings_can_be_asked_for) {
     Cost cost = measured();
     PlanLimits limits = limits_of(16, 8, 4096, 12);
     cost_groups(groups, &cost, &limits, CP_CHOICE_RING);
@@ -464,7 +464,7 @@ static void heads_and_rings_can_be_asked_for(void) {
           cost_group(&cost, &limits, 0, 16, 16).ulysses_size == 0);
 }
 
-static void published_groups_share_as_many_heads_as_there_are(void) {
+CLAIM(published_groups_share_as_many_heads_as_there_are) {
     published("flexsp-7b", 256, 8);
     static const int golden[][2] = {{1, 1},  {2, 2},    {8, 8},   {63, 63},  {64, 64}, {65, 13},
                                     {67, 1}, {128, 64}, {96, 48}, {169, 13}, {256, 64}};
@@ -477,24 +477,4 @@ static void published_groups_share_as_many_heads_as_there_are(void) {
     }
 }
 
-int main(void) {
-    RUN(flexsp_times_are_those_of_its_cost_model);
-    RUN(documents_take_what_the_a100_and_h200_models_say);
-    RUN(a_cp_size_between_two_counts_as_the_larger);
-    RUN(a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies);
-    RUN(wider_groups_never_do_more_with_their_ranks);
-    RUN(links_of_any_number_of_points_agree_with_a_walk);
-    RUN(communications_are_the_bytes_that_group_attention_sends);
-    RUN(communications_take_the_link_between_their_ranks);
-    RUN(a_group_takes_the_sum_of_its_communications);
-    RUN(a_group_hides_what_the_engine_hides);
-    RUN(parts_of_measured_messages_cost_their_latency);
-    RUN(the_rank_with_most_heads_sets_the_pace);
-    RUN(terms_are_the_parts_of_the_time);
-    RUN(a_group_holds_what_its_widest_place_can_take);
-    RUN(planners_use_machines_whole_or_parts_of_one);
-    RUN(auto_is_the_kind_that_costs_least);
-    RUN(heads_and_rings_can_be_asked_for);
-    RUN(published_groups_share_as_many_heads_as_there_are);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -77,7 +77,7 @@ static int begin_case(const Case* c) {
     return cu[c->n_docs];
 }
 
-static void no_place_is_empty_and_offsets_never_decrease(void) {
+CLAIM(no_place_is_empty_and_offsets_never_decrease) {
     for (int i = 0; i < COUNT(cases); i++) {
         int N = begin_case(&cases[i]), B = cases[i].B, real = 0, tokens = 0;
         static Places x;
@@ -97,7 +97,7 @@ static void no_place_is_empty_and_offsets_never_decrease(void) {
 
 // Out and log-sum-exp to the bit, whichever place writes last; gradients of the row's tokens, which no other place
 // touches.
-static void places_that_are_left_over_change_nothing(void) {
+CLAIM(places_that_are_left_over_change_nothing) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int backwards = 0; backwards < 2; backwards++) {
             static float out[MOST_N * C], lse[MOST_N * NH], expected[MOST_N * C], expected_lse[NH * MOST_N];
@@ -121,7 +121,7 @@ static void places_that_are_left_over_change_nothing(void) {
         }
 }
 
-static void the_log_sum_exp_goes_there_and_back(void) {
+CLAIM(the_log_sum_exp_goes_there_and_back) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int packed = 0; packed < 2; packed++) {
             static float ours[NH * MOST_N], theirs[MOST_B * NH * S], back[NH * MOST_N];
@@ -142,7 +142,7 @@ static void the_log_sum_exp_goes_there_and_back(void) {
         }
 }
 
-static void gradients_are_interleaved_from_the_first_row_on(void) {
+CLAIM(gradients_are_interleaved_from_the_first_row_on) {
     enum { N = 21 };
     alignas(16) static bf16 apart[3][(N + 1) * C], out[N * ROW];
     for (int part = 0; part < 3; part++)
@@ -168,10 +168,7 @@ int main(void) {
     for (int i = 0; i < COUNT(qkv); i++) qkv[i] = (float)(int32_t)hash64((uint64_t)i) * 0x1p-30f;
     for (int i = 0; i < COUNT(dout); i++) dout[i] = (float)(int32_t)hash64((uint64_t)i + 1000000) * 0x1p-30f;
     emu::lend_statics();
-    RUN(no_place_is_empty_and_offsets_never_decrease);
-    RUN(places_that_are_left_over_change_nothing);
-    RUN(the_log_sum_exp_goes_there_and_back);
-    RUN(gradients_are_interleaved_from_the_first_row_on);
+    run_claims();
     k->close();
     return test_done();
 }

@@ -91,14 +91,14 @@ static void check_plan(const char* device, const PlanShape* s) {
 #define NEEDS_PLANS \
     if (why_no_plans) SKIP(why_no_plans)
 
-static void a100_has_both_passes(void) {
+CLAIM(a100_has_both_passes) {
     NEEDS_PLANS;
     PlanShape forward = shape(80, 0, 0), backward = shape(80, 1, 0);
     check_plan("a100", &forward);
     check_plan("a100", &backward);
 }
 
-static void h100_has_both_passes_and_a_deterministic_one(void) {
+CLAIM(h100_has_both_passes_and_a_deterministic_one) {
     NEEDS_PLANS;
     PlanShape forward = shape(90, 0, 0), backward = shape(90, 1, 0), deterministic = shape(90, 1, 1);
     check_plan("h100", &forward);
@@ -106,7 +106,7 @@ static void h100_has_both_passes_and_a_deterministic_one(void) {
     check_plan("h100", &deterministic);
 }
 
-static void b200_has_both_passes_and_a_deterministic_one(void) {
+CLAIM(b200_has_both_passes_and_a_deterministic_one) {
     NEEDS_PLANS;
     PlanShape forward = shape(100, 0, 0), backward = shape(100, 1, 0), deterministic = shape(100, 1, 1);
     check_plan("b200", &forward);
@@ -116,7 +116,7 @@ static void b200_has_both_passes_and_a_deterministic_one(void) {
 }
 
 // Of every architecture all passes, and gradients of query heads that cannot be packed.
-static void query_heads_share_keys_and_values(void) {
+CLAIM(query_heads_share_keys_and_values) {
     NEEDS_PLANS;
     static const struct {
         const char* device;
@@ -132,7 +132,7 @@ static void query_heads_share_keys_and_values(void) {
     check_plan("h100", &padded);
 }
 
-static void head_sizes_that_cannot_be_packed_are_padded(void) {
+CLAIM(head_sizes_that_cannot_be_packed_are_padded) {
     NEEDS_PLANS;
     PlanShape backward = shape(90, 1, 0);
     backward.HS = 24;
@@ -158,7 +158,7 @@ static int says(const KernelLimits* limits, const char* part) {
 }
 
 // Two documents of 4096 tokens keep 12 heads of 4096^2 scores of two bytes: 0.75 GiB; 32 documents 12 GiB.
-static void free_memory_decides_which_rows_cudnn_takes(void) {
+CLAIM(free_memory_decides_which_rows_cudnn_takes) {
     const size_t GiB = (size_t)1 << 30;
     KernelLimits little = limits_of(8192, 4096, GiB / 2), some = limits_of(8192, 4096, 0),
                  much = limits_of(8192, 4096, 13 * GiB), none = limits_of(8192, 4096, 1), fast = little;
@@ -175,7 +175,7 @@ static void free_memory_decides_which_rows_cudnn_takes(void) {
 }
 
 // What the table promises for a ragged shape is what cuDNN asks for.
-static void the_scores_of_a_ragged_row_are_counted_as_cudnn_does(void) {
+CLAIM(the_scores_of_a_ragged_row_are_counted_as_cudnn_does) {
     NEEDS_PLANS;
     KernelLimits limits = limits_of(8192, 4096, 0);
     PlanShape backward = bucket_shape(&limits, 90, 0, 1), many = bucket_shape(&limits, 90, 2, 1);
@@ -193,7 +193,7 @@ static int refused(PlanShape s, size_t version, const char* word) {
     return plan_check(&s, version, err, sizeof err) == -1 && strstr(err, word) != NULL;
 }
 
-static void what_is_not_supported_is_refused_in_words(void) {
+CLAIM(what_is_not_supported_is_refused_in_words) {
     PlanShape odd = shape(90, 0, 0), wide = odd, ragged = odd;
     odd.HS = 60, wide.HS = 136, ragged.S = 192;
     CHECK(refused(odd, 91900, "60"));
@@ -217,7 +217,7 @@ static void what_is_not_supported_is_refused_in_words(void) {
 
 // ---- what is kept
 
-static void a_damaged_plan_is_compiled_anew(void) {
+CLAIM(a_damaged_plan_is_compiled_anew) {
     NEEDS_PLANS;
     static char good[1 << 20];
     size_t n;
@@ -248,25 +248,14 @@ static void a_damaged_plan_is_compiled_anew(void) {
 
 int main(void) {
     begin();
-    RUN(free_memory_decides_which_rows_cudnn_takes);
-    RUN(the_scores_of_a_ragged_row_are_counted_as_cudnn_does);
-    RUN(what_is_not_supported_is_refused_in_words);
-    RUN(a_damaged_plan_is_compiled_anew);
-    RUN(a100_has_both_passes);
-    RUN(h100_has_both_passes_and_a_deterministic_one);
-    RUN(b200_has_both_passes_and_a_deterministic_one);
-    RUN(head_sizes_that_cannot_be_packed_are_padded);
-    RUN(query_heads_share_keys_and_values);
+    run_claims();
     return temporary_end();
 }
 
 #else
 #include "test/test.h"
 
-static void plans_of_cudnn(void) { SKIP("cuDNN's headers are missing"); }
+CLAIM(plans_of_cudnn) { SKIP("cuDNN's headers are missing"); }
 
-int main(void) {
-    RUN(plans_of_cudnn);
-    return test_done();
-}
+int main(void) { return test_main(); }
 #endif

@@ -30,7 +30,7 @@ static uint64_t content(const char* name) {
 
 // ---- compressed
 
-static void compressed_text_is_the_text(void) {
+CLAIM(compressed_text_is_the_text) {
     CHECK(sh("cd $W && cp %s/plan/base/base.h a.txt && "
              "printf '{\"text\": \"one\"}\\n{\"text\": \"two \\\\u00e4\"}\\n' > "
              "b.jsonl && gzip -k a.txt b.jsonl && cat a.txt.gz b.jsonl.gz > /dev/null",
@@ -49,7 +49,7 @@ static void compressed_text_is_the_text(void) {
     CHECK(content("big.txt.zst") == content("big.txt") && content("big.txt.gz") == content("big.txt"));
 }
 
-static void files_of_every_kind_in_a_directory_are_read_or_said(void) {
+CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
     CHECK(
         sh("cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
            "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl") == 0);
@@ -64,7 +64,7 @@ static void files_of_every_kind_in_a_directory_are_read_or_said(void) {
     CHECK(strstr(output, "1 file passed over (1 compressed") && strstr(output, "1 .jsonl without \"text\""));
 }
 
-static void damaged_files_are_named(void) {
+CLAIM(damaged_files_are_named) {
     static char whole[4096];
     const char* const names[] = {"b.jsonl.gz", "b.jsonl.zst"};
     for (int i = 0; i < (sh("command -v zstd") == 0 ? 2 : 1); i++) {
@@ -110,7 +110,7 @@ static void check_document(const Sampler* s, const Docs* docs, int64_t doc, cons
     CHECK(piece.n_labels == labels);
 }
 
-static void only_completions_are_learnt(void) {
+CLAIM(only_completions_are_learnt) {
     const char* lines =
         "{\"prompt\": \"2+2=\", \"completion\": \"4\"}\n"
         "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": "
@@ -134,7 +134,7 @@ static void only_completions_are_learnt(void) {
 }
 
 // Labels that pieces announce are those that they have, however documents are cut, beside text that is learnt whole.
-static void every_piece_has_as_many_labels_as_it_says(void) {
+CLAIM(every_piece_has_as_many_labels_as_it_says) {
     char line[512];
     FILE* file = fopen(path_of("many.jsonl"), "w");
     for (int i = 0; i < 40; i++) {
@@ -165,7 +165,7 @@ static void every_piece_has_as_many_labels_as_it_says(void) {
     docs_close(docs);
 }
 
-static void a_run_on_instructions_is_the_same_on_any_ranks(void) {
+CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
     static const char* const ways[] = {"--cp 2,kind=ring", "--plan random", "--tp 2"};
     double targets[3], tokens[3];
     CHECK_SH(0, "$P " TINY "--data $W/many.jsonl --out $W/one");
@@ -178,7 +178,7 @@ static void a_run_on_instructions_is_the_same_on_any_ranks(void) {
     }
 }
 
-static void instructions_that_are_none_are_named(void) {
+CLAIM(instructions_that_are_none_are_named) {
     static const char* const bad[] = {"{\"prompt\": \"a\", \"completion\": 5}",
                                       "{\"text\": \"a\"}",
                                       "{\"messages\": 5}",
@@ -194,7 +194,7 @@ static void instructions_that_are_none_are_named(void) {
 }
 
 // What people have that is none of the forms: said with what was found and what to do.
-static void other_json_is_named_and_its_text_chosen(void) {
+CLAIM(other_json_is_named_and_its_text_chosen) {
     static const struct {
         const char *name, *text, *words;
     } refused[] = {{"u.jsonl", "{\"title\": \"a\", \"body\": \"b c\"}", "u.jsonl:1: no member \"text\", expected "},
@@ -228,7 +228,7 @@ static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n)
 }
 
 // Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.
-static void each_corpus_has_its_share_of_the_tokens_at_any_time(void) {
+CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
     char paths[3][1100];
     snprintf(paths[0], sizeof paths[0], "code=3:%s", path_of("a.txt"));
     snprintf(paths[1], sizeof paths[1], "books=6:%s", path_of("many.jsonl"));
@@ -273,7 +273,7 @@ static void each_corpus_has_its_share_of_the_tokens_at_any_time(void) {
     docs_close(docs);
 }
 
-static void a_mixed_run_resumes_to_the_same_bits_and_tells_shares(void) {
+CLAIM(a_mixed_run_resumes_to_the_same_bits_and_tells_shares) {
 #define MIX TINY "--steps 8 --save-every 3 --data code=0.3:$W/a.txt books=0.7:$W/many.jsonl "
     CHECK_SH(0, "$P " MIX "--out $W/m1");
     CHECK(strstr(output, "30.0 % of each step from code") && strstr(output, "70.0 % of each step from books"));
@@ -285,7 +285,7 @@ static void a_mixed_run_resumes_to_the_same_bits_and_tells_shares(void) {
     CHECK_LOSSES("m3", "m1", 8, 1e-5);
 }
 
-static void weights_that_make_no_sense_are_named(void) {
+CLAIM(weights_that_make_no_sense_are_named) {
     static const char* const bad[][2] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path"},
                                          {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path"},
                                          {"a=0:$W/a.txt", "a weight above 0"},
@@ -301,17 +301,7 @@ static void weights_that_make_no_sense_are_named(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     if (tokenizer_open(&bytes, NULL, err, sizeof err)) return 1;
-    RUN(compressed_text_is_the_text);
-    RUN(files_of_every_kind_in_a_directory_are_read_or_said);
-    RUN(damaged_files_are_named);
-    RUN(only_completions_are_learnt);
-    RUN(every_piece_has_as_many_labels_as_it_says);
-    RUN(a_run_on_instructions_is_the_same_on_any_ranks);
-    RUN(instructions_that_are_none_are_named);
-    RUN(other_json_is_named_and_its_text_chosen);
-    RUN(each_corpus_has_its_share_of_the_tokens_at_any_time);
-    RUN(a_mixed_run_resumes_to_the_same_bits_and_tells_shares);
-    RUN(weights_that_make_no_sense_are_named);
+    run_claims();
     tokenizer_close(bytes);
     return program_end();
 }

@@ -26,7 +26,7 @@ static void check_same_weights(const char* a, const char* b, int step) {
 // here of a loss of 5: twice that between the two.
 static const double FP32 = 2e-5, BF16 = 2 * 5 * 7.0 / 512 / 22.4 / 5 * 2;
 
-static void losses_agree_with_the_cpu(void) {
+CLAIM(losses_agree_with_the_cpu) {
     train("fp32", "--dtype fp32");
     train("cpu-fp32", "--dtype fp32 --device cpu");
     check_losses("fp32", "cpu-fp32", FP32);
@@ -35,23 +35,23 @@ static void losses_agree_with_the_cpu(void) {
     check_losses("bf16", "cpu-bf16", BF16);
 }
 
-static void a_second_run_gives_the_same_bits(void) {
+CLAIM(a_second_run_gives_the_same_bits) {
     train("again", "--dtype bf16");
     check_same_weights("again", "bf16", STEPS);
 }
 
-static void a_resumed_run_gives_the_same_bits(void) {
+CLAIM(a_resumed_run_gives_the_same_bits) {
     CHECK_SH(0, "cp -r $W/bf16 $W/resumed && rm -r $W/resumed/step-%06d && $P --resume --out $W/resumed", STEPS);
     check_same_weights("resumed", "bf16", STEPS);
     check_losses("resumed", "bf16", 0);
 }
 
-static void a_run_moves_from_the_device_to_the_cpu(void) {
+CLAIM(a_run_moves_from_the_device_to_the_cpu) {
     CHECK_SH(0, "cp -r $W/fp32 $W/moved && rm -r $W/moved/step-%06d && $P --device cpu --resume --out $W/moved", STEPS);
     check_losses("moved", "cpu-fp32", FP32);
 }
 
-static void other_ways_to_compute_stay_in_the_band(void) {
+CLAIM(other_ways_to_compute_stay_in_the_band) {
     const char* ways[] = {"--dtype bf16 --device epilogues=all", "--dtype bf16 --device epilogues=bias",
                           "--dtype bf16 --device deterministic=no", "--dtype fp32 --device epilogues=all"};
     for (int i = 0; i < COUNT(ways); i++) {
@@ -60,7 +60,7 @@ static void other_ways_to_compute_stay_in_the_band(void) {
     }
 }
 
-static void stochastic_rounding_repeats_itself(void) {
+CLAIM(stochastic_rounding_repeats_itself) {
     train("stochastic", "--dtype bf16,rounding=stochastic");
     train("stochastic-again", "--dtype bf16,rounding=stochastic");
     check_same_weights("stochastic", "stochastic-again", STEPS);
@@ -69,7 +69,7 @@ static void stochastic_rounding_repeats_itself(void) {
 }
 
 // Greedy, so that only a near tie could make two right programs differ.
-static void a_sample_is_that_of_the_cpu(void) {
+CLAIM(a_sample_is_that_of_the_cpu) {
     static char first[sizeof output];
     CHECK(sh("%s --out $W/fp32 --sample 'the ' --tokens 60 --temperature 0 --dtype fp32", program) == 0);
     snprintf(first, sizeof first, "%s", output);
@@ -79,7 +79,7 @@ static void a_sample_is_that_of_the_cpu(void) {
 }
 
 // cuDNN cannot run here, or takes over: in both cases the program says what it does.
-static void cudnn_works_or_is_refused_in_one_line(void) {
+CLAIM(cudnn_works_or_is_refused_in_one_line) {
     int status = sh("rm -rf $W/cudnn && %s " MODEL
                     " --steps %d --dtype bf16 --device attention=cudnn,deterministic=no "
                     "--save-every 0 --out $W/cudnn",
@@ -94,7 +94,7 @@ static void cudnn_works_or_is_refused_in_one_line(void) {
     CHECK(line && strchr(line, '\n') == line + strlen(line) - 1);
 }
 
-static void rows_are_longer_than_on_the_cpu(void) {
+CLAIM(rows_are_longer_than_on_the_cpu) {
 #define ROWS "rm -rf $W/rows && $P " MODEL " --verbose --batch-tokens 40000 --steps 0 --save-every 0 --out $W/rows "
     CHECK_SH(0, ROWS);
     CHECK_SAID("in rows of at most 32768\n");
@@ -113,21 +113,21 @@ static int untimed_steps(const char* device, const char* balance) {
 
 // Reading events costs the host of a device time: with a refresh every 16 steps every second step is timed, for the log
 // alone one of 16. On the CPU all are.
-static void a_device_times_every_kth_step(void) {
+CLAIM(a_device_times_every_kth_step) {
     if (!on("--device emu")) SKIP("two ranks on one device: on the emulated one only");
     CHECK(untimed_steps("cpu", "off") == 0);
     CHECK(untimed_steps("emu", "migrate") == 3);
     CHECK(untimed_steps("emu", "off") == 5);
 }
 
-static void too_large_a_model_is_refused_with_the_table(void) {
+CLAIM(too_large_a_model_is_refused_with_the_table) {
     CHECK(sh("%s --preset gpt2-1558m --layers 900 --vocab 50257 --data test/golden/docs.jsonl --out $W/large",
              program) != 0);
     CHECK(strstr(output, "parameters") && strstr(errors, "expected"));
 }
 
 // Their share is in the table, more of it where ranks exchange, and nothing of the host's memory.
-static void the_table_has_a_line_for_libraries(void) {
+CLAIM(the_table_has_a_line_for_libraries) {
     CHECK(sh("rm -rf $W/table && %s " MODEL " --steps 1 --verbose --out $W/table", program) == 0);
     const char *line = strstr(output, "\n  libraries "), *total = strstr(output, "\n  total ");
     double mib = 0;
@@ -137,17 +137,6 @@ static void the_table_has_a_line_for_libraries(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(losses_agree_with_the_cpu);
-    RUN(a_second_run_gives_the_same_bits);
-    RUN(a_resumed_run_gives_the_same_bits);
-    RUN(a_run_moves_from_the_device_to_the_cpu);
-    RUN(other_ways_to_compute_stay_in_the_band);
-    RUN(stochastic_rounding_repeats_itself);
-    RUN(a_sample_is_that_of_the_cpu);
-    RUN(cudnn_works_or_is_refused_in_one_line);
-    RUN(rows_are_longer_than_on_the_cpu);
-    RUN(a_device_times_every_kth_step);
-    RUN(the_table_has_a_line_for_libraries);
-    RUN(too_large_a_model_is_refused_with_the_table);
+    run_claims();
     return program_end();
 }

@@ -46,7 +46,7 @@ static double golden(const char* arch, int* context) {
     return loss;
 }
 
-static void losses_are_those_of_pytorch_on_any_ranks(void) {
+CLAIM(losses_are_those_of_pytorch_on_any_ranks) {
     static const char* const ways[] = {"--cp 1", "--cp 2", "--tp 2 --zero 3"};
     static const int ranks[] = {1, 2, 4};
     for (int i = 0; i < COUNT(archs); i++) {
@@ -64,7 +64,7 @@ static void losses_are_those_of_pytorch_on_any_ranks(void) {
     }
 }
 
-static void a_run_is_evaluated_on_its_own_validation_text_or_on_others(void) {
+CLAIM(a_run_is_evaluated_on_its_own_validation_text_or_on_others) {
     double losses[4], bits[4];
     CHECK_SH(0, "mkdir $W/corpus && cp plan/*/*.h $W/corpus && $P " TINY "--eval-every 30 --out $W/run");
     CHECK(log_values("run", "val_loss", losses, 4) == 2 && log_values("run", "bits_per_byte", bits, 4) == 2);
@@ -89,7 +89,7 @@ static double loss_of(const char* text) {
 }
 
 // choices.json is by PyTorch in double (dev/reference.py).
-static void endings_are_as_likely_as_pytorch_says(void) {
+CLAIM(endings_are_as_likely_as_pytorch_says) {
     static char text[1 << 14];
     for (int i = 0; i < COUNT(archs); i++) {
         char path[128], right[64];
@@ -118,7 +118,7 @@ static void endings_are_as_likely_as_pytorch_says(void) {
     }
 }
 
-static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void) {
+CLAIM(the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens) {
     const char *context = "static int", *endings[] = {"the end(void);", "zzqqx", "int n, int m) {"};
     double mean[3];
     int best = 0;
@@ -152,7 +152,7 @@ static void the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens(void
 }
 
 // The beginning of a context that is too long is left out; what the model cannot hold is refused.
-static void long_contexts_lose_their_beginning_and_long_endings_are_refused(void) {
+CLAIM(long_contexts_lose_their_beginning_and_long_endings_are_refused) {
     static const char* const questions[] = {"{\"ctx\": \"%0500d\", \"endings\": [\"a\", \"b\"], \"label\": 0}",
                                             "{\"ctx\": \"a\", \"endings\": [\"%0500d\", \"b\"], \"label\": 0}"};
     for (int i = 0; i < 2; i++) {
@@ -161,7 +161,7 @@ static void long_contexts_lose_their_beginning_and_long_endings_are_refused(void
     }
 }
 
-static void questions_that_are_none_are_named(void) {
+CLAIM(questions_that_are_none_are_named) {
     static const char* const bad[] = {"",
                                       "[]",
                                       "{",
@@ -189,11 +189,6 @@ static void questions_that_are_none_are_named(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(losses_are_those_of_pytorch_on_any_ranks);
-    RUN(a_run_is_evaluated_on_its_own_validation_text_or_on_others);
-    RUN(endings_are_as_likely_as_pytorch_says);
-    RUN(the_chosen_ending_has_the_highest_mean_likelihood_of_its_tokens);
-    RUN(long_contexts_lose_their_beginning_and_long_endings_are_refused);
-    RUN(questions_that_are_none_are_named);
+    run_claims();
     return program_end();
 }

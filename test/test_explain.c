@@ -65,7 +65,7 @@ static int says(const Case* c, const char* words) {
     return found;
 }
 
-static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
+CLAIM(the_text_has_the_plan_its_time_and_what_was_rejected) {
     Case* c = open_case(48, 0);
     char words[96];
     capture(c, 0);
@@ -83,7 +83,7 @@ static void the_text_has_the_plan_its_time_and_what_was_rejected(void) {
 }
 
 // Documents and tokens of the table's rows add up to those of the step.
-static void the_groups_of_the_text_add_up(void) {
+CLAIM(the_groups_of_the_text_add_up) {
     Case* c = open_case(48, 0);
     int micro_batches = 0, docs = 0, lines = 0;
     long long tokens = 0, all = 0;
@@ -108,7 +108,7 @@ static int has(const Json* json, const JsonValue* list, int i, double expected) 
     return json_double(json_at(json, list, i), &x) == 0 && fabs(x - expected) <= 1e-5 * fabs(expected);
 }
 
-static void the_page_has_the_numbers_of_the_plan_and_needs_nothing_else(void) {
+CLAIM(the_page_has_the_numbers_of_the_plan_and_needs_nothing_else) {
     Case* c = open_case(48, 0);
     Json json;
     char title[128];
@@ -147,7 +147,7 @@ static void the_page_has_the_numbers_of_the_plan_and_needs_nothing_else(void) {
 }
 
 // Every task with its times, and behind it the line of the log.
-static void the_page_has_a_lane_for_each_stage(void) {
+CLAIM(the_page_has_a_lane_for_each_stage) {
     enum { ROUNDS = 3 };
     double forward[2 * ROUNDS], backward[2 * ROUNDS];
     int slots[] = {2, 1};
@@ -181,7 +181,7 @@ static void the_page_has_a_lane_for_each_stage(void) {
     close_case(c);
 }
 
-static void one_document_and_equal_ones_can_be_shown(void) {
+CLAIM(one_document_and_equal_ones_can_be_shown) {
     Case *one = open_case(1, 3000), *equal = open_case(32, 1000);
     for (int page = 1; page >= 0; page--) {
         capture(one, page);
@@ -194,7 +194,7 @@ static void one_document_and_equal_ones_can_be_shown(void) {
     close_case(equal);
 }
 
-static void names_from_files_are_shown_in_a_page_as_text(void) {
+CLAIM(names_from_files_are_shown_in_a_page_as_text) {
     char page[256] = "";
     FILE* out = fmemopen(page, sizeof page, "w");
     page_string(out, "\xc3\xa9\n\"</script>\\\x1b\xc2\x9b\xe2\x80\xae\xff\xe4\xb8");
@@ -202,12 +202,4 @@ static void names_from_files_are_shown_in_a_page_as_text(void) {
     CHECK_STRING(page, "\"\xc3\xa9?\\u0022\\u003c/script>\\u005c?????\"");
 }
 
-int main(void) {
-    RUN(the_text_has_the_plan_its_time_and_what_was_rejected);
-    RUN(the_groups_of_the_text_add_up);
-    RUN(the_page_has_the_numbers_of_the_plan_and_needs_nothing_else);
-    RUN(the_page_has_a_lane_for_each_stage);
-    RUN(names_from_files_are_shown_in_a_page_as_text);
-    RUN(one_document_and_equal_ones_can_be_shown);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -3,11 +3,12 @@
 #include "data/hf_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
+#include "plan/options/read.h"
 #include "test/program.h"
 
 static char err[ERR_BYTES];
 
-static void a_state_comes_back_and_every_prefix_of_it_is_refused(void) {
+CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
     static Config config, restored;
     char* argv[] = {"train", "--data", "a \"quoted\" path", "b\nc", "--lr", "0.1234567890123456", "--steps",
                     "77",    NULL};
@@ -80,7 +81,7 @@ static int is_beyond_ranges(const Shape* s) {
     return s->V > 1 << 20 || (is_rotary && (s->HS > 1024 || s->theta < 1));
 }
 
-static void options_of_any_model_that_may_be_trained_come_back(void) {
+CLAIM(options_of_any_model_that_may_be_trained_come_back) {
     enum { TRIES = 1000 };
     char line[1024], *argv[40];
     int trained = 0, refused = 0;
@@ -110,7 +111,7 @@ static void options_of_any_model_that_may_be_trained_come_back(void) {
     CHECK(trained > TRIES / 10 && refused > TRIES / 10);
 }
 
-static void what_a_state_would_not_keep_is_told(void) {
+CLAIM(what_a_state_would_not_keep_is_told) {
     static Config config;
     char* argv[] = {"train", "--data", "plain", "caf\xe9", NULL};
     RunState state = {.balanced = 1, .heads = {INFINITY}};
@@ -134,7 +135,7 @@ static void change_member(char* changed, const char* text, const char* name, con
     else sprintf(changed, "%.*s\"other\": 0%s", (int)(at - text), text, end);
 }
 
-static void members_of_a_state_that_are_missing_or_make_no_sense_are_refused(void) {
+CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
     static const struct {
         const char *name, *good, *bad[7];
     } cases[] = {
@@ -168,7 +169,7 @@ static void members_of_a_state_that_are_missing_or_make_no_sense_are_refused(voi
     free(text);
 }
 
-static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
+CLAIM(a_log_forgets_steps_after_the_one_it_continues_from) {
     RunLog log;
     StepRecord r = {.steps = 5, .loss = 1.0 / 3, .tokens = 10, .seconds = 1};
     char dir[600], text[4096];
@@ -195,7 +196,7 @@ static void a_log_forgets_steps_after_the_one_it_continues_from(void) {
     CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
 }
 
-static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown(void) {
+CLAIM(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown) {
     RunLog log;
     MicroBatch micro_batches[] = {
         {0, 4, 4, 0, 1, 0}, {0, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {2, 2, 1, 3, 1, 0}, {0, 12, 4, 4, 1, 0}};
@@ -224,7 +225,7 @@ static void a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_
 }
 
 // Lines that a full disk refuses wait for the next one, and come in their order when there is room again.
-static void a_log_line_that_cannot_be_written_comes_with_a_later_one(void) {
+CLAIM(a_log_line_that_cannot_be_written_comes_with_a_later_one) {
     RunLog log;
     StepRecord r = {.step = 2, .steps = 9, .seconds = 1};
     char dir[600];
@@ -252,12 +253,6 @@ static void a_log_line_that_cannot_be_written_comes_with_a_later_one(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(a_state_comes_back_and_every_prefix_of_it_is_refused);
-    RUN(options_of_any_model_that_may_be_trained_come_back);
-    RUN(what_a_state_would_not_keep_is_told);
-    RUN(members_of_a_state_that_are_missing_or_make_no_sense_are_refused);
-    RUN(a_log_forgets_steps_after_the_one_it_continues_from);
-    RUN(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown);
-    RUN(a_log_line_that_cannot_be_written_comes_with_a_later_one);
+    run_claims();
     return program_end();
 }

@@ -2,8 +2,8 @@
 // runs that move, models from elsewhere, data that is said to be left out.
 #include "data/runlog.h"
 #include "plan/base/base.h"
-#include "plan/options/config.h"
-#include "plan/base/text.h"
+#include "plan/options/read.h"
+#include "plan/base/terminal.h"
 #include "test/program.h"
 #include "test/vocabulary.h"
 
@@ -34,7 +34,7 @@ static const char* line_of(Smooth* s, const StepRecord* r, int columns) {
     return line;
 }
 
-static void a_progress_line_fits_the_terminal_by_leaving_out_fields(void) {
+CLAIM(a_progress_line_fits_the_terminal_by_leaving_out_fields) {
     static const struct {
         int columns;
         const char* line;
@@ -56,7 +56,7 @@ static void a_progress_line_fits_the_terminal_by_leaving_out_fields(void) {
 
 // Three steps of like lengths that had all, a half and a quarter of the cores: what they were of the peak while they
 // had them counts by how long that was.
-static void the_share_of_the_peak_is_a_mean_by_processor_time(void) {
+CLAIM(the_share_of_the_peak_is_a_mean_by_processor_time) {
     char wanted[64];
     const char* line = "";
     Smooth s = {0};
@@ -73,7 +73,7 @@ static void the_share_of_the_peak_is_a_mean_by_processor_time(void) {
     CHECK(strstr(line, wanted));
 }
 
-static void the_line_shows_means_and_the_log_each_step(void) {
+CLAIM(the_line_shows_means_and_the_log_each_step) {
     Smooth s = {0};
     double weights = 0, sum = 0;
     for (int i = 0; i < 30; i++) {
@@ -88,7 +88,7 @@ static void the_line_shows_means_and_the_log_each_step(void) {
 }
 
 // script(1) gives the program a terminal of its own.
-static void a_narrow_terminal_sees_no_line_that_wraps(void) {
+CLAIM(a_narrow_terminal_sees_no_line_that_wraps) {
     if (sh("command -v script") || sh("script -qec true /dev/null < /dev/null")) SKIP("no script(1) here");
     CHECK_SH(0, "script -qec \"stty cols 50; $P " TINY
                 "--steps 30 --data plan --save-every 0 --out $W/narrow\" /dev/null "
@@ -109,21 +109,21 @@ static void a_narrow_terminal_sees_no_line_that_wraps(void) {
 
 // ---- words
 
-static void an_option_that_stands_twice_is_told(void) {
+CLAIM(an_option_that_stands_twice_is_told) {
     CHECK(sh("%s -h", program) == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
     CHECK(sh("%s --version", program) == 0 && !strncmp(output, "ragged 1.", 9));
     CHECK(sh("%s --data plan --steps 3 --data=$W/nowhere", program) == 1 &&
           strstr(errors, "--data stands there twice"));
 }
 
-static void mistakes_of_people_name_no_place_in_the_code(void) {
+CLAIM(mistakes_of_people_name_no_place_in_the_code) {
     CHECK(refused("--lr fast", "fast", "") && !strstr(errors, ".c:"));
     CHECK(refused("--data $W/nowhere", "nowhere", "") && !strstr(errors, ".c:"));
     CHECK(refused("--init $W/nowhere", "nowhere", "") && !strstr(errors, ".c:"));
 }
 
 // A hint is pasted into a shell: it must name what was meant.
-static void hints_paste_into_a_shell(void) {
+CLAIM(hints_paste_into_a_shell) {
     static const char* const names[] = {"plain", "two words", "a'b\"c", "$(rm x)", "*;&", "~", ""};
     char word[256];
     for (int i = 0; i < COUNT(names); i++) {
@@ -142,7 +142,7 @@ static void hints_paste_into_a_shell(void) {
 }
 
 // The prompts of headers, or the beginnings of texts that are not trained on, of instructions what was asked.
-static void samples_of_a_run_begin_with_fixed_prompts(void) {
+CLAIM(samples_of_a_run_begin_with_fixed_prompts) {
     const char* begins[] = {"#include <", "static inline ", "user: hi\n\nassistant: ", "user: hi\n\nassistant: "};
     CHECK_SH(0,
              "for i in $(seq 100); do printf '{\"instruction\": \"hi\", \"output\": \"%%s\"}\\n' $i; done > "
@@ -160,7 +160,7 @@ static void samples_of_a_run_begin_with_fixed_prompts(void) {
 
 // ---- runs that move, models from elsewhere
 
-static void a_run_goes_on_with_the_tokenizer_that_it_carries(void) {
+CLAIM(a_run_goes_on_with_the_tokenizer_that_it_carries) {
     CHECK(sh("mkdir $W/dir && cp test/golden/tokenizers/gpt2.json $W/dir/tokenizer.json && "
              "cp plan/base/base.h $W/b.txt") ==
           0);
@@ -171,25 +171,25 @@ static void a_run_goes_on_with_the_tokenizer_that_it_carries(void) {
     CHECK(refused("--tokenizer $W --data $W/b.txt", "tokenizer.json", "found neither"));
 }
 
-static void a_model_from_elsewhere_brings_its_training(void) {
+CLAIM(a_model_from_elsewhere_brings_its_training) {
     Config config;
     char* argv[] = {"train",   "--init", "x",       "--layers", "12",        "--width", "768",
                     "--heads", "12",     "--vocab", "50257",    "--context", "1024"};
-    CHECK(config_parse(&config, COUNT(argv), argv, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(argv), argv, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr > 2e-5 && config.lr < 5e-5 && config.batch_tokens == 32768 && config.warmup == 20);
     CHECK(config.context == 1024);
     char* fresh[] = {"train", "--preset", "gpt2-124m"};
-    CHECK(config_parse(&config, 3, fresh, err, sizeof err) == 0);
+    CHECK(config_read(&config, 3, fresh, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr == 6e-4 && config.batch_tokens == 524288 && config.warmup == 350);  // a tenth of 3500 steps
     char* given[] = {"train", "--preset", "gpt2-124m", "--lr", "0.001", "--warmup", "7", "--batch-tokens", "2048"};
-    CHECK(config_parse(&config, COUNT(given), given, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(given), given, err, sizeof err) == 0);
     CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
     CHECK(config.lr == 0.001 && config.batch_tokens == 2048 && config.warmup == 7);
 }
 
-static void bytes_in_a_vocabulary_made_for_words_are_said(void) {
+CLAIM(bytes_in_a_vocabulary_made_for_words_are_said) {
     const char* small =
         "--preset gpt2-124m --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --steps 1 "
         "--eval-every 0 --sample-every 0 --data $W/b.txt";
@@ -204,7 +204,7 @@ static void bytes_in_a_vocabulary_made_for_words_are_said(void) {
         refused("--init $W/bytes/step-000002 --data $W/b.txt", "expected a tokenizer of 50257 tokens", "--tokenizer"));
 }
 
-static void a_folder_that_is_no_model_is_told_what_it_is(void) {
+CLAIM(a_folder_that_is_no_model_is_told_what_it_is) {
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P " TINY "--data $W/b.txt --out $W/run");
     CHECK(refused("--init $W/run --data $W/b.txt", "is a run", "step-000002"));
     CHECK(refused("--init $W/b.txt --data $W/b.txt", "b.txt is a file, expected the directory", "; try --init /"));
@@ -219,7 +219,7 @@ static void a_folder_that_is_no_model_is_told_what_it_is(void) {
 }
 
 // The cause by the option's name, and a way that leads on.
-static void what_does_not_fit_is_told_with_what_to_do(void) {
+CLAIM(what_does_not_fit_is_told_with_what_to_do) {
     CHECK_SH(0,
              "mkdir -p $W/man && gzip -c plan/base/base.h > $W/man/a.1.gz && cp plan/base/base.h $W/b.txt && "
              "$P --data $W/b.txt "
@@ -254,7 +254,7 @@ static void check_export(const Tokenizer* t, const char* text) {
     free(json), free(a), free(b);
 }
 
-static void exports_carry_a_tokenizer_that_others_read(void) {
+CLAIM(exports_carry_a_tokenizer_that_others_read) {
     Tokenizer* bytes = NULL;
     Words words = {0};
     static char text[8192];
@@ -279,7 +279,7 @@ static void exports_carry_a_tokenizer_that_others_read(void) {
     CHECK_SAID("True");
 }
 
-static void make_install_takes_man_page_and_completions_from_the_help(void) {
+CLAIM(make_install_takes_man_page_and_completions_from_the_help) {
     CHECK(sh("scripts/help_to.sh man %s > $W/ragged.1 && scripts/help_to.sh bash %s > $W/complete", program,
              program) == 0);
     CHECK(sh("grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1") == 0);
@@ -294,7 +294,7 @@ static void make_install_takes_man_page_and_completions_from_the_help(void) {
 
 // ---- what is said
 
-static void a_run_that_goes_on_sees_another_validation_text(void) {
+CLAIM(a_run_that_goes_on_sees_another_validation_text) {
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && cp plan/base/text.h $W/v.txt && $P " TINY
                 "--data $W/b.txt --val $W/v.txt --out $W/validated");
     CHECK_SH(0, "echo more >> $W/v.txt");
@@ -303,7 +303,7 @@ static void a_run_that_goes_on_sees_another_validation_text(void) {
     CHECK_SAID("do not compare");
 }
 
-static void the_log_begins_with_the_options_and_ends_with_how_it_ended(void) {
+CLAIM(the_log_begins_with_the_options_and_ends_with_how_it_ended) {
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P " TINY "--data $W/b.txt --out $W/logged");
     CHECK_SH(0, "head -n 1 $W/logged/log.jsonl | grep '^{.event.: .start., .at.: 0,.*.--context.: .64.'");
     CHECK_SH(0, "tail -n 1 $W/logged/log.jsonl | grep '.how.: .done.'");
@@ -314,14 +314,14 @@ static void the_log_begins_with_the_options_and_ends_with_how_it_ended(void) {
     CHECK(atoi(output) == 2);
 }
 
-static void a_run_of_no_steps_says_what_it_saved(void) {
+CLAIM(a_run_of_no_steps_says_what_it_saved) {
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P " TINY "--steps 0 --data $W/b.txt --out $W/zero");
     int is_there = sh("ls $W/zero/step-000000/DONE") == 0;
     CHECK_SH(0, "rm -r $W/zero; $P " TINY "--steps 0 --data $W/b.txt --out $W/zero");
     CHECK(is_there && strstr(output, "saved") && !strstr(output, "nothing was saved"));
 }
 
-static void words_before_a_plan_are_few_and_count_right(void) {
+CLAIM(words_before_a_plan_are_few_and_count_right) {
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P " TINY "--data $W/b.txt --explain --out $W/explained");
     const char* plan = strstr(output, "\nflex: step 1: 4 documents, 256 tokens on 1 rank\n");
     CHECK(plan && strstr(output, "in 1 document to train on"));
@@ -329,12 +329,12 @@ static void words_before_a_plan_are_few_and_count_right(void) {
     CHECK(lines_in(output) <= 5);
 }
 
-static void virtual_ranks_have_no_loss_that_is_no_number(void) {
+CLAIM(virtual_ranks_have_no_loss_that_is_no_number) {
     CHECK_SH(0, "$P " TINY "--data plan --device virtual --machine a100-7b --out $W/virtual");
     CHECK(strstr(output, "step 2/2 | lr") && !strstr(output, "nan"));
 }
 
-static void validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said(void) {
+CLAIM(validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said) {
     CHECK_SH(0,
              "mkdir $W/both && cd plan/base && cp base.h $W/both/a.txt && cp text.h $W/both/b.txt && cp base.h $W/b.txt"
              " && cp disk.h $W/c.txt && cd ../.. && $P " TINY "--data $W/both --val $W/b.txt $W/c.txt --out $W/seen");
@@ -346,26 +346,6 @@ static void validation_that_is_trained_on_and_tokenizers_that_are_misread_are_sa
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(a_progress_line_fits_the_terminal_by_leaving_out_fields);
-    RUN(the_share_of_the_peak_is_a_mean_by_processor_time);
-    RUN(the_line_shows_means_and_the_log_each_step);
-    RUN(a_narrow_terminal_sees_no_line_that_wraps);
-    RUN(an_option_that_stands_twice_is_told);
-    RUN(mistakes_of_people_name_no_place_in_the_code);
-    RUN(hints_paste_into_a_shell);
-    RUN(samples_of_a_run_begin_with_fixed_prompts);
-    RUN(a_run_goes_on_with_the_tokenizer_that_it_carries);
-    RUN(a_model_from_elsewhere_brings_its_training);
-    RUN(bytes_in_a_vocabulary_made_for_words_are_said);
-    RUN(a_folder_that_is_no_model_is_told_what_it_is);
-    RUN(what_does_not_fit_is_told_with_what_to_do);
-    RUN(exports_carry_a_tokenizer_that_others_read);
-    RUN(make_install_takes_man_page_and_completions_from_the_help);
-    RUN(a_run_that_goes_on_sees_another_validation_text);
-    RUN(the_log_begins_with_the_options_and_ends_with_how_it_ended);
-    RUN(a_run_of_no_steps_says_what_it_saved);
-    RUN(words_before_a_plan_are_few_and_count_right);
-    RUN(virtual_ranks_have_no_loss_that_is_no_number);
-    RUN(validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said);
+    run_claims();
     return program_end();
 }

@@ -55,7 +55,7 @@ static void check_chosen(const Trial* t, const Setting* setting) {
     CHECK(chosen == 1);
 }
 
-static void flexible_plans_hold_and_take_what_they_say(void) {
+CLAIM(flexible_plans_hold_and_take_what_they_say) {
     int made = 0, refused = 0, mixed = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 6000);) {
         const Setting* setting = &world.setting;
@@ -114,7 +114,7 @@ static int is_among_usual(const Plan* plan, const Setting* setting) {
 // Against the best schedule of single documents on the windows that planners use. None of these is better; others may
 // be, those with several documents in a micro-batch above all, and then the ratio counts as 1. Bounds: what was
 // measured, and a little more.
-static void few_documents_come_close_to_the_optimum(void) {
+CLAIM(few_documents_come_close_to_the_optimum) {
     static const char* const names[] = {"equal machines", "equal machines, unlike speeds",
                                         "the last machine is smaller", "the last machine is smaller, unlike speeds"};
     static const double most[] = {1.21, 1.18, 1.20, 1.23}, most_mean[] = {1.002, 1.003, 1.004, 1.006};
@@ -167,7 +167,7 @@ static void check_hard(const char* name, const int* lengths, int n, const Settin
 
 // Gaps allowed: what was measured and a little more. They are of the plan and of the bound together: a few equal
 // documents do not divide evenly among ranks, and no bound here knows that.
-static void hard_lengths(void) {
+CLAIM(hard_lengths) {
     World world;
     int lengths[MOST_DOCS], capacity;
     named_world(&world, "a100-7b", 16, 8);
@@ -200,7 +200,7 @@ static double work_of_rank(const Plan* plan, const int* lengths, int rank) {
 }
 
 // A rank at a tenth of the pace gets about a tenth of the others' work, and the step takes what 7.1 ranks would take.
-static void a_slow_rank_gets_less(void) {
+CLAIM(a_slow_rank_gets_less) {
     for (int slow = 0; slow < 8; slow++) {
         World world;
         int lengths[MOST_DOCS];
@@ -223,7 +223,7 @@ static void a_slow_rank_gets_less(void) {
 
 // ---- predictions of other plans
 
-static void any_plan_can_be_predicted(void) {
+CLAIM(any_plan_can_be_predicted) {
     int tried = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 1000);) {
         if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
@@ -244,7 +244,7 @@ static void any_plan_can_be_predicted(void) {
 
 // Three heads of two ranks: both have half of the shared document's tokens, the first one a third of its attention, so
 // that attention of its own document has room beside it, and the tokens have not.
-static void documents_join_a_pass_only_where_their_tokens_have_room(void) {
+CLAIM(documents_join_a_pass_only_where_their_tokens_have_room) {
     static const int lengths[] = {1200, 200, 900, 500};
     static const MicroBatch apart[] = {{0, 2, 2, 0, 1, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {0, 1, 1, 3, 1, 0}};
     Step step = small_step(2, 3, 1000, 4, lengths);
@@ -268,12 +268,4 @@ static void documents_join_a_pass_only_where_their_tokens_have_room(void) {
     free_step(&step);
 }
 
-int main(void) {
-    RUN(flexible_plans_hold_and_take_what_they_say);
-    RUN(few_documents_come_close_to_the_optimum);
-    RUN(hard_lengths);
-    RUN(a_slow_rank_gets_less);
-    RUN(any_plan_can_be_predicted);
-    RUN(documents_join_a_pass_only_where_their_tokens_have_room);
-    return test_done();
-}
+int main(void) { return test_main(); }

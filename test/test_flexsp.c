@@ -41,7 +41,7 @@ static int64_t best_cut(const int* lengths, int n, int runs, int of_sums) {
     return best;
 }
 
-static void buckets_are_the_best_there_are(void) {
+CLAIM(buckets_are_the_best_there_are) {
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, 1), q = pick(seed, 3, 1, n);
         CHECK(flexsp_buckets(first, lengths, n, q, INT64_MAX, &cuts) == q);
@@ -52,7 +52,7 @@ static void buckets_are_the_best_there_are(void) {
     }
 }
 
-static void rounds_are_the_evenest_there_are_sorted_or_not(void) {
+CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
         int64_t scratch[12], capacity = lengths[0];
@@ -80,7 +80,7 @@ static void rounds_are_the_evenest_there_are_sorted_or_not(void) {
 }
 
 // The released rule: one more bucket until tokens, as buckets count them, are at most so many.
-static void buckets_become_more_until_their_tokens_fit(void) {
+CLAIM(buckets_become_more_until_their_tokens_fit) {
     int risen = 0, alone = 0;
     static int lengths[400], first[401], other[401];
     for (uint64_t seed = 0; seed < 60 && !test_failures_in_claim; seed++) {
@@ -124,7 +124,7 @@ static void count_partition(void* of, const int* counts) {
     x->n++;
 }
 
-static void partitions_are_as_many_as_known(void) {
+CLAIM(partitions_are_as_many_as_known) {
     static const int ranks[] = {1, 2, 8, 16, 32, 64, 128, 12}, known[] = {1, 2, 10, 36, 202, 1828, 27338, 20};
     for (int i = 0; i < COUNT(ranks); i++) {
         Counted x = {.ranks = ranks[i], .ordered = 1, .exact = 1};
@@ -218,7 +218,7 @@ static void place_partition(void* of, const int* counts) {
 
 // Longest first on equal groups is within 4/3 of the best (Graham 1969). For unlike widths no bound is known: the
 // limits are what was seen, 1.004 mean and 1.16 worst, and a margin.
-static void groups_are_close_to_the_best_of_all_assignments(void) {
+CLAIM(groups_are_close_to_the_best_of_all_assignments) {
     static const int ranks[] = {2, 3, 4, 5, 6, 7, 8, 8, 8};
     double sum = 0, worst = 1;
     int cases = 0, impossible = 0;
@@ -284,7 +284,7 @@ static void plain_partition(void* of, const int* counts) {
     p->best = fmin(p->best, slowest);
 }
 
-static void leaving_partitions_early_loses_nothing(void) {
+CLAIM(leaving_partitions_early_loses_nothing) {
     for (uint64_t seed = 0; seed < 40 && !test_failures_in_claim; seed++) {
         Cluster* c = open_cluster(seed % 2 ? "flexsp-7b" : "h200-8b", seed % 4 ? 32 : 64, 8);
         int lengths[200], n = pick(seed, 0, 1, 200);
@@ -303,7 +303,7 @@ static void leaving_partitions_early_loses_nothing(void) {
 }
 
 // Seen: 1.002 mean, 1.014 worst.
-static void the_beam_comes_close_to_all_partitions(void) {
+CLAIM(the_beam_comes_close_to_all_partitions) {
     double sum = 0, worst = 1;
     int cases = 0;
     for (uint64_t seed = 0; seed < 24; seed++) {
@@ -327,7 +327,7 @@ static void the_beam_comes_close_to_all_partitions(void) {
 }
 
 // Borders are rounded: of the lengths of a bucket it is not always the longest that takes most of a rank.
-static void a_bucket_takes_what_its_widest_document_takes(void) {
+CLAIM(a_bucket_takes_what_its_widest_document_takes) {
     Cluster* c = open_cluster("a100-7b", 16, 16);
     int rounded = 0;
     limit_cluster(c, 1000, 4, CP_CHOICE_RING);
@@ -349,7 +349,7 @@ static void a_bucket_takes_what_its_widest_document_takes(void) {
 // ---- whole plans
 
 // M_min to M_min + 4 rounds, each planned to its end. Without buckets, so that what is searched is what counts.
-static void the_plan_is_the_best_of_its_trials(void) {
+CLAIM(the_plan_is_the_best_of_its_trials) {
     static int64_t scratch[301];
     static int sorted[300];
     int later = 0;
@@ -382,7 +382,7 @@ static void the_plan_is_the_best_of_its_trials(void) {
     CHECK(later >= 3);
 }
 
-static void every_plan_holds_and_takes_what_it_says(void) {
+CLAIM(every_plan_holds_and_takes_what_it_says) {
     static const char* const sources[] = {"wikipedia", "prolong", "github", "mock", "just-above", "one-long", "equal"};
     static const int ranks[] = {8, 16, 64, 12, 5, 1, 256};
     int lengths[300];
@@ -412,7 +412,7 @@ static void every_plan_holds_and_takes_what_it_says(void) {
     }
 }
 
-static void wikipedia_plans_look_like_the_papers(void) {
+CLAIM(wikipedia_plans_look_like_the_papers) {
     Cluster* c = open_cluster("flexsp-7b", 64, 8);
     int lengths[512];
     double gain = 0;
@@ -448,17 +448,4 @@ static void wikipedia_plans_look_like_the_papers(void) {
     close_cluster(c);
 }
 
-int main(void) {
-    RUN(buckets_are_the_best_there_are);
-    RUN(rounds_are_the_evenest_there_are_sorted_or_not);
-    RUN(buckets_become_more_until_their_tokens_fit);
-    RUN(partitions_are_as_many_as_known);
-    RUN(groups_are_close_to_the_best_of_all_assignments);
-    RUN(leaving_partitions_early_loses_nothing);
-    RUN(the_beam_comes_close_to_all_partitions);
-    RUN(a_bucket_takes_what_its_widest_document_takes);
-    RUN(the_plan_is_the_best_of_its_trials);
-    RUN(every_plan_holds_and_takes_what_it_says);
-    RUN(wikipedia_plans_look_like_the_papers);
-    return test_done();
-}
+int main(void) { return test_main(); }

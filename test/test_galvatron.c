@@ -11,7 +11,7 @@
 
 // ---- strategies
 
-static void strategies_are_as_many_as_in_the_released_code(void) {
+CLAIM(strategies_are_as_many_as_in_the_released_code) {
     const int expected[][4] = {{2, 4, 8, 4},     {4, 11, 22, 13},    {8, 22, 44, 34},
                                {16, 37, 74, 73}, {32, 56, 112, 136}, {64, 79, 158, 229}};
     for (int i = 0; i < COUNT(expected); i++) {
@@ -25,7 +25,7 @@ static void strategies_are_as_many_as_in_the_released_code(void) {
     for (int i = 0; i < COUNT(stages); i++) CHECK(strategies_of(s, stages[i][0], 1, 0) == stages[i][1]);
 }
 
-static void strategies_are_all_different_and_use_all_ranks(void) {
+CLAIM(strategies_are_all_different_and_use_all_ranks) {
     Strategy s[MOST_STRATEGIES];
     char names[MOST_STRATEGIES][STRATEGY_NAME];
     int n = strategies_of(s, 8, 1, 1), tensor_first = 0;
@@ -58,7 +58,7 @@ static Strategy by(Dimension first, int degree, Dimension second, int second_deg
     return s;
 }
 
-static void layer_times_are_those_of_the_formulas(void) {
+CLAIM(layer_times_are_those_of_the_formulas) {
     const struct {
         Strategy s;
         double batch, forward, data_mb, data_ms, tensor_mb, tensor_ms, ms;
@@ -86,14 +86,14 @@ static void layer_times_are_those_of_the_formulas(void) {
     CHECK_CLOSE(more.ms - plain.ms, 0.5 * 18.3333, 1e-3);  // the longer side is computing
 }
 
-static void overlap_slows_both_until_the_shorter_one_ends(void) {
+CLAIM(overlap_slows_both_until_the_shorter_one_ends) {
     CHECK_CLOSE(overlapped_ms(10, 1.5, 4, 1.25), 5 + (15 - 5) / 1.5, 1e-12);
     CHECK_CLOSE(overlapped_ms(4, 1.5, 10, 1.25), 6 + (12.5 - 6) / 1.25, 1e-12);
     CHECK_CLOSE(overlapped_ms(4, 1, 10, 1), 10, 1e-12);
     CHECK_CLOSE(overlapped_ms(0, 1.3, 10, 1.3), 10, 1e-12);
 }
 
-static void layer_memory_is_that_of_the_formulas(void) {
+CLAIM(layer_memory_is_that_of_the_formulas) {
     const struct {
         Strategy s;
         double states, activations;
@@ -110,7 +110,7 @@ static void layer_memory_is_that_of_the_formulas(void) {
     }
 }
 
-static void zero_shares_are_those_of_the_formulas(void) {
+CLAIM(zero_shares_are_those_of_the_formulas) {
     const double rows[][4] = {{2, 0.503, 0.565125, 0.62725},
                               {4, 0.253, 0.346375, 0.43975},
                               {8, 0.128, 0.237, 0.346},
@@ -124,7 +124,7 @@ static void zero_shares_are_those_of_the_formulas(void) {
     }
 }
 
-static void pipelines_wait_and_keep_what_theory_says(void) {
+CLAIM(pipelines_wait_and_keep_what_theory_says) {
     const double uneven[] = {30, 20, 20, 10}, even[] = {5, 5, 5, 5};
     CHECK_CLOSE(pipeline_factor(2, 4), 0.625, 1e-15);
     CHECK_CLOSE(pipeline_factor(4, 4), 0.4375, 1e-15);
@@ -158,7 +158,7 @@ static LayerChoice search(const LayerProblem* p, int* chosen) {
     return choice;
 }
 
-static void four_layers_take_what_was_worked_out(void) {
+CLAIM(four_layers_take_what_was_worked_out) {
     const double ms[] = {10, 14, 10, 14, 10, 14, 10, 14}, bytes[] = {6, 3, 6, 3, 6, 3, 6, 3}, change[] = {0, 2, 2, 0};
     const double least[] = {INFINITY, 56, 56, 56, 54, 54, 54, 50, 50, 50, 46, 46, 46, 40, 40};  // of 11 to 25
     for (int i = 0; i < COUNT(least); i++) {
@@ -170,7 +170,7 @@ static void four_layers_take_what_was_worked_out(void) {
     }
 }
 
-static void the_layer_search_finds_what_brute_force_finds(void) {
+CLAIM(the_layer_search_finds_what_brute_force_finds) {
     int found = 0, none = 0;
     for (uint64_t seed = 0; seed < 3000; seed++) {
         double ms[20], bytes[20], change[16];
@@ -236,7 +236,7 @@ static void draw_large(double* ms, double* bytes, double* change, int L, int S, 
     for (int i = 0; i < S * S; i++) change[i] = i % (S + 1) ? 0.5 * abs(i / S - i % S) / S : 0;
 }
 
-static void sixty_four_layers_of_fifty_strategies_take_milliseconds(void) {
+CLAIM(sixty_four_layers_of_fifty_strategies_take_milliseconds) {
     enum { L = 64, S = 50 };
     static double ms[L * S], bytes[L * S], change[S * S];
     for (int uneven = 0; uneven < 2; uneven++) {
@@ -260,7 +260,7 @@ static void sixty_four_layers_of_fifty_strategies_take_milliseconds(void) {
     }
 }
 
-static void more_memory_never_costs_time(void) {
+CLAIM(more_memory_never_costs_time) {
     enum { L = 24, S = 12 };
     static double ms[L * S], bytes[L * S], change[S * S];
     double before = INFINITY;
@@ -335,7 +335,7 @@ static double brute_partition(const PartitionProblem* p, int* layers, int s, int
     return least;
 }
 
-static void the_exact_partition_is_that_of_brute_force(void) {
+CLAIM(the_exact_partition_is_that_of_brute_force) {
     char err[ERR_BYTES];
     int found = 0, none = 0;
     for (uint64_t seed = 0; seed < 200; seed++) {
@@ -354,7 +354,7 @@ static void the_exact_partition_is_that_of_brute_force(void) {
 }
 
 // Under a tight budget: never better than the exact one, close to it, and sometimes better than all simple splits.
-static void the_bi_objective_partition_comes_close_to_the_exact_one(void) {
+CLAIM(the_bi_objective_partition_comes_close_to_the_exact_one) {
     char err[ERR_BYTES];
     double gap = 0, worst = 0;
     int n = 0, lost = 0, beats_all = 0, exact = 0;
@@ -386,7 +386,7 @@ static void the_bi_objective_partition_comes_close_to_the_exact_one(void) {
 
 // Splits that earlier public code printed. Its inputs are not public: relative sizes of layers that yield them were
 // fitted here (decoder layers of a T5 to encoder layers; what the first and the last stage have besides).
-static void even_memory_splits_are_those_that_public_code_printed(void) {
+CLAIM(even_memory_splits_are_those_that_public_code_printed) {
     const struct {
         int stages;
         double decoder, first, last;
@@ -409,20 +409,7 @@ static void even_memory_splits_are_those_that_public_code_printed(void) {
 }
 
 int main(void) {
-    RUN(strategies_are_as_many_as_in_the_released_code);
-    RUN(strategies_are_all_different_and_use_all_ranks);
-    RUN(layer_times_are_those_of_the_formulas);
-    RUN(overlap_slows_both_until_the_shorter_one_ends);
-    RUN(layer_memory_is_that_of_the_formulas);
-    RUN(zero_shares_are_those_of_the_formulas);
-    RUN(pipelines_wait_and_keep_what_theory_says);
-    RUN(four_layers_take_what_was_worked_out);
-    RUN(the_layer_search_finds_what_brute_force_finds);
-    RUN(sixty_four_layers_of_fifty_strategies_take_milliseconds);
-    RUN(more_memory_never_costs_time);
-    RUN(the_exact_partition_is_that_of_brute_force);
-    RUN(the_bi_objective_partition_comes_close_to_the_exact_one);
-    RUN(even_memory_splits_are_those_that_public_code_printed);
+    run_claims();
     arena_free(&arena);
     return test_done();
 }

@@ -67,7 +67,7 @@ static double embedding_loss(void) {
     return dot(out, e.w, E_N * E_C);
 }
 
-static void embedding_backward_is_the_slope_of_forward(void) {
+CLAIM(embedding_backward_is_the_slope_of_forward) {
     float dwte[E_V * E_C], dwpe[E_T * E_C], dwte0[E_V * E_C], dwpe0[E_T * E_C];
     fill(e.wte, COUNT(e.wte), 1), fill(e.wpe, COUNT(e.wpe), 2), fill(e.w, COUNT(e.w), 3);
     for (int n = 0; n < E_N; n++) e.tokens[n] = n * n % E_V, e.positions[n] = n % E_T;  // tokens 1, 3, 4 occur twice
@@ -114,8 +114,8 @@ static void check_norm(int is_rms, int with_sum) {
     if (!rms) check_gradient(l.bias, L_C, norm_loss, dbias, DT_F32, dbias0);
 }
 
-static void layernorm_backward_is_the_slope_of_forward(void) { check_norm(0, 0), check_norm(0, 1); }
-static void rmsnorm_backward_is_the_slope_of_forward(void) { check_norm(1, 0), check_norm(1, 1); }
+CLAIM(layernorm_backward_is_the_slope_of_forward) { check_norm(0, 0), check_norm(0, 1); }
+CLAIM(rmsnorm_backward_is_the_slope_of_forward) { check_norm(1, 0), check_norm(1, 1); }
 
 // ---- activations
 
@@ -129,7 +129,7 @@ static double activation_loss(void) {
     return dot(out, u.w, U_N * U_U);
 }
 
-static void activation_backward_is_the_slope_of_forward(void) {
+CLAIM(activation_backward_is_the_slope_of_forward) {
     for (function = ACT_GELU; function <= ACT_SWIGLU; function++) {
         double dx[U_N * 2 * U_U];
         fill(u.x, COUNT(u.x), 27), fill(u.w, COUNT(u.w), 28);
@@ -139,7 +139,7 @@ static void activation_backward_is_the_slope_of_forward(void) {
 }
 
 // What no slope shows: which half is the gate.
-static void swiglu_is_silu_of_the_gate_times_up(void) {
+CLAIM(swiglu_is_silu_of_the_gate_times_up) {
     double out[U_N * U_U];
     fill(u.x, COUNT(u.x), 27);
     REF->activation_forward(out, u.x, ACT_SWIGLU, U_N, U_U, DT_F64, NULL);
@@ -181,7 +181,7 @@ static void check_rotary(const double* q_weight, const double* k_weight) {
     if (q_weight) check_gradient(r.k_weight, R_HS, rotary_loss, dk_weight, DT_F32, dk_weight0);
 }
 
-static void rotary_backward_is_the_slope_of_forward(void) {
+CLAIM(rotary_backward_is_the_slope_of_forward) {
     check_rotary(NULL, NULL);
     check_rotary(r.q_weight, r.k_weight);
 }
@@ -208,7 +208,7 @@ static void fill_matmul(void) {
     fill(m.x, COUNT(m.x), 10), fill(m.weight, COUNT(m.weight), 11), fill(m.bias, M_OC, 12), fill(m.w, COUNT(m.w), 13);
 }
 
-static void matmul_backward_is_the_slope_of_forward(void) {
+CLAIM(matmul_backward_is_the_slope_of_forward) {
     double dx[M_N * M_C];
     float dweight[M_OC * M_C], dbias[M_OC], dweight0[M_OC * M_C], dbias0[M_OC];
     fill_matmul();
@@ -222,14 +222,14 @@ static void matmul_backward_is_the_slope_of_forward(void) {
     CHECK(memcmp(dweight, dweight0, sizeof dweight) == 0);  // the bias is optional
 }
 
-static void matmul_backward_with_pre_is_the_slope_through_gelu(void) {
+CLAIM(matmul_backward_with_pre_is_the_slope_through_gelu) {
     double dpre[M_N * M_C];
     fill_matmul();
     REF->matmul_backward_input(dpre, m.w, m.weight, m.x, M_N, M_C, M_OC, DT_F64, NULL);
     check_gradient(m.x, COUNT(m.x), gelu_then_matmul_loss, dpre, DT_F64, NULL);
 }
 
-static void matmul_with_gelu_gives_what_two_ops_give(void) {
+CLAIM(matmul_with_gelu_gives_what_two_ops_give) {
     double out[M_N * M_OC], act[M_N * M_OC], expected[M_N * M_OC];
     fill_matmul();
     REF->matmul_forward(out, act, m.x, m.weight, m.bias, M_N, M_C, M_OC, DT_F64, NULL);
@@ -282,9 +282,9 @@ static void check_attention(void) {
     }
 }
 
-static void attention_backward_is_the_slope_of_forward(void) { check_attention(); }
+CLAIM(attention_backward_is_the_slope_of_forward) { check_attention(); }
 
-static void attention_backward_of_shared_keys_is_the_slope_of_forward(void) {
+CLAIM(attention_backward_of_shared_keys_is_the_slope_of_forward) {
     static const int offsets[] = {-1, 1};
     for (attention.NKV = 1; attention.NKV <= 2; attention.NKV++) {
         attention.causal_offset = offsets;  // the first query of one document sees no key
@@ -321,13 +321,13 @@ static void check_parts(void) {
     attention = both;
 }
 
-static void gradients_of_parts_of_attention_add_up_to_the_slope(void) {
+CLAIM(gradients_of_parts_of_attention_add_up_to_the_slope) {
     for (attention.NKV = 1; attention.NKV <= A_NH; attention.NKV *= 2) check_parts();
     attention.NKV = A_NH;
 }
 
 // What no slope shows: which heads share.
-static void query_heads_read_the_keys_of_their_group(void) {
+CLAIM(query_heads_read_the_keys_of_their_group) {
     double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
     float lse[A_NH * A_NQ];
     fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
@@ -342,7 +342,7 @@ static void query_heads_read_the_keys_of_their_group(void) {
 }
 
 // The causal rule itself, which no slope shows: the last query sees every key, each one before it one key less.
-static void causal_attention_is_aligned_at_the_end(void) {
+CLAIM(causal_attention_is_aligned_at_the_end) {
     double out[A_NQ * A_LDO], moved[A_NQ * A_LDO];
     float lse[A_NH * A_NQ];
     fill(q, COUNT(q), 18), fill(k, COUNT(k), 19), fill(v, COUNT(v), 20);
@@ -375,7 +375,7 @@ static double classifier_loss(void) {
     return sum;
 }
 
-static void classifier_gradient_is_the_slope_of_its_loss(void) {
+CLAIM(classifier_gradient_is_the_slope_of_its_loss) {
     double gradient[K_N * K_VP], before[K_N * K_VP];
     float losses[K_N];
     fill(logits, COUNT(logits), 21);
@@ -390,7 +390,7 @@ static void classifier_gradient_is_the_slope_of_its_loss(void) {
 
 // ---- AdamW against its definition, written out for one weight
 
-static void adamw_takes_the_steps_of_its_definition(void) {
+CLAIM(adamw_takes_the_steps_of_its_definition) {
     float master = 0.8f, m1 = 0, v1 = 0, grad;
     double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
     float scale = 0.5f;
@@ -411,22 +411,4 @@ static void adamw_takes_the_steps_of_its_definition(void) {
     CHECK(fabs(x - 0.8) > 0.01);
 }
 
-int main(void) {
-    RUN(embedding_backward_is_the_slope_of_forward);
-    RUN(layernorm_backward_is_the_slope_of_forward);
-    RUN(rmsnorm_backward_is_the_slope_of_forward);
-    RUN(activation_backward_is_the_slope_of_forward);
-    RUN(swiglu_is_silu_of_the_gate_times_up);
-    RUN(rotary_backward_is_the_slope_of_forward);
-    RUN(matmul_backward_is_the_slope_of_forward);
-    RUN(matmul_backward_with_pre_is_the_slope_through_gelu);
-    RUN(matmul_with_gelu_gives_what_two_ops_give);
-    RUN(attention_backward_is_the_slope_of_forward);
-    RUN(attention_backward_of_shared_keys_is_the_slope_of_forward);
-    RUN(gradients_of_parts_of_attention_add_up_to_the_slope);
-    RUN(query_heads_read_the_keys_of_their_group);
-    RUN(causal_attention_is_aligned_at_the_end);
-    RUN(classifier_gradient_is_the_slope_of_its_loss);
-    RUN(adamw_takes_the_steps_of_its_definition);
-    return test_done();
-}
+int main(void) { return test_main(); }

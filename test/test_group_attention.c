@@ -400,7 +400,7 @@ static void run_case(Case* c) {
 
 // ---- claims
 
-static void every_shape_of_group_gives_what_whole_documents_give(void) {
+CLAIM(every_shape_of_group_gives_what_whole_documents_give) {
     uint64_t seed = 1;
     for (int round = 0; round < few(CEIL_DIV(16, size), 2); round++)
         for (int ulysses_size = 1; ulysses_size <= size; ulysses_size++)
@@ -413,7 +413,7 @@ static void every_shape_of_group_gives_what_whole_documents_give(void) {
             }
 }
 
-static void groups_that_overlap_follow_one_order(void) {
+CLAIM(groups_that_overlap_follow_one_order) {
     for (uint64_t seed = 300; seed < 300 + (uint64_t)few(4, 1); seed++) {
         Case c = new_case(seed);
         for (int i = 0; i < few(8, 4); i++) add_random_micro_batch(&c);
@@ -421,7 +421,7 @@ static void groups_that_overlap_follow_one_order(void) {
     }
 }
 
-static void heads_that_do_not_divide_are_shared(void) {
+CLAIM(heads_that_do_not_divide_are_shared) {
     uint64_t seed = 400;
     for (int ulysses_size = 2; ulysses_size <= MIN(size, 8); ulysses_size++)
         for (int NKV = ulysses_size; NKV <= few(8, 4); NKV += 1 + ulysses_size / 4) {
@@ -434,7 +434,7 @@ static void heads_that_do_not_divide_are_shared(void) {
         }
 }
 
-static void one_key_head_goes_around_for_all_queries(void) {
+CLAIM(one_key_head_goes_around_for_all_queries) {
     for (int ring_size = 1; ring_size <= size; ring_size++) {
         Case c = new_case(700 + (uint64_t)ring_size);
         c.NKV = 1, c.NH = few(7, 3);
@@ -443,7 +443,7 @@ static void one_key_head_goes_around_for_all_queries(void) {
     }
 }
 
-static void halves_without_tokens_are_fine(void) {
+CLAIM(halves_without_tokens_are_fine) {
     for (int ring_size = 1; ring_size <= size; ring_size++) {
         Case c = new_case(500 + (uint64_t)ring_size);
         for (int length = 1; length <= 3; length++) {
@@ -455,7 +455,7 @@ static void halves_without_tokens_are_fine(void) {
 }
 
 // Groups of all shapes, also without any documents here, in one row; any borders.
-static void a_row_of_groups_gives_what_each_gives_alone(void) {
+CLAIM(a_row_of_groups_gives_what_each_gives_alone) {
     for (uint64_t seed = 800; seed < 800 + (uint64_t)few(24, 3); seed++) {
         Case c = new_case(seed);
         c.together = 1;
@@ -468,7 +468,7 @@ static void a_row_of_groups_gives_what_each_gives_alone(void) {
 }
 
 // No part need be even, or have anything.
-static void borders_may_be_anywhere(void) {
+CLAIM(borders_may_be_anywhere) {
     for (uint64_t seed = 900; seed < 900 + (uint64_t)few(24, 3); seed++) {
         Case c = new_case(seed);
         for (int i = 0; i < 2; i++) add_random_micro_batch(&c);
@@ -477,7 +477,7 @@ static void borders_may_be_anywhere(void) {
     }
 }
 
-static void log_sum_exps_far_apart_merge(void) {
+CLAIM(log_sum_exps_far_apart_merge) {
     static const double spreads[] = {80, 400};
     for (int i = 0; i < few(COUNT(spreads), 1); i++)
         for (int ring_size = 1; ring_size <= size; ring_size++) {
@@ -505,14 +505,7 @@ static void open_kernels_and_world(void) {
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     open_kernels_and_world();
-    RUN_TOGETHER(every_shape_of_group_gives_what_whole_documents_give);
-    RUN_TOGETHER(groups_that_overlap_follow_one_order);
-    RUN_TOGETHER(heads_that_do_not_divide_are_shared);
-    RUN_TOGETHER(one_key_head_goes_around_for_all_queries);
-    RUN_TOGETHER(halves_without_tokens_are_fine);
-    RUN_TOGETHER(a_row_of_groups_gives_what_each_gives_alone);
-    RUN_TOGETHER(borders_may_be_anywhere);
-    RUN_TOGETHER(log_sum_exps_far_apart_merge);
+    run_claims_together();
     int status = ranks_done();
     kernels->close();
     return status;

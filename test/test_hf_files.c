@@ -126,7 +126,7 @@ static void load_model(void) {
     CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
 }
 
-static void weights_and_moments_come_back_as_they_were(void) {
+CLAIM(weights_and_moments_come_back_as_they_were) {
     for (int i = 0; i < 2 * COUNT(models); i++) {
         use_model(i / 2);
         ModelState state = make_state(i % 2 ? DT_BF16 : DT_F32);
@@ -161,7 +161,7 @@ static void check_tensor(const char* name, int rows, int cols, ParamId id, int l
     CHECK(wrong == 0);
 }
 
-static void names_and_layouts_are_those_of_gpt2(void) {
+CLAIM(names_and_layouts_are_those_of_gpt2) {
     for (int own_head = 0; own_head < 2; own_head++) {
         use_model(own_head ? N_ARCHS : ARCH_GPT2);
         ModelState state = make_state(DT_F32);
@@ -178,7 +178,7 @@ static void names_and_layouts_are_those_of_gpt2(void) {
     }
 }
 
-static void queries_keys_values_gates_and_ups_are_tensors_of_their_own(void) {
+CLAIM(queries_keys_values_gates_and_ups_are_tensors_of_their_own) {
     for (int i = ARCH_LLAMA; i <= ARCH_QWEN3; i++) {
         use_model(i);
         ModelState state = make_state(DT_F32);
@@ -204,7 +204,7 @@ static void queries_keys_values_gates_and_ups_are_tensors_of_their_own(void) {
     }
 }
 
-static void gradients_have_the_names_of_weights_and_are_fp32(void) {
+CLAIM(gradients_have_the_names_of_weights_and_are_fp32) {
     for (int i = 0; i < COUNT(models); i++) {
         use_model(i);
         ModelState state = make_state(DT_BF16);
@@ -227,7 +227,7 @@ static void gradients_have_the_names_of_weights_and_are_fp32(void) {
 }
 
 // A file with the names of an older export, without prefix, and a tensor that belongs to nobody.
-static void names_without_the_prefix_and_further_tensors_are_taken(void) {
+CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
     for (int i = 0; i < N_ARCHS; i++) {
         const char *prefix = i == ARCH_GPT2 ? "transformer." : "model.", *norm = i == ARCH_GPT2 ? "ln_f.bias" : "norm";
         use_model(i);
@@ -273,7 +273,7 @@ static void fill_half(void* context, int i, size_t first, size_t n, void* out) {
     }
 }
 
-static void weights_in_half_precision_are_read(void) {
+CLAIM(weights_in_half_precision_are_read) {
     for (int i = 0; i < COUNT(models); i++) {
         use_model(i);
         ModelState state = make_state(DT_F32);
@@ -292,7 +292,7 @@ static void weights_in_half_precision_are_read(void) {
     }
 }
 
-static void a_weight_that_is_not_finite_is_named_as_the_file_does(void) {
+CLAIM(a_weight_that_is_not_finite_is_named_as_the_file_does) {
     static const struct {
         ParamId id;
         int row;
@@ -339,7 +339,7 @@ static size_t write_shards(char* text, size_t room) {
     return n;
 }
 
-static void a_model_in_several_files_is_read_by_its_index(void) {
+CLAIM(a_model_in_several_files_is_read_by_its_index) {
     static char text[1 << 14];
     for (int i = 0; i < COUNT(models); i++) {
         use_model(i);
@@ -364,7 +364,7 @@ static int read_index(const char* text) {
     return result;
 }
 
-static void an_index_that_names_what_is_not_there_is_refused(void) {
+CLAIM(an_index_that_names_what_is_not_there_is_refused) {
     static char text[1 << 14];
     use_model(ARCH_LLAMA);
     write_shards(text, sizeof text);
@@ -395,7 +395,7 @@ static void an_index_that_names_what_is_not_there_is_refused(void) {
 
 // ---- config.json
 
-static void a_config_comes_back_and_every_prefix_of_it_is_refused(void) {
+CLAIM(a_config_comes_back_and_every_prefix_of_it_is_refused) {
     for (int i = 0; i < COUNT(models); i++) {
         Shape found;
         size_t n;
@@ -426,7 +426,7 @@ static int parse_config(Shape* found, const char* text) {
 }
 
 // What their makers publish, and how many parameters they say it has.
-static void configs_of_published_models_are_understood(void) {
+CLAIM(configs_of_published_models_are_understood) {
     Shape s;
     CHECK(parse_config(&s,
                        "{'architectures': ['LlamaForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0,"
@@ -471,7 +471,7 @@ static void configs_of_published_models_are_understood(void) {
     "'vocab_size': 99"
 
 // Of transformers 5: positions in one object.
-static void both_forms_of_rotary_positions_are_understood(void) {
+CLAIM(both_forms_of_rotary_positions_are_understood) {
     Shape s;
     CHECK(parse_config(&s, "{'model_type': 'llama', 'head_dim': 2, " SIZES ", 'rope_parameters': {'rope_theta': 7e5, "
                            "'rope_type': 'default'}}") == 0);
@@ -485,7 +485,7 @@ static void both_forms_of_rotary_positions_are_understood(void) {
     CHECK(s.theta == 5 && s.scaling.factor == 0);  // the older form wins
 }
 
-static void members_that_are_left_out_are_as_in_hugging_faces_classes(void) {
+CLAIM(members_that_are_left_out_are_as_in_hugging_faces_classes) {
     static const struct {
         const char* arch;
         int NKV, HS, positions;
@@ -503,7 +503,7 @@ static void members_that_are_left_out_are_as_in_hugging_faces_classes(void) {
     }
 }
 
-static void what_is_not_computed_is_refused_by_name(void) {
+CLAIM(what_is_not_computed_is_refused_by_name) {
     static const char* const bad[][2] = {
         {"{'hidden_size': 64}", "expected model_type gpt2, llama, qwen2 or qwen3, found none"},
         {"{'model_type': 'mistral'}", "expected model_type gpt2, llama, qwen2 or qwen3, found mistral"},
@@ -566,20 +566,7 @@ static void what_is_not_computed_is_refused_by_name(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     make_models();
-    RUN(weights_and_moments_come_back_as_they_were);
-    RUN(names_and_layouts_are_those_of_gpt2);
-    RUN(queries_keys_values_gates_and_ups_are_tensors_of_their_own);
-    RUN(gradients_have_the_names_of_weights_and_are_fp32);
-    RUN(names_without_the_prefix_and_further_tensors_are_taken);
-    RUN(weights_in_half_precision_are_read);
-    RUN(a_weight_that_is_not_finite_is_named_as_the_file_does);
-    RUN(a_model_in_several_files_is_read_by_its_index);
-    RUN(an_index_that_names_what_is_not_there_is_refused);
-    RUN(a_config_comes_back_and_every_prefix_of_it_is_refused);
-    RUN(configs_of_published_models_are_understood);
-    RUN(both_forms_of_rotary_positions_are_understood);
-    RUN(members_that_are_left_out_are_as_in_hugging_faces_classes);
-    RUN(what_is_not_computed_is_refused_by_name);
+    run_claims();
     for (int kind = 0; kind <= STATE_GRADS; kind++) free(blocks[kind]);
     free(staging);
     return program_end();

@@ -187,7 +187,7 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
 
 // ---- claims
 
-static void weights_arrive_at_every_rank_of_every_pipeline(void) {
+CLAIM(weights_arrive_at_every_rank_of_every_pipeline) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
         Case c;
         Played p;
@@ -211,7 +211,7 @@ static void weights_arrive_at_every_rank_of_every_pipeline(void) {
     }
 }
 
-static void gradients_of_all_copies_are_summed_once_at_their_owner(void) {
+CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
         Case c;
         Played p;
@@ -251,7 +251,7 @@ static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdi
     return most;
 }
 
-static void copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them(void) {
+CLAIM(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them) {
     int spread = 0, compared = 0;
     for (uint64_t seed = 1; seed <= CASES; seed++) {
         Case c;
@@ -287,7 +287,7 @@ static void copies_come_from_home_then_from_the_node_and_spread_over_those_who_h
 
 // With links of 1 ms an element and no latency: no sooner than the rank that has most to send or receive, no later than
 // if all waited for the slowest of every wave.
-static void a_move_takes_between_its_busiest_rank_and_its_busiest_waves(void) {
+CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
     static const int one_node[MOST_RANKS] = {0};
     const Cost cost = {.link_scale = 1, .link[LINK_INSIDE] = {.n = 2, .bytes = {0, 1e6}, .ms = {0, 1e6}}};
     for (uint64_t seed = 0; seed < 40; seed++) {
@@ -316,7 +316,7 @@ static void a_move_takes_between_its_busiest_rank_and_its_busiest_waves(void) {
     }
 }
 
-static void what_nobody_has_is_an_error(void) {
+CLAIM(what_nobody_has_is_an_error) {
     Case c;
     Transfers t;
     open_case(&c, 7);
@@ -328,7 +328,7 @@ static void what_nobody_has_is_an_error(void) {
     arena_free(&c.arena);
 }
 
-static void strategies_are_read_and_printed(void) {
+CLAIM(strategies_are_read_and_printed) {
     StrategyList list;
     char text[STRATEGY_TEXT];
     const char* good = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
@@ -345,12 +345,4 @@ static void strategies_are_read_and_printed(void) {
     CHECK_STRING(err, "tp4+2xtp2: expected pipelines for all 6 ranks, found some for 8");
 }
 
-int main(void) {
-    RUN(weights_arrive_at_every_rank_of_every_pipeline);
-    RUN(gradients_of_all_copies_are_summed_once_at_their_owner);
-    RUN(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them);
-    RUN(a_move_takes_between_its_busiest_rank_and_its_busiest_waves);
-    RUN(what_nobody_has_is_an_error);
-    RUN(strategies_are_read_and_printed);
-    return test_done();
-}
+int main(void) { return test_main(); }

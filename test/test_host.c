@@ -106,7 +106,7 @@ static void check_left(const struct Left* row) {
     } while (++row < left + COUNT(left) && !row->claim);
 }
 
-static void what_is_malformed_is_no_limit(void) {
+CLAIM(what_is_malformed_is_no_limit) {
     const char* lines[] = {"",         "\n",         ":",         "0:",     "0::",
                            "0::\n",    "4:memory\n", "4:memory:", "::::\n", "0::no/root",
                            "junk\n\n", "0::/",       "0::///\n",  ":,,,:/", "4:,memory,:/\n"};
@@ -126,7 +126,7 @@ static void what_is_malformed_is_no_limit(void) {
     CHECK(found(1000, "machine"));
 }
 
-static void ranks_share_a_machine_and_a_container(void) {
+CLAIM(ranks_share_a_machine_and_a_container) {
     machine("0::/a\n");
     CHECK(host_memory(root, 4).bytes == 250 * (size_t)MIB);
     put("/sys/fs/cgroup/a/memory.max", "209715200\n");
@@ -157,7 +157,7 @@ static double left_under(int resource, const char* whose, int processes) {
     return mib;
 }
 
-static void limits_of_the_process_count_for_it_alone(void) {
+CLAIM(limits_of_the_process_count_for_it_alone) {
     machine("");
     CHECK_CLOSE(left_under(RLIMIT_AS, "ulimit -v", 1), 64, 2);
     CHECK_CLOSE(left_under(RLIMIT_AS, "ulimit -v", 8), 64, 2);
@@ -180,7 +180,7 @@ static void put_quota(const char* group, const char* quota, const char* period) 
     snprintf(path, sizeof path, "/sys/fs/cgroup/cpu,cpuacct%s/cpu.cfs_period_us", group), put(path, period);
 }
 
-static void quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts(void) {
+CLAIM(quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts) {
     static const struct {
         const char *quota, *period, *above;  // of a group, and of the one it lies in, of 100000 us
         int cores;                           // 0: all
@@ -198,7 +198,7 @@ static void quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts(vo
         }
 }
 
-static void a_process_bound_to_one_core_has_one(void) {
+CLAIM(a_process_bound_to_one_core_has_one) {
     cpu_set_t before, one;
     machine("");
     CHECK(sched_getaffinity(0, sizeof before, &before) == 0);
@@ -210,7 +210,7 @@ static void a_process_bound_to_one_core_has_one(void) {
     CHECK(sched_setaffinity(0, sizeof before, &before) == 0);
 }
 
-static void another_process_has_groups_of_its_own(void) {
+CLAIM(another_process_has_groups_of_its_own) {
     char path[100];
     machine("0::/a\n");
     snprintf(path, sizeof path, "/proc/%ld/cgroup", (long)getppid());
@@ -222,7 +222,7 @@ static void another_process_has_groups_of_its_own(void) {
 
 // ---- threads and descriptors
 
-static void threads_and_descriptors_are_counted_and_given_back(void) {
+CLAIM(threads_and_descriptors_are_counted_and_given_back) {
     HostThreads held;
     struct rlimit limit;
     int end = 100, taken = 0;
@@ -245,12 +245,6 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     for (int i = 0; i < COUNT(left); i++)
         if (left[i].claim) RUN_AS(left[i].claim, check_left(&left[i]));
-    RUN(what_is_malformed_is_no_limit);
-    RUN(ranks_share_a_machine_and_a_container);
-    RUN(limits_of_the_process_count_for_it_alone);
-    RUN(quotas_are_rounded_up_to_cores_and_the_least_on_the_way_up_counts);
-    RUN(a_process_bound_to_one_core_has_one);
-    RUN(another_process_has_groups_of_its_own);
-    RUN(threads_and_descriptors_are_counted_and_given_back);
+    run_claims();
     return program_end();
 }

@@ -129,7 +129,7 @@ static SchemePool random_pool(uint64_t seed, int ranks) {
     return pool;
 }
 
-static void dispatch_is_close_to_brute_force(void) {
+CLAIM(dispatch_is_close_to_brute_force) {
     double worst = 0, sum = 0;
     int exact = 0, cases = 300;
     for (uint64_t seed = 1; seed <= (uint64_t)cases; seed++) {
@@ -183,7 +183,7 @@ static void dispatch_plainly(double* loads, const SchemePool* pool, const Strate
         qsort(loads + at, (size_t)strategy->copies[k], sizeof *loads, ascending);
 }
 
-static void the_least_load_is_found_without_looking_at_all(void) {
+CLAIM(the_least_load_is_found_without_looking_at_all) {
     int forced = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         SchemePool pool = random_pool(seed, 64);
@@ -216,7 +216,7 @@ static void the_least_load_is_found_without_looking_at_all(void) {
     CHECK(forced > 10);
 }
 
-static void a_document_that_nothing_holds_is_refused(void) {
+CLAIM(a_document_that_nothing_holds_is_refused) {
     SchemePool pool = {16, 2, {{8, 1, 2e-6, 0.1, 1, 4000, 1, 2}, {1, 1, 1.6e-5, 0.4, 1, 500, 1, 2}}, 0};
     Strategy strategy = {.copies = {1, 1}};
     int lengths[5] = {4000, 500, 500, 500, 501}, of[5];
@@ -260,7 +260,7 @@ static double pack_by_force(const PipelineScheme* scheme, const int* lengths, in
     return pack_rest(&(Packed){.scheme = scheme, .lengths = lengths, .n = n, .v = v}, 0, 0);
 }
 
-static void micro_batches_are_close_to_brute_force_and_never_above_the_cap(void) {
+CLAIM(micro_batches_are_close_to_brute_force_and_never_above_the_cap) {
     double worst = 0, sum = 0, worst_z = 0, sum_z = 0;
     int cases = 0, optimal = 0, cases_z = 0;
     for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -350,7 +350,7 @@ static double search(Search* x, int s, int n) {
     return least;
 }
 
-static void proposals_are_those_of_brute_force(void) {
+CLAIM(proposals_are_those_of_brute_force) {
     static Strategy list[HYDRAULIS_BINS];
     char err[ERR_BYTES] = "";
     int checked = 0;
@@ -397,7 +397,7 @@ static void print_strategy(char* text, size_t bytes, const char* const* names, i
 }
 
 // 64 GPUs, 32B, documents up to 32K: the case study of the artefact.
-static void published_constants_propose_published_strategies(void) {
+CLAIM(published_constants_propose_published_strategies) {
     static const char* const names[] = {"TP16",   "TP8PP4", "TP8PP3", "TP8PP2", "TP8",
                                         "TP4PP6", "TP4PP4", "TP4PP2", "TP4"};
     static const char* const figure[] = {"4xTP16",          "1xTP16+2xTP8PP3", "1xTP16+6xTP8", "1xTP16+12xTP4",
@@ -429,7 +429,7 @@ static void published_constants_propose_published_strategies(void) {
 }
 
 // The published list beside the one that the search finds from documents of the same kind, on other steps of them.
-static void a_searched_list_is_no_slower_than_its_best_or_the_published_one(void) {
+CLAIM(a_searched_list_is_no_slower_than_its_best_or_the_published_one) {
     static const char* const names[] = {"TP16", "TP8PP4", "TP8PP3", "TP8PP2", "TP8", "TP4PP4", "TP4PP2", "TP4"};
     enum { SAMPLE = 6000, STEPS = 6 };
     static int sample[SAMPLE + 4000];
@@ -461,7 +461,7 @@ static void a_searched_list_is_no_slower_than_its_best_or_the_published_one(void
 
 // ---- the choice of a step
 
-static void the_strategy_is_the_one_whose_slowest_pipeline_ends_first(void) {
+CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
     int chosen[4] = {0}, emptied = 0;
     for (uint64_t seed = 1; seed <= 200; seed++) {
         SchemePool pool = random_pool(seed, 16);
@@ -557,7 +557,7 @@ static void draw_step(Run* run, int step) {
         run->lengths[i] = run->sample[pick(1234 + (uint64_t)step, (uint64_t)i, 0, COUNT(run->sample) - 1)];
 }
 
-static void cp_sizes_differ_in_a_step_and_between_steps(void) {
+CLAIM(cp_sizes_differ_in_a_step_and_between_steps) {
     Run* run = published_run(64);
     int kinds = 0, mixed = 0;
     uint64_t seen[20];
@@ -581,7 +581,7 @@ static void cp_sizes_differ_in_a_step_and_between_steps(void) {
 }
 
 // Documents of 0.6 of a rank: 6 are three micro-batches on each of two ranks, or two on both, which then communicate.
-static void the_fixed_cost_of_a_micro_batch_weighs_in_the_choice(void) {
+CLAIM(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice) {
     for (int dear = 0; dear < 2; dear++) {
         Run* run = (Run*)must(calloc(1, sizeof *run));
         Setting* s = &run->setting;
@@ -602,16 +602,4 @@ static void the_fixed_cost_of_a_micro_batch_weighs_in_the_choice(void) {
     }
 }
 
-int main(void) {
-    RUN(dispatch_is_close_to_brute_force);
-    RUN(the_least_load_is_found_without_looking_at_all);
-    RUN(a_document_that_nothing_holds_is_refused);
-    RUN(micro_batches_are_close_to_brute_force_and_never_above_the_cap);
-    RUN(proposals_are_those_of_brute_force);
-    RUN(published_constants_propose_published_strategies);
-    RUN(a_searched_list_is_no_slower_than_its_best_or_the_published_one);
-    RUN(the_strategy_is_the_one_whose_slowest_pipeline_ends_first);
-    RUN(cp_sizes_differ_in_a_step_and_between_steps);
-    RUN(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice);
-    return test_done();
-}
+int main(void) { return test_main(); }

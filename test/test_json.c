@@ -23,7 +23,7 @@ static int accepts_bytes(const char* text, size_t n) {
 
 static int accepts(const char* text) { return accepts_bytes(text, strlen(text)); }
 
-static void values_keep_their_type_text_and_children(void) {
+CLAIM(values_keep_their_type_text_and_children) {
     const char* text =
         " {\"a\" : [1, -2.5e3 ,\"x\\n\"], \"b\":{}, \"c\":[ ], \"d\":null,\t\"e\":true,\r\n\"f\":false} ";
     Json json;
@@ -46,7 +46,7 @@ static void values_keep_their_type_text_and_children(void) {
     CHECK(json.values == NULL && json.n == 0);
 }
 
-static void names_match_unescaped_and_the_first_of_several_counts(void) {
+CLAIM(names_match_unescaped_and_the_first_of_several_counts) {
     const char* text = "{\"\\u0061b\":1,\"a\\nb\":2,\"ab\":3,\"nul\\u0000\":4,\"bad\\x\":5,\"\":6}";
     Json json;
     double x = 0;
@@ -59,7 +59,7 @@ static void names_match_unescaped_and_the_first_of_several_counts(void) {
     json_free(&json);
 }
 
-static void every_truncated_prefix_is_refused(void) {
+CLAIM(every_truncated_prefix_is_refused) {
     static const char* const texts[] = {
         "{\"a\":[1,2,{\"b\":null}],\"c\":\"\\u00e9\\ud83d\\ude00\\\\\",\"d\":true}",
         "[[[]],{},\"\",false,-0.5e+10]",
@@ -79,7 +79,7 @@ static void check_all(const char* const* texts, int n, int wanted) {
 }
 
 // clang-format off
-static void numbers_are_those_of_the_standard(void) {
+CLAIM(numbers_are_those_of_the_standard) {
     static const char* const good[] = {
         "0", "-0", "1", "10", "-10", "0.0", "1.5", "1e5", "1E+5", "1e-5", "-1.25e-02", "0e0",
         "123456789012345678901234567890",
@@ -92,7 +92,7 @@ static void numbers_are_those_of_the_standard(void) {
     check_all(bad, COUNT(bad), 0);
 }
 
-static void whatever_is_no_json_is_refused(void) {
+CLAIM(whatever_is_no_json_is_refused) {
     static const char* const bad[] = {
         "", " ", "[1,]", "[,1]", "[1 2]", "{\"a\"}", "{\"a\":}", "{a:1}", "{\"a\":1,}", "{,}", "{1:2}", "[",
         "]", "{", "}", "[}", "{]", "[1}", "'a'", "tru", "True", "nulll", "[1] [2]", "\"a\" x", "\"a\nb\"",
@@ -105,7 +105,7 @@ static void whatever_is_no_json_is_refused(void) {
 }
 // clang-format on
 
-static void a_message_says_where_and_what(void) {
+CLAIM(a_message_says_where_and_what) {
     static const char* const cases[][2] = {
         {"[1, x]", "JSON: expected a value at byte 4 of 6, found x"},
         {"{\"a\":1", "JSON: expected a comma or } at byte 6 of 6, found the end"},
@@ -118,7 +118,7 @@ static void a_message_says_where_and_what(void) {
     }
 }
 
-static void nesting_is_read_64_deep_and_no_deeper(void) {
+CLAIM(nesting_is_read_64_deep_and_no_deeper) {
     for (int depth = 63; depth <= 65; depth++) {
         char arrays[256], objects[1024] = "";
         memset(arrays, '[', (size_t)depth);
@@ -131,7 +131,7 @@ static void nesting_is_read_64_deep_and_no_deeper(void) {
     }
 }
 
-static void a_hundred_million_brackets_are_refused_at_once(void) {
+CLAIM(a_hundred_million_brackets_are_refused_at_once) {
     size_t n = 100 << 20;
     char* text = (char*)malloc(n);
     CHECK(text != NULL);
@@ -159,7 +159,7 @@ static int read_number(const char* text, int64_t* i, uint64_t* u, double* d) {
     return as;
 }
 
-static void numbers_are_exact_to_their_limits_and_refused_beyond(void) {
+CLAIM(numbers_are_exact_to_their_limits_and_refused_beyond) {
     static const struct {
         const char* text;
         int as;
@@ -203,7 +203,7 @@ static void numbers_are_exact_to_their_limits_and_refused_beyond(void) {
     }
 }
 
-static void a_number_that_is_too_long_is_refused_not_cut(void) {
+CLAIM(a_number_that_is_too_long_is_refused_not_cut) {
     char text[600];
     int64_t i;
     uint64_t u;
@@ -216,7 +216,7 @@ static void a_number_that_is_too_long_is_refused_not_cut(void) {
     CHECK(read_number(text, &i, &u, &d) == 0 && d == UNTOUCHED);
 }
 
-static void a_conversion_of_another_type_fails(void) {
+CLAIM(a_conversion_of_another_type_fails) {
     const char* text = "[null,true,\"1\",[1],{\"a\":1}]";
     char out[64];
     int64_t i = 7;
@@ -248,7 +248,7 @@ static int64_t unescape(const char* text, char* out) {
     return n;
 }
 
-static void escapes_become_their_bytes(void) {
+CLAIM(escapes_become_their_bytes) {
     static const struct {
         const char *text, *bytes;
         int n;
@@ -269,7 +269,7 @@ static void escapes_become_their_bytes(void) {
 }
 
 // clang-format off
-static void short_strings_of_people_fit_or_are_refused(void) {
+CLAIM(short_strings_of_people_fit_or_are_refused) {
     static const struct {
         const char *text, *found;  // NULL: refused
     } cases[] = {{"\"\"", ""}, {"\"abcdefg\"", "abcdefg"}, {"\"abcdefgh\"", NULL}, {"\"abcdef\\u00e9\"", NULL},
@@ -285,7 +285,7 @@ static void short_strings_of_people_fit_or_are_refused(void) {
     }
 }
 
-static void bad_escapes_and_lone_surrogates_are_refused(void) {
+CLAIM(bad_escapes_and_lone_surrogates_are_refused) {
     static const char* const bad[] = {
         "\"\\x41\"", "\"\\a\"", "\"\\u\"", "\"\\u12\"", "\"\\u12g4\"", "\"\\u 123\"", "\"\\u+123\"",
         "\"\\ud800\"", "\"\\ud800a\"", "\"\\ud800\\n\"", "\"\\ud800\\u0041\"", "\"\\udc00\"",
@@ -299,7 +299,7 @@ static void bad_escapes_and_lone_surrogates_are_refused(void) {
 }
 // clang-format on
 
-static void quoting_and_unescaping_give_the_bytes_back(void) {
+CLAIM(quoting_and_unescaping_give_the_bytes_back) {
     for (int k = 0; k < 3000; k++) {
         char bytes[64], again[64], *quoted = NULL;
         size_t n = 0;
@@ -316,7 +316,7 @@ static void quoting_and_unescaping_give_the_bytes_back(void) {
     }
 }
 
-static void quoting_replaces_what_is_not_utf8_or_keeps_its_bytes(void) {
+CLAIM(quoting_replaces_what_is_not_utf8_or_keeps_its_bytes) {
     static const struct {
         const char *bytes, *quoted;
     } cases[] = {
@@ -347,7 +347,7 @@ static void quoting_replaces_what_is_not_utf8_or_keeps_its_bytes(void) {
     }
 }
 
-static void corrupted_texts_never_read_outside(void) {
+CLAIM(corrupted_texts_never_read_outside) {
     const char text[] = "{\"a\":[1,-2.5e3,\"\\ud83d\\ude00\"],\"b\":{\"c\":null},\"d\":[true,false]}";
     size_t n = sizeof text - 1;
     int accepted = 0;
@@ -361,23 +361,4 @@ static void corrupted_texts_never_read_outside(void) {
     CHECK(accepted > 100 && accepted < 10000);  // both outcomes are really tried
 }
 
-int main(void) {
-    RUN(values_keep_their_type_text_and_children);
-    RUN(names_match_unescaped_and_the_first_of_several_counts);
-    RUN(every_truncated_prefix_is_refused);
-    RUN(numbers_are_those_of_the_standard);
-    RUN(whatever_is_no_json_is_refused);
-    RUN(a_message_says_where_and_what);
-    RUN(nesting_is_read_64_deep_and_no_deeper);
-    RUN(a_hundred_million_brackets_are_refused_at_once);
-    RUN(numbers_are_exact_to_their_limits_and_refused_beyond);
-    RUN(a_number_that_is_too_long_is_refused_not_cut);
-    RUN(a_conversion_of_another_type_fails);
-    RUN(escapes_become_their_bytes);
-    RUN(short_strings_of_people_fit_or_are_refused);
-    RUN(bad_escapes_and_lone_surrogates_are_refused);
-    RUN(quoting_and_unescaping_give_the_bytes_back);
-    RUN(quoting_replaces_what_is_not_utf8_or_keeps_its_bytes);
-    RUN(corrupted_texts_never_read_outside);
-    return test_done();
-}
+int main(void) { return test_main(); }

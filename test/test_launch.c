@@ -2,7 +2,7 @@
 // test/launch.sh starts it.
 #include "test/ranks.h"
 
-static void ranks_know_themselves(void) {
+CLAIM(ranks_know_themselves) {
     RankIdentity id;
     CHECK(rank_identity(&id, NULL, 0) == 0);
     CHECK(id.rank == rank && id.size == size && size == 3);
@@ -11,7 +11,7 @@ static void ranks_know_themselves(void) {
     CHECK_STRING(id.master, "127.0.0.1");
 }
 
-static void sums_are_those_of_all_ranks(void) {
+CLAIM(sums_are_those_of_all_ranks) {
     for (int i = 0; i < 100; i++) {
         int x[2] = {rank, i};
         ranks_add_up(x);
@@ -23,8 +23,7 @@ static void a_claim_fails_on_all_ranks_where_one_fails(void) { CHECK(rank != 1);
 
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
-    RUN_TOGETHER(ranks_know_themselves);
-    RUN_TOGETHER(sums_are_those_of_all_ranks);
+    run_claims_together();
     if (n_arguments > 1) RUN_TOGETHER(a_claim_fails_on_all_ranks_where_one_fails);
     return ranks_done();
 }

@@ -376,7 +376,7 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
 
 // ---- what moves, and what is held
 
-static void documents_on_single_ranks_move_nothing_in_attention(void) {
+CLAIM(documents_on_single_ranks_move_nothing_in_attention) {
     Batch* b = &run->batch;
     draw_pieces(run, 7);
     count_pieces(run, 1);
@@ -434,7 +434,7 @@ static int may_reduce_inside(void) {
 
 // Under random plans: with Comm.overlap whole gradients are reduced inside the last row wherever its plan allows,
 // without it after; the group's exchanges go by parts or at once. Bits and bytes are the same.
-static void overlap_changes_no_bit_and_no_byte(void) {
+CLAIM(overlap_changes_no_bit_and_no_byte) {
     int plans = getenv("LAW_CASES") ? atoi(getenv("LAW_CASES")) : 24, overlap = run->model.comm->overlap;
     int seen = 0;  // how often any rank has reduced inside its last row
     int tp_overlap = run->model.tp ? run->model.tp->overlap : 0;
@@ -468,7 +468,7 @@ static void overlap_changes_no_bit_and_no_byte(void) {
 // A gather in a tensor-parallel group comes in two parts, however many ranks there are: the last rank comes half a
 // second late, and meanwhile those of the other half of the group can work on their own rows. Then all rows are where
 // they belong, also own ones that lay elsewhere.
-static void half_of_a_gather_is_there_while_the_other_half_is_late(void) {
+CLAIM(half_of_a_gather_is_there_while_the_other_half_is_late) {
     Model* m = &run->model;
     if (!m->tp) SKIP("no tensor-parallel group");
     int R = tp_size(m), t = tp_rank(m), C = m->shape.C, overlap = m->tp->overlap, seen = 0, parts = 0;
@@ -495,7 +495,7 @@ static void half_of_a_gather_is_there_while_the_other_half_is_late(void) {
 }
 
 // Steps as in training, each under another plan: gradients and weights move by the formula, optimizer state not at all.
-static void plans_that_change_every_step_never_move_optimizer_state(void) {
+CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
     enum { STEPS = 4 };
     Batch* b = &run->batch;
     Model* m = &run->model;
@@ -576,7 +576,7 @@ static Hashes hash_shared(void) {
 // Norms, the biases of projections and positions are on every rank of a group, keys and values on those that share
 // their heads. Nothing but equal sums keeps them equal: after the steps of the claim before they still are, bit for
 // bit.
-static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
+CLAIM(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit) {
     Hashes mine = hash_shared(), *of = (Hashes*)calloc((size_t)size, sizeof mine);
     int first, t = tp_rank(&run->model);
     split_kv_sharers(&run->model.whole, &run->model.ranks->split, t, &first);
@@ -587,7 +587,7 @@ static void ranks_hold_the_same_of_what_is_not_cut_bit_for_bit(void) {
 }
 
 // wte is on the first and on the last stage where it is the classifier too: after the same steps it still is the same.
-static void both_ends_of_a_pipeline_hold_the_same_embedding(void) {
+CLAIM(both_ends_of_a_pipeline_hold_the_same_embedding) {
     Model* m = &run->model;
     ParamTensor wte = shape_param(&m->shape, WTE, 0);
     if (stages == 1) SKIP("no pipeline");
@@ -603,7 +603,7 @@ static void both_ends_of_a_pipeline_hold_the_same_embedding(void) {
 }
 
 // A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
-static void terms_are_those_of_the_model_before_it_learnt(void) {
+CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     double before[CALIBRATION_TERMS], makespan;
     Batch* b = &run->batch;
     draw_pieces(run, 11);
@@ -644,13 +644,7 @@ int main(int n_arguments, char** arguments) {
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);
     RUN_TOGETHER(every_planner_gives_the_loss_and_gradients_of_one_rank);
     if (!reference.grads) open_model(1, 0);  // TEST_ONLY
-    RUN_TOGETHER(documents_on_single_ranks_move_nothing_in_attention);
-    RUN_TOGETHER(overlap_changes_no_bit_and_no_byte);
-    RUN_TOGETHER(half_of_a_gather_is_there_while_the_other_half_is_late);
-    RUN_TOGETHER(plans_that_change_every_step_never_move_optimizer_state);
-    RUN_TOGETHER(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit);
-    RUN_TOGETHER(both_ends_of_a_pipeline_hold_the_same_embedding);
-    RUN_TOGETHER(terms_are_those_of_the_model_before_it_learnt);
+    run_claims_together();
     remove_corpus();
     close_model();
     return ranks_done();

@@ -31,7 +31,7 @@ static double brute_force(Layout* layout, const Shape* whole, int s, int left) {
     return least;
 }
 
-static void the_largest_stage_is_as_small_as_layers_allow(void) {
+CLAIM(the_largest_stage_is_as_small_as_layers_allow) {
     for (int L = 1; L <= 9; L++)
         for (int P = 1; P <= L && P <= 5; P++)
             for (int vocab = 64; vocab <= 40000; vocab = vocab * 5 + 3) {
@@ -53,7 +53,7 @@ static int is_row(const Layout* layout, int l, int tp, int zero, Recompute recom
     return row->tp == tp && row->zero == zero && row->recompute == recompute;
 }
 
-static void lines_may_be_joined_by_semicolons(void) {
+CLAIM(lines_may_be_joined_by_semicolons) {
     Layout l, same;
     char err[ERR_BYTES];
     CHECK(parse(&l, "tp 1; # of all; two\nstage layers 3 zero 1; stage zero 3;layers 1 ;  layers 2", err) == 0);
@@ -61,7 +61,7 @@ static void lines_may_be_joined_by_semicolons(void) {
     CHECK(!memcmp(&l, &same, sizeof l));
 }
 
-static void a_file_says_what_it_says_and_the_rest_is_as_usual(void) {
+CLAIM(a_file_says_what_it_says_and_the_rest_is_as_usual) {
     Layout l;
     char err[ERR_BYTES];
     CHECK(parse(&l, "# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last", err) == 0);
@@ -72,7 +72,7 @@ static void a_file_says_what_it_says_and_the_rest_is_as_usual(void) {
     CHECK(parse(&l, "tp 4\r\nstage layers 1\r\n", err) == 0 && l.tp == 4 && l.stage[0].layers == 1);
 }
 
-static void layers_of_a_stage_have_lines_of_their_own(void) {
+CLAIM(layers_of_a_stage_have_lines_of_their_own) {
     Layout l;
     char err[ERR_BYTES];
     const char* text =
@@ -93,7 +93,7 @@ static LayerLayout draw_row(uint64_t seed, int l, int tp) {
                          (Recompute)(random_uniform(seed, at + 2) * 3)};
 }
 
-static void what_is_printed_reads_back(void) {
+CLAIM(what_is_printed_reads_back) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         Layout a, b;
         static char text[LAYOUT_TEXT];
@@ -113,7 +113,7 @@ static void what_is_printed_reads_back(void) {
     }
 }
 
-static void layouts_that_ranks_cannot_run_are_refused(void) {
+CLAIM(layouts_that_ranks_cannot_run_are_refused) {
     Shape whole = shape_make(5, 48, 4, 300, 64);
     Layout l;
     char err[ERR_BYTES];
@@ -129,12 +129,4 @@ static void layouts_that_ranks_cannot_run_are_refused(void) {
     CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");
 }
 
-int main(void) {
-    RUN(the_largest_stage_is_as_small_as_layers_allow);
-    RUN(lines_may_be_joined_by_semicolons);
-    RUN(a_file_says_what_it_says_and_the_rest_is_as_usual);
-    RUN(layers_of_a_stage_have_lines_of_their_own);
-    RUN(what_is_printed_reads_back);
-    RUN(layouts_that_ranks_cannot_run_are_refused);
-    return test_done();
-}
+int main(void) { return test_main(); }

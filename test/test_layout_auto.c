@@ -76,7 +76,7 @@ static void check_killed(double limit) {
     check_losses("killed", HALF);
 }
 
-static void a_limit_that_no_single_way_meets_is_met_and_trains(void) {
+CLAIM(a_limit_that_no_single_way_meets_is_met_and_trains) {
     CHECK(sh("%s " TINY "--out %s/one", program, work) == 0);
     CHECK(log_values("one", "loss", one_loss, STEPS) == STEPS);
     double limit = limit_of_single_ways();
@@ -103,7 +103,7 @@ static double resumed_mib(const char* run, const char* options) {
     return memory ? strtod(memory + 7, NULL) : NAN;
 }
 
-static void a_resumed_run_keeps_its_layout_and_meets_its_limit(void) {
+CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
     const char* text = "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n";
     write_text("unlike", text, strlen(text));
     int status = sh(MPIRUN "%s " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks, program);
@@ -121,7 +121,7 @@ static void a_resumed_run_keeps_its_layout_and_meets_its_limit(void) {
     resumed_mib("searched", "");
 }
 
-static void a_found_layout_reads_back(void) {
+CLAIM(a_found_layout_reads_back) {
     char mib[64];
     double limit = limit_of_single_ways();
     CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout auto --memory %.1fM", ranks, program, limit) == 0);
@@ -151,7 +151,7 @@ static double table_kib(const char* name) {
 }
 
 // Of both stages they add up to all that a rank needs, of the first one states are those of rank 0's memory table.
-static void bytes_of_layers_add_up(void) {
+CLAIM(bytes_of_layers_add_up) {
     const char* text =
         "tp 2\nstage layers 4\n  layers 1 tp 1 zero 3\n  layers 3 recompute block\n"
         "stage layers 2 zero 2\n";
@@ -212,7 +212,7 @@ static double played(int virtual_ranks, const char* overlap, double capacity) {
     return ms[2];
 }
 
-static void virtual_ranks_take_what_is_predicted(void) {
+CLAIM(virtual_ranks_take_what_is_predicted) {
     const struct {
         const char* memory;
         int ranks;
@@ -242,7 +242,7 @@ static void virtual_ranks_take_what_is_predicted(void) {
 
 // Of every way; NaN for those that do not fit.
 // Gathers of a group come in two parts, of which the second one hides.
-static void groups_of_4_and_8_take_what_is_predicted(void) {
+CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine();
     for (int tp = 2; tp <= 8; tp *= 2) {
         char text[64];
@@ -259,7 +259,7 @@ static void groups_of_4_and_8_take_what_is_predicted(void) {
 }
 
 // Layers whose gradients are not reduced in rounds leave inside the last one, as the others do.
-static void layers_of_unlike_zero_take_as_long_as_like_ones(void) {
+CLAIM(layers_of_unlike_zero_take_as_long_as_like_ones) {
     const char* rows[] = {"  layers 8 tp 1 zero 1\n", "  layers 8 tp 1 zero 2\n",
                           "  layers 2 tp 1 zero 1\n  layers 6 tp 1 zero 2\n",
                           "  layers 6 tp 1 zero 2\n  layers 2 tp 1 zero 1\n"};
@@ -284,7 +284,7 @@ static double way_ms(const char* way) {
     return at && end > at + strlen(name) ? ms : NAN;
 }
 
-static void no_single_way_is_faster_than_what_is_found(void) {
+CLAIM(no_single_way_is_faster_than_what_is_found) {
     const char *memory[] = {"60M", "75M", "110M", "400M", "4G"},
                *ways[] = {"DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"};
     double before = INFINITY;
@@ -310,7 +310,7 @@ static void no_single_way_is_faster_than_what_is_found(void) {
     CHECK(sh("%s --layout auto --memory 3G --model '--layerz 3'", simulator) == 1 && strstr(errors, "--layerz"));
 }
 
-static void the_choice_is_explained(void) {
+CLAIM(the_choice_is_explained) {
     CHECK(sh(MPIRUN "%s " TINY "--explain --layout auto --memory 2G --out %s/why", ranks, program, work) == 0);
     CHECK(strstr(output, "chosen") && strstr(output, " ms more") && strstr(output, "of the stage with most: matmuls"));
     CHECK(strstr(output, "times of --machine h200-8b"));
@@ -321,14 +321,6 @@ int main(int argc, char** argv) {
     simulator = argc > 2 ? argv[2] : "build/simulate";
     ranks = argc > 3 ? atoi(argv[3]) : 4;
     write_ragged_corpus(60, 7.6, 25);
-    RUN(a_limit_that_no_single_way_meets_is_met_and_trains);
-    RUN(a_resumed_run_keeps_its_layout_and_meets_its_limit);
-    RUN(a_found_layout_reads_back);
-    RUN(bytes_of_layers_add_up);
-    RUN(virtual_ranks_take_what_is_predicted);
-    RUN(groups_of_4_and_8_take_what_is_predicted);
-    RUN(layers_of_unlike_zero_take_as_long_as_like_ones);
-    RUN(no_single_way_is_faster_than_what_is_found);
-    RUN(the_choice_is_explained);
+    run_claims();
     return program_end();
 }

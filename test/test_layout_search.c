@@ -133,7 +133,7 @@ static int same_try(const LayoutProblem* p, const LayoutTry* t) {
     return 1;
 }
 
-static void the_search_finds_what_brute_force_finds(void) {
+CLAIM(the_search_finds_what_brute_force_finds) {
     int found = 0, none = 0;
     for (uint64_t seed = 0; seed < 60; seed++) {
         static LayoutTry tries[LAYOUT_TRIES];
@@ -157,7 +157,7 @@ static void the_search_finds_what_brute_force_finds(void) {
 }
 
 // Every layer of a stage by a strategy of its own, where all layers of the model cost the same.
-static void layers_by_strategies_of_their_own_are_those_of_brute_force(void) {
+CLAIM(layers_by_strategies_of_their_own_are_those_of_brute_force) {
     int same = 0, n_all = 0, gains = 0, unlike_tp = 0;
     for (uint64_t seed = 0; seed < 150; seed++) {
         static LayoutTry alike[LAYOUT_TRIES], unlike[LAYOUT_TRIES];
@@ -192,7 +192,7 @@ static void layers_by_strategies_of_their_own_are_those_of_brute_force(void) {
 
 // Nothing hides under anything: what a layer's messages take is what their bytes take on the link, a thousand a ms, for
 // zero 1 to 3 and for a layer whose two cuts have tokens of their own.
-static void messages_of_a_layer_take_what_their_bytes_take(void) {
+CLAIM(messages_of_a_layer_take_what_their_bytes_take) {
     enum { RANKS = 4, N = 128, C = 48, HEADS = 4, E = 4 };
     Shape whole = shape_make(2, C, HEADS, 300, 64);
     Machine machine = {.cost = {.per_token = 0.01, .link_scale = 1, .layers = 2, .channels = C, .kv_channels = C}};
@@ -225,9 +225,4 @@ static void messages_of_a_layer_take_what_their_bytes_take(void) {
     arena_free(&arena);
 }
 
-int main(void) {
-    RUN(the_search_finds_what_brute_force_finds);
-    RUN(layers_by_strategies_of_their_own_are_those_of_brute_force);
-    RUN(messages_of_a_layer_take_what_their_bytes_take);
-    return test_done();
-}
+int main(void) { return test_main(); }

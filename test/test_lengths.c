@@ -51,14 +51,14 @@ static void check_shape(const Shape* found, const Shape* wanted, double more, do
     CHECK_CLOSE(found->at[6] / wanted->at[6], 1, 0.10 + more_at_last);
 }
 
-static void quantiles_give_the_data(void) {
+CLAIM(quantiles_give_the_data) {
     Shape w = shape_of("wikipedia", LIMIT, 1), p = shape_of("prolong", LIMIT, 1);
     check_shape(&w, &wikipedia_data, 0, 0.013);
     check_shape(&p, &prolong_data, 0, 0.05);
 }
 
 // The published values of the formulas themselves, and where none is, the data's: there they differ by up to 3.5 %.
-static void formulas_give_their_published_values(void) {
+CLAIM(formulas_give_their_published_values) {
     static const Shape wikipedia = {1018, 3127, {87, 347, 862, 2122, 3721, 10840, 37490}};
     static const Shape prolong = {3015, 5011, {919, 1915, 3467, 5980, 8379, 15440, 48200}};
     Shape w = shape_of("wikipedia-fit", LIMIT, 1), p = shape_of("prolong-fit", LIMIT, 1);
@@ -74,7 +74,7 @@ static double share_of_tokens_above(int length) {
 
 // 3300 of the draws are in the tail, whose shares of all tokens so have a standard deviation of about 5 % of
 // themselves; the mean's is 40,000 / 5,220 / sqrt(DRAWS) = 1.2 %.
-static void source_code_has_its_published_tail(void) {
+CLAIM(source_code_has_its_published_tail) {
     Shape shape = shape_of("github", 1 << 21, 1);
     CHECK_CLOSE(shape.mean, 5220, 0.036 * 5220);
     CHECK_CLOSE(share_of_tokens_above(131072), 0.162, 0.15 * 0.162);
@@ -82,7 +82,7 @@ static void source_code_has_its_published_tail(void) {
 }
 
 // 440 long ones, each with a deviation of half of the mean: 2.5 %. The short ones' mean: 0.2 %.
-static void an_instruction_mix_has_its_published_means(void) {
+CLAIM(an_instruction_mix_has_its_published_means) {
     double sums[2] = {0};
     int n[2] = {0};
     shape_of("sft", LIMIT, 1);
@@ -97,7 +97,7 @@ static void an_instruction_mix_has_its_published_means(void) {
 // A lognormal of mean m and deviation sigma clipped to a .. b has the median m exp(-sigma^2 / 2), and the share
 // P(z <= ln(a / median) / sigma) at a: z = -0.635 for mean 1024, sigma 1.5, and 0.0954 for 768, 1.8. Shares have a
 // deviation of 0.0008, the median one of 0.3 %.
-static void mock_data_are_clipped(void) {
+CLAIM(mock_data_are_clipped) {
     Shape mock = shape_of("mock", LIMIT, 1);
     int at_128 = 0, at_8192 = 0;
     for (int i = 0; i < DRAWS; i++) at_128 += drawn[i] == 128, at_8192 += drawn[i] == 8192;
@@ -119,7 +119,7 @@ static void draw(const char* name, int limit, int capacity, int n, uint64_t seed
     lengths_close(lengths);
 }
 
-static void adversaries_are_what_they_say(void) {
+CLAIM(adversaries_are_what_they_say) {
     int n = 1000, at_limit = 0, rest = 0, multiples[9] = {0};
     draw("equal", LIMIT, 0, n, 1, 0);
     for (int i = 1; i < n; i++) CHECK(drawn[i] == drawn[0]);
@@ -136,7 +136,7 @@ static void adversaries_are_what_they_say(void) {
     for (int i = 0; i < n; i++) CHECK(drawn[i] == 6452);
 }
 
-static void no_length_is_above_the_limit_or_below_one(void) {
+CLAIM(no_length_is_above_the_limit_or_below_one) {
     static const char* const names[] = {"wikipedia", "prolong", "wikipedia-fit", "prolong-fit", "github",
                                         "sft",       "mock",    "mock-heavy",    "one-long",    "just-above"};
     static const int limits[] = {700, 2000, 65536};
@@ -150,7 +150,7 @@ static void no_length_is_above_the_limit_or_below_one(void) {
 }
 
 // Hashes of the lengths that gcc and clang gave at -O0 and -O3 on x86-64.
-static void everywhere_the_same_integers(void) {
+CLAIM(everywhere_the_same_integers) {
     static const struct {
         const char* name;
         uint64_t hash;
@@ -167,7 +167,7 @@ static void everywhere_the_same_integers(void) {
     }
 }
 
-static void seeds_and_batches_differ_and_more_documents_begin_alike(void) {
+CLAIM(seeds_and_batches_differ_and_more_documents_begin_alike) {
     static int first[200], other[200];
     draw("wikipedia", LIMIT, 0, 200, 1, 0), memcpy(first, drawn, sizeof first);
     draw("wikipedia", LIMIT, 0, 100, 1, 0), memcpy(other, drawn, sizeof other);
@@ -187,7 +187,7 @@ static Lengths* parse(const char* text, int limit) {
     return lengths_parse(text, strlen(text), limit, err, sizeof err);
 }
 
-static void a_file_is_drawn_from_evenly(void) {
+CLAIM(a_file_is_drawn_from_evenly) {
     int counts[4] = {0};
     Lengths* lengths = parse("10\n 20 \r\n\n30\n999999999999\n101", 100);
     CHECK(lengths);
@@ -199,7 +199,7 @@ static void a_file_is_drawn_from_evenly(void) {
     lengths_close(lengths);
 }
 
-static void bad_files_are_refused_with_their_line(void) {
+CLAIM(bad_files_are_refused_with_their_line) {
     static const struct {
         const char *text, *line;
     } bad[] = {{"10\nx\n", "line 2 is \"x\""}, {"10\n\n-3\n", "line 3 is \"-3\""},
@@ -212,7 +212,7 @@ static void bad_files_are_refused_with_their_line(void) {
     }
 }
 
-static void bad_names_and_limits_are_refused(void) {
+CLAIM(bad_names_and_limits_are_refused) {
     CHECK(!lengths_open("nothing", LIMIT, 1, err, sizeof err));
     CHECK(strstr(err, "\"nothing\"") && strstr(err, lengths_names()));
     CHECK(!lengths_open("prolong", 574, 1, err, sizeof err));
@@ -222,18 +222,4 @@ static void bad_names_and_limits_are_refused(void) {
     CHECK(!lengths_open("equal", 0, 1, err, sizeof err));
 }
 
-int main(void) {
-    RUN(quantiles_give_the_data);
-    RUN(formulas_give_their_published_values);
-    RUN(source_code_has_its_published_tail);
-    RUN(an_instruction_mix_has_its_published_means);
-    RUN(mock_data_are_clipped);
-    RUN(adversaries_are_what_they_say);
-    RUN(no_length_is_above_the_limit_or_below_one);
-    RUN(everywhere_the_same_integers);
-    RUN(seeds_and_batches_differ_and_more_documents_begin_alike);
-    RUN(a_file_is_drawn_from_evenly);
-    RUN(bad_files_are_refused_with_their_line);
-    RUN(bad_names_and_limits_are_refused);
-    return test_done();
-}
+int main(void) { return test_main(); }

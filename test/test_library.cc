@@ -10,7 +10,7 @@ static char err[ERR_BYTES];
 static int (*answer)(void);
 static const LibrarySymbol symbols[] = {{"ragged_fake_answer", (void**)&answer}};
 
-static void a_library_in_a_wheel_is_found_where_python_says_its_packages_lie(void) {
+CLAIM(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie) {
     static const char* const files[] = {"libragged_fake.so.9", "libragged_fake.so", NULL};
     char path[8192];
     unsetenv("VIRTUAL_ENV");
@@ -25,7 +25,7 @@ static void a_library_in_a_wheel_is_found_where_python_says_its_packages_lie(voi
     CHECK(library_open("fake", files, symbols, 1, err, sizeof err) == 0 && answer && answer() == 42);
 }
 
-static void a_library_that_is_nowhere_is_named_with_the_remedy(void) {
+CLAIM(a_library_that_is_nowhere_is_named_with_the_remedy) {
     static const char* const files[] = {"libragged_nowhere.so.1", NULL};
     CHECK(library_open("nowhere", files, symbols, 1, err, sizeof err) == -1);
     CHECK(strstr(err, "nowhere is missing") && strstr(err, "libragged_nowhere.so.1") && strstr(err, "install"));
@@ -33,7 +33,6 @@ static void a_library_that_is_nowhere_is_named_with_the_remedy(void) {
 
 int main(void) {
     temporary_begin();
-    RUN(a_library_that_is_nowhere_is_named_with_the_remedy);
-    RUN(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie);
+    run_claims();
     return temporary_end();
 }

@@ -61,7 +61,7 @@ static void check_container(const char* limit, const char* bytes) {
 }
 
 // Without the reader of limits the kernel kills the run.
-static void a_container_refuses_a_table_that_does_not_fit(void) {
+CLAIM(a_container_refuses_a_table_that_does_not_fit) {
     int version = make_group("memory") ? 1 : make_group(NULL) ? 2 : 0;
     if (!version) SKIP("no control group with memory can be made here");
     check_container(version == 1 ? "memory.limit_in_bytes" : "memory.max", "100M");
@@ -69,7 +69,7 @@ static void a_container_refuses_a_table_that_does_not_fit(void) {
 }
 
 // Two ranks of 345 MiB each: neither takes the other's memory for used when it asks.
-static void ranks_share_the_memory_of_a_container(void) {
+CLAIM(ranks_share_the_memory_of_a_container) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("memory")) SKIP("no control group of version 1 can be made here");
     for (int mib = 500; mib <= 800; mib += 300) {
@@ -83,7 +83,7 @@ static void ranks_share_the_memory_of_a_container(void) {
     remove_group();
 }
 
-static void a_quota_of_one_core_counts_as_one_core(void) {
+CLAIM(a_quota_of_one_core_counts_as_one_core) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
     int status =
@@ -97,7 +97,7 @@ static void a_quota_of_one_core_counts_as_one_core(void) {
 
 // ---- addresses
 
-static void a_limit_of_addresses_refuses_a_table_that_does_not_fit(void) {
+CLAIM(a_limit_of_addresses_refuses_a_table_that_does_not_fit) {
     CHECK(refused(sh("rm -rf $W/run; ulimit -v 200000; exec %s " LARGE, program), "MiB available (ulimit -v)",
                   "--context"));
     CHECK(works(sh("rm -rf $W/run; ulimit -v 200000; exec %s " ONE, program)));
@@ -106,7 +106,7 @@ static void a_limit_of_addresses_refuses_a_table_that_does_not_fit(void) {
 // ---- descriptors
 
 // Hundreds of files, of which many would be kept open.
-static void few_descriptors_are_enough_and_leave_no_document_out(void) {
+CLAIM(few_descriptors_are_enough_and_leave_no_document_out) {
     CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
     const char* hash = loss_hash();
     CHECK(works(sh("rm -rf $W/run; ulimit -n 40; exec %s " ONE, program)));
@@ -116,12 +116,12 @@ static void few_descriptors_are_enough_and_leave_no_document_out(void) {
     CHECK(strstr(output, "in 279 documents to train on") && errors[0] == 0);
 }
 
-static void too_few_descriptors_get_one_line(void) {
+CLAIM(too_few_descriptors_get_one_line) {
     CHECK(refused(sh("rm -rf $W/run; ulimit -n 4; exec %s " ONE, program), "Too many open files", "ulimit -n"));
 }
 
 // The launcher has words of its own, and more than one rank may be heard before it ends the job.
-static void too_few_descriptors_for_mpi_are_told_before_it_starts(void) {
+CLAIM(too_few_descriptors_for_mpi_are_told_before_it_starts) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK(sh("rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 16; exec %s " ONE "'", program) == 1);
     CHECK(strstr(errors, "train: rank 0: expected 32 free descriptors") && strstr(errors, "ulimit -n"));
@@ -131,7 +131,7 @@ static void too_few_descriptors_for_mpi_are_told_before_it_starts(void) {
 
 // ---- stack
 
-static void too_small_a_stack_gets_one_line(void) {
+CLAIM(too_small_a_stack_gets_one_line) {
     const int kib[] = {64, 96, 112, 511};
     for (int i = 0; i < COUNT(kib); i++)
         CHECK(refused(sh("rm -rf $W/run; ulimit -s %d; exec %s " ONE, kib[i], program), "expected a stack of 512 KiB",
@@ -141,13 +141,13 @@ static void too_small_a_stack_gets_one_line(void) {
 
 // ---- processes and threads
 
-static void more_threads_than_there_is_room_for_get_one_line(void) {
+CLAIM(more_threads_than_there_is_room_for_get_one_line) {
     int status = sh("rm -rf $W/run; ulimit -v 400000; exec %s " TINY "--threads 1000 --out $W/run", program);
     CHECK(refused(status, "expected room for 1000 threads", "smaller --threads"));
 }
 
 // Where addresses are too few for the table and for stacks, one of both is refused, in our words.
-static void threads_of_a_sample_have_room_or_get_one_line(void) {
+CLAIM(threads_of_a_sample_have_room_or_get_one_line) {
     int refusals = 0;
     CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
     int tries = 0;  // scratch of so many threads is 20 to 92 MiB, by instruction set
@@ -169,7 +169,7 @@ static const char* as_somebody(void) {
                : NULL;
 }
 
-static void too_few_processes_get_one_line(void) {
+CLAIM(too_few_processes_get_one_line) {
     const char* as = as_somebody();
     if (!as) SKIP("root's processes are not counted, and setpriv to another user does not work here");
     for (int threads = 1; threads <= 4; threads += 3) {
@@ -178,7 +178,7 @@ static void too_few_processes_get_one_line(void) {
     }
 }
 
-static void too_few_processes_for_mpi_are_told_before_it_starts(void) {
+CLAIM(too_few_processes_for_mpi_are_told_before_it_starts) {
     const char* as = as_somebody();
     if (!has_mpirun()) SKIP("mpirun is not here");
     if (!as) SKIP("root's processes are not counted, and setpriv to another user does not work here");
@@ -195,17 +195,6 @@ int main(int argc, char** argv) {
     sh("mkdir -p $W/corpus $W/open && chmod 755 $W && chmod 777 $W/open && cp %s $W/train && chmod 755 $W/train && "
        "for i in $(seq 300); do echo \"document number $i, and a few words more for it\" > $W/corpus/$i.txt; done",
        program);
-    RUN(a_container_refuses_a_table_that_does_not_fit);
-    RUN(ranks_share_the_memory_of_a_container);
-    RUN(a_quota_of_one_core_counts_as_one_core);
-    RUN(a_limit_of_addresses_refuses_a_table_that_does_not_fit);
-    RUN(few_descriptors_are_enough_and_leave_no_document_out);
-    RUN(too_few_descriptors_get_one_line);
-    RUN(too_few_descriptors_for_mpi_are_told_before_it_starts);
-    RUN(too_small_a_stack_gets_one_line);
-    RUN(more_threads_than_there_is_room_for_get_one_line);
-    RUN(threads_of_a_sample_have_room_or_get_one_line);
-    RUN(too_few_processes_get_one_line);
-    RUN(too_few_processes_for_mpi_are_told_before_it_starts);
+    run_claims();
     return program_end();
 }

@@ -46,12 +46,12 @@ static void check_end(const char* words) {
 
 // ---- the start
 
-static void a_rank_that_never_comes_is_given_up_within_the_timeout(void) {
+CLAIM(a_rank_that_never_comes_is_given_up_within_the_timeout) {
     start_run(LAST_SLEEPS, "");
     check_end("not done after 3 s");
 }
 
-static void ctrl_c_ends_a_start_that_waits(void) {
+CLAIM(ctrl_c_ends_a_start_that_waits) {
     start_run(LAST_SLEEPS, "--timeout 1000");
     sleep_ms(1500);
     CHECK(waitpid(job, NULL, WNOHANG) == 0);  // it waits
@@ -62,7 +62,7 @@ static void ctrl_c_ends_a_start_that_waits(void) {
 
 // ---- a step
 
-static void a_rank_that_stops_is_given_up_within_the_timeout(void) {
+CLAIM(a_rank_that_stops_is_given_up_within_the_timeout) {
     static const char* const options[] = {"--plan static", "--cp 2,kind=ring --zero 3", "--tp 2"};
     for (int i = 0; i < COUNT(options); i++) {
         start_run("", options[i]);
@@ -72,7 +72,7 @@ static void a_rank_that_stops_is_given_up_within_the_timeout(void) {
     }
 }
 
-static void a_rank_that_stands_still_for_less_is_waited_for(void) {
+CLAIM(a_rank_that_stands_still_for_less_is_waited_for) {
     start_run("", "--plan static");
     CHECK(comes_to_step(3, 60));
     signal_rank("run", RANKS - 1, "STOP");
@@ -86,9 +86,6 @@ static void a_rank_that_stands_still_for_less_is_waited_for(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(a_rank_that_never_comes_is_given_up_within_the_timeout);
-    RUN(ctrl_c_ends_a_start_that_waits);
-    RUN(a_rank_that_stops_is_given_up_within_the_timeout);
-    RUN(a_rank_that_stands_still_for_less_is_waited_for);
+    run_claims();
     return program_end();
 }

@@ -47,7 +47,7 @@ static int survives_printing(const Machine* before) {
 
 // ---- machines by name
 
-static void every_name_stands_for_its_machine(void) {
+CLAIM(every_name_stands_for_its_machine) {
     char names[256];
     int n = 0;
     snprintf(names, sizeof names, "%s", machine_names());
@@ -68,7 +68,7 @@ static void every_name_stands_for_its_machine(void) {
     CHECK(machine.heads == 0 && machine.capacity == 24576 && machine.cost.n_groups == 8);
 }
 
-static void flexsp_ranks_hold_the_published_tokens(void) {
+CLAIM(flexsp_ranks_hold_the_published_tokens) {
     // Parameters grow with the context, because positions are a learned table.
     static const struct {
         const char* name;
@@ -100,7 +100,7 @@ static void flexsp_ranks_hold_the_published_tokens(void) {
 
 // By hand: 2^30 parameters in 4 layers on 8 ranks; 7/8 of a layer goes to others, 4 bytes of each gradient, 2 of each
 // weight.
-static void zero_moves_layers_in_every_round(void) {
+CLAIM(zero_moves_layers_in_every_round) {
     const char* text = "name x\nquadratic_ms 1\nlinear_ms 1\nmemory 40 1 8\ntoken_bytes 1\ngroup 4 100\ngroup 8 50\n";
     CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
     double part = 7 / 8. * (1 << 28);
@@ -120,7 +120,7 @@ static const Scheme* scheme_of(const char* name) {
     return &machine.schemes[0];
 }
 
-static void hydraulis_replicas_hold_the_published_tokens(void) {
+CLAIM(hydraulis_replicas_hold_the_published_tokens) {
     // 32B; optimizer state in the layouts (4, 16, 1) and, where known, (64, 16, 1).
     static const struct {
         const char* name;
@@ -151,7 +151,7 @@ static void hydraulis_replicas_hold_the_published_tokens(void) {
         CHECK(machine_scheme_tokens(&machine, &machine.schemes[i], 4, 4, 1) > 0);
 }
 
-static void heads_of_no_model_divide_by_every_small_cp_size(void) {
+CLAIM(heads_of_no_model_divide_by_every_small_cp_size) {
     read_builtin("a100-7b");
     for (int d = 1; d <= 16; d++) CHECK(machine_heads(&machine) % d == 0);
     for (int d = 16; d <= 1024; d *= 2) CHECK(machine_heads(&machine) % d == 0);
@@ -161,7 +161,7 @@ static void heads_of_no_model_divide_by_every_small_cp_size(void) {
     CHECK(machine_heads(&machine) == 64);
 }
 
-static void a_setting_has_the_limits_of_its_machine(void) {
+CLAIM(a_setting_has_the_limits_of_its_machine) {
     static GroupCost groups[65];
     Setting setting;
     read_builtin("flexsp-7b");
@@ -192,7 +192,7 @@ static const char whole[] =
     "kv_channels 256\nlink_scale 0.75\npipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 0 37 42 50\n"
     "scheme TP8PP2 8 2 1.06789378e-6 0.071058246 61.768\nscheme A 1 1 0 0 0\n";
 
-static void every_key_is_read_into_its_place(void) {
+CLAIM(every_key_is_read_into_its_place) {
     CHECK(read_text(whole) == 0);
     const Cost* c = &machine.cost;
     CHECK_STRING(c->name, "box");
@@ -217,7 +217,7 @@ static void every_key_is_read_into_its_place(void) {
     CHECK(machine.cost.group_cp_size[1] == 8 && machine.cost.group_gbps[1] == 9.5 && machine.cost.group_gbps[0] == 120);
 }
 
-static void blanks_comments_and_order_do_not_matter(void) {
+CLAIM(blanks_comments_and_order_do_not_matter) {
     static Machine plain;
     const char* text = "name box\nquadratic_ms 1\nlinear_ms 2\nheads 3\n";
     CHECK(read_bytes(&plain, text, strlen(text)) == 0);
@@ -233,7 +233,7 @@ static void blanks_comments_and_order_do_not_matter(void) {
 // ---- printing
 
 // Doubles of every size that a file may hold, with all bits of the mantissa.
-static void printing_and_reading_gives_the_same_doubles(void) {
+CLAIM(printing_and_reading_gives_the_same_doubles) {
     Cost* c = &machine.cost;
     Machine* m = &machine;
     double* const reals[] = {&c->quadratic, &c->per_token,       &c->micro_batch,  &c->step,        &c->round,
@@ -259,7 +259,7 @@ static int accepts_sense(const char* text, size_t n) {
 
 // A prefix that ends between two lines may be a smaller machine, one that ends in a number another number; no other is
 // accepted, and none is read beyond its end.
-static void every_truncated_prefix_is_refused_or_makes_sense(void) {
+CLAIM(every_truncated_prefix_is_refused_or_makes_sense) {
     char names[256];
     snprintf(names, sizeof names, "%s", machine_names());
     for (char* name = strtok(names, ", "); name; name = strtok(NULL, ", ")) {
@@ -275,16 +275,4 @@ static void every_truncated_prefix_is_refused_or_makes_sense(void) {
     CHECK(accepted > 20 && accepted < (int)sizeof whole / 2);
 }
 
-int main(void) {
-    RUN(every_name_stands_for_its_machine);
-    RUN(flexsp_ranks_hold_the_published_tokens);
-    RUN(zero_moves_layers_in_every_round);
-    RUN(hydraulis_replicas_hold_the_published_tokens);
-    RUN(heads_of_no_model_divide_by_every_small_cp_size);
-    RUN(a_setting_has_the_limits_of_its_machine);
-    RUN(every_key_is_read_into_its_place);
-    RUN(blanks_comments_and_order_do_not_matter);
-    RUN(printing_and_reading_gives_the_same_doubles);
-    RUN(every_truncated_prefix_is_refused_or_makes_sense);
-    return test_done();
-}
+int main(void) { return test_main(); }

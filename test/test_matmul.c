@@ -9,20 +9,11 @@ static void check_device(DType dt, Epilogues epilogues) {
     if (tested_tables(&k)) check_matmuls(k, dt, epilogues);
 }
 
-static void fp32_matmuls_are_right(void) { check_device(DT_F32, EPILOGUE_BIAS); }
-static void fp32_matmuls_with_all_epilogues_are_right(void) { check_device(DT_F32, EPILOGUE_ALL); }
-static void bf16_matmuls_are_right(void) { check_device(DT_BF16, EPILOGUE_BIAS); }
-static void bf16_matmuls_with_dgelu_are_right(void) { check_device(DT_BF16, EPILOGUE_DGELU); }
-static void bf16_matmuls_with_all_epilogues_are_right(void) { check_device(DT_BF16, EPILOGUE_ALL); }
-
-int main(void) {
-    RUN(fp32_matmuls_are_right);
-    RUN(fp32_matmuls_with_all_epilogues_are_right);
-    RUN(bf16_matmuls_are_right);
-    RUN(bf16_matmuls_with_dgelu_are_right);
-    RUN(bf16_matmuls_with_all_epilogues_are_right);
-    return test_done();
-}
+CLAIM(fp32_matmuls_are_right) { check_device(DT_F32, EPILOGUE_BIAS); }
+CLAIM(fp32_matmuls_with_all_epilogues_are_right) { check_device(DT_F32, EPILOGUE_ALL); }
+CLAIM(bf16_matmuls_are_right) { check_device(DT_BF16, EPILOGUE_BIAS); }
+CLAIM(bf16_matmuls_with_dgelu_are_right) { check_device(DT_BF16, EPILOGUE_DGELU); }
+CLAIM(bf16_matmuls_with_all_epilogues_are_right) { check_device(DT_BF16, EPILOGUE_ALL); }
 
 #else
 
@@ -33,14 +24,14 @@ static void check_set(CpuIsa isa) {
     check_matmuls(k, DT_BF16, EPILOGUE_BIAS);
 }
 
-static void generic_matmuls_are_right(void) { check_set(CPU_GENERIC); }
-static void avx2_matmuls_are_right(void) { check_set(CPU_AVX2); }
-static void avx512_matmuls_are_right(void) { check_set(CPU_AVX512); }
-static void avx512bf16_matmuls_are_right(void) { check_set(CPU_AVX512BF16); }
-static void amx_matmuls_are_right(void) { check_set(CPU_AMX); }
+CLAIM(generic_matmuls_are_right) { check_set(CPU_GENERIC); }
+CLAIM(avx2_matmuls_are_right) { check_set(CPU_AVX2); }
+CLAIM(avx512_matmuls_are_right) { check_set(CPU_AVX512); }
+CLAIM(avx512bf16_matmuls_are_right) { check_set(CPU_AVX512BF16); }
+CLAIM(amx_matmuls_are_right) { check_set(CPU_AMX); }
 
 // The product of bf16 pairs is chosen only where it is fast, but must be right everywhere.
-static void matmuls_of_bf16_pairs_are_right(void) {
+CLAIM(matmuls_of_bf16_pairs_are_right) {
 #ifdef HAVE_X86_ISAS
     extern const CpuFamily matmul_pairs_avx512bf16;
     if (!cpu_has(CPU_AVX512BF16)) SKIP("the processor lacks avx512_bf16");
@@ -52,14 +43,6 @@ static void matmuls_of_bf16_pairs_are_right(void) {
 #endif
 }
 
-int main(void) {
-    RUN(generic_matmuls_are_right);
-    RUN(avx2_matmuls_are_right);
-    RUN(avx512_matmuls_are_right);
-    RUN(avx512bf16_matmuls_are_right);
-    RUN(amx_matmuls_are_right);
-    RUN(matmuls_of_bf16_pairs_are_right);
-    return test_done();
-}
-
 #endif
+
+int main(void) { return test_main(); }

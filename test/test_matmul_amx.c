@@ -14,7 +14,7 @@ static void count_call(void* out, void* gelu, const void* x, const void* weight,
     fp32_calls++;
 }
 
-static void emulated_amx_matmuls_are_right(void) {
+CLAIM(emulated_amx_matmuls_are_right) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bw")) SKIP("the processor lacks AVX-512");
     Kernels k = cpu_reference_kernels;
@@ -24,7 +24,7 @@ static void emulated_amx_matmuls_are_right(void) {
     check_matmuls(&k, DT_BF16, EPILOGUE_BIAS);
 }
 
-static void fp32_stays_with_the_set_below(void) {
+CLAIM(fp32_stays_with_the_set_below) {
     Kernels k = cpu_reference_kernels;
     k.matmul_forward = count_call;
     matmul_amx.install(&k);
@@ -32,8 +32,4 @@ static void fp32_stays_with_the_set_below(void) {
     CHECK(fp32_calls == 1);
 }
 
-int main(void) {
-    RUN(emulated_amx_matmuls_are_right);
-    RUN(fp32_stays_with_the_set_below);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -4,7 +4,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "test/cache_files.h"
 }
 #include "kernels/cuda/cuda.h"
@@ -60,7 +60,7 @@ static void begin(void) {
     for (int i = 0; i < OC; i++) bias[i] = (float)(i % 5) - 2;
 }
 
-static void the_fastest_answer_is_kept_for_later_runs(void) {
+CLAIM(the_fastest_answer_is_kept_for_later_runs) {
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
@@ -74,7 +74,7 @@ static void the_fastest_answer_is_kept_for_later_runs(void) {
     k->close();
 }
 
-static void sizes_that_round_to_one_share_a_choice(void) {
+CLAIM(sizes_that_round_to_one_share_a_choice) {
     empty_cache();
     offer_three();
     emu::matmuls.any_size = true;
@@ -85,7 +85,7 @@ static void sizes_that_round_to_one_share_a_choice(void) {
     k->close();
 }
 
-static void a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer(void) {
+CLAIM(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer) {
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
@@ -94,7 +94,7 @@ static void a_choice_that_does_not_serve_another_size_gives_way_to_the_first_ans
     k->close();
 }
 
-static void a_damaged_choice_is_made_anew(void) {
+CLAIM(a_damaged_choice_is_made_anew) {
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
@@ -108,7 +108,7 @@ static void a_damaged_choice_is_made_anew(void) {
     }
 }
 
-static void where_nothing_can_be_kept_the_first_answer_is_taken(void) {
+CLAIM(where_nothing_can_be_kept_the_first_answer_is_taken) {
     offer_three();
     setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
     open_kernels(EPILOGUE_BIAS);
@@ -118,7 +118,7 @@ static void where_nothing_can_be_kept_the_first_answer_is_taken(void) {
     setenv("XDG_CACHE_HOME", work, 1);
 }
 
-static void timing_adds_nothing_to_a_weight_gradient(void) {
+CLAIM(timing_adds_nothing_to_a_weight_gradient) {
     empty_cache();
     offer_three();
     for (int i = 0; i < COUNT(dweight); i++) dweight[i] = (float)(i % 7);
@@ -139,7 +139,7 @@ static void timing_adds_nothing_to_a_weight_gradient(void) {
 }
 
 // An exchange that has some of the processors makes another question of the same product.
-static void beside_exchanges_a_matmul_counts_on_fewer_processors(void) {
+CLAIM(beside_exchanges_a_matmul_counts_on_fewer_processors) {
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
@@ -172,7 +172,7 @@ static int large_weight_gradient(int rows, int n_OC) {
 }
 
 // The classifier's is larger than the room for trials.
-static void a_weight_gradient_larger_than_scratch_is_timed_too(void) {
+CLAIM(a_weight_gradient_larger_than_scratch_is_timed_too) {
     enum { VOCABULARY = 1400000 };
     empty_cache();
     offer_three();
@@ -183,7 +183,7 @@ static void a_weight_gradient_larger_than_scratch_is_timed_too(void) {
 }
 
 // Lists of tiles, which the next attention reads, lie behind the scratch that trials write to.
-static void timing_writes_nothing_to_what_attention_keeps(void) {
+CLAIM(timing_writes_nothing_to_what_attention_keeps) {
     empty_cache();
     offer_three();
     open_kernels(EPILOGUE_BIAS);
@@ -200,7 +200,7 @@ static void timing_writes_nothing_to_what_attention_keeps(void) {
 }
 
 // By a status that the header allows for the question itself, and by the two that say "not for this".
-static void an_epilogue_that_is_not_offered_is_done_another_way(void) {
+CLAIM(an_epilogue_that_is_not_offered_is_done_another_way) {
     const cublasStatus_t refusals[] = {CUBLAS_STATUS_INVALID_VALUE, CUBLAS_STATUS_NOT_SUPPORTED,
                                        CUBLAS_STATUS_ARCH_MISMATCH};
     for (int i = 0; i < COUNT(refusals); i++) {
@@ -220,15 +220,6 @@ static void an_epilogue_that_is_not_offered_is_done_another_way(void) {
 
 int main(void) {
     begin();
-    RUN(the_fastest_answer_is_kept_for_later_runs);
-    RUN(sizes_that_round_to_one_share_a_choice);
-    RUN(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer);
-    RUN(a_damaged_choice_is_made_anew);
-    RUN(where_nothing_can_be_kept_the_first_answer_is_taken);
-    RUN(timing_adds_nothing_to_a_weight_gradient);
-    RUN(beside_exchanges_a_matmul_counts_on_fewer_processors);
-    RUN(a_weight_gradient_larger_than_scratch_is_timed_too);
-    RUN(timing_writes_nothing_to_what_attention_keeps);
-    RUN(an_epilogue_that_is_not_offered_is_done_another_way);
+    run_claims();
     return temporary_end();
 }

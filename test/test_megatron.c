@@ -30,7 +30,7 @@ static Cluster* four_ranks(void) {
     return c;
 }
 
-static void ranks_left_over_widen_the_narrowest_groups(void) {
+CLAIM(ranks_left_over_widen_the_narrowest_groups) {
     Cluster* c = open_cluster("a100-7b", 16, 8);
     const int lengths[] = {100, 100, 100, 100, 100};
     CHECK(dynamic(c, lengths, 1) == 0);
@@ -44,7 +44,7 @@ static void ranks_left_over_widen_the_narrowest_groups(void) {
     close_cluster(c);
 }
 
-static void a_balanced_round_ends_once_cp_sizes_fall(void) {
+CLAIM(a_balanced_round_ends_once_cp_sizes_fall) {
     Cluster* c = four_ranks();
     // 1400 on 2 ranks: 980000 a rank. 990 on one: 980100. All ranks have work, loads are within 5 %: the short ones
     // wait, though there is room for them.
@@ -141,7 +141,7 @@ static int has_reason_to_end(const Replay* r) {
     return is_balanced(r) || (!roomy && r->free_ranks < cp_size);
 }
 
-static void every_choice_is_the_schedulers(void) {
+CLAIM(every_choice_is_the_schedulers) {
     static const char* const sources[] = {"wikipedia", "prolong", "github", "mock", "just-above", "one-long", "equal"};
     static const int ranks[] = {8, 64, 16, 12, 1, 5};
     static Replay r;
@@ -182,7 +182,7 @@ static int balanced_rows(Cluster* c, const int* lengths, int n, int cp_size) {
     return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err, sizeof c->err);
 }
 
-static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
+CLAIM(rows_fill_in_order_and_are_as_many_for_each_replica) {
     Cluster* c = four_ranks();
     // Cp size 2, 2000 tokens a micro-batch: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four, two for each replica.
     const int lengths[] = {1500, 500, 1, 2000, 700, 600, 500};
@@ -204,7 +204,7 @@ static void rows_fill_in_order_and_are_as_many_for_each_replica(void) {
     close_cluster(c);
 }
 
-static void balanced_plans_hold_at_every_cp_size(void) {
+CLAIM(balanced_plans_hold_at_every_cp_size) {
     static const char* const sources[] = {"wikipedia", "prolong", "mock", "github", "one-long"};
     int lengths[400], planned = 0, refused = 0;
     for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
@@ -233,11 +233,4 @@ static void balanced_plans_hold_at_every_cp_size(void) {
     CHECK(planned > 100 && refused > 30);
 }
 
-int main(void) {
-    RUN(ranks_left_over_widen_the_narrowest_groups);
-    RUN(a_balanced_round_ends_once_cp_sizes_fall);
-    RUN(every_choice_is_the_schedulers);
-    RUN(rows_fill_in_order_and_are_as_many_for_each_replica);
-    RUN(balanced_plans_hold_at_every_cp_size);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -28,7 +28,7 @@ static void set_row_size(int i) {
 
 static void call_add(const Kernels* t) { t->add(data(k.out), data(k.x), data(k.y), k.n, k.dt, NULL); }
 
-static void add_gives_the_same_bits(void) {
+CLAIM(add_gives_the_same_bits) {
     FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) for (int alias = 0; alias < 3; alias++) {
         k.n = flat_size(i);
         k.x = input(k.n, k.dt, 0, 1), k.y = input(k.n, k.dt, 0.5, 2);
@@ -39,7 +39,7 @@ static void add_gives_the_same_bits(void) {
 
 static void call_cast(const Kernels* t) { t->cast(data(k.out), k.out_dt, data(k.x), k.dt, k.n, NULL); }
 
-static void cast_gives_the_same_bits(void) {
+CLAIM(cast_gives_the_same_bits) {
     static const double special[] = {0,       -0.0,     INFINITY,   -INFINITY,  1e-40,  -1e-45,
                                      FLT_MAX, -FLT_MAX, 1.00390625, 1.01171875, FLT_MIN};
     for (k.out_dt = DT_F32; k.out_dt <= DT_BF16; k.out_dt++) FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
@@ -50,7 +50,7 @@ static void cast_gives_the_same_bits(void) {
         }
 }
 
-static void cast_keeps_nan(void) {
+CLAIM(cast_keeps_nan) {
     for (k.out_dt = DT_F32; k.out_dt <= DT_BF16; k.out_dt++) FOR_DTYPES {
             k.n = 37;
             k.x = input(k.n, k.dt, 0, 1), k.out = output(k.n, k.out_dt);
@@ -80,7 +80,7 @@ static void set_tokens(void) {
         set_int(k.tokens, n, (int)(hash64((uint64_t)n) % 11)), set_int(k.positions, n, n % 13);  // of 11 and 13
 }
 
-static void embedding_forward_gives_the_same_bits(void) {
+CLAIM(embedding_forward_gives_the_same_bits) {
     FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) for (k.without = 0; k.without <= 1; k.without++) {
         set_row_size(i), set_tokens();
         k.x = input(11 * k.C, k.dt, 0, 1), k.y = input(13 * k.C, k.dt, 0, 1), k.out = output((size_t)k.N * k.C, k.dt);
@@ -94,7 +94,7 @@ static void embedding_forward_gives_the_same_bits(void) {
 }
 
 // The order of the fp32 additions is part of the contract, so that the bits are.
-static void embedding_backward_adds_in_row_order(void) {
+CLAIM(embedding_backward_adds_in_row_order) {
     FOR_DTYPES for (int i = 0; i < COUNT(row_sizes); i++) {
         set_row_size(i), set_tokens();
         k.x = input(11 * k.C, DT_F32, 0, 1), k.y = input(13 * k.C, DT_F32, 0, 1),
@@ -114,7 +114,7 @@ static void check_table(int table, int ids, int without) {
     }
 }
 
-static void embedding_backward_skips_negative_tokens_and_missing_tables(void) {
+CLAIM(embedding_backward_skips_negative_tokens_and_missing_tables) {
     FOR_DTYPES for (k.without = 0; k.without < 4; k.without++) for (int i = k.without; i < COUNT(row_sizes); i += 2) {
         set_row_size(i), set_tokens();
         for (int n = 0; n < k.N; n++)
@@ -157,7 +157,7 @@ static void try_classifier(double spread, void (*alter)(void)) {
 
 static const int vocabularies[] = {1, 3, 4, 15, 16, 17, 65, 4095, 4096, 4097, 9000};
 
-static void classifier_matches_the_reference(void) {
+CLAIM(classifier_matches_the_reference) {
     FOR_DTYPES for (int i = 0; i < COUNT(vocabularies); i++) for (int pad = 0; pad < 50; pad += 23) {
         for (k.write_gradient = 0; k.write_gradient <= 1; k.write_gradient++) {
             k.V = at_most(vocabularies[i], 1500 + i), k.Vp = k.V + pad, k.N = i % 5 + 1;
@@ -176,7 +176,7 @@ static void hide_logits(void) {
     }
 }
 
-static void classifier_ignores_padding_and_hidden_logits(void) {
+CLAIM(classifier_ignores_padding_and_hidden_logits) {
     FOR_DTYPES {
         k.V = 5000, k.Vp = 5024, k.N = 4, k.write_gradient = 1;
         try_classifier(3, hide_logits);
@@ -185,7 +185,7 @@ static void classifier_ignores_padding_and_hidden_logits(void) {
 
 static void poison_one_row(void) { set(k.x, (size_t)2 * k.Vp + k.V / 2, (double)nanf("3")); }
 
-static void classifier_shows_nan_in_its_row_only(void) {
+CLAIM(classifier_shows_nan_in_its_row_only) {
     FOR_DTYPES {
         k.V = 100, k.Vp = 101, k.N = 4, k.write_gradient = 1;
         try_classifier(3, poison_one_row);
@@ -223,7 +223,7 @@ static void try_adamw(size_t n, int t, int in_place) {
     compare(call_adamw);
 }
 
-static void adamw_matches_the_reference(void) {
+CLAIM(adamw_matches_the_reference) {
     FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
         try_adamw(flat_size(i), 1, 0);
         try_adamw(flat_size(i), 1000, 0);
@@ -234,7 +234,7 @@ static void adamw_matches_the_reference(void) {
 
 // Weights that one table rounds up and another down would be no error; so the masters are left as they are (lr = 0) and
 // the bits are the same everywhere. Their mean over many seeds is the master itself.
-static void stochastic_rounding_gives_the_same_bits_and_the_right_mean(void) {
+CLAIM(stochastic_rounding_gives_the_same_bits_and_the_right_mean) {
     enum { N = 4097, SEEDS = WATCHED ? 4 : 64, COLS = 37, BEFORE = 5, WIDTH = 100 };
     double error = 0, ulps = 0;
     k.dt = DT_BF16, k.n = N;
@@ -259,7 +259,7 @@ static void stochastic_rounding_gives_the_same_bits_and_the_right_mean(void) {
     CHECK(fabs(error) < 6 * ulps / (2 * sqrt((double)N * SEEDS)));
 }
 
-static void adamw_leaves_everything_when_the_norm_was_not_finite(void) {
+CLAIM(adamw_leaves_everything_when_the_norm_was_not_finite) {
     FOR_DTYPES for (int inf = 0; inf <= 1; inf++) {
         k.n = 1000;
         k.adamw = (AdamW){.lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 1};
@@ -307,7 +307,7 @@ static void try_freeze(const Kernels* t, int threads) {
     for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
 }
 
-static void frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever(void) {
+CLAIM(frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever) {
     const Kernels* tables[CPU_ISAS];
     for (int kind = 0; kind < 4; kind++)
         for (int i = kind % 2; i < COUNT(flat_sizes); i += 2) {
@@ -340,7 +340,7 @@ static void call_adamw_in_parts(const Kernels* t) {
 }
 
 // Ranks that each own a part of a tensor: the bits of every one of its elements, their rounding included.
-static void updating_parts_of_a_tensor_gives_the_bits_of_the_whole(void) {
+CLAIM(updating_parts_of_a_tensor_gives_the_bits_of_the_whole) {
     const Kernels* tables[CPU_ISAS];
     FOR_DTYPES for (uint64_t rounding = 0; rounding <= 5; rounding += 5) {
         k.n = WHOLE_N;
@@ -364,7 +364,7 @@ static void updating_parts_of_a_tensor_gives_the_bits_of_the_whole(void) {
 
 static void call_clip(const Kernels* t) { t->clip_scale((float*)data(k.out), (double*)data(k.x), k.scale, NULL); }
 
-static void clip_scale_is_the_factor_to_the_largest_norm(void) {
+CLAIM(clip_scale_is_the_factor_to_the_largest_norm) {
     static const double cases[][3] = {{4, 1, 0.5}, {4, 0, 1}, {4, 3, 1}, {0, 1, 1}, {1e60, 1, 1e-30}};  // norm2, clip
     for (int i = 0; i < COUNT(cases) + 2; i++) {
         double norm2 = i < COUNT(cases) ? cases[i][0] : i == COUNT(cases) ? INFINITY : NAN;
@@ -404,10 +404,10 @@ static void rows_are_moved(void (*call)(const Kernels*)) {
     }
 }
 
-static void gather_rows_gives_the_same_bits(void) { rows_are_moved(call_gather); }
-static void scatter_rows_gives_the_same_bits(void) { rows_are_moved(call_scatter); }
+CLAIM(gather_rows_gives_the_same_bits) { rows_are_moved(call_gather); }
+CLAIM(scatter_rows_gives_the_same_bits) { rows_are_moved(call_scatter); }
 
-static void gather_rows_without_indices_keeps_the_order(void) {
+CLAIM(gather_rows_without_indices_keeps_the_order) {
     k.in_order = 1;
     rows_are_moved(call_gather);
     k.in_order = 0;
@@ -483,9 +483,9 @@ static void try_split_and_join(void) {
     compare(call_split_and_join);
 }
 
-static void split_heads_gives_each_slice_its_heads(void) { slices_of_heads(try_split); }
-static void join_heads_gives_the_same_bits(void) { slices_of_heads(try_join); }
-static void join_heads_undoes_split_heads(void) { slices_of_heads(try_split_and_join); }
+CLAIM(split_heads_gives_each_slice_its_heads) { slices_of_heads(try_split); }
+CLAIM(join_heads_gives_the_same_bits) { slices_of_heads(try_join); }
+CLAIM(join_heads_undoes_split_heads) { slices_of_heads(try_split_and_join); }
 
 // ---- parts of an attention. With a and b as in kernels.h, d = |lse - part_lse| and e = exp(-d): the exponential is
 // off by 4 E of itself and by E d from its argument, which beside a + b >= 1 is less than 5 E; so the greater factor is
@@ -530,7 +530,7 @@ static void check_merge(size_t n, size_t h, double* out, double* lse) {
     }
 }
 
-static void merging_is_exact_for_every_difference(void) {
+CLAIM(merging_is_exact_for_every_difference) {
     static const int sizes[][3] = {{0, 2, 4}, {1, 1, 1}, {115, 1, 3}, {23, 5, 16}, {69, 5, 64}, {39, 3, 17}};
     for (int i = 0; i < COUNT(sizes); i++) {
         k.N = sizes[i][0], k.NH = sizes[i][1], k.HS = sizes[i][2];
@@ -546,7 +546,7 @@ static void merging_is_exact_for_every_difference(void) {
 }
 
 // fmax drops a NaN; what is merged must not.
-static void merging_shows_nan_of_either_part(void) {
+CLAIM(merging_shows_nan_of_either_part) {
     k.N = 4, k.NH = 2, k.HS = 5;
     k.out = input(k.N * k.NH * k.HS, DT_F32, 0, 1), k.x = input(k.N * k.NH * k.HS, DT_F32, 0, 1);
     k.mean = input(k.N * k.NH, DT_F32, 0, 1), k.rstd = input(k.N * k.NH, DT_F32, 0, 1);
@@ -579,7 +579,7 @@ static double sum_of_squares_error(void) {
 #endif
 }
 
-static void sum_of_squares_adds_what_the_reference_adds(void) {
+CLAIM(sum_of_squares_adds_what_the_reference_adds) {
     static const size_t more[] = {100000, 1048576, 1100001};
     for (int i = 0; i < COUNT(flat_sizes) + COUNT(more); i++) {
         k.n = i < COUNT(flat_sizes) ? flat_size(i) : (size_t)at_most((int)more[i - COUNT(flat_sizes)], 5000 + i);
@@ -592,7 +592,7 @@ static void sum_of_squares_adds_what_the_reference_adds(void) {
     }
 }
 
-static void add_sum_matches_the_reference(void) {
+CLAIM(add_sum_matches_the_reference) {
     for (int i = 0; i < COUNT(flat_sizes); i++) {
         k.n = flat_size(i);
         k.x = input(k.n, DT_F32, 5, 1), k.out = output(1, DT_F64);
@@ -618,7 +618,7 @@ static void instruction_set_is_tested_here(void) {
 }
 #endif
 
-static void no_entry_of_a_table_is_missing(void) {
+CLAIM(no_entry_of_a_table_is_missing) {
     const Kernels* tables[CPU_ISAS + 1];
     int n = tested_tables(tables);
 #ifndef TEST_DEVICE
@@ -646,31 +646,6 @@ int main(void) {
         RUN(instruction_set_is_tested_here);
     }
 #endif
-    RUN(no_entry_of_a_table_is_missing);
-    RUN(add_gives_the_same_bits);
-    RUN(cast_gives_the_same_bits);
-    RUN(cast_keeps_nan);
-    RUN(embedding_forward_gives_the_same_bits);
-    RUN(embedding_backward_adds_in_row_order);
-    RUN(embedding_backward_skips_negative_tokens_and_missing_tables);
-    RUN(classifier_matches_the_reference);
-    RUN(classifier_ignores_padding_and_hidden_logits);
-    RUN(classifier_shows_nan_in_its_row_only);
-    RUN(adamw_matches_the_reference);
-    RUN(stochastic_rounding_gives_the_same_bits_and_the_right_mean);
-    RUN(adamw_leaves_everything_when_the_norm_was_not_finite);
-    RUN(frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever);
-    RUN(updating_parts_of_a_tensor_gives_the_bits_of_the_whole);
-    RUN(clip_scale_is_the_factor_to_the_largest_norm);
-    RUN(gather_rows_gives_the_same_bits);
-    RUN(scatter_rows_gives_the_same_bits);
-    RUN(gather_rows_without_indices_keeps_the_order);
-    RUN(split_heads_gives_each_slice_its_heads);
-    RUN(join_heads_gives_the_same_bits);
-    RUN(join_heads_undoes_split_heads);
-    RUN(merging_is_exact_for_every_difference);
-    RUN(merging_shows_nan_of_either_part);
-    RUN(sum_of_squares_adds_what_the_reference_adds);
-    RUN(add_sum_matches_the_reference);
+    run_claims();
     return test_done();
 }

@@ -46,7 +46,7 @@ static void call_activation_backward(const Kernels* t) {
     t->activation_backward(data(k.dx), data(k.out), data(k.x), k.f, k.N, k.C, k.dt, NULL);
 }
 
-static void gelu_matches_the_reference(void) {
+CLAIM(gelu_matches_the_reference) {
     static const double special[] = {0, -0.0, INFINITY, 30, -30, 1e-30, NAN, 5, -5, 9, -9, 3e4};
     k.f = ACT_GELU;
     FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
@@ -61,7 +61,7 @@ static void gelu_matches_the_reference(void) {
     }
 }
 
-static void gelu_backward_matches_the_reference(void) {
+CLAIM(gelu_backward_matches_the_reference) {
     static const double special[] = {0, -0.0, 30, -30, 1e-30, NAN, 5, -5, 9, -9, 3e4, -3e4};
     k.f = ACT_GELU;
     FOR_DTYPES for (int i = 0; i < COUNT(flat_sizes); i++) {
@@ -90,7 +90,7 @@ static void set_swiglu(int i) {
     }
 }
 
-static void swiglu_matches_the_reference(void) {
+CLAIM(swiglu_matches_the_reference) {
     FOR_DTYPES for (int i = 0; i < COUNT(swiglu_sizes); i++) {
         set_swiglu(i);
         size_t n = (size_t)k.N * k.C;
@@ -106,7 +106,7 @@ static void swiglu_matches_the_reference(void) {
     }
 }
 
-static void swiglu_backward_matches_the_reference(void) {
+CLAIM(swiglu_backward_matches_the_reference) {
     FOR_DTYPES for (int i = 0; i < COUNT(swiglu_sizes); i++) {
         set_swiglu(i);
         size_t n = (size_t)k.N * k.C;
@@ -177,10 +177,10 @@ static void norms_match(int rms, int residual) {
                                                         alias++) try_norm(i, alias);
 }
 
-static void layernorm_matches_the_reference(void) { norms_match(0, 0); }
-static void residual_layernorm_matches_the_reference(void) { norms_match(0, 1); }
-static void rmsnorm_matches_the_reference(void) { norms_match(1, 0); }
-static void residual_rmsnorm_matches_the_reference(void) { norms_match(1, 1); }
+CLAIM(layernorm_matches_the_reference) { norms_match(0, 0); }
+CLAIM(residual_layernorm_matches_the_reference) { norms_match(0, 1); }
+CLAIM(rmsnorm_matches_the_reference) { norms_match(1, 0); }
+CLAIM(residual_rmsnorm_matches_the_reference) { norms_match(1, 1); }
 
 static void call_norm_backward(const Kernels* t) {
     t->norm_backward(data(k.dx), (float*)data(k.dweight), k.rms ? NULL : (float*)data(k.dbias), data(k.out), data(k.x),
@@ -212,11 +212,11 @@ static void norm_backward_matches(int rms) {
     }
 }
 
-static void layernorm_backward_matches_the_reference(void) { norm_backward_matches(0); }
-static void rmsnorm_backward_matches_the_reference(void) { norm_backward_matches(1); }
+CLAIM(layernorm_backward_matches_the_reference) { norm_backward_matches(0); }
+CLAIM(rmsnorm_backward_matches_the_reference) { norm_backward_matches(1); }
 
 // The order of a row's elements is no part of a norm: a wrong eps, or one that is left out, shows where x is small.
-static void eps_is_added_to_the_mean_square(void) {
+CLAIM(eps_is_added_to_the_mean_square) {
     for (k.rms = 0; k.rms <= 1; k.rms++) {
         set_row_size(10);
         k.dt = DT_F32, k.residual = 0;
@@ -330,8 +330,8 @@ static void rotary_matches(int qk_norm) {
     }
 }
 
-static void rotary_turns_every_head_by_its_position(void) { rotary_matches(0); }
-static void rotary_norms_queries_and_keys_before_it_turns_them(void) { rotary_matches(1); }
+CLAIM(rotary_turns_every_head_by_its_position) { rotary_matches(0); }
+CLAIM(rotary_norms_queries_and_keys_before_it_turns_them) { rotary_matches(1); }
 
 static double most_xhat;
 
@@ -385,8 +385,8 @@ static void rotary_backward_matches(int qk_norm) {
     }
 }
 
-static void rotary_backward_turns_gradients_back(void) { rotary_backward_matches(0); }
-static void rotary_backward_passes_the_norms_of_queries_and_keys(void) { rotary_backward_matches(1); }
+CLAIM(rotary_backward_turns_gradients_back) { rotary_backward_matches(0); }
+CLAIM(rotary_backward_passes_the_norms_of_queries_and_keys) { rotary_backward_matches(1); }
 
 #ifndef TEST_DEVICE
 static CpuIsa isa;
@@ -407,20 +407,6 @@ int main(void) {
         RUN(instruction_set_is_tested_here);
     }
 #endif
-    RUN(gelu_matches_the_reference);
-    RUN(gelu_backward_matches_the_reference);
-    RUN(layernorm_matches_the_reference);
-    RUN(residual_layernorm_matches_the_reference);
-    RUN(layernorm_backward_matches_the_reference);
-    RUN(swiglu_matches_the_reference);
-    RUN(swiglu_backward_matches_the_reference);
-    RUN(rmsnorm_matches_the_reference);
-    RUN(residual_rmsnorm_matches_the_reference);
-    RUN(rmsnorm_backward_matches_the_reference);
-    RUN(eps_is_added_to_the_mean_square);
-    RUN(rotary_turns_every_head_by_its_position);
-    RUN(rotary_norms_queries_and_keys_before_it_turns_them);
-    RUN(rotary_backward_turns_gradients_back);
-    RUN(rotary_backward_passes_the_norms_of_queries_and_keys);
+    run_claims();
     return test_done();
 }

@@ -52,7 +52,7 @@ static const int column_sizes[][3] = {  // N, K, n
     {0, 5, 3},  {1, 1, 1},   {3, 7, 7},    {5, 40, 1},     {4, 17, 16},    {6, 65, 33},
     {9, 16, 4}, {4, 100, 8}, {2, 900, 17}, {70, 300, 250}, {33, 700, 511}, {300, 64, 57}};
 
-static void gather_columns_takes_them_in_any_order(void) {
+CLAIM(gather_columns_takes_them_in_any_order) {
     FOR_DTYPES for (int i = 0; i < COUNT(column_sizes); i++) {
         set_columns(column_sizes[i], i + 1);
         if (k.n > 2) set_int(k.columns, 2, 0);  // twice, perhaps
@@ -75,7 +75,7 @@ static double scattered(size_t i, size_t c) {
 }
 
 // A mean of n is off by (n + 2) E of the mean of the absolute values, which is below 2; bf16 rounds it by half an ulp.
-static void scatter_columns_undoes_gather_columns_and_fills_the_rest(void) {
+CLAIM(scatter_columns_undoes_gather_columns_and_fills_the_rest) {
     FOR_DTYPES for (int fill = FILL_ZERO; fill <= FILL_KEEP; fill++) for (int i = 0; i < COUNT(column_sizes); i++) {
         set_columns(column_sizes[i], i + 1);
         k.fill = (ColumnFill)fill;
@@ -235,7 +235,7 @@ static const int splits[][MOST_PARTS] = {{60},           {17, 60},        {1, 60
                                          {23, 23, 60},   {20, 60, 60},    {31, 40, 60},     {0, 13, 60},
                                          {5, 6, 59, 60}, {7, 30, 30, 60}, {60, 60, 60, 60}, {0, 29, 31, 60}};
 
-static void classifier_in_parts_equals_the_whole(void) {
+CLAIM(classifier_in_parts_equals_the_whole) {
     static const int sizes[][2] = {{1, 60}, {5, 61}, {4, 250}, {3, 1000}, {40, 977}, {6, 9001}};  // N, V
     FOR_DTYPES for (int i = 0; i < COUNT(sizes); i++) for (int split = i % 2; split < COUNT(splits); split += 2) {
         k.N = at_most(sizes[i][0], 5), k.V = at_most(sizes[i][1], 1500), k.write_gradient = (i + split) % 8 != 6;
@@ -252,7 +252,7 @@ static void check_hidden(void) {
         if ((int)((at - part_begin(1)) / part_Vp(1)) != 1) CHECK(now(k.logits, at) == 0);
 }
 
-static void hidden_logits_of_a_whole_part_count_nothing(void) {
+CLAIM(hidden_logits_of_a_whole_part_count_nothing) {
     FOR_DTYPES {
         k.N = 6, k.V = 300, k.write_gradient = 1;
         set_parts((const int[MOST_PARTS]){20, 60}, 3);
@@ -277,7 +277,7 @@ static void check_poisoned(void) {
         }
 }
 
-static void nan_in_one_part_shows_in_its_row_of_every_part(void) {
+CLAIM(nan_in_one_part_shows_in_its_row_of_every_part) {
     FOR_DTYPES {
         k.N = 4, k.V = 300, k.write_gradient = 1;
         set_parts((const int[MOST_PARTS]){20, 45, 60}, 3);
@@ -327,7 +327,7 @@ static void spin_of_20_ms(void) { spin(0.02, now_seconds); }
 static void sleep_of_20_ms(void) { usleep(20000); }
 
 // A device's clock may tick a little faster or slower than the host's, and mark in steps of a microsecond.
-static void events_measure_a_spin_of_known_length(void) {
+CLAIM(events_measure_a_spin_of_known_length) {
     const Kernels* tables[CPU_ISAS];
     for (int i = 0, n = timed_tables(tables); i < n; i++) {
         double most, found;
@@ -345,7 +345,7 @@ static void events_measure_a_spin_of_known_length(void) {
     }
 }
 
-static void events_ascend_and_there_is_room_for_all(void) {
+CLAIM(events_ascend_and_there_is_room_for_all) {
     const Kernels* tables[CPU_ISAS];
     for (int i = 0, n = timed_tables(tables); i < n; i++) {
         open_table(tables[i], 0);
@@ -387,13 +387,7 @@ static void events_on_shared_cores_are_of_processor_time(void) {
 int main(void) {
     world.limits = (KernelLimits){.N = 300, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8};
     world.limits.attention = ATTENTION_OWN;
-    RUN(gather_columns_takes_them_in_any_order);
-    RUN(scatter_columns_undoes_gather_columns_and_fills_the_rest);
-    RUN(classifier_in_parts_equals_the_whole);
-    RUN(hidden_logits_of_a_whole_part_count_nothing);
-    RUN(nan_in_one_part_shows_in_its_row_of_every_part);
-    RUN(events_measure_a_spin_of_known_length);
-    RUN(events_ascend_and_there_is_room_for_all);
+    run_claims();
 #ifndef TEST_DEVICE
     RUN(events_on_shared_cores_are_of_processor_time);
 #endif

@@ -8,7 +8,7 @@
     "--layers 2 --width 64 --heads 4 --data plan --threads 1 --dtype fp32 --eval-every 0 --sample-every 0 " \
     "--steps 3 "
 
-static void a_long_step_is_told_before_it_begins_and_left_at_the_first_signal(void) {
+CLAIM(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal) {
 #define SLOW TINY "--cpu-isa reference --context 128 --capacity 256 --batch-tokens 65536 "
     setenv("FAULT_LIMIT", "1e9", 1);  // so that it should take about two minutes
     CHECK_SH(0, "$P " SLOW "--steps 0 --out $W/before");
@@ -45,7 +45,7 @@ static void check_left(int ranks, const char* options, int signalled) {
     CHECK_STRING(loss_hash(), hash);
 }
 
-static void ranks_leave_steps_together_and_resume_with_the_same_bits(void) {
+CLAIM(ranks_leave_steps_together_and_resume_with_the_same_bits) {
     if (!has_mpirun()) SKIP("no mpirun here");
     setenv("FAULT_LIMIT", "1e6", 1);
     check_left(3, "--zero 1", 1);
@@ -54,7 +54,7 @@ static void ranks_leave_steps_together_and_resume_with_the_same_bits(void) {
     unsetenv("FAULT_LIMIT");
 }
 
-static void a_long_step_says_how_far_it_is(void) {
+CLAIM(a_long_step_says_how_far_it_is) {
     static Run run;
     Comm world = {.size = 1};
     Kernels none = {0};
@@ -87,7 +87,7 @@ static double peak_said(void) {
     return at ? atof(at) : NAN;
 }
 
-static void threads_and_ranks_beyond_the_cores_do_not_raise_the_peak(void) {
+CLAIM(threads_and_ranks_beyond_the_cores_do_not_raise_the_peak) {
     CHECK_SH(0, "$P " TINY "--steps 0 --out $W/p1");
     double one = peak_said();
     int cores = host_cores("", 0);
@@ -98,7 +98,7 @@ static void threads_and_ranks_beyond_the_cores_do_not_raise_the_peak(void) {
     CHECK(peak_said() > 0 && peak_said() < 2.5 * cores * one);
 }
 
-static void a_peak_that_a_step_beats_is_measured_again(void) {
+CLAIM(a_peak_that_a_step_beats_is_measured_again) {
     double share[3], had[3];
     CHECK_SH(0, "FAULT_LIMIT=1e6 $P " TINY "--out $W/beaten");  // FLOP/s
     CHECK(log_values("beaten", "mfu", share, 3) == 3 && log_values("beaten", "had", had, 3) == 3);
@@ -107,10 +107,6 @@ static void a_peak_that_a_step_beats_is_measured_again(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(a_long_step_says_how_far_it_is);
-    RUN(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal);
-    RUN(ranks_leave_steps_together_and_resume_with_the_same_bits);
-    RUN(threads_and_ranks_beyond_the_cores_do_not_raise_the_peak);
-    RUN(a_peak_that_a_step_beats_is_measured_again);
+    run_claims();
     return program_end();
 }

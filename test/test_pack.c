@@ -32,7 +32,7 @@ static int plain_best_fit(int n, int capacity, int* sorted, int* row_of) {
 }
 
 // Every rank packs for itself, so ties must be broken alike: small capacities have many of them.
-static void rows_are_those_of_plain_best_fit_decreasing_ties_included(void) {
+CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
     static int sorted[MOST], row_of[MOST];
     for (int trial = 0; trial < 1500; trial++) {
         int most = trial % 3 ? 20 : 500, n = (int)(hash64((uint64_t)trial + 7) % 300), at = 0;
@@ -54,7 +54,7 @@ static void rows_are_those_of_plain_best_fit_decreasing_ties_included(void) {
     }
 }
 
-static void a_document_longer_than_the_capacity_is_named(void) {
+CLAIM(a_document_longer_than_the_capacity_is_named) {
     Rows p;
     lengths[0] = 5, lengths[1] = 11;
     CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
@@ -63,8 +63,4 @@ static void a_document_longer_than_the_capacity_is_named(void) {
     CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
 }
 
-int main(void) {
-    RUN(rows_are_those_of_plain_best_fit_decreasing_ties_included);
-    RUN(a_document_longer_than_the_capacity_is_named);
-    return test_done();
-}
+int main(void) { return test_main(); }

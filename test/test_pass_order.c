@@ -118,13 +118,13 @@ static double gain(int own, int across, int inside, double across_ms, double ins
     return ms[1] / ms[0];
 }
 
-static void the_slowest_exchange_first_hides_what_the_reverse_order_shows(void) {
+CLAIM(the_slowest_exchange_first_hides_what_the_reverse_order_shows) {
     CHECK_CLOSE(gain(2000, 1000, 1000, 1e-5, 1e-6), 1.0996, 1e-4);
     CHECK_CLOSE(gain(1000, 1000, 1000, 1e-5, 1e-6), 1.0890, 1e-4);
     CHECK_CLOSE(gain(0, 1000, 1000, 1e-5, 1e-6), 1.0374, 1e-4);  // what is behind the last group has nothing to hide
 }
 
-static void the_reverse_order_is_never_shorter(void) {
+CLAIM(the_reverse_order_is_never_shorter) {
     double most = 1;
     for (uint64_t seed = 0; seed < 60; seed++) {
         int tokens[3];
@@ -142,7 +142,6 @@ int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     virtual_ranks_open(&machine, RANKS, NODE, 0);
     kernels = virtual_kernels(NULL);
-    RUN_TOGETHER(the_slowest_exchange_first_hides_what_the_reverse_order_shows);
-    RUN_TOGETHER(the_reverse_order_is_never_shorter);
+    run_claims_together();
     return ranks_done();
 }

@@ -106,7 +106,7 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
           step->plan.n_micro_batches >= MIN(p.n, groups));
 }
 
-static void static_plans_hold_and_take_the_least_cp_size(void) {
+CLAIM(static_plans_hold_and_take_the_least_cp_size) {
     int planned = 0, refused = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         CpChoice kind = (CpChoice)(seed % 3);
@@ -137,7 +137,7 @@ static int number_after(const char* text, const char* words) {
 }
 
 // The capacity that the message names is enough for the document that it names, and one less is not.
-static void a_document_that_does_not_fit_is_named_with_a_capacity_that_helps(void) {
+CLAIM(a_document_that_does_not_fit_is_named_with_a_capacity_that_helps) {
     int tried = 0, at_once = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         CpChoice kind = (CpChoice)(seed % 3);
@@ -171,7 +171,7 @@ static int refused_with(int ranks, int NH, int capacity, int n, const int* lengt
     return refused;
 }
 
-static void what_cannot_be_planned_is_refused_with_words(void) {
+CLAIM(what_cannot_be_planned_is_refused_with_words) {
     int lengths[] = {5, 900, 7, 901, 3};
     CHECK(refused_with(4, 4, 200, 5, lengths, 0, CP_CHOICE_AUTO, "document 3 ", "901 tokens", "more than 800"));
     CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "holds 400", "--cp"));
@@ -189,7 +189,7 @@ static void what_cannot_be_planned_is_refused_with_words(void) {
     CHECK(refused_with(4, 4, 2000000000, 5, lengths, 0, CP_CHOICE_AUTO, "tokens", "at most", "--batch-tokens"));
 }
 
-static void no_documents_are_a_plan_without_micro_batches(void) {
+CLAIM(no_documents_are_a_plan_without_micro_batches) {
     int none[1] = {0};
     Step step = small_step(4, 4, 100, 0, none);
     CHECK(step_static(&step, 0, CP_CHOICE_AUTO) == 0 && step.plan.n_micro_batches == 0 && step_check(&step) == 0);
@@ -199,7 +199,7 @@ static void no_documents_are_a_plan_without_micro_batches(void) {
 
 // Borders are rounded down: on a ring of 4 every place has one of 4 tokens, but one place has two of 3. With a ring of
 // 6 that is over.
-static void the_least_cp_size_holds_shorter_documents_too(void) {
+CLAIM(the_least_cp_size_holds_shorter_documents_too) {
     int lengths[] = {4, 3};
     Step step = small_step(6, 4, 1, 2, lengths);
     CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
@@ -209,7 +209,7 @@ static void the_least_cp_size_holds_shorter_documents_too(void) {
 }
 
 // Where full rows would leave groups without any, rows are less full.
-static void work_is_shared_where_capacity_would_not_force_it(void) {
+CLAIM(work_is_shared_where_capacity_would_not_force_it) {
     int lengths[MOST_DOCS];
     for (int i = 0; i < MOST_DOCS; i++) lengths[i] = 100;
     Step step = small_step(4, 4, 6400, MOST_DOCS, lengths);
@@ -220,7 +220,7 @@ static void work_is_shared_where_capacity_would_not_force_it(void) {
 }
 
 // Rows of more tokens than packing has units.
-static void wide_rows_are_packed_too(void) {
+CLAIM(wide_rows_are_packed_too) {
     for (uint64_t seed = 0; seed < 60; seed++) {
         int lengths[MOST_DOCS], capacity = pick(seed, 0, 70000, 3000000);
         for (int i = 0; i < MOST_DOCS; i++) lengths[i] = pick(seed, 1 + (uint64_t)i, 1, capacity);
@@ -234,7 +234,7 @@ static void wide_rows_are_packed_too(void) {
 
 // ---- the random planner
 
-static void random_plans_hold_and_are_of_every_kind(void) {
+CLAIM(random_plans_hold_and_are_of_every_kind) {
     int kinds[4] = {0}, planned = 0, overlaps = 0, idle = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         const PlanLimits* l = &step.limits;
@@ -269,14 +269,14 @@ static void random_plans_hold_and_are_of_every_kind(void) {
 
 // ---- the value
 
-static void kinds_have_their_names(void) {
+CLAIM(kinds_have_their_names) {
     static const MicroBatch micro_batches[] = {
         {0, 1, 1, 0, 1, 0}, {0, 6, 6, 0, 1, 0}, {0, 6, 1, 0, 1, 0}, {0, 6, 3, 0, 1, 0}};
     static const char* const names[] = {"local", "ulysses", "ring", "ulysses x ring"};
     for (int i = 0; i < 4; i++) CHECK_STRING(cp_kind_name(cp_kind(&micro_batches[i])), names[i]);
 }
 
-static void the_hash_changes_with_every_number(void) {
+CLAIM(the_hash_changes_with_every_number) {
     Step step = valid_step();
     Plan* p = &step.plan;
     uint64_t hash = plan_hash(p, step.lengths);
@@ -303,7 +303,7 @@ static void the_hash_changes_with_every_number(void) {
 
 // Every rank may have been compiled by somebody else: the hash of many plans, once and for all, and whatever scratch
 // held before.
-static void plans_are_the_same_with_every_compiler(void) {
+CLAIM(plans_are_the_same_with_every_compiler) {
     uint64_t hash[2] = {0};
     for (int again = 0; again < 2; again++)
         for (uint64_t seed = 0; seed < 1000; seed++) {
@@ -321,17 +321,4 @@ static void plans_are_the_same_with_every_compiler(void) {
     CHECK(hash[0] == hash[1] && hash[0] == 0xf2e805d37d3b74abu);
 }
 
-int main(void) {
-    RUN(static_plans_hold_and_take_the_least_cp_size);
-    RUN(a_document_that_does_not_fit_is_named_with_a_capacity_that_helps);
-    RUN(what_cannot_be_planned_is_refused_with_words);
-    RUN(no_documents_are_a_plan_without_micro_batches);
-    RUN(the_least_cp_size_holds_shorter_documents_too);
-    RUN(work_is_shared_where_capacity_would_not_force_it);
-    RUN(wide_rows_are_packed_too);
-    RUN(random_plans_hold_and_are_of_every_kind);
-    RUN(kinds_have_their_names);
-    RUN(the_hash_changes_with_every_number);
-    RUN(plans_are_the_same_with_every_compiler);
-    return test_done();
-}
+int main(void) { return test_main(); }

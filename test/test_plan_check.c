@@ -19,7 +19,7 @@
 #define STILL_VALID(...) CHANGED(1, "", __VA_ARGS__)
 #define MB s->plan.micro_batches
 
-static void a_plan_has_every_document_once(void) {
+CLAIM(a_plan_has_every_document_once) {
     REFUSED("document 0 is there twice", s->plan.docs[1] = 0);
     REFUSED("document 1 is there twice", MB[1].first_doc = 1);
     REFUSED("document 3 is in no micro-batch", MB[1].n_docs = 1);
@@ -36,7 +36,7 @@ static void a_plan_has_every_document_once(void) {
     REFUSED("document 3", s->lengths[3] = 0);
 }
 
-static void a_plan_stays_on_its_ranks(void) {
+CLAIM(a_plan_stays_on_its_ranks) {
     REFUSED("micro-batch 4 is on 1 ranks from rank 4, beyond", MB[4].first_rank = 4);
     REFUSED("micro-batch 0 is on 1 ranks from rank -1, beyond", MB[0].first_rank = -1);
     REFUSED("micro-batch 2 is on 2 ranks from rank 3, beyond", MB[2].first_rank = 3);
@@ -44,7 +44,7 @@ static void a_plan_stays_on_its_ranks(void) {
     REFUSED("micro-batch 2 is on 2147483647 ranks", MB[2].cp_size = 0x7fffffff);
 }
 
-static void heads_are_shared_by_ranks_that_have_some(void) {
+CLAIM(heads_are_shared_by_ranks_that_have_some) {
     REFUSED("does not divide", MB[3].ulysses_size = 3);
     REFUSED("does not divide", MB[3].ulysses_size = 0);
     REFUSED("does not divide", MB[0].ulysses_size = 2);
@@ -53,7 +53,7 @@ static void heads_are_shared_by_ranks_that_have_some(void) {
 
 // 3 heads on 2 ranks: 2 of them on one rank, so of 2000 tokens only 1500 * 2 are 1000 * 3 pairs. 1500 tokens on a ring
 // of 2: borders 0 375 750 1125 1500, so 750 at both places; 150 each of the other document.
-static void no_rank_has_more_than_its_capacity(void) {
+CLAIM(no_rank_has_more_than_its_capacity) {
     REFUSED("micro-batch 0: with it 1001 tokens in a pass of rank 0", s->lengths[1]++);
     REFUSED("micro-batch 1: with it attention of 4002 pairs", s->lengths[2]++);
     REFUSED("micro-batch 1: with it attention of 4000 pairs of token and key/value head", s->limits.kv_heads = 3);
@@ -67,7 +67,7 @@ static void no_rank_has_more_than_its_capacity(void) {
 }
 
 // Rank 2 has 1000 tokens of micro-batch 1 and 900 of micro-batch 2.
-static void passes_hold_what_a_rank_can_and_none_is_wasted(void) {
+CLAIM(passes_hold_what_a_rank_can_and_none_is_wasted) {
     REFUSED("micro-batch 2: with it 1900 tokens in a pass of rank 2", MB[2].round = 0);
     STILL_VALID(MB[2].round = 0, s->limits.capacity = 1900, MB[3].round = 1, MB[4].round = 2, s->plan.n_rounds = 3);
     REFUSED("no micro-batch is in round 3", MB[4].round = s->plan.n_rounds++);
@@ -78,7 +78,7 @@ static void passes_hold_what_a_rank_can_and_none_is_wasted(void) {
     REFUSED("3 rounds", s->plan.n_rounds--);
 }
 
-static void a_pass_shares_no_more_micro_batches_than_can_be_under_way(void) {
+CLAIM(a_pass_shares_no_more_micro_batches_than_can_be_under_way) {
     for (int n = MOST_SHARED; n <= MOST_SHARED + 1; n++) {
         int lengths[MOST_SHARED + 1];
         for (int i = 0; i < n; i++) lengths[i] = 2;
@@ -110,7 +110,7 @@ static Placement place(Step* s, int i) {
     return plan_placement(plan, &plan->micro_batches[i]);
 }
 
-static void placements_give_everything_to_somebody(void) {
+CLAIM(placements_give_everything_to_somebody) {
     STILL_VALID(place(s, 0));
     STILL_VALID(place(s, 1).head_border[1] = 0, s->limits.capacity = 2000);
     REFUSED("micro-batch 1: borders of heads do not rise from 0 to 4", place(s, 1).head_border[1] = 5);
@@ -140,7 +140,7 @@ static int chain_before(const Plan* plan, int i) {
     return longest;
 }
 
-static void rounds_are_the_longest_chains(void) {
+CLAIM(rounds_are_the_longest_chains) {
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 3000);) {
         int rounds = 0;
         if (step_random(&step, seed) == 0) {
@@ -173,7 +173,7 @@ static int possible_in(const Plan* plan, int rounds) {
     return 0;
 }
 
-static void rounds_are_as_few_as_the_order_allows(void) {
+CLAIM(rounds_are_as_few_as_the_order_allows) {
     int several = 0;
     for (uint64_t seed = 0; seed < 400; seed++) {
         MicroBatch micro_batches[5];
@@ -192,7 +192,7 @@ static void rounds_are_as_few_as_the_order_allows(void) {
 }
 
 // Joined as limits allow, or as is drawn: every plan passes plan_check, and no rank has more passes than before.
-static void micro_batches_join_passes_where_limits_allow(void) {
+CLAIM(micro_batches_join_passes_where_limits_allow) {
     int joined = 0, planned = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 3000);) {
         uint64_t random = seed;
@@ -255,14 +255,14 @@ static int stuck(const Lists* x) {
     return schedule_stuck(x->micro_batches, x->n_micro_batches, x->list, x->first, x->ranks, &arena);
 }
 
-static void lists_in_one_order_always_end(void) {
+CLAIM(lists_in_one_order_always_end) {
     for (uint64_t seed = 0; seed < 10000; seed++) {
         Lists x = random_lists(seed);
         CHECK(stuck(&x) == 0 && plainly_stuck(&x) == 0);
     }
 }
 
-static void lists_in_other_orders_are_stuck_exactly_when_running_them_is(void) {
+CLAIM(lists_in_other_orders_are_stuck_exactly_when_running_them_is) {
     int ended = 0, stopped = 0;
     for (uint64_t seed = 0; seed < 10000; seed++) {
         Lists x = random_lists(seed);
@@ -281,7 +281,7 @@ static void lists_in_other_orders_are_stuck_exactly_when_running_them_is(void) {
     CHECK(ended > 1000 && stopped > 1000);
 }
 
-static void a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck(void) {
+CLAIM(a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck) {
     Lists x = {
         .n_micro_batches = 2, .ranks = 2, .micro_batches = {{0, 2, 1, 0, 1, 0}, {0, 1, 1, 1, 1, 0}}, .list = {0, 1}};
     x.first[1] = x.first[2] = 2;
@@ -298,19 +298,4 @@ static void a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck(void) 
     CHECK(stuck(&w) == 1);  // nor does rank 1 run it in rank 0's place
 }
 
-int main(void) {
-    RUN(a_plan_has_every_document_once);
-    RUN(a_plan_stays_on_its_ranks);
-    RUN(heads_are_shared_by_ranks_that_have_some);
-    RUN(no_rank_has_more_than_its_capacity);
-    RUN(passes_hold_what_a_rank_can_and_none_is_wasted);
-    RUN(a_pass_shares_no_more_micro_batches_than_can_be_under_way);
-    RUN(placements_give_everything_to_somebody);
-    RUN(rounds_are_the_longest_chains);
-    RUN(rounds_are_as_few_as_the_order_allows);
-    RUN(micro_batches_join_passes_where_limits_allow);
-    RUN(lists_in_one_order_always_end);
-    RUN(lists_in_other_orders_are_stuck_exactly_when_running_them_is);
-    RUN(a_micro_batch_that_a_rank_does_not_list_or_is_not_of_is_stuck);
-    return test_done();
-}
+int main(void) { return test_main(); }

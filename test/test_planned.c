@@ -151,7 +151,7 @@ static void check_losses(const Step* one, const Step* other, int n) {
     for (int i = 0; i < n; i++) CHECK_CLOSE(other[i].loss, one[i].loss, 1e-5 * one[i].loss);
 }
 
-static void cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank(void) {
+CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank) {
     static Step one[MOST_STEPS], steps[MOST_STEPS];
     const struct {
         int ranks;
@@ -184,7 +184,7 @@ static void cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_
 
 // Times that are measured must not get into plans that follow from a file. A run that was cut has the file from its
 // checkpoint, and has learnt nothing yet when it goes on.
-static void a_machine_file_gives_the_same_plans_and_bits_in_every_run(void) {
+CLAIM(a_machine_file_gives_the_same_plans_and_bits_in_every_run) {
     sh("rm -rf $W/parts");
     CHECK(sh(MPIRUN TINY "--steps 24 --save-every 12 --keep 0 --capacity 128 --plan refresh=1 --out $W/parts "
              ON_FILE, 8, program) == 0);
@@ -194,7 +194,7 @@ static void a_machine_file_gives_the_same_plans_and_bits_in_every_run(void) {
     CHECK_STRING(loss_hash(), whole);
 }
 
-static void planners_can_be_named_and_a_bad_machine_is_refused(void) {
+CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
     static Step one[MOST_STEPS], steps[MOST_STEPS];
     const char* const planners[] = {"adaptive",  "static",   "random",   "flexsp",
                                     "hydraulis", "zeppelin", "megatron", "fixed"};
@@ -220,7 +220,7 @@ static void planners_can_be_named_and_a_bad_machine_is_refused(void) {
 
 // A machine of three nodes, cut inside a node by two stages or by groups of two; not all ranks of a stage, or of a
 // place in groups, then have neighbours where the others have. Evaluations have plans, too.
-static void nodes_cut_by_stages_have_one_plan_on_all_ranks(void) {
+CLAIM(nodes_cut_by_stages_have_one_plan_on_all_ranks) {
     double one[3], other[3];
     const struct {
         const char *node, *options;
@@ -247,7 +247,7 @@ static void nodes_cut_by_stages_have_one_plan_on_all_ranks(void) {
 }
 
 // One of 500 letters among 60 short ones, in what is trained on or in what is validated on.
-static void a_document_without_a_plan_is_named_at_the_start(void) {
+CLAIM(a_document_without_a_plan_is_named_at_the_start) {
     static const char* const options[] = {"--plan flexsp",
                                           "--plan hydraulis",
                                           "--plan zeppelin",
@@ -273,7 +273,7 @@ static void a_document_without_a_plan_is_named_at_the_start(void) {
 
 // The text is gone while the model is evaluated before its first step, whose tokens have been read: no plan is made
 // ahead of a last step; of another one, what it lacks ends the run with all that was done.
-static void a_step_without_a_plan_comes_after_a_checkpoint(void) {
+CLAIM(a_step_without_a_plan_comes_after_a_checkpoint) {
     CHECK(sh("mkdir -p $W/texts && cat $W/corpus/* >$W/whole") == 0);
     for (int steps = 1; steps <= 2; steps++) {
         sh("rm -rf $W/torn; cp $W/whole $W/texts/text");
@@ -313,7 +313,7 @@ static void check_fields(const Step* s, int ranks) {
     CHECK(s->across > 0 && s->inside > 0);
 }
 
-static void every_step_says_how_it_was_planned(void) {
+CLAIM(every_step_says_how_it_was_planned) {
     static Step steps[MOST_STEPS];
     // Two machines of four ranks, as far as counting goes.
     setenv("RAGGED_NODE_SIZE", "4", 1);
@@ -337,7 +337,7 @@ static void every_step_says_how_it_was_planned(void) {
 }
 
 // All ranks learn from the slowest one's time, so they go on to make the same plans: or the run would end.
-static void a_model_that_learns_at_every_step_stays_the_same_on_all_ranks(void) {
+CLAIM(a_model_that_learns_at_every_step_stays_the_same_on_all_ranks) {
     static Step one[MOST_STEPS], steps[MOST_STEPS];
     CHECK(run_steps(1, "--steps 30", "one", one) == 30);
     CHECK(run_steps(3, "--steps 30 --plan refresh=1 --capacity 256", "other", steps) == 30);
@@ -356,7 +356,7 @@ static void check_explained(const char* page) {
     CHECK(read_text(path, output, sizeof output) > 2000 && strstr(output, "<html") && strstr(output, "adaptive"));
 }
 
-static void an_explanation_is_printed_and_written_and_nothing_is_trained(void) {
+CLAIM(an_explanation_is_printed_and_written_and_nothing_is_trained) {
     CHECK(sh(MPIRUN TINY "--capacity 128 --explain --out $W/explained " ON_FILE, 8, program) == 0);
     check_explained("explained/plan.html");
     CHECK(sh("cd $W/explained && ls") == 0);
@@ -372,14 +372,6 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(90, 8.2, 15);
     write_machine();
-    RUN(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_rank);
-    RUN(a_machine_file_gives_the_same_plans_and_bits_in_every_run);
-    RUN(planners_can_be_named_and_a_bad_machine_is_refused);
-    RUN(nodes_cut_by_stages_have_one_plan_on_all_ranks);
-    RUN(a_document_without_a_plan_is_named_at_the_start);
-    RUN(a_step_without_a_plan_comes_after_a_checkpoint);
-    RUN(every_step_says_how_it_was_planned);
-    RUN(a_model_that_learns_at_every_step_stays_the_same_on_all_ranks);
-    RUN(an_explanation_is_printed_and_written_and_nothing_is_trained);
+    run_claims();
     return program_end();
 }

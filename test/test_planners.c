@@ -3,7 +3,7 @@
 // plan_adaptive (plan/step/flex.h): it is the best single cp size.
 #include "dev/bound_shares.h"
 #include "dev/lengths.h"
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/published/published.h"
 #include "test/settings.h"
 
@@ -112,7 +112,7 @@ static int holds_longest(const Kind* kind, const Setting* setting, int longest) 
     return 0;
 }
 
-static void every_planner_plans_random_steps_validly_or_says_why_not(void) {
+CLAIM(every_planner_plans_random_steps_validly_or_says_why_not) {
     enum { STEPS = 700 };
     static Trial t;
     int planned[COUNT(kinds)] = {0}, refused[COUNT(kinds)] = {0};
@@ -285,7 +285,7 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     close_bench(&b);
 }
 
-static void every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_nics(void) {
+CLAIM(every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_nics) {
     static const char* const machines[] = {"a100-7b", "h200-8b", "flexsp-7b"};
     static const int ranks[] = {1, 4, 8, 16, 64};
     Count counts[16] = {{0}};
@@ -304,7 +304,7 @@ static void every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_
     CHECK(random_shares > 0);
 }
 
-static void the_table_has_every_planner_once(void) {
+CLAIM(the_table_has_every_planner_once) {
     CHECK(n_planners == COUNT(kinds));
     for (int i = 0; i < n_planners && i < COUNT(kinds); i++) {
         // The trainer has it, too.
@@ -312,7 +312,7 @@ static void the_table_has_every_planner_once(void) {
         char err[ERR_BYTES] = "", *arguments[] = {"train", "--plan", (char*)planners[i]->name};
         CHECK(planners[i] == kinds[i].planner && planner_named(planners[i]->name) == planners[i]);
         CHECK(planners[i]->words && planners[i]->words[0]);
-        CHECK(config_parse(&config, COUNT(arguments), arguments, err, sizeof err) == 0);
+        CHECK(config_read(&config, COUNT(arguments), arguments, err, sizeof err) == 0);
         CHECK_STRING(config.plan, planners[i]->name);
         config_free(&config);
     }
@@ -320,7 +320,7 @@ static void the_table_has_every_planner_once(void) {
 }
 
 // 16 ranks of a100-7b hold 6451 tokens each, in a ring or by heads.
-static void a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is_planned(void) {
+CLAIM(a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is_planned) {
     for (int k = 0; k < COUNT(kinds); k++) {
         Bench b;
         const Planner* planner = kinds[k].planner;
@@ -345,7 +345,7 @@ static void a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is
 }
 
 // Rows of 100 tokens on three ranks: as full as they can be, rank after rank.
-static void fixed_fills_rows_and_deals_them_in_turn(void) {
+CLAIM(fixed_fills_rows_and_deals_them_in_turn) {
     static const int tokens[] = {100, 95, 100, 60};
     World world;
     Step step = small_step(3, 4, 120, 6, (int[]){60, 70, 100, 30, 90, 5});
@@ -382,7 +382,7 @@ static int cp_size_of_all(Step* step, const Setting* setting) {
     return ok ? cp_size : 0;
 }
 
-static void static_holds_any_document_up_to_its_context(void) {
+CLAIM(static_holds_any_document_up_to_its_context) {
     World world;
     for (uint64_t seed = 0; seed < 200; seed++) {
         Step step = small_step(16, 4, pick(seed, 0, 40, 60), 1, (int[]){1});
@@ -413,7 +413,7 @@ static void static_holds_any_document_up_to_its_context(void) {
 }
 
 // A rank may have more tokens of a document than of one that is a token longer.
-static void static_holds_shorter_documents_with_wider_places(void) {
+CLAIM(static_holds_shorter_documents_with_wider_places) {
     int found = 0;
     World world;
     for (int ring_size = 2; ring_size <= 8; ring_size *= 2)
@@ -432,7 +432,7 @@ static void static_holds_shorter_documents_with_wider_places(void) {
 }
 
 // What was measured for a round is every system's cost of a micro-batch: who knows it makes fewer.
-static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
+CLAIM(a_fixed_cost_is_known_and_paid_once_a_micro_batch) {
     Bench dear, cheap;
     if (!open_bench(&dear, "flexsp-7b", 64, 65536) || !open_bench(&cheap, "flexsp-7b", 64, 65536)) abort();
     CHECK_CLOSE(dear.groups[8].micro_batch, 629.3563, 1e-9);
@@ -460,7 +460,7 @@ static void a_fixed_cost_is_known_and_paid_once_a_micro_batch(void) {
     close_bench(&dear), close_bench(&cheap);
 }
 
-static void planning_takes_no_more_than_planner_bytes(void) {
+CLAIM(planning_takes_no_more_than_planner_bytes) {
     static const int ranks[] = {2, 64, 512}, docs[] = {1, 500, 6000};
     static int lengths[6000], sample[4096];
     static GroupCost groups[513];
@@ -527,7 +527,7 @@ static double best_cp_size(Step* step, const Setting* setting) {
     return best;
 }
 
-static void adaptive_is_the_best_single_cp_size(void) {
+CLAIM(adaptive_is_the_best_single_cp_size) {
     int planned = 0, refused = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 2500);) {
         Prediction prediction;
@@ -560,7 +560,7 @@ static void adaptive_is_the_best_single_cp_size(void) {
 }
 
 // Four ranks that share heads take 0.25 + 0.2 ms a token, a ring of them 1.18, one rank 1.
-static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
+CLAIM(adaptive_bounds_cp_sizes_by_their_best_kind) {
     Step step = small_step(4, 4, 1000, 1, (int[]){100});
     World world = {.setting = {.limits = step.limits, .groups = world.groups}};
     Prediction prediction;
@@ -575,17 +575,4 @@ static void adaptive_bounds_cp_sizes_by_their_best_kind(void) {
     free_step(&step);
 }
 
-int main(void) {
-    RUN(the_table_has_every_planner_once);
-    RUN(every_planner_plans_random_steps_validly_or_says_why_not);
-    RUN(a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is_planned);
-    RUN(fixed_fills_rows_and_deals_them_in_turn);
-    RUN(static_holds_any_document_up_to_its_context);
-    RUN(static_holds_shorter_documents_with_wider_places);
-    RUN(a_fixed_cost_is_known_and_paid_once_a_micro_batch);
-    RUN(planning_takes_no_more_than_planner_bytes);
-    RUN(adaptive_is_the_best_single_cp_size);
-    RUN(adaptive_bounds_cp_sizes_by_their_best_kind);
-    RUN(every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_nics);
-    return test_done();
-}
+int main(void) { return test_main(); }

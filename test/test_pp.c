@@ -58,7 +58,7 @@ static const struct {
 
 static Curve one, llama_one, curves[sizeof jobs / sizeof *jobs];
 
-static void a_pipeline_has_the_losses_and_samples_of_one_rank(void) {
+CLAIM(a_pipeline_has_the_losses_and_samples_of_one_rank) {
     if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
     CHECK(one.sample[0] && strcmp(one.sample, llama_one.sample) != 0);
     for (int i = 0; i < COUNT(jobs); i++) {
@@ -70,7 +70,7 @@ static void a_pipeline_has_the_losses_and_samples_of_one_rank(void) {
 }
 
 // From the checkpoint of step 4 of one division into another.
-static void a_checkpoint_goes_on_in_any_other_division(void) {
+CLAIM(a_checkpoint_goes_on_in_any_other_division) {
     const struct {
         const char *from, *options;
         int ranks;
@@ -93,7 +93,7 @@ static void a_checkpoint_goes_on_in_any_other_division(void) {
 
 // Layers of one stage that differ in tp, in what ranks divide, and in what is computed again; a stage without cut
 // layers beside one with some. From its checkpoint one rank goes on.
-static void layers_of_a_stage_may_be_unlike(void) {
+CLAIM(layers_of_a_stage_may_be_unlike) {
     Curve c;
     char options[600];
     CHECK(
@@ -109,7 +109,7 @@ static void layers_of_a_stage_may_be_unlike(void) {
 }
 
 // Ranks 0 to 2 are a node, rank 3 another: stages have unlike shares of nodes.
-static void stages_on_nodes_of_unlike_size_follow_one_plan(void) {
+CLAIM(stages_on_nodes_of_unlike_size_follow_one_plan) {
     Curve c;
     setenv("RAGGED_NODE_SIZE", "3", 1);
     int whole = run("unlike_nodes", 4, "--pp 2", &c);
@@ -119,7 +119,7 @@ static void stages_on_nodes_of_unlike_size_follow_one_plan(void) {
 
 // Which way a weight is rounded depends on its place in the whole model. Of the first step nothing else is left:
 // AdamW makes it as long as the learning rate for every gradient, whatever rounding did to that.
-static void stages_round_stochastically_as_one_rank_does(void) {
+CLAIM(stages_round_stochastically_as_one_rank_does) {
     static const char rounded[] = "--dtype bf16,rounding=stochastic --steps 1 --save-every 1 --sample-every 0";
     CHECK(sh("%s " TINY "%s --out $W/round1", program, rounded) == 0);
     CHECK(sh(MPIRUN TINY "%s --pp 2 --out $W/round2", 2, program, rounded) == 0);
@@ -128,7 +128,7 @@ static void stages_round_stochastically_as_one_rank_does(void) {
     CHECK(sscanf(output, "%lf %lf", &differ, &bytes) == 2 && bytes > 1e5 && differ <= 0.01 * bytes);
 }
 
-static void the_log_tells_of_the_stages(void) {
+CLAIM(the_log_tells_of_the_stages) {
     double stages[STEPS], bubble[STEPS], in_flight[STEPS];
     CHECK(log_values("five", "stages", stages, STEPS) == STEPS && stages[0] == 5);
     CHECK(log_values("five", "in_flight", in_flight, STEPS) == STEPS && in_flight[0] >= 2 && in_flight[0] <= 5);
@@ -137,7 +137,7 @@ static void the_log_tells_of_the_stages(void) {
     CHECK(log_values("one", "stages", stages, STEPS) == 0);
 }
 
-static void what_cannot_be_is_refused_in_one_line(void) {
+CLAIM(what_cannot_be_is_refused_in_one_line) {
     const struct {
         const char *options, *words;
         int ranks;
@@ -159,12 +159,6 @@ static void what_cannot_be_is_refused_in_one_line(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(60, 7.6, 25);
-    RUN(a_pipeline_has_the_losses_and_samples_of_one_rank);
-    RUN(a_checkpoint_goes_on_in_any_other_division);
-    RUN(layers_of_a_stage_may_be_unlike);
-    RUN(stages_on_nodes_of_unlike_size_follow_one_plan);
-    RUN(stages_round_stochastically_as_one_rank_does);
-    RUN(the_log_tells_of_the_stages);
-    RUN(what_cannot_be_is_refused_in_one_line);
+    run_claims();
     return program_end();
 }

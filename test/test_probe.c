@@ -43,7 +43,7 @@ static ProbeTime row_of(double length, int n, double quadratic, double linear, d
     return row;
 }
 
-static void a_fit_finds_the_constants_of_exact_times(void) {
+CLAIM(a_fit_finds_the_constants_of_exact_times) {
     const double truth[][3] = {{1e-5, 0.02, 1.5}, {0, 0.02, 1.5}, {1e-5, 0, 1.5}, {1e-5, 0.02, 0}, {0, 0.02, 0}};
     for (int t = 0; t < COUNT(truth); t++) {
         const double* c = truth[t];
@@ -56,7 +56,7 @@ static void a_fit_finds_the_constants_of_exact_times(void) {
 }
 
 // Noise that a line through these times would explain with a negative constant.
-static void constants_are_never_negative(void) {
+CLAIM(constants_are_never_negative) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         ProbeTime rows[6];
         double c[3];
@@ -71,7 +71,7 @@ static void constants_are_never_negative(void) {
     }
 }
 
-static void rows_that_say_too_little_are_explained_with_few_constants(void) {
+CLAIM(rows_that_say_too_little_are_explained_with_few_constants) {
     ProbeTime one = row_of(100, 1, 0, 0.01, 0), same[] = {one, one, one};
     double c[3];
     probe_fit(c, &one, 1);
@@ -82,7 +82,7 @@ static void rows_that_say_too_little_are_explained_with_few_constants(void) {
 }
 
 // Relative errors count: a short row's as much as a long one's.
-static void short_rows_weigh_as_much_as_long_ones(void) {
+CLAIM(short_rows_weigh_as_much_as_long_ones) {
     ProbeTime rows[] = {row_of(1, 1000, 0, 1, 0), row_of(1, 1, 0, 1, 0)};
     rows[0].ms *= 1.1;
     rows[1].ms /= 1.1;
@@ -96,14 +96,14 @@ static void short_rows_weigh_as_much_as_long_ones(void) {
 
 // ---- one rank
 
-static void without_a_probe_the_model_is_estimated_and_nothing_is_written(void) {
+CLAIM(without_a_probe_the_model_is_estimated_and_nothing_is_written) {
     CHECK(run("") == 0);
     CHECK(!strstr(output, "cost    "));
     CHECK(errors[0] == 0);
     CHECK(find_cached() == 0);
 }
 
-static void a_probe_leaves_a_file_and_no_run(void) {
+CLAIM(a_probe_leaves_a_file_and_no_run) {
     sh("rm -rf $W/run");
     double started = now_seconds(), median = NAN, worst = NAN;
     CHECK(sh("%s " TINY "--out $W/run --probe", program) == 0);
@@ -125,7 +125,7 @@ static void a_probe_leaves_a_file_and_no_run(void) {
 
 // Its first steps take about what it says: units and terms are right. This machine may be as busy as it likes, so only
 // a factor of ten counts.
-static void the_next_run_finds_what_was_measured(void) {
+CLAIM(the_next_run_finds_what_was_measured) {
     double predicted[3], measured[3];
     Machine m = read_cached();
     char line[128];
@@ -139,12 +139,12 @@ static void the_next_run_finds_what_was_measured(void) {
     if (test_failures_in_claim) printf("    %g ms of %g: %.500s\n", predicted[0], measured[0], output);
 }
 
-static void another_model_does_not_find_it(void) {
+CLAIM(another_model_does_not_find_it) {
     CHECK(run("--width 32") == 0);
     CHECK(!strstr(output, "cost    "));
 }
 
-static void a_measured_file_can_be_named(void) {
+CLAIM(a_measured_file_can_be_named) {
     char options[800];
     snprintf(options, sizeof options, "--width 32 --machine %s", cached);
     CHECK(run(options) == 0);
@@ -153,7 +153,7 @@ static void a_measured_file_can_be_named(void) {
     CHECK(strstr(output, "cost    of --machine a100-7b\n"));
 }
 
-static void a_broken_file_gets_one_line_and_an_estimate(void) {
+CLAIM(a_broken_file_gets_one_line_and_an_estimate) {
     CHECK(sh("cp %s $W/kept", cached) == 0);
     const char* const breaks[] = {"head -c 300 $W/kept",
                                   "cat $W/kept; echo frobnicate 5",
@@ -176,7 +176,7 @@ static void a_broken_file_gets_one_line_and_an_estimate(void) {
 }
 
 // Whoever can write it could slow the run down, and nobody has named it.
-static void a_file_that_others_may_write_gets_one_line_and_an_estimate(void) {
+CLAIM(a_file_that_others_may_write_gets_one_line_and_an_estimate) {
     const char* const opened[] = {"$W/cache", "$W/cache/ragged", cached};
     for (int i = 0; i < COUNT(opened); i++) {
         CHECK(sh("chmod go+w %s", opened[i]) == 0);
@@ -198,7 +198,7 @@ static void refused(const char* options, const char* word1, const char* word2) {
     CHECK(sh("test -e $W/run") != 0);
 }
 
-static void a_machine_that_cannot_be_used_gets_one_line(void) {
+CLAIM(a_machine_that_cannot_be_used_gets_one_line) {
     sh("printf 'name x\\nlinear_ms 1\\nquadratic_ms many\\n' > $W/bad; mkdir -p $W/dir");
     refused("--machine $W/bad", "/bad", "3");
     refused("--machine $W/dir", "/dir", "expected a file");
@@ -207,7 +207,7 @@ static void a_machine_that_cannot_be_used_gets_one_line(void) {
     refused("--machine hydraulis-7b", "hydraulis-7b", "a rank alone has no times");
 }
 
-static void a_probe_without_a_place_for_its_file_says_so(void) {
+CLAIM(a_probe_without_a_place_for_its_file_says_so) {
     sh("rm -rf $W/run");
     CHECK(sh("env -u HOME -u XDG_CACHE_HOME %s " TINY "--out $W/run --probe", program) == 1);
     CHECK(strstr(errors, "--probe") && strstr(errors, "XDG_CACHE_HOME") && lines_in(errors) == 1);
@@ -230,7 +230,7 @@ static void check_link(const LinkTable* link) {
 }
 
 // Ranks that did not have the same model would soon make unlike plans, and the run would end.
-static void two_ranks_measure_once_and_plan_alike(void) {
+CLAIM(two_ranks_measure_once_and_plan_alike) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     sh("rm -rf $W/cache $W/run");
     CHECK(sh("timeout 120 " MPIRUN "%s " TINY "--steps 1 --out $W/run", 2, program) == 0);
@@ -256,7 +256,7 @@ static void two_ranks_measure_once_and_plan_alike(void) {
 }
 
 // A layout of groups takes what they were measured to take.
-static void layouts_know_groups_that_were_measured(void) {
+CLAIM(layouts_know_groups_that_were_measured) {
     const char* check = "--explain layout --tp 2 --capacity 128 --out $W/run";
     if (!has_mpirun()) SKIP("mpirun is not here");
     sh("rm -rf $W/cache $W/run");
@@ -269,7 +269,7 @@ static void layouts_know_groups_that_were_measured(void) {
     if (test_failures_in_claim) printf("    %.800s\n", errors);
 }
 
-static void links_between_machines_are_measured_apart(void) {
+CLAIM(links_between_machines_are_measured_apart) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int stage = 1; stage <= 3; stage += 2) {
         sh("rm -rf $W/cache $W/run");
@@ -283,7 +283,7 @@ static void links_between_machines_are_measured_apart(void) {
     }
 }
 
-static void ranks_refuse_a_bad_machine_with_one_line(void) {
+CLAIM(ranks_refuse_a_bad_machine_with_one_line) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK(sh("timeout 60 " MPIRUN "%s " TINY "--machine flexsp-8b --out $W/run", 2, program) == 1);
     const char* first = strstr(errors, "flexsp-8b");
@@ -302,22 +302,6 @@ int main(int argc, char** argv) {
         snprintf(name, sizeof name, "corpus/%02d.txt", d);
         write_text(name, text, (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
     }
-    RUN(a_fit_finds_the_constants_of_exact_times);
-    RUN(constants_are_never_negative);
-    RUN(rows_that_say_too_little_are_explained_with_few_constants);
-    RUN(short_rows_weigh_as_much_as_long_ones);
-    RUN(without_a_probe_the_model_is_estimated_and_nothing_is_written);
-    RUN(a_probe_leaves_a_file_and_no_run);
-    RUN(the_next_run_finds_what_was_measured);
-    RUN(another_model_does_not_find_it);
-    RUN(a_measured_file_can_be_named);
-    RUN(a_broken_file_gets_one_line_and_an_estimate);
-    RUN(a_file_that_others_may_write_gets_one_line_and_an_estimate);
-    RUN(a_machine_that_cannot_be_used_gets_one_line);
-    RUN(a_probe_without_a_place_for_its_file_says_so);
-    RUN(two_ranks_measure_once_and_plan_alike);
-    RUN(layouts_know_groups_that_were_measured);
-    RUN(links_between_machines_are_measured_apart);
-    RUN(ranks_refuse_a_bad_machine_with_one_line);
+    run_claims();
     return program_end();
 }

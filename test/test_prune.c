@@ -23,7 +23,7 @@ static int ascends_within(const int* kept, int n_kept, int n) {
 
 // ---- values
 
-static void columns_that_change_most_are_kept(void) {
+CLAIM(columns_that_change_most_are_kept) {
     static const float ago[] = {1, 2, 3, 4, 0, 0, 0, 0}, now[] = {1.5f, 2, 2, 4, 0, 1.25f, 0, -3};
     static const float expected[] = {0.5f, 1.25f, 1, 3};
     static const int all[] = {0, 1, 2, 3};
@@ -41,7 +41,7 @@ static void columns_that_change_most_are_kept(void) {
 }
 
 // Against sums in the order of rows, in double, of any width: also one that is no multiple of a block.
-static void a_change_is_the_sum_of_its_column(void) {
+CLAIM(a_change_is_the_sum_of_its_column) {
     enum { ROWS = 7 };
     static float now[ROWS * 200], ago[ROWS * 200], change[200];
     for (int cols = 1; cols <= 200; cols += 9) {
@@ -58,7 +58,7 @@ static void a_change_is_the_sum_of_its_column(void) {
     }
 }
 
-static void only_what_was_kept_is_learnt_and_the_rest_rises(void) {
+CLAIM(only_what_was_kept_is_learnt_and_the_rest_rises) {
     static const float change[] = {100, 4, 100, 2, 100};
     static const int kept[] = {1, 3};
     float value[] = {5, 6, 7, 8, 0.25f};
@@ -75,7 +75,7 @@ static void only_what_was_kept_is_learnt_and_the_rest_rises(void) {
     CHECK(!memcmp(before, value, sizeof value));
 }
 
-static void weights_that_are_no_numbers_leave_values_that_are(void) {
+CLAIM(weights_that_are_no_numbers_leave_values_that_are) {
     float change[] = {NAN, INFINITY, FLT_MAX, 1}, value[] = {1, 1, 1, FLT_MAX};
     static const int kept[] = {0, 1, 2};
     int chosen[2];
@@ -113,7 +113,7 @@ static void check_choice(uint64_t seed, Priority priority) {
     CHECK(right);
 }
 
-static void the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index(void) {
+CLAIM(the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index) {
     for (uint64_t seed = 0; seed < 2000; seed++) {
         check_choice(seed, PRIORITY_CHANGE);
         check_choice(seed, PRIORITY_INVERSE);
@@ -127,7 +127,7 @@ static void the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index(void) 
 
 // Each of n is in a random half with probability 1/2: of 4000 choices 2000, with a deviation of sqrt(4000) / 2 = 32;
 // 5.5 deviations of 64 columns fail less than once in a hundred thousand seeds, and the seeds are fixed.
-static void a_random_choice_depends_on_the_seed_alone_and_is_fair(void) {
+CLAIM(a_random_choice_depends_on_the_seed_alone_and_is_fair) {
     enum { N = 64, TIMES = 4000 };
     float value[N], other[N];
     int kept[N], again[N], times[N] = {0}, same = 0;
@@ -163,7 +163,7 @@ static int worst_wait(double gamma, const float* change, int n) {
     return worst;
 }
 
-static void no_column_starves_when_half_are_left_out_for_ever(void) {
+CLAIM(no_column_starves_when_half_are_left_out_for_ever) {
     enum { N = 128 };
     float change[N];
     for (int kind = 0; kind < 3; kind++) {
@@ -182,7 +182,7 @@ static void no_column_starves_when_half_are_left_out_for_ever(void) {
 
 // ---- how many
 
-static void tiles_are_smaller_where_there_are_few(void) {
+CLAIM(tiles_are_smaller_where_there_are_few) {
     static const int n[] = {1, 3, 7, 8, 15, 16, 31, 32, 63, 64, 65, 4096},
                      tile[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 16};
     for (int i = 0; i < COUNT(n); i++) CHECK(prune_tile(n[i], 16) == tile[i]);
@@ -221,14 +221,14 @@ static void check_counts(uint64_t seed) {
     CHECK(right);
 }
 
-static void numbers_are_whole_tiles_that_meet_the_target(void) {
+CLAIM(numbers_are_whole_tiles_that_meet_the_target) {
     for (uint64_t seed = 0; seed < 20000; seed++) check_counts(seed);
 }
 
 // 2 heads of 64 columns and 512 hidden units, a head being the work of 128 hidden units. Half: one head, 256 hidden
 // units. 0.4 of 768 is 307.2: no head, 308 hidden units rounded up to 320. 0.9 is 691.2: one head and 496 hidden units,
 // which is all that may go.
-static void heads_are_rounded_down_and_hidden_units_absorb_the_rest(void) {
+CLAIM(heads_are_rounded_down_and_hidden_units_absorb_the_rest) {
     PruneList lists[] = {{2, 1, 128}, {512, 0, 1}};
     int dropped[2];
     CHECK(prune_counts(dropped, lists, 2, 0.5 * 768, 16) == 384 && dropped[0] == 1 && dropped[1] == 256);
@@ -246,7 +246,7 @@ static void heads_are_rounded_down_and_hidden_units_absorb_the_rest(void) {
 
 // ---- in which layers
 
-static void ratios_are_the_golden_ones(void) {
+CLAIM(ratios_are_the_golden_ones) {
     static const struct {
         double w[4], sum, most, g[4];
     } golden[] = {{{1, 1, 1, 1}, 2, 1, {.5, .5, .5, .5}},
@@ -263,7 +263,7 @@ static void ratios_are_the_golden_ones(void) {
 
 // Optimal where moving a part between two layers loses no less: the loss of a part, w g, is the same for all that are
 // free and not larger for those at most. (The problem is convex.)
-static void ratios_leave_out_what_they_should_at_least_loss(void) {
+CLAIM(ratios_leave_out_what_they_should_at_least_loss) {
     enum { LAYERS = 48 };
     for (uint64_t seed = 1; seed <= 1000; seed++) {
         double w[LAYERS], g[LAYERS], most = .2 + .8 * random_uniform(seed, 2), pace = -1, all = 0;
@@ -281,18 +281,4 @@ static void ratios_leave_out_what_they_should_at_least_loss(void) {
     }
 }
 
-int main(void) {
-    RUN(columns_that_change_most_are_kept);
-    RUN(a_change_is_the_sum_of_its_column);
-    RUN(only_what_was_kept_is_learnt_and_the_rest_rises);
-    RUN(weights_that_are_no_numbers_leave_values_that_are);
-    RUN(the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index);
-    RUN(a_random_choice_depends_on_the_seed_alone_and_is_fair);
-    RUN(no_column_starves_when_half_are_left_out_for_ever);
-    RUN(tiles_are_smaller_where_there_are_few);
-    RUN(numbers_are_whole_tiles_that_meet_the_target);
-    RUN(heads_are_rounded_down_and_hidden_units_absorb_the_rest);
-    RUN(ratios_are_the_golden_ones);
-    RUN(ratios_leave_out_what_they_should_at_least_loss);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -97,7 +97,7 @@ static uint64_t hash_lists(const Pruner* k, const Model* m, Shed shed) {
 // ---- what is kept
 
 // Columns c in the order c * 5 mod K: neighbours change by different amounts. 1 / 64 steps are exact in bf16 below 4.
-static void lists_follow_the_changes_of_columns(void) {
+CLAIM(lists_follow_the_changes_of_columns) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         Model m = make_model(i / 2, 3, 128, 4, i % 2 ? DT_BF16 : DT_F32);
         Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
@@ -121,7 +121,7 @@ static void lists_follow_the_changes_of_columns(void) {
     }
 }
 
-static void a_change_counts_for_one_refresh(void) {
+CLAIM(a_change_counts_for_one_refresh) {
     Model m = make_model(ARCH_GPT2, 1, 128, 4, DT_F32);
     Pruner* k = pruner_open(&m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);
     pruner_choose(k, &m, 0, all_of(&m), 0);
@@ -155,7 +155,7 @@ static void change_hidden_units(const Model* m, int l) {
     }
 }
 
-static void lists_follow_the_changes_of_heads_and_hidden_units(void) {
+CLAIM(lists_follow_the_changes_of_heads_and_hidden_units) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         Model m = make_model(i / 2, 2, 128, 4, i % 2 ? DT_BF16 : DT_F32);
         Pruner* k = pruner_open(&m, SHED_SLICES, PRIORITY_CHANGE, 0, 1);
@@ -190,11 +190,11 @@ static void check_what_is_measured(int arch) {
     free_model(&m);
 }
 
-static void only_what_is_computed_is_measured(void) {
+CLAIM(only_what_is_computed_is_measured) {
     for (int arch = 0; arch < N_ARCHS; arch++) check_what_is_measured(arch);
 }
 
-static void random_and_inverse_are_options(void) {
+CLAIM(random_and_inverse_are_options) {
     Model m = make_model(ARCH_GPT2, 2, 128, 4, DT_F32);
     Pruner *random = pruner_open(&m, SHED_COLUMNS, PRIORITY_RANDOM, 0, 1),
            *inverse = pruner_open(&m, SHED_COLUMNS, PRIORITY_INVERSE, 0, 1);
@@ -282,7 +282,7 @@ static void check_amount(Pruner* k, const Model* m, Shed shed, int by_layer, dou
 }
 
 // Hidden units can absorb what heads leave in all of these, so that the dearest tile is one of theirs.
-static void what_is_left_out_meets_gamma_within_a_tile(void) {
+CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
     static const SliceCount stays[] = {{2, 256}, {1, 256}, {2, 192}, {1, 48}, {0, 256}};
     for (int kind = 0; kind < 8; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
@@ -305,7 +305,7 @@ static void what_is_left_out_meets_gamma_within_a_tile(void) {
     }
 }
 
-static void layers_that_change_more_leave_out_less(void) {
+CLAIM(layers_that_change_more_leave_out_less) {
     for (int i = 0; i < 2 * N_ARCHS; i++) {
         int shed = i % 2;
         Model m = make_model(i / 2, 4, 128, 4, DT_F32);
@@ -355,7 +355,7 @@ static int holds_the_same(const Pruner* a, const Pruner* b) {
 
 static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
 
-static void a_checkpoint_brings_back_values_and_lists(void) {
+CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {
         Shed shed = kind & 1 ? SHED_SLICES : SHED_COLUMNS;
         Model m = make_model(kind / 2, 3, 128, 4, kind & 2 ? DT_BF16 : DT_F32);
@@ -381,7 +381,7 @@ static void a_checkpoint_brings_back_values_and_lists(void) {
     }
 }
 
-static void lists_of_other_models_and_methods_are_refused(void) {
+CLAIM(lists_of_other_models_and_methods_are_refused) {
     Model m = make_model(ARCH_GPT2, 2, 64, 4, DT_F32),
           others[] = {make_model(ARCH_GPT2, 3, 64, 4, DT_F32), make_model(ARCH_GPT2, 2, 128, 4, DT_F32), m};
     for (int shed = SHED_COLUMNS; shed <= SHED_SLICES; shed++)
@@ -420,7 +420,7 @@ static int load_changed(const Model* m, const char* list, float value, float kep
     return result;
 }
 
-static void contents_that_make_no_sense_are_refused(void) {
+CLAIM(contents_that_make_no_sense_are_refused) {
     static const struct {
         const char* list;
         float value, kept;
@@ -449,16 +449,4 @@ static void contents_that_make_no_sense_are_refused(void) {
     free_model(&m);
 }
 
-int main(void) {
-    RUN(a_change_counts_for_one_refresh);
-    RUN(lists_follow_the_changes_of_columns);
-    RUN(lists_follow_the_changes_of_heads_and_hidden_units);
-    RUN(only_what_is_computed_is_measured);
-    RUN(random_and_inverse_are_options);
-    RUN(what_is_left_out_meets_gamma_within_a_tile);
-    RUN(layers_that_change_more_leave_out_less);
-    RUN(a_checkpoint_brings_back_values_and_lists);
-    RUN(lists_of_other_models_and_methods_are_refused);
-    RUN(contents_that_make_no_sense_are_refused);
-    return test_done();
-}
+int main(void) { return test_main(); }

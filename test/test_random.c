@@ -12,7 +12,7 @@ static long double exact(uint64_t index) {
 }
 
 // In units of 2^-52: the logarithm within 1, which its root halves; root, and product within 1/2; the cosine within 1.
-static void normals_are_exact_to_the_last_digits(void) {
+CLAIM(normals_are_exact_to_the_last_digits) {
     const double most = 2.5 * 0x1p-52;
     double worst = 0;
     int other_weights = 0;
@@ -28,21 +28,21 @@ static void normals_are_exact_to_the_last_digits(void) {
 }
 
 // One alone is computed without vectors.
-static void normals_are_the_same_one_by_one(void) {
+CLAIM(normals_are_the_same_one_by_one) {
     for (size_t n = 1; n < 40; n++) {
         random_normals(value, SEED, 1000 * n, n);
         for (size_t i = 0; i < n; i++) CHECK(value[i] == random_normal(SEED, 1000 * n + i));
     }
 }
 
-static void every_processor_has_the_recorded_bits(void) {
+CLAIM(every_processor_has_the_recorded_bits) {
     uint64_t bits, hash = 0;
     random_normals(value, SEED, (uint64_t)1 << 40, SOME);
     for (int i = 0; i < SOME; i++) memcpy(&bits, &value[i], sizeof bits), hash = hash64(hash ^ bits);
     CHECK(hash == 0x40facb025f2cf706u);
 }
 
-static void uniform_numbers_fill_the_interval(void) {
+CLAIM(uniform_numbers_fill_the_interval) {
     double least = 1, most = 0;
     for (uint64_t i = 0; i < SOME; i++) {
         double u = random_uniform(SEED, i);
@@ -52,10 +52,4 @@ static void uniform_numbers_fill_the_interval(void) {
     CHECK(least >= 0 && least < 16.0 / SOME && most < 1 && most > 1 - 16.0 / SOME);  // e^-16 of chance
 }
 
-int main(void) {
-    RUN(normals_are_exact_to_the_last_digits);
-    RUN(normals_are_the_same_one_by_one);
-    RUN(every_processor_has_the_recorded_bits);
-    RUN(uniform_numbers_fill_the_interval);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -57,7 +57,7 @@ static void check_answers(const Answer* answers, int n) {
 #define TORCH(rank, size, local) "RANK=" rank "|WORLD_SIZE=" size "|LOCAL_RANK=" local
 #define SLURM(rank, size, local) "SLURM_PROCID=" rank "|SLURM_NTASKS=" size "|SLURM_LOCALID=" local
 
-static void each_launcher_is_known_by_its_variables(void) {
+CLAIM(each_launcher_is_known_by_its_variables) {
     static const Answer answers[] = {
         {"", "alone", 0, 1, 0, 1, "", 0},
         {TORCH("5", "8", "1") "|LOCAL_WORLD_SIZE=4|MASTER_ADDR=node-a|MASTER_PORT=1234", "torchrun", 5, 8, 1, 4,
@@ -73,7 +73,7 @@ static void each_launcher_is_known_by_its_variables(void) {
 }
 
 // Some platforms number machines with RANK and WORLD_SIZE; srun sets none of them.
-static void a_launcher_counts_with_all_of_its_variables_torchrun_before_mpirun_before_slurm(void) {
+CLAIM(a_launcher_counts_with_all_of_its_variables_torchrun_before_mpirun_before_slurm) {
     static const Answer answers[] = {
         {"RANK=1", "alone", 0, 1, 0, 1, NULL, 0},
         {"RANK=1|WORLD_SIZE=2|MASTER_ADDR=x", "alone", 0, 1, 0, 1, NULL, 0},
@@ -87,7 +87,7 @@ static void a_launcher_counts_with_all_of_its_variables_torchrun_before_mpirun_b
 }
 
 // The step may be smaller than the allocation, and its nodes unlike.
-static void slurm_describes_the_step(void) {
+CLAIM(slurm_describes_the_step) {
     static const Answer answers[] = {
         {SLURM("9", "11", "1") "|SLURM_NODEID=2|SLURM_STEP_TASKS_PER_NODE=4(x2),3|SLURM_STEP_NODELIST=gpu[07-09]"
                                "|SLURM_JOB_ID=1234567",
@@ -108,7 +108,7 @@ static void slurm_describes_the_step(void) {
 }
 
 // {variables, what the message names}
-static void contradictions_and_what_is_no_number_are_refused(void) {
+CLAIM(contradictions_and_what_is_no_number_are_refused) {
     static const char* const refused[][2] = {
         {TORCH("8", "8", "0"), "RANK"},
         {TORCH("1", "2", "2"), "LOCAL_RANK"},
@@ -137,7 +137,7 @@ static void contradictions_and_what_is_no_number_are_refused(void) {
     }
 }
 
-static void long_names_are_refused(void) {
+CLAIM(long_names_are_refused) {
     char longest[256], text[1024];
     memset(longest, 'a', 255), longest[255] = 0;
     snprintf(text, sizeof text, TORCH("0", "2", "0") "|MASTER_ADDR=%s", longest);
@@ -149,11 +149,4 @@ static void long_names_are_refused(void) {
     CHECK(identity(text) == -1 && strstr(err, "SLURM_STEP_NODELIST"));
 }
 
-int main(void) {
-    RUN(each_launcher_is_known_by_its_variables);
-    RUN(a_launcher_counts_with_all_of_its_variables_torchrun_before_mpirun_before_slurm);
-    RUN(slurm_describes_the_step);
-    RUN(contradictions_and_what_is_no_number_are_refused);
-    RUN(long_names_are_refused);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -31,7 +31,7 @@ static void check_losses(const char* what, const double* a, const double* b, int
 
 enum { STEPS = 6 };
 
-static void any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses(void) {
+CLAIM(any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses) {
     const struct {
         int ranks;
         const char* options;
@@ -55,7 +55,7 @@ static void any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses(void)
     }
 }
 
-static void bf16_runs_agree_within_its_rounding(void) {
+CLAIM(bf16_runs_agree_within_its_rounding) {
     double one[STEPS], other[STEPS];
     CHECK(losses(1, "--steps 6 --dtype bf16", "one", one, STEPS) == STEPS);
     CHECK(losses(4, "--steps 6 --dtype bf16,grads=bf16 --plan random --zero 2", "other", other, STEPS) == STEPS);
@@ -72,7 +72,7 @@ static void compare_weights(const char* run, int step, int other) {
 
 // A run is cut before its last two steps and goes on with another number of ranks: the losses are those of the run that
 // was never cut. The rate of the last step is 0, so the weights saved after it are those that were loaded: bit for bit.
-static void a_run_goes_on_with_another_number_of_ranks(void) {
+CLAIM(a_run_goes_on_with_another_number_of_ranks) {
     const int numbers[][2] = {{1, 2}, {2, 3}, {3, 8}, {8, 1}};
     double whole[8], parts[8];
 #define COURSE "--steps 8 --schedule linear,min-lr=0 --keep 0 "
@@ -101,7 +101,7 @@ static void wait_for_steps(const char* run, int steps) {
     CHECK(steps_logged(run) >= steps);
 }
 
-static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes(void) {
+CLAIM(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes) {
     sh("rm -rf %s/killed", work);
     pid_t job = start(MPIRUN TINY "--steps 100000 --save-every 40 --cp 3 --out $W/killed", 3, program);
     wait_for_steps("killed", 45);
@@ -128,7 +128,7 @@ static void a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes
     CHECK(ended_within(job, 30) == 0);
 }
 
-static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
+CLAIM(a_signal_to_the_launcher_saves_at_one_step_of_all) {
     double whole[150], parts[150];
     sh("rm -rf %s/stopped", work);
     pid_t job = start(MPIRUN TINY "--steps 150 --save-every 1000 --plan random --out $W/stopped", 3, program);
@@ -146,7 +146,7 @@ static void a_signal_to_the_launcher_saves_at_one_step_of_all(void) {
     for (int i = 0; i < 150; i++) CHECK(parts[i] == whole[i]);  // same ranks, same plans: the same bits
 }
 
-static void a_signal_breaks_an_evaluation_off_on_all_ranks(void) {
+CLAIM(a_signal_breaks_an_evaluation_off_on_all_ranks) {
     pid_t job = start(MPIRUN
                       "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every "
                       "tokens=999999999 --out $W/evaluating",
@@ -157,7 +157,7 @@ static void a_signal_breaks_an_evaluation_off_on_all_ranks(void) {
     CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
 }
 
-static void ranks_that_mean_different_runs_end_with_words(void) {
+CLAIM(ranks_that_mean_different_runs_end_with_words) {
     sh("rm -rf %s/x", work);
     CHECK(sh("mpirun --oversubscribe -n 1 %s " TINY "--steps 3 --out %s/x : -n 1 %s " TINY
              "--steps 3 --lr 0.1 --out %s/x",
@@ -169,7 +169,7 @@ static void ranks_that_mean_different_runs_end_with_words(void) {
 }
 
 // The same path, length and first page, another byte behind it.
-static void ranks_that_see_other_bytes_of_a_document_end_with_words(void) {
+CLAIM(ranks_that_see_other_bytes_of_a_document_end_with_words) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
     CHECK(sh("mkdir -p $W/a/texts $W/b/texts && cat data/*.c > $W/a/texts/1 && cp $W/a/texts/1 $W/b/texts/1 && "
@@ -183,7 +183,7 @@ static void ranks_that_see_other_bytes_of_a_document_end_with_words(void) {
 }
 
 // --plan node-size is each rank's own business, but plans follow from it.
-static void plans_that_differ_end_the_run_with_both_hashes(void) {
+CLAIM(plans_that_differ_end_the_run_with_both_hashes) {
     unsigned long long first, second;
     sh("rm -rf %s/x", work);
     CHECK(sh("timeout 60 mpirun --oversubscribe -n 2 %s " TINY
@@ -194,7 +194,7 @@ static void plans_that_differ_end_the_run_with_both_hashes(void) {
     CHECK(at && sscanf(at, "has the plan %16llx, rank 0 has %16llx", &first, &second) == 2 && first != second);
 }
 
-static void what_all_ranks_refuse_is_one_line(void) {
+CLAIM(what_all_ranks_refuse_is_one_line) {
     CHECK(sh(MPIRUN TINY "--pp 2 --balance migrate --out $W/refused", 6, program) > 0);
     const char* first = strstr(errors, "train: ");
     int lines = 0;
@@ -206,7 +206,7 @@ static void what_all_ranks_refuse_is_one_line(void) {
 // ---- memory
 
 // Rows are full here. A page that a run never writes to is not taken: of group attention's memory a ring uses a part.
-static void memory_is_what_the_table_says(void) {
+CLAIM(memory_is_what_the_table_says) {
     for (int stage = 1; stage <= 3; stage++) {
         sh("rm -rf %s/big", work);
         CHECK(sh(MPIRUN
@@ -227,16 +227,6 @@ static void memory_is_what_the_table_says(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(80, 7.6, 5);
-    RUN(any_number_of_ranks_any_plan_and_any_zero_give_the_same_losses);
-    RUN(bf16_runs_agree_within_its_rounding);
-    RUN(a_run_goes_on_with_another_number_of_ranks);
-    RUN(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes);
-    RUN(a_signal_to_the_launcher_saves_at_one_step_of_all);
-    RUN(a_signal_breaks_an_evaluation_off_on_all_ranks);
-    RUN(ranks_that_mean_different_runs_end_with_words);
-    RUN(ranks_that_see_other_bytes_of_a_document_end_with_words);
-    RUN(plans_that_differ_end_the_run_with_both_hashes);
-    RUN(what_all_ranks_refuse_is_one_line);
-    RUN(memory_is_what_the_table_says);
+    run_claims();
     return program_end();
 }

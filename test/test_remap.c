@@ -55,7 +55,7 @@ static void check_moved(Step* step, const Plan* before, const Plan* after, int* 
     }
 }
 
-static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
+CLAIM(every_remapped_plan_is_a_plan_with_the_same_attention) {
     int remapped = 0, evened = 0, cases = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, CASES);) {
         GroupCost groups[MOST_RANKS + 1];
@@ -78,7 +78,7 @@ static void every_remapped_plan_is_a_plan_with_the_same_attention(void) {
     printf("    %d of %d plans are remapped, %d nodes of a round more even\n", remapped, cases, evened);
 }
 
-static void what_is_chosen_is_no_slower(void) {
+CLAIM(what_is_chosen_is_no_slower) {
     int chosen = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, CASES);) {
         GroupCost groups[MOST_RANKS + 1];
@@ -114,7 +114,7 @@ static Step two_documents(Setting* s, GroupCost* groups, int capacity, const int
 // Two ranks of a node: one attends to a long document, the other has four times as many tokens. 1000 of them move, and
 // a layer's linear work is that of 2500 tokens instead of 4000. Attention stays, of 1600 ms and, where the other rank
 // is waited for, 100.
-static void even_tokens_take_the_time_of_the_formula(void) {
+CLAIM(even_tokens_take_the_time_of_the_formula) {
     static const int lengths[] = {1000, 4000};
     GroupCost groups[MOST_RANKS + 1];
     Setting s;
@@ -131,7 +131,7 @@ static void even_tokens_take_the_time_of_the_formula(void) {
 }
 
 // By their times a rank of half the speed would keep 1000 tokens, and the other get 2000, for which it has no room.
-static void even_times_keep_to_the_capacity(void) {
+CLAIM(even_times_keep_to_the_capacity) {
     static const int lengths[] = {1500, 1500};
     static const double speeds[] = {0.5, 1};
     GroupCost groups[MOST_RANKS + 1];
@@ -147,10 +147,4 @@ static void even_times_keep_to_the_capacity(void) {
     free_step(&step);
 }
 
-int main(void) {
-    RUN(every_remapped_plan_is_a_plan_with_the_same_attention);
-    RUN(what_is_chosen_is_no_slower);
-    RUN(even_tokens_take_the_time_of_the_formula);
-    RUN(even_times_keep_to_the_capacity);
-    return test_done();
-}
+int main(void) { return test_main(); }

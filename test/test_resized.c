@@ -761,7 +761,7 @@ static void close_model(void) {
 }
 
 // What is filled or frozen of shared key/value heads is a sum over ranks, which no claim here follows.
-static void run_claims(TestModel model) {
+static void run_with(TestModel model) {
     if (model == ROUNDED_STOCHASTICALLY) {
         RUN_TOGETHER(slices_have_the_bits_of_their_owners);
         RUN_TOGETHER(what_all_ranks_hold_stays_equal_over_resized_updates);
@@ -788,7 +788,7 @@ int main(int n_arguments, char** arguments) {
     int n_options = n_arguments - 1 - (n_arguments % 2 == 0);  // options come in pairs, then perhaps the program's path
     for (int model = 0; model < N_MODELS; model++) {
         open_model((TestModel)model, n_options, arguments + 1);
-        run_claims((TestModel)model);
+        run_with((TestModel)model);
         close_model();
     }
     remove_corpus();

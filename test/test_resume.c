@@ -32,10 +32,10 @@ static void resume(const char* dtype) {
     check_same_checkpoint("whole", "parts", 30);
 }
 
-static void a_resumed_run_repeats_losses_weights_and_log_in_fp32(void) { resume("fp32"); }
-static void a_resumed_run_repeats_losses_weights_and_log_in_bf16(void) { resume("bf16"); }
+CLAIM(a_resumed_run_repeats_losses_weights_and_log_in_fp32) { resume("fp32"); }
+CLAIM(a_resumed_run_repeats_losses_weights_and_log_in_bf16) { resume("bf16"); }
 
-static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit(void) {
+CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
     char arguments[1024], path[CHECKPOINT_PATH], err[ERR_BYTES];
     int64_t step = 0, last = 0;
     sh("rm -rf %s/whole %s/killed", work, work);
@@ -66,7 +66,7 @@ static void a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_
     CHECK(sh("cmp %s/whole/step-000400/model.safetensors %s/killed/step-000400/model.safetensors", work, work) == 0);
 }
 
-static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
+CLAIM(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on) {
     pid_t pid = start("%s " TINY " --steps 100000 --save-every 0 --out %s/interrupted", program, work);
     CHECK(comes("interrupted/log.jsonl", 30));
     kill(pid, SIGINT);
@@ -77,7 +77,7 @@ static void an_interrupt_finishes_the_step_saves_and_says_how_to_go_on(void) {
 }
 
 // On as many ranks, by the launcher as it was typed.
-static void the_command_that_is_printed_can_be_pasted(void) {
+CLAIM(the_command_that_is_printed_can_be_pasted) {
     char launchers[2][1024], command[2048];
     if (!has_mpirun()) SKIP("mpirun is not installed");
     CHECK(sh("mkdir $W/tree; cp -r scripts $W/tree; set -- %s; ln -s $(realpath $1) $W/tree/train", program) == 0);
@@ -94,7 +94,7 @@ static void the_command_that_is_printed_can_be_pasted(void) {
     }
 }
 
-static void an_interrupt_breaks_an_evaluation_off(void) {
+CLAIM(an_interrupt_breaks_an_evaluation_off) {
     pid_t pid = start(
         "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every tokens=999999999 "
         "--out %s/evaluating",
@@ -105,7 +105,7 @@ static void an_interrupt_breaks_an_evaluation_off(void) {
     CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
 }
 
-static void a_run_does_not_overwrite_another(void) {
+CLAIM(a_run_does_not_overwrite_another) {
     CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 0);
     CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 1);
     CHECK(strstr(errors, "--resume") != NULL);
@@ -115,7 +115,7 @@ static void a_run_does_not_overwrite_another(void) {
     CHECK(strstr(errors, "--layers 3") != NULL);
 }
 
-static void documents_with_one_changed_byte_are_not_resumed_with(void) {
+CLAIM(documents_with_one_changed_byte_are_not_resumed_with) {
     CHECK(sh("cp -r $W/corpus $W/edited && %s " TINY " --data $W/edited --steps 2 --out $W/edit", program) == 0);
     CHECK(sh("printf '#' | dd of=$W/edited/config.c bs=1 seek=20000 conv=notrunc") == 0);  // the length stays
     CHECK(sh("%s --resume --steps 4 --out $W/edit", program) == 1);
@@ -124,14 +124,14 @@ static void documents_with_one_changed_byte_are_not_resumed_with(void) {
 }
 
 // As where there are no C headers: the default corpus is the directory in which runs are kept.
-static void a_path_that_is_not_utf8_is_found_again(void) {
+CLAIM(a_path_that_is_not_utf8_is_found_again) {
     CHECK(sh("mkdir $W/caf\xe9 && cp $W/corpus/config.c $W/caf\xe9/ && %s " TINY " --data $W/caf\xe9 --steps 2 --out "
              "$W/bytes && %s --resume --steps 4 --out $W/bytes",
              program, program) == 0);
     CHECK(sh("grep -q 'caf.udce9' $W/bytes/step-000004/state.json") == 0);
 }
 
-static void a_corpus_that_holds_its_own_runs_can_be_resumed(void) {
+CLAIM(a_corpus_that_holds_its_own_runs_can_be_resumed) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
     CHECK(sh("cp -r $W/corpus $W/self && cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
@@ -146,7 +146,7 @@ static void a_corpus_that_holds_its_own_runs_can_be_resumed(void) {
     CHECK(sh("cd $W/self && %s " TINY " --data runs/1 --steps 3", real) == 1 && strstr(errors, "another --data"));
 }
 
-static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
+CLAIM(a_checkpoint_with_a_flipped_byte_is_not_loaded) {
     CHECK(sh("%s " TINY " --steps 2 --out %s/flipped", program, work) == 0);
     char path[600];
     snprintf(path, sizeof path, "%s/flipped/step-000002/model.safetensors", work);
@@ -158,7 +158,7 @@ static void a_checkpoint_with_a_flipped_byte_is_not_loaded(void) {
     CHECK(strstr(errors, "model.safetensors") != NULL);
 }
 
-static void another_shape_is_refused_in_words(void) {
+CLAIM(another_shape_is_refused_in_words) {
     CHECK(sh("%s " TINY " --steps 1 --out %s/shape", program, work) == 0);
     CHECK(sh("cp -r %s/shape/step-000001 %s/foreign && cd %s/foreign && rm -f DONE state.json opt* && "
              "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json",
@@ -167,7 +167,7 @@ static void another_shape_is_refused_in_words(void) {
     CHECK(strstr(errors, "wte") && strstr(errors, "expected") && strstr(errors, "found"));
 }
 
-static void samples_and_choices_are_of_the_checkpoint_that_resume_names(void) {
+CLAIM(samples_and_choices_are_of_the_checkpoint_that_resume_names) {
     static char first[1 << 16];
     const char line[] = "{\"ctx\": \"int\", \"endings\": [\" a\", \";\"], \"label\": 0}\n";
     CHECK(sh("%s " TINY " --steps 4 --save-every 2 --keep 0 --out $W/named", program) == 0);
@@ -184,7 +184,7 @@ static void samples_and_choices_are_of_the_checkpoint_that_resume_names(void) {
     CHECK(strstr(errors, "--init") && lines_in(errors) == 1);
 }
 
-static void samples_are_repeatable_and_come_from_the_checkpoint(void) {
+CLAIM(samples_are_repeatable_and_come_from_the_checkpoint) {
     static char first[1 << 16];
     CHECK(sh("%s " TINY " --steps 5 --out %s/sampled", program, work) == 0);
     CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
@@ -201,19 +201,6 @@ static void samples_are_repeatable_and_come_from_the_checkpoint(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");  // a corpus that nobody edits meanwhile
-    RUN(a_resumed_run_repeats_losses_weights_and_log_in_fp32);
-    RUN(a_resumed_run_repeats_losses_weights_and_log_in_bf16);
-    RUN(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit);
-    RUN(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on);
-    RUN(the_command_that_is_printed_can_be_pasted);
-    RUN(an_interrupt_breaks_an_evaluation_off);
-    RUN(a_run_does_not_overwrite_another);
-    RUN(a_path_that_is_not_utf8_is_found_again);
-    RUN(documents_with_one_changed_byte_are_not_resumed_with);
-    RUN(a_corpus_that_holds_its_own_runs_can_be_resumed);
-    RUN(a_checkpoint_with_a_flipped_byte_is_not_loaded);
-    RUN(another_shape_is_refused_in_words);
-    RUN(samples_and_choices_are_of_the_checkpoint_that_resume_names);
-    RUN(samples_are_repeatable_and_come_from_the_checkpoint);
+    run_claims();
     return program_end();
 }

@@ -133,7 +133,7 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
 
 // ---- any input
 
-static void plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them(void) {
+CLAIM(plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them) {
     int tried = 0, made = 0, several = 0, beside = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 1500);) {
         world.setting.rounds = 1;
@@ -153,7 +153,7 @@ static void plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them(voi
     CHECK(tried > 1200 && made > 500 && several > 300 && beside > 100);
 }
 
-static void hard_lengths_in_rounds(void) {
+CLAIM(hard_lengths_in_rounds) {
     int lengths[MOST_DOCS];
     World world;
     named_world(&world, "flexsp-7b", 16, 8);
@@ -223,7 +223,7 @@ static void force(Force* x, int k) {
 }
 
 // Plans of groups that the search may also take elsewhere (the best single cp size) may be better: the ratio is 1 then.
-static void few_documents_come_close_to_the_best_rounds(void) {
+CLAIM(few_documents_come_close_to_the_best_rounds) {
     double worst = 1, sum = 0;
     int tried = 0, best = 0, several = 0;
     uint64_t worst_seed = 0;
@@ -253,7 +253,7 @@ static void few_documents_come_close_to_the_best_rounds(void) {
 
 // The optima are of an integer program, with several documents in a micro-batch and at most three rounds
 // (dev/milp.py). Three of them are of ten documents, too many for brute force.
-static void plans_for_rounds_come_close_to_integer_programs(void) {
+CLAIM(plans_for_rounds_come_close_to_integer_programs) {
     const struct {
         const char *machine, *more;
         int n, lengths[10];
@@ -303,7 +303,7 @@ static double flexsp_makespan(const int* lengths, int n, const Setting* setting)
     return timeline.makespan;
 }
 
-static void nowhere_behind_flexsp(void) {
+CLAIM(nowhere_behind_flexsp) {
     static const char *const machines[] = {"flexsp-7b", "a100-7b", "h200-8b"}, *const sources[] = {"wikipedia",
                                                                                                    "prolong"};
     static GroupCost groups[FLEXSP_RANKS + 1];
@@ -334,7 +334,7 @@ static void nowhere_behind_flexsp(void) {
 
 // Documents for 98 to 99 % of all ranks' tokens: one micro-batch a rank suffices, and another costs 629 ms. Steps that
 // need rounds and steps that do not.
-static void one_round_that_is_full_of_tokens_is_found(void) {
+CLAIM(one_round_that_is_full_of_tokens_is_found) {
     static GroupCost groups[FLEXSP_RANKS + 1];
     static const uint64_t seeds[] = {22, 50};
     enum { N = 128 };
@@ -355,12 +355,4 @@ static void one_round_that_is_full_of_tokens_is_found(void) {
     lengths_close(drawn);
 }
 
-int main(void) {
-    RUN(plans_for_rounds_hold_and_are_no_longer_than_plans_cut_into_them);
-    RUN(hard_lengths_in_rounds);
-    RUN(few_documents_come_close_to_the_best_rounds);
-    RUN(plans_for_rounds_come_close_to_integer_programs);
-    RUN(nowhere_behind_flexsp);
-    RUN(one_round_that_is_full_of_tokens_is_found);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -45,7 +45,7 @@ static void send_and_check(int nics, int members, int stride, double expected) {
 
 // Zeppelin's 1.000, 0.600, 0.400, 0.300: 2 (x - 1) / x / 10 + 1 / x. With 4 NICs eight ranks have four proxies, which
 // beats the 0.425 that eight would take on them.
-static void proxies_take_the_time_of_the_formula(void) {
+CLAIM(proxies_take_the_time_of_the_formula) {
     static const double eight_nics[] = {1, 0.6, 0.4, 0.3}, four_nics[] = {1, 0.6, 0.4, 0.4};
     for (int i = 0; i < 4; i++) {
         send_and_check(8, 1 << i, 1, eight_nics[i]);
@@ -55,7 +55,7 @@ static void proxies_take_the_time_of_the_formula(void) {
 }
 
 // A machine's time is that of all eight ranks at once: one alone has a NIC that is as fast as its share of them.
-static void ranks_that_share_a_nic_take_as_long_as_all_together(void) {
+CLAIM(ranks_that_share_a_nic_take_as_long_as_all_together) {
     static const int nics[] = {0, 8, 4, 2, 1};
     static const double alone[] = {1, 1, 0.5, 0.25, 0.125};
     world->route_least = 0;
@@ -75,7 +75,7 @@ static void ranks_that_share_a_nic_take_as_long_as_all_together(void) {
 }
 
 // Proxies of a message are on four NICs; where rings send beside it, on its share of them.
-static void rings_beside_leave_fewer_proxies(void) {
+CLAIM(rings_beside_leave_fewer_proxies) {
     static const int expected[] = {4, 2, 1, 1, 1};
     RouteMessage messages[2 * NODE];
     for (int i = 0; i < 2 * NODE; i++) messages[i] = (RouteMessage){i, i ? i : NODE, i ? 0 : BYTES};
@@ -85,7 +85,7 @@ static void rings_beside_leave_fewer_proxies(void) {
 }
 
 // Any number of bytes and of proxies: what each rank sends, by the definition.
-static void parts_are_counted_to_the_byte(void) {
+CLAIM(parts_are_counted_to_the_byte) {
     world->nics = 0, world->route_least = 1;
     for (uint64_t seed = 0; seed < 40; seed++) {
         int members = 1 + (int)(NODE * random_uniform(seed, 0)), node = rank / NODE, j = rank % NODE;
@@ -108,9 +108,6 @@ static void parts_are_counted_to_the_byte(void) {
 int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     virtual_ranks_open(&machine, 2 * NODE, NODE, 1);
-    RUN_TOGETHER(proxies_take_the_time_of_the_formula);
-    RUN_TOGETHER(ranks_that_share_a_nic_take_as_long_as_all_together);
-    RUN_TOGETHER(rings_beside_leave_fewer_proxies);
-    RUN_TOGETHER(parts_are_counted_to_the_byte);
+    run_claims_together();
     return ranks_done();
 }

@@ -25,7 +25,7 @@ static pid_t endless(const char* out) {
 
 // ---- one directory, one run
 
-static void runs_that_start_together_take_directories_of_their_own(void) {
+CLAIM(runs_that_start_together_take_directories_of_their_own) {
     CHECK(sh("mkdir $W/together; cd $W/together; for s in 1 2 3; do $P " SMALL
              " --steps 40 --save-every 20 --seed $s > $s.out 2>&1 & done; wait; cat *.out") == 0);
     for (int s = 1; s <= 3; s++) CHECK(sh("grep 'done at step 40' $W/together/%d.out", s) == 0);
@@ -37,7 +37,7 @@ static void runs_that_start_together_take_directories_of_their_own(void) {
     CHECK(strncmp(output, "3", 1) == 0);
 }
 
-static void a_second_run_in_a_directory_names_the_first_and_leaves_it_alone(void) {
+CLAIM(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone) {
     char who[64];
     pid_t pid = endless("mine");
     snprintf(who, sizeof who, "in use by process %d on ", (int)pid);
@@ -50,14 +50,14 @@ static void a_second_run_in_a_directory_names_the_first_and_leaves_it_alone(void
     CHECK(sh("cat $W/background; grep -c 'saved' $W/background") == 0 && !strstr(output, "warning"));
 }
 
-static void a_run_that_was_killed_leaves_no_lock(void) {
+CLAIM(a_run_that_was_killed_leaves_no_lock) {
     pid_t pid = endless("killed");
     kill(pid, SIGKILL);
     CHECK(ended_within(pid, 10) == 128 + SIGKILL);
     CHECK(sh("$P --resume --out $W/killed --steps 60 --save-every 0") == 0 && has("killed/RUN"));
 }
 
-static void a_start_that_fails_leaves_no_directory(void) {
+CLAIM(a_start_that_fails_leaves_no_directory) {
     CHECK(sh("mkdir $W/failed; cd $W/failed; $P " SMALL " --data $W/nothing-here") == 1);
     CHECK(sh("test -z \"$(ls $W/failed/runs)\"") == 0);
     CHECK(sh("$P " SMALL " --data $W/nothing-here --out $W/failed/named") == 1 && !has("failed/named"));
@@ -65,14 +65,14 @@ static void a_start_that_fails_leaves_no_directory(void) {
     CHECK(has("failed/kept"));
 }
 
-static void a_file_of_another_with_the_name_of_the_marker_stays(void) {
+CLAIM(a_file_of_another_with_the_name_of_the_marker_stays) {
     CHECK(sh("mkdir $W/taken; echo 'a run of ten miles' > $W/taken/RUN; $P " SMALL " --out $W/taken") == 1);
     CHECK(strstr(errors, "taken/RUN") && sh("grep 'ten miles' $W/taken/RUN") == 0);
 }
 
 // ---- the newest
 
-static void the_newest_run_is_the_one_that_was_written_last_whatever_its_number(void) {
+CLAIM(the_newest_run_is_the_one_that_was_written_last_whatever_its_number) {
     CHECK(sh("mkdir $W/newest; cd $W/newest; for s in 1 2 3; do $P " SMALL " --steps 4 --seed $s; done") == 0);
     CHECK(sh("cd $W/newest; $P --resume --out runs/1 --steps 6") == 0);
     CHECK(sh("cd $W/newest; $P --resume --steps 8") == 0 && strstr(output, "run     runs/1, from runs/1/step-000006"));
@@ -82,7 +82,7 @@ static void the_newest_run_is_the_one_that_was_written_last_whatever_its_number(
     CHECK(sh("cd $W/newest; $P " SMALL " --steps 2") == 0 && strstr(output, "run     runs/3"));
 }
 
-static void resume_from_goes_on_from_the_step_that_it_names(void) {
+CLAIM(resume_from_goes_on_from_the_step_that_it_names) {
     CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back") == 0);
     const char* hash = loss_hash();
     CHECK(sh("$P --resume step-000010 --out $W/back") == 0 && strstr(output, hash));
@@ -94,7 +94,7 @@ static void resume_from_goes_on_from_the_step_that_it_names(void) {
 
 // ---- damage
 
-static void resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped(void) {
+CLAIM(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped) {
     CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 3 --out $W/damage") == 0);
     const char* hash = loss_hash();
     CHECK(sh("cp -r $W/damage $W/worse; printf '?' | dd of=$W/damage/step-000030/model.safetensors bs=1 seek=3000 "
@@ -134,7 +134,7 @@ static void add_diverged(const char* run, int64_t step, const char* file) {
     CHECK(disk_visit(w.dir, add, &w, err, sizeof err) == 0 && checkpoint_commit(&w, 0, err, sizeof err) == 0);
 }
 
-static void a_checkpoint_that_is_not_finite_is_passed_over(void) {
+CLAIM(a_checkpoint_that_is_not_finite_is_passed_over) {
     CHECK(sh("$P " SMALL " --steps 20 --save-every 10 --out $W/nan") == 0);
     add_diverged("nan", 30, "optimizer-00000-of-00001.safetensors");
     add_diverged("nan", 40, "model.safetensors");
@@ -144,7 +144,7 @@ static void a_checkpoint_that_is_not_finite_is_passed_over(void) {
 }
 
 // Weight decay of more than 2 / lr makes weights grow without bound.
-static void after_a_divergence_the_command_that_is_printed_works(void) {
+CLAIM(after_a_divergence_the_command_that_is_printed_works) {
     char command[512];
     CHECK(sh("$P " SMALL " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --adamw decay=3 "
              "--warmup 100 --out $W/diverged") == 1);
@@ -158,7 +158,7 @@ static void after_a_divergence_the_command_that_is_printed_works(void) {
 
 // ---- the log
 
-static void a_new_run_moves_a_log_that_is_there_aside(void) {
+CLAIM(a_new_run_moves_a_log_that_is_there_aside) {
     CHECK(sh("mkdir $W/logs; echo 'felled an oak' > $W/logs/log.jsonl; $P " SMALL " --steps 3 --save-every 0 --out "
              "$W/logs") == 0);
     CHECK(strstr(output, "log.1.jsonl") &&
@@ -172,7 +172,7 @@ static void a_new_run_moves_a_log_that_is_there_aside(void) {
     CHECK(sh("grep oak $W/logs/log.1.jsonl && test ! -L $W/links/log.jsonl") == 0);
 }
 
-static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(void) {
+CLAIM(a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read) {
     CHECK(sh("$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines") == 0);
     CHECK(sh("cd $W/lines; cp log.jsonl ../lines.all; sed -i '3s/\"step\"/\"stEp\"/; 4s/^./?/' log.jsonl; printf "
              "'{\"step\": 3}\n{\"step\"' "
@@ -184,7 +184,7 @@ static void a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read(
              "grep '{\"step\"'") == 0);
 }
 
-static void a_log_that_is_no_file_is_refused_at_once(void) {
+CLAIM(a_log_that_is_no_file_is_refused_at_once) {
     CHECK(sh("mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout -k 2 10 $P " SMALL " --steps 3 --out $W/fifo") == 1);
     CHECK(strstr(errors, "fifo/log.jsonl: expected a file") != NULL);
 }
@@ -209,7 +209,7 @@ static void nohup_goes_on(const char* launcher, const char* library) {
 }
 
 // Some libraries of networks do so, when they are loaded or by MPI_Init.
-static void nohup_goes_on_where_a_library_takes_the_signal(void) {
+CLAIM(nohup_goes_on_where_a_library_takes_the_signal) {
     static const char source[] =
         "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <signal.h>\n#include <unistd.h>\n"
         "static void on_hangup(int n) { _exit(7); }\n"
@@ -223,7 +223,7 @@ static void nohup_goes_on_where_a_library_takes_the_signal(void) {
     if (has_mpirun()) nohup_goes_on("mpirun --oversubscribe -n 2", "$W/take.so");
 }
 
-static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
+CLAIM(a_terminal_that_closes_saves_and_nohup_goes_on) {
     char err[ERR_BYTES], path[CHECKPOINT_PATH], dir[600];
     int64_t step = 0;
     pid_t pid = endless("hangup");
@@ -237,13 +237,13 @@ static void a_terminal_that_closes_saves_and_nohup_goes_on(void) {
     nohup_goes_on("", "");
 }
 
-static void a_reader_that_ends_stops_the_run_with_a_checkpoint(void) {
+CLAIM(a_reader_that_ends_stops_the_run_with_a_checkpoint) {
     CHECK(sh("{ $P " SMALL " --steps 1000000 --save-every 0 --out $W/pipe; echo $? > $W/status; } | head -1") == 0);
     CHECK(sh("grep 141 $W/status") == 0 && sh("ls $W/pipe/step-*/DONE") == 0);
     CHECK(sh("$P --resume --out $W/pipe --steps 2") == 0);
 }
 
-static void output_that_cannot_be_written_ends_with_a_status(void) {
+CLAIM(output_that_cannot_be_written_ends_with_a_status) {
     CHECK(sh("$P --help > /dev/full") == 1 && strstr(errors, "standard output"));
     CHECK(sh("$P " SMALL " --steps 2 --out $W/full > /dev/full") == 1 && strstr(errors, "standard output"));
     CHECK(has("full/step-000002/DONE"));
@@ -252,7 +252,7 @@ static void output_that_cannot_be_written_ends_with_a_status(void) {
 
 // ---- saves that fail
 
-static void a_save_that_fails_is_tried_again_and_the_run_goes_on(void) {
+CLAIM(a_save_that_fails_is_tried_again_and_the_run_goes_on) {
     CHECK(sh("mkdir -p $W/again/step-000010.tmp $W/again/step-000011.tmp; touch $W/again/step-000010.tmp/mine "
              "$W/again/step-000011.tmp/mine; $P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/again") == 0);
     CHECK(strstr(errors, "cannot save step 10") && strstr(errors, "again at step 11") && strstr(errors, "at step 13"));
@@ -260,7 +260,7 @@ static void a_save_that_fails_is_tried_again_and_the_run_goes_on(void) {
     CHECK(has("again/step-000010.tmp/mine") && !has("again/step-000010"));
 }
 
-static void a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status(void) {
+CLAIM(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status) {
     CHECK(sh("mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; TMPDIR=$W/spare $P " SMALL
              " --steps 6 --save-every 3 --out $W/last") == 1);
     CHECK(strstr(errors, "try 3 of 3") && strstr(errors, "is saved in ") && has("last/step-000003/DONE"));
@@ -271,7 +271,7 @@ static void a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status(void) {
 
 // $W/last cannot take step 6. What somebody has put where it might go is left alone, and a directory of others passed
 // by.
-static void a_save_elsewhere_trusts_no_directory_of_others(void) {
+CLAIM(a_save_elsewhere_trusts_no_directory_of_others) {
     char run[] = "exec $P " SMALL " --steps 6 --out $W/last", dir[600] = "";
     CHECK(sh("rm -rf $W/last $W/spare; mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; "
              "export TMPDIR=$W/spare; sh -c 'mkdir -m 777 $TMPDIR/ragged-last-$$; %s --save-every 6'", run) == 1);
@@ -286,7 +286,7 @@ static void a_save_elsewhere_trusts_no_directory_of_others(void) {
     CHECK(sh("grep -qx kept $W/victim && test ! -L $W/link") == 0);
 }
 
-static void samples_come_from_a_run_that_removes_what_they_read(void) {
+CLAIM(samples_come_from_a_run_that_removes_what_they_read) {
     pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
     for (int i = 0; i < 1000 && steps_logged("moving") < 3; i++) sleep_ms(10);  // it has saved
     for (int i = 0; i < 30; i++) {
@@ -299,7 +299,7 @@ static void samples_come_from_a_run_that_removes_what_they_read(void) {
     CHECK(sh("$P --resume --out $W/moving --steps 1") == 0);
 }
 
-static void the_hint_after_all_steps_names_more_than_were_done(void) {
+CLAIM(the_hint_after_all_steps_names_more_than_were_done) {
     CHECK(sh("$P " SMALL " --steps 10 --out $W/hint && $P --resume --steps 4 --out $W/hint") == 0);
     CHECK(strstr(output, "--steps 20") && !strstr(output, "--steps 8"));
 }
@@ -310,27 +310,6 @@ int main(int argc, char** argv) {
     CHECK(realpath(program, path) != NULL);
     setenv("P", path, 1);
     sh("mkdir $W/corpus && cp plan/*/b*.c plan/*/s*.c $W/corpus");
-    RUN(runs_that_start_together_take_directories_of_their_own);
-    RUN(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone);
-    RUN(a_run_that_was_killed_leaves_no_lock);
-    RUN(a_start_that_fails_leaves_no_directory);
-    RUN(a_file_of_another_with_the_name_of_the_marker_stays);
-    RUN(the_newest_run_is_the_one_that_was_written_last_whatever_its_number);
-    RUN(resume_from_goes_on_from_the_step_that_it_names);
-    RUN(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped);
-    RUN(a_checkpoint_that_is_not_finite_is_passed_over);
-    RUN(after_a_divergence_the_command_that_is_printed_works);
-    RUN(a_new_run_moves_a_log_that_is_there_aside);
-    RUN(a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read);
-    RUN(a_log_that_is_no_file_is_refused_at_once);
-    RUN(a_terminal_that_closes_saves_and_nohup_goes_on);
-    RUN(nohup_goes_on_where_a_library_takes_the_signal);
-    RUN(a_reader_that_ends_stops_the_run_with_a_checkpoint);
-    RUN(output_that_cannot_be_written_ends_with_a_status);
-    RUN(a_save_that_fails_is_tried_again_and_the_run_goes_on);
-    RUN(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status);
-    RUN(a_save_elsewhere_trusts_no_directory_of_others);
-    RUN(samples_come_from_a_run_that_removes_what_they_read);
-    RUN(the_hint_after_all_steps_names_more_than_were_done);
+    run_claims();
     return program_end();
 }

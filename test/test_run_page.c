@@ -5,8 +5,8 @@
 #include <sys/resource.h>
 
 #include "data/runlog.h"
-#include "plan/base/disk.h"
-#include "plan/base/text.h"
+#include "plan/base/disk_files.h"
+#include "plan/base/terminal.h"
 #include "run/show/run_page.h"
 #include "test/page_checks.h"
 #include "test/program.h"
@@ -53,7 +53,7 @@ static const char* written(RunPage* page, const char* name) {
     return text;
 }
 
-static void a_page_has_the_lines_of_the_log_as_they_are(void) {
+CLAIM(a_page_has_the_lines_of_the_log_as_they_are) {
     static const char* const lines[] = {
         "{\"event\": \"start\", \"at\": 0, \"options\": {\"--lr\": \"0.1\"}}",
         "{\"step\": 1, \"loss\": 2.5,  \"anything\": [null, {\"else\": 1e-300}]}",
@@ -73,7 +73,7 @@ static void a_page_has_the_lines_of_the_log_as_they_are(void) {
     run_page_close(page);
 }
 
-static void a_name_cannot_end_the_data_and_no_step_is_a_page_too(void) {
+CLAIM(a_name_cannot_end_the_data_and_no_step_is_a_page_too) {
     Json json;
     char name[64];
     const char* bad = "a run </script><b>\"of\\ two";
@@ -112,7 +112,7 @@ static void check_kept(const int64_t* steps, int kept, int n) {
 }
 
 // Steps as large as numbers go, too.
-static void of_a_long_log_equally_many_are_left_out_but_of_the_last(void) {
+CLAIM(of_a_long_log_equally_many_are_left_out_but_of_the_last) {
     static int64_t steps[MOST_LINES + 1];
     const int lengths[] = {1, 2, MOST_LINES, MOST_LINES + 1, 2000, 5003, 100000};
     for (int i = 0; i < COUNT(lengths); i++) {
@@ -136,7 +136,7 @@ static void of_a_long_log_equally_many_are_left_out_but_of_the_last(void) {
     }
 }
 
-static void a_page_may_be_written_at_any_time_and_changes_nothing(void) {
+CLAIM(a_page_may_be_written_at_any_time_and_changes_nothing) {
     static char once[sizeof text];
     RunPage *once_written = make_page("a run", 1, 1300), *often = make_page("a run", 1, 0);
     strcpy(once, written(once_written, "once.html"));
@@ -149,7 +149,7 @@ static void a_page_may_be_written_at_any_time_and_changes_nothing(void) {
     run_page_close(often);
 }
 
-static void lines_that_are_no_log_change_nothing(void) {
+CLAIM(lines_that_are_no_log_change_nothing) {
     static const char* const bad[] = {"",
                                       "{",
                                       "[]",
@@ -172,7 +172,7 @@ static void lines_that_are_no_log_change_nothing(void) {
     "--data $W/b.txt --layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --sample-every 0 --eval-every 2 " \
     "--eval-every tokens=512 "
 
-static void a_run_writes_its_page_and_several_are_laid_side_by_side(void) {
+CLAIM(a_run_writes_its_page_and_several_are_laid_side_by_side) {
     double losses[8], bits[8];
     CHECK(sh("cp plan/base/base.h $W/b.txt && %s " TINY "--steps 4 --out $W/first", program) == 0);
     CHECK(sh("%s " TINY "--steps 4 --lr 0.001 --out $W/second", program) == 0);
@@ -193,7 +193,7 @@ static void a_run_writes_its_page_and_several_are_laid_side_by_side(void) {
 }
 
 // Of a run that was resumed, too.
-static void terminal_table_and_page_say_one_loss_and_one_time(void) {
+CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
     char loss[16] = "", after[32] = "", of_table[2][16] = {"", ""}, words[32];
     double seconds[100], sum = 0;
     Json json;
@@ -221,7 +221,7 @@ static void terminal_table_and_page_say_one_loss_and_one_time(void) {
 
 // ---- what fails
 
-static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void) {
+CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
     static char older[sizeof text];
     RunPage *small = make_page("older", 1, 2), *large = make_page("newer", 1, 600);
     CHECK(mkdir(path_of("full"), 0777) == 0);
@@ -245,7 +245,7 @@ static void a_page_that_cannot_be_written_leaves_the_older_one_and_says_why(void
     run_page_close(large);
 }
 
-static void a_page_without_a_place_says_so(void) {
+CLAIM(a_page_without_a_place_says_so) {
     RunPage* page = make_page("a run", 1, 2);
     CHECK(run_page_write(&page, 1, path_of("nowhere/report.html"), err, sizeof err) < 0);
     CHECK(strstr(err, "nowhere/report.html") != NULL);
@@ -274,7 +274,7 @@ static int log_line(const char* run, const StepRecord* record, Json* json) {
 }
 
 // Each field under its own name; a number that is not known, or not finite, is null.
-static void a_log_line_has_what_every_rank_did(void) {
+CLAIM(a_log_line_has_what_every_rank_did) {
     static const char* const names[] = {"compute_ms", "wait_ms", "gamma", "sent", "taken", "speed"};
     float values[RANKS][6] = {{1.25f, NAN, 0.3333333f, 1e-7f, 5, 6}, {7, 8, 9, 123456.7f, 11, INFINITY}, {0}};
     RankStep ranks[RANKS];
@@ -310,15 +310,6 @@ static void a_log_line_has_what_every_rank_did(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(a_page_has_the_lines_of_the_log_as_they_are);
-    RUN(a_name_cannot_end_the_data_and_no_step_is_a_page_too);
-    RUN(of_a_long_log_equally_many_are_left_out_but_of_the_last);
-    RUN(a_page_may_be_written_at_any_time_and_changes_nothing);
-    RUN(lines_that_are_no_log_change_nothing);
-    RUN(a_run_writes_its_page_and_several_are_laid_side_by_side);
-    RUN(terminal_table_and_page_say_one_loss_and_one_time);
-    RUN(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why);
-    RUN(a_page_without_a_place_says_so);
-    RUN(a_log_line_has_what_every_rank_did);
+    run_claims();
     return program_end();
 }

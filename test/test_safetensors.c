@@ -92,7 +92,7 @@ static void check_same(const SafeTensors* st, const SafeTensor* expected, int n)
     }
 }
 
-static void every_type_and_shape_comes_back_bit_for_bit(void) {
+CLAIM(every_type_and_shape_comes_back_bit_for_bit) {
     SafeTensor t[5];
     SafeTensors st;
     write_example(t);
@@ -103,7 +103,7 @@ static void every_type_and_shape_comes_back_bit_for_bit(void) {
     CHECK(!st.path && !st.tensors && st.n == 0);
 }
 
-static void elements_of_every_type_come_as_fp32(void) {
+CLAIM(elements_of_every_type_come_as_fp32) {
     SafeTensor t[5];
     float found[12];
     make_tensors(t);
@@ -131,7 +131,7 @@ static double half_value(int h) {
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
-static void every_half_precision_number_comes_as_itself(void) {
+CLAIM(every_half_precision_number_comes_as_itself) {
     static uint16_t halves[1 << 16];
     static float found[1 << 16];
     int wrong = 0;
@@ -149,7 +149,7 @@ static void every_half_precision_number_comes_as_itself(void) {
     safetensors_close(&st);
 }
 
-static void the_header_is_aligned_json_in_the_given_order(void) {
+CLAIM(the_header_is_aligned_json_in_the_given_order) {
     SafeTensor t[5];
     size_t n;
     Json json;
@@ -167,7 +167,7 @@ static void the_header_is_aligned_json_in_the_given_order(void) {
     free(bytes);
 }
 
-static void a_file_without_tensors_is_one(void) {
+CLAIM(a_file_without_tensors_is_one) {
     SafeTensors st;
     CHECK(safetensors_write(path, NULL, 0, NULL, NULL, err, sizeof err) == 0);
     CHECK(safetensors_open(&st, path, err, sizeof err) == 0 && st.n == 0);
@@ -207,7 +207,7 @@ static Calls write_ramps(void) {
     return calls;
 }
 
-static void a_fill_function_gives_values_piece_by_piece_where_there_are_none(void) {
+CLAIM(a_fill_function_gives_values_piece_by_piece_where_there_are_none) {
     static float x[300003];
     SafeTensors st;
     Calls calls = write_ramps();
@@ -225,7 +225,7 @@ static void a_fill_function_gives_values_piece_by_piece_where_there_are_none(voi
 
 // ---- refusals
 
-static void every_truncated_prefix_is_refused(void) {
+CLAIM(every_truncated_prefix_is_refused) {
     SafeTensor t[5];
     size_t n;
     write_example(t);
@@ -240,7 +240,7 @@ static void every_truncated_prefix_is_refused(void) {
     free(bytes);
 }
 
-static void corrupted_headers_never_crash(void) {
+CLAIM(corrupted_headers_never_crash) {
     SafeTensor t[5];
     size_t n;
     int refused = 0, rounds = 5000;
@@ -271,7 +271,7 @@ static int parse_one(const char* dtype, const char* shape, const char* offsets, 
 }
 
 // clang-format off
-static void a_tensor_that_does_not_fit_is_refused_by_name(void) {
+CLAIM(a_tensor_that_does_not_fit_is_refused_by_name) {
     static const struct {
         const char *dtype, *shape, *offsets;
         size_t n_data;
@@ -315,7 +315,7 @@ static void a_tensor_that_does_not_fit_is_refused_by_name(void) {
     CHECK(parse_one("F32", "[1]", "[0,4]", 4) == 0 && parse_one("F64", "[0,9]", "[0,0]", 0) == 0);
 }
 
-static void a_header_that_contradicts_itself_is_refused(void) {
+CLAIM(a_header_that_contradicts_itself_is_refused) {
     static const struct {
         const char *header, *says;
         size_t n_data;
@@ -351,14 +351,14 @@ static void a_header_that_contradicts_itself_is_refused(void) {
 }
 // clang-format on
 
-static void a_good_header_passes_with_unknown_members_and_any_order(void) {
+CLAIM(a_good_header_passes_with_unknown_members_and_any_order) {
     CHECK(parse_text("{'bb':{'data_offsets':[4,6],'shape':[1],'dtype':'BF16','note':[{}]},"
                      " 'empty':{'dtype':'F64','shape':[3,0],'data_offsets':[4,4]}, '__metadata__':{},"
                      " 'aa':{'dtype':'F32','shape':[1,1,1,1],'data_offsets':[0,4]}}   ",
                      6) == 0);
 }
 
-static void a_header_length_that_lies_is_refused(void) {
+CLAIM(a_header_length_that_lies_is_refused) {
     static const uint64_t lies[] = {UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 1ull << 32, 3, 1, 0};
     unsigned char bytes[10] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
     CHECK(parse_copy(bytes, sizeof bytes) == 0);
@@ -369,7 +369,7 @@ static void a_header_length_that_lies_is_refused(void) {
     }
 }
 
-static void names_up_to_127_bytes_fit_and_longer_ones_do_not(void) {
+CLAIM(names_up_to_127_bytes_fit_and_longer_ones_do_not) {
     for (int escaped = 0; escaped < 2; escaped++) {
         for (int n = 126; n <= 129; n++) {
             char header[1200] = "{'";
@@ -380,7 +380,7 @@ static void names_up_to_127_bytes_fit_and_longer_ones_do_not(void) {
     }
 }
 
-static void a_file_that_is_cut_off_while_it_is_read_is_an_error(void) {
+CLAIM(a_file_that_is_cut_off_while_it_is_read_is_an_error) {
     static float x[300003];
     SafeTensors st;
     write_ramps();
@@ -394,7 +394,7 @@ static void a_file_that_is_cut_off_while_it_is_read_is_an_error(void) {
     safetensors_close(&st);
 }
 
-static void the_first_value_that_is_not_finite_is_named(void) {
+CLAIM(the_first_value_that_is_not_finite_is_named) {
     static float many[300003];
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     static const size_t places[] = {0, 262143, 262144, 300002};  // pieces are 262144 long
@@ -422,7 +422,7 @@ static void the_first_value_that_is_not_finite_is_named(void) {
     CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, path));
 }
 
-static void what_is_no_file_cannot_be_opened(void) {
+CLAIM(what_is_no_file_cannot_be_opened) {
     SafeTensors st;
     const char* other = path_of("missing");
     CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other) && !st.tensors);
@@ -435,7 +435,7 @@ static void what_is_no_file_cannot_be_opened(void) {
     CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err, sizeof err) == -1 && access(other, F_OK) == 0);
 }
 
-static void a_full_disk_is_an_error_and_leaves_no_file(void) {
+CLAIM(a_full_disk_is_an_error_and_leaves_no_file) {
     static float many[100000];
     SafeTensor t = {"big", DT_F32, 1, {100000}, many, sizeof many, 0};
     struct rlimit before, small;
@@ -460,22 +460,6 @@ static void a_full_disk_is_an_error_and_leaves_no_file(void) {
 int main(void) {
     temporary_begin();
     snprintf(path, sizeof path, "%s/model.safetensors", work);
-    RUN(every_type_and_shape_comes_back_bit_for_bit);
-    RUN(elements_of_every_type_come_as_fp32);
-    RUN(every_half_precision_number_comes_as_itself);
-    RUN(the_header_is_aligned_json_in_the_given_order);
-    RUN(a_file_without_tensors_is_one);
-    RUN(a_fill_function_gives_values_piece_by_piece_where_there_are_none);
-    RUN(every_truncated_prefix_is_refused);
-    RUN(corrupted_headers_never_crash);
-    RUN(a_tensor_that_does_not_fit_is_refused_by_name);
-    RUN(a_header_that_contradicts_itself_is_refused);
-    RUN(a_good_header_passes_with_unknown_members_and_any_order);
-    RUN(a_header_length_that_lies_is_refused);
-    RUN(names_up_to_127_bytes_fit_and_longer_ones_do_not);
-    RUN(a_file_that_is_cut_off_while_it_is_read_is_an_error);
-    RUN(the_first_value_that_is_not_finite_is_named);
-    RUN(what_is_no_file_cannot_be_opened);
-    RUN(a_full_disk_is_an_error_and_leaves_no_file);
+    run_claims();
     return temporary_end();
 }

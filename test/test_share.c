@@ -21,7 +21,7 @@ static int64_t pairs(int s, int ring_size, int a) {
     return sum;
 }
 
-static void causal_work_of_the_places_is_as_known(void) {
+CLAIM(causal_work_of_the_places_is_as_known) {
     static const struct {
         int s, ring_size;
         int64_t pairs[8];
@@ -43,7 +43,7 @@ static void causal_work_of_the_places_is_as_known(void) {
 // With real borders j s / (2 ring_size) the work of all places is equal. A border that is up to one token lower moves
 // at most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
 // wins, at most (2 ring_size + 1) / (2 ring_size) s in sum each.
-static void causal_work_is_balanced_up_to_the_rounding_of_borders(void) {
+CLAIM(causal_work_is_balanced_up_to_the_rounding_of_borders) {
     for (int trial = 0; trial < 4000; trial++) {
         int ring_size = pick(1, 2 * (uint64_t)trial, 2, 12), s = pick(1, 2 * (uint64_t)trial + 1, 1, 6000);
         double even = 0.5 * s * (s + 1) / ring_size;
@@ -52,7 +52,7 @@ static void causal_work_is_balanced_up_to_the_rounding_of_borders(void) {
     }
 }
 
-static void chunks_of_a_document_differ_by_one_token_at_most(void) {
+CLAIM(chunks_of_a_document_differ_by_one_token_at_most) {
     for (int trial = 0; trial < 20000; trial++) {
         int ring_size = pick(2, 2 * (uint64_t)trial, 1, 12), s = pick(2, 2 * (uint64_t)trial + 1, 1, 6000);
         CHECK(chunk_border(s, ring_size, 0) == 0 && chunk_border(s, ring_size, 2 * ring_size) == s);
@@ -160,7 +160,7 @@ static void check_micro_batch(const Step* step, const MicroBatch* mb) {
     arena_free(&arena);
 }
 
-static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {
+CLAIM(every_token_has_one_rank_in_the_order_of_cu_seqlens) {
     int kinds[4] = {0}, planned = 0, placed = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 6000);) {
         int failed = seed % 2 ? step_random(&step, seed) : step_static(&step, 0, (CpChoice)(seed / 2 % 3));
@@ -174,7 +174,7 @@ static void every_token_has_one_rank_in_the_order_of_cu_seqlens(void) {
     for (int k = 0; k < 4; k++) CHECK(kinds[k] > 300);
 }
 
-static void a_share_may_be_empty(void) {
+CLAIM(a_share_may_be_empty) {
     int lengths[] = {3}, docs[] = {0};
     MicroBatch mb = {.first_rank = 1, .cp_size = 4, .ulysses_size = 4, .n_docs = 1};
     Plan plan = {.ranks = 5, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
@@ -193,7 +193,7 @@ static void a_share_may_be_empty(void) {
 
 // ---- shares of the parameters
 
-static void with_one_shard_tensors_lie_where_they_always_did(void) {
+CLAIM(with_one_shard_tensors_lie_where_they_always_did) {
     Shape shape = shape_make(3, 40, 4, 257, 50);
     size_t end = 0;
     CHECK(shape.shards == 1);
@@ -273,7 +273,7 @@ static void pieces_cover_every_element_once(const Shape* shape) {
     free(taken);
 }
 
-static void pieces_of_all_ranks_are_the_parameters(void) {
+CLAIM(pieces_of_all_ranks_are_the_parameters) {
     static const int counts[] = {1, 2, 3, 5, 8, 64};
     static const int shapes[][5] = {{3, 40, 4, 257, 50}, {1, 4, 1, 3, 1}, {2, 66, 3, 70, 129}};
     for (int i = 0; i < COUNT(counts); i++)
@@ -286,13 +286,4 @@ static void pieces_of_all_ranks_are_the_parameters(void) {
         }
 }
 
-int main(void) {
-    RUN(causal_work_of_the_places_is_as_known);
-    RUN(causal_work_is_balanced_up_to_the_rounding_of_borders);
-    RUN(chunks_of_a_document_differ_by_one_token_at_most);
-    RUN(every_token_has_one_rank_in_the_order_of_cu_seqlens);
-    RUN(a_share_may_be_empty);
-    RUN(with_one_shard_tensors_lie_where_they_always_did);
-    RUN(pieces_of_all_ranks_are_the_parameters);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -77,7 +77,7 @@ static const Row* row_of(const char* plan) {
 
 // ---- figures
 
-static void without_options_every_planner_is_in_the_table(void) {
+CLAIM(without_options_every_planner_is_in_the_table) {
     CHECK(sh("%s --batches 2", program) == 0);  // but for this one, for time
     for (int i = 0; i < n_planners; i++) {
         char start[64];
@@ -92,7 +92,7 @@ static void without_options_every_planner_is_in_the_table(void) {
 }
 
 // The same planners asked here, batch by batch.
-static void figures_are_those_of_planner_timeline_and_bound(void) {
+CLAIM(figures_are_those_of_planner_timeline_and_bound) {
     enum { RANKS = 16, DOCS = 40, BATCHES = 3, CONTEXT = 65536, SEED = 5 };
     static GroupCost groups[RANKS + 1];
     static int lengths[DOCS];
@@ -138,7 +138,7 @@ static void figures_are_those_of_planner_timeline_and_bound(void) {
 
 // ZeRO-2 and 3: a barrier can only cost time, and those who have one play as before. With two full documents a rank
 // nobody waits, and the fixed costs of two micro-batches are those of two rounds.
-static void rounds_cost_those_who_have_none(void) {
+CLAIM(rounds_cost_those_who_have_none) {
     CHECK(simulate("--machine flexsp-7b --capacity 6449 --zero 1 --lengths prolong --batches 2") == n_planned());
     for (int i = 0; i < n_planned(); i++) CHECK(rows[i].rounds_ms >= rows[i].mean_ms * (1 - 1e-9));
     CHECK(row_of("flex")->rounds_ms > row_of("flex")->mean_ms * 1.01);
@@ -150,7 +150,7 @@ static void rounds_cost_those_who_have_none(void) {
 
 // Nothing of a stage's memory is another's: with ZeRO-1 the states of 7B parameters alone take 44 of 30 GB, with ZeRO-2
 // fewer tokens fit than with ZeRO-3.
-static void memory_is_that_of_the_zero_stage(void) {
+CLAIM(memory_is_that_of_the_zero_stage) {
     CHECK(sh("%s --zero 1 --batches 1", program) == 1);
     CHECK(strstr(errors, "simulate: --zero 1: the states of flexsp-7b leave no room"));
     for (int zero = 2; zero <= 3; zero++) {
@@ -162,7 +162,7 @@ static void memory_is_that_of_the_zero_stage(void) {
 // ---- options
 
 // Each word of --overlap hides no less than the one before, of everybody's exchanges; their own attention hides most.
-static void what_exchanges_hide_under_can_be_said(void) {
+CLAIM(what_exchanges_hide_under_can_be_said) {
     const char* words[] = {"no", "passes", "yes"};
     double before[MOST], sum = INFINITY;
     for (int i = 0; i < COUNT(words); i++) {
@@ -179,7 +179,7 @@ static void what_exchanges_hide_under_can_be_said(void) {
     }
 }
 
-static void files_do_what_names_do(void) {
+CLAIM(files_do_what_names_do) {
     char lengths[] = "4096\n\n 4096 \n";
     const char* machine = machine_builtin("a100-7b");
     write_text("lengths.txt", lengths, strlen(lengths));
@@ -191,7 +191,7 @@ static void files_do_what_names_do(void) {
     CHECK(rows[0].mean_ms == ms);
 }
 
-static void a_slow_rank_and_a_small_capacity_cost_time(void) {
+CLAIM(a_slow_rank_and_a_small_capacity_cost_time) {
     const char* options = "--machine a100-7b --ranks 8 --docs 60 --batches 2 --plans flex,adaptive";
     CHECK(simulate("%s", options) == 2);
     double flex = row_of("flex")->mean_ms, adaptive = row_of("adaptive")->mean_ms;
@@ -205,7 +205,7 @@ static void a_slow_rank_and_a_small_capacity_cost_time(void) {
     CHECK(row_of("flex")->mean_ms < tight);
 }
 
-static void planners_are_chosen_by_name(void) {
+CLAIM(planners_are_chosen_by_name) {
     CHECK(simulate("--lengths mock --machine a100-7b --capacity 2048 --context 8192 --docs 64 --ranks 8 --batches 2 "
                    "--plans balanced,megatron,flex") == 3);
     CHECK_STRING(rows[0].plan, "balanced");
@@ -220,7 +220,7 @@ static void planners_are_chosen_by_name(void) {
 }
 
 // With one document of 3000 tokens what is sized for a context of 196608 cannot be; everything else can.
-static void who_fails_is_left_out_with_the_reason(void) {
+CLAIM(who_fails_is_left_out_with_the_reason) {
     write_text("short.txt", "3000\n", 5);
     const char* options = "--machine a100-7b --ranks 4 --docs 5 --batches 1 --plans static,flex";
     CHECK(sh("%s %s --lengths %s/short.txt", program, options, work) == 0);
@@ -231,14 +231,14 @@ static void who_fails_is_left_out_with_the_reason(void) {
     CHECK(strstr(errors, "no planner played all batches"));
 }
 
-static void slow_planners_are_left_out(void) {
+CLAIM(slow_planners_are_left_out) {
     CHECK(sh("%s --batches 3 --plans static,flex --patience 1e-9", program) == 1);
     CHECK(strstr(output, "left out: flex: planned for 0 s at 1 of 3 batches; --patience 0 waits"));
     CHECK(simulate("--batches 3 --plans flex --patience 0") == 1);
     CHECK(simulate("--batches 1 --plans flex --patience 1e-9") == 1);  // nothing is left to wait for
 }
 
-static void a_page_explains_the_first_batch(void) {
+CLAIM(a_page_explains_the_first_batch) {
     CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static,adaptive,flex "
              "--context 32768 --explain $W/page.html",
              program) == 0);
@@ -251,14 +251,14 @@ static void a_page_explains_the_first_batch(void) {
     CHECK(strstr(errors, "nowhere/page.html"));
 }
 
-static void help_lists_options_and_names(void) {
+CLAIM(help_lists_options_and_names) {
     CHECK(sh("%s --help", program) == 0);
     CHECK(strstr(output, machine_names()) && strstr(output, lengths_names()));
     for (int i = 0; i < n_planners; i++) CHECK(strstr(output, planners[i]->name));
     CHECK(strstr(output, "--explain") && strstr(output, "--patience"));
 }
 
-static void mistakes_are_answered_by_a_line(void) {
+CLAIM(mistakes_are_answered_by_a_line) {
     static const struct {
         const char *options, *line;
     } bad[] = {
@@ -304,18 +304,6 @@ static void mistakes_are_answered_by_a_line(void) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(without_options_every_planner_is_in_the_table);
-    RUN(figures_are_those_of_planner_timeline_and_bound);
-    RUN(rounds_cost_those_who_have_none);
-    RUN(memory_is_that_of_the_zero_stage);
-    RUN(what_exchanges_hide_under_can_be_said);
-    RUN(files_do_what_names_do);
-    RUN(a_slow_rank_and_a_small_capacity_cost_time);
-    RUN(planners_are_chosen_by_name);
-    RUN(who_fails_is_left_out_with_the_reason);
-    RUN(slow_planners_are_left_out);
-    RUN(a_page_explains_the_first_batch);
-    RUN(help_lists_options_and_names);
-    RUN(mistakes_are_answered_by_a_line);
+    run_claims();
     return program_end();
 }

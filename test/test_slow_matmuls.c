@@ -58,7 +58,7 @@ static void three_matmuls(const Kernels* k, void* result, int N) {
 
 enum { N = 8 };
 
-static void slowed_matmuls_take_x_times_as_long_and_write_once(void) {
+CLAIM(slowed_matmuls_take_x_times_as_long_and_write_once) {
     static char scratch[2 * 64];
     for (int on_host = 0; on_host < 2; on_host++) {
         Kernels below = fake(on_host);
@@ -79,7 +79,7 @@ static void slowed_matmuls_take_x_times_as_long_and_write_once(void) {
     straggle_slow_down(1);
 }
 
-static void virtual_matmuls_take_x_times_as_long(void) {
+CLAIM(virtual_matmuls_take_x_times_as_long) {
     const Kernels* k = virtual_kernels(NULL);
     const Kernels* slow = straggle_kernels(k, NULL, 64);
     VirtualMachine machine = {.token_ms = 0.3, .matmul_weights = 64, .layers = 1, .heads = 1};
@@ -98,8 +98,4 @@ static void virtual_matmuls_take_x_times_as_long(void) {
     straggle_slow_down(1), virtual_slow_down(1);
 }
 
-int main(void) {
-    RUN(slowed_matmuls_take_x_times_as_long_and_write_once);
-    RUN(virtual_matmuls_take_x_times_as_long);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -185,7 +185,7 @@ static int run_like(const Undisturbed* u, const char* options, Step* steps) {
     return run_steps(u->ranks, line, name, steps);
 }
 
-static void a_rank_that_is_slowed_by_one_changes_no_bit(void) {
+CLAIM(a_rank_that_is_slowed_by_one_changes_no_bit) {
     static Step steps[MOST_STEPS];
     if (!have(&gpt)) return;
     CHECK(run_steps(4, NARROW "--tp 4 --steps 6 --straggle 'rank=1,x=1; rank=2,x=1,whole'", "slowed", steps) == 6);
@@ -235,7 +235,7 @@ static void measure_one(void) {
     measure_slow_linears("--straggle 'rank=3,x=8'", x);
 }
 
-static void the_slowness_of_linears_is_measured_within_a_tenth(void) {
+CLAIM(the_slowness_of_linears_is_measured_within_a_tenth) {
     one_attempt_holds(measure_some);
     one_attempt_holds(measure_one);
 }
@@ -260,7 +260,7 @@ static void migrate_by_steps(Undisturbed* u) {
     CHECK(decided(steps, u->steps) > u->steps / 2);
 }
 
-static void slices_that_move_for_a_step_leave_the_loss_curve_as_it_was(void) {
+CLAIM(slices_that_move_for_a_step_leave_the_loss_curve_as_it_was) {
     migrate_by_steps(&gpt);
     migrate_by_steps(&llama);
     migrate_by_steps(&qwen);
@@ -284,12 +284,12 @@ static void migrate_for_good(Undisturbed* u) {
     CHECK(after < 0.7 * before);  // it did move: half of the excess is far more than any noise
 }
 
-static void slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later(void) {
+CLAIM(slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later) {
     migrate_for_good(&gpt);
     migrate_for_good(&llama);
 }
 
-static void a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing(void) {
+CLAIM(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing) {
     static Step steps[MOST_STEPS];
     if (!have(&gpt)) return;
     CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi,lambda=1e9 " SLOW_RANK, "dear", steps) == 21);
@@ -363,7 +363,7 @@ static void follow_stragglers(void) {
     expect(slow < 1.15 * others, "the slow rank takes %.3g ms, the others %.3g", slow, others);
 }
 
-static void what_is_left_out_follows_who_is_slow(void) { one_attempt_holds(follow_stragglers); }
+CLAIM(what_is_left_out_follows_who_is_slow) { one_attempt_holds(follow_stragglers); }
 
 // ---- several stragglers
 
@@ -421,7 +421,7 @@ static void relieve_several(void) {
     check_several("semi-8-6-4-2", EIGHT "--balance semi", 8, eight);
 }
 
-static void several_slow_ranks_are_relieved_the_slowest_most(void) { one_attempt_holds(relieve_several); }
+CLAIM(several_slow_ranks_are_relieved_the_slowest_most) { one_attempt_holds(relieve_several); }
 
 // ---- checkpoints
 
@@ -441,7 +441,7 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
     CHECK(run_in(1, 4, "--resume --straggle rank=1,x=8", "resumed", resumed) == 14);
 }
 
-static void a_resumed_run_goes_on_with_its_lists_and_decision(void) {
+CLAIM(a_resumed_run_goes_on_with_its_lists_and_decision) {
     static const char* const balances[] = {"--balance resize", LLAMA "--balance resize,shed=slices",
                                            "--balance migrate", QWEN "--balance semi,lambda=0"};
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
@@ -456,7 +456,7 @@ static void a_resumed_run_goes_on_with_its_lists_and_decision(void) {
 }
 
 // The division is a part of the checkpoint: the same bits.
-static void a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was(void) {
+CLAIM(a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was) {
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     resume_between_refreshes("--balance migrate,moves=keep", whole, resumed);
     for (int t = 13; t <= 14; t++) CHECK_STRING(resumed[t].hash, whole[t].hash);
@@ -464,7 +464,7 @@ static void a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was(
              "grep -q 'divided anew' $W/whole/log.jsonl") == 0);
 }
 
-static void a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so(void) {
+CLAIM(a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so) {
     static Step steps[MOST_STEPS];
     CHECK(run_steps(4, NARROW "--tp 4 --steps 7 --save-every 7 --balance resize --straggle rank=1,x=8", "saved",
                     steps) == 7);
@@ -492,7 +492,7 @@ static void leave_healthy_ranks_alone(void) {
            typical_emulated(gpt.step, 2, 41));
 }
 
-static void where_nobody_is_slow_nothing_is_decided_and_no_bit_changes(void) {
+CLAIM(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes) {
     one_attempt_holds(leave_healthy_ranks_alone);
 }
 
@@ -514,7 +514,7 @@ static void plan_for_slow_ranks(void) {
     expect(steps[16].of[SPEED][1] < 0.5 * steps[16].of[SPEED][0], "the slow rank is not known to be slow");
 }
 
-static void plans_give_a_slow_rank_less(void) { one_attempt_holds(plan_for_slow_ranks); }
+CLAIM(plans_give_a_slow_rank_less) { one_attempt_holds(plan_for_slow_ranks); }
 
 // ---- what is refused
 
@@ -527,7 +527,7 @@ static void refuse(int ranks, const char* options, const char* expected) {
     CHECK(sh("ls %s/refused", work) != 0);
 }
 
-static void what_cannot_be_meant_is_refused_in_one_line(void) {
+CLAIM(what_cannot_be_meant_is_refused_in_one_line) {
     refuse(2, "--straggle rank=1", "expected both rank= and x=");
     refuse(2, "--straggle rank=2,x=4", "from 0 to 1");
     refuse(2, "--tp 2 --straggle 'rank=0,x=fast'", "x=^fast");
@@ -538,18 +538,6 @@ static void what_cannot_be_meant_is_refused_in_one_line(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(60, 8.2, 15);
-    RUN(a_rank_that_is_slowed_by_one_changes_no_bit);
-    RUN(the_slowness_of_linears_is_measured_within_a_tenth);
-    RUN(slices_that_move_for_a_step_leave_the_loss_curve_as_it_was);
-    RUN(slices_that_move_for_good_leave_the_loss_curve_as_it_was_and_cost_nothing_later);
-    RUN(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing);
-    RUN(what_is_left_out_follows_who_is_slow);
-    RUN(several_slow_ranks_are_relieved_the_slowest_most);
-    RUN(a_resumed_run_goes_on_with_its_lists_and_decision);
-    RUN(a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was);
-    RUN(a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so);
-    RUN(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes);
-    RUN(plans_give_a_slow_rank_less);
-    RUN(what_cannot_be_meant_is_refused_in_one_line);
+    run_claims();
     return program_end();
 }

@@ -81,7 +81,7 @@ static void try_pattern(const Pattern* p, const char* lengths, double* least_gai
 
 // Speeds come from medians of 9 values with 5 % noise, which are off by 2 % (1.25 * 5 % / 3); the steps of two
 // refreshes are enough for any drawing of the noise.
-static void speeds_settle_within_two_refreshes(void) {
+CLAIM(speeds_settle_within_two_refreshes) {
     double least = INFINITY;
     for (int i = 0; i < COUNT(patterns); i++) {
         try_pattern(&patterns[i], "wikipedia", &least);
@@ -92,7 +92,7 @@ static void speeds_settle_within_two_refreshes(void) {
 
 // Bit for bit, whatever the plan, with a stall among the steps. A common factor is the cost model's: it may be off by
 // anything, or change, and no speed does.
-static void where_nobody_is_slow_nothing_changes(void) {
+CLAIM(where_nobody_is_slow_nothing_changes) {
     for (uint64_t seed = 1; seed <= 30; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, seed % 3 ? "wikipedia" : "github", 24, seed);
         x->outlier = 6;
@@ -108,7 +108,7 @@ static void where_nobody_is_slow_nothing_changes(void) {
 }
 
 // Long documents of 5 heads on up to 8 ranks: those that have two of them compute twice the attention.
-static void heads_that_do_not_divide_are_no_slowness(void) {
+CLAIM(heads_that_do_not_divide_are_no_slowness) {
     int uneven = 0;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "prolong", 1, seed);
@@ -126,7 +126,7 @@ static void heads_that_do_not_divide_are_no_slowness(void) {
 }
 
 // Three steps before a refresh are enough to see it.
-static void a_straggler_that_moves_is_followed_at_the_next_refresh(void) {
+CLAIM(a_straggler_that_moves_is_followed_at_the_next_refresh) {
     double worst = 0;
     for (uint64_t seed = 1; seed <= 16; seed++) {
         Sim* x = open_sim(seed % 2 ? 8 : 4, "wikipedia", 24, seed);
@@ -151,7 +151,7 @@ static void a_straggler_that_moves_is_followed_at_the_next_refresh(void) {
 }
 
 // A rank between two speeds, or at the edge of what counts as slow, does not make plans change all the time.
-static void what_is_set_stays(void) {
+CLAIM(what_is_set_stays) {
     int most = 0;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = open_sim(4, "sft", 24, seed);
@@ -187,7 +187,7 @@ static Sim* sim_with_an_idle_rank(uint64_t seed) {
 
 // From 60 times down to what plans try takes ln 60 / ln 1.5 = 10 refreshes after the wait of 100 steps, and one or two
 // to learn.
-static void a_rank_that_was_left_out_and_recovers_is_tried_again(void) {
+CLAIM(a_rank_that_was_left_out_and_recovers_is_tried_again) {
     int most = 0;
     for (uint64_t seed = 1; seed <= 10; seed++) {
         Sim* x = sim_with_an_idle_rank(seed);
@@ -204,7 +204,7 @@ static void a_rank_that_was_left_out_and_recovers_is_tried_again(void) {
 // One that stays slow: a trial lasts two steps, because the second is planned when the first is measured. The first
 // comes after some 200 steps and takes 24 times as long, the second 2400 later, the third 4800 later: 2 * 2 * 23 of
 // 5000 steps.
-static void trials_of_a_rank_that_stays_slow_cost_little(void) {
+CLAIM(trials_of_a_rank_that_stays_slow_cost_little) {
     Sim* x = sim_with_an_idle_rank(1);
     double with = 0, without = 0, worst = 0;
     int trials = 0, steps = 5000;
@@ -228,7 +228,7 @@ static void trials_of_a_rank_that_stays_slow_cost_little(void) {
 // A micro-batch's own cost is as large as a tenth of a step here. Planners assume that it is the same on a slow rank.
 // Where it is, speeds are the true ones; where it is not, they are so much lower that computing is predicted all the
 // same.
-static void dear_micro_batches_do_not_mislead(void) {
+CLAIM(dear_micro_batches_do_not_mislead) {
     double worst = 0;
     for (uint64_t seed = 1; seed <= 20; seed++) {
         Sim* x = open_sim(4, "wikipedia", 24, seed);
@@ -256,7 +256,7 @@ static void dear_micro_batches_do_not_mislead(void) {
 // ---- the numbers themselves
 
 // Two ranks that hear the same come to the same bits, whatever was in their memory.
-static void all_ranks_learn_the_same_bits(void) {
+CLAIM(all_ranks_learn_the_same_bits) {
     for (uint64_t seed = 1; seed <= 5; seed++) {
         Sim *a = open_sim(8, "prolong", 12, seed), *b = open_sim(8, "prolong", 12, seed);
         soil(&b->speeds_arena, 0x3c, 1 << 12);
@@ -281,7 +281,7 @@ static void all_ranks_learn_the_same_bits(void) {
 }
 
 // Times that are none: of one rank among others, and of all.
-static void what_was_not_measured_is_not_learnt(void) {
+CLAIM(what_was_not_measured_is_not_learnt) {
     static const double none[] = {0, -1, NAN, INFINITY};
     for (int i = 0; i < COUNT(none); i++) {
         Sim *x = open_sim(4, "wikipedia", 12, 3), *y = open_sim(4, "wikipedia", 12, 3);
@@ -312,7 +312,7 @@ static void what_was_not_measured_is_not_learnt(void) {
 
 // Of two ranks no one is the majority: the one that goes on as before is taken for the usual one, so that the cost
 // model stays right.
-static void of_two_ranks_the_one_that_changes_is_the_one_that_changed(void) {
+CLAIM(of_two_ranks_the_one_that_changes_is_the_one_that_changed) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
         Sim* x = open_sim(2, "wikipedia", 24, seed);
         int other = (int)(seed % 2);
@@ -368,7 +368,7 @@ static int speeds_are(const Hand* h, double a, double b, double c, double d) {
 }
 
 // The less is known, the more a rank must be off.
-static void few_steps_count_for_less(void) {
+CLAIM(few_steps_count_for_less) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 1, 1, 1, 1, 1.3);  // one step: 0.1 * sqrt(15) = 39 % are within the noise
@@ -384,7 +384,7 @@ static void few_steps_count_for_less(void) {
 }
 
 // Where most of the ranks become slow in turn, the others are the fast ones.
-static void the_usual_rank_has_speed_1(void) {
+CLAIM(the_usual_rank_has_speed_1) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 15, 1, 1, 4, 4);
@@ -396,7 +396,7 @@ static void the_usual_rank_has_speed_1(void) {
 }
 
 // Two steps after a change were planned before it.
-static void steps_that_plans_do_not_explain_are_marked(void) {
+CLAIM(steps_that_plans_do_not_explain_are_marked) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 1, 1, 1, 1, 1);
@@ -416,7 +416,7 @@ static void steps_that_plans_do_not_explain_are_marked(void) {
 }
 
 // Teaching tells nothing where it is not clear which ranks are as before, and keeps the errors of whole steps.
-static void the_cost_model_is_taught_what_is_clear(void) {
+CLAIM(the_cost_model_is_taught_what_is_clear) {
     Hand h;
     begin_by_hand(&h);
     hear(&h, 5, 1, 1, 1, 1);
@@ -432,7 +432,7 @@ static void the_cost_model_is_taught_what_is_clear(void) {
 
 // 100 steps without work before it is tried; one step with work begins them anew. What is nearly all the micro-batch's
 // own cost is no work.
-static void only_a_rank_long_idle_is_tried(void) {
+CLAIM(only_a_rank_long_idle_is_tried) {
     for (int tiny = 0; tiny < 2; tiny++) {
         Hand h;
         begin_by_hand(&h);
@@ -495,7 +495,7 @@ static double error_over(Learning* l, Sim* x, int steps) {
 
 // Attention costs twice or half of what the probe said, beside a common factor. Nobody is slow, and nobody is taken to
 // be; then a rank is, and the cost model does not mind. A step's noise alone, 2 %, is 1.6 % in the mean.
-static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
+CLAIM(speeds_and_the_cost_model_do_not_take_each_others_part) {
     double worst_off = 0, before = 0, after = 0;
     int n = 0;
     for (int ranks = 2; ranks <= RANKS; ranks *= 2)
@@ -525,23 +525,4 @@ static void speeds_and_the_cost_model_do_not_take_each_others_part(void) {
     CHECK(before < 0.03 * n && after < 0.03 * n && worst_off < 0.15);
 }
 
-int main(void) {
-    RUN(speeds_settle_within_two_refreshes);
-    RUN(where_nobody_is_slow_nothing_changes);
-    RUN(heads_that_do_not_divide_are_no_slowness);
-    RUN(a_straggler_that_moves_is_followed_at_the_next_refresh);
-    RUN(what_is_set_stays);
-    RUN(a_rank_that_was_left_out_and_recovers_is_tried_again);
-    RUN(trials_of_a_rank_that_stays_slow_cost_little);
-    RUN(dear_micro_batches_do_not_mislead);
-    RUN(all_ranks_learn_the_same_bits);
-    RUN(what_was_not_measured_is_not_learnt);
-    RUN(of_two_ranks_the_one_that_changes_is_the_one_that_changed);
-    RUN(few_steps_count_for_less);
-    RUN(the_usual_rank_has_speed_1);
-    RUN(steps_that_plans_do_not_explain_are_marked);
-    RUN(the_cost_model_is_taught_what_is_clear);
-    RUN(only_a_rank_long_idle_is_tried);
-    RUN(speeds_and_the_cost_model_do_not_take_each_others_part);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -167,7 +167,7 @@ static void check_parts(const Case* c) {
         for (int id = 0; id < N_PARAMS; id++) check_part(c, t, (ParamId)id);
 }
 
-static void a_part_has_the_heads_hidden_units_and_rows_of_its_rank(void) { all_cases(check_parts); }
+CLAIM(a_part_has_the_heads_hidden_units_and_rows_of_its_rank) { all_cases(check_parts); }
 
 // ---- put together
 
@@ -204,7 +204,7 @@ static void check_wholes(const Case* c) {
     for (int id = 0; id < N_PARAMS; id++) check_whole(c, (ParamId)id);
 }
 
-static void parts_put_together_are_the_whole(void) { all_cases(check_wholes); }
+CLAIM(parts_put_together_are_the_whole) { all_cases(check_wholes); }
 
 static void check_in_place(const Case* c) {
     for (int id = 0; id < N_PARAMS; id++) {
@@ -221,7 +221,7 @@ static void check_in_place(const Case* c) {
     }
 }
 
-static void a_part_may_be_taken_in_place(void) { all_cases(check_in_place); }
+CLAIM(a_part_may_be_taken_in_place) { all_cases(check_in_place); }
 
 // ---- even splits
 
@@ -260,7 +260,7 @@ static void check_heads(const Case* c) {
     CHECK(most - least <= 1);
 }
 
-static void an_even_split_gives_all_of_everything_in_whole_heads_and_tiles(void) {
+CLAIM(an_even_split_gives_all_of_everything_in_whole_heads_and_tiles) {
     for (uint64_t seed = 0; seed < CASES && !test_failures_in_claim; seed++) {
         Case c = draw_case(seed);
         int R = c.split.ranks, labels = 0;
@@ -285,7 +285,7 @@ static void an_even_split_gives_all_of_everything_in_whole_heads_and_tiles(void)
     }
 }
 
-static void one_rank_and_as_many_ranks_as_heads_are_the_two_ends(void) {
+CLAIM(one_rank_and_as_many_ranks_as_heads_are_the_two_ends) {
     Shape whole = shape_make(2, 60, 5, 300, 32);
     TpSplit one = split_even(&whole, 1), five = split_even(&whole, 5);
     Shape all = split_shape(&whole, &one, 0);
@@ -302,7 +302,7 @@ static void one_rank_and_as_many_ranks_as_heads_are_the_two_ends(void) {
 
 // Models as their config.json says, and the parameters that they are known for. Matmuls have all weights but biases,
 // norms, positions and, with a head, the embeddings: numbers that are worked out here by hand.
-static void models_have_the_parameters_that_they_are_known_for(void) {
+CLAIM(models_have_the_parameters_that_they_are_known_for) {
     static const struct {
         const char* name;
         Arch arch;
@@ -354,15 +354,6 @@ static void check_indices(const Case* c) {
     }
 }
 
-static void the_number_of_a_tensor_leads_back_to_it(void) { all_cases(check_indices); }
+CLAIM(the_number_of_a_tensor_leads_back_to_it) { all_cases(check_indices); }
 
-int main(void) {
-    RUN(a_part_has_the_heads_hidden_units_and_rows_of_its_rank);
-    RUN(parts_put_together_are_the_whole);
-    RUN(a_part_may_be_taken_in_place);
-    RUN(an_even_split_gives_all_of_everything_in_whole_heads_and_tiles);
-    RUN(one_rank_and_as_many_ranks_as_heads_are_the_two_ends);
-    RUN(models_have_the_parameters_that_they_are_known_for);
-    RUN(the_number_of_a_tensor_leads_back_to_it);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -29,7 +29,7 @@ static int is(const Straggler* s, int rank, double x, int64_t from, int64_t to, 
 
 // ---- what is read (what is refused: test_words.c)
 
-static void a_spec_is_read_as_it_is_written(void) {
+CLAIM(a_spec_is_read_as_it_is_written) {
     static const struct {
         const char* spec;
         int n;
@@ -55,7 +55,7 @@ static void a_spec_is_read_as_it_is_written(void) {
     CHECK(straggle_parse(list, &n, NULL, RANKS, err, sizeof err) == 0 && n == 0);
 }
 
-static void the_example_in_the_words_is_a_spec(void) {
+CLAIM(the_example_in_the_words_is_a_spec) {
     char example[ERR_BYTES];
     CHECK(parse("nonsense", RANKS) == -1);
     const char* start = strstr(err, "example: \"");
@@ -73,7 +73,7 @@ static int slow_is(int rank, int64_t step, double linear, double whole) {
     return slow.linear == linear && slow.whole == whole;
 }
 
-static void a_straggler_is_slow_from_its_first_step_to_its_last(void) {
+CLAIM(a_straggler_is_slow_from_its_first_step_to_its_last) {
     CHECK(parse("rank=1,x=4,from=20,to=80", RANKS) == 0);
     CHECK(slow_is(1, 19, 1, 1) && slow_is(1, 20, 4, 1) && slow_is(1, 80, 4, 1) && slow_is(1, 81, 1, 1));
     CHECK(slow_is(0, 50, 1, 1) && slow_is(2, 50, 1, 1));
@@ -83,12 +83,12 @@ static void a_straggler_is_slow_from_its_first_step_to_its_last(void) {
     CHECK(slow_is(0, 1, 1, 1));
 }
 
-static void whole_slows_everything_instead_of_the_linears(void) {
+CLAIM(whole_slows_everything_instead_of_the_linears) {
     CHECK(parse("rank=0,x=1.5,whole", RANKS) == 0);
     CHECK(slow_is(0, 7, 1, 1.5));
 }
 
-static void stragglers_that_overlap_multiply(void) {
+CLAIM(stragglers_that_overlap_multiply) {
     CHECK(
         parse("rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8",
               RANKS) == 0);
@@ -101,11 +101,4 @@ static void stragglers_that_overlap_multiply(void) {
     CHECK(slow_is(3, 8, 1, 1));
 }
 
-int main(void) {
-    RUN(a_spec_is_read_as_it_is_written);
-    RUN(the_example_in_the_words_is_a_spec);
-    RUN(a_straggler_is_slow_from_its_first_step_to_its_last);
-    RUN(whole_slows_everything_instead_of_the_linears);
-    RUN(stragglers_that_overlap_multiply);
-    return test_done();
-}
+int main(void) { return test_main(); }

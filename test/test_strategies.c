@@ -74,7 +74,7 @@ static const struct {
     {"--capacity 330 --strategies 'pp3; tp3; 3xtp1' --recompute block", 3, 1, 1},
 };
 
-static void unlike_pipelines_have_the_losses_of_one_rank(void) {
+CLAIM(unlike_pipelines_have_the_losses_of_one_rank) {
     if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
     for (int i = 0; i < COUNT(jobs); i++) {
         char options[512], name[16];
@@ -106,7 +106,7 @@ static void random_strategy(char text[256], uint64_t seed, int ranks) {
 }
 
 // STRATEGY_CASES of them from STRATEGY_SEED on.
-static void random_strategies_have_the_losses_of_one_rank(void) {
+CLAIM(random_strategies_have_the_losses_of_one_rank) {
     static const char *plans[] = {"flex", "static", "adaptive"}, *recompute[] = {"none", "activation", "block"};
     const char *cases = getenv("STRATEGY_CASES"), *first = getenv("STRATEGY_SEED");
     uint64_t from = first ? strtoull(first, NULL, 10) : 1;
@@ -159,7 +159,7 @@ static double difference(const char* a, const char* b) {
     return worst;
 }
 
-static void every_gradient_is_that_of_one_rank(void) {
+CLAIM(every_gradient_is_that_of_one_rank) {
     CHECK(sh("%s " TINY "--dump-grads $W/one.grads", program) == 0);
     const struct {
         const char* list;
@@ -176,7 +176,7 @@ static void every_gradient_is_that_of_one_rank(void) {
 
 // 20 steps that switch, beside 20 of one strategy. A Llama: a GPT-2's biases of keys have gradients of nothing but
 // rounding, which AdamW makes as large as any others.
-static void weights_after_switching_are_those_of_a_fixed_strategy(void) {
+CLAIM(weights_after_switching_are_those_of_a_fixed_strategy) {
     Curve fixed, switching;
     if (!run("fixed", 4, LLAMA "--capacity 400 --strategies 'tp2+2xtp1'", &fixed)) return;
     if (!run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", &switching))
@@ -195,7 +195,7 @@ static void weights_after_switching_are_those_of_a_fixed_strategy(void) {
 
 // SIGTERM to one rank, as a node's manager sends it, not to the launcher. In bf16, whose masters are apart from
 // weights.
-static void a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit(void) {
+CLAIM(a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit) {
     enum { MOST = 1000 };
     static double whole[MOST], alone[MOST];
     if (!has_mpirun()) SKIP("mpirun is not here");
@@ -244,7 +244,7 @@ static double sum_of_bytes(const char* name, const char* member) {
     return sum;
 }
 
-static void bytes_are_those_of_the_transfers_and_optimizer_state_stays(void) {
+CLAIM(bytes_are_those_of_the_transfers_and_optimizer_state_stays) {
     Shape whole = shape_make(4, 48, 4, 257, 320);
     TpSplit two = split_even(&whole, 2), alone = split_even(&whole, 1);
     Part parts[4] = {{&two, 0, 0, 4}, {&two, 1, 0, 4}, {&alone, 0, 0, 4}, {&alone, 0, 0, 4}};
@@ -257,7 +257,7 @@ static void bytes_are_those_of_the_transfers_and_optimizer_state_stays(void) {
     CHECK(strstr(output, "sent by all ranks") && !strstr(output, "optimizer state"));
 }
 
-static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one(void) {
+CLAIM(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one) {
     Curve rest;
     const char* list = "--capacity 90 --strategies '8xtp1; tp4+4xtp1; tp4+2xtp2; tp4pp2; tp2pp2+tp4'";
     if (!run("eight", 8, list, &eight)) return;
@@ -283,7 +283,7 @@ static void a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one(vo
     check_same(&rest, &one, HALF);
 }
 
-static void strategies_go_on_from_a_run_that_was_divided_otherwise(void) {
+CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {
     Curve c;
     if (!run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2", &c)) return;
     sh("rm -rf $W/divided/step-000020");
@@ -295,7 +295,7 @@ static void strategies_go_on_from_a_run_that_was_divided_otherwise(void) {
 }
 
 // Also where leaks are looked for, which libraries of MPI have: the suite runs this one so.
-static void a_strategy_of_one_rank_ends_without_a_word_on_stderr(void) {
+CLAIM(a_strategy_of_one_rank_ends_without_a_word_on_stderr) {
     CHECK(sh("%s " TINY "--steps 2 --strategies tp1 --out $W/alone", program) == 0);
     if (errors[0]) printf("    %.900s\n", errors);
     CHECK(errors[0] == 0);
@@ -303,7 +303,7 @@ static void a_strategy_of_one_rank_ends_without_a_word_on_stderr(void) {
 
 // Steps of short documents take narrow pipelines; those to validate on need all ranks, and get the weights there. Also
 // where nothing is trained.
-static void an_evaluation_takes_any_strategy_that_holds_its_documents(void) {
+CLAIM(an_evaluation_takes_any_strategy_that_holds_its_documents) {
     const char* options = "--data $W/short --val $W/corpus --steps 4 --save-every 4 --sample-every 0 --eval-every 2";
     const char *list = "--strategies 'tp2+2xtp1; tp4'", *runs[] = {"one", "wide", "narrow"};
     double val[3][3], loss[3][4], evaluated[2] = {0};
@@ -357,7 +357,7 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
 }
 
 // On a machine that knows whole pipelines: every step takes what the slowest of the chosen ones takes.
-static void virtual_pipelines_take_the_times_of_their_schemes(void) {
+CLAIM(virtual_pipelines_take_the_times_of_their_schemes) {
     double moving[2 * STEPS];
     CHECK(check_virtual_steps(SCHEMES, WITHOUT_STAGES, moving, 1e-6) >= 2);
     for (int i = 0; i < STEPS; i++) CHECK(moving[i] == 0);
@@ -367,7 +367,7 @@ static void virtual_pipelines_take_the_times_of_their_schemes(void) {
 
 // Links that are dear between nodes: narrow pipelines, whose ranks want more of the model, are no longer chosen. Sums
 // are played as if all pipelines ended together: those that end sooner have begun their first wave by then.
-static void what_moving_takes_is_predicted_and_weighed(void) {
+CLAIM(what_moving_takes_is_predicted_and_weighed) {
     double moving[2 * STEPS];
     CHECK(check_virtual_steps(SCHEMES "link inside 0 0.001\\nlink inside 1000000 0.01\\nlink across 0 0.002\\n"
                                       "link across 1000000 0.03\\nmodel 4 128 2\\n",
@@ -379,7 +379,7 @@ static void what_moving_takes_is_predicted_and_weighed(void) {
     CHECK(sh("grep -c '\"strategy\": \"2xtp4\"' $W/virtual/log.jsonl") == 0 && atoi(output) == STEPS);
 }
 
-static void what_does_not_go_with_strategies_is_said(void) {
+CLAIM(what_does_not_go_with_strategies_is_said) {
     const struct {
         const char *options, *words;
     } wrong[] = {
@@ -402,7 +402,7 @@ static void what_does_not_go_with_strategies_is_said(void) {
 }
 
 // --explain says of the first step what the run then does, and its pipelines have all documents.
-static void explain_shows_the_choice_and_every_pipeline(void) {
+CLAIM(explain_shows_the_choice_and_every_pipeline) {
     static const char options[] = "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'";
     char chosen[64] = "", word[64] = "", path[700], *line = output;
     int documents = 0, tokens = 0, docs = 0, pipelines = 0, rated = 0;
@@ -433,19 +433,6 @@ int main(int argc, char** argv) {
     write_ragged_corpus(60, 5.9, 3);
     sh("printf 'name tiny\\nquadratic_ms 5.128e-6\\nlinear_ms 0.184\\nheads 64\\ntoken_bytes 2097152\\n"
        "group 2 125\\ngroup 4 109\\ngroup 8 101\\n' > $W/machine");
-    RUN(unlike_pipelines_have_the_losses_of_one_rank);
-    RUN(random_strategies_have_the_losses_of_one_rank);
-    RUN(every_gradient_is_that_of_one_rank);
-    RUN(weights_after_switching_are_those_of_a_fixed_strategy);
-    RUN(a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit);
-    RUN(bytes_are_those_of_the_transfers_and_optimizer_state_stays);
-    RUN(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one);
-    RUN(strategies_go_on_from_a_run_that_was_divided_otherwise);
-    RUN(a_strategy_of_one_rank_ends_without_a_word_on_stderr);
-    RUN(an_evaluation_takes_any_strategy_that_holds_its_documents);
-    RUN(explain_shows_the_choice_and_every_pipeline);
-    RUN(virtual_pipelines_take_the_times_of_their_schemes);
-    RUN(what_moving_takes_is_predicted_and_weighed);
-    RUN(what_does_not_go_with_strategies_is_said);
+    run_claims();
     return program_end();
 }

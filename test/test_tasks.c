@@ -48,7 +48,7 @@ static const char* passes(const Made* m, int s) {
 
 // Equal rounds run 1F1B, one stage its rounds one after another, evaluation forward passes only; a message takes its
 // time.
-static void passes_of_equal_rounds_are_those_of_theory(void) {
+CLAIM(passes_of_equal_rounds_are_those_of_theory) {
     static const struct {
         int stages, rounds, training;
         double backward, message;
@@ -76,7 +76,7 @@ static void passes_of_equal_rounds_are_those_of_theory(void) {
     }
 }
 
-static void the_bubble_is_that_of_theory(void) {
+CLAIM(the_bubble_is_that_of_theory) {
     for (int P = 1; P <= MOST_STAGES; P++)
         for (int v = 1; v <= MOST_ROUNDS; v++) {
             Made m;
@@ -119,7 +119,7 @@ static double bound(const Made* m) {
     return most;
 }
 
-static void ten_thousand_random_pipelines_are_proved(void) {
+CLAIM(ten_thousand_random_pipelines_are_proved) {
     for (uint64_t seed = 1; seed <= 10000; seed++) {
         Made m;
         int P = 1 + (int)(uniform(seed, 4000) * MOST_STAGES), v = (int)(uniform(seed, 4001) * (MOST_ROUNDS + 1));
@@ -141,7 +141,7 @@ static void ten_thousand_random_pipelines_are_proved(void) {
     }
 }
 
-static void swapped_tasks_are_found(void) {
+CLAIM(swapped_tasks_are_found) {
     int found = 0, tried = 0;
     for (int s = 0; s < 3; s++)
         for (int i = 0;; i++) {
@@ -163,7 +163,7 @@ static void swapped_tasks_are_found(void) {
     CHECK(tried > 30 && found > tried / 2);  // some neighbours may indeed change places
 }
 
-static void missing_tasks_and_wrong_slots_are_found(void) {
+CLAIM(missing_tasks_and_wrong_slots_are_found) {
     Made m;
     make(&m, 2, 2, 1);
     fill_equal(&m, 1, 2);
@@ -179,7 +179,7 @@ static void missing_tasks_and_wrong_slots_are_found(void) {
 }
 
 // Stage 0 sends round 1 before it takes the gradient of round 0, stage 1 wants it the other way round.
-static void stages_that_wait_for_each_other_are_found(void) {
+CLAIM(stages_that_wait_for_each_other_are_found) {
     Made m;
     make(&m, 2, 2, 1);
     m.slots[1] = 2;
@@ -200,7 +200,7 @@ static void stages_that_wait_for_each_other_are_found(void) {
     arena_free(&m.arena);
 }
 
-static void no_memory_is_an_error(void) {
+CLAIM(no_memory_is_an_error) {
     Made m;
     make(&m, 2, 2, 1);
     m.arena.missing = 1;  // as after a part that could not be had
@@ -208,13 +208,4 @@ static void no_memory_is_an_error(void) {
     arena_free(&m.arena);
 }
 
-int main(void) {
-    RUN(passes_of_equal_rounds_are_those_of_theory);
-    RUN(the_bubble_is_that_of_theory);
-    RUN(ten_thousand_random_pipelines_are_proved);
-    RUN(swapped_tasks_are_found);
-    RUN(missing_tasks_and_wrong_slots_are_found);
-    RUN(stages_that_wait_for_each_other_are_found);
-    RUN(no_memory_is_an_error);
-    return test_done();
-}
+int main(void) { return test_main(); }

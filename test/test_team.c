@@ -34,7 +34,7 @@ static Count run_and_check(size_t n, size_t at_once, int alone, int pause_us) {
 }
 
 // More threads, then fewer again.
-static void every_task_runs_once(void) {
+CLAIM(every_task_runs_once) {
     static const int threads[] = {1, 2, 3, 4, 2, 1};
     static const size_t tasks[] = {0, 1, 2, 3, 17, TASKS}, at_once[] = {0, 1, 2, 5, TASKS, 2 * TASKS};
     for (int t = 0; t < COUNT(threads); t++) {
@@ -46,15 +46,11 @@ static void every_task_runs_once(void) {
 }
 
 // Tasks that sleep leave the cores to the helpers.
-static void helpers_take_their_share_of_long_tasks(void) {
+CLAIM(helpers_take_their_share_of_long_tasks) {
     team_open(THREADS);
     if (team_threads() == 1) SKIP("built without OpenMP");
     Count c = run_and_check(200, 1, 0, 2000);
     for (int t = 0; t < THREADS; t++) CHECK(c.on_thread[t] > 0);
 }
 
-int main(void) {
-    RUN(every_task_runs_once);
-    RUN(helpers_take_their_share_of_long_tasks);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -34,7 +34,7 @@ static void check_line(const char* text, const char* expected) {
     CHECK_STRING(printed, line);
 }
 
-static void valid_text_of_any_script_passes_unchanged(void) {
+CLAIM(valid_text_of_any_script_passes_unchanged) {
     static const char* const texts[] = {
         "plain ASCII ~",
         "\xc3\xa4\xc3\xb6\xc3\xbc\xc3\x9f",                              // umlauts
@@ -47,7 +47,7 @@ static void valid_text_of_any_script_passes_unchanged(void) {
     for (int i = 0; i < COUNT(texts); i++) check_line(texts[i], texts[i]);
 }
 
-static void what_commands_a_terminal_or_is_no_utf8_becomes_question_marks(void) {
+CLAIM(what_commands_a_terminal_or_is_no_utf8_becomes_question_marks) {
     static const char* const cases[][2] = {
         {"a\033[2Jb\007\r\x7f", "a?[2Jb???"},
         {"\xc2\x9b" "31m\xc2\x80\xc2\x9f", "?31m??"},  // U+009B is ESC [ in one character
@@ -74,14 +74,14 @@ static void what_commands_a_terminal_or_is_no_utf8_becomes_question_marks(void) 
     }
 }
 
-static void newlines_and_tabs_pass_only_where_they_are_meant(void) {
+CLAIM(newlines_and_tabs_pass_only_where_they_are_meant) {
     char line[] = "two\nlines\tof";
     CHECK(print_pieces(line, strlen(line), 2) == strlen(line) && !memcmp(printed, line, strlen(line)));
     text_clean(line);
     CHECK_STRING(line, "two?lines?of");
 }
 
-static void a_character_may_be_cut_between_pieces_but_not_at_the_end(void) {
+CLAIM(a_character_may_be_cut_between_pieces_but_not_at_the_end) {
     const char text[] = "\xf0\x9f\x98\x80";
     for (size_t n = 1; n <= 4; n++)
         for (size_t piece = 1; piece <= n; piece++) {
@@ -90,7 +90,7 @@ static void a_character_may_be_cut_between_pieces_but_not_at_the_end(void) {
         }
 }
 
-static void a_long_line_is_printed_whole(void) {
+CLAIM(a_long_line_is_printed_whole) {
     static char text[20000], expected[20002];
     for (size_t i = 0; i + 1 < sizeof text; i++) text[i] = i % 100 ? 'a' : '\033';
     for (size_t i = 0; i + 1 < sizeof text; i++) expected[i] = i % 100 ? 'a' : '?';
@@ -101,11 +101,4 @@ static void a_long_line_is_printed_whole(void) {
     CHECK(!strcmp(printed, expected));
 }
 
-int main(void) {
-    RUN(valid_text_of_any_script_passes_unchanged);
-    RUN(what_commands_a_terminal_or_is_no_utf8_becomes_question_marks);
-    RUN(newlines_and_tabs_pass_only_where_they_are_meant);
-    RUN(a_character_may_be_cut_between_pieces_but_not_at_the_end);
-    RUN(a_long_line_is_printed_whole);
-    return test_done();
-}
+int main(void) { return test_main(); }

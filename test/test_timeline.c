@@ -37,7 +37,7 @@ static Plan hand_plan(void) {
                   .micro_batches = hand_micro_batches};
 }
 
-static void a_plan_by_hand(void) {
+CLAIM(a_plan_by_hand) {
     World world;
     Plan plan = hand_plan();
     named_world(&world, "a100-7b", 4, 4);
@@ -68,7 +68,7 @@ static void a_plan_by_hand(void) {
 }
 
 // Rounds 0: micro-batches 0, 1; 1: micro-batch 2; 2: micro-batch 3; 3: micro-batch 4.
-static void rounds_by_hand(void) {
+CLAIM(rounds_by_hand) {
     World world;
     Plan plan = hand_plan();
     named_world(&world, "a100-7b", 4, 4);
@@ -155,7 +155,7 @@ static void check_played(const Step* step, const Setting* setting) {
     free_played(&p);
 }
 
-static void random_plans_as_a_slow_player_plays_them(void) {
+CLAIM(random_plans_as_a_slow_player_plays_them) {
     int tried = 0, rounds = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 6000);) {
         // Half of them with any ulysses_size that a plan may have, the others with the setting's.
@@ -174,7 +174,7 @@ static void random_plans_as_a_slow_player_plays_them(void) {
 
 // Micro-batches of a rank in one round are one pass, and rounds need not come in the order of the list. One without
 // micro-batches (the second here) takes no time.
-static void rounds_may_hold_several_micro_batches_of_a_rank_in_any_order(void) {
+CLAIM(rounds_may_hold_several_micro_batches_of_a_rank_in_any_order) {
     MicroBatch micro_batches[] = {{0, 1, 1, 0, 1, 2}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}};
     int docs[] = {0, 1, 2}, lengths[] = {1000, 1000, 1000};
     Plan plan = {
@@ -196,7 +196,7 @@ static void rounds_may_hold_several_micro_batches_of_a_rank_in_any_order(void) {
 // 16000 tokens on two ranks communicate c ms, 3/8 of it posted first forward and 1/8 backward; attention of 6000 tokens
 // on rank 0 takes a, a third of it forward. Rank 1 waits. By hand: linear parts of rank 0, then the longer of attention
 // and exchange, attention of the long document, the rest of the communication.
-static void exchanges_hide_under_the_attention_of_other_documents_in_a_pass(void) {
+CLAIM(exchanges_hide_under_the_attention_of_other_documents_in_a_pass) {
     MicroBatch micro_batches[] = {{0, 2, 2, 0, 1, 0}, {0, 1, 1, 1, 1, 0}};
     int docs[] = {0, 1}, lengths[] = {16000, 6000};
     Plan plan = {
@@ -225,7 +225,7 @@ static void exchanges_hide_under_the_attention_of_other_documents_in_a_pass(void
 // ---- speeds
 
 // Computing takes twice as long where one of the ranks is half as fast, collectives do not.
-static void a_micro_batch_goes_at_the_pace_of_its_slowest_rank(void) {
+CLAIM(a_micro_batch_goes_at_the_pace_of_its_slowest_rank) {
     int docs[] = {0}, length = 8192;
     World world;
     named_world(&world, "a100-7b", 4, 4);
@@ -246,7 +246,7 @@ static void a_micro_batch_goes_at_the_pace_of_its_slowest_rank(void) {
 // 100 tokens: rank 0 has 25 of them and 3 of 4 heads, rank 1 the rest. Linear 75 ms; attention 1e-3 100^2 3 / 4 = 7.5;
 // an all-to-all of the published kind counts what a rank has of tokens, or of heads over all tokens: 75 on both, at 2e6
 // bytes a token and 1 GB/s 150 ms. Nothing hides alone.
-static void uneven_shares_by_hand(void) {
+CLAIM(uneven_shares_by_hand) {
     int docs[] = {0}, length = 100, at = 0, placed[16];
     World world = {.setting = {.limits = {2, 2, 1000, 4, 2, 0}, .groups = world.groups}};
     MicroBatch mb = {0, 2, 2, 0, 1, 0};
@@ -270,7 +270,7 @@ static void uneven_shares_by_hand(void) {
 
 // A ring of 2 with 4 chunks of 100 tokens: all on rank 0 but the last 10 tokens, whose queries see 100^2 - 90^2 of the
 // 100^2. Rank 0 computes 0.81 of the attention and has 90 tokens, whose keys and values travel, 1.8 times the usual.
-static void an_uneven_ring_by_hand(void) {
+CLAIM(an_uneven_ring_by_hand) {
     int docs[] = {0}, length = 100, at = 0, placed[32];
     World world = {.setting = {.limits = {2, 2, 1000, 4, 2, 0}, .groups = world.groups, .kind = CP_CHOICE_RING}};
     MicroBatch mb = {0, 2, 1, 0, 1, 0};
@@ -295,7 +295,7 @@ static void an_uneven_ring_by_hand(void) {
 
 // ---- what cannot be played, and nothing to play
 
-static void what_cannot_be_played_is_said(void) {
+CLAIM(what_cannot_be_played_is_said) {
     World world;
     int docs[] = {0}, length = 100;
     MicroBatch mb = {0, 4, 3, 0, 1, 0};
@@ -312,7 +312,7 @@ static void what_cannot_be_played_is_said(void) {
     free_played(&p);
 }
 
-static void without_documents_nothing_takes_time(void) {
+CLAIM(without_documents_nothing_takes_time) {
     World world;
     Plan plan = {.ranks = 4};
     named_world(&world, "a100-7b", 4, 4);
@@ -325,16 +325,4 @@ static void without_documents_nothing_takes_time(void) {
     }
 }
 
-int main(void) {
-    RUN(a_plan_by_hand);
-    RUN(rounds_by_hand);
-    RUN(random_plans_as_a_slow_player_plays_them);
-    RUN(rounds_may_hold_several_micro_batches_of_a_rank_in_any_order);
-    RUN(exchanges_hide_under_the_attention_of_other_documents_in_a_pass);
-    RUN(a_micro_batch_goes_at_the_pace_of_its_slowest_rank);
-    RUN(uneven_shares_by_hand);
-    RUN(an_uneven_ring_by_hand);
-    RUN(what_cannot_be_played_is_said);
-    RUN(without_documents_nothing_takes_time);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -91,7 +91,7 @@ static double of_segments(void) {
 
 // ---- kinds and segments
 
-static void kinds_add_up_to_the_whole(void) {
+CLAIM(kinds_add_up_to_the_whole) {
     for (uint64_t seed = 1; seed <= 50; seed++) {
         fresh(0);
         begin();
@@ -142,7 +142,7 @@ static void check_step(const struct Step* x) {
     }
 }
 
-static void entering_the_same_kind_does_nothing(void) {
+CLAIM(entering_the_same_kind_does_nothing) {
     fresh(0);
     begin();
     CHECK(at->events == 1);
@@ -153,7 +153,7 @@ static void entering_the_same_kind_does_nothing(void) {
     CHECK(at->events == 3);
 }
 
-static void nobody_marks_outside_of_a_step(void) {
+CLAIM(nobody_marks_outside_of_a_step) {
     fresh(4);
     CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == 0 && at->looks == 0);
     begin();
@@ -167,7 +167,7 @@ static void nobody_marks_outside_of_a_step(void) {
     CHECK(enter(TIME_LINEAR) == TIME_OTHER);
 }
 
-static void a_timer_that_is_off_or_missing_costs_nothing(void) {
+CLAIM(a_timer_that_is_off_or_missing_costs_nothing) {
     double seconds[N_TIMES] = {[TIME_WAIT] = 5};
     fresh(4)->on = 0;
     begin();
@@ -183,7 +183,7 @@ static void a_timer_that_is_off_or_missing_costs_nothing(void) {
     CHECK(at->events == 0 && at->looks == 0 && at->synchronized == 0);
 }
 
-static void a_step_that_nobody_read_is_forgotten(void) {
+CLAIM(a_step_that_nobody_read_is_forgotten) {
     Timer* t = fresh(0);
     begin();
     play("L1", on_host);
@@ -205,7 +205,7 @@ static void a_step_that_nobody_read_is_forgotten(void) {
     CHECK(enter(TIME_WAIT) == TIME_OTHER && at->events == events);
 }
 
-static void segments_beyond_their_room_go_into_the_last(void) {
+CLAIM(segments_beyond_their_room_go_into_the_last) {
     fresh(0);
     begin();
     for (int i = 0; i < MOST_SEGMENTS + 500; i++) play("1WL", on_host);
@@ -215,7 +215,7 @@ static void segments_beyond_their_room_go_into_the_last(void) {
     CHECK_CLOSE(of_segments(), computing(), 1e-3);
 }
 
-static void marks_beyond_their_room_are_not_made(void) {
+CLAIM(marks_beyond_their_room_are_not_made) {
     for (int last = 0; last < 2; last++) {  // the last mark that there is room for begins either kind
         fresh(0);
         begin();
@@ -252,7 +252,7 @@ static void compute_a_step(void (*compute)(double)) {
 }
 
 // At each of its 32 marks drag may look at the clock a few times.
-static void drag_stretches_what_is_computed_and_nothing_else(void) {
+CLAIM(drag_stretches_what_is_computed_and_nothing_else) {
     for (int device = 0; device < 2; device++)
         for (int d = 0; d < COUNT(drags); d++) {
             const double slack = 32 * 8 * TICK * drags[d];
@@ -268,7 +268,7 @@ static void drag_stretches_what_is_computed_and_nothing_else(void) {
 }
 
 // What leaves before the next mark leaves late, and is not stretched a second time.
-static void who_lags_sends_late_and_only_once(void) {
+CLAIM(who_lags_sends_late_and_only_once) {
     for (int device = 0; device < 2; device++) {
         void (*compute)(double) = device ? on_stream : on_host;
         fresh(4);
@@ -290,7 +290,7 @@ static void who_lags_sends_late_and_only_once(void) {
 }
 
 // Also what follows the last mark that there is room for.
-static void drag_does_not_end_with_the_marks(void) {
+CLAIM(drag_does_not_end_with_the_marks) {
     fresh(3);
     begin();
     double start = at->now;
@@ -300,7 +300,7 @@ static void drag_does_not_end_with_the_marks(void) {
 }
 
 // What was given to the stream before the step began is not of the step.
-static void drag_leaves_the_step_before_alone(void) {
+CLAIM(drag_leaves_the_step_before_alone) {
     fresh(4);
     on_stream(50);
     begin();
@@ -310,7 +310,7 @@ static void drag_leaves_the_step_before_alone(void) {
     CHECK_CLOSE(at->seconds[TIME_OTHER], 0, 40 * TICK);
 }
 
-static void without_drag_nobody_waits_for_the_stream(void) {
+CLAIM(without_drag_nobody_waits_for_the_stream) {
     for (int drag = 0; drag <= 1; drag++) {
         fresh(drag);
         compute_a_step(on_stream);
@@ -324,7 +324,7 @@ static void without_drag_nobody_waits_for_the_stream(void) {
 
 // ---- two ranks that wait for each other after every layer: one of them is four times as slow
 
-static void timers_tell_who_is_slow_where_the_wall_does_not(void) {
+CLAIM(timers_tell_who_is_slow_where_the_wall_does_not) {
     enum { LAYERS = 24 };
     const double slack = 8 * 2 * LAYERS * TICK;
     double slowest = 0, start = fresh(4)->on * at->now;
@@ -383,7 +383,7 @@ static void compute_on_cpu(Timer* t, const Kernels* k, double seconds[N_TIMES]) 
     timer_read(t, seconds, NULL);
 }
 
-static void injected_slowness_is_measured_within_a_tenth(void) {
+CLAIM(injected_slowness_is_measured_within_a_tenth) {
     static Timer timer;
     static const double alone[N_TIMES] = {
         [TIME_OTHER] = 3e-3, [TIME_LINEAR] = 12e-3, [TIME_ATTENTION] = 6e-3, [TIME_UPDATE] = 3e-3};
@@ -401,7 +401,7 @@ static void injected_slowness_is_measured_within_a_tenth(void) {
     k->close();
 }
 
-static void a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must(void) {
+CLAIM(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must) {
     static Timer timer = {.on = 1, .drag = 3};
     double seconds[N_TIMES], start = now_seconds();
     const Kernels* k = open_cpu(0);
@@ -415,7 +415,7 @@ static void a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must(void)
 
 // ---- a rank alone
 
-static void a_rank_alone_stands_still_for_nobody(void) {
+CLAIM(a_rank_alone_stands_still_for_nobody) {
     Comm *c = NULL, *part = NULL;
     float from[4] = {1, 2, 3, 4}, to[4] = {0};
     Transfer send = {0, from, sizeof from}, receive = {0, to, sizeof to};
@@ -437,22 +437,7 @@ static void a_rank_alone_stands_still_for_nobody(void) {
 }
 
 int main(void) {
-    RUN(kinds_add_up_to_the_whole);
+    run_claims();
     for (int i = 0; i < COUNT(steps); i++) RUN_AS(steps[i].claim, check_step(&steps[i]));
-    RUN(entering_the_same_kind_does_nothing);
-    RUN(nobody_marks_outside_of_a_step);
-    RUN(a_timer_that_is_off_or_missing_costs_nothing);
-    RUN(a_step_that_nobody_read_is_forgotten);
-    RUN(segments_beyond_their_room_go_into_the_last);
-    RUN(marks_beyond_their_room_are_not_made);
-    RUN(drag_stretches_what_is_computed_and_nothing_else);
-    RUN(who_lags_sends_late_and_only_once);
-    RUN(drag_does_not_end_with_the_marks);
-    RUN(drag_leaves_the_step_before_alone);
-    RUN(without_drag_nobody_waits_for_the_stream);
-    RUN(timers_tell_who_is_slow_where_the_wall_does_not);
-    RUN(injected_slowness_is_measured_within_a_tenth);
-    RUN(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must);
-    RUN(a_rank_alone_stands_still_for_nobody);
     return test_done();
 }

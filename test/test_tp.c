@@ -119,7 +119,7 @@ static void check_curve(const char* what, const Curve* a, const Curve* b, double
 // which are no means over targets, may be ten times as far apart.
 static const double FP32 = 1e-5;
 
-static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
+CLAIM(ten_steps_are_those_of_one_rank_however_heads_divide) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(jobs); i++)
         if (jobs[i].like) check_curve(jobs[i].name, curve_of(jobs[i].like), curve_of(jobs[i].name), FP32);
@@ -131,7 +131,7 @@ static void ten_steps_are_those_of_one_rank_however_heads_divide(void) {
 // another sqrt(2) at most; ten steps may meet two standard deviations: 1.8e-3.
 static const double BF16 = 1.8e-3;
 
-static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
+CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     const Curve* one = curve_of("one_bf16");
     check_curve("three_bf16", one, curve_of("three_bf16"), BF16);
@@ -141,7 +141,7 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
     CHECK_STRING(same.hash, curve_of("groups_bf16")->hash);  // masters and moments have come back to the bit
 }
 
-static void a_run_says_how_the_model_is_divided(void) {
+CLAIM(a_run_says_how_the_model_is_divided) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK(sh(MPIRUN TINY "--verbose --steps 0 --tp 2 --out $W/none", 4, program) == 0);
     const char* words =
@@ -152,7 +152,7 @@ static void a_run_says_how_the_model_is_divided(void) {
 
 // ---- checkpoints
 
-static void a_checkpoint_goes_on_in_any_division(void) {
+CLAIM(a_checkpoint_goes_on_in_any_division) {
     const struct {
         const char* from;
         int ranks;
@@ -176,12 +176,12 @@ static void check_same_division(const char* name) {
     CHECK_STRING(c.hash, curve_of(name)->hash);
 }
 
-static void a_checkpoint_goes_on_in_the_same_division_to_the_bit(void) {
+CLAIM(a_checkpoint_goes_on_in_the_same_division_to_the_bit) {
     check_same_division("groups"), check_same_division("three");
 }
 
 // Files hold them once: ranks that share them must have had the same bits.
-static void shared_key_value_heads_go_on_to_the_bit(void) { check_same_division("shared_bf16"); }
+CLAIM(shared_key_value_heads_go_on_to_the_bit) { check_same_division("shared_bf16"); }
 
 static double relative_difference(const float* a, const float* b, size_t n) {
     double difference = 0, norm = 0;
@@ -268,7 +268,7 @@ static void check_weights(const char* run, const char* one) {
     safetensors_close(&a), safetensors_close(&b);
 }
 
-static void files_name_whole_tensors_and_hold_them_once(void) {
+CLAIM(files_name_whole_tensors_and_hold_them_once) {
     const struct {
         const char* name;
         int files;
@@ -290,7 +290,7 @@ static const char* sample_of(const char* run) {
     return output;
 }
 
-static void samples_are_those_of_one_rank(void) {
+CLAIM(samples_are_those_of_one_rank) {
     const struct {
         const char* name;
         int ranks;  // that sample together, too
@@ -338,7 +338,7 @@ static double gradient_bytes(int R) {
     return layers + sum_bytes(R, CONTEXT * WIDTH) + sum_bytes(R, 64 + WIDTH);
 }
 
-static void activations_move_by_the_formula(void) {
+CLAIM(activations_move_by_the_formula) {
     const struct {
         const char* name;
         int ranks, elem, computed_again;
@@ -362,7 +362,7 @@ static void activations_move_by_the_formula(void) {
 // ---- rounding at random
 
 // A learning rate that is 0 in fp32 leaves the masters as they began, so that what is saved is their rounding alone.
-static void weights_are_rounded_alike_however_the_model_is_divided(void) {
+CLAIM(weights_are_rounded_alike_however_the_model_is_divided) {
     const struct {
         int ranks;
         const char *model, *options;
@@ -398,7 +398,7 @@ static void check_refused(int status, const char* words) {
     if (!at) printf("    expected \"%s\": status %d: %.1000s\n", words, status, errors);
 }
 
-static void a_group_that_cannot_be_is_refused_in_one_line(void) {
+CLAIM(a_group_that_cannot_be_is_refused_in_one_line) {
     const struct {
         int ranks;
         const char *options, *words;
@@ -420,16 +420,6 @@ static void a_group_that_cannot_be_is_refused_in_one_line(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(60, 7.6, 25);
-    RUN(ten_steps_are_those_of_one_rank_however_heads_divide);
-    RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
-    RUN(a_run_says_how_the_model_is_divided);
-    RUN(a_checkpoint_goes_on_in_any_division);
-    RUN(a_checkpoint_goes_on_in_the_same_division_to_the_bit);
-    RUN(shared_key_value_heads_go_on_to_the_bit);
-    RUN(files_name_whole_tensors_and_hold_them_once);
-    RUN(samples_are_those_of_one_rank);
-    RUN(activations_move_by_the_formula);
-    RUN(weights_are_rounded_alike_however_the_model_is_divided);
-    RUN(a_group_that_cannot_be_is_refused_in_one_line);
+    run_claims();
     return program_end();
 }

@@ -33,7 +33,7 @@ static int mode_of(const char* name) {
     return stat(path, &s) ? -1 : (int)(s.st_mode & 07777);
 }
 
-static void what_is_saved_is_found_where_it_was_said_to_be(void) {
+CLAIM(what_is_saved_is_found_where_it_was_said_to_be) {
     char path[DISK_PATH], expected[700];
     new_cache();
     CHECK(user_cache_check("name", err, sizeof err) == READABLE);
@@ -50,18 +50,18 @@ static void what_is_saved_is_found_where_it_was_said_to_be(void) {
     CHECK(check_after("rm -r $W/cache") == ABSENT);
 }
 
-static void files_are_made_for_this_user_alone(void) {
+CLAIM(files_are_made_for_this_user_alone) {
     mode_t before = umask(0);
     new_cache();
     CHECK(umask(before) == 0);
     CHECK(mode_of("cache") == 0700 && mode_of("cache/ragged") == 0700 && mode_of("cache/ragged/name") == 0600);
 }
 
-static void what_others_may_read_is_trusted(void) {
+CLAIM(what_others_may_read_is_trusted) {
     CHECK(check_after("chmod 755 $W/cache $W/cache/ragged; chmod 644 $W/cache/ragged/name") == READABLE);
 }
 
-static void what_others_may_write_is_not_trusted(void) {
+CLAIM(what_others_may_write_is_not_trusted) {
     CHECK(check_after("chmod 620 $W/cache/ragged/name") == REFUSED);
     CHECK(strstr(err, "/ragged/name") && strstr(err, "chmod go-w"));
     CHECK(check_after("chmod 602 $W/cache/ragged/name") == REFUSED);
@@ -72,9 +72,9 @@ static void what_others_may_write_is_not_trusted(void) {
 }
 
 // As /tmp: others may add to it, but not put something in the place of ours.
-static void a_sticky_directory_may_be_above(void) { CHECK(check_after("chmod 1777 $W/cache") == READABLE); }
+CLAIM(a_sticky_directory_may_be_above) { CHECK(check_after("chmod 1777 $W/cache") == READABLE); }
 
-static void what_belongs_to_another_user_is_not_trusted(void) {
+CLAIM(what_belongs_to_another_user_is_not_trusted) {
     if (geteuid() != 0) SKIP("only root can give files away");
     CHECK(check_after("chown 65534 $W/cache/ragged/name") == REFUSED);
     CHECK(strstr(err, "65534"));
@@ -82,14 +82,14 @@ static void what_belongs_to_another_user_is_not_trusted(void) {
     CHECK(check_after("chown 65534 $W/cache") == REFUSED);
 }
 
-static void links_in_the_place_of_files_are_not_trusted(void) {
+CLAIM(links_in_the_place_of_files_are_not_trusted) {
     CHECK(check_after("mv $W/cache/ragged/name $W/elsewhere; ln -s $W/elsewhere $W/cache/ragged/name") == REFUSED);
     CHECK(check_after("rm $W/cache/ragged/name; mkfifo $W/cache/ragged/name") == REFUSED);
     CHECK(check_after("rm $W/cache/ragged/name; ln -s nowhere $W/cache/ragged/name") == REFUSED);
 }
 
 // A user's own place for large files, say. What it leads to counts.
-static void a_linked_directory_counts_as_what_it_leads_to(void) {
+CLAIM(a_linked_directory_counts_as_what_it_leads_to) {
     const char* move = "mv $W/cache/ragged $W/elsewhere; ln -s $W/elsewhere $W/cache/ragged";
     char command[300];
     CHECK(check_after(move) == READABLE);
@@ -97,7 +97,7 @@ static void a_linked_directory_counts_as_what_it_leads_to(void) {
     CHECK(check_after(command) == REFUSED);
 }
 
-static void nothing_is_written_where_others_may_write(void) {
+CLAIM(nothing_is_written_where_others_may_write) {
     const char* const opened[] = {"cache", "cache/ragged"};
     for (int i = 0; i < COUNT(opened); i++) {
         new_cache();
@@ -108,7 +108,7 @@ static void nothing_is_written_where_others_may_write(void) {
     }
 }
 
-static void without_a_place_there_is_a_message(void) {
+CLAIM(without_a_place_there_is_a_message) {
     char path[DISK_PATH], home[600], *before = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
@@ -142,7 +142,7 @@ static const char* keep(const char* value, int replaces) {
     return path;
 }
 
-static void what_is_kept_is_read_whole_or_not_at_all(void) {
+CLAIM(what_is_kept_is_read_whole_or_not_at_all) {
     char good[256], bad[256];
     const char* value = "thirty-one bytes that were kept";
     new_cache();
@@ -167,7 +167,7 @@ static void what_is_kept_is_read_whole_or_not_at_all(void) {
     CHECK(reads("key", value) && reads("other", NULL));  // a file under another key's name
 }
 
-static void what_others_could_have_written_is_neither_read_nor_replaced_by_key(void) {
+CLAIM(what_others_could_have_written_is_neither_read_nor_replaced_by_key) {
     new_cache();
     const char* path = keep("value", 0);
     CHECK(sh("chmod 620 %s", path) == 0 && reads("key", NULL));
@@ -182,17 +182,6 @@ static void what_others_could_have_written_is_neither_read_nor_replaced_by_key(v
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    RUN(what_is_saved_is_found_where_it_was_said_to_be);
-    RUN(files_are_made_for_this_user_alone);
-    RUN(what_others_may_read_is_trusted);
-    RUN(what_others_may_write_is_not_trusted);
-    RUN(a_sticky_directory_may_be_above);
-    RUN(what_belongs_to_another_user_is_not_trusted);
-    RUN(links_in_the_place_of_files_are_not_trusted);
-    RUN(a_linked_directory_counts_as_what_it_leads_to);
-    RUN(nothing_is_written_where_others_may_write);
-    RUN(without_a_place_there_is_a_message);
-    RUN(what_is_kept_is_read_whole_or_not_at_all);
-    RUN(what_others_could_have_written_is_neither_read_nor_replaced_by_key);
+    run_claims();
     return program_end();
 }

@@ -103,7 +103,7 @@ static void check_predicted(int ranks, const char* options, double tolerance) {
 }
 
 // Nothing is shared, so nothing is rounded to whole tokens or heads: what is left is rounding of sums.
-static void one_rank_takes_exactly_what_is_predicted(void) {
+CLAIM(one_rank_takes_exactly_what_is_predicted) {
     check_predicted(1, "--data $W/skewed --machine $W/measured --device virtual --capacity 16384", 1e-12);
 }
 
@@ -121,11 +121,11 @@ static void plans_take_what_is_predicted(int ranks) {
     }
 }
 
-static void plans_of_8_ranks_take_what_is_predicted(void) { plans_take_what_is_predicted(8); }
-static void plans_of_16_ranks_on_2_nodes_take_what_is_predicted(void) { plans_take_what_is_predicted(16); }
+CLAIM(plans_of_8_ranks_take_what_is_predicted) { plans_take_what_is_predicted(8); }
+CLAIM(plans_of_16_ranks_on_2_nodes_take_what_is_predicted) { plans_take_what_is_predicted(16); }
 
 // Other systems' planners too: with barriers after each of their rounds, or without.
-static void every_planner_takes_what_is_predicted(void) {
+CLAIM(every_planner_takes_what_is_predicted) {
     static const char* const plans[] = {"flexsp", "hydraulis", "zeppelin", "megatron"};
     char options[256];
     for (int i = 0; i < 2 * COUNT(plans); i++) {
@@ -140,7 +140,7 @@ static void every_planner_takes_what_is_predicted(void) {
 
 // Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each
 // rank or fewer. Ranks that get tokens of several others meet them one after another, which the model does not know.
-static void remapped_and_routed_steps_take_what_is_predicted(void) {
+CLAIM(remapped_and_routed_steps_take_what_is_predicted) {
     static const char* const cases[] = {"--plan zeppelin,remap=yes --machine $W/published",
                                         "--plan zeppelin,remap=yes --machine $W/measured",
                                         "--cp 16,kind=ring --plan route=yes --machine $W/published",
@@ -164,7 +164,7 @@ static void remapped_and_routed_steps_take_what_is_predicted(void) {
 // What ZeRO-2 and 3 gather and reduce in every round is in the cost of a round. What else a step moves is not: with
 // ZeRO-2 a gather of all weights, 7/8 of them from others at 96 GB/s; with ZeRO-3 two layers and what is no layer (3 %
 // of the parameters).
-static void what_zero_moves_in_a_round_takes_what_is_predicted(void) {
+CLAIM(what_zero_moves_in_a_round_takes_what_is_predicted) {
     static const char* const plans[] = {"flex", "flexsp", "static --cp 4"};
     char options[320];
     for (int i = 0; i < 2 * COUNT(plans); i++) {
@@ -181,7 +181,7 @@ static void what_zero_moves_in_a_round_takes_what_is_predicted(void) {
 // beside another node, and may go on:
 // plans that chain such groups at random, in uneven shares, differ by up to 5 %, and by 8 % where some have no share at
 // all, and the rest exchange among fewer ranks than the model counts.
-static void any_plan_takes_what_is_predicted(void) {
+CLAIM(any_plan_takes_what_is_predicted) {
     static const struct {
         int ranks;
         const char *machine, *options;
@@ -204,7 +204,7 @@ static void any_plan_takes_what_is_predicted(void) {
 }
 
 // A message of b bytes takes b / 1e7 ms there.
-static void without_step_ms_gradients_and_weights_take_the_time_of_their_bytes(void) {
+CLAIM(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes) {
     double measured[STEPS], predicted[STEPS];
     if (run(8,
             "--verbose --heads 4 --device virtual --overlap no --plan static --cp 1 --machine $W/no_step --data "
@@ -246,7 +246,7 @@ static void check_promise(int ranks, const char* options) {
     CHECK_CLOSE(promised, won, 0.1 * won);
 }
 
-static void a_decision_wins_what_it_promises_within_a_tenth(void) {
+CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
     check_promise(8, "--straggle rank=1,x=2");
     check_promise(8, "--straggle rank=1,x=8");
     check_promise(4, "--straggle rank=3,x=4,whole");
@@ -254,7 +254,7 @@ static void a_decision_wins_what_it_promises_within_a_tenth(void) {
     check_promise(4, "--arch llama,kv-heads=8 --straggle 'rank=0,x=4;rank=2,x=2'");
 }
 
-static void overlap_hides_communication(void) {
+CLAIM(overlap_hides_communication) {
     const char* options = "--heads 16 --device virtual --cp 8,kind=ring --machine $W/measured --data $W/even";
     char without[256];
     double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
@@ -272,7 +272,7 @@ static void overlap_hides_communication(void) {
 }
 
 // Both ranks share all documents: the step is the slow one's, which computes 3 times as long; nothing else changes.
-static void a_slow_rank_slows_those_that_share_its_documents(void) {
+CLAIM(a_slow_rank_slows_those_that_share_its_documents) {
     const char* options = "--heads 4 --device virtual --cp 2 --machine $W/no_step --data $W/even --overlap no";
     char slow[256];
     double usual[STEPS], slowed[STEPS], waited[STEPS];
@@ -288,7 +288,7 @@ static void a_slow_rank_slows_those_that_share_its_documents(void) {
 }
 
 // Heads in parts, rings, both; documents alone in a pass, and beside local ones.
-static void what_hides_under_its_own_attention_takes_what_is_predicted(void) {
+CLAIM(what_hides_under_its_own_attention_takes_what_is_predicted) {
     static const char* const cases[] = {"--plan flex --machine $W/published --data $W/skewed",
                                         "--plan flex --machine $W/measured --data $W/skewed",
                                         "--cp 8,kind=ring --machine $W/published --data $W/even",
@@ -305,7 +305,7 @@ static void what_hides_under_its_own_attention_takes_what_is_predicted(void) {
 
 // Two ranks and two heads, so that a document's own parts hide nothing: what hides is the exchange of long documents,
 // which both share, under the attention of short ones in the same pass. Without overlap nothing does, and plans know.
-static void exchanges_hide_under_other_documents_as_is_predicted(void) {
+CLAIM(exchanges_hide_under_other_documents_as_is_predicted) {
     const char* options =
         "--heads 2 --cp kind=ulysses --device virtual --machine $W/slow_links --data $W/mixed --val $W/mixed";
     char without[256];
@@ -330,7 +330,7 @@ static void read_digits(const char* out, char* text) {
     CHECK(read_text(path, text, MOST_LOG) > 1000);
 }
 
-static void every_run_has_the_same_digits(void) {
+CLAIM(every_run_has_the_same_digits) {
     static char first[MOST_LOG], again[MOST_LOG];
     const char* options[] = {"--heads 16 --machine $W/published",
                              "--heads 16 --machine $W/measured --tp 2 --capacity 16384 --balance migrate "
@@ -354,7 +354,7 @@ static void every_run_has_the_same_digits(void) {
     "--data $W/even --layers 2 --heads 4 --width 32 --context 256 --capacity 128 --batch-tokens 1024 --steps 3 " \
     "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 --machine $W/measured --plan random "
 
-static void over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times(void) {
+CLAIM(over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times) {
     const char *devices[] = {"cpu", "virtual-cpu", "virtual"}, *more[] = {"", "--zero 3", "--tp 2 --overlap no"};
     for (int o = 0; o < COUNT(more); o++) {
         double losses[2][3], ms[2][3];
@@ -376,7 +376,7 @@ static void over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times(void) {
 
 // A block's weights are 4 C^2 + 2 C U = 20480 for C = 64, U = 32, those of the classifier 320 C, the same: so 4 stages
 // of 2 layers, the last one of 1 and the classifier, have equal work.
-static void a_pipeline_waits_as_theory_says(void) {
+CLAIM(a_pipeline_waits_as_theory_says) {
     for (int v = 2; v <= 8; v *= 2) {
         double ms[2][STEPS], bubble[STEPS];
         for (int i = 0; i < 2; i++) {
@@ -398,7 +398,7 @@ static void a_pipeline_waits_as_theory_says(void) {
 }
 
 // Ragged documents, groups of ranks in every stage, tensor parallelism: what stages wait for is in the prediction.
-static void pipelines_take_what_is_predicted(void) {
+CLAIM(pipelines_take_what_is_predicted) {
     check_predicted(8, "--data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2", 0.05);
     check_predicted(8, "--data $W/even --machine $W/measured --device virtual --overlap no --pp 2 --plan static --cp 4",
                     0.05);
@@ -417,7 +417,7 @@ static void pipelines_take_what_is_predicted(void) {
 
 // ---- what it has not
 
-static void what_has_no_result_is_refused_with_a_line(void) {
+CLAIM(what_has_no_result_is_refused_with_a_line) {
     const char* refused[][2] = {
         {"", "needs --machine"},
         {"--machine a100-7b --sample x", "has no --sample"},
@@ -438,7 +438,7 @@ static void what_has_no_result_is_refused_with_a_line(void) {
     }
 }
 
-static void a_table_beyond_the_machines_memory_is_refused(void) {
+CLAIM(a_table_beyond_the_machines_memory_is_refused) {
     char options[256];
     write_machine("small",
                   "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
@@ -459,7 +459,7 @@ static double table_mib(const char* at, const char* name) {
 }
 
 // A device's memory holds what is in it, not what is in the host's, and the longest row that fits is taken.
-static void rows_fill_the_memory_of_the_device(void) {
+CLAIM(rows_fill_the_memory_of_the_device) {
     char options[256], machine[256];
     double sum = 0, total = 0;
     write_machine("roomy", "name roomy\nlinear_ms 0.05\nquadratic_ms 1e-5\n");
@@ -493,25 +493,6 @@ int main(int argc, char** argv) {
     write_corpora();
     write_machines();
     write_equal_rounds();
-    RUN(one_rank_takes_exactly_what_is_predicted);
-    RUN(plans_of_8_ranks_take_what_is_predicted);
-    RUN(plans_of_16_ranks_on_2_nodes_take_what_is_predicted);
-    RUN(every_planner_takes_what_is_predicted);
-    RUN(remapped_and_routed_steps_take_what_is_predicted);
-    RUN(what_zero_moves_in_a_round_takes_what_is_predicted);
-    RUN(any_plan_takes_what_is_predicted);
-    RUN(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes);
-    RUN(a_decision_wins_what_it_promises_within_a_tenth);
-    RUN(overlap_hides_communication);
-    RUN(what_hides_under_its_own_attention_takes_what_is_predicted);
-    RUN(exchanges_hide_under_other_documents_as_is_predicted);
-    RUN(a_slow_rank_slows_those_that_share_its_documents);
-    RUN(every_run_has_the_same_digits);
-    RUN(over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times);
-    RUN(a_pipeline_waits_as_theory_says);
-    RUN(pipelines_take_what_is_predicted);
-    RUN(what_has_no_result_is_refused_with_a_line);
-    RUN(rows_fill_the_memory_of_the_device);
-    RUN(a_table_beyond_the_machines_memory_is_refused);
+    run_claims();
     return program_end();
 }

@@ -8,7 +8,7 @@
 
 // ---- formulas
 
-static void routing_takes_the_times_of_its_formula(void) {
+CLAIM(routing_takes_the_times_of_its_formula) {
     static const double eight[] = {1.000, 0.600, 0.400, 0.300}, four[] = {1.000, 0.600, 0.400, 0.425};
     for (int i = 0; i < 4; i++) {
         CHECK_CLOSE(zeppelin_routed(1 << i, 8, 0.1), eight[i], 1e-12);
@@ -16,7 +16,7 @@ static void routing_takes_the_times_of_its_formula(void) {
     }
 }
 
-static void zones_begin_where_attention_takes_as_long_as_communications(void) {
+CLAIM(zones_begin_where_attention_takes_as_long_as_communications) {
     World world;
     named_world(&world, "a100-7b", 16, 8);
     double scale = zeppelin_across_scale(&world.setting);
@@ -34,7 +34,7 @@ static void zones_begin_where_attention_takes_as_long_as_communications(void) {
     CHECK(zeppelin_zones(&world.setting, 1).inside == zones.inside);
 }
 
-static void zones_of_measured_machines_follow_their_links(void) {
+CLAIM(zones_of_measured_machines_follow_their_links) {
     World world;
     PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0.001};
     random_world(&world, &limits, 1);
@@ -76,7 +76,7 @@ static int is_window(const ZeppelinWindow* w, int first_rank, int cp_size, Zeppe
     return w->first_rank == first_rank && w->cp_size == cp_size && w->queue == queue;
 }
 
-static void short_documents_stay_whole(void) {
+CLAIM(short_documents_stay_whole) {
     static const int lengths[] = {300, 300, 200, 200, 100, 100, 100, 100};
     PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0};
     Partitioned p = partitioned(lengths, 8, &limits, (ZeppelinZones){301, 5000});
@@ -89,7 +89,7 @@ static void short_documents_stay_whole(void) {
     for (int r = 0; r < 4; r++) CHECK(tokens[r] >= 300 && tokens[r] <= 400);
 }
 
-static void one_giant_takes_all_ranks(void) {
+CLAIM(one_giant_takes_all_ranks) {
     static const int lengths[] = {80000};
     PlanLimits limits = {16, 4, 6000, 4, MOST_DOCS, 0};
     Partitioned p = partitioned(lengths, 1, &limits, (ZeppelinZones){1000, 10000});
@@ -99,7 +99,7 @@ static void one_giant_takes_all_ranks(void) {
     CHECK(p.result == 0 && is_window(&p.windows[0], 0, 16, QUEUE_INSIDE));
 }
 
-static void documents_get_the_windows_of_their_zones(void) {
+CLAIM(documents_get_the_windows_of_their_zones) {
     // 2 nodes of 2 ranks. 4000 + 2000 tokens across: quota 3000, so 4000 takes both and 2000 one node, which has
     // least work. There it makes the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The
     // 1000 is on the other node, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
@@ -114,7 +114,7 @@ static void documents_get_the_windows_of_their_zones(void) {
     CHECK(is_window(&p.windows[4], 3, 1, QUEUE_LOCAL));
 }
 
-static void whole_documents_go_by_tokens_and_cut_ones_by_work(void) {
+CLAIM(whole_documents_go_by_tokens_and_cut_ones_by_work) {
     PlanLimits limits = {2, 2, 3000, 4, MOST_DOCS, 0};
     // 300 | 200 + 200: least work on the second rank, fewest tokens on the first.
     Partitioned p = partitioned((int[]){300, 200, 200, 50}, 4, &limits, (ZeppelinZones){1000, 1000});
@@ -129,7 +129,7 @@ static void whole_documents_go_by_tokens_and_cut_ones_by_work(void) {
     CHECK(is_window(&p.windows[0], 0, 4, QUEUE_INSIDE) && p.windows[1].cp_size == 1);
 }
 
-static void long_documents_take_machines_by_tokens_and_by_work(void) {
+CLAIM(long_documents_take_machines_by_tokens_and_by_work) {
     PlanLimits limits = {4, 1, 1000, 4, MOST_DOCS, 0};
     // 300 of 600 tokens are 2 of 4 nodes, 90000 of 120000 tokens^2 are 3.
     Partitioned p = partitioned((int[]){300, 100, 100, 100}, 4, &limits, (ZeppelinZones){50, 50});
@@ -149,7 +149,7 @@ static void long_documents_take_machines_by_tokens_and_by_work(void) {
     for (int i = 0; i < 4; i++) CHECK(p.windows[i].cp_size == 3);
 }
 
-static void thresholds_fall_until_it_fits(void) {
+CLAIM(thresholds_fall_until_it_fits) {
     // Two ranks of one node with room for 100 tokens: three documents of 66 fit only in halves.
     static const int lengths[] = {66, 66, 66};
     PlanLimits limits = {2, 2, 100, 2, MOST_DOCS, 0};
@@ -166,7 +166,7 @@ static void thresholds_fall_until_it_fits(void) {
     for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_ACROSS));
 }
 
-static void what_is_cut_across_takes_room(void) {
+CLAIM(what_is_cut_across_takes_room) {
     // 2 nodes of 2 ranks with room for 100 tokens. 160 tokens across leave 60; 35, 35, 30 and 20 for each node
     // fill that only when all of them are cut.
     static const int lengths[] = {160, 35, 35, 35, 35, 30, 30, 20, 20};
@@ -198,7 +198,7 @@ static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, 
     return ok;
 }
 
-static void partitions_follow_their_zones(void) {
+CLAIM(partitions_follow_their_zones) {
     int fallen = 0, across = 0, inside = 0, refused = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 4000);) {
         int s1 = pick(seed, 20, 1, 6000), total = 0;
@@ -246,7 +246,7 @@ static int queues_in_order(const Step* step) {
     return ok;
 }
 
-static void plans_work_through_their_queues_in_order(void) {
+CLAIM(plans_work_through_their_queues_in_order) {
     int heads = 0;
     for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 2000);) {
         int planned = run_zeppelin(&step, &world.setting) == 0;
@@ -257,18 +257,4 @@ static void plans_work_through_their_queues_in_order(void) {
     CHECK(heads > 10);
 }
 
-int main(void) {
-    RUN(routing_takes_the_times_of_its_formula);
-    RUN(zones_begin_where_attention_takes_as_long_as_communications);
-    RUN(zones_of_measured_machines_follow_their_links);
-    RUN(short_documents_stay_whole);
-    RUN(one_giant_takes_all_ranks);
-    RUN(documents_get_the_windows_of_their_zones);
-    RUN(whole_documents_go_by_tokens_and_cut_ones_by_work);
-    RUN(long_documents_take_machines_by_tokens_and_by_work);
-    RUN(thresholds_fall_until_it_fits);
-    RUN(what_is_cut_across_takes_room);
-    RUN(partitions_follow_their_zones);
-    RUN(plans_work_through_their_queues_in_order);
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -91,6 +91,8 @@ static struct {
 void* cpu_shared_scratch(void) { return scratch.shared; }
 void* cpu_thread_scratch(int thread) { return scratch.threads + (size_t)thread * scratch.thread_bytes; }
 
+static size_t memory_available(void) { return host_memory("", 1).bytes; }
+
 static int threads_wanted(const KernelLimits* limits) {
     return limits->threads > 0 ? limits->threads : host_cores("", 0);
 }
@@ -173,11 +175,13 @@ const Kernels* cpu_kernels(CpuIsa isa) {
     static char names[CPU_ISAS][32];
     static Kernels tables[CPU_ISAS];
     static int ready[CPU_ISAS];
-    if (isa == CPU_REFERENCE) return &cpu_reference_kernels;
+    Kernels* table = &tables[isa];
     if (!cpu_has(isa)) return NULL;
     if (!ready[isa]) {
-        Kernels* table = &tables[isa];
         *table = cpu_reference_kernels;
+        table->memory_available = memory_available;
+        ready[isa] = 1;
+        if (isa == CPU_REFERENCE) return table;
         snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
         table->name = names[isa];
         table->prefers_bf16 = isa == CPU_AMX;
@@ -189,7 +193,6 @@ const Kernels* cpu_kernels(CpuIsa isa) {
         for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
             for (int f = 0; f < COUNT(families[base]); f++)
                 if (families[base][f]) families[base][f]->install(table);
-        ready[isa] = 1;
     }
-    return &tables[isa];
+    return table;
 }

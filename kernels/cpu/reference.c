@@ -10,11 +10,9 @@
 #include <time.h>
 
 #include "kernels/cpu/reference.h"
-#include "kernels/host.h"
 
 // ---- device and memory: the reference needs none of its own
 
-static size_t memory_available(void) { return host_memory("", 1).bytes; }
 static size_t workspace_bytes(const KernelLimits* limits) { return 0; }
 static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
     cpu_open_clock(limits);
@@ -411,7 +409,6 @@ const Kernels cpu_reference_kernels = {
     .name = "cpu reference",
     .on_host = 1,
     .full_matmul = 1024,
-    .memory_available = memory_available,
     .workspace_bytes = workspace_bytes,
     .open = open_nothing,
     .close = close_nothing,

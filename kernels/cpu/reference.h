@@ -4,7 +4,7 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
 
-extern const Kernels cpu_reference_kernels;
+extern const Kernels cpu_reference_kernels;  // all entries but memory_available: cpu_kernels has it
 
 // `open` of every table chooses the clock: see KernelLimits.oversubscribed.
 void cpu_open_clock(const KernelLimits* limits);

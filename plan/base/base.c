@@ -3,36 +3,14 @@
 #include "plan/base/base.h"
 
 #include <errno.h>
-#include <math.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "plan/base/text.h"
 
-static int this_rank = -1;
-static void (*last_call)(void);
-static volatile sig_atomic_t ended_by_launcher;
-
-void die_as_rank(int rank) { this_rank = rank; }
-void die_calls(void (*last)(void)) { last_call = last; }
-
-static void note_launcher(int number) {
-    (void)number;
-    ended_by_launcher = 1;
-}
-
-// A launcher ends a job by SIGCONT, SIGTERM, SIGKILL, with seconds between them.
-static int others_have_spoken(void) {
-    struct timespec turn = {0, 400000000};
-    signal(SIGCONT, note_launcher);
-    signal(SIGTERM, note_launcher);
-    nanosleep(&turn, NULL);
-    return ended_by_launcher;
-}
+DieAs die_as;
 
 // place: behind the message; empty: none
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
@@ -40,12 +18,9 @@ __attribute__((noreturn)) static void end_with(const char* place, const char* fo
     vsnprintf(message, sizeof message, format, args);
     text_clean(message);
     fflush(stdout);
-    if (this_rank < 0) fprintf(stderr, "train: %s%s\n", message, place);
-    else if (this_rank == 0 || !others_have_spoken())
-        fprintf(stderr, "train: rank %d: %s%s\n", this_rank, message, place);
-    if (last_call) last_call();
-    // What libraries have registered for the end may wait for the other ranks.
-    if (this_rank >= 0) _exit(1);
+    if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "train: %s%s%s\n", die_as.who, message, place);
+    if (die_as.last) die_as.last();
+    if (die_as.leave) die_as.leave(1);
     exit(1);
 }
 

@@ -47,58 +47,32 @@ static inline bf16 bf16_from_float(float f) {
     return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
 }
 
-// A buffer of n floats whose first 2n bytes hold n bf16: widens them in place, from the end. And the way back, from
-// the start.
-static inline void bf16_widen_in_place(float* buffer, size_t n) {
-    for (size_t i = n; i-- > 0;) {
-        bf16 half;
-        memcpy(&half, (const char*)buffer + i * sizeof half, sizeof half);
-        buffer[i] = bf16_to_float(half);
-    }
-}
-
-static inline void bf16_narrow_in_place(float* buffer, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        bf16 half = bf16_from_float(buffer[i]);
-        memcpy((char*)buffer + i * sizeof half, &half, sizeof half);
-    }
-}
-
 // ---- errors: 0 is success, negative is an error
 
 // For main's phases and options: prints one line to stderr, exits with 1. The message says what, where, what was
 // expected and found, and what to try.
-#if defined(__GNUC__)
-__attribute__((noreturn, format(printf, 1, 2)))
-#endif
-void die(const char* format, ...);
+__attribute__((noreturn, format(printf, 1, 2))) void die(const char* format, ...);
 // For invariants that do not hold, which no option can mend: the same, with the place in the code behind it.
-#if defined(__GNUC__)
-__attribute__((noreturn, format(printf, 3, 4)))
-#endif
-void die_at(const char* file, int line, const char* format, ...);
+__attribute__((noreturn, format(printf, 3, 4))) void die_at(const char* file, int line, const char* format, ...);
 #define broken(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
 // One line to stderr about something that does not end the program.
-#if defined(__GNUC__)
-__attribute__((format(printf, 1, 2)))
-#endif
-void warn(const char* format, ...);
-// From here on such a line names the rank. All but rank 0 first wait a moment: most errors are the same on all ranks,
-// and the launcher ends the others when the first one is gone, so that the line appears once. A rank leaves by _exit:
-// no handler that is registered for the end runs.
-void die_as_rank(int rank);
-// What die still does, as a rank too, once its line is out.
-void die_calls(void (*last)(void));
+__attribute__((format(printf, 1, 2))) void warn(const char* format, ...);
+// How a program of several ranks ends (plan/base/die_as_rank.h): what stands before each line, whether another rank has
+// said it, what to do once it is out, how to leave. NULL: the line is said, and exit.
+typedef struct DieAs {
+    char who[24];
+    int (*is_said)(void);
+    void (*last)(void);
+    void (*leave)(int status);
+} DieAs;
+extern DieAs die_as;
 
 // Ends the program where standard output could not be written.
 void end_output(void);
 
 // For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
 // reader can end with `return fail(err, errlen, "...")`. Prints nothing.
-#if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
-#endif
-int fail(char* err, size_t errlen, const char* format, ...);
+__attribute__((format(printf, 3, 4))) int fail(char* err, size_t errlen, const char* format, ...);
 
 enum { ERR_BYTES = 512 };  // a good size for such a message
 

@@ -29,41 +29,9 @@ void text_print_end(FILE* out, TextFilter* t);
 // Makes a string safe in place, as one line.
 void text_clean(char* text);
 
-// The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
-// -_./:=,+@%. Cut where it is too long for the room.
-const char* text_quoted(const char* text, char* word, size_t room);
-
 // "1 document", "12 documents"
 const char* text_many(int64_t n, const char* noun, char text[64]);
 
-// "1h02m", "3m05s", "42s"
-const char* text_duration(double seconds, char text[32]);
-// "412.3 MiB", "12.3 GiB"; returns text.
-const char* text_bytes(double bytes, char text[32]);
-
-// Print a line, or a part of one, as printf would; newlines in it become '?' too.
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-void say(FILE* out, const char* format, ...);
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-void say_part(FILE* out, const char* format, ...);
-void say_list(FILE* out, const char* format, va_list args);  // a part
-
-// A table on a terminal: rows are collected, then printed with columns as wide as their widest cell, the first to the
-// left and all others to the right. {0} at the start.
-typedef struct TextTable {
-    FILE* rows;
-    char* text;
-    size_t n;
-} TextTable;
-
-// Adds to the rows: cells are apart by tabs and rows end with newlines, so what others wrote is cleaned before. Cells
-// behind those of the first row, and the last of a row that has fewer, are words that no column is made wider for.
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-void text_cells(TextTable* t, const char* format, ...);
-void text_table(FILE* out, TextTable* t, const char* indent);  // prints and frees it; without memory there is none
+// Prints a line as printf would; newlines in it become '?' too. say_list: a part of a line.
+__attribute__((format(printf, 2, 3))) void say(FILE* out, const char* format, ...);
+void say_list(FILE* out, const char* format, va_list args);

@@ -1,35 +1,21 @@
-// config.c - the option table and what is derived from it: command line, help, what a checkpoint keeps. See config.h.
-#include "plan/options/config.h"
+// config.c - the option table, and the command line that it reads; see config.h and table.h.
+#include "plan/options/table.h"
 
-#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
-
-#include "plan/base/words.h"
-
-// What a checkpoint keeps, and what says only what one start of the program does. Its dimensions of a model may be
-// greater than what can be typed: they were found to go together when the run began, and config.json has them too.
-enum { START = 0, RUN = 1, SHAPE = 3, FIRST = 4 };  // FIRST: what a person needs
-
-// An option, a key of the option above it (--balance semi,lambda=2 sets "--balance lambda"), or the head of a group.
-typedef struct Option {
-    Field value;  // choices: of other types than CHOICE what the help calls the value
-    int is;
-    const char* standard;  // default as it could be typed; NULL: none
-    const char* help;
-} Option;
 
 #define AT(field) offsetof(Config, field)
 #define HEAD(name, words) {{name, GROUP, 0, 0, 0, NULL}, START, NULL, words}
 #define WORD(name, type, field, shown) {name, type, AT(field), 0, 0, shown}
 #define NUMBER(name, type, field, least, most) {name, type, AT(field), least, most, NULL}
 
-#define PRESETS                                                                                                      \
-    "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|"  \
+#define PRESETS                                                                                                     \
+    "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|" \
     "qwen3-0.6b"
 #define PLANS "flex|adaptive|static|flexsp|hydraulis|zeppelin|megatron|fixed"
 
 // clang-format off
-static const Option options[] = {
+const Option config_options[] = {
     HEAD("data", "text, tokenizer, run directory, resuming"),
     {WORD("--data", PATHS, data, "PATH..."), RUN | FIRST, NULL,
         "text: directories, files, *.jsonl, token shards *.bin, NAME=WEIGHT:PATH; default: C headers"},
@@ -162,43 +148,35 @@ static const Option options[] = {
     {WORD("--verbose", FLAG, verbose, NULL), START | FIRST, NULL, "say all: options, memory, kernels, communication"},
     {WORD("--version", FLAG, version, NULL), START, NULL, "print the version and what this build has, and stop"},
     {WORD("--help", MAYBE, help, "[all|GROUP]"), START | FIRST, NULL, "this list; all options; or one group of them"},
+    {{"", GROUP, 0, 0, 0, NULL}, START, NULL, NULL},
 };
 // clang-format on
-_Static_assert(sizeof options / sizeof *options <= 128, "Config.given has 128 bits");
+_Static_assert(COUNT(config_options) <= MAX_OPTIONS, "Config.given has a flag for every row");
 
-static uint64_t given_bit(const Option* o) { return (uint64_t)1 << (o - options) % 64; }
-static int was_given(const Config* c, const Option* o) { return (c->given[(o - options) / 64] & given_bit(o)) != 0; }
-static int is_option(const char* name) { return !strncmp(name, "--", 2); }
-// A key's name has that of its option before it.
-static const char* key_of(const Option* o) { return strchr(o->value.name, ' '); }
-static int has_keys(const Option* o) { return o + 1 < options + COUNT(options) && !key_of(o) && key_of(o + 1); }
-
-static const Option* find(const char* name) {
-    for (int i = 0; i < COUNT(options); i++)
-        if (options[i].value.type != GROUP && !strcmp(options[i].value.name, name)) return &options[i];
+const Option* option_find(const char* name) {
+    for (const Option* o = config_options; *o->value.name; o++)
+        if (o->value.type != GROUP && !strcmp(o->value.name, name)) return o;
     return NULL;
 }
 
 // ---- values
 
-static int set(Config* c, const Option* o, const char* text, int saved, char* err, size_t errlen) {
+int option_set(Config* c, const Field* field, const char* text, char* err, size_t errlen) {
     char wanted[WANTED];
-    Field field = o->value;
-    PathList* list = (PathList*)((char*)c + field.at);
-    if (field.type == PATHS) {
-        if (list->n == MAX_PATHS)
-            return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", field.name, MAX_PATHS);
-        list->paths[list->n++] = text;
-        return 0;
+    PathList* list = (PathList*)((char*)c + field->at);
+    if (field->type != PATHS) {
+        if (!field_set(field, c, (Word){text, strlen(text)}, wanted)) return 0;
+        return fail(err, errlen, "%s expects %s, found \"%s\"", field->name, wanted, text);
     }
-    if (saved && (o->is & SHAPE) == SHAPE) field.most = field.type == REAL ? 1e300 : INT_MAX;
-    if (!field_set(&field, c, (Word){text, strlen(text)}, wanted)) return 0;
-    return fail(err, errlen, "%s expects %s, found \"%s\"", field.name, wanted, text);
+    if (list->n == MAX_PATHS)
+        return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", field->name, MAX_PATHS);
+    list->paths[list->n++] = text;
+    return 0;
 }
 
 static int give(Config* c, const Option* o, const char* text, char* err, size_t errlen) {
-    c->given[(o - options) / 64] |= given_bit(o);
-    return set(c, o, text, 0, err, errlen);
+    c->given[o - config_options] = 1;
+    return option_set(c, &o->value, text, err, errlen);
 }
 
 // "VALUE,KEY=VALUE,...": each for itself, the first may be missing.
@@ -206,13 +184,13 @@ static int give_list(Config* c, const Option* o, const char* text, char* err, si
     char name[128], keys[128] = "", *copy = config_string(c, strlen(text) + 1);
     size_t n = 0;
     if (!copy) return fail(err, errlen, "out of memory for options");
-    for (const Option* key = o + 1; key < options + COUNT(options) && key_of(key); key++)
-        text_append(keys, sizeof keys, &n, "%s%s", n ? "|" : "", key_of(key) + 1);
+    for (const Option* key = o + 1; option_key(key); key++)
+        text_append(keys, sizeof keys, &n, "%s%s", n ? "|" : "", option_key(key) + 1);
     for (char *word = strcpy(copy, text), *rest; word; word = rest) {
         if ((rest = strchr(word, ','))) *rest++ = 0;
         char* equals = strchr(word, '=');
         snprintf(name, sizeof name, "%s %.*s", o->value.name, equals ? (int)MIN(equals - word, 60) : 0, word);
-        const Option* key = equals ? find(name) : o;
+        const Option* key = equals ? option_find(name) : o;
         if (!key || key->value.type == KEYS)
             return fail(err, errlen, "%s expects KEY=VALUE with KEY %s, found \"%s\"", o->value.name, keys, word);
         if (give(c, key, equals ? equals + 1 : word, err, errlen)) return -1;
@@ -222,51 +200,6 @@ static int give_list(Config* c, const Option* o, const char* text, char* err, si
 
 // ---- the command line
 
-// Levenshtein distance, two rows of its table at a time.
-static int edit_distance(const char* a, const char* b) {
-    int row[2][64], n = (int)MIN(strlen(b), (size_t)63), i = 0;
-    for (int j = 0; j <= n; j++) row[0][j] = j;
-    for (; a[i]; i++) {
-        int *last = row[i & 1], *next = row[(i + 1) & 1];
-        next[0] = i + 1;
-        for (int j = 0; j < n; j++) {
-            int change = last[j] + (a[i] != b[j]), cheaper = MIN(last[j + 1], next[j]) + 1;
-            next[j + 1] = MIN(change, cheaper);
-        }
-    }
-    return row[i & 1][n];
-}
-
-static int unknown_option(const char* name, char* err, size_t errlen) {
-    const char* meant = NULL;
-    int least = (int)strlen(name) / 3 + 1;
-    for (int i = 0; i < COUNT(options); i++) {
-        int distance = is_option(options[i].value.name) ? edit_distance(name, options[i].value.name) : least;
-        if (distance < least) least = distance, meant = options[i].value.name;
-    }
-    if (!meant) return fail(err, errlen, "unknown option %s; try --help all", name);
-    return fail(err, errlen, "unknown option %s; did you mean %s?", name, meant);
-}
-
-// What several options are that may stand alone or before a word.
-static int settle_words(Config* c, char* err, size_t errlen) {
-    char topics[128] = "all";
-    size_t n = strlen(topics);
-    for (int i = 0; i < COUNT(options); i++)
-        if (options[i].value.type == GROUP) text_append(topics, sizeof topics, &n, "|%s", options[i].value.name);
-    if (c->help && *c->help && word_choice((Word){c->help, strlen(c->help)}, topics) < 0)
-        return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, c->help);
-    if (c->explain_what && *c->explain_what && strcmp(c->explain_what, "layout") != 0)
-        return fail(err, errlen, "--explain stands alone or before layout, found \"%s\"", c->explain_what);
-    c->explain = c->explain_what && !*c->explain_what;
-    c->check_layout = c->explain_what && *c->explain_what;
-    c->eval = c->eval_choices && !*c->eval_choices;
-    if (c->eval) c->eval_choices = NULL;
-    c->resume = c->resume_from != NULL;
-    if (c->resume && !*c->resume_from) c->resume_from = NULL;
-    return 0;
-}
-
 // The option at argv[*i] with its value, and moves behind both. A value may begin with a dash (a prompt, a path); an
 // option's name in its place is a forgotten value.
 static int read_option(Config* c, char** argv, int argc, int* i, char* err, size_t errlen) {
@@ -274,66 +207,36 @@ static int read_option(Config* c, char** argv, int argc, int* i, char* err, size
     char name[128];
     if (!strcmp(word, "-h")) word = "--help";
     snprintf(name, sizeof name, "%.*s", equals ? (int)MIN(equals - word, 127) : 127, word);
-    const Option* o = find(name);
-    if (!is_option(name))
+    const Option* o = option_find(name);
+    if (!is_option_name(name))
         return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option: --data PATH", word);
-    if (!o || key_of(o)) return unknown_option(name, err, errlen);
+    if (!o || option_key(o)) {
+        c->unknown = word;
+        return fail(err, errlen, "unknown option %s; try --help all", name);
+    }
     ValueType type = o->value.type;
     if (type == FLAG && equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
     if (type == FLAG) return give(c, o, "1", err, errlen);
-    if (type == MAYBE && !equals && (!next || is_option(next))) return give(c, o, "", err, errlen);
-    if (!equals && (!next || find(next)))
+    if (type == MAYBE && !equals && (!next || is_option_name(next))) return give(c, o, "", err, errlen);
+    if (!equals && (!next || option_find(next)))
         return fail(err, errlen, "%s expects a value, found %s", name, next ? next : "the end of the line");
     if (!equals) ++*i;
-    if (type == PATHS && was_given(c, o)) c->twice = o->value.name;
+    if (type == PATHS && c->given[o - config_options]) c->twice = o->value.name;
     if (type == PATHS) ((PathList*)((char*)c + o->value.at))->n = 0;
     const char* value = equals ? equals + 1 : next;
-    if (has_keys(o) ? give_list(c, o, value, err, errlen) : give(c, o, value, err, errlen)) return -1;
-    while (type == PATHS && *i < argc && !is_option(argv[*i]))
+    if (option_key(o + 1) ? give_list(c, o, value, err, errlen) : give(c, o, value, err, errlen)) return -1;
+    while (type == PATHS && *i < argc && !is_option_name(argv[*i]))
         if (give(c, o, argv[(*i)++], err, errlen)) return -1;
     return 0;
 }
 
 int config_parse(Config* c, int argc, char** argv, char* err, size_t errlen) {
     memset(c, 0, sizeof *c);
-    for (const Option* o = options; o < options + COUNT(options); o++)
-        if (o->standard && set(c, o, o->standard, 0, err, errlen)) return -1;
+    for (const Option* o = config_options; *o->value.name; o++)
+        if (o->standard && option_set(c, &o->value, o->standard, err, errlen)) return -1;
     for (int i = 1; i < argc;)
         if (read_option(c, argv, argc, &i, err, errlen)) return -1;
-    return settle_words(c, err, errlen);
-}
-
-// ---- what a checkpoint keeps
-
-// Ways to divide ranks: one that is given now takes the place of what was saved of the others.
-static int is_overruled(const Config* c, const Option* o) {
-    int list = config_was_given(c, "--strategies") && c->strategies && strcmp(c->strategies, "none") != 0;
-    int file = config_was_given(c, "--layout"), single = config_was_given(c, "--tp") || config_was_given(c, "--pp");
-    size_t at = o->value.at;
-    if (at == AT(layout))
-        return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
-    if (at == AT(strategies)) return file || single;
-    if (at == AT(zero)) return list;
-    return (at == AT(tp) || at == AT(pp)) && (list || file);
-}
-
-int config_restore(Config* c, const char* name, const char* value, char* err, size_t errlen) {
-    const Option* o = find(name);
-    if (!o || !(o->is & RUN) || was_given(c, o)) return 0;
-    if (!is_overruled(c, o)) return set(c, o, value, 1, err, errlen);
-    if (o->value.type == TEXT) c->overruled = o->value.name;
     return 0;
-}
-
-void config_visit(const Config* c, void (*visit)(void* context, const char* name, const char* value), void* context) {
-    static char value[1 << 17];  // layouts have a line a layer
-    for (const Option* o = options; o < options + COUNT(options); o++) {
-        const PathList* list = (const PathList*)((const char*)c + o->value.at);
-        if (!(o->is & RUN)) continue;
-        for (int p = 0; o->value.type == PATHS && p < list->n; p++) visit(context, o->value.name, list->paths[p]);
-        field_print(&o->value, c, value, sizeof value);
-        if (value[0]) visit(context, o->value.name, value);
-    }
 }
 
 char* config_string(Config* c, size_t n) {
@@ -353,79 +256,6 @@ void config_free(Config* c) {
 }
 
 int config_was_given(const Config* c, const char* name) {
-    const Option* o = find(name);
-    return o && was_given(c, o);
-}
-
-int config_choice(const char* value, const char* choices) {
-    return word_choice((Word){value, strlen(value)}, choices);
-}
-
-// ---- help
-
-enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };
-
-static void print_left(FILE* out, const char* left) {
-    if (strlen(left) < HELP_COLUMN) fprintf(out, "%-*s", HELP_COLUMN, left);
-    else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
-}
-
-// Prints words behind column `at`, and on new lines that begin at HELP_COLUMN; returns the column behind them.
-static int print_words(FILE* out, int at, const char* text, const char* ends) {
-    for (int n; *text; text += n + (text[n] != 0)) {
-        n = (int)strcspn(text, ends);
-        if (at > HELP_COLUMN && at + 1 + n > HELP_WIDTH) fprintf(out, "\n%*s", HELP_COLUMN, ""), at = HELP_COLUMN;
-        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", n, text);
-    }
-    return at;
-}
-
-static void print_option(FILE* out, const Option* o, int brief) {
-    enum { MANY = 50 };  // choices that do not fit a line stand behind the help
-    const Field* f = &o->value;
-    char left[128], standard[64];
-    const char* value = f->choices ? f->choices : f->type == FLAG ? "" : f->type == REAL ? "X" : "N";
-    int is_long = f->type == CHOICE && (brief || strlen(value) > MANY), is_number = f->least < f->most;
-    snprintf(left, sizeof left, "%s%s%s%s", key_of(o) ? "      " : "  ", key_of(o) ? key_of(o) + 1 : f->name,
-             key_of(o) ? "=" : " ", is_long ? "NAME" : value);
-    print_left(out, left);
-    int has_standard = o->standard && strcmp(o->standard, "0") != 0, at = print_words(out, HELP_COLUMN, o->help, " ");
-    if (is_long && !brief) at = print_words(out, at, value, "|");
-    if (brief || !is_number) snprintf(standard, sizeof standard, "[%s]", o->standard ? o->standard : "");
-    else snprintf(standard, sizeof standard, "[%s, %.15g to %.15g]", o->standard, f->least, f->most);
-    if (has_standard || (is_number && !brief)) print_words(out, at, standard, "");
-    fputc('\n', out);
-}
-
-static void print_first(FILE* out) {
-    fprintf(out,
-            "usage: train [options]\n\n"
-            "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
-            "small byte-level model on this machine's C headers, in two to four minutes on\n"
-            "two cores.\n\n");
-    for (const Option* o = options; o < options + COUNT(options); o++)
-        if (o->is & FIRST) print_option(out, o, 1);
-    fprintf(out, "\nAll options by group: --help all. One group:\n\n");
-    for (const Option* o = options; o < options + COUNT(options); o++) {
-        char left[64];
-        if (o->value.type != GROUP) continue;
-        snprintf(left, sizeof left, "  --help %s", o->value.name);
-        print_left(out, left);
-        fprintf(out, "%s\n", o->help);
-    }
-    fprintf(out,
-            "\nFirst run   ./train                 Use it      ./train --sample \"int main(\"\n"
-            "Go on       ./train --resume        Own text    ./train --data my-texts/ a.jsonl\n"
-            "Ranks       mpirun -n 4 ./train     Clusters    scripts/many_nodes.sh, slurm.sh\n");
-}
-
-void config_help(FILE* out, const char* topic) {
-    int shown = 0;
-    if (!*topic) print_first(out);
-    for (const Option* o = options; *topic && o < options + COUNT(options); o++) {
-        if (o->value.type == GROUP) shown = !strcmp(topic, "all") || !strcmp(topic, o->value.name);
-        if (!shown) continue;
-        if (o->value.type != GROUP) print_option(out, o, 0);
-        else fprintf(out, "\n%s: %s\n\n", o->value.name, o->help);
-    }
+    const Option* o = option_find(name);
+    return o && c->given[o - config_options];
 }

@@ -1,14 +1,13 @@
 // config.h - every option of the program, once. One table (config.c) parses, checks ranges, prints --help and the echo
-// at the start of a run, and says what is saved with a checkpoint, so that these cannot disagree; presets.c fills in
-// what options leave open. How to add one: data/README.md.
+// at the start of a run, and says what is saved with a checkpoint (read.h), so that these cannot disagree; presets.c
+// fills in what options leave open. How to add one: data/README.md.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "plan/model/shape.h"
 
-enum { MAX_PATHS = 256 };
+enum { MAX_PATHS = 256, MAX_OPTIONS = 128 };
 
 typedef struct PathList {
     const char* paths[MAX_PATHS];  // point into argv or into memory that lives as long as the process
@@ -66,37 +65,27 @@ typedef struct Config {
     const char* explain_what;  // explain, check_layout: --explain, --explain layout
     int probe, explain, overfit, verbose, version;
     const char* dump_grads;
-    const char* help;   // NULL: not asked for; else the topic of config_help
-    int several_ranks;  // not an option: documents may be shared, so that one need not fit on a rank
-    // not options: bit i % 64 of word i / 64 is set when row i of the table was given on the command line
-    uint64_t given[2];
-    const char* twice;  // the option of paths that was given twice there, of which the last counts; NULL: none
+    const char* help;  // NULL: not asked for; else the topic of config_help
+    // not options
+    int several_ranks;                 // documents may be shared, so that one need not fit on a rank
+    unsigned char given[MAX_OPTIONS];  // 1: row i of the table was on the command line
+    const char* unknown;               // the word there that is no option, by which config_parse ended; NULL: none
+    const char* twice;      // the option of paths that was given twice there, of which the last counts; NULL: none
     const char* overruled;  // --layout or --strategies that was saved, and is left for what was given; NULL: neither
-    void* strings;      // values that were read from a file: a list of blocks, freed by config_free
+    void* strings;          // values that were read from a file: a list of blocks, freed by config_free
 } Config;
 
-// Defaults, then the command line. Unknown options are answered with the nearest name. 0, or -1 with a message.
+// Defaults, then the command line. 0, or -1 with a message.
 int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen);
-// Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
-// program may have saved them. Dimensions of the model may be greater than what can be typed. 0, or -1 with a message.
-int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen);
 // Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
 char* config_string(Config* config, size_t n);
 void config_free(Config* config);
 int config_was_given(const Config* config, const char* name);  // name with its dashes; of a key "--cp kind"
 
-// What --help TOPIC prints: the options that a person needs first (""), all of them by group ("all"), or one group.
-void config_help(FILE* out, const char* topic);
-// Calls visit(name, value) for each option that a run consists of, in table order; value as it could be typed.
-void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
-                  void* context);
-
-// Fills the model's dimensions from the preset and the vocabulary of the tokenizer, and checks that they go together.
-// 0, or -1 with a message.
-int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);
+// Fills what options leave open, the model's dimensions from the preset and the vocabulary of the tokenizer, and checks
+// that they go together. 0, or -1 with a message.
+int config_settle(Config* config, int tokenizer_vocab, char* err, size_t errlen);
 
 // Once complete: the model that the options describe.
 Shape config_shape(const Config* config);
 
-// Which of "a|b|c" an option's value is, from 0. It is one of them.
-int config_choice(const char* value, const char* choices);

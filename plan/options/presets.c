@@ -34,16 +34,6 @@ static const Preset presets[] = {
 };
 // clang-format on
 
-// Only the static planner is told a cp size; the others choose it.
-static int settle_plan(Config* config, char* err, size_t errlen) {
-    if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
-    if (config_was_given(config, "--plan"))
-        return fail(err, errlen, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
-                    config->plan, config->cp_size);
-    config->plan = "static";
-    return 0;
-}
-
 static int arch_of(const Config* config) {
     int arch = 0;
     while (arch < N_ARCHS - 1 && strcmp(arch_table[arch].name, config->arch) != 0) arch++;
@@ -159,9 +149,9 @@ static void settle_recipe(Config* c) {
     if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
 }
 
-int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+int config_settle(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
     const Preset* preset = preset_of(config);
-    if (settle_plan(config, err, errlen) || settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
+    if (settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
     settle_recipe(config);
     if (config->vocab < tokenizer_vocab)
         return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
@@ -170,12 +160,5 @@ int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errle
         return fail(err, errlen,
                     "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
                     config->batch_tokens, config->context, config->context);
-    if (config->capacity && config->capacity < config->context && !config->several_ranks)
-        return fail(
-            err, errlen,
-            "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d, a "
-            "smaller --context, or %d ranks that share it: mpirun -n %d",
-            config->capacity, config->context, config->context, CEIL_DIV(config->context, config->capacity),
-            CEIL_DIV(config->context, config->capacity));
     return 0;
 }

@@ -4,7 +4,7 @@
 #include "plan/show/explain.h"
 
 #include "plan/show/page.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 extern const char plan_show_explain_js[];
 

@@ -35,49 +35,33 @@ typedef struct Task {
 
 Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
     int ranks = setting->limits.ranks;
-    Search x = {.setting = setting,
-                .sorted = sorted,
-                .n = n,
-                .alone = TAKE(arena, double, n),
-                .rest = TAKE(arena, double, n + 1),
-                .least_rest = TAKE(arena, double, n + 1),
-                .least2 = TAKE(arena, double, ranks + 2),
-                .least1 = TAKE(arena, double, ranks + 2),
-                .load = TAKE(arena, double, ranks),
-                .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
-                .last = TAKE(arena, int, ranks),
-                .ring_docs = TAKE(arena, int, ranks),
-                .node_least = TAKE(arena, double, ranks),
-                .node_most = TAKE(arena, double, ranks),
-                .heap = TAKE(arena, int, ranks),
-                .local_room = TAKE(arena, int64_t, ranks),
-                .node_room = TAKE(arena, int64_t, ranks),
-                .wide = TAKE(arena, int, ranks + 1),
-                .next_wide = TAKE(arena, int, n),
-                .wide_sizes = TAKE(arena, int, ranks),
-                .takes = TAKE(arena, double, ranks + 1),
-                .free_from = TAKE(arena, double, ranks + 1),
-                .sure = TAKE(arena, int64_t, ranks + 1),
-                .tasks = TAKE(arena, Task, ranks + 1),
-                .task_of = TAKE(arena, int, ranks + 1)};
-    for (int d = 1; d <= ranks && !arena->missing; d++) {
-        const GroupCost* g = &setting->groups[d];
-        int ring_size = g->ulysses_size ? d / g->ulysses_size : 0;
-        x.sure[d] = (g->room / 2 * 2 - 2) * ring_size;  // -2: see group_holds
-    }
-    return x;
+    return (Search){.setting = setting,
+                    .sorted = sorted,
+                    .n = n,
+                    .alone = TAKE(arena, double, n),
+                    .rest = TAKE(arena, double, n + 1),
+                    .least_rest = TAKE(arena, double, n + 1),
+                    .least2 = TAKE(arena, double, ranks + 2),
+                    .least1 = TAKE(arena, double, ranks + 2),
+                    .load = TAKE(arena, double, ranks),
+                    .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
+                    .last = TAKE(arena, int, ranks),
+                    .ring_docs = TAKE(arena, int, ranks),
+                    .node_least = TAKE(arena, double, ranks),
+                    .node_most = TAKE(arena, double, ranks),
+                    .heap = TAKE(arena, int, ranks),
+                    .local_room = TAKE(arena, int64_t, ranks),
+                    .node_room = TAKE(arena, int64_t, ranks),
+                    .wide = TAKE(arena, int, ranks + 1),
+                    .next_wide = TAKE(arena, int, n),
+                    .wide_sizes = TAKE(arena, int, ranks),
+                    .takes = TAKE(arena, double, ranks + 1),
+                    .free_from = TAKE(arena, double, ranks + 1)};
 }
 
 // ---- what depends on the unit
 
 static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
-
-// group_holds, which is only asked near the longest length.
-static int holds(const Search* x, int cp_size, int s) {
-    int d = cp_size * x->unit;
-    int64_t sure = x->sure[d];
-    return s <= sure || (s <= sure + 4 * (int64_t)d && group_holds(&x->setting->groups[d], s));
-}
 
 // Least unit-ms of each document. A group computes at least this, whatever it has to exchange by tables.
 static void weigh_rest(Search* x) {
@@ -105,8 +89,7 @@ void search_set_unit(Search* x, int unit) {
     x->units = limits->ranks / unit;
     x->node = MIN(limits->node_size, limits->ranks) / unit;
     const GroupCost* g = group_of(x, 1);
-    for (int k = 0; k < x->n; k++)
-        x->alone[k] = g->ulysses_size && group_holds(g, x->sorted[k]) ? document_ms(g, x->sorted[k]) : INFINITY;
+    for (int k = 0; k < x->n; k++) x->alone[k] = group_holds(g, x->sorted[k]) ? document_ms(g, x->sorted[k]) : INFINITY;
     weigh_rest(x);
     x->fastest = x->speed ? 0 : 1;
     for (int u = 0; x->speed && u < x->units; u++) {
@@ -121,7 +104,7 @@ static void clear(Search* x, Guess* guess) {
     x->loaded = x->opened = 0;
     for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
     for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
-    for (int d = 0; d <= x->units; d++) x->task_of[d] = x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
+    for (int d = 0; d <= x->units; d++) x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
 }
 
 // ---- windows
@@ -355,12 +338,7 @@ static void put_at(Search* x, Guess* guess, const Task* task, int k, const Windo
 static Task task_at(const Search* x, int k, int cp_size, double target) {
     const GroupCost* g = group_of(x, cp_size);
     int s = x->sorted[k];
-    if (cp_size == 1) return (Task){g, 1, x->alone[k], document_takes(g, s), s, target};
-    if (x->task_of[cp_size] != k) {
-        x->task_of[cp_size] = k;
-        x->tasks[cp_size] = (Task){g, cp_size, document_ms(g, s), document_takes(g, s), s, target};
-    }
-    return x->tasks[cp_size];
+    return (Task){g, cp_size, cp_size == 1 ? x->alone[k] : document_ms(g, s), document_takes(g, s), s, target};
 }
 
 // No micro-batch of this cp size takes a longer document: by its room, or by the time until the target, in which
@@ -404,7 +382,9 @@ static double best_join(Search* x, const Guess* guess, int k, double target, Tas
     int found = -1;
     for (int i = 0; i < x->n_wide_sizes; i++) {
         int cp_size = x->wide_sizes[i];
-        if (x->wide[cp_size] < 0 || x->sorted[k] > x->takes[cp_size] || !holds(x, cp_size, x->sorted[k])) continue;
+        if (x->wide[cp_size] < 0 || x->sorted[k] > x->takes[cp_size] ||
+            !group_holds(group_of(x, cp_size), x->sorted[k]))
+            continue;
         Window w;
         Task t = task_at(x, k, cp_size, target);
         double work = t.cp_size * t.t;
@@ -425,7 +405,7 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     Window join = {0};
     for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
         const GroupCost* g = group_of(x, cp_size);
-        if (!g->ulysses_size || !g->canonical || !holds(x, cp_size, s)) continue;
+        if (!g->canonical || !group_holds(g, s)) continue;
         Task task = task_at(x, k, cp_size, target);
         if (time_at(&task, x->fastest) > target) continue;
         Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);

@@ -35,7 +35,6 @@ typedef struct Search {
     double* least_rest;       // (n + 1) unit-ms that the documents from one on take at least, at any cp size
     double *least2, *least1;  // (units + 1) of that, a token^2 and a token, from a cp size on
     double tokens;            // of all documents
-    int64_t* sure;            // (ranks + 1) a length that groups of so many ranks hold for sure
     double* speed;            // (units) of its slowest rank; NULL: all 1
     double fastest;           // of them
 
@@ -54,11 +53,9 @@ typedef struct Search {
     int* next_wide;       // (n) the next of them, as they were opened
     int *wide_sizes, n_wide_sizes;  // (units) cp sizes that have some
 
-    // What is known of a cp size (units + 1), so that windows are looked at once.
-    double* takes;       // its micro-batches take no longer document; infinite: not known
-    double* free_from;   // ms before which no window inside a node is free
-    struct Task* tasks;  // the document looked at last
-    int* task_of;        // which document that is, -1 none
+    // Of a cp size (units + 1), so that windows are looked at once.
+    double* takes;      // its micro-batches take no longer document; infinite: not known
+    double* free_from;  // ms before which no window inside a node is free
 } Search;
 
 // sorted (n): lengths, descending.

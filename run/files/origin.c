@@ -90,7 +90,7 @@ static int claim(Run* run, Origin* o) {
                            : run_dir_claim_next(&run->books->dir, "runs", o->words, sizeof o->words);
     if (failed) return -1;
     claimed = &run->books->dir;
-    die_calls(release_claimed);
+    die_as.last = release_claimed;
     strcpy(o->out, run->books->dir.path);
     if (run->books->dir.unlocked) warn("%s: no locks on this file system: start no second run there", o->out);
     if (c->resume || checkpoint_latest(o->out, o->start_from, &step, NULL, 0) <= 0) return 0;

@@ -4,7 +4,7 @@
 // run/model/zero.h; what this rank computes of the four linears of a block in run/model/work.h.
 #pragma once
 #include "kernels/kernels.h"
-#include "kernels/timer.h"
+#include "kernels/time_kinds.h"
 #include "plan/model/shape.h"
 
 typedef struct Comm Comm;                  // kernels/comm.h

@@ -3,6 +3,7 @@
 // Bytes that a rank sends in a step, P parameters, N ranks: gradients 4 P (N-1)/N (2 in bf16), weights 2 P (N-1)/N in
 // bf16. Stage 2 sends the gradients of layers once a round, stage 3 also their weights, twice.
 #include "run/model/zero.h"
+#include "plan/base/bf16_in_place.h"
 #include "run/model/tensor_parallel.h"
 
 #include <stdlib.h>

@@ -81,10 +81,10 @@ static KernelLimits kernel_limits(const Run* run, int N) {
     limits.context = m->shape.context;
     limits.threads = run->config.threads;
     limits.dt = m->dt;
-    limits.attention = (AttentionKernels)config_choice(run->config.attention, "auto|own|cudnn");
+    limits.attention = (AttentionKernels)config_choice(&run->config, "--device attention");
     limits.fast_backward = !strcmp(run->config.deterministic, "no");
     limits.most_scratch = run->cluster->most_scratch;
-    limits.epilogues = (Epilogues)config_choice(run->config.epilogues, "bias|dgelu|all");
+    limits.epilogues = (Epilogues)config_choice(&run->config, "--device epilogues");
     return limits;
 }
 
@@ -400,7 +400,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     }
     run->books->memory_bytes = plan.total;
     run->clock->setting.limits = run->clock->limits;
-    run->clock->setting.kind = (CpChoice)config_choice(run->config.kind, "auto|ulysses|ring");
+    run->clock->setting.kind = (CpChoice)config_choice(&run->config, "--cp kind");
     run->clock->setting.context = run->config.context;
     run->clock->setting.no_overlap = !strcmp(run->config.overlap, "no");
     run->clock->setting.cp_size = run->config.cp_size;

@@ -17,7 +17,7 @@ void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
-    if (config_parse(c, run->argc, run->argv, err, sizeof err)) die("%s", err);
+    if (config_read(c, run->argc, run->argv, err, sizeof err)) die("%s", err);
     run_find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "run/run.h"
 
 // An event on its way into the log: further members of its line.

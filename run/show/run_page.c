@@ -9,9 +9,9 @@
 #include <string.h>
 
 #include "data/json.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "plan/show/page.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 extern const char run_show_run_page_css[], run_show_run_page_js[];
 

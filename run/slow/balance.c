@@ -365,11 +365,11 @@ void balance_open(Run* run) {
     else model_set_timer(m, m->timer);
     m->timer->on = world > 1;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
-    b->setting.mode = (BalanceMode)config_choice(c->balance, "off|resize|migrate|semi");
+    b->setting.mode = (BalanceMode)config_choice(c, "--balance");
     if (m->tp && !run->strategies) count_units(&b->units, m);
     b->keeps = keeps_moves(c);
-    b->plan.shed = (Shed)config_choice(c->shed, "columns|slices");
-    b->plan.imputation = (Imputation)config_choice(c->fill, "zero|average|same");
+    b->plan.shed = (Shed)config_choice(c, "--balance shed");
+    b->plan.imputation = (Imputation)config_choice(c, "--balance fill");
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
@@ -411,7 +411,7 @@ void balance_ready(Run* run) {
     if (!m->work) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c->priority, "change|random|inverse"),
+        b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c, "--balance priority"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
     if (c->resume) take_up(run);

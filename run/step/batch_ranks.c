@@ -125,7 +125,7 @@ int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
 
 // A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
 static int remap(Batch* b, const Run* run, const Setting* s, char* err, size_t errlen) {
-    RemapChoice choice = (RemapChoice)config_choice(run->config.remap, "no|yes|auto");
+    RemapChoice choice = (RemapChoice)config_choice(&run->config, "--plan remap");
     int changed;
     if (plan_remap(&b->planned->plan, &changed, b->lengths, s, choice, &b->arena, err, errlen)) return -1;
     b->planned->predicted &= !changed;

@@ -60,7 +60,7 @@ size_t strategies_scratch(const Run* run) {
 // ---- who does what
 
 Layout strategies_layout(const Run* run, const PipelineGroup* g) {
-    Recompute recompute = (Recompute)config_choice(run->config.recompute, "none|activation|block");
+    Recompute recompute = (Recompute)config_choice(&run->config, "--recompute");
     return layout_even(&run->model.whole, g->tp, g->pp, 1, recompute);
 }
 

@@ -133,7 +133,7 @@ static void fill_disk(const char* format, long next) {
 }
 
 // The run's own disk, and no other, from some write on: the last checkpoint lies elsewhere, and so do steps of the log.
-static void a_run_whose_disk_stays_full_loses_no_step_and_no_line(void) {
+CLAIM(a_run_whose_disk_stays_full_loses_no_step_and_no_line) {
     const Phase* p = &phases[0];
     char dir[600], with[128];
     double steps[64];
@@ -165,7 +165,7 @@ static void a_run_whose_disk_stays_full_loses_no_step_and_no_line(void) {
 }
 
 // As any signal and many file systems do it.
-static void calls_that_are_cut_short_change_nothing(void) {
+CLAIM(calls_that_are_cut_short_change_nothing) {
     static const char* const cuts[][2] = {{"read", "SHORT"}, {"read", "EINTR"}, {"write", "SHORT"}, {"write", "EINTR"}};
     for (int k = 0; k < COUNT(cuts); k++) FOR_EACH_CALL(p, cuts[k][0], cuts[k][1]) {
             run_phase(p, with_fault);
@@ -175,7 +175,7 @@ static void calls_that_are_cut_short_change_nothing(void) {
 }
 
 // Every file operation separates two states of the disk.
-static void a_kill_beside_any_call_loses_nothing_that_was_saved(void) {
+CLAIM(a_kill_beside_any_call_loses_nothing_that_was_saved) {
     static const char* const changes[] = {"open", "write", "sync", "rename", "close", "mkdir", "remove"};
     for (int k = 0; k < 2 * COUNT(changes); k++) FOR_EACH_CALL(p, changes[k / 2], k % 2 ? "KILLED" : "KILL") {
             run_phase(p, with_fault);
@@ -185,7 +185,7 @@ static void a_kill_beside_any_call_loses_nothing_that_was_saved(void) {
 }
 
 // Of all that a program may call for them, what this one calls is wrapped.
-static void every_call_for_memory_files_and_threads_can_be_made_to_fail(void) {
+CLAIM(every_call_for_memory_files_and_threads_can_be_made_to_fail) {
     static const char memory[] =
         ".*alloc|.*memalign|v?asprintf|str.?dup|.*memstream|fmemopen|mmap(64)?|mremap|"
         "pthread_create";
@@ -206,7 +206,7 @@ static void every_call_for_memory_files_and_threads_can_be_made_to_fail(void) {
 }
 
 // What comes after the start: steps that are logged, and saves.
-static void a_log_line_or_a_save_that_fails_once_ends_no_run(void) {
+CLAIM(a_log_line_or_a_save_that_fails_once_ends_no_run) {
     enum { TOLD = 4 };  // of the first four kinds: others also close and open what is only read
     static const char* const ways[][2] = {{"write", "ENOSPC"}, {"sync", "EIO"},    {"rename", "EIO"},
                                           {"mkdir", "ENOSPC"}, {"open", "EMFILE"}, {"close", "EIO"}};
@@ -228,7 +228,7 @@ static void a_log_line_or_a_save_that_fails_once_ends_no_run(void) {
 }
 
 // Moments that no call marks: computing, printing, the beginning and the end of the process.
-static void a_kill_at_any_time_loses_nothing_that_was_saved(void) {
+CLAIM(a_kill_at_any_time_loses_nothing_that_was_saved) {
     enum { MOMENTS = 100 };
     FOR_EACH_PHASE(p) {
         double started = now_seconds();
@@ -268,7 +268,7 @@ static void draw_model(char* options, size_t room, uint64_t seed) {
 }
 
 // Whatever is refused, is so before anything is trained.
-static void a_model_of_any_shape_that_was_saved_is_read_again(void) {
+CLAIM(a_model_of_any_shape_that_was_saved_is_read_again) {
     static const char* const uses[] = {"--resume --steps 2 --out $W/run", "--sample a --tokens 2 --out $W/run",
                                        "--eval --out $W/run", "--init $W/run/step-000001 --steps 1 --out $W/tuned"};
     char options[512], dir[600];
@@ -307,15 +307,9 @@ static int run_undisturbed(Phase* p) {
 int main(int argc, char** argv) {
     campaign_begin(argc, argv);
     FOR_EACH_PHASE(p) if (run_undisturbed(p)) return 1;
-    RUN(every_call_for_memory_files_and_threads_can_be_made_to_fail);
+    run_claims();
     for (int i = 0; i < COUNT(failures); i++) RUN_AS(failures[i].claim, fail_each(&failures[i]));
     RUN_AS("a_full_disk_is_named_and_loses_nothing", fill_disk("write:%ld+:ENOSPC", 0));
     RUN_AS("a_disk_that_is_full_for_a_while_loses_nothing", fill_disk("write:%ld-%ld:ENOSPC", 30));
-    RUN(a_run_whose_disk_stays_full_loses_no_step_and_no_line);
-    RUN(a_log_line_or_a_save_that_fails_once_ends_no_run);
-    RUN(calls_that_are_cut_short_change_nothing);
-    RUN(a_kill_beside_any_call_loses_nothing_that_was_saved);
-    RUN(a_kill_at_any_time_loses_nothing_that_was_saved);
-    RUN(a_model_of_any_shape_that_was_saved_is_read_again);
     return campaign_end();
 }

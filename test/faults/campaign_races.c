@@ -45,7 +45,7 @@ static void start_together(int n) {
     }
 }
 
-static void runs_that_start_together_take_directories_of_their_own(void) {
+CLAIM(runs_that_start_together_take_directories_of_their_own) {
     set_fault("");
     place = "$W/race";
     for (long i = 0; i < cases_of(20); i++) start_together(2), start_together(3);
@@ -88,16 +88,16 @@ static void meet_often(int seeded, const char* before, const char* options) {
         for (long i = 0; i < cases_of(10); i++) sh("%s", before), meet(n, seeded, options);
 }
 
-static void of_runs_that_start_in_one_directory_one_goes_on_and_is_named(void) {
+CLAIM(of_runs_that_start_in_one_directory_one_goes_on_and_is_named) {
     meet_often(1, "rm -rf $W/run", OPTIONS SAVES "--out $W/run");
 }
 
-static void of_runs_that_resume_in_one_directory_one_goes_on_and_is_named(void) {
+CLAIM(of_runs_that_resume_in_one_directory_one_goes_on_and_is_named) {
     meet_often(0, "rm -rf $W/run; cp -a $W/whole $W/run", GOES_ON "--out $W/run");
 }
 
 // However far it came.
-static void a_run_that_was_killed_holds_nothing(void) {
+CLAIM(a_run_that_was_killed_holds_nothing) {
     static const char* const where[] = {"mkdir:1:STOP", "write:2:STOP", "rename:1:STOP", "sync:9:STOP",
                                         "rename:2:STOP"};
     for (int i = 0; i < COUNT(where); i++) {
@@ -113,7 +113,7 @@ static void a_run_that_was_killed_holds_nothing(void) {
 }
 
 // The reader stands still before each file that it opens, while a run removes what it reads.
-static void a_sample_is_made_while_a_run_removes_older_checkpoints(void) {
+CLAIM(a_sample_is_made_while_a_run_removes_older_checkpoints) {
     char with_fault[64];
     sh("cp -a $W/whole $W/short; rm -r $W/short/step-000002");
     run("", "--sample a --tokens 2 --threads 1 --out $W/short");
@@ -141,10 +141,6 @@ int main(int argc, char** argv) {
     sh("cp -a $W/alone.1 $W/whole");
     run("", GOES_ON "--out $W/alone.1");
     snprintf(expected[0], sizeof expected[0], "%s", loss_hash());
-    RUN(runs_that_start_together_take_directories_of_their_own);
-    RUN(of_runs_that_start_in_one_directory_one_goes_on_and_is_named);
-    RUN(of_runs_that_resume_in_one_directory_one_goes_on_and_is_named);
-    RUN(a_run_that_was_killed_holds_nothing);
-    RUN(a_sample_is_made_while_a_run_removes_older_checkpoints);
+    run_claims();
     return campaign_end();
 }

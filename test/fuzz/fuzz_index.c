@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "data/hf_files.h"
-#include "plan/base/disk.h"
+#include "plan/base/disk_files.h"
 #include "test/fuzz/require.h"
 
 static char dir[64];

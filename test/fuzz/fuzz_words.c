@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "plan/options/config.h"
+#include "plan/options/read.h"
 #include "plan/layout/layout.h"
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
@@ -110,9 +110,9 @@ static void check_options(char* text) {
     char* argv[64] = {"train"};
     int argc = 1;
     for (char* word = strtok(text, "\n"); word && argc < 63; word = strtok(NULL, "\n")) argv[argc++] = word;
-    if (config_parse(&config, argc, argv, err, sizeof err) == 0) {
+    if (config_read(&config, argc, argv, err, sizeof err) == 0) {
         char* none[] = {"train"};
-        require(config_parse(&again, 1, none, err, sizeof err) == 0);
+        require(config_read(&again, 1, none, err, sizeof err) == 0);
         config_visit(&config, restore, &again);
         config_free(&again);
     }

@@ -1,0 +1,83 @@
+// fields.c - see fields.h.
+#include "plan/base/fields.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+int word_is(Word word, const char* text) { return word.n == strlen(text) && !memcmp(word.at, text, word.n); }
+
+int word_choice(Word word, const char* choices) {
+    for (int i = 0;; i++) {
+        size_t n = strcspn(choices, "|");
+        if (n == word.n && !memcmp(choices, word.at, n)) return i;
+        if (!choices[n]) return -1;
+        choices += n + 1;
+    }
+}
+
+static int read_number(Word word, double* x) {
+    char digits[64], *end = digits;
+    if (word.n == 0 || word.n >= sizeof digits) return 0;
+    memcpy(digits, word.at, word.n);
+    digits[word.n] = 0;
+    if (strspn(digits, "0123456789.eE+-") != word.n) return 0;
+    *x = strtod(digits, &end);  // a point, because the program stays in the "C" locale
+    return end == digits + word.n;
+}
+
+static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
+    double x = 0, scale = 1;
+    int is_whole = f->type == INT || f->type == INT64;
+    const char *units = "KMG", *unit = word.n > 0 && f->type == BYTES ? strchr(units, word.at[word.n - 1]) : NULL;
+    if (unit) scale = (double)((int64_t)1 << 10 * (unit - units + 1)), word.n--;
+    if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
+        snprintf(wanted, WANTED, "a %s from %.15g to %.15g",
+                 is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number", f->least, f->most);
+        return wanted;
+    }
+    if (f->type == INT) *(int*)at = (int)x;
+    else if (f->type == INT64) *(int64_t*)at = (int64_t)x;
+    else *(double*)at = x == 0 ? 0 : x;  // not -0, which would print another way
+    return NULL;
+}
+
+static const char* set_name(const Field* f, char* at, Word word, char wanted[WANTED]) {
+    size_t good = 0;
+    while (good < word.n && word.at[good] > ' ' && word.at[good] <= '~') good++;
+    if (good == word.n && good > 0 && good <= (size_t)f->most) {
+        memcpy(at, word.at, word.n);
+        at[word.n] = 0;
+        return NULL;
+    }
+    snprintf(wanted, WANTED, "a word of at most %.0f ASCII characters", f->most);
+    return wanted;
+}
+
+const char* field_set(const Field* f, void* base, Word word, char wanted[WANTED]) {
+    void* at = (char*)base + f->at;
+    int choice = f->type == CHOICE || f->type == INDEX ? word_choice(word, f->choices) : 0;
+    if (choice < 0) return snprintf(wanted, WANTED, "%s", f->choices), wanted;
+    switch (f->type) {
+        case FLAG: *(int*)at = !word_is(word, "0"); break;
+        case INT:
+        case INT64:
+        case REAL:
+        case BYTES: return set_number(f, at, word, wanted);
+        case TEXT:
+        case MAYBE:
+        case CHOICE: *(const char**)at = word.at; break;
+        case INDEX: *(int*)at = choice; break;
+        case NAME: return set_name(f, (char*)at, word, wanted);
+        default: break;
+    }
+    return NULL;
+}
+
+void text_append(char* text, size_t bytes, size_t* n, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    *n += (size_t)vsnprintf(*n < bytes ? text + *n : NULL, *n < bytes ? bytes - *n : 0, format, args);
+    va_end(args);
+}

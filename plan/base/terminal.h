@@ -1,0 +1,28 @@
+// terminal.h - what a run shows to people: durations, sizes, words of a shell, tables.
+#pragma once
+#include "plan/base/text.h"
+
+// "1h02m", "3m05s", "42s"
+const char* text_duration(double seconds, char text[32]);
+// "412.3 MiB", "12.3 GiB"; returns text.
+const char* text_bytes(double bytes, char text[32]);
+
+// The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
+// -_./:=,+@%. Cut where it is too long for the room.
+const char* text_quoted(const char* text, char* word, size_t room);
+
+// A part of a line; see say.
+__attribute__((format(printf, 2, 3))) void say_part(FILE* out, const char* format, ...);
+
+// A table on a terminal: rows are collected, then printed with columns as wide as their widest cell, the first to the
+// left and all others to the right. {0} at the start.
+typedef struct TextTable {
+    FILE* rows;
+    char* text;
+    size_t n;
+} TextTable;
+
+// Adds to the rows: cells are apart by tabs and rows end with newlines, so what others wrote is cleaned before. Cells
+// behind those of the first row, and the last of a row that has fewer, are words that no column is made wider for.
+__attribute__((format(printf, 2, 3))) void text_cells(TextTable* t, const char* format, ...);
+void text_table(FILE* out, TextTable* t, const char* indent);  // prints and frees it; without memory there is none
