@@ -333,71 +333,51 @@ void model_train(Model* m, const Row* row, float scale) {
 // ---- a step
 
 // Forward, and at the end of the model the losses and, with train, the gradients of the final norm's output.
-static void forward_task(Model* m, const Row* row, float scale, int train) {
-    model_forward(m, row);
+static void forward_pass(Model* m, const Pass* pass, float scale, int train) {
+    model_forward(m, pass->row);
     if (m->shape.no_head) return;
-    classify(m, row, scale, train);
-    if (!adds_losses(m)) return;  // another rank of the group does: all have the same
-    m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)row->N, m->s);
+    classify(m, pass->row, scale, train);
+    if (pass->counts) m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)pass->row->N, m->s);
 }
 
-// Forward over the passes of this rank, and with train backward: gradients are added up. The sum of the losses of all
-// targets is left on the device; nothing here waits for it. Between the passes a pipeline has messages.
+// Forward over the rows of this rank, and with train backward: gradients are added up. The sum of the losses of all
+// targets is left on the device; nothing here waits for it.
 void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     Model* m = &run->model;
-    Batch* b = &run->batch;
-    Row rows[MOST_STAGES];  // by slot
+    Pass pass;
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
-    batch_upload(b, run, sampler);
-    pace_begin(run, train);
-    const TaskList* list = &b->schedule.stages[m->stage];
-    for (int i = 0; i < list->n; i++) {
-        const Task* task = &list->tasks[i];
-        Row* row = &rows[m->slot = task->slot];
-        if (batch_begins_row(m, task)) *row = batch_row(b, m, task->round);
-        if (task->kind == TASK_FORWARD) batch_end_rounds(b, m, task->round);
-        if (pace_leaves(run, task)) continue;
-        if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
-        else pipeline_settle(m, task);
-        if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
-        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) m->many->last_row(m);
-        if (task->kind == TASK_BACKWARD) model_backward(m, row);
-        pace_end_task(run, task);
+    batch_upload(run, sampler);
+    for (int i = 0; run_next_pass(run, &pass, i, train); i++) {
+        if (pass.kind == PASS_FORWARD) forward_pass(m, &pass, 1 / (float)MAX(run->batch.n_targets, 1), train);
+        if (pass.kind == PASS_BACKWARD) model_backward(m, pass.row);
     }
-    pipeline_finish(m);
-    batch_end_rounds(b, m, b->n_passes);
 }
 
-#define ALL_MECHANISMS(call)                            \
-    for (const Mechanism* x = mechanisms; x->name; x++) \
-        if (x->call) x->call(run, r)
-
-// One optimizer step of the planned batch; fills the record of it. A loss or norm that is not finite ends the run
-// before it touches the weights. 0, or -1: the step was left, and all is as before it.
-static int train_step(Run* run, StepRecord* r) {
+// One optimizer step of the batch. A loss or norm that is not finite ends the run before it touches the weights. 0, or
+// -1: the step was left, and all is as before it.
+static int train_step(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
+    Step* step = &run->step;
     double sums[2];
-    r->step = run->state.step + 1;
-    r->steps = c->steps;
-    r->lr = schedule_lr(c, r->step);
-    ALL_MECHANISMS(begin);
+    step->number = run->state.step + 1;
+    step->lr = schedule_lr(c, step->number);
+    ALL_MECHANISMS(run, begin);
     run_micro_batches(run, run->data.train, 1);
-    ALL_MECHANISMS(before_update);
-    model_update(m, c, r->lr, r->step);
-    ALL_MECHANISMS(after_update);
+    ALL_MECHANISMS(run, before_update);
+    model_update(m, c, step->lr, step->number);
+    ALL_MECHANISMS(run, after_update);
     if (run->left) return -1;
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
-    r->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
-    r->grad_norm = sqrt(sums[1]);
-    if (m->k->no_results) r->loss = r->grad_norm = NAN;
-    else if (!isfinite(r->loss) || !isfinite(r->grad_norm)) run_diverged(run, r->step, r->loss, r->grad_norm);
-    ALL_MECHANISMS(end);
-    run->state.step = r->step;
-    run->state.loss = r->loss;
+    step->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
+    step->grad_norm = sqrt(sums[1]);
+    if (m->k->no_results) step->loss = step->grad_norm = NAN;
+    else if (!isfinite(step->loss) || !isfinite(step->grad_norm)) ALL_MECHANISMS(run, diverge);
+    ALL_MECHANISMS(run, end);
+    run->state.step = step->number;
+    run->state.loss = step->loss;
     run->state.position = run->batch.after;
-    if (!m->k->no_results) run->state.loss_hash = hash_bytes(&r->loss, sizeof r->loss, run->state.loss_hash);
-    r->loss_hash = run->state.loss_hash;
+    if (!m->k->no_results) run->state.loss_hash = hash_bytes(&step->loss, sizeof step->loss, run->state.loss_hash);
     return 0;
 }
 
@@ -407,47 +387,29 @@ static int is_due(int64_t step, int every) { return every > 0 && step % every ==
 
 static void train(Run* run) {
     const Config* c = &run->config;
-    StepRecord record = {0};
-    run_start(run);
+    ALL_MECHANISMS(run, start);
     if (run->state.step == 0 && c->eval_every && c->steps > 0) run_evaluate(run);
     double started = now_seconds();
     int64_t first = run->state.step;
-    while (run->state.step < c->steps && !run_is_stopped(run) && train_step(run, &record) == 0) {
-        int64_t step = record.step;
+    while (run->state.step < c->steps && !run->ends && train_step(run) == 0) {
+        int64_t step = run->state.step;
         int last = step == c->steps;
-        record.seconds_left = (now_seconds() - started) / (double)(step - first) * (double)(c->steps - step);
-        run_tell_step(run, &record);
+        run->step.seconds_left = (now_seconds() - started) / (double)(step - first) * (double)(c->steps - step);
+        ALL_MECHANISMS(run, tell);
         if (is_due(step, c->eval_every) || (last && c->eval_every)) run_evaluate(run);
-        if (c->sample_every && (last || is_due(step, c->sample_every)) && !run_is_stopped(run)) run_sample(run);
-        if (is_due(step, c->eval_every)) run_write_report(run);
-        if (!last && run_save_is_due(run)) run_save(run);
+        if (c->sample_every && (last || is_due(step, c->sample_every)) && !run->ends) ALL_MECHANISMS(run, sample);
+        ALL_MECHANISMS(run, between);
     }
-    run_finish(run);
+    ALL_MECHANISMS(run, finish);
 }
 
-// ---- the phases of a run
-
+// The phases of a run, from options to weights, are rows of the table, too.
 int main(int argc, char** argv) {
     static Run run;
-    run.began = now_seconds();
-    run_find_ranks(&run);
-    run_read_options(&run, argc, argv);
-    run_open_ranks(&run);
-    run_find_origin(&run);
-    run_open_data(&run);
-    run_settle_model(&run);
-    run_settle_layout(&run);
-    run_join_ranks(&run);
-    run_check_saving(&run);
-    run_open_virtual(&run);
-    balance_open(&run);
-    run_prepare(&run);
-    if (run.config.sample) sample_print(&run, run.config.sample, run.config.tokens, (uint64_t)run.config.seed, NULL);
-    else if (run.config.eval) run_eval(&run);
-    else if (run.config.eval_choices) run_choices(&run);
-    else if (run.config.probe) run_probe(&run);
-    else if (run.config.check_layout) run_check_layout(&run);
-    else if (run.config.explain || run.config.dump_grads) run_plan_only(&run);
+    run.began = now_seconds(), run.argc = argc, run.argv = argv;
+    ALL_MECHANISMS(&run, open);
+    if (run.instead) run.instead(&run);
     else train(&run);
-    return run_close(&run);
+    ALL_MECHANISMS(&run, close);
+    return run.status;
 }

@@ -19,17 +19,11 @@
 #include "plan/slow/straggle.h"
 #include "plan/layout/strategies.h"
 #include "plan/base/terminal.h"
-#include "run/step/batch.h"
+#include "run/core.h"
+#include "run/step/batch_ranks.h"
 #include "run/show/run_page.h"
 #include "run/model/pipeline.h"
 #include "run/model/work.h"
-
-typedef struct Data {
-    Tokenizer* tokenizer;
-    int guessed_bytes;      // no tokenizer was named or came with the checkpoint
-    Docs *docs, *val_docs;  // val_docs only with --val
-    Sampler *train, *val;   // one and the same unless --val names documents of its own
-} Data;
 
 // A rank's plan of a batch.
 typedef struct PlanHash {
@@ -77,11 +71,10 @@ typedef struct Saving {
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
 } Saving;
 
-typedef struct Ahead Ahead;            // ahead.c
-typedef struct Strategies Strategies;  // strategies.h
+typedef struct Ahead Ahead;  // ahead.c
 
 // This rank among all ranks: who they are, what they have, what they agreed on last.
-typedef struct Cluster {
+struct Cluster {
     RankIdentity identity;
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
@@ -99,11 +92,11 @@ typedef struct Cluster {
     double processor;   // seconds of all ranks' threads in the step at work, on CPUs
     Comm sent_before;   // run_sent when the step began
     RankReport report;  // of this rank's last step
-} Cluster;
+};
 
 // What planners know of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
 // ahead_start. Each strategy has a Clock of its own.
-typedef struct Clock {
+struct Clock {
     PlanLimits limits;
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
@@ -123,10 +116,10 @@ typedef struct Clock {
     double step_began;        // the step at work: run_seconds
     double processor_before;  // seconds of this rank's threads when it began
     HostTurns turns_before;   // when the step before was over
-} Clock;
+};
 
 // What the run writes and says, and where it began.
-typedef struct Books {
+struct Books {
     char command[CHECKPOINT_PATH];     // that starts it, with its launcher and without options: for people to paste
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
@@ -138,6 +131,8 @@ typedef struct Books {
     float* staging;        // the largest tensor, on its way to or from a file
     float *part, *others;  // its largest parts in a tensor-parallel group, see tp_join
     float* collected;      // optimizer state on its way to a file, see state.c
+    RunState saved;        // what of it Run.state has not
+    StepRecord record;     // of the step at work
     RunLog log;
     RunPage* page;           // of report.html, on rank 0
     int64_t first_step;      // steps done before this invocation
@@ -145,33 +140,6 @@ typedef struct Books {
     double resident_before;  // bytes of this process before the table's memory was taken
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
-} Books;
-
-// What has come of options: they stay as they were read. A strategy has its own.
-typedef struct Settled {
-    int capacity;                     // most tokens of a row; 0 before anybody knows
-    int tp, pp;                       // of the layout
-    const char *layout, *strategies;  // as they could be typed; NULL: none
-} Settled;
-
-struct Run {
-    Config config;
-    Settled settled;
-    Data data;
-    Model model;
-    Batch batch, ahead;                 // the step at work, and the next one, planned already
-    float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
-    RunState state;
-    int training;    // not --sample and its like
-    double began;    // when the program began
-    int left;        // some rank has left the step at work
-    int stopped_by;  // the signal that ends the run after this step, 0 none
-    int failed;      // something of the run could not be kept: status 1
-    Cluster* cluster;
-    Clock* clock;
-    Books* books;
-    Strategies* strategies;  // NULL: every step has the same layout
-    Balance* balance;        // what is done about slow ranks
 };
 
 // What a Run points to, apart from what is opened later.
@@ -180,10 +148,13 @@ typedef struct RunParts {
     Clock clock;
     Books books;
     ModelRanks ranks;
+    BatchPlan planned[2];
 } RunParts;
 
 static inline void run_attach(Run* run, RunParts* parts) {
     run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
+    run->batch.planned = &parts->planned[0], run->ahead.planned = &parts->planned[1];
+    run->ranks = &run_ranks;
     model_set_ranks(&run->model, &parts->ranks);
 }
 
@@ -206,12 +177,12 @@ static inline double run_seconds(const Run* run) {
 
 // ---- start.c: every phase ends the program with one line when it cannot go on
 
-void run_read_options(Run* run, int argc, char** argv);  // --help ends here; finds the device
-void run_open_data(Run* run);                            // tokenizer, documents
-void run_settle_model(Run* run);                         // element type, shape; opens the samplers
+void run_read_options(Run* run);  // --help ends here; finds the device
+void run_open_data(Run* run);     // tokenizer, documents
+void run_settle_model(Run* run);  // element type, shape; opens the samplers
 #define RUN_VERSION "1.0"
 void run_print_version(void);  // first_screen.c
-int run_close(Run* run);       // returns the status of the program
+void run_close(Run* run);      // the status of the program
 static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
     if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
 }
@@ -224,7 +195,8 @@ void run_find_command(Run* run, const char* program);  // run->books->command; p
 
 void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
 // Ends the program at a loss or norm that is not finite, with the command that goes on from before.
-void run_diverged(const Run* run, int64_t step, double loss, double grad_norm);
+void run_diverged(Run* run);
+RunState run_saved_state(const Run* run);  // what state.json says
 
 // ---- ranks.c
 
@@ -333,7 +305,7 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 // ---- save.c
 
 // Before anything is trained: ends the program where a checkpoint's files could not hold this model or its options.
-void run_check_saving(const Run* run);
+void run_check_saving(Run* run);
 // A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
 // or -1 with a message on all ranks: then nothing is changed there.
 int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
@@ -443,31 +415,27 @@ void run_dump(Run* run);
 
 // ---- sample.c
 
-// Prints the prompt and n_new tokens more, or fewer where the model ends the text; seed makes the choices repeatable.
-// Its bytes also go to copy, unless that is NULL.
-void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
-// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache: then token_logits can
-// be asked for each of them.
-void run_decode(Run* run, const int* tokens, int N, int cached);
 // Of a run's own prompts, which: 0 or 1; for the log too.
 enum { SAMPLES_OF_A_STEP = 2 };
 void run_log_sample(Run* run, int which, uint64_t seed);
-int run_stop_token(const Run* run);  // with which the model ends a text
-void token_logits(Run* run, int n);  // after model_forward, of token n of the row, fp32 in host_logits
-void run_sample(Run* run);           // both, between steps
+void run_sample(Run* run);  // both, between steps
 
 // ---- eval.c
 
-double loss_sum(Run* run);
-double evaluate(Run* run, int64_t* targets);
-void run_evaluate(Run* run);  // between steps: into the log
-void run_eval(Run* run);      // --eval
-void run_choices(Run* run);   // --eval
+// See RunRanks.
+int eval_plan(Run* run);
+int eval_end(Run* run);
+double eval_loss_sum(Run* run);
+void eval_tell(Run* run);    // of an evaluation between steps
+void run_eval(Run* run);     // --eval
+void run_choices(Run* run);  // --eval
 
 // ---- pace.c: steps that take long
 
 extern volatile sig_atomic_t interrupted;  // the signal that asks for an end, 0 none
 void run_catch_signals(const Run* run);    // from here on
+// Between steps, whether the run ends: alone by the signal itself, with others by what all have agreed on.
+void pace_see_signals(Run* run);
 // What the matmuls of linear layers and of attention reach of the peak, roughly, before anything is measured.
 #define LINEAR_SHARE_OF_PEAK 0.5
 #define ATTENTION_SHARE_OF_PEAK 0.25
@@ -482,32 +450,3 @@ void pace_say_left(Run* run);  // instead of the line of a step
 // Whether this task is left out, because the run is to end and much of the step is ahead. Those who share its pass take
 // the same decision. All that is collective at the end of the step has to come all the same.
 int pace_leaves(Run* run, const Task* task);
-
-// ---- mechanisms.c
-
-// What goes on around a step, called for every row of the table: before the tasks; when all gradients are there; when
-// the update was given to the stream; when loss and norm of gradients are known and finite. NULL: nothing.
-typedef struct Mechanism {
-    const char* name;  // NULL: the end of the table
-    void (*begin)(Run* run, StepRecord* r);
-    void (*before_update)(Run* run, StepRecord* r);
-    void (*after_update)(Run* run, StepRecord* r);
-    void (*end)(Run* run, StepRecord* r);
-} Mechanism;
-
-extern const Mechanism mechanisms[];
-
-// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
-// what was understood before anything is taken, and finds what planners need to know of this machine.
-void run_prepare(Run* run);
-void run_start(Run* run);  // of training: signals, the first plan, the log
-void run_tell_step(Run* run, StepRecord* r);
-int run_is_stopped(Run* run);
-void run_finish(Run* run);     // the last checkpoint, the last words
-void run_plan_only(Run* run);  // --explain, --dump-grads: the next step is planned, and not taken
-
-// ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
-
-void model_forward(Model* m, const Row* row);
-void model_train(Model* m, const Row* row, float scale);
-void run_micro_batches(Run* run, const Sampler* sampler, int train);

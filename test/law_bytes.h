@@ -138,12 +138,12 @@ static Bytes expected_bytes(void) {
     const Batch* b = &run->batch;
     Bytes bytes = {0};
     Arena arena = {0};
-    for (int i = 0; i < b->n_passes; i++) {
+    for (int i = 0; i < b->n_rows; i++) {
         double tokens = 0, elems = 0;
-        for (int j = 0; j < b->passes[i].n_groups; j++) {
-            const MicroBatch* mb = b->groups[b->passes[i].first_group + j].mb;
-            Placement p = micro_batch_placement(&b->plan, mb, b->lengths, run->clock->limits.kv_heads, &arena);
-            Share share = micro_batch_share(&b->plan, mb, &p, run->model.comm->rank, NULL);
+        for (int j = 0; j < b->planned->passes[i].n_groups; j++) {
+            const MicroBatch* mb = b->planned->groups[b->planned->passes[i].first_group + j].mb;
+            Placement p = micro_batch_placement(&b->planned->plan, mb, b->lengths, run->clock->limits.kv_heads, &arena);
+            Share share = micro_batch_share(&b->planned->plan, mb, &p, run->model.comm->rank, NULL);
             double most = 0;
             for (int l = 0; l < layers(); l++) most = fmax(most, add_attention_bytes(&bytes, mb, &share, &p, l));
             elems += most;
@@ -151,14 +151,14 @@ static Bytes expected_bytes(void) {
         }
         // They must fit: ranks of a tensor-parallel group may have more heads than the group has on average.
         CHECK(elems <= (double)run->model.act_table[QKV].elems);
-        if (!b->passes[i].n_groups) continue;
+        if (!b->planned->passes[i].n_groups) continue;
         bytes.tensor += row_bytes((int)tokens), bytes.pipeline += stage_bytes((int)tokens);
         for (int l = 0; l < layers(); l++) bytes.heads += exchange_bytes((int)tokens, l);
-        several += b->passes[i].n_groups > 1;
+        several += b->planned->passes[i].n_groups > 1;
     }
     arena_free(&arena);
     for (int l = 0; l < layers(); l++) {
-        int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->plan.n_rounds : 1;
+        int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->planned->plan.n_rounds : 1;
         bytes.copies += n_sums * (bucket_sum_bytes(LN1W, LNFW, l, tp_of(l)) + kv_sum_bytes());
     }
     bytes.copies += bucket_sum_bytes(WTE, LN1W, 0, group) + bucket_sum_bytes(LNFW, N_PARAMS, 0, group);

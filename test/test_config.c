@@ -1,7 +1,7 @@
-// test_config.c - the claims of plan/options/, of plan/model/shape.h and of run/step/choose_token.h.
+// test_config.c - the claims of plan/options/, of plan/model/shape.h and of run/core.h.
 #include "plan/options/read.h"
 #include "plan/model/shape.h"
-#include "run/step/choose_token.h"
+#include "run/core.h"
 #include "test/test.h"
 
 static Config config;

@@ -66,12 +66,12 @@ static void plan_alone(Run* r) {
     Batch* b = &r->batch;
     for (int i = 0; i < b->n_pieces; i++) {
         MicroBatch mb = {0, 1, 1, i, 1, 0};
-        b->plan.docs[i] = i;
-        b->plan.micro_batches[i] = mb;
+        b->planned->plan.docs[i] = i;
+        b->planned->plan.micro_batches[i] = mb;
     }
-    b->plan.n_docs = b->plan.n_micro_batches = b->n_pieces;
-    b->plan.ranks = r->clock->limits.ranks;
-    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+    b->planned->plan.n_docs = b->planned->plan.n_micro_batches = b->n_pieces;
+    b->planned->plan.ranks = r->clock->limits.ranks;
+    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)) die("no memory");
 }
 
 // 10^u with u uniform in [least, most)
@@ -126,10 +126,11 @@ static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why)
     static Arena settled;
     arena_reset(&settled, (ArenaMark){0});
     void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why, ERR_BYTES);
-    int no_plan = !state || planner->plan(state, &b->plan, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
+    int no_plan =
+        !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
     planned += !no_plan, refused += no_plan;
-    barriers += !no_plan && b->plan.has_barriers;
+    barriers += !no_plan && b->planned->plan.has_barriers;
     return no_plan ? -1 : 0;
 }
 
@@ -139,28 +140,29 @@ static int plan_case(Batch* b, uint64_t seed) {
     const Setting* s = random_setting(seed);
     int remapped, is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
     if (planner && plan_by_planner(b, s, seed, why)) return -1;
-    if ((is_flex && plan_flex(&b->plan, &b->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why, sizeof why)) ||
-        (is_random &&
-         plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why, sizeof why)))
+    if ((is_flex && plan_flex(&b->planned->plan, &b->planned->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why,
+                              sizeof why)) ||
+        (is_random && plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena,
+                                  why, sizeof why)))
         die("seed %" PRIu64 ": %s", seed, why);
     uint64_t joins = seed;
-    if (b->plan.n_rounds == 0 &&
-        (seed & 2 ? plan_join_rounds(&b->plan, b->lengths, &s->limits, &joins, &b->arena, NULL, 0)
-                  : plan_set_rounds(&b->plan, &b->arena, NULL, 0)))
+    if (b->planned->plan.n_rounds == 0 &&
+        (seed & 2 ? plan_join_rounds(&b->planned->plan, b->lengths, &s->limits, &joins, &b->arena, NULL, 0)
+                  : plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)))
         die("no memory");
     Setting wide = *s;
     if (is_random) wide.limits = run->clock->limits;
-    if (plan_remap(&b->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena, why,
+    if (plan_remap(&b->planned->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena, why,
                    sizeof why))
         die("seed %" PRIu64 ": %s", seed, why);
     remapped_plans += remapped > 0;
-    int wrong = plan_check(&b->plan, b->lengths, b->n_pieces, is_random ? &run->clock->limits : &s->limits, &b->arena,
-                           why, sizeof why);
+    int wrong = plan_check(&b->planned->plan, b->lengths, b->n_pieces, is_random ? &run->clock->limits : &s->limits,
+                           &b->arena, why, sizeof why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
-    for (int i = 1; i < b->plan.n_micro_batches; i++)
-        unlike |= b->plan.micro_batches[i].cp_size != b->plan.micro_batches[0].cp_size;
+    for (int i = 1; i < b->planned->plan.n_micro_batches; i++)
+        unlike |= b->planned->plan.micro_batches[i].cp_size != b->planned->plan.micro_batches[0].cp_size;
     flex_plans += is_flex;
     unlike_cp_sizes += is_flex && unlike;
     return 0;
@@ -379,8 +381,8 @@ CLAIM(documents_on_single_ranks_move_nothing_in_attention) {
     draw_pieces(run, 7);
     count_pieces(run, 1);
     plan_alone(run);
-    for (int i = 0; i < b->plan.n_micro_batches; i++) b->plan.micro_batches[i].first_rank = i % ranks;
-    if (plan_set_rounds(&b->plan, &b->arena, NULL, 0)) die("no memory");
+    for (int i = 0; i < b->planned->plan.n_micro_batches; i++) b->planned->plan.micro_batches[i].first_rank = i % ranks;
+    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)) die("no memory");
     const Comm* c = run->model.comm;  // of documents; a group's ranks exchange heads in layers of less tp
     uint64_t before[2][2];
     memcpy(before, c->sent + COMM_ULYSSES, sizeof before);
@@ -414,7 +416,7 @@ static void reduce_gradients(int overlap, double* inside, double* all, uint64_t*
 
 // From the plan alone: the last pass of this rank has nothing shared, or all ranks are in the last round of all.
 static int may_reduce_inside(void) {
-    const Plan* plan = &run->batch.plan;
+    const Plan* plan = &run->batch.planned->plan;
     int last[64], shared = 0, all = 1, r = run->model.comm->rank;
     for (int i = 0; i < ranks; i++) last[i] = -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -443,7 +445,8 @@ CLAIM(overlap_changes_no_bit_and_no_byte) {
         uint64_t hash[2];
         draw_pieces(run, seed);
         count_pieces(run, 1);
-        if (plan_random(&b->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why, sizeof why))
+        if (plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why,
+                        sizeof why))
             die("%s", why);
         tensor[0] = sent(COMM_TENSOR);
         for (int i = 0; i < 2; i++) {
@@ -501,8 +504,8 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
     for (int step = 1; step <= STEPS; step++) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
-        if (plan_random(&b->plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step, &b->arena, why,
-                        sizeof why))
+        if (plan_random(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step,
+                        &b->arena, why, sizeof why))
             die("%s", why);
         list_tasks(run);
         run_micro_batches(run, run->data.train, 1);
@@ -605,15 +608,15 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     Batch* b = &run->batch;
     draw_pieces(run, 11);
     count_pieces(run, 1);
-    CHECK(b->predicted && b->prediction.makespan > 0);
-    memcpy(before, b->terms, sizeof before);
-    makespan = b->prediction.makespan;
+    CHECK(b->planned->predicted && b->planned->prediction.makespan > 0);
+    memcpy(before, b->planned->terms, sizeof before);
+    makespan = b->planned->prediction.makespan;
     for (int i = 0; i < CALIBRATION_TERMS; i++) run->clock->calibration.theta[i] = 2;
     run_set_cost(run);
     count_pieces(run, 1);
     // Factors of two are exact: any difference would be another plan.
-    CHECK_CLOSE(b->prediction.makespan, 2 * makespan, 1e-9 * makespan);
-    for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->terms[i], before[i], 1e-9 * makespan);
+    CHECK_CLOSE(b->planned->prediction.makespan, 2 * makespan, 1e-9 * makespan);
+    for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->planned->terms[i], before[i], 1e-9 * makespan);
     calibration_start(&run->clock->calibration);
     run_set_cost(run);
 }

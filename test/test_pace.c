@@ -56,7 +56,6 @@ CLAIM(ranks_leave_steps_together_and_resume_with_the_same_bits) {
 
 CLAIM(a_long_step_says_how_far_it_is) {
     static Run run;
-    static RankPass pass = {0, 1, 0, 100};
     Comm world = {.size = 1};
     Kernels none = {0};
     Task forward = {.kind = TASK_FORWARD}, backward = {.kind = TASK_BACKWARD};
@@ -66,7 +65,7 @@ CLAIM(a_long_step_says_how_far_it_is) {
     run_attach(&run, &parts);
     run.model.world = &world, run.model.k = &none;
     run.config.steps = 20;
-    run.batch.passes = &pass, run.batch.n_own = 400, run.batch.training = 1;
+    run.batch.planned->rows[0].N = 100, run.batch.n_read = 400, run.batch.training = 1;
     pace_begin(&run, 1);
     CHECK(freopen(path_of("said"), "w", stdout));
     pace_end_task(&run, &forward);  // too early

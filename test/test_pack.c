@@ -39,11 +39,11 @@ CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
         int capacity = 1 + (int)(hash64((uint64_t)trial) % (uint64_t)most);
         for (int i = 0; i < n; i++)
             lengths[i] = 1 + (int)(pow(random_uniform((uint64_t)trial, (uint64_t)i), 3) * (capacity - 1));
-        Packing p;
+        Rows p;
         soil(&arena, 0xa5, 1 << 18);
         CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err, sizeof err) == 0);
-        CHECK(p.n_rows == plain_best_fit(n, capacity, sorted, row_of) && p.first[0] == 0);
-        for (int r = 0; r < p.n_rows; r++) {
+        CHECK(p.n == plain_best_fit(n, capacity, sorted, row_of) && p.first[0] == 0);
+        for (int r = 0; r < p.n; r++) {
             for (int i = 0; i < n; i++) {
                 if (row_of[sorted[i]] != r) continue;
                 CHECK(p.order[at] == sorted[i]);
@@ -55,7 +55,7 @@ CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
 }
 
 CLAIM(a_document_longer_than_the_capacity_is_named) {
-    Packing p;
+    Rows p;
     lengths[0] = 5, lengths[1] = 11;
     CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
     CHECK(strstr(err, "document 1") && strstr(err, "11 tokens") && strstr(err, "10"));

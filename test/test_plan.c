@@ -100,10 +100,10 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
         }
     }
     if (most > 65535) return;
-    Packing p;
+    Rows p;
     CHECK(pack_best_fit(&p, widest, step->n, most, &step->arena, err, sizeof err) == 0);
-    CHECK(step->plan.n_micro_batches <= groups * CEIL_DIV(p.n_rows, groups) &&
-          step->plan.n_micro_batches >= MIN(p.n_rows, groups));
+    CHECK(step->plan.n_micro_batches <= groups * CEIL_DIV(p.n, groups) &&
+          step->plan.n_micro_batches >= MIN(p.n, groups));
 }
 
 CLAIM(static_plans_hold_and_take_the_least_cp_size) {

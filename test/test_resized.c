@@ -127,7 +127,7 @@ static void check_case(double tolerance) {
     double dense = masked_step();
     uint64_t usual = sent(COMM_TENSOR) - before, slices = sent(COMM_SLICES);
     double loss = step(found);
-    CHECK(sent(COMM_TENSOR) - before == 2 * usual && (usual > 0) == (run->batch.n_passes > 0));
+    CHECK(sent(COMM_TENSOR) - before == 2 * usual && (usual > 0) == (run->batch.n_rows > 0));
     CHECK(sent(COMM_SLICES) - slices == bytes_of_moves());
     CHECK_CLOSE(loss, dense, tolerance * fabs(dense));
     check_gradients(found, expected, tolerance);
@@ -142,7 +142,7 @@ static void run_cases(Planner make_plan, double tolerance) {
         no_plan();
         make_plan((uint64_t)(100 * size + i));
         draw(5 * i, (i % 3 == 0 ? CONTEXT : BATCH / 4) * m->comm->size);
-        accumulated += run->batch.n_passes > 1;
+        accumulated += run->batch.n_rows > 1;
         for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[l].recompute = (Recompute)(i % 3);
         set_plan(plan.active);
         check_case(tolerance);
@@ -280,7 +280,7 @@ static void count_step(double counted[3], double said[3]) {
     m->k = plain;
     zero_reduce(m);
     zero_clear_grads(m);
-    for (int i = 0; i < run->batch.n_passes; i++) tokens += run->batch.passes[i].n;
+    for (int i = 0; i < run->batch.n_rows; i++) tokens += run->batch.rows[i + 1].token - run->batch.rows[i].token;
     for (int gemm = 0; gemm < 3; gemm++) counted[gemm] = flops[gemm] - tokens * classifier, said[gemm] *= tokens;
 }
 
@@ -738,8 +738,7 @@ static void open_model(TestModel model, int n_options, char** options) {
     Arguments* a = &trainer.arguments;
     snprintf(tp, sizeof tp, "%d", size);
     draw_arguments(a, 1, 1, size, 0, 0, NULL);
-    const char* const ours[] = {"--capacity", "256",       "--recompute", "none",         "--tp",
-                                tp,           "--balance", "semi,fill=same"};
+    const char* const ours[] = {"--capacity", "256", "--recompute", "none", "--tp", tp, "--balance", "semi,fill=same"};
     for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
     add_model(a, model, option_number(n_options, options, "--tp", size));
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);

@@ -174,7 +174,8 @@ typedef struct Trainer {
 } Trainer;
 
 static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* arguments) {
-    run_read_options(run, arguments->n, arguments->text);
+    run->argc = arguments->n, run->argv = arguments->text;
+    run_read_options(run);
     run_open_ranks(run);
     if (run->cluster->identity.size == 1)
         run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH;

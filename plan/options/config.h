@@ -89,10 +89,3 @@ int config_settle(Config* config, int tokenizer_vocab, char* err, size_t errlen)
 // Once complete: the model that the options describe.
 Shape config_shape(const Config* config);
 
-// The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
-// the first step has lr / warmup, then
-//   constant  lr
-//   linear    falls in a straight line to min_lr * lr at the last step
-//   cosine    the same along half a cosine
-//   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
-double schedule_lr(const Config* config, int64_t t);

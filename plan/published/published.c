@@ -104,11 +104,11 @@ static int fixed_plan(const void* planner, Plan* plan, int64_t step, const int* 
     const Setting* setting = (const Setting*)planner;
     const PlanLimits* limits = &setting->limits;
     int row = setting->context > 0 ? MIN(setting->context, limits->capacity) : limits->capacity;
-    Packing packing;
+    Rows packing;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen)) return -1;
     ArenaMark mark = arena_mark(arena);
     if (pack_best_fit(&packing, lengths, n, row, arena, err, errlen)) return -1;
-    for (int r = 0; r < packing.n_rows; r++)
+    for (int r = 0; r < packing.n; r++)
         plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){.first_rank = r % limits->ranks,
                                                                     .cp_size = 1,
                                                                     .ulysses_size = 1,

@@ -4,26 +4,14 @@
 // twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
 // this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows.
 // Rows are dealt to the groups, the heaviest first, each to the group with the least work so far.
-#include <stdlib.h>
-
 #include "plan/value/pack.h"
 #include "plan/value/plan.h"
 
-// Packing counts room in units of a token, of several where a row has more tokens than this: its tree stays small.
-enum { MOST_UNITS = 65535 };
-
-typedef struct Row {
-    double cost;
-    int number;
-} Row;
-
 typedef struct Scratch {
     int* widest;     // (n) tokens that a document takes of a ring rank
-    int* units;      // (n) the same for packing
     int* ring_docs;  // (groups)
-    Row* rows;       // (n)
     double* load;    // (groups)
-    Packing packing;
+    Rows rows;
     Arena* arena;
     ArenaMark unpacked;  // before any packing
 } Scratch;
@@ -127,11 +115,8 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
 
 // Rows of documents that take at most `room` tokens of a ring rank together. room is at least what any document takes.
 static int pack(Scratch* x, int n, int64_t room, char* err, size_t errlen) {
-    int64_t unit = CEIL_DIV(room, MOST_UNITS), most = room / unit;
     arena_reset(x->arena, x->unpacked);
-    // Where rounding up makes a document larger than a row, it fills the row, alone.
-    for (int i = 0; i < n; i++) x->units[i] = (int)MIN(CEIL_DIV(x->widest[i], unit), most);
-    return pack_best_fit(&x->packing, x->units, n, (int)most, x->arena, err, errlen);
+    return pack_rows(&x->rows, x->widest, n, room, x->arena, err, errlen);
 }
 
 static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, size_t errlen) {
@@ -140,30 +125,12 @@ static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, s
     most = MAX(MIN(most, total), 1);
     if (pack(x, n, most, err, errlen) < 0) return -1;
     if (groups == 1 || n == 0) return 0;
-    int rows = groups * CEIL_DIV(x->packing.n_rows, groups);
+    int rows = groups * CEIL_DIV(x->rows.n, groups);
     room = MAX(room, CEIL_DIV(total, rows));
     for (;; room += CEIL_DIV(room, 32)) {
         if (pack(x, n, MIN(room, most), err, errlen) < 0) return -1;
-        if (room >= most || x->packing.n_rows <= rows) return 0;
+        if (room >= most || x->rows.n <= rows) return 0;
     }
-}
-
-static int heavier_first(const void* a, const void* b) {
-    const Row *x = (const Row*)a, *y = (const Row*)b;
-    return x->cost != y->cost ? (x->cost < y->cost) - (x->cost > y->cost) : x->number - y->number;
-}
-
-static void weigh_rows(Scratch* x, const int* lengths, double quadratic) {
-    const Packing* p = &x->packing;
-    for (int r = 0; r < p->n_rows; r++) {
-        double cost = 0;
-        for (int i = p->first[r]; i < p->first[r + 1]; i++) {
-            double s = lengths[p->order[i]];
-            cost += s + quadratic * s * s;
-        }
-        x->rows[r] = (Row){cost, r};
-    }
-    qsort(x->rows, (size_t)p->n_rows, sizeof(Row), heavier_first);
 }
 
 // Rows become micro-batches, in the order in which they are dealt.
@@ -171,8 +138,9 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
                 size_t errlen) {
     int groups = limits->ranks / cp_size, most_docs = ulysses_size < cp_size ? limits->max_ring_docs : plan->n_docs;
     for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
-    for (int i = 0, doc = 0; i < x->packing.n_rows; i++) {
-        const int* first = &x->packing.first[x->rows[i].number];
+    for (int i = 0, doc = 0; i < x->rows.n; i++) {
+        const WeighedRow* row = &x->rows.heaviest[i];
+        const int* first = &x->rows.first[row->number];
         int docs = first[1] - first[0], group = -1;
         for (int g = 0; g < groups; g++)
             if (x->ring_docs[g] + docs <= most_docs && (group < 0 || x->load[g] < x->load[group])) group = g;
@@ -181,13 +149,13 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
                         "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --cp kind="
                         "ulysses, a smaller --cp or fewer --batch-tokens",
                         plan->n_docs, groups, groups == 1 ? "" : "s", cp_size, most_docs);
-        x->load[group] += x->rows[i].cost;
+        x->load[group] += row->cost;
         x->ring_docs[group] += docs;
         plan->micro_batches[i] = (MicroBatch){group * cp_size, cp_size, ulysses_size, doc, docs, 0};
-        memcpy(plan->docs + doc, x->packing.order + first[0], sizeof(int) * (size_t)docs);
+        memcpy(plan->docs + doc, x->rows.order + first[0], sizeof(int) * (size_t)docs);
         doc += docs;
     }
-    plan->n_micro_batches = x->packing.n_rows;
+    plan->n_micro_batches = x->rows.n;
     return 0;
 }
 
@@ -197,9 +165,7 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.widest = TAKE(arena, int, n),
-                 .units = TAKE(arena, int, n),
                  .ring_docs = TAKE(arena, int, limits->ranks),
-                 .rows = TAKE(arena, Row, n),
                  .load = TAKE(arena, double, limits->ranks),
                  .arena = arena};
     x.unpacked = arena_mark(arena);
@@ -207,7 +173,7 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
     if (pack_evenly(&x, n, ring_rank_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0)
         return -1;
-    weigh_rows(&x, lengths, limits->quadratic);
+    if (rows_weigh(&x.rows, lengths, limits->quadratic, arena, err, errlen) < 0) return -1;
     if (deal(plan, &x, limits, cp_size, ulysses_size, err, errlen) < 0) return -1;
     arena_reset(arena, mark);
     return 0;

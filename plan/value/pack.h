@@ -1,17 +1,25 @@
-// pack.h - documents of a step into rows: best-fit decreasing bin packing in O(n log n).
-//
-// Longest first, each document goes into the fullest row that still has room for it, or opens a new one. Best-fit
-// decreasing needs at most 11/9 of the optimal number of rows, plus a constant (Johnson 1973).
+// pack.h - documents of a step into rows by best-fit decreasing: longest first, each goes into the fullest row that still
+// has room for it, or opens a new one. Needs at most 11/9 of the fewest rows, plus a constant (Johnson 1973).
 #pragma once
 #include "plan/base/base.h"
 
-// A packing: row r holds the documents order[first[r] .. first[r+1]), in that order.
-typedef struct Packing {
-    int n_rows;
-    int* order;  // (n) indices into lengths
-    int* first;  // (n + 1)
-} Packing;
+typedef struct WeighedRow {
+    double cost;
+    int number;
+} WeighedRow;
+
+// Row r holds the documents order[first[r]] .. order[first[r + 1] - 1].
+typedef struct Rows {
+    int n;
+    int* order;            // (documents) indices into lengths
+    int* first;            // (documents + 1)
+    WeighedRow* heaviest;  // (n) first, by rows_weigh
+} Rows;
 
 // lengths (n), each 1 .. capacity. Deterministic: ties go to the smaller index and to the row that has had its room
 // longest. The result lies in the arena. 0, or -1 with a message naming a document that does not fit.
-int pack_best_fit(Packing* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen);
+int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen);
+// The same with room in units of several tokens where rows are very long. Each length is 1 .. capacity.
+int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, char* err, size_t errlen);
+// The order in which rows run: a document of s tokens weighs s + quadratic s^2. 0, or -1 without memory.
+int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, char* err, size_t errlen);

@@ -9,13 +9,13 @@
 static void dump_logits(Run* run, int i, const int64_t* first, float* logits, float* document) {
     Model* m = &run->model;
     const Batch* b = &run->batch;
-    const RankPass* pass = &b->passes[i];
+    const RankPass* pass = &b->planned->passes[i];
     int V = m->shape.V, n = 0;
-    Row row = batch_row(b, m, i);
+    Row row = batch_row(run, i);
     model_forward(m, &row);
     for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
-        for (int d = 0; d < b->groups[g].mb->n_docs; d++) {
-            int drawn = b->plan.docs[b->groups[g].mb->first_doc + d];
+        for (int d = 0; d < b->planned->groups[g].mb->n_docs; d++) {
+            int drawn = b->planned->plan.docs[b->planned->groups[g].mb->first_doc + d];
             for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
                 token_logits(run, n);
                 memcpy(logits + (first[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
@@ -39,7 +39,7 @@ void run_dump(Run* run) {
     if (!first || (n_extra && !logits))
         die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
     for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
-    for (int i = 0; i < b->n_passes && n_extra; i++) dump_logits(run, i, first, logits, logits + b->n_tokens * V);
+    for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + b->n_tokens * V);
     extra[0].data = logits;
     extra[1].data = logits ? logits + b->n_tokens * V : NULL;
     run_dump_gradients(run, extra, n_extra);

@@ -50,9 +50,7 @@ static void release_claimed(void) {
 }
 
 // The option that wants a checkpoint.
-static const char* asked_by(const Config* c) {
-    return c->resume ? "--resume" : c->sample ? "--sample" : "--eval";
-}
+static const char* asked_by(const Config* c) { return c->resume ? "--resume" : c->sample ? "--sample" : "--eval"; }
 
 // --resume runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {
@@ -234,9 +232,11 @@ static void read_start(Run* run) {
     if (c->resume || run->books->uses_model) {
         text = checkpoint_read_file(run->books->start_from, "state.json", &n, err, sizeof err);
         int is_elsewhere = !text && run->books->uses_model;  // a model from elsewhere has none
-        if (!is_elsewhere && (!text || run_state_parse(&run->state, c, text, n, err, sizeof err)))
+        if (!is_elsewhere && (!text || run_state_parse(&run->books->saved, c, text, n, err, sizeof err)))
             die("%s: %s", run->books->start_from, err);
         free(text);
+        const RunState* saved = &run->books->saved;
+        run->state = (TrainState){saved->step, saved->position, saved->loss_hash, saved->loss, saved->val_loss};
     }
     if (run->books->uses_model) forget_ranks(c);
     else if (c->overruled && run->cluster->identity.rank == 0)
@@ -256,6 +256,14 @@ void run_find_origin(Run* run) {
     strcpy(run->books->out, o.out);
     strcpy(run->books->start_from, o.start_from);
     if (run->books->start_from[0]) read_start(run);
+}
+
+RunState run_saved_state(const Run* run) {
+    RunState saved = run->books->saved;
+    const TrainState* now = &run->state;
+    saved.step = now->step, saved.position = now->position;
+    saved.loss_hash = now->loss_hash, saved.loss = now->loss, saved.val_loss = now->val_loss;
+    return saved;
 }
 
 // ---- after a divergence
@@ -284,8 +292,10 @@ static int64_t last_good(const Run* run) {
     return good;
 }
 
-void run_diverged(const Run* run, int64_t step, double loss, double grad_norm) {
+void run_diverged(Run* run) {
     const Config* c = &run->config;
+    int64_t step = run->step.number;
+    double loss = run->step.loss, grad_norm = run->step.grad_norm;
     int64_t good = last_good(run);
     char out[CHECKPOINT_PATH];
     double lr = c->lr / 4;

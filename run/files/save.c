@@ -18,11 +18,11 @@
 #include "run/slow/balance.h"
 #include "run/slow/prune.h"
 
-void run_check_saving(const Run* run) {
+void run_check_saving(Run* run) {
     char err[ERR_BYTES];
+    RunState saved = run_saved_state(run);
     if (!run->books->claims) return;
-    if (hf_config_check(&run->model.whole, err, sizeof err) ||
-        run_state_check(&run->state, &run->config, err, sizeof err))
+    if (hf_config_check(&run->model.whole, err, sizeof err) || run_state_check(&saved, &run->config, err, sizeof err))
         die("no checkpoint of this run could be read again: %s", err);
 }
 
@@ -66,13 +66,13 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
+    RunState saved = run_saved_state(run);
     size_t n;
     if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run_stop_token(run), &n);
     Config config = run_settled_config(run);
-    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&run->state, &config, err, errlen))
-        return -1;
-    text = run_state_text(&run->state, &config);
+    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&saved, &config, err, errlen)) return -1;
+    text = run_state_text(&saved, &config);
     return write_text(w, "state.json", text, text ? strlen(text) : 0, err, errlen);
 }
 
@@ -84,7 +84,7 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     const size_t errlen = sizeof mine->words;
     SafeTensor lists[PRUNER_TENSORS];
     int is_first = c->rank == 0, n_lists = balance_save(run, lists);
-    run->state.ranks = c->size;
+    run->books->saved.ranks = c->size;
     run_path(path, w->dir, model);
     int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err, errlen);
     if (is_first && !failed)

@@ -192,7 +192,7 @@ static int read_files(Run* run, char* err, size_t errlen) {
     int with_master = keeps_master(&run->model);
     if (hf_read(&state, with_master, run->books->start_from, err, errlen)) return -1;
     if (!run->config.resume) return 0;
-    return optimizer_read(&state, with_master, run->state.ranks, run->books->start_from, err, errlen);
+    return optimizer_read(&state, with_master, run->books->saved.ranks, run->books->start_from, err, errlen);
 }
 
 // Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without

@@ -81,7 +81,7 @@ static void sum_norm(Model* m) {
 // clang-format off
 #define AROUND_LAYERS_AND_STEPS                                                                                 \
     .use_layer = zero_use_layer, .open_grads = zero_open_grads, .close_grads = zero_close_grads,                \
-    .end_round = zero_end_round, .last_row = zero_last_row, .attention_forward = shared_attention_forward,      \
+    .end_round = zero_end_round, .attention_forward = shared_attention_forward,                                 \
     .attention_backward = shared_attention_backward, .reduce = reduce, .sum_norm = sum_norm, .step = step
 #define LINEARS \
     .units = work_units, .linear_forward = work_linear_forward, .linear_backward = work_linear_backward
@@ -93,7 +93,6 @@ static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {
     AROUND_LAYERS_AND_STEPS,
     LINEARS,
-    .rank = tp_rank,
     .tokens = tp_tokens,
     .own_rows = tp_own,
     .gather_rows = tp_all_gather,

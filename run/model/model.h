@@ -155,7 +155,7 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 
 // ---- what many ranks do
 //
-// Rows of Model.many. The first five are around layers; l counts from 0, the embeddings are layer -1, the final norm
+// Rows of Model.many. The first four are around layers; l counts from 0, the embeddings are layer -1, the final norm
 // and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
 typedef struct ManyRanks {
     // From here on the weights of layer l may be read, until the layer after the next is used; those of the next one in
@@ -164,7 +164,6 @@ typedef struct ManyRanks {
     void (*open_grads)(Model* m, int l);   // may be added to from here on; those of both ends may always be
     void (*close_grads)(Model* m, int l);  // are complete, of this row
     void (*end_round)(Model* m);           // the backward pass of a row is through
-    void (*last_row)(Model* m);            // the next one is this rank's last of the step
 
     // Instead of linears: linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
     int (*units)(const Model* m, SublayerId id, int l);
@@ -173,8 +172,7 @@ typedef struct ManyRanks {
                             const void* pre);
 
     // In a tensor-parallel group. x has all tokens of the row: own_rows finds this rank's, gather_rows sends them to
-    // all ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l. rank: in the group.
-    int (*rank)(const Model* m);
+    // all ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l.
     int (*tokens)(const Model* m, const Row* row, int l);
     void* (*own_rows)(const Model* m, void* x, const Row* row, int l);
     void (*gather_rows)(const Model* m, void* x, const Row* row, int l);
@@ -208,7 +206,6 @@ static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
 static inline int row_tokens(const Model* m, const Row* row, int l) {
     return m->many && m->many->tokens ? m->many->tokens(m, row, l) : row->N;
 }
-static inline int adds_losses(const Model* m) { return !m->many || !m->many->rank || m->many->rank(m) == 0; }
 
 // ---- the update: AdamW on what this rank owns, at the end of a step
 

@@ -123,9 +123,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");
     m->barrier = m->loss_sum + 3;
-    batch_carve(&run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
+    batch_plan_carve(&run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_carve(&run->ahead, memory_of(plan, "next step's buffers"), indices + batch_index_ints(run, max_tokens),
+        batch_plan_carve(&run->ahead, memory_of(plan, "next step's buffers"), indices + batch_plan_ints(run, max_tokens),
                     on_device, max_tokens);
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;

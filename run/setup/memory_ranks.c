@@ -122,13 +122,13 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     const Model* m = &run->model;
     PlanLimits limits = run->clock->limits;
     int train = run->training, tokens = run_most_tokens(run);
-    size_t index_bytes = batch_index_ints(run, tokens) * sizeof(int);
+    size_t index_bytes = batch_plan_ints(run, tokens) * sizeof(int);
     size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, tokens);
     limits.capacity = N;
     memory_insert(plan, memory_find(plan, "sums") + 1, "step indices", index_bytes, ON_DEVICE);
     memory_add(plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
-    memory_add(plan, "step buffers", batch_bytes(tokens), ON_HOST);
-    memory_add(plan, "next step's buffers", train ? batch_bytes(tokens) : 0, ON_HOST);
+    memory_add(plan, "step buffers", batch_plan_bytes(tokens), ON_HOST);
+    memory_add(plan, "next step's buffers", train ? batch_plan_bytes(tokens) : 0, ON_HOST);
     memory_add(plan, "planning, at most", run_planning_bytes(run, &limits, tokens) + schedules, AS_NEEDED);
     memory_add(plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     memory_add(plan, "file staging", (m->tp || m->ranks->owner ? 3 : 1) * run_largest_tensor(run) * sizeof(float),

@@ -66,8 +66,8 @@ int reports_meet(const Run* run, const Report* mine, Report* all, char* err, siz
 // ---- one plan
 
 PlanHash run_plan_hash(const Run* run, const Batch* b) {
-    uint64_t made = plan_hash(&b->plan, b->lengths);
-    return run->strategies ? (PlanHash){b->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
+    uint64_t made = plan_hash(&b->planned->plan, b->lengths);
+    return run->strategies ? (PlanHash){b->planned->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
 }
 
 void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine) {
@@ -75,10 +75,10 @@ void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, Pl
     if (theirs.plan != first.plan)
         die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
             ": expected the same on all ranks; is it the same program with the same data everywhere?",
-            what, b->plan.step, r, theirs.plan, first.plan);
-    if (strategies_same_job(run, b->strategy, r, run->model.world->rank) && theirs.job != mine.job)
+            what, b->planned->plan.step, r, theirs.plan, first.plan);
+    if (strategies_same_job(run, b->planned->strategy, r, run->model.world->rank) && theirs.job != mine.job)
         die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
-            b->plan.step, r, run->model.world->rank);
+            b->planned->plan.step, r, run->model.world->rank);
 }
 
 int run_agree_on_plan(Run* run, const Batch* b, int failed) {

@@ -13,12 +13,12 @@
 #include "data/hf_files.h"
 #include "run/strategies/strategies.h"
 
-void run_read_options(Run* run, int argc, char** argv) {
+void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
-    if (config_read(c, argc, argv, err, sizeof err)) die("%s", err);
-    run_find_command(run, argc ? argv[0] : "./train");
+    if (config_read(c, run->argc, run->argv, err, sizeof err)) die("%s", err);
+    run_find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)
         warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
@@ -31,7 +31,7 @@ void run_read_options(Run* run, int argc, char** argv) {
     run->books->claims =
         run->training && !run->books->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
     if (c->tokenize) run->books->claims = 0;
-    run->state.val_loss = run->state.loss = NAN;
+    run->state.val_loss = run->state.loss = run->books->saved.val_loss = run->books->saved.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
     if (!run->model.k) die("%s", err);
     run_check_virtual(run);
@@ -120,24 +120,25 @@ void run_open_data(Run* run) {
     open_docs(run, "--data", &c->data, &d->docs, NULL);
     if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
     uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
-    int by_shape = run->state.corpus != corpus, by_content = run->state.content != content;
+    int by_shape = run->books->saved.corpus != corpus, by_content = run->books->saved.content != content;
     if (c->resume && (by_shape || by_content))
         die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
             "); restore them, or start a new run with --init %s",
-            by_shape ? "fingerprint" : "hash of all bytes", by_shape ? run->state.corpus : run->state.content,
-            by_shape ? corpus : content, run->books->start_from);
-    run->state.corpus = corpus;
-    run->state.content = content;
+            by_shape ? "fingerprint" : "hash of all bytes",
+            by_shape ? run->books->saved.corpus : run->books->saved.content, by_shape ? corpus : content,
+            run->books->start_from);
+    run->books->saved.corpus = corpus;
+    run->books->saved.content = content;
     uint64_t val = d->val_docs ? docs_content(d->val_docs) : 0;
-    if (c->resume && run->state.val_content && val != run->state.val_content) {
+    if (c->resume && run->books->saved.val_content && val != run->books->saved.val_content) {
         if (!config_was_given(c, "--val"))
             die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
                 ", found %016" PRIx64 "); restore them, or name others: --val PATH",
-                run->state.val_content, val);
+                run->books->saved.val_content, val);
         if (run->cluster->identity.rank == 0)
             warn("--val names other documents than before: validation losses do not compare");
     }
-    run->state.val_content = val;
+    run->books->saved.val_content = val;
 }
 
 // Text in bytes for a vocabulary that was made for words: trains, but hardly what anybody wants.
@@ -247,7 +248,7 @@ void run_settle_model(Run* run) {
 
 // ---- the end
 
-int run_close(Run* run) {
+void run_close(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
     ahead_close(run);
@@ -271,7 +272,7 @@ int run_close(Run* run) {
     free(run->cluster->agreed);
     config_free(&run->config);
     if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
-    if (run->failed) return 1;
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
-    return run->stopped_by && run->cluster->identity.size == 1 ? 128 + run->stopped_by : 0;
+    int tells = run->stopped_by && run->cluster->identity.size == 1;
+    run->status = run->failed ? 1 : tells ? 128 + run->stopped_by : 0;
 }

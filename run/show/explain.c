@@ -37,8 +37,8 @@ static void play_chosen(Stage* stage) {
     const Batch* b = &stage->run->batch;
     const char* words = "";
     if (planner_named(stage->run->config.plan)) words = planner_named(stage->run->config.plan)->words;
-    stage->shown[0].plan = b->plan;
-    if (play(stage, stage->run->config.plan, words, b->plan_us, err, sizeof err)) die("--explain: %s", err);
+    stage->shown[0].plan = b->planned->plan;
+    if (play(stage, stage->run->config.plan, words, b->planned->plan_us, err, sizeof err)) die("--explain: %s", err);
     stage->n = 1;
 }
 
@@ -50,7 +50,8 @@ static int play_planner(Stage* stage, const Planner* planner, const int* sample,
     void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err, errlen);
     if (!opened) return -1;
     double started = now_seconds();
-    int failed = planner->plan(opened, plan, b->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
+    int failed =
+        planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
     double plan_us = 1e6 * (now_seconds() - started);
     return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
 }
@@ -101,7 +102,7 @@ static void print_strategies(const Rated* rated, const Run* run) {
         text_cells(&table, "%s\t", strategies_name(run, r->strategy));
         if (isinf(r->ms)) text_cells(&table, "has no pipeline for the longest document");
         else text_cells(&table, "%.2f\t%.2fx\t%.2f", r->ms, r->ms / rated[0].ms, r->moving);
-        if (r->strategy == run->batch.strategy) text_cells(&table, "\tchosen");
+        if (r->strategy == run->batch.planned->strategy) text_cells(&table, "\tchosen");
         if (r->empty) text_cells(&table, "\tleaves %d pipeline%s empty", r->empty, r->empty > 1 ? "s" : "");
         text_cells(&table, "\n");
     }
@@ -110,7 +111,7 @@ static void print_strategies(const Rated* rated, const Run* run) {
 
 // The ranks of the job whose pipelines these are, as "4-7".
 static void ranks_of(char text[32], const Run* run, const PipelineGroup* kind) {
-    const RankStrategy* s = &run->strategies->list.strategy[run->batch.strategy];
+    const RankStrategy* s = &run->strategies->list.strategy[run->batch.planned->strategy];
     int first = 0;
     for (int g = 0; g < s->n; first += group_ranks(&s->group[g++]))
         if (s->group[g].tp == kind->tp && s->group[g].pp == kind->pp) {
@@ -125,7 +126,7 @@ static void print_pipelines(StepWork* w, const Run* run) {
     TextTable table = {0};
     text_cells(&table, "pipeline\tof ranks\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
     for (int k = 0, p = 0; k < x->pool.n; k++)
-        for (int copy = 0; copy < x->choices[run->batch.strategy].copies[k]; copy++, p++) {
+        for (int copy = 0; copy < x->choices[run->batch.planned->strategy].copies[k]; copy++, p++) {
             char name[STRATEGY_TEXT], ranks[32];
             const int* docs = w->docs + w->first[p];
             int n = w->first[p + 1] - w->first[p];
@@ -147,7 +148,8 @@ static void explain_strategies(const Run* run) {
     Arena arena = {0};
     StepWork w;
     int64_t tokens = 0;
-    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->batch.plan.step);  // of strategies_dispatch
+    uint64_t seed =
+        hash64((uint64_t)run->config.seed ^ (uint64_t)run->batch.planned->plan.step);  // of strategies_dispatch
     draw_step(&w, run, &arena);
     for (int s = 0; s < x->list.n; s++) {
         double last = 0;
@@ -158,12 +160,12 @@ static void explain_strategies(const Run* run) {
         rated[s].moving += last;
     }
     qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
-    hydraulis_choose(&w, &x->choices[run->batch.strategy], 1, HYDRAULIS_SHUFFLES, seed);
+    hydraulis_choose(&w, &x->choices[run->batch.planned->strategy], 1, HYDRAULIS_SHUFFLES, seed);
     for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
     char documents[64];
     printf("strategies: step %" PRId64 ": %s, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
-           run->batch.plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
-           strategies_name(run, run->batch.strategy));
+           run->batch.planned->plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
+           strategies_name(run, run->batch.planned->strategy));
     print_strategies(rated, run);
     print_pipelines(&w, run);
     printf("\nthe job of rank 0 plans its documents among its pipelines:\n");
@@ -190,7 +192,7 @@ static char* last_measured(const Run* run) {
 
 static void show_stages(ShownStages* x, const Run* run, const char* logged, Arena* arena) {
     const Model* m = &run->model;
-    const Schedule* schedule = &run->batch.schedule;
+    const Schedule* schedule = &run->batch.planned->schedule;
     int P = m->stages, each = m->world->size / P;
     if (P == 1) return;
     ShownStage* stages = TAKE(arena, ShownStage, P);
@@ -230,9 +232,10 @@ void run_explain(const Run* run) {
     stage.run = run;
     play_chosen(&stage);
     play_planners(&stage);
-    snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->plan.step,
+    snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->planned->plan.step,
              text_many(b->n_pieces, "document", documents), tokens, text_many(run->clock->limits.ranks, "rank", ranks));
-    Explained x = {title, b->lengths, b->n_pieces, &run->clock->setting, &b->prediction, stage.shown, stage.n, {0}};
+    Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->prediction,
+                   stage.shown, stage.n,    {0}};
     char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
     show_stages(&x.stages, run, logged, &stage.arena);
     if (run->strategies) explain_strategies(run);

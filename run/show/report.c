@@ -99,35 +99,35 @@ void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before
     r->seconds = seconds;
     r->tokens = b->n_tokens;
     r->targets = b->n_targets;
-    r->micro_batches = b->plan.n_micro_batches;
+    r->micro_batches = b->planned->plan.n_micro_batches;
     r->planner = run->config.plan;
-    r->strategy = run->strategies ? strategies_name(run, b->strategy) : NULL;
-    r->plan = &b->plan;
-    r->plan_us = b->plan_us;
+    r->strategy = run->strategies ? strategies_name(run, b->planned->strategy) : NULL;
+    r->plan = &b->planned->plan;
+    r->plan_us = b->planned->plan_us;
     r->virtual_time = run->model.k->virtual_time;
     share_of_peak(run, r);
     r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
     r->stages = run->model.stages;
-    r->rounds = b->n_passes;
-    r->in_flight = b->schedule.stages[0].most_in_flight;
-    r->bubble = schedule_bubble(&b->schedule, r->stages);
-    r->gap = b->predicted ? prediction_gap(&b->prediction) : NAN;
+    r->rounds = b->n_rows;
+    r->in_flight = b->planned->schedule.stages[0].most_in_flight;
+    r->bubble = schedule_bubble(&b->planned->schedule, r->stages);
+    r->gap = b->planned->predicted ? prediction_gap(&b->planned->prediction) : NAN;
     count_bytes(c, before, r);
 }
 
 void run_remember_step(Run* run, const StepRecord* r) {
     const Batch* b = &run->batch;
     PlanningSums* sum = &run->clock->planning;
-    sum->plan_us += b->plan_us;
-    sum->worst_us = MAX(sum->worst_us, b->plan_us);
+    sum->plan_us += b->planned->plan_us;
+    sum->worst_us = MAX(sum->worst_us, b->planned->plan_us);
     sum->stall_us += r->plan_stall_us;
-    sum->predicted += b->predicted;
-    sum->gap += b->predicted ? r->gap : 0;
-    if (sum->steps++ == 0 || !b->predicted) return;
+    sum->predicted += b->planned->predicted;
+    sum->gap += b->planned->predicted ? r->gap : 0;
+    if (sum->steps++ == 0 || !b->planned->predicted) return;
     if (run->model.k->virtual_time) return;  // there the model is the machine
     if (run->strategies) return;             // jobs have unlike terms
     run->clock->last_ms = r->measured_ms;
-    memcpy(run->clock->last_terms, b->terms, sizeof run->clock->last_terms);
+    memcpy(run->clock->last_terms, b->planned->terms, sizeof run->clock->last_terms);
 }
 
 static void print_planning(const Run* run) {

@@ -169,7 +169,7 @@ static int keeps_moves(const Config* c) {
 
 void balance_take_division(Run* run) {
     Model* m = &run->model;
-    const RunState* s = &run->state;
+    const RunState* s = &run->books->saved;
     const Config* c = &run->config;
     const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
     const SliceCount most = most_of(m);
@@ -189,7 +189,7 @@ int balance_save(Run* run, SafeTensor* lists) {
     const Balance* b = run->balance;
     const BalanceDecision* d = &b->decision;
     const TpSplit* split = &run->model.ranks->split;
-    RunState* s = &run->state;
+    RunState* s = &run->books->saved;
     s->balanced = d->active ? b->units.ranks : 0;
     s->divided = b->keeps && run->model.ranks->work ? split->ranks : 0;  // what --balance moves=keep has come to
     memcpy(s->pruned, d->pruned, sizeof s->pruned);
@@ -210,7 +210,7 @@ static void take_up(Run* run) {
     char path[CHECKPOINT_PATH], err[ERR_BYTES];
     Balance* b = run->balance;
     Model* m = &run->model;
-    const RunState* s = &run->state;
+    const RunState* s = &run->books->saved;
     BalanceDecision* d = &b->decision;
     SafeTensors file;
     int t = tp_rank(m);
@@ -400,11 +400,11 @@ void balance_ready(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Balance* b = run->balance;
-    int saved = run->state.balanced ? run->state.balanced : run->state.divided;
+    int saved = run->books->saved.balanced ? run->books->saved.balanced : run->books->saved.divided;
     if (c->resume && saved && (!m->ranks->work || saved != tp_size(m))) {
         printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
                tp_size(m), c->balance);
-        run->state.balanced = 0;
+        run->books->saved.balanced = 0;
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
         printf("balance %s: nothing to do, there is one rank only\n", c->balance);
@@ -524,7 +524,7 @@ static void learn_speeds(Run* run) {
     }
     Setting now = run->clock->setting;  // with all that is known of the cost
     if (!run->config.machine) calibration_apply(&now.cost, &run->clock->probed.cost, &run->clock->calibration);
-    speeds_learn(&b->speeds, &run->batch.plan, run->batch.lengths, &now, b->compute_ms);
+    speeds_learn(&b->speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
     if (!run->config.machine) speeds_teach(&b->speeds, &run->clock->calibration);
 }
 

@@ -28,8 +28,7 @@ struct Ahead {
 static void draw_and_plan(Ahead* a) {
     Run* run = a->run;
     Batch* b = &run->ahead;
-    b->training = 1;
-    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
+    batch_draw(b, run);
     a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
                 batch_read(b, run, run->data.train, a->err, sizeof a->err);
 }
@@ -89,10 +88,10 @@ void ahead_start(Run* run, int64_t step) {
 
 void ahead_none(Run* run) {
     Batch* b = &run->ahead;
-    b->plan = (Plan){0};
-    b->predicted = 0;
-    b->dispatch_hash = 0;
-    b->strategy = run->batch.strategy;
+    b->planned->plan = (Plan){0};
+    b->planned->predicted = 0;
+    b->planned->dispatch_hash = 0;
+    b->planned->strategy = run->batch.planned->strategy;
 }
 
 double ahead_wait(Run* run) {
@@ -131,13 +130,13 @@ void ahead_agree(Run* run, const RankReport* report) {
     made.plan = hash_bytes(run->clock->calibration.theta, sizeof run->clock->calibration.theta,
                            made.plan ^ balance_state_hash(run));
     made.failed = run->cluster->why[0] != 0;
-    double expected =
-        calibration_predict(&run->clock->calibration, run->ahead.terms) + strategies_start_ms(run, run->ahead.strategy);
+    double expected = calibration_predict(&run->clock->calibration, run->ahead.planned->terms) +
+                      strategies_start_ms(run, run->ahead.planned->strategy);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
                       run->clock->last_ms,
-                      run->ahead.predicted ? expected : NAN,
+                      run->ahead.planned->predicted ? expected : NAN,
                       run_processor_seconds(run),
                       *report};
     double ms = mine.ms;
@@ -145,7 +144,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     run->left = run->model.left;
     run->cluster->processor = c->size > 1 ? 0 : mine.processor;
     run->cluster->agreed[0] = mine;
-    run->ahead.expected_ms = mine.predicted;
+    run->ahead.planned->expected_ms = mine.predicted;
     if (c->size > 1 && c->table->all_gather_host(c, run->cluster->agreed, &mine, sizeof mine, err, sizeof err))
         run_lost(run, err);
     for (int r = 0; r < c->size; r++) run->cluster->unplanned |= run->cluster->agreed[r].made.failed != 0;
@@ -157,7 +156,7 @@ void ahead_agree(Run* run, const RankReport* report) {
         run->left |= (int)other->left;
         run->cluster->processor += other->processor;
         ms = MAX(ms, other->ms);
-        if (run->strategies) run->ahead.expected_ms = fmax(run->ahead.expected_ms, other->predicted);
+        if (run->strategies) run->ahead.planned->expected_ms = fmax(run->ahead.planned->expected_ms, other->predicted);
     }
     if (ms > 0 && balance_explains_step(run)) calibration_learn(&run->clock->calibration, run->clock->last_terms, ms);
     run->clock->last_ms = 0;
@@ -169,12 +168,12 @@ void ahead_plan_now(Run* run) {
     ahead_wait(run);
     ahead_agree(run, &none);
     if (run->cluster->unplanned) run_end_unplanned(run);
-    if (run->strategies) zero_gather(&run_under(run, run->ahead.strategy)->model);
-    strategies_turn(run, run->ahead.strategy);
+    if (run->strategies) zero_gather(&run_under(run, run->ahead.planned->strategy)->model);
+    strategies_turn(run, run->ahead.planned->strategy);
 }
 
 void ahead_plan_next(Run* run) {
-    int64_t step = run->batch.plan.step;
+    int64_t step = run->batch.planned->plan.step;
     int is_due = run->config.refresh > 0 && step % run->config.refresh == 0;
     if (step == run->config.steps) {
         ahead_none(run);

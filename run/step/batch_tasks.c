@@ -20,7 +20,7 @@ static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBa
     double s2 = 0;
     *tokens = 0;
     for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
-        double s = b->lengths[b->plan.docs[d]];
+        double s = b->lengths[b->planned->plan.docs[d]];
         *tokens += s, s2 += s * s;
     }
     if (setting->groups) {
@@ -49,8 +49,9 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
     double tokens = 0;
     int P = t->stages;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->clock->limits.ranks);
-    for (int i = 0; i < b->plan.n_micro_batches; i++)
-        if (b->plan.micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &b->plan.micro_batches[i]);
+    for (int i = 0; i < b->planned->plan.n_micro_batches; i++)
+        if (b->planned->plan.micro_batches[i].round == round)
+            add_micro_batch(t->of_rank, b, run, &b->planned->plan.micro_batches[i]);
     for (int i = 0; i < run->clock->limits.ranks; i++) {
         const RankRound* x = &t->of_rank[i];
         tokens = MAX(tokens, x->tokens);
@@ -88,26 +89,62 @@ static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t 
 int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen) {
     char why[ERR_BYTES];
     int P = run->model.stages, slots[MOST_STAGES];
-    PassTimes t = {.stages = P, .rounds = b->n_passes};
+    PassTimes t = {.stages = P, .rounds = b->n_rows};
     if (pass_times(&t, b, run, err, errlen)) return -1;
     for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
     Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
-    if (schedule_tasks(&b->schedule, &pipeline, &b->arena, err, errlen)) return -1;
-    if (plan_checks && plan_checks->check_schedule(&b->schedule, &pipeline, &b->arena, why, sizeof why))
+    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err, errlen)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why, sizeof why))
         return fail(err, errlen, "this schedule is wrong: %s", why);
     return 0;
 }
 
 void batch_predict_tasks(Batch* b, const Run* run) {
-    double* ms = &b->prediction.makespan;
-    if (run->model.stages == 1 || !b->predicted || *ms <= 0) return;
-    double longer = b->schedule.makespan / *ms;
-    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->terms[i] *= longer;  // all but the update
-    *ms = b->schedule.makespan;
+    double* ms = &b->planned->prediction.makespan;
+    if (run->model.stages == 1 || !b->planned->predicted || *ms <= 0) return;
+    double longer = b->planned->schedule.makespan / *ms;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->planned->terms[i] *= longer;  // all but the update
+    *ms = b->planned->schedule.makespan;
 }
 
 size_t batch_schedule_bytes(const Run* run, int max_tokens) {
     size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
     size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
     return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
+}
+
+// ---- the rows of a step, by the schedule
+
+// The row's losses and gradients are of all ranks of a tensor-parallel group alike. Between the passes a pipeline has
+// messages.
+static void begin_task(Run* run, Pass* pass, const Task* task) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    pass->row = &b->planned->rows[m->slot = task->slot];
+    pass->counts = tp_rank(m) == 0;
+    int begins = task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward;
+    if (begins) *pass->row = batch_row(run, task->round);
+    if (task->kind == TASK_FORWARD) batch_end_rounds(b, m, task->round);
+    pass->kind = PASS_OTHER;
+    if (pace_leaves(run, task)) return;
+    if (task->kind >= TASK_SEND) pipeline_begin(m, task, pass->row);
+    else pipeline_settle(m, task);
+    if (task->kind == TASK_FORWARD) pass->kind = PASS_FORWARD;
+    if (task->kind == TASK_BACKWARD) pass->kind = PASS_BACKWARD;
+    if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) zero_last_row(m);
+}
+
+int batch_next_pass(Run* run, Pass* pass, int i, int train) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    const TaskList* list = &b->planned->schedule.stages[m->stage];
+    if (i == 0) pace_begin(run, train);
+    else if (pass->kind != PASS_OTHER) pace_end_task(run, &list->tasks[i - 1]);
+    if (i < list->n) {
+        begin_task(run, pass, &list->tasks[i]);
+        return 1;
+    }
+    pipeline_finish(m);
+    batch_end_rounds(b, m, b->n_rows);
+    return 0;
 }

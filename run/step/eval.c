@@ -14,7 +14,7 @@
 // ---- the loss
 
 // The sum of the losses of all ranks, between steps. A signal that any rank has seen all of them know of afterwards.
-double loss_sum(Run* run) {
+double eval_loss_sum(Run* run) {
     char err[ERR_BYTES];
     double sums[2] = {0, interrupted ? 1.0 : 0.0};
     const Model* m = &run->model;
@@ -26,52 +26,36 @@ double loss_sum(Run* run) {
     return sums[0];
 }
 
-// The pieces in the batch get a plan, the same on all ranks, and their tokens. 0 where some rank has none.
-static int plan_batch(Run* run) {
+int eval_plan(Run* run) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
+    Pace* pace = &run->clock->pace;
     int failed =
         batch_plan(b, run, run->state.step, err, sizeof err) || batch_read(b, run, run->data.val, err, sizeof err);
     if (failed)
         fail(run->cluster->why, sizeof run->cluster->why, "validation after step %" PRId64 ": %s", run->state.step,
              err);
-    return run_agree_on_plan(run, b, failed);
+    if (!run_agree_on_plan(run, b, failed)) return 0;
+    run_enter_strategy(run, b->planned->strategy);
+    pace->before = b->val_from, pace->part = b->val_to - b->val_from;
+    return 1;
 }
 
-// Mean loss a target over the validation pieces; *targets their number, 0 where a signal or want of a plan broke it
-// off. Overwrites the batch.
-double evaluate(Run* run, int64_t* targets) {
-    int64_t next = 0, tokens = 0, pieces = sampler_pieces(run->data.val, SPLIT_VAL);
-    double sum = 0;
-    Pace* pace = &run->clock->pace;
-    pace->before = pace->part = 0;
-    *targets = 0;
-    while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && plan_batch(run)) {
-        run_enter_strategy(run, run->batch.strategy);
-        pace->part = fmax((double)next / (double)pieces, (double)tokens / run->config.eval_tokens) - pace->before;
-        run_micro_batches(run, run->data.val, 0);
-        sum += loss_sum(run);
-        *targets += run->batch.n_targets;
-        pace->before += pace->part;
-    }
-    run_enter_strategy(run, run->ahead.strategy);
+int eval_end(Run* run) {
+    run_enter_strategy(run, run->ahead.planned->strategy);
     pace_end(run);
-    if (run->stopped_by || run->cluster->unplanned) *targets = 0;
-    return *targets ? sum / (double)*targets : NAN;
+    pace_see_signals(run);
+    return !run->stopped_by && !run->cluster->unplanned;
 }
 
-void run_evaluate(Run* run) {
-    int64_t targets = 0;
-    double started = now_seconds();
-    if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
-    double loss = evaluate(run, &targets);
-    if (targets == 0) return;  // a signal came, or there was no plan
-    run->state.val_loss = loss;
+// Between steps, into the log.
+void eval_tell(Run* run) {
+    double loss = run->state.val_loss;
     runlog_strong(&run->books->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
-                  run->state.step, run->state.val_loss, targets, run->books->unigram_loss, now_seconds() - started);
-    double bits = run->state.val_loss / (log(2) * run->books->val_bytes);
-    if (runlog_eval(&run->books->log, run->state.step, run->state.val_loss, targets, bits)) interrupted = SIGTERM;
+                  run->state.step, loss, run->val_targets, run->books->unigram_loss, now_seconds() - run->val_began);
+    double bits = loss / (log(2) * run->books->val_bytes);
+    if (runlog_eval(&run->books->log, run->state.step, loss, run->val_targets, bits)) interrupted = SIGTERM;
 }
 
 // ---- --eval

@@ -1,7 +1,7 @@
-// mechanisms.c - what happens around a step, and around all steps, beside training itself: the next step is planned,
-// slow ranks are measured and relieved, strategies change, records are filled and written.
+// mechanisms.c - what happens around a step, and around all steps, beside training itself: ranks and files are opened,
+// the next step is planned, slow ranks are measured and relieved, strategies change, records are filled and written.
 //
-// A row of the table is one of these; train_gpt.cu calls the rows in their order at four moments of every step.
+// A row of the table at the foot is one of these; train_gpt.cu calls the rows in their order at the moments of Mechanism.
 #include <inttypes.h>
 #include <math.h>
 
@@ -9,69 +9,71 @@
 
 // ---- the rows
 
-static void begin_clocks(Run* run, StepRecord* r) {
-    (void)r;
+static void begin_clocks(Run* run) {
     run->cluster->sent_before = run_sent(run);
     run->clock->step_began = run_seconds(run);
     run_begin_clocks(run);
 }
 
-static void fill_record(Run* run, StepRecord* r) {
+static void fill_record(Run* run) {
+    StepRecord* r = &run->books->record;
+    const Step* step = &run->step;
+    r->step = step->number, r->steps = run->config.steps;
+    r->loss = step->loss, r->grad_norm = step->grad_norm, r->lr = step->lr;
     run_fill_record(run, r, run_seconds(run) - run->clock->step_began, &run->cluster->sent_before);
     run_remember_step(run, r);
 }
 
-static void take_plan(Run* run, StepRecord* r) {
-    (void)r;
+static void take_plan(Run* run) {
     Batch swapped = run->batch;
     run->batch = run->ahead;
     run->ahead = swapped;
 }
 
-static void change_work(Run* run, StepRecord* r) { (void)r, balance_change(run); }
-
-static void plan_next(Run* run, StepRecord* r) {
+static void plan_next(Run* run) {
+    const BatchPlan* now = run->batch.planned;
     ahead_plan_next(run);
-    r->predicted_ms = run->batch.predicted ? calibration_predict(&run->clock->calibration, run->batch.terms) : NAN;
-    r->plan_stall_us = 0;
+    run->books->record.predicted_ms = now->predicted ? calibration_predict(&run->clock->calibration, now->terms) : NAN;
+    run->books->record.plan_stall_us = 0;
 }
 
-static void begin_work(Run* run, StepRecord* r) { (void)r, balance_begin(run); }
-static void measure_work(Run* run, StepRecord* r) { (void)r, balance_measure(run, &run->cluster->report); }
+static void measure_work(Run* run) { balance_measure(run, &run->cluster->report); }
 
 // The update sends the weights of the strategy that comes next.
-static void agree_on_strategy(Run* run, StepRecord* r) {
+static void agree_on_strategy(Run* run) {
     if (!run->strategies) return;
-    r->plan_stall_us += 1e6 * ahead_wait(run);
+    run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
     strategies_agree(run);
-    strategies_predict(run, r);
+    strategies_predict(run, &run->books->record);
 }
 
-static void agree_on_plan(Run* run, StepRecord* r) {
-    r->plan_stall_us += 1e6 * ahead_wait(run);
+static void agree_on_plan(Run* run) {
+    run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
     ahead_agree(run, &run->cluster->report);
-    if (!run->left) balance_hear(run, r);
+    if (!run->left) balance_hear(run, &run->books->record);
     if (!run->strategies) zero_gather(&run->model);
-    else if (run->left) strategies_turn(run, run->ahead.strategy);
+    else if (run->left) strategies_turn(run, run->ahead.planned->strategy);
     if (run->left) pace_say_left(run);
 }
 
-static void turn(Run* run, StepRecord* r) { (void)r, strategies_turn(run, run->ahead.strategy); }
+static void turn(Run* run) { strategies_turn(run, run->ahead.planned->strategy); }
 
-const Mechanism mechanisms[] = {
-    {"record", begin_clocks, NULL, NULL, fill_record},
-    {"batch", take_plan, NULL, NULL, NULL},
-    {"slow ranks, decisions", change_work, NULL, NULL, NULL},
-    {"planner", plan_next, NULL, NULL, NULL},
-    {"slow ranks, work", begin_work, NULL, measure_work, NULL},
-    {"strategies", NULL, agree_on_strategy, NULL, turn},
-    {"agreement", NULL, NULL, agree_on_plan, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
+static void tell_step(Run* run) {
+    run->books->record.loss_hash = run->state.loss_hash;
+    run->books->record.seconds_left = run->step.seconds_left;
+    if (runlog_step(&run->books->log, &run->books->record)) interrupted = SIGTERM;
+    pace_see_signals(run);
+}
+
+static void keep(Run* run) {
+    if (run->config.eval_every > 0 && run->state.step % run->config.eval_every == 0) run_write_report(run);
+    if (run->state.step < run->config.steps && run_save_is_due(run)) run_save(run);
+    pace_see_signals(run);
+}
 
 // ---- before the first step and behind the last one
 
-void run_start(Run* run) {
+static void start(Run* run) {
     char err[ERR_BYTES];
     const Config* c = &run->config;
     int tells = c->eval_every && sampler_pieces(run->data.val, SPLIT_VAL) && run->model.world->rank == 0;
@@ -91,19 +93,10 @@ void run_start(Run* run) {
     if (strcmp(run->cluster->identity.source, "alone") != 0) run->books->log.is_terminal = 0;
     run->books->first_step = run->state.step;
     run->books->saving.done = c->resume ? run->state.step : -1;
+    pace_see_signals(run);
 }
 
-void run_tell_step(Run* run, StepRecord* r) {
-    if (runlog_step(&run->books->log, r)) interrupted = SIGTERM;
-}
-
-// Alone, the signal itself counts; with others, what all have agreed on.
-int run_is_stopped(Run* run) {
-    if (run->model.world->size == 1) run->stopped_by = interrupted;
-    return run->stopped_by || run->cluster->unplanned;
-}
-
-void run_finish(Run* run) {
+static void finish(Run* run) {
     int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every > 0;
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
     run_print_end(run, now_seconds() - run->began);
@@ -112,9 +105,9 @@ void run_finish(Run* run) {
     if (run->cluster->unplanned) run_end_unplanned(run);
 }
 
-void run_plan_only(Run* run) {
+static void plan_only(Run* run) {
     ahead_plan_now(run);
-    take_plan(run, NULL);
+    take_plan(run);
     if (run->config.dump_grads) run_dump(run);
     else if (run->model.world->rank == 0) run_explain(run);
 }
@@ -124,7 +117,7 @@ void run_plan_only(Run* run) {
 // See Run.time_row in run/run.h.
 static double time_row(Run* run, const int* lengths, int n, int repeats) {
     Model* m = &run->model;
-    Row row = batch_probe_row(&run->batch, run, lengths, n);
+    Row row = batch_probe_row(run, lengths, n);
     double least = INFINITY;
     m->k->synchronize(m->s);
     for (int i = 0; i < repeats; i++) {
@@ -138,7 +131,24 @@ static double time_row(Run* run, const int* lengths, int n, int repeats) {
     return least;
 }
 
-void run_prepare(Run* run) {
+static void sample_only(Run* run) {
+    sample_print(run, run->config.sample, run->config.tokens, (uint64_t)run->config.seed, NULL);
+}
+
+// What the run does in place of training.
+static void choose_work(Run* run) {
+    const Config* c = &run->config;
+    if (c->explain || c->dump_grads) run->instead = plan_only;
+    if (c->check_layout) run->instead = run_check_layout;
+    if (c->probe) run->instead = run_probe;
+    if (c->eval_choices) run->instead = run_choices;
+    if (c->eval) run->instead = run_eval;
+    if (c->sample) run->instead = sample_only;
+}
+
+// Plans the memory and takes it, and fills in the weights. For training also measures what the device can do, prints
+// what was understood before anything is taken, and finds what planners need to know of this machine.
+static void prepare(Run* run) {
     MemoryPlan plan = run_plan_memory(run);
     if (run->training) {
         run_measure_limit(run);
@@ -153,3 +163,31 @@ void run_prepare(Run* run) {
     run->clock->time_row = time_row;
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
+
+// ---- the table: first the phases that open a run
+
+const Mechanism mechanisms[] = {
+    {"ranks", .open = run_find_ranks},
+    {"options", .open = run_read_options},
+    {"communication", .open = run_open_ranks},
+    {"origin", .open = run_find_origin, .diverge = run_diverged},
+    {"data", .open = run_open_data},
+    {"model", .open = run_settle_model},
+    {"layout", .open = run_settle_layout},
+    {"groups", .open = run_join_ranks},
+    {"saving", .open = run_check_saving},
+    {"virtual device", .open = run_open_virtual},
+    {"slow ranks", .open = balance_open},
+    {"memory and weights", .open = prepare, .start = start},
+    {"work", .open = choose_work},
+    {"record", .begin = begin_clocks, .end = fill_record},
+    {"batch", .begin = take_plan},
+    {"slow ranks, decisions", .begin = balance_change},
+    {"planner", .begin = plan_next},
+    {"slow ranks, work", .begin = balance_begin, .after_update = measure_work},
+    {"strategies", .before_update = agree_on_strategy, .end = turn},
+    {"agreement", .after_update = agree_on_plan},
+    {"log", .tell = tell_step, .tell_loss = eval_tell, .sample = run_sample},
+    {"files", .between = keep, .finish = finish, .close = run_close},
+    {NULL},
+};

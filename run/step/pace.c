@@ -45,6 +45,11 @@ void run_catch_signals(const Run* run) {
         if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
+void pace_see_signals(Run* run) {
+    if (run->model.world->size == 1) run->stopped_by = interrupted;
+    run->ends = run->stopped_by || run->cluster->unplanned;
+}
+
 // ---- what a step should take
 
 double run_expected_seconds(const Run* run, const Batch* b) {
@@ -79,7 +84,7 @@ void pace_begin(Run* run, int train) {
     if (train) p->before = 0, p->part = 1;
     if (p->before <= 0) p->started = p->told = now_seconds();
     p->done = 0;
-    p->all = (int64_t)run->batch.n_own * (train ? 3 : 1);
+    p->all = (int64_t)run->batch.n_read * (train ? 3 : 1);
     p->left_from = INT_MAX;
     p->asks = run_expected_seconds(run, &run->batch) > least_left;
     run->model.left = 0;
@@ -99,7 +104,7 @@ void pace_end_task(Run* run, const Task* task) {
     double now = now_seconds(), elapsed = now - p->started;
     int rewrites = run->model.world->size == 1 && progress_is_terminal();
     if (task->kind > TASK_BACKWARD) return;
-    p->done += (int64_t)run->batch.passes[task->round].n * (task->kind == TASK_BACKWARD ? 2 : 1);
+    p->done += (int64_t)run->batch.planned->rows[task->slot].N * (task->kind == TASK_BACKWARD ? 2 : 1);
     if (run->model.world->rank > 0 || run->model.k->virtual_time || p->done == p->all) return;
     double silence = !rewrites ? PLAIN_INTERVAL : run->batch.training ? SILENCE : 1;
     if (elapsed < silence || now - p->told < (rewrites ? 0.1 : PLAIN_INTERVAL)) return;
@@ -155,14 +160,14 @@ static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
 // The data ranks first .. end that pass i of this rank makes wait for each other: those that share a micro-batch of its
 // round, those that share one with these, and so on.
 static void find_peers(const Batch* b, const Model* m, int i, int* first, int* end) {
-    const RankPass* pass = &b->passes[i];
+    const RankPass* pass = &b->planned->passes[i];
     *first = m->comm->rank, *end = *first + 1;
-    if (m->ranks->zero.stage > 1 || b->plan.has_barriers) *first = 0, *end = m->comm->size;
-    int round = pass->n_groups ? b->groups[pass->first_group].mb->round : -1, grows = 1;
+    if (m->ranks->zero.stage > 1 || b->planned->plan.has_barriers) *first = 0, *end = m->comm->size;
+    int round = pass->n_groups ? b->planned->groups[pass->first_group].mb->round : -1, grows = 1;
     while (grows) {
         grows = 0;
-        for (int k = 0; k < b->plan.n_micro_batches; k++) {
-            const MicroBatch* mb = &b->plan.micro_batches[k];
+        for (int k = 0; k < b->planned->plan.n_micro_batches; k++) {
+            const MicroBatch* mb = &b->planned->plan.micro_batches[k];
             int last = mb->first_rank + mb->cp_size;
             if (mb->round != round || mb->first_rank >= *end || last <= *first) continue;
             grows |= mb->first_rank < *first || last > *end;

@@ -36,7 +36,7 @@ void strategies_turn(Run* run, int strategy) {
 void strategies_agree(Run* run) {
     if (!run->strategies) return;
     if (!run_agree_on_plan(run, &run->ahead, run->cluster->why[0] != 0)) ahead_none(run);
-    run->model.next = &run_under(run, run->ahead.strategy)->model;
+    run->model.next = &run_under(run, run->ahead.planned->strategy)->model;
 }
 
 void run_enter_strategy(Run* run, int strategy) {
@@ -102,8 +102,8 @@ void strategies_add_scheme(SchemePool* pool, PipelineGroup* kind, const Pipeline
     int at = 0;
     while (at < pool->n && pool->scheme[at].max_tokens >= capacity) at++;
     for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1], kind[i] = kind[i - 1];
-    pool->scheme[at] = (PipelineScheme){g->tp * g->pp, g->pp,    cost->quadratic, cost->linear,
-                                        cost->fixed,   capacity, 1,               1 << 30};
+    pool->scheme[at] =
+        (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};
     kind[at] = (PipelineGroup){1, g->tp, g->pp};
 }
 
@@ -128,7 +128,7 @@ static int group_of_pipeline(const Strategies* x, int s, int p) {
 static void keep_pieces(Batch* b, const StepWork* w, const Strategies* x, int group) {
     int n = 0;
     for (int i = 0; i < b->n_pieces; i++)
-        if (group_of_pipeline(x, b->strategy, w->pipeline_of[i]) == group) b->pieces[n++] = b->pieces[i];
+        if (group_of_pipeline(x, b->planned->strategy, w->pipeline_of[i]) == group) b->pieces[n++] = b->pieces[i];
     b->n_pieces = n;
     for (int i = 0; i < n; i++) b->lengths[i] = b->pieces[i].length;
 }
@@ -149,11 +149,12 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_
                     "no strategy has a pipeline for a document of %d tokens; try a wider tp, a larger --capacity or a "
                     "smaller --context",
                     longest);
-    b->strategy = first + choice.strategy;
-    b->strategy_ms = choice.ms;
-    b->dispatch_hash = hash_bytes(w.pipeline_of, sizeof(int) * (size_t)b->n_pieces,
-                                  hash_bytes(b->lengths, sizeof(int) * (size_t)b->n_pieces, (uint64_t)b->strategy));
-    keep_pieces(b, &w, x, strategy_group(&x->list.strategy[b->strategy], run->model.world->rank, &place));
+    b->planned->strategy = first + choice.strategy;
+    b->planned->strategy_ms = choice.ms;
+    b->planned->dispatch_hash =
+        hash_bytes(w.pipeline_of, sizeof(int) * (size_t)b->n_pieces,
+                   hash_bytes(b->lengths, sizeof(int) * (size_t)b->n_pieces, (uint64_t)b->planned->strategy));
+    keep_pieces(b, &w, x, strategy_group(&x->list.strategy[b->planned->strategy], run->model.world->rank, &place));
     arena_reset(&b->arena, mark);
     return 0;
 }
@@ -244,8 +245,8 @@ double strategies_start_ms(const Run* run, int strategy) {
 
 void strategies_predict(const Run* run, StepRecord* r) {
     const Strategies* x = run->strategies;
-    int ranks = run->model.world->size, now = run->batch.strategy, next = run->ahead.strategy;
+    int ranks = run->model.world->size, now = run->batch.planned->strategy, next = run->ahead.planned->strategy;
     double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
     r->moving_ms = x->end_ms[now] + behind;
-    r->predicted_ms = run->batch.expected_ms - before + r->moving_ms;
+    r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
 }

@@ -1,13 +1,13 @@
-// batch.h - the documents of a step on this rank: drawn and planned one step ahead, read, laid out for the device.
+// batch_ranks.h - the documents of a step on many ranks: drawn and planned one step ahead, and what this rank has of
+// the plan. The Batch itself, its rows and tokens: run/core.h.
 #pragma once
 #include "data/sampler.h"
 #include "plan/cost/calibration.h"
 #include "plan/step/flex.h"
 #include "plan/value/tasks.h"
+#include "run/core.h"
 #include "run/slow/balance.h"
 #include "run/model/model_ranks.h"
-
-typedef struct Run Run;
 
 // A micro-batch of the plan as this rank sees it.
 typedef struct RankGroup {
@@ -18,27 +18,18 @@ typedef struct RankGroup {
     int first, cu;      // where its tokens begin in the row, and its cu_seqlens in Batch.cu
 } RankGroup;
 
-// A pass of this rank: all its micro-batches of a round.
+// A pass of this rank, a row: all its micro-batches of a round.
 typedef struct RankPass {
     int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
-    int tokens, n;              // its tokens: where they begin in Batch.tokens, how many
 } RankPass;
 
-// Host side of a step: the pieces of documents that were drawn, the plan, and what this rank does of it.
-typedef struct Batch {
-    int max_tokens;
-    Piece* pieces;          // (max_tokens) of all ranks
-    int* lengths;           // (max_tokens)
-    int n_pieces, is_read;  // is_read: the tokens of the plan's micro-batches stand in indices
-    int n_own, n_cu;        // then: how many tokens, and entries of cu
-    int64_t n_tokens, n_targets;
-    double sum_s2;       // sum of squared lengths, for the FLOP count
+// The plan, and what this rank does of it: the pass of row i is passes[i].
+struct BatchPlan {
     int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
                          // n_targets and sum_s2 stay those of all
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
-    double expected_ms;     // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
-    SamplerPosition after;  // where the next step's documents begin
+    double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
     Plan plan;
     double plan_us;                   // what planning took, all of it
     int predicted;                    // prediction and terms are known
@@ -46,29 +37,23 @@ typedef struct Batch {
     double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
     RankPass* passes;                 // (max_tokens) in the order in which this rank runs them
     RankGroup* groups;                // (max_tokens)
-    int n_passes, n_groups;
+    int n_groups;
     int all_end_together;       // all ranks have a pass in the last round
     GroupAttention* attention;  // (n_groups), once read
-    RowAttention* shared;       // (n_passes) of those that other ranks have a part in
-    int training;               // 0: for evaluation, forward passes only
+    RowAttention* shared;       // (n_rows) of those that other ranks have a part in
     Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
-    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
-    // device's copy, one for all Batches: only one of them can be at work.
-    int *indices, *device_indices;
-    int *tokens, *positions, *targets;  // (max_tokens) in indices: of this rank's micro-batches one after another
-    int* vocab_rows;                    // Row.vocab_rows likewise; NULL when alone
-    int* cu;                            // in indices: cu_seqlens
-    Span* spans;                        // (max_tokens) of one micro-batch
-    Arena arena;                        // the plan, what planning takes beside it, placements
-} Batch;
+    Row rows[MOST_STAGES];      // under way, by slot
+    int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
+    Span* spans;                // (max_tokens) of one micro-batch
+};
 
-// ---- batch.c
+extern const RunRanks run_ranks;  // what core.c asks for
 
-size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
-size_t batch_index_ints(const Run* run, int max_tokens);
-void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
-// The next validation pieces from *next on, while they fit in a batch and in --eval-every tokens. Returns their number.
-int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
+// ---- batch_ranks.c
+
+size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
+size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
+void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
@@ -77,20 +62,13 @@ int batch_list(Batch* b, const Run* run, char* err, size_t errlen);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
-// Sends that to the device; what is not read yet is read now.
-void batch_upload(Batch* b, const Run* run, const Sampler* sampler);
-Row batch_row(const Batch* b, const Model* m, int i);  // pass i of this rank
 // Before pass i of this rank, and with i = n_passes at the end: waits for all ranks at the end of every round that lies
 // between, where the plan's rounds have barriers.
 void batch_end_rounds(const Batch* b, const Model* m, int i);
 // Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
 int batch_reduces_inside(const Batch* b, const Model* m, int i);
-// For generation: N tokens of a document that follow `cached` others in the KV cache.
-Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached);
 // One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
-Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n);
-// Whether a task is the first of its pass in this stage: then comes batch_row.
-int batch_begins_row(const Model* m, const Task* task);
+Row batch_probe_row(Run* run, const int* lengths, int n);
 
 // ---- batch_tasks.c
 
@@ -99,6 +77,7 @@ int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen);
 // What the step takes is what its stages take together.
 void batch_predict_tasks(Batch* b, const Run* run);
 size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that it takes of the arena
+int batch_next_pass(Run* run, Pass* pass, int i, int train);  // RunRanks.next_pass: by the schedule
 
 // ---- ahead.c, the next step: a thread that draws, plans and reads the next step while this one computes
 

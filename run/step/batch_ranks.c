@@ -1,4 +1,4 @@
-// batch.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
+// batch_ranks.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
 // Every rank plans the whole step from lengths alone. What the plan should take is predicted where a cost model is
 // known, whoever made the plan.
@@ -13,103 +13,68 @@
 
 #include "plan/published/published.h"
 #include "plan/step/remap.h"
+#include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
 
 // ---- memory
 
-size_t batch_bytes(int max_tokens) {
-    return (size_t)max_tokens * (sizeof(Piece) + sizeof(int) + sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
+size_t batch_plan_bytes(int max_tokens) {
+    return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
 }
 
-// Tokens, positions, targets and rows of wte; cu_seqlens of whole documents, which have one more entry a micro-batch,
-// and of the two chunks that each rank of a ring has of a document; generation needs four.
-size_t batch_index_ints(const Run* run, int max_tokens) {
+// Besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
+size_t batch_plan_ints(const Run* run, int max_tokens) {
     size_t of_rings = 4 * (size_t)run->clock->limits.ranks * (size_t)run->clock->limits.max_ring_docs;
-    return 6 * (size_t)max_tokens + 4 + (run->clock->limits.ranks > 1 ? of_rings : 0);
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + (run->clock->limits.ranks > 1 ? of_rings : 0);
 }
 
-void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+    BatchPlan* x = b->planned;
     size_t n = (size_t)max_tokens;
-    b->max_tokens = max_tokens;
-    b->pieces = (Piece*)memory;
-    b->groups = (RankGroup*)(b->pieces + n);
-    b->passes = (RankPass*)(b->groups + n);
-    b->spans = (Span*)(b->passes + n);
-    b->lengths = (int*)(b->spans + n);
-    b->indices = indices;
-    b->device_indices = device_indices;
-    b->tokens = indices;
-    b->positions = b->tokens + n;
-    b->targets = b->positions + n;
-    b->vocab_rows = b->targets + n;
-    b->cu = b->vocab_rows + n;
-}
-
-static int* on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
-
-// ---- pieces of documents
-
-int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
-    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
-    b->training = 0;
-    for (b->n_pieces = 0; *next < sampler_pieces(run->data.val, SPLIT_VAL); ++*next) {
-        Piece piece = sampler_val_piece(run->data.val, *next);
-        if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
-        used += piece.length;
-        b->pieces[b->n_pieces++] = piece;
-    }
-    *tokens += used;
-    return b->n_pieces;
+    x->groups = (RankGroup*)memory;
+    x->passes = (RankPass*)(x->groups + n);
+    x->spans = (Span*)(x->passes + n);
+    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
+    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
 }
 
 // ---- the plan
-
-// Lengths and what follows from them alone.
-static void count_pieces(Batch* b) {
-    b->n_tokens = b->n_targets = 0;
-    b->sum_s2 = 0;
-    for (int i = 0; i < b->n_pieces; i++) {
-        b->lengths[i] = b->pieces[i].length;
-        b->n_tokens += b->pieces[i].length;
-        b->n_targets += b->pieces[i].n_labels;
-        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
-    }
-}
 
 // A rank that is alone packs its rows, whatever the planner.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
     const Config* c = &run->config;
     int alone = run->clock->limits.ranks == 1;
     if (plan_checks && plan_checks->plan)
-        return plan_checks->plan(&b->plan, step, b->lengths, b->n_pieces, &run->clock->limits,
+        return plan_checks->plan(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits,
                                  hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err, errlen);
     if (alone)
-        return plan_static(&b->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena, err,
-                           errlen);
+        return plan_static(&b->planned->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena,
+                           err, errlen);
     const Planner* planner = run_planner(run);
-    b->predicted = planner == &planner_flex;  // whose prediction also tells of its search
-    if (b->predicted)
-        return plan_flex(&b->plan, &b->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err, errlen);
-    return planner->plan(run->clock->settled, &b->plan, step, b->lengths, b->n_pieces, &b->arena, err, errlen);
+    b->planned->predicted = planner == &planner_flex;  // whose prediction also tells of its search
+    if (b->planned->predicted)
+        return plan_flex(&b->planned->plan, &b->planned->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err,
+                         errlen);
+    return planner->plan(run->clock->settled, &b->planned->plan, step, b->lengths, b->n_pieces, &b->arena, err, errlen);
 }
 
 // A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
 static void find_terms(Batch* b, const Run* run) {
     const Cost *now = &run->clock->setting.cost, *before = &run->clock->probed.cost;
-    const CostTerms* t = &b->prediction.critical;
+    const CostTerms* t = &b->planned->prediction.critical;
     double ms[CALIBRATION_TERMS] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
            is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
            was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before),
                                      before->step};
-    for (int i = 0; i < CALIBRATION_TERMS; i++) b->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
+    for (int i = 0; i < CALIBRATION_TERMS; i++) b->planned->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
 }
 
 static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
     if (!run->clock->setting.groups) return 0;
-    if (!b->predicted &&
-        predict_plan(&b->prediction, &b->plan, b->lengths, &run->clock->setting, &b->arena, err, errlen))
+    if (!b->planned->predicted && predict_plan(&b->planned->prediction, &b->planned->plan, b->lengths,
+                                               &run->clock->setting, &b->arena, err, errlen))
         return -1;
-    b->predicted = 1;
+    b->planned->predicted = 1;
     find_terms(b, run);
     return 0;
 }
@@ -129,7 +94,7 @@ static int all_end_together(const Plan* plan, char* seen) {
 }
 
 static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
-    const Plan* plan = &b->plan;
+    const Plan* plan = &b->planned->plan;
     int rank = run->model.comm->rank, in_rounds = run->clock->setting.rounds && run->clock->limits.ranks > 1, last = -1;
     ArenaMark mark = arena_mark(&b->arena);
     int* order = TAKE(&b->arena, int, plan->n_micro_batches);
@@ -137,18 +102,18 @@ static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
     if (arena_check(&b->arena, err, errlen) ||
         pass_order(plan, run->clock->limits.node_size, order, &b->arena, err, errlen))
         return -1;
-    b->is_read = b->n_groups = 0;
-    b->all_end_together = all_end_together(plan, seen);
-    b->n_passes = in_rounds ? plan->n_rounds : 0;
-    for (int i = 0; i < b->n_passes; i++) b->passes[i] = (RankPass){0, 0, 0, 0};
+    b->is_read = b->planned->n_groups = 0;
+    b->planned->all_end_together = all_end_together(plan, seen);
+    b->n_rows = in_rounds ? plan->n_rounds : 0;
+    for (int i = 0; i < b->n_rows; i++) b->planned->passes[i] = (RankPass){0, 0};
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[order[i]];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        int pass = in_rounds ? mb->round : mb->round == last ? b->n_passes - 1 : b->n_passes++;
-        if (mb->round != last) b->passes[pass] = (RankPass){b->n_groups, 0, 0, 0};
+        int pass = in_rounds ? mb->round : mb->round == last ? b->n_rows - 1 : b->n_rows++;
+        if (mb->round != last) b->planned->passes[pass] = (RankPass){b->planned->n_groups, 0};
         last = mb->round;
-        b->passes[pass].n_groups++;
-        b->groups[b->n_groups++] = (RankGroup){.mb = mb};
+        b->planned->passes[pass].n_groups++;
+        b->planned->groups[b->planned->n_groups++] = (RankGroup){.mb = mb};
     }
     arena_reset(&b->arena, mark);
     return 0;
@@ -162,17 +127,17 @@ int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
 static int remap(Batch* b, const Run* run, const Setting* s, char* err, size_t errlen) {
     RemapChoice choice = (RemapChoice)config_choice(&run->config, "--plan remap");
     int changed;
-    if (plan_remap(&b->plan, &changed, b->lengths, s, choice, &b->arena, err, errlen)) return -1;
-    b->predicted &= !changed;
+    if (plan_remap(&b->planned->plan, &changed, b->lengths, s, choice, &b->arena, err, errlen)) return -1;
+    b->planned->predicted &= !changed;
     return 0;
 }
 
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
-    b->predicted = 0;
+    b->planned->predicted = 0;
     if (make_plan(b, run, s, step, err, errlen) || remap(b, run, s, err, errlen) || predict(b, run, err, errlen))
         return -1;
-    if (b->plan.n_rounds == 0 && plan_set_rounds(&b->plan, &b->arena, err, errlen)) return -1;
+    if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err, errlen)) return -1;
     if (batch_list(b, run, err, errlen)) return -1;
     batch_predict_tasks(b, run);
     return 0;
@@ -209,8 +174,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
         arena_reset(&b->arena, mark);
         if (set_capacity(&s, b, run, (int)MIN(share, (int64_t)run->clock->limits.capacity), why, sizeof why)) break;
         if (plan_for(b, run, &s, step, why, sizeof why)) break;  // the longest document does not fit
-        worse = b->schedule.makespan < least ? 0 : worse + 1;
-        if (worse == 0) least = b->schedule.makespan, best = s.limits.capacity;
+        worse = b->planned->schedule.makespan < least ? 0 : worse + 1;
+        if (worse == 0) least = b->planned->schedule.makespan, best = s.limits.capacity;
     }
     arena_reset(&b->arena, mark);
     return best;
@@ -219,70 +184,38 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
 int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
     char why[ERR_BYTES];
     double started = now_seconds();
-    count_pieces(b);
+    batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
     if (run->strategies && strategies_dispatch(b, run, step, err, errlen)) return -1;
-    run = run_under((Run*)run, b->strategy);
+    run = run_under((Run*)run, b->planned->strategy);
     Setting s = run->clock->setting;
     if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err, errlen)) return -1;
     if (plan_for(b, run, &s, step, err, errlen)) return -1;
     if (plan_checks &&
-        plan_checks->check(&b->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why, sizeof why))
+        plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why, sizeof why))
         return fail(err, errlen, "this plan is wrong: %s", why);
-    b->plan_us = 1e6 * (now_seconds() - started);
+    b->planned->plan_us = 1e6 * (now_seconds() - started);
     return 0;
 }
 
 // ---- the tokens
 
-// Reads one micro-batch's share behind the n tokens that stand in the batch; returns how many stand there now, or -1.
-static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, int n, char* err, size_t errlen) {
+// Reads one micro-batch's share behind what stands in the batch. 0, or -1.
+static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, char* err, size_t errlen) {
     for (int i = 0; i < mine->share.n_spans; i++) {
-        const Span* span = &b->spans[i];
-        Piece part = b->pieces[span->doc];
-        // Only the end of a piece can lack a label.
-        int is_end = span->first + span->length == part.length, unlabelled = part.length - part.n_targets;
-        part.first += span->first;
-        part.length = span->length;
-        part.n_targets = span->length - (is_end ? unlabelled : 0);
-        if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, errlen)) return -1;
-        for (int t = 0; t < span->length; t++) b->positions[n + t] = span->first + t;
-        n += span->length;
+        const Span* span = &b->planned->spans[i];
+        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err, errlen)) return -1;
     }
-    return n;
-}
-
-static void upload_ints(const Batch* b, const Model* m, const int* host, int n) {
-    m->k->upload(on_device(b, host), host, (size_t)n * sizeof(int), m->s);
-}
-
-// The first n tokens, their positions and targets, and the rows of wte that this rank holds of them.
-static void upload_tokens(Batch* b, const Model* m, int n) {
-    upload_ints(b, m, b->tokens, n);
-    upload_ints(b, m, b->positions, n);
-    upload_ints(b, m, b->targets, n);
-    if (!m->tp) return;
-    for (int i = 0; i < n; i++) {
-        int row = b->tokens[i] - m->shape.first_vocab_row;
-        b->vocab_rows[i] = row >= 0 && row < m->shape.vocab_rows ? row : -1;
-    }
-    upload_ints(b, m, b->vocab_rows, n);
-}
-
-// What of a row of N tokens is this rank's own outside attention and MLP.
-static void share_tokens(Row* row, const Model* m, int N) {
-    row->N = N;
-    row->n = token_share(N, tp_size(m));
-    row->first = MIN(N, tp_rank(m) * row->n);
-    row->own = MIN(row->n, N - row->first);
+    return 0;
 }
 
 // Where a micro-batch of this rank lies in the row, and what it has.
 static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, char* err, size_t errlen) {
-    mine->placed = micro_batch_placement(&b->plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
+    mine->placed =
+        micro_batch_placement(&b->planned->plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
     mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
     if (arena_check(&b->arena, err, errlen)) return -1;
-    mine->share = micro_batch_share(&b->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
+    mine->share = micro_batch_share(&b->planned->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
     mine->cu = b->n_cu;
     micro_batch_cu(&mine->placed, mine->mb, b->cu + b->n_cu);
     for (int j = 0; j < mine->placed.n_chunks; j++) {
@@ -293,49 +226,62 @@ static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine
 }
 
 // Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
-static int read_pass(Batch* b, const Model* m, const Sampler* sampler, RankPass* pass, char* err, size_t errlen) {
-    int n = pass->tokens = b->n_own;
+static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, char* err, size_t errlen) {
+    BatchPlan* x = b->planned;
+    RankGroup *first = x->groups + x->passes[i].first_group, *end = first + x->passes[i].n_groups;
     for (int shares_heads = 0; shares_heads < 2; shares_heads++)
-        for (int i = 0; i < pass->n_groups; i++) {
-            RankGroup* mine = &b->groups[pass->first_group + i];
+        for (RankGroup* mine = first; mine < end; mine++) {
             if ((mine->share.ulysses_size > 1) != shares_heads) continue;
-            mine->first = n - pass->tokens;
-            micro_batch_share(&b->plan, mine->mb, &mine->placed, m->comm->rank, b->spans);
-            if ((n = read_share(b, sampler, mine, n, err, errlen)) < 0) return -1;
+            mine->first = b->n_read - b->rows[i].token;
+            micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
+            if (read_share(b, sampler, mine, err, errlen)) return -1;
         }
-    pass->n = n - pass->tokens;
-    b->n_own = n;
     return 0;
 }
 
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
-    run = run_under((Run*)run, b->strategy);
+    run = run_under((Run*)run, b->planned->strategy);
     const Model* m = &run->model;
-    b->n_own = b->n_cu = 0;
-    b->attention = TAKE(&b->arena, GroupAttention, b->n_groups);
-    b->shared = TAKE(&b->arena, RowAttention, b->n_passes);
+    b->n_read = b->n_cu = 0;
+    b->planned->attention = TAKE(&b->arena, GroupAttention, b->planned->n_groups);
+    b->planned->shared = TAKE(&b->arena, RowAttention, b->n_rows);
     if (arena_check(&b->arena, err, errlen)) return -1;
-    for (int i = 0; i < b->n_groups; i++)
-        if (place_group(b, m, run, &b->groups[i], err, errlen)) return -1;
-    for (int i = 0; i < b->n_passes; i++)
-        if (read_pass(b, m, sampler, &b->passes[i], err, errlen)) return -1;
+    for (int i = 0; i < b->planned->n_groups; i++)
+        if (place_group(b, m, run, &b->planned->groups[i], err, errlen)) return -1;
+    for (int i = 0, group = 0; i < b->n_rows; group += b->planned->passes[i++].n_groups) {
+        b->rows[i] = (RowPlace){b->n_read, group < b->planned->n_groups ? b->planned->groups[group].cu : b->n_cu};
+        if (read_pass(b, m, sampler, i, err, errlen)) return -1;
+    }
+    b->rows[b->n_rows] = (RowPlace){b->n_read, b->n_cu};
     b->is_read = 1;
     return 0;
 }
 
-void batch_upload(Batch* b, const Run* run, const Sampler* sampler) {
+static void read_now(Run* run, const Sampler* sampler) {
     char err[ERR_BYTES];
+    if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err, sizeof err)) die("%s", err);
+}
+
+// ---- what core.c asks for
+
+// The rows of wte that this rank holds of the first n tokens.
+static void upload_vocab_rows(Run* run, int n) {
     const Model* m = &run->model;
-    if (!b->is_read && batch_read(b, run, sampler, err, sizeof err)) die("%s", err);
-    upload_tokens(b, m, b->n_own);
-    upload_ints(b, m, b->cu, b->n_cu);
+    const Batch* b = &run->batch;
+    if (!m->tp) return;
+    for (int i = 0; i < n; i++) {
+        int row = b->tokens[i] - m->shape.first_vocab_row;
+        b->planned->vocab_rows[i] = row >= 0 && row < m->shape.vocab_rows ? row : -1;
+    }
+    batch_upload_ints(b, m, b->planned->vocab_rows, n);
 }
 
 // In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
 void batch_end_rounds(const Batch* b, const Model* m, int i) {
-    if (!b->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
-    int from = i > 0 ? b->groups[b->passes[i - 1].first_group].mb->round : 0;
-    int to = i < b->n_passes ? b->groups[b->passes[i].first_group].mb->round : b->plan.n_rounds - 1;
+    if (!b->planned->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
+    int from = i > 0 ? b->planned->groups[b->planned->passes[i - 1].first_group].mb->round : 0;
+    int to =
+        i < b->n_rows ? b->planned->groups[b->planned->passes[i].first_group].mb->round : b->planned->plan.n_rounds - 1;
     for (int r = from; r < to; r++) {
         m->k->clear(m->barrier, sizeof *m->barrier, m->s);
         m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
@@ -347,13 +293,14 @@ void batch_end_rounds(const Batch* b, const Model* m, int i) {
 // round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
 // order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
 int batch_reduces_inside(const Batch* b, const Model* m, int i) {
-    if (i < b->n_passes - 1 || !zero_can_reduce_inside(m)) return 0;
+    if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
     if (m->ranks->zero.stage > 1) return 1;
     int shared = 0, round = 0;
-    for (int g = b->passes[i].first_group; g < b->passes[i].first_group + b->passes[i].n_groups; g++)
-        shared |= b->groups[g].mb->cp_size > 1, round = b->groups[g].mb->round;
-    if (b->plan.has_barriers && round < b->plan.n_rounds - 1) return 0;
-    return !shared || b->all_end_together;
+    for (int g = b->planned->passes[i].first_group;
+         g < b->planned->passes[i].first_group + b->planned->passes[i].n_groups; g++)
+        shared |= b->planned->groups[g].mb->cp_size > 1, round = b->planned->groups[g].mb->round;
+    if (b->planned->plan.has_barriers && round < b->planned->plan.n_rounds - 1) return 0;
+    return !shared || b->planned->all_end_together;
 }
 
 _Static_assert((int)MOST_SHARED == (int)MOST_SHARED_GROUPS, "plans share as many at once as attention can");
@@ -370,60 +317,49 @@ static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
     g.head_border = mine->placed.head_border;
     g.token_border = mine->placed.token_border + share->ring_rank * (share->ulysses_size + 1);
     g.owner = mine->placed.owner, g.chunk_tokens = mine->chunk_tokens;
-    g.cu = on_device(b, b->cu + mine->cu);
+    g.cu = batch_on_device(b, b->cu + mine->cu);
     return g;
 }
 
-Row batch_row(const Batch* b, const Model* m, int i) {
-    static uint64_t rows;  // so far, of this process
-    const RankPass* pass = &b->passes[i];
-    Row row;
-    memset(&row, 0, sizeof row);
-    share_tokens(&row, m, pass->n);
-    row.tokens = on_device(b, b->tokens + pass->tokens);
-    row.vocab_rows = on_device(b, b->vocab_rows + pass->tokens);
-    row.positions = on_device(b, b->positions + pass->tokens);
-    row.targets = on_device(b, b->targets + pass->tokens);
-    row.number = ++rows;
-    row.qkv = QKV;
-    const RankGroup* only = &b->groups[pass->first_group];
-    if (pass->n_groups == 1 && only->mb->cp_size == 1) {
-        row.n_docs = only->mb->n_docs;
-        row.cu = on_device(b, b->cu + only->cu);
-        return row;
-    }
-    RowAttention* a = &b->shared[i];
-    row.shared = a;
+// What of the row is this rank's own outside attention and MLP; and the documents that other ranks share.
+static void fill_row(Run* run, Row* row, int i) {
+    const Model* m = &run->model;
+    const Batch* b = &run->batch;
+    BatchPlan* x = b->planned;
+    row->n = token_share(row->N, tp_size(m));
+    row->first = MIN(row->N, tp_rank(m) * row->n);
+    row->own = MIN(row->n, row->N - row->first);
+    row->vocab_rows = batch_on_device(b, x->vocab_rows + (i < 0 ? 0 : b->rows[i].token));
+    if (i < 0) return;
+    const RankPass* pass = &x->passes[i];
+    if (pass->n_groups == 1 && x->groups[pass->first_group].mb->cp_size == 1) return;
+    row->n_docs = 0, row->cu = NULL;
+    RowAttention* a = &x->shared[i];
+    row->shared = a;
     memset(a, 0, sizeof *a);
     a->comm = m->comm;
-    a->groups = b->attention + pass->first_group;
+    a->groups = x->attention + pass->first_group;
     a->n_groups = pass->n_groups;
-    for (int g = 0; g < pass->n_groups; g++)
-        b->attention[pass->first_group + g] = group_attention(b, &b->groups[pass->first_group + g]);
+    for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
+        x->attention[g] = group_attention(b, &x->groups[g]);
     a->parts = attention_parts(m);
     a->scratch = m->group_scratch;
-    return row;
 }
 
-Row batch_cached_row(Batch* b, const Model* m, const int* tokens, int N, int cached) {
-    Row row;
-    memset(&row, 0, sizeof row);
-    share_tokens(&row, m, N);
-    row.tokens = on_device(b, b->tokens);
-    row.vocab_rows = on_device(b, b->vocab_rows);
-    row.positions = on_device(b, b->positions);
-    row.cu = on_device(b, b->cu);
-    row.qkv = KV;
-    row.cached = cached;
-    row.n_docs = 1;
-    row.cu_keys = row.cu + 2;
-    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
-    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
-    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
-    upload_tokens(b, m, N);
-    upload_ints(b, m, b->cu, 4);
-    return row;
+static void decode(Run* run, Row* row) {
+    pipeline_receive(&run->model, row);
+    model_forward(&run->model, row);
+    pipeline_send(&run->model, row);
 }
+
+static void share_logits(Run* run) {
+    Model* m = &run->model;
+    if (!m->shape.no_head) tp_share_logits(m, run->host_logits);
+    pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
+}
+
+const RunRanks run_ranks = {eval_plan,       eval_end,      read_now, upload_vocab_rows, fill_row,
+                            batch_next_pass, eval_loss_sum, decode,   share_logits};
 
 // Reads N tokens and their targets into the batch, from the first training pieces one after another.
 static void read_tokens(Batch* b, const Sampler* sampler, int N) {
@@ -439,32 +375,31 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
     }
 }
 
-Row batch_probe_row(Batch* b, const Run* run, const int* lengths, int n) {
+Row batch_probe_row(Run* run, const int* lengths, int n) {
     char err[ERR_BYTES];
+    Batch* b = &run->batch;
     const Model* m = &run->model;
     MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
+    BatchPlan* x = b->planned;
     int N = 0;
     arena_reset(&b->arena, (ArenaMark){0});
-    plan_take(&b->plan, n, &b->arena);
-    b->attention = TAKE(&b->arena, GroupAttention, 1);
+    plan_take(&x->plan, n, &b->arena);
+    x->attention = TAKE(&b->arena, GroupAttention, 1);
     if (arena_check(&b->arena, err, sizeof err)) die("%s", err);
-    b->plan.micro_batches[0] = mb;
-    b->plan.n_docs = n, b->plan.n_micro_batches = 1;
+    x->plan.micro_batches[0] = mb;
+    x->plan.n_docs = n, x->plan.n_micro_batches = 1;
     for (int i = 0; i < n; i++) {
-        b->plan.docs[i] = i;
+        b->planned->plan.docs[i] = i;
         b->lengths[i] = lengths[i];
         for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
     }
-    b->n_cu = 0;
-    b->groups[0] = (RankGroup){.mb = b->plan.micro_batches};
-    b->passes[0] = (RankPass){0, 1, 0, N};
-    if (place_group(b, m, run, &b->groups[0], err, sizeof err)) die("%s", err);
+    b->n_cu = 0, b->is_read = 1;
+    x->groups[0] = (RankGroup){.mb = x->plan.micro_batches};
+    x->passes[0] = (RankPass){0, 1};
+    if (place_group(b, m, run, &x->groups[0], err, sizeof err)) die("%s", err);
     read_tokens(b, run->data.train, N);
-    upload_tokens(b, m, N);
-    upload_ints(b, m, b->cu, b->n_cu);
-    return batch_row(b, m, 0);
-}
-
-int batch_begins_row(const Model* m, const Task* task) {
-    return task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward;
+    b->n_read = N;
+    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, b->n_cu};
+    batch_upload(run, NULL);
+    return batch_row(run, 0);
 }

@@ -1,0 +1,334 @@
+// core.c - a run on one rank: the batch of a step in rows, the learning rate, an evaluation, a sample; see core.h.
+#define _POSIX_C_SOURCE 200809L
+#include "run/core.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "kernels/host.h"
+#include "plan/base/bf16_in_place.h"
+#include "plan/base/text.h"
+#include "plan/model/shape_parts.h"
+
+// ---- memory of a batch
+
+size_t batch_bytes(int max_tokens) {
+    size_t n = (size_t)max_tokens;
+    return n * (sizeof(Piece) + sizeof(int)) + (n + 1) * sizeof(RowPlace);
+}
+
+// Tokens, positions, targets; cu_seqlens, which have one entry more a row; generation needs four.
+size_t batch_index_ints(int max_tokens) { return 5 * (size_t)max_tokens + 4; }
+
+void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+    size_t n = (size_t)max_tokens;
+    b->max_tokens = max_tokens;
+    b->pieces = (Piece*)memory;
+    b->rows = (RowPlace*)(b->pieces + n);
+    b->lengths = (int*)(b->rows + n + 1);
+    b->indices = b->tokens = indices;
+    b->device_indices = device_indices;
+    b->positions = b->tokens + n;
+    b->targets = b->positions + n;
+    b->cu = b->targets + n;
+}
+
+// ---- the pieces of a step
+
+void batch_draw(Batch* b, const Run* run) {
+    b->training = 1;
+    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
+}
+
+int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
+    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
+    int64_t pieces = sampler_pieces(run->data.val, SPLIT_VAL);
+    b->training = 0;
+    b->val_from = *next ? b->val_to : 0;
+    for (b->n_pieces = 0; *next < pieces; ++*next) {
+        Piece piece = sampler_val_piece(run->data.val, *next);
+        if (used + piece.length > limit && (*tokens > 0 || b->n_pieces > 0)) break;
+        used += piece.length;
+        b->pieces[b->n_pieces++] = piece;
+    }
+    *tokens += used;
+    b->val_to = fmax((double)*next / (double)pieces, (double)*tokens / run->config.eval_tokens);
+    return b->n_pieces;
+}
+
+void batch_count(Batch* b) {
+    b->n_tokens = b->n_targets = 0;
+    b->sum_s2 = 0;
+    for (int i = 0; i < b->n_pieces; i++) {
+        b->lengths[i] = b->pieces[i].length;
+        b->n_tokens += b->pieces[i].length;
+        b->n_targets += b->pieces[i].n_labels;
+        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
+    }
+}
+
+// ---- rows
+
+int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, char* err, size_t errlen) {
+    Piece part = b->pieces[piece];
+    // Only the end of a piece can lack a label.
+    int n = b->n_read, is_end = first + length == part.length, unlabelled = part.length - part.n_targets;
+    part.first += first;
+    part.length = length;
+    part.n_targets = length - (is_end ? unlabelled : 0);
+    if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, errlen)) return -1;
+    for (int t = 0; t < length; t++) b->positions[n + t] = first + t;
+    b->n_read += length;
+    return 0;
+}
+
+int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
+    Rows rows;
+    batch_count(b);
+    arena_reset(&b->arena, (ArenaMark){0});
+    int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
+    if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err, errlen) ||
+        rows_weigh(&rows, b->lengths, shape_quadratic(&run->model.whole), &b->arena, err, errlen))
+        return -1;
+    b->n_read = b->n_cu = 0;
+    for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {
+        const int* row = &rows.first[rows.heaviest[b->n_rows].number];
+        RowPlace place = b->rows[b->n_rows] = (RowPlace){b->n_read, b->n_cu};
+        b->cu[b->n_cu++] = 0;
+        for (int i = row[0]; i < row[1]; i++) {
+            int piece = rows.order[i];
+            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err, errlen)) return -1;
+            b->cu[b->n_cu++] = b->n_read - place.token;
+        }
+    }
+    b->rows[rows.n] = (RowPlace){b->n_read, b->n_cu};
+    return 0;
+}
+
+int* batch_on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
+
+void batch_upload_ints(const Batch* b, const Model* m, const int* host, int n) {
+    m->k->upload(batch_on_device(b, host), host, (size_t)n * sizeof(int), m->s);
+}
+
+static void upload_tokens(Run* run, int n) {
+    const Batch* b = &run->batch;
+    batch_upload_ints(b, &run->model, b->tokens, n);
+    batch_upload_ints(b, &run->model, b->positions, n);
+    batch_upload_ints(b, &run->model, b->targets, n);
+    if (run->ranks) run->ranks->upload(run, n);
+}
+
+void batch_upload(Run* run, const Sampler* sampler) {
+    if (run->ranks) run->ranks->read(run, sampler);
+    upload_tokens(run, run->batch.n_read);
+    batch_upload_ints(&run->batch, &run->model, run->batch.cu, run->batch.n_cu);
+}
+
+// N tokens from `token` on, cu_seqlens from `cu` on.
+static Row row_of(const Batch* b, RowPlace at, int N, int n_docs) {
+    static uint64_t rows;  // so far, of this process
+    Row row;
+    memset(&row, 0, sizeof row);
+    row.N = row.n = row.own = N;
+    row.tokens = batch_on_device(b, b->tokens + at.token);
+    row.positions = batch_on_device(b, b->positions + at.token);
+    row.targets = batch_on_device(b, b->targets + at.token);
+    row.cu = batch_on_device(b, b->cu + at.cu);
+    row.n_docs = n_docs;
+    row.number = ++rows;
+    row.qkv = QKV;
+    return row;
+}
+
+Row batch_row(Run* run, int i) {
+    const RowPlace* at = &run->batch.rows[i];
+    Row row = row_of(&run->batch, at[0], at[1].token - at[0].token, at[1].cu - at[0].cu - 1);
+    if (run->ranks) run->ranks->fill_row(run, &row, i);
+    return row;
+}
+
+Row batch_cached_row(Run* run, const int* tokens, int N, int cached) {
+    Batch* b = &run->batch;
+    Row row = row_of(b, (RowPlace){0, 0}, N, 1);
+    row.qkv = KV;
+    row.cached = cached;
+    row.cu_keys = row.cu + 2;
+    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
+    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
+    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
+    upload_tokens(run, N);
+    batch_upload_ints(b, &run->model, b->cu, 4);
+    if (run->ranks) run->ranks->fill_row(run, &row, -1);
+    return row;
+}
+
+int run_next_pass(Run* run, Pass* pass, int i, int train) {
+    Batch* b = &run->batch;
+    if (run->ranks) return run->ranks->next_pass(run, pass, i, train);
+    int row = train ? i / 2 : i;
+    if (row == b->n_rows) return 0;
+    *pass = (Pass){train && i % 2 ? PASS_BACKWARD : PASS_FORWARD, &b->row, 1};
+    if (pass->kind == PASS_FORWARD) b->row = batch_row(run, row);
+    return 1;
+}
+
+// ---- the learning rate
+
+// How much of the way from lr down to min_lr * lr has been gone: 0 .. 1.
+static double descent(const Config* config, int64_t t) {
+    double after = (double)MAX(config->steps - config->warmup, (int64_t)1);
+    double x = (double)(t - config->warmup) / after;
+    x = x < 0 ? 0 : x > 1 ? 1 : x;
+    if (!strcmp(config->schedule, "linear")) return x;
+    if (!strcmp(config->schedule, "cosine")) return 0.5 * (1 - cos(3.141592653589793 * x));
+    if (!strcmp(config->schedule, "wsd")) {
+        double fall = 0.2 * (double)config->steps, y = ((double)t - ((double)config->steps - fall)) / MAX(fall, 1);
+        return y <= 0 ? 0 : sqrt(MIN(y, 1));
+    }
+    return 0;
+}
+
+double schedule_lr(const Config* config, int64_t t) {
+    if (t < config->warmup) return config->lr * (double)t / config->warmup;
+    return config->lr * (1 - (1 - config->min_lr) * descent(config, t));
+}
+
+// ---- an evaluation
+
+double loss_sum(Run* run) {
+    double sum;
+    if (run->ranks) return run->ranks->loss_sum(run);
+    run->model.k->download(&sum, run->model.loss_sum, sizeof sum, run->model.s);
+    return sum;
+}
+
+static int plan_val(Run* run) {
+    char err[ERR_BYTES];
+    if (run->ranks) return run->ranks->plan_val(run);
+    if (batch_read_rows(&run->batch, run, run->data.val, err, sizeof err)) die("%s", err);
+    return 1;
+}
+
+double evaluate(Run* run, int64_t* targets) {
+    int64_t next = 0, tokens = 0;
+    double sum = 0;
+    *targets = 0;
+    while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && plan_val(run)) {
+        run_micro_batches(run, run->data.val, 0);
+        sum += loss_sum(run);
+        *targets += run->batch.n_targets;
+    }
+    if (run->ranks && !run->ranks->end_val(run)) *targets = 0;
+    return *targets ? sum / (double)*targets : NAN;
+}
+
+void run_evaluate(Run* run) {
+    if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
+    run->val_began = now_seconds();
+    double loss = evaluate(run, &run->val_targets);
+    if (run->val_targets == 0) return;
+    run->state.val_loss = loss;
+    ALL_MECHANISMS(run, tell_loss);
+}
+
+// ---- a sample: a document's tokens one after another, with keys and values of those before in the KV cache
+
+static int descending(const void* a, const void* b) {
+    float x = *(const float*)a, y = *(const float*)b;
+    return (x < y) - (x > y);
+}
+
+int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch) {
+    int best = 0;
+    for (int v = 1; v < V; v++)
+        if (logits[v] > logits[best]) best = v;
+    if (temperature <= 0) return best;
+    float least = -INFINITY;
+    if (top_k > 0 && top_k < V) {
+        memcpy(scratch, logits, sizeof(float) * (size_t)V);
+        qsort(scratch, (size_t)V, sizeof(float), descending);
+        least = scratch[top_k - 1];
+    }
+    double total = 0, below = 0;
+    for (int v = 0; v < V; v++)
+        if (logits[v] >= least) total += exp((logits[v] - logits[best]) / temperature);
+    for (int v = 0; v < V; v++) {
+        if (logits[v] < least) continue;
+        below += exp((logits[v] - logits[best]) / temperature);
+        if (u * total < below) return v;
+    }
+    return best;  // only by rounding
+}
+
+void run_decode(Run* run, const int* tokens, int N, int cached) {
+    Row row = batch_cached_row(run, tokens, N, cached);
+    if (run->ranks) run->ranks->decode(run, &row);
+    else model_forward(&run->model, &row);
+}
+
+void token_logits(Run* run, int n) {
+    const Model* m = &run->model;
+    int rows = m->shape.vocab_rows, C = m->shape.C;
+    char* lnf = (char*)model_act(m, LNF, 0) + (size_t)n * (size_t)C * dtype_bytes(m->dt);
+    void* logits = model_act(m, LOGITS, 0);
+    float* own = run->host_logits + m->shape.first_vocab_row;
+    if (!m->shape.no_head) {
+        const void* head = model_weights(m, shape_head(&m->shape), 0);
+        m->k->matmul_forward(logits, NULL, lnf, head, NULL, 1, C, rows, m->dt, m->s);
+        m->k->download(own, logits, (size_t)rows * dtype_bytes(m->dt), m->s);
+        if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
+    }
+    if (run->ranks) run->ranks->share_logits(run);
+}
+
+int run_stop_token(const Run* run) {
+    enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };  // shards say nothing but where documents begin
+    int begin = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
+    if (begin == run->data.tokenizer->end_of_text) return run->data.tokenizer->stop;
+    return begin == LLAMA3_BEGIN ? LLAMA3_END : begin;
+}
+
+// Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
+static void print_token(const Run* run, TextFilter* filter, FILE* copy, int token) {
+    size_t bytes = 0;
+    const char* piece = run->data.tokenizer->decode(run->data.tokenizer, token, &bytes);
+    text_print(stdout, filter, piece, bytes);
+    if (copy) fwrite(piece, 1, bytes, copy);
+    fflush(stdout);
+}
+
+// When the context is full the older half is forgotten.
+void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy) {
+    const Config* c = &run->config;
+    TextFilter filter = {{0}, 0, 0};
+    int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
+    for (int i = 1; i < n_tokens; i++) print_token(run, &filter, copy, text[i]);
+    for (int i = 0; i < n_new; i++) {
+        if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
+        for (int N; (N = MIN(n_tokens - first - cached, run->settled.capacity)) > 0; cached += N)
+            run_decode(run, text + first + cached, N, cached), token_logits(run, N - 1);
+        int token = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
+                                 random_uniform(seed, (uint64_t)i), run->host_scratch);
+        if (token == text[0] || token == run_stop_token(run)) break;
+        print_token(run, &filter, copy, text[n_tokens++] = token);
+    }
+    text_print_end(stdout, &filter);
+    putchar('\n');
+}
+
+int* sample_begin(const Run* run, size_t tokens) {
+    int* text = (int*)malloc((tokens + 1) * sizeof(int));
+    if (!text) die("no memory for a sample of %zu tokens", tokens);
+    text[0] = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
+    return text;
+}
+
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy) {
+    size_t n = strlen(prompt);
+    int* text = sample_begin(run, n * (size_t)run->data.tokenizer->most + (size_t)n_new);
+    int n_tokens = 1 + (int)run->data.tokenizer->encode(run->data.tokenizer, text + 1, prompt, n);
+    sample_tokens(run, text, n_tokens, n_new, seed, copy);
+    free(text);
+}

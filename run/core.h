@@ -1,0 +1,217 @@
+// core.h - a run: options, documents, the batch of a step, the model, how far it is.
+//
+// One rank needs no more than this, core.c and the files below it: build/core. What many ranks, planners, checkpoints,
+// logs and pages add hangs on pointers that are NULL there, and on the table `mechanisms`: run/run.h.
+#pragma once
+#include <stdio.h>
+
+#include "data/docs.h"
+#include "data/sampler.h"
+#include "plan/options/config.h"
+#include "plan/value/pack.h"
+#include "run/model/model.h"
+
+typedef struct Run Run;
+typedef struct BatchPlan BatchPlan;  // run/step/batch_ranks.h
+typedef struct RunRanks RunRanks;    // below
+typedef struct Cluster Cluster;      // run/run.h, like the next two
+typedef struct Clock Clock;
+typedef struct Books Books;
+typedef struct Strategies Strategies;  // run/strategies/strategies.h
+typedef struct Balance Balance;        // run/slow/balance.h
+
+typedef struct Data {
+    Tokenizer* tokenizer;
+    int guessed_bytes;      // no tokenizer was named or came with the checkpoint
+    Docs *docs, *val_docs;  // val_docs only with --val
+    Sampler *train, *val;   // one and the same unless --val names documents of its own
+} Data;
+
+// ---- the batch
+
+// Where a row begins in Batch.tokens and Batch.cu; it ends where the next one begins.
+typedef struct RowPlace {
+    int token, cu;
+} RowPlace;
+
+// The documents of a step: pieces as they were drawn, then rows of them, as this rank runs them.
+typedef struct Batch {
+    int max_tokens;
+    int training;   // 0: for evaluation, forward passes only
+    Piece* pieces;  // (max_tokens) of all ranks
+    int* lengths;   // (max_tokens) of them
+    int n_pieces;
+    int64_t n_tokens, n_targets;  // of all ranks
+    double sum_s2;                // sum of squared lengths, for the FLOP count
+    SamplerPosition after;        // where the next step's documents begin
+    double val_from, val_to;      // of an evaluation: the shares of it that are done before and after these pieces
+    RowPlace* rows;               // (max_tokens + 1)
+    int n_rows, is_read;          // is_read: tokens of the rows stand in `tokens`
+    int n_read, n_cu;             // then: how many tokens, and entries of cu
+    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
+    // device's copy, one for all Batches: only one of them can be at work.
+    int *indices, *device_indices;
+    int *tokens, *positions, *targets;  // (max_tokens) in indices: of the rows one after another
+    int* cu;                            // in indices: cu_seqlens of the rows
+    Row row;                            // at work
+    Arena arena;
+    BatchPlan* planned;  // what many ranks and planners add
+} Batch;
+
+size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
+size_t batch_index_ints(int max_tokens);
+void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
+// The next training pieces: from b->after on, which moves.
+void batch_draw(Batch* b, const Run* run);
+// The next validation pieces from *next on, while they fit in a batch and in --eval-every tokens. Returns their number.
+int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
+void batch_count(Batch* b);  // lengths, and what follows from them alone
+// Reads `length` tokens of a piece, from its token `first` on, behind those that stand in b. 0, or -1 with a message.
+int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, char* err, size_t errlen);
+// One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
+int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
+int* batch_on_device(const Batch* b, const int* host);
+void batch_upload_ints(const Batch* b, const Model* m, const int* host, int n);
+void batch_upload(Run* run, const Sampler* sampler);  // all that; what is not read yet is read now
+Row batch_row(Run* run, int i);                       // row i, on the device
+// For generation: N tokens of a document that follow `cached` others in the KV cache.
+Row batch_cached_row(Run* run, const int* tokens, int N, int cached);
+
+// ---- a run
+
+typedef struct TrainState {
+    int64_t step;              // steps done
+    SamplerPosition position;  // where the next step's documents begin
+    uint64_t loss_hash;        // of all losses so far, bit for bit
+    double loss, val_loss;     // of the last step and evaluation; NaN before it
+} TrainState;
+
+// A step as it is told.
+typedef struct Step {
+    int64_t number;  // from 1
+    double lr, loss, grad_norm, seconds_left;
+} Step;
+
+// What has come of options: they stay as they were read. A strategy has its own.
+typedef struct Settled {
+    int capacity;                     // most tokens of a row; 0 before anybody knows
+    int tp, pp;                       // of the layout
+    const char *layout, *strategies;  // as they could be typed; NULL: none
+} Settled;
+
+struct Run {
+    int argc;
+    char** argv;
+    Config config;
+    Settled settled;
+    Data data;
+    Model model;
+    Batch batch, ahead;                 // the step at work; where planners work: the next one, planned already
+    float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
+    TrainState state;
+    Step step;
+    int64_t val_targets;  // of the last evaluation, and when it began
+    double val_began;
+    int training;               // not --sample and its like
+    void (*instead)(Run* run);  // what it does in place of training; NULL: it trains
+    double began;               // when the program began
+    int left;                   // some rank has left the step at work
+    int ends;                   // no step more
+    int stopped_by;             // the signal that ends the run after this step, 0 none
+    int failed;                 // something of the run could not be kept: status 1
+    int status;                 // of the program
+    const RunRanks* ranks;      // NULL: rows are made and run as one rank does that is alone
+    Cluster* cluster;
+    Clock* clock;
+    Books* books;
+    Strategies* strategies;  // NULL: every step has the same layout
+    Balance* balance;        // what is done about slow ranks
+};
+
+// What goes on around steps: of every row of the table, in its order, these are called. NULL: nothing.
+typedef struct Mechanism {
+    const char* name;                 // NULL: the end of the table
+    void (*open)(Run* run);           // a phase before the first step
+    void (*start)(Run* run);          // of training
+    void (*begin)(Run* run);          // before the rows of a step
+    void (*before_update)(Run* run);  // all gradients are there
+    void (*after_update)(Run* run);   // it was given to the stream
+    void (*diverge)(Run* run);        // loss or norm of the gradients is not finite: ends the program
+    void (*end)(Run* run);            // they are known
+    void (*tell)(Run* run);           // the step is done
+    void (*tell_loss)(Run* run);      // an evaluation is
+    void (*sample)(Run* run);
+    void (*between)(Run* run);  // after all that, before the next step
+    void (*finish)(Run* run);   // of training
+    void (*close)(Run* run);
+} Mechanism;
+
+extern const Mechanism mechanisms[];
+
+#define ALL_MECHANISMS(run, call)                       \
+    for (const Mechanism* x = mechanisms; x->name; x++) \
+        if (x->call) x->call(run)
+
+// ---- rows of a step
+
+typedef enum PassKind { PASS_FORWARD, PASS_BACKWARD, PASS_OTHER } PassKind;
+
+typedef struct Pass {
+    PassKind kind;
+    Row* row;
+    int counts;  // forward: the losses are added up by this rank
+} Pass;
+
+// What many ranks do in place of core.c, or besides.
+struct RunRanks {
+    // The pieces in run->batch get a plan, the same on all ranks, and their tokens. 0: some rank has none.
+    int (*plan_val)(Run* run);
+    int (*end_val)(Run* run);                        // 0: the evaluation was broken off
+    void (*read)(Run* run, const Sampler* sampler);  // tokens of the rows of run->batch
+    void (*upload)(Run* run, int n);                 // besides, of n tokens
+    void (*fill_row)(Run* run, Row* row, int i);     // besides; i < 0: of generation
+    int (*next_pass)(Run* run, Pass* pass, int i, int train);
+    double (*loss_sum)(Run* run);
+    void (*decode)(Run* run, Row* row);  // model_forward, and with it
+    void (*share_logits)(Run* run);      // after those that this rank has stand in host_logits
+};
+
+// Pass i of the rows of run->batch: each forward, and with train backward behind it. 0 where there is none.
+int run_next_pass(Run* run, Pass* pass, int i, int train);
+double loss_sum(Run* run);  // of all losses since run_micro_batches began
+
+// The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
+// the first step has lr / warmup, then
+//   constant  lr
+//   linear    falls in a straight line to min_lr * lr at the last step
+//   cosine    the same along half a cosine
+//   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
+double schedule_lr(const Config* config, int64_t t);
+
+// Mean loss a target over the validation pieces; *targets their number, 0 where it was broken off. Overwrites the batch.
+double evaluate(Run* run, int64_t* targets);
+void run_evaluate(Run* run);  // between steps
+
+// ---- text from the model
+
+// Draws from softmax(logits / temperature) of the top_k most likely ids (0: of all); temperature 0: the most likely.
+// u is uniform in [0, 1), scratch (V).
+int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch);
+// Prints a prompt of n_tokens, end-of-text counted, and up to n_new tokens more, or fewer where the model ends the text;
+// seed makes the choices repeatable. text has room for all. Bytes go to copy, too, unless that is NULL.
+void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy);
+void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
+// Room for so many tokens behind the end-of-text that every document begins with; to be freed.
+int* sample_begin(const Run* run, size_t tokens);
+// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache: then token_logits can
+// be asked for each of them.
+void run_decode(Run* run, const int* tokens, int N, int cached);
+void token_logits(Run* run, int n);  // of token n of the row, fp32 in host_logits
+int run_stop_token(const Run* run);  // with which the model ends a text
+
+// ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
+
+void model_forward(Model* m, const Row* row);
+void model_train(Model* m, const Row* row, float scale);
+void run_micro_batches(Run* run, const Sampler* sampler, int train);
+void model_update(Model* m, const Config* config, double lr, int64_t t);
