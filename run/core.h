@@ -188,7 +188,7 @@ double loss_sum(Run* run);  // of all losses since run_micro_batches began
 //   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
 double schedule_lr(const Config* config, int64_t t);
 
-// Mean loss a target over the validation pieces; *targets their number, 0 where it was broken off. Overwrites the batch.
+// Mean loss a target over the validation pieces; *targets their number, 0 where it was broken off. Overwrites batch.
 double evaluate(Run* run, int64_t* targets);
 void run_evaluate(Run* run);  // between steps
 
@@ -197,8 +197,8 @@ void run_evaluate(Run* run);  // between steps
 // Draws from softmax(logits / temperature) of the top_k most likely ids (0: of all); temperature 0: the most likely.
 // u is uniform in [0, 1), scratch (V).
 int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch);
-// Prints a prompt of n_tokens, end-of-text counted, and up to n_new tokens more, or fewer where the model ends the text;
-// seed makes the choices repeatable. text has room for all. Bytes go to copy, too, unless that is NULL.
+// Prints a prompt of n_tokens, end-of-text counted, and n_new tokens more, or fewer where the model ends the text; seed
+// makes the choices repeatable. text has room for all. Bytes go to copy, too, unless that is NULL.
 void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy);
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
 // Room for so many tokens behind the end-of-text that every document begins with; to be freed.

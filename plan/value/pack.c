@@ -20,7 +20,7 @@ static void rooms_add(Rooms* x, int room, int row) {
     *word |= bit;
 }
 
-// Takes out a row with the least room >= length, the one that has had it longest; -1: all are full. *room is what it has.
+// Takes out a row with the least room >= length, the one that has had it longest; -1: none has. *room is what it has.
 static int rooms_take(Rooms* x, int length, int capacity, int* room) {
     int w = length / 64;
     uint64_t word = x->some[w] >> length % 64 << length % 64;

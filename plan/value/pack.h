@@ -1,5 +1,5 @@
-// pack.h - documents of a step into rows by best-fit decreasing: longest first, each goes into the fullest row that still
-// has room for it, or opens a new one. Needs at most 11/9 of the fewest rows, plus a constant (Johnson 1973).
+// pack.h - documents of a step into rows by best-fit decreasing: longest first, each goes into the fullest row that
+// still has room for it, or opens a new one. At most 11/9 of the fewest rows, plus a constant (Johnson 1973).
 #pragma once
 #include "plan/base/base.h"
 

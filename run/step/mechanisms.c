@@ -1,7 +1,7 @@
 // mechanisms.c - what happens around a step, and around all steps, beside training itself: ranks and files are opened,
 // the next step is planned, slow ranks are measured and relieved, strategies change, records are filled and written.
 //
-// A row of the table at the foot is one of these; train_gpt.cu calls the rows in their order at the moments of Mechanism.
+// A row of the table at the foot is one of these; train_gpt.cu calls them in their order at the moments of Mechanism.
 #include <inttypes.h>
 #include <math.h>
 
