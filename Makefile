@@ -96,15 +96,14 @@ objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/
   $(drawn:%=$(build)/%.o)
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
-nccl_files := $(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/comm_nccl*.cu))
-cuda_files := $(filter-out library cudnn_plan cudnn_buckets attention_cudnn attention_no_cudnn comm_no_nccl \
-  $(nccl_files),$(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
+cuda_files := $(filter-out library cudnn_plan attention_cudnn attention_no_cudnn comm_nccl comm_no_nccl,$(patsubst \
+  kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
 ifeq ($(CUDA),yes)
 objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),attention_cudnn \
-  cudnn_buckets cudnn_plan,attention_no_cudnn) $(if $(filter yes,$(NCCL)),$(nccl_files),comm_no_nccl))
+  cudnn_plan,attention_no_cudnn) $(if $(filter yes,$(NCCL)),comm_nccl,comm_no_nccl))
 endif
 emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) attention_no_cudnn cudart cublaslt linked_library \
-  $(if $(filter yes,$(MPI)),$(nccl_files) nccl,comm_no_nccl))
+  $(if $(filter yes,$(MPI)),comm_nccl nccl,comm_no_nccl))
 
 all: report train $(if $(wildcard dev/simulate.c),simulate)
 	@echo 'next:     ./train       trains a small model;  ./train --help;  make test'
@@ -220,7 +219,7 @@ $(build)/test/test_comm_failures: LIBRARIES += -Wl,--wrap=malloc,--wrap=calloc,-
 
 # Plans of cuDNN need its header, not a GPU. Without the header the test says so.
 cudnn_sources := test/test_cudnn_plans.cc \
-  $(if $(filter yes,$(CUDNN)),kernels/cuda/cudnn_buckets.cu kernels/cuda/cudnn_plan.cu kernels/cuda/library.cu)
+  $(if $(filter yes,$(CUDNN)),kernels/cuda/cudnn_plan.cu kernels/cuda/library.cu)
 $(build)/test/test_cudnn_plans: $(cudnn_sources) $(build)/ragged.a
 	$(call step,CXX $<,$(CXX) -std=c++17 -O1 -g $(WARNINGS) -I. $(CUDA_INCLUDES:%=-isystem %) -x c++ $(cudnn_sources) \
 	  -x none $(build)/ragged.a -o $@ $(LIBRARIES))

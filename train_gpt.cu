@@ -2,10 +2,9 @@
 //
 // How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model:
 // forward and backward of norms, linears, attention, MLP, blocks, embedding and classifier. The ops are in
-// kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank holds it in
-// run/model/model.h, its update in run/model/optimizer.c, a run in run/run.h. Where a line asks for m->tp, row->shared
-// or a zero_ function, many ranks do more: run/model/tensor_parallel.h, run/model/work.h, kernels/group_attention.h,
-// run/model/zero.h. On one rank all of that is left out.
+// kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank holds it and
+// its update in run/model/model.h, a run in run/run.h. Where a line asks for MANY, many ranks do more, or something
+// else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <math.h>
@@ -47,10 +46,7 @@ static void norm_backward(const Model* m, const Row* row, const NormRow* n, int 
 static void linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
     ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l);
-    if (shares_linears(m)) {
-        work_linear_forward(m, row, id, l, out, gelu, x);
-        return;
-    }
+    if (MANY(linear_forward, m, row, id, l, out, gelu, x)) return;
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_forward(out, gelu, x, W(w.id), W(sub->bias[id % 2]), row->N, w.cols, w.rows, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
@@ -62,10 +58,7 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
                             const void* pre) {
     const Sublayer* sub = &sublayers[sublayer_of(id)];
     ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l);
-    if (shares_linears(m)) {
-        work_linear_backward(m, row, id, l, dx, dout, x, pre);
-        return;
-    }
+    if (MANY(linear_backward, m, row, id, l, dx, dout, x, pre)) return;
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     m->k->matmul_backward_input(dx, dout, W(w.id), pre, row->N, w.cols, w.rows, m->dt, m->s);
     m->k->matmul_backward_weight(DW(w.id), DW(sub->bias[id % 2]), dout, x, row->N, w.cols, w.rows, m->dt, m->s);
@@ -127,7 +120,7 @@ static void attention_forward(const Model* m, const Row* row, int l, void* qkv) 
     Attention a = attention_of(m, row, l);
     Rotary r = rotary_of(m, row, &a, l);
     if (m->rope && a.NH) m->k->rotary_forward(qkv, ACT(QK_RAW), &r, m->dt, m->s);
-    if (row->shared) shared_attention_forward(m, row, l, &a);
+    if (row->shared) m->many->attention_forward(m, row, l, &a);
     else if (a.NH && a.n_docs) m->k->attention_forward(ACT(ATT), STAT(LSE), &a, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
@@ -138,7 +131,7 @@ static void attention_backward(const Model* m, const Row* row, int l, void* d_qk
     Rotary r = rotary_of(m, row, &a, l);
     size_t head = (size_t)a.HS * dtype_bytes(m->dt);
     char *d_k = (char*)d_qkv + (size_t)a.NH * head, *d_v = d_k + (size_t)a.NKV * head;
-    if (row->shared) shared_attention_backward(m, row, l, &a, d_qkv, d_att);
+    if (row->shared) m->many->attention_backward(m, row, l, &a, d_qkv, d_att);
     else if (a.NH && a.n_docs) m->k->attention_backward(d_qkv, d_k, d_v, d_att, ACT(ATT), STAT(LSE), &a, m->dt, m->s);
     if (m->rope && a.NH) m->k->rotary_backward(d_qkv, DW(QNORMW), DW(KNORMW), ACT(QK_RAW), &r, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
@@ -254,8 +247,7 @@ static void recompute_block(const Model* m, const Row* row, int l) {
 // RESIDUAL of the first block: wte[token] + wpe[position], without learned positions wte[token].
 static void embed(const Model* m, const Row* row) {
     int l = 0;
-    if (m->tp) tp_embed(m, row);
-    else
+    if (!MANY(embed, m, row))
         m->k->embedding_forward(ACT(RESIDUAL), row->tokens, row->positions, W(WTE), W(WPE), row->N, m->shape.C, m->dt,
                                 m->s);
 }
@@ -263,8 +255,7 @@ static void embed(const Model* m, const Row* row) {
 // After the backward pass of all blocks: gradients of what embed has read.
 static void embed_backward(const Model* m, const Row* row) {
     int l = 0;
-    if (m->tp) tp_embed_backward(m, row);
-    else
+    if (!MANY(embed_backward, m, row))
         m->k->embedding_backward(DW(WTE), DW(WPE), ACT(D_RESIDUAL), row->tokens, DW(WPE) ? row->positions : NULL,
                                  row->N, m->shape.C, m->dt, m->s);
 }
@@ -273,19 +264,19 @@ static void embed_backward(const Model* m, const Row* row) {
 // part of that; the stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
-    zero_use_layer(m, -1, 1);
-    zero_use_layer(m, 0, 1);
+    if (m->many) m->many->use_layer(m, -1, 1);
+    if (m->many) m->many->use_layer(m, 0, 1);
     if (!m->shape.no_embedding) embed(m, row);
     norm_forward(m, row, &sublayers[ATTENTION].norm, l, ACT(RESIDUAL), NULL);
     while (l < L) {
         void *residual2 = ACT(RESIDUAL2), *proj = own_rows(m, ACT(PROJ), row, l);
         block_forward(m, row, l++);
-        zero_use_layer(m, l, 1);
+        if (m->many) m->many->use_layer(m, l, 1);
         if (l < L || !m->shape.no_head)
             norm_forward(m, row, l < L ? &sublayers[ATTENTION].norm : &final_norm, l, residual2, proj);
         else m->k->add(ACT(RESIDUAL), residual2, proj, (size_t)row->own * (size_t)m->shape.C, m->dt, m->s);
     }
-    if (m->tp && !m->shape.no_head) tp_all_gather(m, ACT(LNF), row, ENDS);
+    if (!m->shape.no_head) (void)MANY(gather_rows, m, ACT(LNF), row, ENDS);
 }
 
 // Losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's weights
@@ -302,13 +293,13 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         size_t at = (size_t)n * C * dtype_bytes(m->dt);
         char* lnf = (char*)ACT(LNF) + at;
         k->matmul_forward(logits, NULL, lnf, W(head), NULL, N, C, rows, m->dt, m->s);
-        if (m->tp) tp_classify(m, row, logits, n, N, scale, train);
-        else k->classifier(STAT(LOSSES) + n, logits, row->targets + n, scale, train, N, m->shape.V, rows, m->dt, m->s);
+        if (!MANY(classify, m, row, logits, n, N, scale, train))
+            k->classifier(STAT(LOSSES) + n, logits, row->targets + n, scale, train, N, m->shape.V, rows, m->dt, m->s);
         if (!train) continue;
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
         k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
     }
-    if (m->tp && train) tp_reduce_scatter(m, ACT(D_NORM), row, ENDS);
+    if (train) (void)MANY(sum_rows, m, ACT(D_NORM), row, ENDS);
 }
 
 // After model_forward and classify with train: adds the row's gradients to grads. In a stage of a pipeline D_RESIDUAL
@@ -319,17 +310,17 @@ static void model_backward(Model* m, const Row* row) {
         m->k->clear(ACT(D_RESIDUAL), (size_t)row->own * m->shape.C * dtype_bytes(m->dt), m->s);
         norm_backward(m, row, &final_norm, l);
     }
-    zero_close_grads(m, l);
+    if (m->many) m->many->close_grads(m, l);
     while (l-- > 0) {
-        zero_use_layer(m, l, -1);
-        zero_open_grads(m, l);
+        if (m->many) m->many->use_layer(m, l, -1);
+        if (m->many) m->many->open_grads(m, l);
         recompute_block(m, row, l);
         block_backward(m, row, l);
-        zero_close_grads(m, l);
+        if (m->many) m->many->close_grads(m, l);
     }
     if (!m->shape.no_embedding) embed_backward(m, row);
-    zero_close_grads(m, l);
-    zero_end_round(m);
+    if (m->many) m->many->close_grads(m, l);
+    if (m->many) m->many->end_round(m);
 }
 
 // Loss and gradients of one row.
@@ -346,7 +337,7 @@ static void forward_task(Model* m, const Row* row, float scale, int train) {
     model_forward(m, row);
     if (m->shape.no_head) return;
     classify(m, row, scale, train);
-    if (tp_rank(m) > 0) return;  // all ranks of the group have the same losses
+    if (!adds_losses(m)) return;  // another rank of the group does: all have the same
     m->k->add_sum(m->loss_sum, (const float*)model_act(m, LOSSES, 0), (size_t)row->N, m->s);
 }
 
@@ -369,7 +360,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
         if (task->kind >= TASK_SEND) pipeline_begin(m, task, row);
         else pipeline_settle(m, task);
         if (task->kind == TASK_FORWARD) forward_task(m, row, 1 / (float)MAX(b->n_targets, 1), train);
-        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) zero_last_row(m);
+        if (task->kind == TASK_BACKWARD && batch_reduces_inside(b, m, task->round)) m->many->last_row(m);
         if (task->kind == TASK_BACKWARD) model_backward(m, row);
         pace_end_task(run, task);
     }

@@ -147,8 +147,16 @@ typedef struct Books {
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 } Books;
 
+// What has come of options: they stay as they were read. A strategy has its own.
+typedef struct Settled {
+    int capacity;                     // most tokens of a row; 0 before anybody knows
+    int tp, pp;                       // of the layout
+    const char *layout, *strategies;  // as they could be typed; NULL: none
+} Settled;
+
 struct Run {
     Config config;
+    Settled settled;
     Data data;
     Model model;
     Batch batch, ahead;                 // the step at work, and the next one, planned already
@@ -270,42 +278,38 @@ void run_check_layout(Run* run);  // --explain layout: prints what every stage h
 void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->ranks->layout should take, by term
 int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
 
-// ---- memory.c
+// ---- memory_ranks.c: the memory table, a function of a run and of N tokens a row
 
-enum { MEMORY_ENTRIES = 28 };
-
-// AS_NEEDED: in the host's memory, not before steps need it, and as much as they need. BY_LIBRARIES: on the device, by
-// themselves.
-typedef enum Where { ON_DEVICE, BY_LIBRARIES, ON_HOST, ON_HOST_PINNED, AS_NEEDED } Where;
-
-typedef struct MemoryEntry {
-    const char* name;
-    size_t bytes;
-    Where where;
-    void* memory;
-} MemoryEntry;
-
-// Every class of bytes that a run takes: a name, a size, one allocation. What is in the host's memory counts only where
-// that is the device's.
-typedef struct MemoryPlan {
-    MemoryEntry entries[MEMORY_ENTRIES];
-    int n, on_host;
-    size_t total;  // of those that count
-} MemoryPlan;
-
-static inline int memory_counts(const MemoryPlan* plan, Where where) { return plan->on_host || where <= BY_LIBRARIES; }
-
-// When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
-void run_carve_activations(Run* run);
-// Bytes of the memory table of a rank of stage s, with rows of N tokens. Before ranks are joined.
-size_t run_memory_of(Run* run, const Layout* layout, int s, int N);
+MemoryPlan run_plan_rows(const Run* run, int N);
+ModelNeeds run_model_needs(const Run* run, int N);
+// Of tokens, at most, that a step or a text consists of.
+static inline int run_most_tokens(const Run* run) {
+    return run->training ? run->config.batch_tokens : run->model.shape.context;
+}
+size_t run_largest_tensor(const Run* run);  // elements
+// Bytes of the table of a rank of stage s. Before ranks are joined.
+size_t run_memory_of(const Run* run, const Layout* layout, int s, int N);
 // Of it what each layer of a rank of stage s has to itself, and behind them the embedding and the classifier: weights,
 // gradients and optimizer state; what it keeps for its backward pass, of all rounds in flight.
 typedef struct LayerBytes {
     size_t states, activations;
 } LayerBytes;
-void run_layer_bytes(LayerBytes* bytes, Run* run, const Layout* layout, int s, int N);
-MemoryPlan run_plan_job_memory(Run* run);  // settles --capacity
+void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
+void run_carve_work(Run* run, const MemoryPlan* plan, int N);  // of slow ranks
+
+// The options with what is settled in their place, for people and files.
+static inline Config run_settled_config(const Run* run) {
+    Config c = run->config;
+    c.layout = run->settled.layout, c.strategies = run->settled.strategies;
+    if (!run->strategies) c.capacity = run->settled.capacity, c.tp = run->settled.tp, c.pp = run->settled.pp;
+    return c;
+}
+
+// ---- memory.c
+
+// When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
+void run_carve_activations(Run* run);
+MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
 void run_take_job_memory(Run* run, MemoryPlan* plan);
@@ -350,7 +354,7 @@ enum { SAMPLED_LENGTHS = 4096 };
 
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Most bytes that planning takes, beside the steps' own buffers.
-size_t run_planning_bytes(const Run* run, int max_tokens);
+size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
 // Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
 // how many.
 int run_sample_lengths(const Run* run, int* lengths);
@@ -507,7 +511,3 @@ void run_plan_only(Run* run);  // --explain, --dump-grads: the next step is plan
 void model_forward(Model* m, const Row* row);
 void model_train(Model* m, const Row* row, float scale);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
-
-// ---- optimizer.c
-
-void model_update(Model* m, const Config* config, double lr, int64_t t);

@@ -73,7 +73,7 @@ claims() {
     if ! grep -qE '^[0-9]+ passed, [0-9]+ failed' "$said"; then
         sed -nE 's/^(CLAIM|.*\) RUN)\(([a-z0-9_]*)\).*/\2/p' test/"$1".c* > "$said.all"
         last=$(sed -n 's/^  \(ok     \|FAILED \|skipped\) \([a-z0-9_]*\).*/\2/p' "$said" | tail -n 1)
-        sed "1,/^${last:-none}\$/d" "$said.all" > "$said.left"
+        awk -v last="$last" 'behind; $0 == last { behind = 1 }' "$said.all" > "$said.left"
         [ -n "$last" ] || cp "$said.all" "$said.left"
         echo "FAILED $1 $2 $(head -n 1 "$said.left"): status $status"
         tail -n 4 "$said"

@@ -20,8 +20,8 @@ finish() {
 }
 
 if command -v clang++ > /dev/null 2>&1; then
-    # Three that need cuDNN's header, and one that opens libraries, are not part of the emulator.
-    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|cudnn_buckets|attention_cudnn|library)\.cu' |
+    # Two that need cuDNN's header, and one that opens libraries, are not part of the emulator.
+    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|attention_cudnn|library)\.cu' |
         xargs -n 1 -P "$cores" clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -x c++ -fsyntax-only 2>&1)
     [ -z "$errors" ] && ok "the emulator's sources compile with clang" || bad "with clang:" "$errors"
 else
@@ -40,8 +40,8 @@ for a in "$@"; do flags="$flags -gencode arch=compute_$a,code=sm_$a"; done
 includes=$(dirname "$(dirname "$nvcc")")/include
 for file in $(ls -S kernels/cuda/*.cu); do # the long ones first
     case $file in
-        */attention_cudnn.cu | */cudnn_buckets.cu | */cudnn_plan.cu) header=cudnn.h ;;
-        */comm_nccl*) header=nccl.h ;;
+        */attention_cudnn.cu | */cudnn_plan.cu) header=cudnn.h ;;
+        */comm_nccl.cu) header=nccl.h ;;
         *) header=stdio.h ;;
     esac
     if echo "#include <$header>" | ${CXX:-c++} -I"$includes" -x c++ -fsyntax-only - 2> /dev/null; then

@@ -20,8 +20,18 @@ static const char* program = "./train";
 static char output[1 << 20];  // stdout and stderr of the last command
 static char errors[1 << 16];  // its stderr alone
 
+static char last_command[8192];
+static int last_status, was_told;  // of it
+
+// With a failed CHECK: the last command, once, and what came of it.
+static inline void tell_last_command(void) {
+    if (!was_told && *last_command) printf("    $ %s\n    status %d: %.1500s\n", last_command, last_status, output);
+    was_told = 1;
+}
+
 static inline void program_begin(int argc, char** argv) {
     if (argc > 1) program = argv[1];
+    test_context = tell_last_command;
     setenv("P", program, 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
@@ -31,33 +41,22 @@ static inline void program_begin(int argc, char** argv) {
 // Runs a shell command in which %s and the like are filled in; returns its exit status, or 128 + the signal that
 // ended it.
 __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, ...) {
-    char command[8192], whole[10000];
+    char whole[10000];
     va_list args;
     va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
+    vsnprintf(last_command, sizeof last_command, format, args);
     va_end(args);
-    snprintf(whole, sizeof whole, "{ %s ; } > %s/stdout 2> %s/stderr", command, work, work);
+    snprintf(whole, sizeof whole, "{ %s ; } > %s/stdout 2> %s/stderr", last_command, work, work);
     int status = system(whole);
     size_t n = read_text(path_of("stdout"), output, sizeof output / 2);
     read_text(path_of("stderr"), errors, sizeof errors);
     snprintf(output + n, sizeof output - n, "%s", errors);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    was_told = 0;
+    return last_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// The last command and its status, where a claim wanted another.
-static inline int explain_status(int found, int wanted) {
-    if (found != wanted) printf("    status %d, expected %d: %.1500s\n", found, wanted, output);
-    return found == wanted;
-}
-
-static inline int explain_words(const char* words) {
-    const char* at = strstr(output, words);
-    if (!at) printf("    no \"%s\" in: %.1500s\n", words, output);
-    return at != NULL;
-}
-
-#define CHECK_SH(status, ...) CHECK(explain_status(sh(__VA_ARGS__), status))
-#define CHECK_SAID(words) CHECK(explain_words(words))
+#define CHECK_SH(status, ...) CHECK(sh(__VA_ARGS__) == (status))
+#define CHECK_SAID(words) CHECK(strstr(output, words) != NULL)
 
 // Several ranks of what follows: sh(ON_RANKS "$P --out $W/a", 2).
 #define ON_RANKS "mpirun --oversubscribe --bind-to none -n %d "
@@ -105,6 +104,18 @@ static inline int comes(const char* name, double seconds) {
     for (int i = 0; i < seconds * 100; i++, sleep_ms(10))
         if (stat(path_of(name), &s) == 0 && s.st_size > 0) return 1;
     return 0;
+}
+
+// Runs the program on so many ranks in $W/NAME, which was empty; returns its status, which should be 0.
+__attribute__((format(printf, 3, 4))) static inline int run_on(int ranks, const char* name, const char* format, ...) {
+    char options[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(options, sizeof options, format, args);
+    va_end(args);
+    sh("rm -rf $W/%s", name);
+    CHECK_SH(0, ON_RANKS "$P %s --out $W/%s", ranks, options, name);
+    return last_status;
 }
 
 static inline int has_mpirun(void) { return sh("command -v mpirun") == 0; }

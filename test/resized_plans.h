@@ -143,7 +143,7 @@ static inline void visit_elements(Fate fate, void (*visit)(float* x, size_t at),
 
 static inline void set_to_zero(float* x, size_t at) { x[at] = 0; }
 
-static inline float* weights(void) { return (float*)m->ranks->zero.part[ZERO_WEIGHTS]; }
+static inline float* weights(void) { return (float*)m->array[MODEL_WEIGHTS]; }
 
 // ---- what moves
 

@@ -7,40 +7,47 @@
 // ends a claim that this machine cannot try. test_done prints the closing line that test/run.sh adds up.
 #pragma once
 #include <math.h>
+#include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static int test_failures_in_claim, test_passed, test_failed, test_skipped;
 static const char* test_skip_reason;
+static void (*test_context)(void);  // NULL, or prints what a failed CHECK is about: program.h has one
 
-#define CHECK(condition)                                                                                \
-    do {                                                                                                \
-        if (!(condition)) {                                                                             \
-            test_failures_in_claim++;                                                                   \
-            if (test_failures_in_claim < 10) printf("    %s:%d: %s\n", __FILE__, __LINE__, #condition); \
-        }                                                                                               \
+__attribute__((format(printf, 3, 4))) static inline void test_fail(const char* file, int line, const char* format,
+                                                                   ...) {
+    va_list args;
+    if (++test_failures_in_claim < 10) {
+        printf("    %s:%d: ", file, line);
+        va_start(args, format);
+        vprintf(format, args);
+        va_end(args);
+        printf("\n");
+    }
+    if (test_context) test_context();
+}
+#define TEST_FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
+
+#define CHECK(condition)                               \
+    do {                                               \
+        if (!(condition)) TEST_FAIL("%s", #condition); \
     } while (0)
 
 // |a - b| <= tolerance; false when either is NaN.
-#define CHECK_CLOSE(a, b, tolerance)                                                                                   \
-    do {                                                                                                               \
-        double a_ = (a), b_ = (b), tolerance_ = (tolerance);                                                           \
-        if (!(fabs(a_ - b_) <= tolerance_)) {                                                                          \
-            test_failures_in_claim++;                                                                                  \
-            if (test_failures_in_claim < 10)                                                                           \
-                printf("    %s:%d: %s = %.9g, %s = %.9g, differ by %.3g > %.3g\n", __FILE__, __LINE__, #a, a_, #b, b_, \
-                       fabs(a_ - b_), tolerance_);                                                                     \
-        }                                                                                                              \
+#define CHECK_CLOSE(a, b, tolerance)                                                                             \
+    do {                                                                                                         \
+        double a_ = (a), b_ = (b), tolerance_ = (tolerance);                                                     \
+        if (!(fabs(a_ - b_) <= tolerance_))                                                                      \
+            TEST_FAIL("%s = %.9g, %s = %.9g, differ by %.3g > %.3g", #a, a_, #b, b_, fabs(a_ - b_), tolerance_); \
     } while (0)
 
-#define CHECK_STRING(found, expected)                                                                            \
-    do {                                                                                                         \
-        const char *found_ = (found), *expected_ = (expected);                                                   \
-        if (strcmp(found_, expected_) != 0) {                                                                    \
-            test_failures_in_claim++;                                                                            \
-            printf("    %s:%d: %s is \"%s\", expected \"%s\"\n", __FILE__, __LINE__, #found, found_, expected_); \
-        }                                                                                                        \
+#define CHECK_STRING(found, expected)                                                                              \
+    do {                                                                                                           \
+        const char *found_ = (found), *expected_ = (expected);                                                     \
+        if (strcmp(found_, expected_) != 0) TEST_FAIL("%s is \"%s\", expected \"%s\"", #found, found_, expected_); \
     } while (0)
 
 #define SKIP(reason)               \
@@ -48,6 +55,13 @@ static const char* test_skip_reason;
         test_skip_reason = reason; \
         return;                    \
     } while (0)
+
+// for (seed = first; seed < end; seed++), until one fails: then it is printed.
+#define FOR_SEEDS(seed, first, end) for (uint64_t seed = (first); test_goes_on(seed, (first), (end)); seed++)
+static inline int test_goes_on(uint64_t seed, uint64_t first, uint64_t end) {
+    if (test_failures_in_claim && seed > first) printf("    seed %d\n", (int)seed - 1);
+    return !test_failures_in_claim && seed < end;
+}
 
 // TEST_ONLY=part of a name: only such claims run. RUN is for a claim that runs more than once or under a condition,
 // RUN_AS for claims of a table: a name, and what to do.

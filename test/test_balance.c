@@ -96,11 +96,11 @@ static double end_ms(const RankSpeed* x, const MoveCost* cost, double sent, doub
 
 CLAIM(moves_are_possible_and_no_division_ends_sooner) {
     int moved = 0, still = 0;
-    for (uint64_t seed = 1; seed <= 4000; seed++) {
+    FOR_SEEDS(seed, 1, 4001) {
         RankSpeed group[MOST_TP];
         MoveCost cost;
         double sent[MOST_TP], taken[MOST_TP], last = 0;
-        int ranks = whole(seed, 0, 1, seed % 5 ? 8 : MOST_TP), failed = test_failures_in_claim;
+        int ranks = whole(seed, 0, 1, seed % 5 ? 8 : MOST_TP);
         random_group(seed, group, ranks, &cost, seed % 3 != 0);
         double T = balance_move(sent, taken, group, ranks, &cost);
         for (int r = 0; r < ranks; r++) {
@@ -112,7 +112,6 @@ CLAIM(moves_are_possible_and_no_division_ends_sooner) {
         CHECK_CLOSE(last, T, 1e-9 * T);
         CHECK(is_impossible(group, ranks, &cost, T * (1 - 1e-7)));
         *(total(sent, ranks) > 0 ? &moved : &still) += 1;
-        if (failed != test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
     CHECK(moved > 1000 && still > 100);  // both kinds were tried
 }
@@ -235,10 +234,9 @@ static const struct {
 };
 
 CLAIM(times_lead_to_the_decisions_of_the_table) {
-    for (int i = 0; i < COUNT(table); i++) {
+    FOR_SEEDS(i, 0, COUNT(table)) {
         SliceCount own = {table[i].heads, 8400 - 100 * table[i].heads};
         Group x = group_of(table[i].mode, 4, table[i].slow, own, table[i].prunable);
-        int failed = test_failures_in_claim;
         x.setting.semi_lambda = table[i].lambda, x.setting.most_pruned = table[i].most;
         BalanceDecision d = decide(&x);
         CHECK(d.active == (table[i].pruned[0] + table[i].pruned[1] + table[i].sent[0] > 0));
@@ -247,7 +245,6 @@ CLAIM(times_lead_to_the_decisions_of_the_table) {
             CHECK_CLOSE(d.pruned[r], table[i].pruned[r], 1e-9);
             CHECK_CLOSE(d.sent[r], table[i].sent[r], 1.5);
         }
-        if (failed != test_failures_in_claim) printf("    row %d\n", i);
     }
     Group unknown = group_of(BALANCE_RESIZE, 2, (double[]){4, 1}, (SliceCount){0, 800}, 1);
     unknown.memory.v[1] = 0;
@@ -455,10 +452,9 @@ static void check_computed_once(const UnitGroup* u, const Move* moves, int n, in
 // than without; and SEMI's J is not above that of the others.
 CLAIM(decisions_keep_their_promise) {
     int moved = 0, active = 0;
-    for (uint64_t seed = 1; seed <= 600; seed++) {
+    FOR_SEEDS(seed, 1, 601) {
         static Group x;
         Move moves[2 * MOST_TP];
-        int failed = test_failures_in_claim;
         double J[4];
         random_units(&x, seed);
         for (int mode = BALANCE_RESIZE; mode <= BALANCE_SEMI; mode++) {
@@ -482,7 +478,6 @@ CLAIM(decisions_keep_their_promise) {
             moved += n > 0, active += d.active;
         }
         CHECK(J[BALANCE_SEMI] <= J[BALANCE_MIGRATE] * (1 + 1e-9));
-        if (failed != test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
     CHECK(moved > 700 && active > 1200);
 }
@@ -504,11 +499,11 @@ static int fits_by(const Group* x, const BalanceDecision* d, const int* gives, d
 
 // Slow ranks give, others take, some of what slow ones keep is left out.
 CLAIM(no_division_of_whole_units_ends_sooner) {
-    for (uint64_t seed = 1; seed <= 600; seed++) {
+    FOR_SEEDS(seed, 1, 601) {
         static Group x;
         BalanceDecision d = {0};
         RankSpeed ranks[MOST_TP] = {{0}};
-        int failed = test_failures_in_claim, gives[MOST_TP] = {0};
+        int gives[MOST_TP] = {0};
         double longest[2] = {0}, head, hidden, mean = 0;
         random_units(&x, seed);
         x.units.tile = 1;
@@ -529,7 +524,6 @@ CLAIM(no_division_of_whole_units_ends_sooner) {
             longest[0] = MAX(longest[0], n.hidden * hidden), longest[1] = MAX(longest[1], n.heads * head);
         }
         for (int heads = 0; heads < 2; heads++) CHECK(!fits_by(&x, &d, gives, longest[heads] * (1 - 1e-9), heads));
-        if (failed != test_failures_in_claim) printf("    seed %d\n", (int)seed);
     }
 }
 

@@ -72,7 +72,7 @@ static double shown_of(const GroupCost* g, int i) {
 }
 
 // e_d of one collective: a table is straight between its points, so ms / bytes is least at a point or at the end.
-static double least_token_ms(const GroupCost* g, double tokens) {
+static double cheapest_token_ms(const GroupCost* g, double tokens) {
     double sum = 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
@@ -119,7 +119,7 @@ static void add_to_table(Table* x, const Setting* setting, const int* sorted, in
         if (!group_holds(g, sorted[i])) continue;
         double left[2], hidden = group_hidden_ms(left, g, g->quadratic * s * s / fastest, s, NULL);
         *t = computed / fastest + group_communication_ms(g, s) - hidden + g->micro_batch;
-        *w = g->cp_size * computed + slow * (least_token_ms(g, room) * s + g->micro_batch * s / room);
+        *w = g->cp_size * computed + slow * (cheapest_token_ms(g, room) * s + g->micro_batch * s / room);
     }
     x->n++;
 }
@@ -220,7 +220,7 @@ CLAIM(no_plan_ends_before_a_bound) {
 
 CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
     int tried = 0, close = 0;
-    for (uint64_t seed = 0; seed < 3000 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 3000) {
         Step step = small_random_step(seed, 5);
         World world;
         random_world(&world, &step.limits, seed);
@@ -233,7 +233,6 @@ CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
             tried++;
             close += least < 1.02 * l3;
         }
-        if (test_failures_in_claim) printf("    seed %d\n", (int)seed);
         free_step(&step);
     }
     CHECK(tried > 1500 && close > 300);
@@ -301,7 +300,7 @@ static double least_of_quarters(const Setting* setting, double s, int* x, int* h
 
 CLAIM(no_shares_of_a_document_end_before_their_bound) {
     int tried = 0, close = 0, uneven = 0;
-    for (uint64_t seed = 0; seed < 1500 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 1500) {
         World world = {.setting = {.limits = {pick(seed, 0, 1, 4), 4, pick(seed, 1, 1000, 4000), 4, 2, 0}}};
         Setting* setting = &world.setting;
         int s = pick(seed, 2, 100, 8000), x[4], h[4], even[4] = {0};

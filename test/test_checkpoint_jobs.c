@@ -43,7 +43,7 @@ static void check_untouched(const char* name) {
     char path[600], err[ERR_BYTES];
     snprintf(path, sizeof path, "%s/%s/step-000002", work, name);
     CHECK(checkpoint_verify(path, err, sizeof err) == 0);
-    CHECK(sh("ls -d %s/%s/step-*", work, name) == 0 && !strstr(output, "step-000004"));
+    CHECK(sh("ls -d $W/%s/step-*", name) == 0 && !strstr(output, "step-000004"));
 }
 
 // A file there may not grow beyond 32 KiB; log.jsonl and the small files do not.
@@ -56,7 +56,7 @@ CLAIM(a_disk_that_is_full_for_one_rank_fails_the_save_for_all) {
     // A signal that is ignored stays so: write returns EFBIG.
     snprintf(limit, sizeof limit, "sh -c 'trap \"\" XFSZ; ulimit -f 64; exec \"$@\"' x");
     for (int r = 0; r < RANKS; r++) {
-        CHECK(sh("rm -rf %s/full", work) == 0);
+        CHECK_SH(0, "rm -rf $W/full");
         begin_run("full", r == 1 ? 1 : 3);
         int status = job(r, "", limit, "--resume --steps 4 --threads 1 --out full");
         int says = strstr(errors, "cannot save step 4") && strstr(errors, files[r]) &&
@@ -67,28 +67,28 @@ CLAIM(a_disk_that_is_full_for_one_rank_fails_the_save_for_all) {
         check_untouched("full");
     }
     CHECK(job(-1, "", "", "--resume --steps 4 --threads 1 --out full") == 0);
-    CHECK(sh("test -e %s/full/step-000004/DONE", work) == 0);
+    CHECK_SH(0, "test -e $W/full/step-000004/DONE");
 }
 
 CLAIM(a_rank_that_does_not_see_the_directory_says_what_to_share) {
     if (no_ranks()) SKIP(no_ranks());
-    CHECK(sh("mkdir %s/elsewhere", work) == 0);
+    CHECK_SH(0, "mkdir $W/elsewhere");
     int status = job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart");
     CHECK(status != 0 && strstr(errors, "rank 2: apart/step-000002.tmp: expected the directory"));
     CHECK(strstr(errors, "all nodes must share the file system of --out") != NULL);
-    CHECK(sh("ls -d %s/apart/step-* %s/elsewhere/apart", work, work) != 0 && !strstr(output, "step-000002"));
+    CHECK(sh("ls -d $W/apart/step-* $W/elsewhere/apart") != 0 && !strstr(output, "step-000002"));
 }
 
 // A directory of the same name on a machine's own disk: only what rank 0 finds counts.
 CLAIM(a_rank_that_writes_elsewhere_is_found_out) {
     if (no_ranks()) SKIP(no_ranks());
-    CHECK(sh("mkdir -p %s/own/away/step-000002.tmp", work) == 0);
+    CHECK_SH(0, "mkdir -p $W/own/away/step-000002.tmp");
     int status = job(1, "-wdir $W/own", "", TINY " --steps 2 --out away");
     int says = strstr(errors, "away/step-000002.tmp/optimizer-00001-of-00003.safetensors") &&
                strstr(errors, "all nodes must share the file system of --out");
     CHECK(status != 0 && says);
     if (!says) printf("    %.1500s\n", errors);
-    CHECK(sh("ls -d %s/away/step-*", work) != 0);
+    CHECK(sh("ls -d $W/away/step-*") != 0);
 }
 
 CLAIM(a_second_job_is_kept_out_by_the_lock_of_rank_0) {
@@ -107,8 +107,9 @@ CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
     if (no_ranks()) SKIP(no_ranks());
     begin_run("back", 1);
     CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
-    CHECK(sh("printf '?' | dd of=$W/back/step-000006/optimizer-00002-of-00003.safetensors bs=1 seek=3000 "
-             "conv=notrunc; rm $W/back/step-000004/state.json") == 0);
+    CHECK_SH(0,
+             "printf '?' | dd of=$W/back/step-000006/optimizer-00002-of-00003.safetensors bs=1 seek=3000 "
+             "conv=notrunc; rm $W/back/step-000004/state.json");
     CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
     CHECK(strstr(errors, "step-000006/optimizer-00002") && strstr(errors, "step-000004/state.json"));
     CHECK(strstr(output, "from back/step-000002") && sh("ls -d $W/back/step-000006.damaged $W/back/step-000006") == 0);

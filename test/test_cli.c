@@ -10,7 +10,7 @@
 
 // The command fails with status 1 and exactly one line on stderr, in which each of the words occurs.
 static void refused(const char* options, const char* word1, const char* word2) {
-    int status = sh("%s %s", program, options);
+    int status = sh("$P %s", options);
     const char* newline = strchr(errors, '\n');
     int one_line = newline && !newline[1];
     CHECK(status == 1);
@@ -54,7 +54,7 @@ CLAIM(unusable_data_gets_one_line) {
 }
 
 CLAIM(unusable_checkpoints_get_one_line) {
-    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    CHECK_SH(0, "rm -rf $W/run && $P " TINY);
     sh("cp -r $W/run/step-000002 $W/c && rm $W/c/DONE $W/c/state.json && cp -r $W/c $W/torn && truncate -s 3000 "
        "$W/torn/model.safetensors && "
        "cp -r $W/c $W/json && echo '{\"n_layer\": ' > $W/json/config.json && cp -r $W/c $W/relu && "
@@ -71,16 +71,16 @@ CLAIM(unusable_checkpoints_get_one_line) {
 }
 
 CLAIM(a_full_disk_leaves_the_older_checkpoint_whole) {
-    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    CHECK_SH(0, "rm -rf $W/run && $P " TINY);
     // No file may grow past 64 KiB: writing fails in the middle, as on a full disk.
-    CHECK(sh("ulimit -f 128; exec %s --resume --steps 4 --out $W/run", program) == 1);
+    CHECK_SH(1, "ulimit -f 128; exec $P --resume --steps 4 --out $W/run");
     CHECK(strstr(errors, "File too large; raise the limit of a file's size (ulimit -f)"));
-    CHECK(sh("ls $W/run/step-000002/DONE && ! ls -d $W/run/step-000004* $W/run/*.tmp") == 0);
-    CHECK(sh("%s --resume --steps 4 --out $W/run", program) == 0);
+    CHECK_SH(0, "ls $W/run/step-000002/DONE && ! ls -d $W/run/step-000004* $W/run/*.tmp");
+    CHECK_SH(0, "$P --resume --steps 4 --out $W/run");
 }
 
 CLAIM(a_run_prints_what_it_understood_before_it_starts) {
-    CHECK(sh("rm -rf $W/run && %s " TINY " --eval-every 1 --verbose", program) == 0);
+    CHECK_SH(0, "rm -rf $W/run && $P " TINY " --eval-every 1 --verbose");
     const char* parts[] = {"options",    "model",       "data",    "device",   "memory",
                            "parameters", "activations", "total",   "step 1/2", "validation loss",
                            "unigram",    "loss hash",   "--sample"};
@@ -96,7 +96,7 @@ CLAIM(a_run_prints_what_it_understood_before_it_starts) {
 CLAIM(the_first_screen_has_five_lines_and_then_the_loss) {
     static const char* const begins[] = {"model   ", "data    ", "device  ",
                                          "memory  ", "run     ", "step 1/2 | loss "};
-    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    CHECK_SH(0, "rm -rf $W/run && $P " TINY);
     const char* line = output;
     for (int i = 0; i < COUNT(begins) && line; i++) {
         CHECK(!strncmp(line, begins[i], strlen(begins[i])));
@@ -135,23 +135,23 @@ CLAIM(names_that_others_chose_cannot_command_a_terminal) {
         refused(mistakes[i], "e?]0;x??31m??z?", "");
         check_shown(mistakes[i]);
     }
-    CHECK(sh("cp -r $W/corpus \"$W/texts$EVIL\" && %s " TINY " --data \"$W/texts$EVIL\" --out \"$W/out$EVIL\"",
-             program) == 0);
+    CHECK_SH(0, "cp -r $W/corpus \"$W/texts$EVIL\" && $P " TINY " --data \"$W/texts$EVIL\" --out \"$W/out$EVIL\"");
     CHECK(strstr(output, "oute?]0;x??31m??z?"));
     check_shown("a run");
-    CHECK(sh("cp -r $W/out*/step-000002 $W/odd && rm $W/odd/DONE $W/odd/state.json && "
-             "sed -i \"s/gelu_new/$(printf '\\302\\233')31m/\" $W/odd/config.json") == 0);
+    CHECK_SH(0,
+             "cp -r $W/out*/step-000002 $W/odd && rm $W/odd/DONE $W/odd/state.json && "
+             "sed -i \"s/gelu_new/$(printf '\\302\\233')31m/\" $W/odd/config.json");
     refused("--init $W/odd --data $W/corpus", "gelu_new", "?31m");
     check_shown("a configuration");
 }
 
 CLAIM(samples_are_text_whatever_the_model_says) {
-    CHECK(sh("rm -rf $W/run && %s " TINY, program) == 0);
+    CHECK_SH(0, "rm -rf $W/run && $P " TINY);
     // Bytes are the tokens: each character of the prompt is cut between several.
     const char* prompt = "\xf0\x9f\x98\x80 \xe4\xb8\xad\xe6\x96\x87 \xc3\xa4";
     size_t shown = 0;
     for (int seed = 1; seed <= 12; seed++) {  // one token in 257 ends the text
-        CHECK(sh("%s --sample '%s' --tokens 2000 --temperature 5 --seed %d --out $W/run", program, prompt, seed) == 0);
+        CHECK_SH(0, "$P --sample '%s' --tokens 2000 --temperature 5 --seed %d --out $W/run", prompt, seed);
         CHECK(!strncmp(output, prompt, strlen(prompt)));
         check_shown("a sample");
         shown += strlen(output);
@@ -161,8 +161,7 @@ CLAIM(samples_are_text_whatever_the_model_says) {
 
 CLAIM(overfitting_one_batch_reaches_a_small_loss) {
     double losses[256];
-    CHECK(sh("%s " TINY " --overfit --steps 150 --lr 0.01 --adamw decay=0 --save-every 0 --out $W/overfit", program) ==
-          0);
+    CHECK_SH(0, "$P " TINY " --overfit --steps 150 --lr 0.01 --adamw decay=0 --save-every 0 --out $W/overfit");
     int n = log_values("overfit", "loss", losses, 256);
     CHECK(n == 150 && losses[0] > 5 && losses[149] < 0.3);
     printf("    loss %.3f -> %.3f\n", losses[0], n ? losses[n - 1] : NAN);

@@ -142,7 +142,7 @@ CLAIM(wider_groups_never_do_more_with_their_ranks) {
 
 // Every number of points, against a walk along the table.
 CLAIM(links_of_any_number_of_points_agree_with_a_walk) {
-    for (uint64_t seed = 0; seed < 2000; seed++) {
+    FOR_SEEDS(seed, 0, 2000) {
         LinkTable link = {.n = 2 + (int)(seed % (LINK_POINTS - 1))};
         for (int i = 0; i < link.n; i++) {
             link.bytes[i] = (i ? link.bytes[i - 1] : 0) + 1 + 1000 * random_uniform(seed, (uint64_t)i);
@@ -156,10 +156,6 @@ CLAIM(links_of_any_number_of_points_agree_with_a_walk) {
                         (bytes - link.bytes[k]) * (link.ms[k + 1] - link.ms[k]) / (link.bytes[k + 1] - link.bytes[k]);
         double found = link_ms(&link, bytes);
         CHECK_CLOSE(found, expected, 1e-12 * LINK_POINTS * 1000);
-        if (test_failures_in_claim) {
-            printf("    seed %d\n", (int)seed);
-            return;
-        }
     }
 }
 
@@ -208,7 +204,7 @@ CLAIM(communications_are_the_bytes_that_group_attention_sends) {
 
 CLAIM(communications_take_the_link_between_their_ranks) {
     Cost cost = measured();
-    for (uint64_t seed = 0; seed < 20000; seed++) {
+    FOR_SEEDS(seed, 0, 20000) {
         int node = 1 + (int)(hash64(3 * seed) % 9), ulysses_size = 1 + (int)(hash64(3 * seed + 1) % 6);
         int ring_size = 1 + (int)(hash64(3 * seed + 2) % 6), first = (int)(hash64(~seed) % 20), heads_across = 0;
         PlanLimits limits = limits_of(64, node, 4096, 12);
@@ -221,10 +217,6 @@ CLAIM(communications_take_the_link_between_their_ranks) {
         for (; ulysses_size > 1 && at < 2; at++) CHECK(g.communications[at].link == &cost.link[heads_across]);
         for (int end = at + 2; ring_size > 1 && at < end; at++) CHECK(g.communications[at].link == &cost.link[across]);
         CHECK(g.n_communications == at);
-        if (test_failures_in_claim) {
-            printf("    seed %d: node %d, ranks %d + %d x %d\n", (int)seed, node, first, ulysses_size, ring_size);
-            return;
-        }
     }
 }
 
@@ -293,7 +285,7 @@ static double forward_and_backward_end(const GroupCost* g, double attention, dou
 
 CLAIM(a_group_hides_what_the_engine_hides) {
     int hides = 0, all = 0;
-    for (uint64_t seed = 0; seed < 4000 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 4000) {
         int u = pick(seed, 0, 0, 2) ? pick(seed, 1, 1, 8) : 1, R = pick(seed, 2, 0, 1) ? pick(seed, 3, 1, 6) : 1;
         Cost cost = {.link_scale = 1, .token_bytes = 1e6, .n_groups = 2, .group_cp_size = {4, 8}, .parts = 4};
         PlanLimits limits = limits_of(u * R, pick(seed, 4, 2, 8), 4096, 8 * u);
@@ -317,7 +309,6 @@ CLAIM(a_group_hides_what_the_engine_hides) {
         CHECK_CLOSE(g.shown_linear[HIDING_ANY], g.link_linear - most - left[0] - left[1], 1e-9 * g.link_linear);
         CHECK(g.shown_linear[HIDING_ANY] <= g.shown_linear[HIDING_OWN] * (1 + 1e-12));
         hides += hidden > 0.1 * g.link_linear, all++;
-        if (test_failures_in_claim) printf("    seed %d: %d x %d, %d parts, l %g\n", (int)seed, u, R, g.parts, l);
     }
     CHECK(all > 2000 && hides > 1000);
 }

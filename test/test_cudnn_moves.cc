@@ -1,6 +1,6 @@
 // test_cudnn_moves.cc - what is moved around cuDNN's attention, on the emulator, with the reference in cuDNN's place:
 // it computes each of a plan's B places by itself, in any order, where the offsets say.
-#include "kernels/cuda/cudnn_moves.h"
+#include "kernels/cuda/cuda.h"
 
 extern "C" {
 #include "kernels/cpu/cpu.h"

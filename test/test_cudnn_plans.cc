@@ -5,7 +5,7 @@
 // gone when the test ends: every function of the toolkit's stub returns 0, cuInit reports no device, and the two
 // functions that hand out code return a handle that is not NULL.
 #if __has_include(<cudnn.h>)
-#include "kernels/cuda/cudnn_buckets.h"
+#include "kernels/cuda/cudnn_plan.h"
 
 #include <dlfcn.h>
 #include <sys/stat.h>
@@ -85,7 +85,7 @@ static void check_plan(const char* device, const PlanShape* s) {
            to_compile, to_read, (double)compiled.workspace / (1 << 20));
     plan_close(&compiled);
     plan_close(&kept);
-    if (t.device) cudnn.destroy_descriptor(t.device);
+    if (t.device) cudnn.BackendDestroyDescriptor(t.device);
 }
 
 #define NEEDS_PLANS \
@@ -243,7 +243,7 @@ CLAIM(a_damaged_plan_is_compiled_anew) {
     plan_close(&plan);
     CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && plan.was_cached);
     plan_close(&plan);
-    if (t.device) cudnn.destroy_descriptor(t.device);
+    if (t.device) cudnn.BackendDestroyDescriptor(t.device);
 }
 
 int main(void) {

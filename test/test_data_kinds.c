@@ -32,28 +32,31 @@ static uint64_t content(const char* name) {
 // ---- compressed
 
 CLAIM(compressed_text_is_the_text) {
-    CHECK(sh("cd $W && cp %s/plan/base/base.h a.txt && "
+    CHECK_SH(0,
+             "cd $W && cp %s/plan/base/base.h a.txt && "
              "printf '{\"text\": \"one\"}\\n{\"text\": \"two \\\\u00e4\"}\\n' > "
              "b.jsonl && gzip -k a.txt b.jsonl && cat a.txt.gz b.jsonl.gz > /dev/null",
-             getenv("PWD")) == 0);
+             getenv("PWD"));
     CHECK(content("a.txt") && content("a.txt.gz") == content("a.txt"));
     CHECK(content("b.jsonl") && content("b.jsonl.gz") == content("b.jsonl"));
-    CHECK(sh("cd $W && head -c 1000 a.txt | gzip > two.txt.gz && tail -c +1001 a.txt | gzip >> two.txt.gz") == 0);
+    CHECK_SH(0, "cd $W && head -c 1000 a.txt | gzip > two.txt.gz && tail -c +1001 a.txt | gzip >> two.txt.gz");
     CHECK(content("two.txt.gz") == content("a.txt"));  // members behind each other
     if (sh("command -v zstd")) SKIP("no zstd(1) here");
-    CHECK(
-        sh("cd $W && zstd -q a.txt b.jsonl && head -c 1000 a.txt | zstd -q > two.txt.zst && tail -c +1001 a.txt | zstd "
-           "-q >> two.txt.zst") == 0);
+    CHECK_SH(
+        0,
+        "cd $W && zstd -q a.txt b.jsonl && head -c 1000 a.txt | zstd -q > two.txt.zst && tail -c +1001 a.txt | zstd "
+        "-q >> two.txt.zst");
     CHECK(content("a.txt.zst") == content("a.txt") && content("b.jsonl.zst") == content("b.jsonl"));
     CHECK(content("two.txt.zst") == content("a.txt"));
-    CHECK(sh("cd $W && head -c 3000000 /dev/zero | tr '\\0' 'x' > big.txt && zstd -q big.txt && gzip -k big.txt") == 0);
+    CHECK_SH(0, "cd $W && head -c 3000000 /dev/zero | tr '\\0' 'x' > big.txt && zstd -q big.txt && gzip -k big.txt");
     CHECK(content("big.txt.zst") == content("big.txt") && content("big.txt.gz") == content("big.txt"));
 }
 
 CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
-    CHECK(
-        sh("cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
-           "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl") == 0);
+    CHECK_SH(
+        0,
+        "cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
+        "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
     Docs* docs = open_docs("d", bytes);
     CHECK(docs && docs->n == 5 && docs_packed(docs) == 1 && docs->skipped == 1);
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
@@ -61,7 +64,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
     int tokens[5] = {0};
     CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err, sizeof err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
     docs_close(docs);
-    CHECK(sh("%s " TINY "--data $W/d --out $W/run-d", program) == 0);
+    CHECK_SH(0, "$P " TINY "--data $W/d --out $W/run-d");
     CHECK(strstr(output, "1 file passed over (1 compressed") && strstr(output, "1 .jsonl without \"text\""));
 }
 
@@ -89,7 +92,7 @@ CLAIM(damaged_files_are_named) {
             CHECK(!open_docs(name, bytes) && strstr(err, name));
         }
     }
-    CHECK(sh("TMPDIR=$W/nowhere %s --data $W/a.txt.gz --out $W/x", program) == 1);
+    CHECK_SH(1, "TMPDIR=$W/nowhere $P --data $W/a.txt.gz --out $W/x");
     CHECK(strstr(errors, "nowhere") && strchr(errors, '\n') == errors + strlen(errors) - 1);
 }
 
@@ -144,7 +147,7 @@ CLAIM(every_piece_has_as_many_labels_as_it_says) {
         fputs(line, file);
     }
     fclose(file);
-    CHECK(sh("mkdir $W/both && cp $W/many.jsonl $W/a.txt $W/both/") == 0);
+    CHECK_SH(0, "mkdir $W/both && cp $W/many.jsonl $W/a.txt $W/both/");
     Docs* docs = open_docs("both", bytes);
     for (int context = 1; context <= 64; context = 2 * context + 1) {
         Sampler* s = NULL;
@@ -211,10 +214,10 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
         put_text(refused[i].name, refused[i].text);
         CHECK(!open_docs(refused[i].name, bytes) && strstr(err, refused[i].words));
     }
-    CHECK(sh("mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
-             "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl") == 0);
-    CHECK(sh("%s " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen",
-             program) == 0);
+    CHECK_SH(0,
+             "mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
+             "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl");
+    CHECK_SH(0, "$P " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen");
     CHECK(strstr(output, "1 .jsonl without \"text\" or JSON array"));
     CHECK(strstr(output,
                  "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n"));

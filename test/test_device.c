@@ -19,7 +19,7 @@ static void train(const char* run, const char* options) {
 static void check_losses(const char* a, const char* b, double tolerance) { CHECK_LOSSES(a, b, STEPS, tolerance); }
 
 static void check_same_weights(const char* a, const char* b, int step) {
-    CHECK(sh("cmp $W/%s/step-%06d/model.safetensors $W/%s/step-%06d/model.safetensors", a, step, b, step) == 0);
+    CHECK_SH(0, "cmp $W/%s/step-%06d/model.safetensors $W/%s/step-%06d/model.safetensors", a, step, b, step);
 }
 
 // Either side is within 1e-5 of exact arithmetic in fp32. In bf16 each is within the band that test_golden.c derives,
@@ -71,19 +71,19 @@ CLAIM(stochastic_rounding_repeats_itself) {
 // Greedy, so that only a near tie could make two right programs differ.
 CLAIM(a_sample_is_that_of_the_cpu) {
     static char first[sizeof output];
-    CHECK(sh("%s --out $W/fp32 --sample 'the ' --tokens 60 --temperature 0 --dtype fp32", program) == 0);
+    CHECK_SH(0, "$P --out $W/fp32 --sample 'the ' --tokens 60 --temperature 0 --dtype fp32");
     snprintf(first, sizeof first, "%s", output);
-    CHECK(sh("%s --out $W/fp32 --sample 'the ' --tokens 60 --temperature 0 --dtype fp32 --device cpu", program) == 0);
+    CHECK_SH(0, "$P --out $W/fp32 --sample 'the ' --tokens 60 --temperature 0 --dtype fp32 --device cpu");
     CHECK(strlen(first) > 20);
     CHECK_STRING(output, first);
 }
 
 // cuDNN cannot run here, or takes over: in both cases the program says what it does.
 CLAIM(cudnn_works_or_is_refused_in_one_line) {
-    int status = sh("rm -rf $W/cudnn && %s " MODEL
+    int status = sh("rm -rf $W/cudnn && $P " MODEL
                     " --steps %d --dtype bf16 --device attention=cudnn,deterministic=no "
                     "--save-every 0 --out $W/cudnn",
-                    program, STEPS);
+                    STEPS);
     if (status == 0) {
         check_losses("cudnn", "cpu-bf16", BF16);
         return;
@@ -121,14 +121,13 @@ CLAIM(a_device_times_every_kth_step) {
 }
 
 CLAIM(too_large_a_model_is_refused_with_the_table) {
-    CHECK(sh("%s --preset gpt2-1558m --layers 900 --vocab 50257 --data test/golden/docs.jsonl --out $W/large",
-             program) != 0);
+    CHECK(sh("$P --preset gpt2-1558m --layers 900 --vocab 50257 --data test/golden/docs.jsonl --out $W/large") != 0);
     CHECK(strstr(output, "parameters") && strstr(errors, "expected"));
 }
 
 // Their share is in the table, more of it where ranks exchange, and nothing of the host's memory.
 CLAIM(the_table_has_a_line_for_libraries) {
-    CHECK(sh("rm -rf $W/table && %s " MODEL " --steps 1 --verbose --out $W/table", program) == 0);
+    CHECK_SH(0, "rm -rf $W/table && $P " MODEL " --steps 1 --verbose --out $W/table");
     const char *line = strstr(output, "\n  libraries "), *total = strstr(output, "\n  total ");
     double mib = 0;
     CHECK(line && total && line < total && strstr(total, "\nmemory of the host\n"));

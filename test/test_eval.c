@@ -98,8 +98,7 @@ CLAIM(endings_are_as_likely_as_pytorch_says) {
         snprintf(path, sizeof path, "test/golden/%s/choices.json", archs[i]);
         CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err, sizeof err) == 0);
         CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
-        CHECK_SH(0, "$P --eval test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose",
-                 archs[i]);
+        CHECK_SH(0, "$P --eval test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose", archs[i]);
         snprintf(right, sizeof right, ": %d of 4 right", (int)expected);
         CHECK_SAID(right);
         const JsonValue* means = json_get(&json, json.values, "means");

@@ -12,7 +12,7 @@
     "0 "
 
 static int refused(const char* options, const char* word1, const char* word2) {
-    int status = sh("%s %s", program, options);
+    int status = sh("$P %s", options);
     const char* newline = strchr(errors, '\n');
     int right = status == 1 && newline && !newline[1] && strstr(errors, word1) && strstr(errors, word2);
     if (!right) printf("    %s\n    status %d: %s", options, status, errors);
@@ -110,10 +110,9 @@ CLAIM(a_narrow_terminal_sees_no_line_that_wraps) {
 // ---- words
 
 CLAIM(an_option_that_stands_twice_is_told) {
-    CHECK(sh("%s -h", program) == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
-    CHECK(sh("%s --version", program) == 0 && !strncmp(output, "ragged 1.", 9));
-    CHECK(sh("%s --data plan --steps 3 --data=$W/nowhere", program) == 1 &&
-          strstr(errors, "--data stands there twice"));
+    CHECK(sh("$P -h") == 0 && strstr(output, "--batch-tokens") && strstr(output, "usage:"));
+    CHECK(sh("$P --version") == 0 && !strncmp(output, "ragged 1.", 9));
+    CHECK(sh("$P --data plan --steps 3 --data=$W/nowhere") == 1 && strstr(errors, "--data stands there twice"));
 }
 
 CLAIM(mistakes_of_people_name_no_place_in_the_code) {
@@ -138,7 +137,7 @@ CLAIM(hints_paste_into_a_shell) {
     const char* hint = strstr(output, "--out ");
     char used[512] = "";
     CHECK(hint && sscanf(hint, "%511[^\n]", used) == 1);
-    CHECK(sh("cd . && %s %s", program, used) == 0 && strlen(output) > 0 && errors[0] == 0);
+    CHECK(sh("cd . && $P %s", used) == 0 && strlen(output) > 0 && errors[0] == 0);
 }
 
 // The prompts of headers, or the beginnings of texts that are not trained on, of instructions what was asked.
@@ -161,8 +160,9 @@ CLAIM(samples_of_a_run_begin_with_fixed_prompts) {
 // ---- runs that move, models from elsewhere
 
 CLAIM(a_run_goes_on_with_the_tokenizer_that_it_carries) {
-    CHECK(sh("mkdir $W/dir && cp test/golden/tokenizers/gpt2.json $W/dir/tokenizer.json && "
-             "cp plan/base/base.h $W/b.txt") == 0);
+    CHECK_SH(0,
+             "mkdir $W/dir && cp test/golden/tokenizers/gpt2.json $W/dir/tokenizer.json && "
+             "cp plan/base/base.h $W/b.txt");
     CHECK_SH(0, "$P " TINY "--data $W/b.txt --tokenizer $W/dir --out $W/moving");
     CHECK_SH(0, "rm -r $W/dir && mv $W/moving $W/moved && $P --resume --steps 3 --out $W/moved");
     CHECK_SH(0, "$P --out $W/moved --sample abc --tokens 4");
@@ -194,10 +194,10 @@ CLAIM(bytes_in_a_vocabulary_made_for_words_are_said) {
         "--eval-every 0 --sample-every 0 --data $W/b.txt";
     CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P %s --out $W/bytes", small);
     CHECK(strstr(errors, "read as bytes, 257 of the 50257 tokens") && strstr(errors, "--vocab 257"));
-    CHECK(sh("%s %s --vocab 50257 --out $W/meant", program, small) == 0 && errors[0] == 0);  // who says so means it
-    CHECK(sh("%s %s --vocab 257 --out $W/small", program, small) == 0 && errors[0] == 0);
+    CHECK(sh("$P %s --vocab 50257 --out $W/meant", small) == 0 && errors[0] == 0);  // who says so means it
+    CHECK(sh("$P %s --vocab 257 --out $W/small", small) == 0 && errors[0] == 0);
     // The run goes on, and its model begins another, without a second word; a model without a tokenizer is refused.
-    CHECK(sh("%s --resume --steps 2 --out $W/bytes", program) == 0 && errors[0] == 0);
+    CHECK(sh("$P --resume --steps 2 --out $W/bytes") == 0 && errors[0] == 0);
     CHECK_SH(0, "rm $W/bytes/step-000002/tokenizer.* $W/bytes/step-000002/DONE $W/bytes/step-000002/state.json");
     CHECK(
         refused("--init $W/bytes/step-000002 --data $W/b.txt", "expected a tokenizer of 50257 tokens", "--tokenizer"));
@@ -279,15 +279,15 @@ CLAIM(exports_carry_a_tokenizer_that_others_read) {
 }
 
 CLAIM(make_install_takes_man_page_and_completions_from_the_help) {
-    CHECK(sh("scripts/help_to.sh man %s > $W/ragged.1 && scripts/help_to.sh bash %s > $W/complete", program,
-             program) == 0);
-    CHECK(sh("grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1") == 0);
+    CHECK_SH(0, "scripts/help_to.sh man $P > $W/ragged.1 && scripts/help_to.sh bash $P > $W/complete");
+    CHECK_SH(0, "grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1");
     CHECK(sh("head -n 20 README.md") == 0 && strstr(output, "make install") && strstr(output, "GGUF") &&
           strstr(output, "checkpoint is a Hugging Face model"));
-    CHECK(sh("! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1") == 0);  // what is not here is not asked
+    CHECK_SH(0, "! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1");  // what is not here is not asked
     if (sh("command -v bash")) SKIP("no bash here");
-    CHECK(sh("bash -c '. $W/complete; COMP_WORDS=(train --schedule c); COMP_CWORD=2; _ragged; echo "
-             "${COMPREPLY[@]}; COMP_WORDS=(train --resu); COMP_CWORD=1; _ragged; echo ${COMPREPLY[@]}'") == 0);
+    CHECK_SH(0,
+             "bash -c '. $W/complete; COMP_WORDS=(train --schedule c); COMP_CWORD=2; _ragged; echo "
+             "${COMPREPLY[@]}; COMP_WORDS=(train --resu); COMP_CWORD=1; _ragged; echo ${COMPREPLY[@]}'");
     CHECK_STRING(output, "cosine constant\n--resume\n");
 }
 
@@ -340,7 +340,7 @@ CLAIM(validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said) {
     CHECK(strstr(errors, "1 document of the 2 in --val: also in --data") && lines_in(errors) == 1);
     CHECK_SH(0, "$P " TINY "--data $W/both --val $W/c.txt --out $W/unseen --arch qwen2");
     CHECK(strstr(errors, "AutoTokenizer cuts their text wrongly") && lines_in(errors) == 1);
-    CHECK(sh("%s " TINY "--data $W/both --val $W/c.txt --out $W/qwen3 --arch qwen3", program) == 0 && errors[0] == 0);
+    CHECK(sh("$P " TINY "--data $W/both --val $W/c.txt --out $W/qwen3 --arch qwen3") == 0 && errors[0] == 0);
 }
 
 int main(int argc, char** argv) {

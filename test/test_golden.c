@@ -9,9 +9,9 @@ static const char* arch;  // of the claim at work
 
 // The corpus is one step: every step trains on all of it. Validation takes the same documents, so none is held out.
 #define STEP "--batch-tokens 516 --context 48 "
-#define GOLDEN_OPTIONS                                                                                                \
-    "--init test/golden/%s/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl " STEP                     \
-    "--lr 0.003 --warmup 3 --schedule cosine,min-lr=0.1 --adamw decay=0.1 --clip 1 --sample-every 0 "                  \
+#define GOLDEN_OPTIONS                                                                                \
+    "--init test/golden/%s/init --data test/golden/docs.jsonl --val test/golden/docs.jsonl " STEP     \
+    "--lr 0.003 --warmup 3 --schedule cosine,min-lr=0.1 --adamw decay=0.1 --clip 1 --sample-every 0 " \
     "--save-every 0 --eval-every 0"
 
 // Options of the CPU's kernels say nothing to another device.
@@ -86,8 +86,7 @@ static double worst_difference(const char* path, const char* golden_path, int ro
 
 static double dump(const char* launcher, const char* options) {
     char path[600], golden[64];
-    CHECK(sh("rm -f $W/grads && %s %s " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, program, arch, options) ==
-          0);
+    CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, options);
     if (errors[0]) printf("    %s", errors);
     snprintf(path, sizeof path, "%s/grads", work);
     snprintf(golden, sizeof golden, "test/golden/%s/golden.safetensors", arch);
@@ -142,8 +141,7 @@ static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
 
 static void ten_steps(const char* options, double tolerance) {
     double losses[64] = {0}, norms[64] = {0}, worst = 0;
-    CHECK(sh("rm -rf %s/run && %s " GOLDEN_OPTIONS " --steps 10 --out %s/run %s", work, program, arch, work, options) ==
-          0);
+    CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --steps 10 --out $W/run %s", arch, options);
     if (errors[0]) printf("    %s", errors);
     int n = log_values("run", "loss", losses, 64);
     CHECK(n == n_golden && n == 10);
@@ -203,10 +201,11 @@ static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(
     for (int i = 0; i < COUNT(ways); i++) {
         if (says_nothing(ways[i])) continue;
         sh("cp test/golden/docs.jsonl $W/docs.jsonl");
-        CHECK(sh("%s " ALL_DOCUMENTS " --dump-grads $W/before %s", program, arch, ways[i]) == 0);
-        CHECK(sh("sed -i '5s/\\(: \".........\\)./\\1#/' $W/docs.jsonl && ! cmp -s $W/docs.jsonl "
-                 "test/golden/docs.jsonl") == 0);
-        CHECK(sh("%s " ALL_DOCUMENTS " --dump-grads $W/after %s", program, arch, ways[i]) == 0);
+        CHECK_SH(0, "%s " ALL_DOCUMENTS " --dump-grads $W/before %s", program, arch, ways[i]);
+        CHECK_SH(0,
+                 "sed -i '5s/\\(: \".........\\)./\\1#/' $W/docs.jsonl && ! cmp -s $W/docs.jsonl "
+                 "test/golden/docs.jsonl");
+        CHECK_SH(0, "%s " ALL_DOCUMENTS " --dump-grads $W/after %s", program, arch, ways[i]);
         int changed = check_same_logits("before", "after", 4);
         CHECK(changed == 48 - 10);  // causal: end-of-text and the nine characters before the change see nothing of it
     }
@@ -215,14 +214,13 @@ static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(
 static void packing_does_not_change_the_logits_of_a_document(void) {
     if (strstr(program, "--device cuda")) SKIP("cuBLASLt may choose another algorithm for another number of rows");
     sh("cp test/golden/docs.jsonl $W/docs.jsonl");
-    CHECK(sh("%s " ALL_DOCUMENTS " --dtype fp32 --dump-grads $W/wide", program, arch) == 0);
-    CHECK(sh("%s " ALL_DOCUMENTS " --dtype fp32 --capacity 48 --dump-grads $W/narrow", program, arch) == 0);
+    CHECK_SH(0, "%s " ALL_DOCUMENTS " --dtype fp32 --dump-grads $W/wide", program, arch);
+    CHECK_SH(0, "%s " ALL_DOCUMENTS " --dtype fp32 --capacity 48 --dump-grads $W/narrow", program, arch);
     CHECK(check_same_logits("wide", "narrow", -1) == 0);
 }
 
 static const char* hash_of(const char* options) {
-    CHECK(sh("rm -rf %s/run && %s " GOLDEN_OPTIONS " --steps 3 --out %s/run %s", work, program, arch, work, options) ==
-          0);
+    CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --steps 3 --out $W/run %s", arch, options);
     return loss_hash();
 }
 
@@ -283,9 +281,9 @@ static void a_model_leaves_a_run_as_it_came_but_for_its_training(void) {
     Shape before = shape_of(init);
     for (int steps = 0; steps <= 4; steps += 2) {
         if (steps < 4)
-            CHECK(sh("rm -rf $W/run && %s " GOLDEN_OPTIONS " --dtype fp32 --save-every 2 --steps %d --out $W/run",
-                     program, arch, steps) == 0);
-        else CHECK(sh("%s --resume --steps %d --out $W/run", program, steps) == 0);
+            CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --dtype fp32 --save-every 2 --steps %d --out $W/run",
+                     arch, steps);
+        else CHECK_SH(0, "$P --resume --steps %d --out $W/run", steps);
         if (errors[0]) printf("    %s", errors);
         snprintf(dir, sizeof dir, "%s/run/step-%06d", work, steps);
         snprintf(tensors, sizeof tensors, "%s/model.safetensors", dir);

@@ -109,7 +109,7 @@ static void check_block(int kind, int like) {
 // The model of the claim in a directory that holds nothing else.
 static void write_model(const ModelState* state, const char* dir) {
     char name[64];
-    CHECK(sh("rm -rf $W/%s && mkdir $W/%s", dir, dir) == 0);
+    CHECK_SH(0, "rm -rf $W/%s && mkdir $W/%s", dir, dir);
     snprintf(name, sizeof name, "%s/model.safetensors", dir);
     fill_blocks();
     CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(name), err, sizeof err) == 0);

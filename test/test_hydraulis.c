@@ -8,6 +8,7 @@
 #include "plan/published/hydraulis.h"
 #include "plan/published/strategy_search.h"
 #include "test/arenas.h"
+#include "test/numbers.h"
 #include "test/plans.h"
 
 enum { MOST = 4096 };
@@ -132,7 +133,7 @@ static SchemePool random_pool(uint64_t seed, int ranks) {
 CLAIM(dispatch_is_close_to_brute_force) {
     double worst = 0, sum = 0;
     int exact = 0, cases = 300;
-    for (uint64_t seed = 1; seed <= (uint64_t)cases; seed++) {
+    FOR_SEEDS(seed, 1, (uint64_t)cases + 1) {
         SchemePool pool = random_pool(seed, 16);
         Strategy strategy = {0};
         int lengths[8], of[8], n = pick(seed, 1, 4, 7);
@@ -142,21 +143,14 @@ CLAIM(dispatch_is_close_to_brute_force) {
         Choice choice = hydraulis_dispatch(of, &work, &strategy, HYDRAULIS_SHUFFLES, seed);
         // Against brute force over the same rule: no pipeline empty where that is possible.
         double least = dispatch_by_force(&pool, &strategy, lengths, n), gap = choice.ms / least - 1;
-        int before = test_failures_in_claim;
         CHECK(choice.strategy == 0);
         CHECK_CLOSE(makespan_of(&pool, &strategy, lengths, of, n), choice.ms, 1e-9 * choice.ms);
         CHECK(gap > -1e-12);
-        if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
         if (choice.empty == 0) worst = MAX(worst, gap), sum += gap, exact += gap < 1e-9;
     }
     printf("    %d cases: %d optimal, %.2f %% above the optimum in the mean, %.1f %% at worst\n", cases, exact,
            100 * sum / cases, 100 * worst);
     CHECK(100 * worst <= 12 && 100 * sum / cases <= 0.1);
-}
-
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
 }
 
 // Every document to the pipeline that has least with it, looking at all of them. Loads are sorted in every scheme.
@@ -185,10 +179,10 @@ static void dispatch_plainly(double* loads, const SchemePool* pool, const Strate
 
 CLAIM(the_least_load_is_found_without_looking_at_all) {
     int forced = 0;
-    for (uint64_t seed = 1; seed <= 200; seed++) {
+    FOR_SEEDS(seed, 1, 201) {
         SchemePool pool = random_pool(seed, 64);
         Strategy strategy = {0};
-        int lengths[200], of[200], n = pick(seed, 1, 1, 200), at = 0, before = test_failures_in_claim;
+        int lengths[200], of[200], n = pick(seed, 1, 1, 200), at = 0;
         double plain[64];
         for (int k = 0; k < pool.n; k++)
             strategy.copies[k] = pick(seed, 50 + (uint64_t)k, k == 0, k == 0 && seed % 2 ? 1 : 16);
@@ -211,7 +205,6 @@ CLAIM(the_least_load_is_found_without_looking_at_all) {
         for (int k = 0; k < pool.n; at += strategy.copies[k++])
             qsort(work.pipeline_ms + at, (size_t)strategy.copies[k], sizeof(double), ascending);
         for (int p = 0; p < pipelines; p++) CHECK_CLOSE(work.pipeline_ms[p], plain[p], 1e-9 * choice.ms);
-        if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
     }
     CHECK(forced > 10);
 }
@@ -263,10 +256,10 @@ static double pack_by_force(const PipelineScheme* scheme, const int* lengths, in
 CLAIM(micro_batches_are_close_to_brute_force_and_never_above_the_cap) {
     double worst = 0, sum = 0, worst_z = 0, sum_z = 0;
     int cases = 0, optimal = 0, cases_z = 0;
-    for (uint64_t seed = 1; seed <= 300; seed++) {
+    FOR_SEEDS(seed, 1, 301) {
         SchemePool pool = random_pool(seed, 16);
         PipelineScheme* k = &pool.scheme[0];
-        int lengths[8], mb_of[8], n = pick(seed, 1, 2, 8), tokens = 0, before = test_failures_in_claim;
+        int lengths[8], mb_of[8], n = pick(seed, 1, 2, 8), tokens = 0;
         pool.n = 1;
         random_lengths(lengths, n, (int)k->max_tokens, seed);
         for (int i = 0; i < n; i++) tokens += lengths[i];
@@ -295,7 +288,6 @@ CLAIM(micro_batches_are_close_to_brute_force_and_never_above_the_cap) {
         double gap = best.ms / least - 1;
         CHECK(gap > -1e-12);
         worst = MAX(worst, gap), sum += gap, cases++, optimal += gap < 1e-9;
-        if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
     }
     printf(
         "    %d cases: %d optimal, %.3f %% above the optimum in the mean, %.1f %% at worst; Z at every v: %.3f %%, "
@@ -354,8 +346,8 @@ CLAIM(proposals_are_those_of_brute_force) {
     static Strategy list[HYDRAULIS_BINS];
     char err[ERR_BYTES] = "";
     int checked = 0;
-    for (uint64_t seed = 1; seed <= 150; seed++) {
-        int ranks = pick(seed, 2, 1, 8), sample[40], n = pick(seed, 3, 0, 40), before = test_failures_in_claim;
+    FOR_SEEDS(seed, 1, 151) {
+        int ranks = pick(seed, 2, 1, 8), sample[40], n = pick(seed, 3, 0, 40);
         SchemePool pool = random_pool(seed, ranks);
         if (ranks < pool.scheme[0].gpus) continue;
         Search x = {&pool, sample, n, 0, scheme_longest(&pool.scheme[0]), (FixedCharge)(seed % 2), 1, {0}};
@@ -381,7 +373,6 @@ CLAIM(proposals_are_those_of_brute_force) {
             CHECK(search(&x, s, ranks) <= list[i].ms * (1 + 1e-12));
             checked++;
         }
-        if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
     }
     printf("    %d strategies\n", checked);
     CHECK(checked > 150);
@@ -463,10 +454,10 @@ CLAIM(a_searched_list_is_no_slower_than_its_best_or_the_published_one) {
 
 CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
     int chosen[4] = {0}, emptied = 0;
-    for (uint64_t seed = 1; seed <= 200; seed++) {
+    FOR_SEEDS(seed, 1, 201) {
         SchemePool pool = random_pool(seed, 16);
         Strategy list[4] = {0};
-        int lengths[60], n = pick(seed, 1, 1, 60), before = test_failures_in_claim, best = -1;
+        int lengths[60], n = pick(seed, 1, 1, 60), best = -1;
         double ms[4];
         Choice alone[4];
         pool.may_be_empty = (int)(seed % 2);
@@ -506,7 +497,6 @@ CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
             CHECK(slowest == choice.ms);
             chosen[best]++, emptied += choice.empty > 0;
         }
-        if (test_failures_in_claim > before) printf("    seed %d\n", (int)seed);
     }
     CHECK(emptied > 0);  // both rules were met
     for (int i = 0; i < 4; i++) CHECK(chosen[i] > 0);

@@ -235,7 +235,7 @@ static double sent(CommPurpose purpose) {
 
 // Gradients that ranks of a tensor-parallel group have sent each other: of what several of them hold.
 static double sent_copies(void) {
-    const Comm* comms[2 + MOST_LAYER_GROUPS] = {run->model.tp, run->model.kv};
+    const Comm* comms[2 + MOST_LAYER_GROUPS] = {run->model.tp, run->model.ranks->kv};
     double bytes = 0;
     for (int i = 0; i < run->model.ranks->n_groups; i++) comms[2 + i] = run->model.ranks->groups[i].cut;
     for (int i = 0; i < COUNT(comms); i++)

@@ -28,9 +28,7 @@ static double checked_mib(void) {
 }
 
 static double needs(const char* options) {
-    int status = sh(MPIRUN "%s " TINY "--explain layout %s", ranks, program, options);
-    if (status) printf("    %s: %.300s\n", options, errors);
-    return status ? NAN : checked_mib();
+    return sh(MPIRUN "$P " TINY "--explain layout %s", ranks, options) ? NAN : checked_mib();
 }
 
 // What every single way needs; the limit lies below the least of them.
@@ -60,32 +58,26 @@ static void check_losses(const char* run, int from) {
 
 // Killed behind the checkpoint of step 4, as by kill -9, and continued under another layout.
 static void check_killed(double limit) {
-    pid_t pid = start(MPIRUN "%s " TINY "--steps 1000 --layout auto --memory %.1fM --out %s/killed", ranks, program,
-                      limit, work);
+    pid_t pid = start(MPIRUN "$P " TINY "--steps 1000 --layout auto --memory %.1fM --out $W/killed", ranks, limit);
     CHECK(comes("killed/step-000004/DONE", 30));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     int status = 1;
     for (int i = 0; i < 30 && status; i++) {  // ranks hold the run until they notice that their launcher is gone
         sleep_ms(300);
-        status = sh(MPIRUN "%s --resume step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out %s/killed",
-                    2, program, work);
+        status = sh(MPIRUN "$P --resume step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out $W/killed", 2);
     }
-    if (status) printf("    %.600s\n", errors);
     CHECK(status == 0);
     check_losses("killed", HALF);
 }
 
 CLAIM(a_limit_that_no_single_way_meets_is_met_and_trains) {
-    CHECK(sh("%s " TINY "--out %s/one", program, work) == 0);
+    CHECK_SH(0, "$P " TINY "--out $W/one");
     CHECK(log_values("one", "loss", one_loss, STEPS) == STEPS);
     double limit = limit_of_single_ways();
     CHECK(limit > 1);
-    int status =
-        sh(MPIRUN "%s " TINY "--verbose --layout auto --memory %.1fM --out %s/found", ranks, program, limit, work);
-    if (status) printf("    %.1f MiB: %.800s\n", limit, errors);
-    CHECK(status == 0);
-    if (status) return;
+    CHECK_SH(0, MPIRUN "$P " TINY "--verbose --layout auto --memory %.1fM --out $W/found", ranks, limit);
+    if (last_status) return;
     check_losses("found", 0);
     check_killed(limit);
 }
@@ -94,10 +86,9 @@ CLAIM(a_limit_that_no_single_way_meets_is_met_and_trains) {
 static double resumed_mib(const char* run, const char* options) {
     double before[STEPS], after[STEPS];
     CHECK(log_values(run, "loss", before, STEPS) == STEPS);
-    CHECK(sh("cd $W/%s && rm -rf step-000008 && cp log.jsonl ../whole.jsonl", run) == 0);
-    int status = sh(MPIRUN "%s --resume --threads 1 --out $W/%s %s", ranks, program, run, options);
-    if (status) printf("    %.800s\n", errors);
-    CHECK(status == 0 && log_values(run, "loss", after, STEPS) == STEPS);
+    CHECK_SH(0, "cd $W/%s && rm -rf step-000008 && cp log.jsonl ../whole.jsonl", run);
+    CHECK_SH(0, MPIRUN "$P --resume --threads 1 --out $W/%s %s", ranks, run, options);
+    CHECK(log_values(run, "loss", after, STEPS) == STEPS);
     CHECK(!memcmp(before, after, sizeof before));
     const char* memory = strstr(output, "memory ");
     return memory ? strtod(memory + 7, NULL) : NAN;
@@ -106,25 +97,23 @@ static double resumed_mib(const char* run, const char* options) {
 CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
     const char* text = "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n";
     write_text("unlike", text, strlen(text));
-    int status = sh(MPIRUN "%s " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks, program);
-    if (status) printf("    %.800s\n", errors);
+    int status = sh(MPIRUN "$P " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks);
     const char* memory = strstr(output, "memory ");
     double mib = status == 0 && memory ? strtod(memory + 7, NULL) : NAN;
-    CHECK(sh("rm $W/unlike") == 0);
+    CHECK_SH(0, "rm $W/unlike");
     CHECK_CLOSE(resumed_mib("kept", ""), mib, 1e-9);
-    CHECK(sh(MPIRUN "%s --resume --threads 1 --memory 1M --out $W/kept", ranks, program) != 0 &&
-          strstr(errors, "of --memory"));
-    CHECK(sh(MPIRUN "%s --resume --threads 1 --tp 1 --pp 1 --steps 9 --out $W/kept", ranks, program) == 0 &&
+    CHECK(sh(MPIRUN "$P --resume --threads 1 --memory 1M --out $W/kept", ranks) != 0 && strstr(errors, "of --memory"));
+    CHECK(sh(MPIRUN "$P --resume --threads 1 --tp 1 --pp 1 --steps 9 --out $W/kept", ranks) == 0 &&
           strstr(output, "without its saved --layout"));
-    CHECK(sh("%s --out $W/kept --sample a --tokens 2", program) == 0);
-    CHECK(sh(MPIRUN "%s " TINY "--layout auto --memory 100M --out $W/searched", ranks, program) == 0);
+    CHECK_SH(0, "$P --out $W/kept --sample a --tokens 2");
+    CHECK_SH(0, MPIRUN "$P " TINY "--layout auto --memory 100M --out $W/searched", ranks);
     resumed_mib("searched", "");
 }
 
 CLAIM(a_found_layout_reads_back) {
     char mib[64];
     double limit = limit_of_single_ways();
-    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout auto --memory %.1fM", ranks, program, limit) == 0);
+    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout auto --memory %.1fM", ranks, limit);
     double found = checked_mib();
     CHECK(found <= limit);
     const char* text = strstr(output, "a layout that --layout takes:\n");
@@ -134,7 +123,7 @@ CLAIM(a_found_layout_reads_back) {
     static char first[1 << 14];
     snprintf(first, sizeof first, "%s", text);
     write_text("layout", first, strlen(first));
-    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout $W/layout --memory %.1fM", ranks, program, limit) == 0);
+    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout $W/layout --memory %.1fM", ranks, limit);
     text = strstr(output, "a layout that --layout takes:\n");
     CHECK(text && !strcmp(strchr(text, '\n') + 1, first));
     snprintf(mib, sizeof mib, "%.1f", found);
@@ -158,7 +147,7 @@ CLAIM(bytes_of_layers_add_up) {
     double states = 0, table = 0;
     int runs = 0, n, stage = -1;
     write_text("runs", text, strlen(text));
-    CHECK(sh(MPIRUN "%s " TINY "--explain layout --layout $W/runs", 8, program) == 0);
+    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout $W/runs", 8);
     const char* parts[] = {"\n  parameters  ", "\n  gradients  ", "\n  first moments  ", "\n  second moments  "};
     for (int i = 0; i < COUNT(parts); i++) table += table_kib(parts[i]);
     for (char* at = strstr(output, "\nstage "); at && at[8] == ':'; at = strstr(at + 1, "\nstage ")) {
@@ -191,7 +180,7 @@ static void write_machine(void) {
     char documents[20 * 512];
     write_text("machine", MACHINE, strlen(MACHINE));
     memset(documents, 'a', sizeof documents);
-    CHECK(sh("mkdir -p %s/even", work) == 0);
+    CHECK_SH(0, "mkdir -p $W/even");
     for (int i = 0; i < 20; i++) {
         char name[64];
         snprintf(name, sizeof name, "even/%d.txt", i);
@@ -203,12 +192,11 @@ static void write_machine(void) {
 // ms of the third step of the layout in $W/played, on virtual ranks.
 static double played(int virtual_ranks, const char* overlap, double capacity) {
     double ms[3] = {0};
-    sh("rm -rf %s/virtual", work);
-    int status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
-                           "--layout $W/played --capacity %.0f --steps 3 --threads 1 --plan static --out $W/virtual",
-                    virtual_ranks, program, overlap, capacity);
-    if (status) printf("    %.600s\n", errors);
-    CHECK(status == 0 && log_values("virtual", "measured_ms", ms, 3) == 3);
+    run_on(virtual_ranks, "virtual",
+           "--device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
+           "--layout $W/played --capacity %.0f --steps 3 --threads 1 --plan static",
+           overlap, capacity);
+    CHECK(log_values("virtual", "measured_ms", ms, 3) == 3);
     return ms[2];
 }
 
@@ -227,7 +215,6 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
                         "' --layout-file $W/played",
                         simulator, jobs[i].memory, jobs[i].ranks, jobs[i].overlap);
         const char *found = strstr(output, "\nfound "), *rows = found ? strstr(found, "rows of ") : NULL;
-        if (status || !rows) printf("    %s: %.900s\n", jobs[i].memory, output);
         CHECK(status == 0 && rows);
         if (!rows) continue;
         predicted = strtod(found + 7, NULL), capacity = strtod(rows + 8, NULL);
@@ -247,9 +234,9 @@ CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     for (int tp = 2; tp <= 8; tp *= 2) {
         char text[64];
         write_text("played", text, (size_t)snprintf(text, sizeof text, "tp %d\nstage layers 8 zero 1\n", tp));
-        int status = sh(MPIRUN "%s --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
+        int status = sh(MPIRUN "$P --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
                                "--layout $W/played --capacity 16384 --plan static --explain layout",
-                        8, program, "yes");
+                        8, "yes");
         const char* found = strstr(output, "\npredicted ");
         CHECK(status == 0 && found);
         double predicted = found ? strtod(found + 11, NULL) : NAN, ms = played(8, "yes", 16384);
@@ -291,8 +278,8 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
     int only_found = 0;
     write_text("machine", MACHINE, strlen(MACHINE));
     for (int i = 0; i < COUNT(memory); i++) {
-        CHECK(sh("%s --layout auto --memory %s --machine $W/machine --ranks 16 --model '" MIDDLE "'", simulator,
-                 memory[i], "no") == 0);
+        CHECK_SH(0, "%s --layout auto --memory %s --machine $W/machine --ranks 16 --model '" MIDDLE "'", simulator,
+                 memory[i], "no");
         double found = way_ms("found");
         int fit = 0;
         for (int w = 0; w < COUNT(ways); w++) {
@@ -311,7 +298,7 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
 }
 
 CLAIM(the_choice_is_explained) {
-    CHECK(sh(MPIRUN "%s " TINY "--explain --layout auto --memory 2G --out %s/why", ranks, program, work) == 0);
+    CHECK_SH(0, MPIRUN "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
     CHECK(strstr(output, "chosen") && strstr(output, " ms more") && strstr(output, "of the stage with most: matmuls"));
     CHECK(strstr(output, "times of --machine h200-8b"));
 }

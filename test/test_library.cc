@@ -13,7 +13,6 @@ static const LibrarySymbol symbols[] = {{"ragged_fake_answer", (void**)&answer}}
 CLAIM(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie) {
     static const char* const files[] = {"libragged_fake.so.9", "libragged_fake.so", NULL};
     char path[8192];
-    unsetenv("VIRTUAL_ENV");
     if (shell("mkdir -p $W/bin $W/site/nvidia/cu13/lib && echo 'int ragged_fake_answer(void) { return 42; }' | "
               "cc -shared -fPIC -x c - -o $W/site/nvidia/cu13/lib/libragged_fake.so"))
         SKIP("cc makes no shared library here");

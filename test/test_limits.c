@@ -54,8 +54,8 @@ static void remove_group(void) {
 }
 
 static void check_container(const char* limit, const char* bytes) {
-    CHECK(sh("echo %s > %s/%s", bytes, group, limit) == 0);
-    int status = sh("rm -rf $W/run; echo $$ > %s/cgroup.procs && exec %s " LARGE, group, program);
+    CHECK_SH(0, "echo %s > %s/%s", bytes, group, limit);
+    int status = sh("rm -rf $W/run; echo $$ > %s/cgroup.procs && exec $P " LARGE, group);
     CHECK(refused(status, "found ", "MiB available (memory limit of the container)"));
     CHECK(works(sh("rm -rf $W/run; echo $$ > %s/cgroup.procs && exec %s " ONE, group, program)));
 }
@@ -75,10 +75,9 @@ CLAIM(ranks_share_the_memory_of_a_container) {
     for (int mib = 500; mib <= 800; mib += 300) {
         int status =
             sh("echo %dM > %s/memory.limit_in_bytes; rm -rf $W/run; echo $$ > %s/cgroup.procs && "
-               "exec " MPIRUN "%s " LARGE,
-               mib, group, group, program);
+               "exec " MPIRUN "$P " LARGE,
+               mib, group, group);
         CHECK(mib == 800 ? status == 0 : status == 1 && strstr(errors, "(memory limit of the container)"));
-        if (test_failures_in_claim) printf("    %d MiB, status %d: %.600s\n", mib, status, errors);
     }
     remove_group();
 }
@@ -88,18 +87,16 @@ CLAIM(a_quota_of_one_core_counts_as_one_core) {
     if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
     int status =
         sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
-           "echo $$ > %s/cgroup.procs && exec " MPIRUN "%s " TINY "--verbose --out $W/run",
-           group, group, group, program);
+           "echo $$ > %s/cgroup.procs && exec " MPIRUN "$P " TINY "--verbose --out $W/run",
+           group, group, group);
     CHECK(status == 0 && strstr(output, "2 ranks of 1 threads share 1 cores"));
-    if (test_failures_in_claim) printf("    status %d: %.600s\n", status, output);
     remove_group();
 }
 
 // ---- addresses
 
 CLAIM(a_limit_of_addresses_refuses_a_table_that_does_not_fit) {
-    CHECK(refused(sh("rm -rf $W/run; ulimit -v 200000; exec %s " LARGE, program), "MiB available (ulimit -v)",
-                  "--context"));
+    CHECK(refused(sh("rm -rf $W/run; ulimit -v 200000; exec $P " LARGE), "MiB available (ulimit -v)", "--context"));
     CHECK(works(sh("rm -rf $W/run; ulimit -v 200000; exec %s " ONE, program)));
 }
 
@@ -112,7 +109,7 @@ CLAIM(few_descriptors_are_enough_and_leave_no_document_out) {
     CHECK(works(sh("rm -rf $W/run; ulimit -n 40; exec %s " ONE, program)));
     CHECK(strstr(output, hash) && strstr(output, "in 279 documents to train on"));
     if (!has_mpirun()) return;
-    CHECK(sh("rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 40; exec %s " ONE "'", program) == 0);
+    CHECK_SH(0, "rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 40; exec %s " ONE "'", program);
     CHECK(strstr(output, "in 279 documents to train on") && errors[0] == 0);
 }
 
@@ -123,10 +120,9 @@ CLAIM(too_few_descriptors_get_one_line) {
 // The launcher has words of its own, and more than one rank may be heard before it ends the job.
 CLAIM(too_few_descriptors_for_mpi_are_told_before_it_starts) {
     if (!has_mpirun()) SKIP("mpirun is not here");
-    CHECK(sh("rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 16; exec %s " ONE "'", program) == 1);
+    CHECK_SH(1, "rm -rf $W/run; " MPIRUN "sh -c 'ulimit -n 16; exec %s " ONE "'", program);
     CHECK(strstr(errors, "train: rank 0: expected 32 free descriptors") && strstr(errors, "ulimit -n"));
     CHECK(!strstr(errors, "PMIX") && !strstr(errors, "evutil"));
-    if (test_failures_in_claim) printf("    %.600s\n", errors);
 }
 
 // ---- stack
@@ -136,13 +132,13 @@ CLAIM(too_small_a_stack_gets_one_line) {
     for (int i = 0; i < COUNT(kib); i++)
         CHECK(refused(sh("rm -rf $W/run; ulimit -s %d; exec %s " ONE, kib[i], program), "expected a stack of 512 KiB",
                       "ulimit -s"));
-    CHECK(works(sh("rm -rf $W/run; ulimit -s 512; exec %s " TINY "--threads 4 --out $W/run", program)));
+    CHECK(works(sh("rm -rf $W/run; ulimit -s 512; exec $P " TINY "--threads 4 --out $W/run")));
 }
 
 // ---- processes and threads
 
 CLAIM(more_threads_than_there_is_room_for_get_one_line) {
-    int status = sh("rm -rf $W/run; ulimit -v 400000; exec %s " TINY "--threads 1000 --out $W/run", program);
+    int status = sh("rm -rf $W/run; ulimit -v 400000; exec $P " TINY "--threads 1000 --out $W/run");
     CHECK(refused(status, "expected room for 1000 threads", "smaller --threads"));
 }
 
@@ -152,7 +148,7 @@ CLAIM(threads_of_a_sample_have_room_or_get_one_line) {
     CHECK(works(sh("rm -rf $W/run; exec %s " ONE, program)));
     int tries = 0;  // scratch of so many threads is 20 to 92 MiB, by instruction set
     for (int kib = 150000; kib <= 360000; kib += 10000, tries++) {
-        int status = sh("ulimit -v %d; exec %s --out $W/run --sample x --tokens 4 --threads 20", kib, program);
+        int status = sh("ulimit -v %d; exec $P --out $W/run --sample x --tokens 4 --threads 20", kib);
         CHECK(status == 0 || refused(status, "train: ", "try "));
         CHECK(!strstr(errors, "libgomp"));
         refusals += status != 0;
@@ -187,14 +183,12 @@ CLAIM(too_few_processes_for_mpi_are_told_before_it_starts) {
                     as);
     CHECK(status == 1 && strstr(errors, "train: rank 0: expected room for 4 threads on every rank"));
     CHECK(strstr(errors, "ulimit -u") && !strstr(errors, "libgomp") && !strstr(errors, "PMIX"));
-    if (test_failures_in_claim) printf("    status %d: %.600s\n", status, errors);
 }
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    sh("mkdir -p $W/corpus $W/open && chmod 755 $W && chmod 777 $W/open && cp %s $W/train && chmod 755 $W/train && "
-       "for i in $(seq 300); do echo \"document number $i, and a few words more for it\" > $W/corpus/$i.txt; done",
-       program);
+    sh("mkdir -p $W/corpus $W/open && chmod 755 $W && chmod 777 $W/open && cp $P $W/train && chmod 755 $W/train && "
+       "for i in $(seq 300); do echo \"document number $i, and a few words more for it\" > $W/corpus/$i.txt; done");
     run_claims();
     return program_end();
 }

@@ -18,7 +18,7 @@ static pid_t job;
 #define LAST_SLEEPS "sh -c 'test $OMPI_COMM_WORLD_RANK = 0 || exec sleep 60; exec \"$@\"' run "
 static void start_run(const char* by, const char* options) {
     sh("rm -rf $W/run");
-    job = start(ON_RANKS "%s %s " TINY "%s", RANKS, by, program, options);
+    job = start(ON_RANKS "%s $P " TINY "%s", RANKS, by, options);
 }
 
 static int comes_to_step(int n, double seconds) {

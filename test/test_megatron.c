@@ -146,7 +146,7 @@ CLAIM(every_choice_is_the_schedulers) {
     static const int ranks[] = {8, 64, 16, 12, 1, 5};
     static Replay r;
     int lengths[400], rounds = 0, widened = 0;
-    for (uint64_t seed = 0; seed < 84 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 84) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", ranks[seed / 7 % 6], 8);
         int n = pick(seed, 0, 1, 400), N = c->setting.limits.ranks, widest = 1;
         while (2 * widest <= N) widest *= 2;
@@ -170,7 +170,6 @@ CLAIM(every_choice_is_the_schedulers) {
             if (r.end < c->plan.n_micro_batches) CHECK(has_reason_to_end(&r));
             rounds++, widened += r.free_ranks > 0;
         }
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
     }
     CHECK(rounds > 200 && widened > 20);
@@ -207,7 +206,7 @@ CLAIM(rows_fill_in_order_and_are_as_many_for_each_replica) {
 CLAIM(balanced_plans_hold_at_every_cp_size) {
     static const char* const sources[] = {"wikipedia", "prolong", "mock", "github", "one-long"};
     int lengths[400], planned = 0, refused = 0;
-    for (uint64_t seed = 0; seed < 300 && !test_failures_in_claim; seed++) {
+    FOR_SEEDS(seed, 0, 300) {
         Cluster* c = open_cluster(seed % 2 ? "a100-7b" : "h200-8b", pick(seed, 0, 1, 64), pick(seed, 1, 1, 8));
         int n = pick(seed, 2, 0, 400), N = c->setting.limits.ranks,
             cp_size = pick(seed, 3, 1, seed % 3 ? N : MIN(N, 4)), longest = 0;
@@ -227,7 +226,6 @@ CLAIM(balanced_plans_hold_at_every_cp_size) {
             CHECK(c->plan.n_micro_batches % replicas == 0 || !loose);
             planned++;
         } else refused++;
-        if (test_failures_in_claim) printf("    seed %d: %s\n", (int)seed, c->err);
         close_cluster(c);
     }
     CHECK(planned > 100 && refused > 30);

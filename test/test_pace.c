@@ -33,7 +33,7 @@ static void check_left(int ranks, const char* options, int signalled) {
     static char hash[32];
     CHECK_SH(0, "rm -rf $W/whole $W/some; " LEFT "--out $W/whole", ranks, options);
     snprintf(hash, sizeof hash, "%s", loss_hash());
-    pid_t job = start(LEFT "--out %s/some --straggle rank=1,x=300,from=2,whole", ranks, options, work);
+    pid_t job = start(LEFT "--out $W/some --straggle rank=1,x=300,from=2,whole", ranks, options);
     for (int i = 0; i < 2000 && steps_logged("some") < 1; i++) sleep_ms(10);
     sleep_ms(1000);
     signal_rank("some", signalled, "TERM");

@@ -4,32 +4,21 @@
 // The machine file makes attention dear, links cheap and rows short, so that long documents want many ranks and short
 // ones a rank of their own. Plans follow from it and the lengths alone.
 #include "plan/base/base.h"
+#include "test/numbers.h"
 #include "test/program.h"
 
 #define TINY                                                                                                     \
     "--data $W/corpus --layers 2 --width 48 --heads 6 --context 512 --batch-tokens 2048 --lr 0.0003 --warmup 0 " \
     "--eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
 #define ON_FILE "--machine $W/machine "
-#define MPIRUN "mpirun --oversubscribe -n %d %s "
 
 enum { STEPS = 8, MOST_STEPS = 64 };
 
 // Most documents are short, some are cut into pieces of the whole context.
-static void write_machine(void) {
-    static const char text[] =
-        "name test\n"
-        "quadratic_ms 1e-4\n"
-        "linear_ms 1e-3\n"
-        "micro_batch_ms 1e-3\n"
-        "step_ms 1\n"
-        "link inside 64 0.0005\n"
-        "link inside 1048576 0.01\n"
-        "link across 64 0.001\n"
-        "link across 1048576 0.02\n"
-        "model 2 48 4\n"
-        "capacity 128\n";
-    write_text("machine", text, sizeof text - 1);
-}
+static const char machine[] =
+    "name test\nquadratic_ms 1e-4\nlinear_ms 1e-3\nmicro_batch_ms 1e-3\nstep_ms 1\n"
+    "link inside 64 0.0005\nlink inside 1048576 0.01\nlink across 64 0.001\nlink across 1048576 0.02\n"
+    "model 2 48 4\ncapacity 128\n";
 
 // ---- the log
 
@@ -44,7 +33,7 @@ static double number(const Json* json, const JsonValue* object, const char* name
     double x = NAN;
     const JsonValue* value = json_get(json, object, name);
     CHECK(value != NULL);
-    if (value && value->type == JSON_NUMBER) json_double(value, &x);
+    json_double(value, &x);
     return x;
 }
 
@@ -74,19 +63,13 @@ static void read_step(void* context, const Json* json) {
     CHECK(bytes && plan && plan->length < sizeof s->plan);
     if (!bytes || !plan || plan->length >= sizeof s->plan) return;
     json_string(plan, s->plan);
-    s->loss = number(json, root, "loss");
-    s->rows = number(json, root, "micro_batches");
-    s->plan_us = number(json, root, "plan_us");
-    s->stall_us = number(json, root, "plan_stall_us");
-    s->predicted = number(json, root, "predicted_ms");
-    s->measured = number(json, root, "measured_ms");
-    s->gap = number(json, root, "gap");
-    s->heads = number(json, bytes, "ulysses");
-    s->ring = number(json, bytes, "ring");
-    s->gradients = number(json, bytes, "gradients");
-    s->parameters = number(json, bytes, "parameters");
-    s->inside = number(json, bytes, "inside");
-    s->across = number(json, bytes, "across");
+    static const char *const of_root[] = {"loss",         "micro_batches", "plan_us", "plan_stall_us",
+                                          "predicted_ms", "measured_ms",   "gap"},
+                             *const of_bytes[] = {"ulysses", "ring", "gradients", "parameters", "inside", "across"};
+    double* const to_root[] = {&s->loss, &s->rows, &s->plan_us, &s->stall_us, &s->predicted, &s->measured, &s->gap};
+    double* const to_bytes[] = {&s->heads, &s->ring, &s->gradients, &s->parameters, &s->inside, &s->across};
+    for (int i = 0; i < COUNT(to_root); i++) *to_root[i] = number(json, root, of_root[i]);
+    for (int i = 0; i < COUNT(to_bytes); i++) *to_bytes[i] = number(json, bytes, of_bytes[i]);
     read_cp_sizes(json, s);
 }
 
@@ -98,20 +81,10 @@ static int read_steps(const char* run, Step* steps) {
     return all.n;
 }
 
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double* values, int n) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return values[n / 2];
-}
-
 static double median_stall(const Step* steps, int n) {
     double values[MOST_STEPS];
     for (int i = 0; i < n; i++) values[i] = steps[i].stall_us;
-    return median(values, n);
+    return median_of(values, n);
 }
 
 // What these steps were predicted too long by is no more than a fifth and twice what their errors differ by among
@@ -119,9 +92,9 @@ static double median_stall(const Step* steps, int n) {
 static void check_learnt(const Step* steps, int n) {
     double logs[MOST_STEPS], apart[MOST_STEPS];
     for (int i = 0; i < n; i++) logs[i] = log(steps[i].predicted / steps[i].measured);
-    double bias = median(logs, n);
+    double bias = median_of(logs, n);
     for (int i = 0; i < n; i++) apart[i] = fabs(logs[i] - bias);
-    double spread = median(apart, n);
+    double spread = median_of(apart, n);
     printf("    predictions are too long by a factor of %.2f in the first step, %.2f in the last %d; within %.2f\n",
            steps[-n].predicted / steps[-n].measured, exp(bias), n, exp(spread));
     CHECK(fabs(bias) <= log(1.2) + 2 * spread);
@@ -129,10 +102,7 @@ static void check_learnt(const Step* steps, int n) {
 
 // Runs some steps in an empty directory; returns the number of steps in the log.
 static int run_steps(int ranks, const char* options, const char* run, Step* steps) {
-    sh("rm -rf %s/%s", work, run);
-    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, run);
-    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
-    CHECK(status == 0);
+    run_on(ranks, run, TINY "%s", options);
     return read_steps(run, steps);
 }
 
@@ -185,12 +155,9 @@ CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_ra
 // Times that are measured must not get into plans that follow from a file. A run that was cut has the file from its
 // checkpoint, and has learnt nothing yet when it goes on.
 CLAIM(a_machine_file_gives_the_same_plans_and_bits_in_every_run) {
-    sh("rm -rf $W/parts");
-    CHECK(sh(MPIRUN TINY "--steps 24 --save-every 12 --keep 0 --capacity 128 --plan refresh=1 --out $W/parts "
-             ON_FILE, 8, program) == 0);
+    run_on(8, "parts", TINY ON_FILE "--steps 24 --save-every 12 --keep 0 --capacity 128 --plan refresh=1");
     const char* whole = loss_hash();
-    CHECK(sh("rm -r $W/parts/step-000024") == 0);
-    CHECK(sh(MPIRUN "--resume --threads 1 --out $W/parts", 8, program) == 0);
+    CHECK_SH(0, "rm -r $W/parts/step-000024; " ON_RANKS "$P --resume --threads 1 --out $W/parts", 8);
     CHECK_STRING(loss_hash(), whole);
 }
 
@@ -207,14 +174,14 @@ CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
         check_losses(one, steps, 4);
         for (int t = 0; t < 4; t++) {
             CHECK_STRING(steps[t].plan, i == 2 ? "flex" : planners[i]);  // random ones come instead of flex
-            CHECK(steps[t].gap > -1e-6 && steps[t].predicted > 0);  // whoever planned, it is played in the model
+            CHECK(steps[t].gap > -1e-6 && steps[t].predicted > 0);       // whoever planned, it is played in the model
             if (i < 2) CHECK(!has_unlike_cp_sizes(&steps[t]));
         }
     }
-    CHECK(sh(MPIRUN TINY "--machine $W/nothing --out $W/x", 2, program) != 0);
+    CHECK(sh(ON_RANKS "$P " TINY "--machine $W/nothing --out $W/x", 2));
     CHECK(strstr(errors, "--machine") && strstr(errors, "nothing"));
-    write_text("bad", "name x\nquadratic_ms many\n", 25);
-    CHECK(sh(MPIRUN TINY "--machine $W/bad --out $W/x", 2, program) != 0);
+    put_text("bad", "name x\nquadratic_ms many\n");
+    CHECK(sh(ON_RANKS "$P " TINY "--machine $W/bad --out $W/x", 2));
     CHECK(strstr(errors, "bad") && strstr(errors, "2"));
 }
 
@@ -227,23 +194,19 @@ CLAIM(nodes_cut_by_stages_have_one_plan_on_all_ranks) {
         int ranks;
     } cases[] = {{"2", "--pp 2 --capacity 200", 6}, {"3", "--tp 2 --cp 4 --capacity 256", 8}};
     for (int i = 0; i <= COUNT(cases); i++) {
-        sh("rm -rf $W/cut");
+        const char* name = i ? "cut" : "one";
         if (i) setenv("RAGGED_NODE_SIZE", cases[i - 1].node, 1);
-        int status = sh(MPIRUN TINY "--steps 2 --eval-every 2 --save-every 2 --out $W/cut %s " ON_FILE,
-                        i ? cases[i - 1].ranks : 1, program, i ? cases[i - 1].options : "");
+        run_on(i ? cases[i - 1].ranks : 1, name, TINY ON_FILE "--steps 2 --eval-every 2 --save-every 2 %s",
+               i ? cases[i - 1].options : "");
         unsetenv("RAGGED_NODE_SIZE");
-        if (status) printf("    %.1000s\n", errors);
-        CHECK(status == 0);
-        if (i == 0) sh("rm -rf $W/one; mv $W/cut $W/one");
-        int n = log_values(i ? "cut" : "one", "loss", i ? other : one, 2);
-        CHECK(n == 2 && log_values(i ? "cut" : "one", "val_loss", i ? other + 2 : one + 2, 1) == 1);
+        CHECK(log_values(name, "loss", i ? other : one, 2) == 2);
+        CHECK(log_values(name, "val_loss", i ? other + 2 : one + 2, 1) == 1);
         for (int k = 0; k < 3 && i; k++) CHECK_CLOSE(other[k], one[k], 1e-5 * one[k]);
     }
     const char* eval = "--eval --data $W/corpus --out $W/one --threads 1 --cp 2 --capacity 256";
-    CHECK(sh("timeout 60 mpirun --oversubscribe -n 1 %s %s --plan node-size=1 : -n 1 %s %s --plan node-size=2", program,
-             eval, program, eval) == 1);
-    if (!strstr(errors, "validation after step 2: rank 1 has the plan ")) printf("    %.1000s\n", errors);
-    CHECK(strstr(errors, "validation after step 2: rank 1 has the plan ") != NULL);
+    CHECK_SH(1, "timeout 60 mpirun --oversubscribe -n 1 $P %s --plan node-size=1 : -n 1 $P %s --plan node-size=2", eval,
+             eval);
+    CHECK(strstr(errors, "validation after step 2: rank 1 has the plan "));
 }
 
 // One of 500 letters among 60 short ones, in what is trained on or in what is validated on.
@@ -255,44 +218,44 @@ CLAIM(a_document_without_a_plan_is_named_at_the_start) {
                                           "--cp 2",
                                           "--strategies 2xtp1",
                                           "--data $W/short --val $W/long --eval-every 1"};
-    CHECK(
-        sh("mkdir -p $W/short && for i in $(seq 60); do head -c $((40 + i)) /dev/zero | tr '\\0' a >$W/short/$i; done "
-           "&& cp -r $W/short $W/long && head -c 500 /dev/zero | tr '\\0' b >$W/long/500") == 0);
+    CHECK_SH(
+        0,
+        "mkdir -p $W/short && for i in $(seq 60); do head -c $((40 + i)) /dev/zero | tr '\\0' a >$W/short/$i; done "
+        "&& cp -r $W/short $W/long && head -c 500 /dev/zero | tr '\\0' b >$W/long/500");
     for (int i = 0; i < COUNT(options); i++) {
-        int is_val = strstr(options[i], "--val") != NULL, before = test_failures_in_claim;
-        sh("rm -rf $W/x");
-        CHECK(sh(MPIRUN "--layers 2 --width 48 --heads 6 --context 512 --batch-tokens 512 --steps 2 --eval-every 0 "
-                        "--sample-every 0 --save-every 1 --threads 1 --capacity 140 --out $W/x %s %s " ON_FILE,
-                 2, program, is_val ? "" : "--data $W/long", options[i]) == 1);
+        int is_val = strstr(options[i], "--val") != NULL;
+        CHECK_SH(1,
+                 "rm -rf $W/x; " ON_RANKS
+                 "$P --layers 2 --width 48 --heads 6 --context 512 --batch-tokens 512 --steps 2 --eval-every 0 "
+                 "--sample-every 0 --save-every 1 --threads 1 --capacity 140 --out $W/x %s %s " ON_FILE,
+                 2, is_val ? "" : "--data $W/long", options[i]);
         const char* line = strstr(errors, is_val ? "train: rank 0: --val: " : "train: rank 0: --data: ");
         CHECK(line && strstr(line, "501 tokens") && strstr(line, "; try ") && strstr(line, "--capacity"));
         CHECK(sh("ls -d $W/x/step-*") != 0 && log_values("x", "loss", (double[2]){0}, 2) == 0);
-        if (test_failures_in_claim > before) printf("    %s: %.500s\n", options[i], errors);
     }
 }
 
 // The text is gone while the model is evaluated before its first step, whose tokens have been read: no plan is made
 // ahead of a last step; of another one, what it lacks ends the run with all that was done.
 CLAIM(a_step_without_a_plan_comes_after_a_checkpoint) {
-    CHECK(sh("mkdir -p $W/texts && cat $W/corpus/* >$W/whole") == 0);
+    CHECK_SH(0, "mkdir -p $W/texts && cat $W/corpus/* >$W/whole");
     for (int steps = 1; steps <= 2; steps++) {
         sh("rm -rf $W/torn; cp $W/whole $W/texts/text");
         pid_t job = start(
-            "%s --layers 2 --width 96 --heads 6 --context 512 --batch-tokens 2048 --threads 1 --warmup 0 "
+            "$P --layers 2 --width 96 --heads 6 --context 512 --batch-tokens 2048 --threads 1 --warmup 0 "
             "--sample-every 0 --val $W/whole plan --eval-every tokens=200000 --data $W/texts --steps %d "
             "--eval-every 1000 --out $W/torn",
-            program, steps);
+            steps);
         CHECK(comes("torn/log.jsonl", 30));
         sh(": >$W/texts/text");
         int status = ended_within(job, 100);
         read_background();
-        if (status != steps - 1) printf("    status %d: %.2000s\n", status, output);
         CHECK(status == steps - 1 && steps_logged("torn") == 1 && sh("ls $W/torn/step-000001/DONE") == 0);
     }
     read_background();
     CHECK(strstr(output, "continue: ") && strstr(output, " --resume") && strstr(output, "train: step 2: "));
     sh("cp $W/whole $W/texts/text");
-    CHECK(sh("%s --resume --out $W/torn --threads 1 --eval-every 0", program) == 0 && steps_logged("torn") == 2);
+    CHECK(sh("$P --resume --out $W/torn --threads 1 --eval-every 0") == 0 && steps_logged("torn") == 2);
 }
 
 // ---- what is logged
@@ -317,8 +280,7 @@ CLAIM(every_step_says_how_it_was_planned) {
     static Step steps[MOST_STEPS];
     // Two machines of four ranks, as far as counting goes.
     setenv("RAGGED_NODE_SIZE", "4", 1);
-    sh("rm -rf $W/other");
-    CHECK(sh(MPIRUN TINY "--steps 20 --capacity 128 --verbose --out $W/other " ON_FILE, 8, program) == 0);
+    run_on(8, "other", TINY ON_FILE "--steps 20 --capacity 128 --verbose");
     CHECK(strstr(output, "planning took ") && strstr(output, " us a step"));
     CHECK(read_steps("other", steps) == 20);
     unsetenv("RAGGED_NODE_SIZE");
@@ -357,9 +319,9 @@ static void check_explained(const char* page) {
 }
 
 CLAIM(an_explanation_is_printed_and_written_and_nothing_is_trained) {
-    CHECK(sh(MPIRUN TINY "--capacity 128 --explain --out $W/explained " ON_FILE, 8, program) == 0);
+    run_on(8, "explained", TINY ON_FILE "--capacity 128 --explain");
     check_explained("explained/plan.html");
-    CHECK(sh("cd $W/explained && ls") == 0);
+    CHECK_SH(0, "cd $W/explained && ls");
     CHECK_STRING(output, "plan.html\n");
     char* path = realpath(program, NULL);
     CHECK(path && sh("cd $W && %s " TINY "--explain", path) == 0);  // one rank, no --out: the page is where one stands
@@ -371,7 +333,7 @@ CLAIM(an_explanation_is_printed_and_written_and_nothing_is_trained) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_ragged_corpus(90, 8.2, 15);
-    write_machine();
+    put_text("machine", machine);
     run_claims();
     return program_end();
 }

@@ -536,8 +536,8 @@ CLAIM(adaptive_is_the_best_single_cp_size) {
         int last = step_static(&step, 0, world.setting.kind), ok = 1;
         char err[ERR_BYTES];
         memcpy(err, step.err, sizeof err);
-        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, &world.setting, &step.arena,
-                                   step.err, sizeof step.err);
+        int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, INFINITY, &world.setting,
+                                   &step.arena, step.err, sizeof step.err);
         if (result == 0) {
             planned++;
             ok &= step_check(&step) == 0;
@@ -568,7 +568,7 @@ CLAIM(adaptive_bounds_cp_sizes_by_their_best_kind) {
     *c = (Cost){.per_token = 1, .link_scale = 1, .layers = 1, .channels = 64, .kv_channels = 64, .elem_bytes = 2};
     c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
     cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
-    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, &world.setting, &step.arena, step.err,
+    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, INFINITY, &world.setting, &step.arena, step.err,
                         sizeof step.err) == 0);
     CHECK(step.plan.micro_batches[0].cp_size == 4 && step.plan.micro_batches[0].ulysses_size == 4);
     CHECK_CLOSE(prediction.makespan, 45, 1e-9);

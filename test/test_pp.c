@@ -11,7 +11,6 @@ enum { STEPS = 8, HALF = 4 };
     "--warmup 0 --steps 8 --save-every 4 --sample-every 4 --keep 0 --eval-every 4 --temperature 0 --tokens 32 "     \
     "--threads 1 --dtype fp32 --machine flexsp-7b "
 #define LLAMA "--arch llama,kv-heads=2,tie=no "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 typedef struct Curve {
     double loss[STEPS], norm[STEPS], val[3];
@@ -28,11 +27,7 @@ static int read_curve(const char* run, Curve* c) {
 }
 
 static int run(const char* name, int ranks, const char* options, Curve* c) {
-    sh("rm -rf %s/%s", work, name);
-    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, name);
-    if (status) printf("    %d ranks, %s: status %d: %.900s\n", ranks, options, status, errors);
-    CHECK(status == 0);
-    int whole = status == 0 && read_curve(name, c);
+    int whole = !run_on(ranks, name, TINY "%s", options) && read_curve(name, c);
     CHECK(whole);
     return whole;
 }
@@ -81,13 +76,11 @@ CLAIM(a_checkpoint_goes_on_in_any_other_division) {
                 {"five", "--pp 2 --zero 2", 4}};
     for (int i = 0; i < COUNT(ways); i++) {
         Curve c;
-        sh("rm -rf %s/again; mkdir %s/again; cp -r %s/%s/step-000004 %s/%s/log.jsonl %s/again", work, work, work,
-           ways[i].from, work, ways[i].from, work);
-        int status = sh(MPIRUN "--resume step-000004 --pp 1 --tp 1 --zero 1 %s --out %s/again", ways[i].ranks,
-                        program, ways[i].options, work);
-        if (status) printf("    %s with %s: %.600s\n", ways[i].from, ways[i].options, errors);
-        CHECK(status == 0 && read_curve("again", &c));
-        if (status == 0) check_same(&c, &one, HALF);
+        sh("cd $W; rm -rf again; mkdir again; cp -r %s/step-000004 %s/log.jsonl again", ways[i].from, ways[i].from);
+        CHECK_SH(0, ON_RANKS "$P --resume step-000004 --pp 1 --tp 1 --zero 1 %s --out $W/again", ways[i].ranks,
+                 ways[i].options);
+        CHECK(read_curve("again", &c));
+        check_same(&c, &one, HALF);
     }
 }
 
@@ -95,16 +88,13 @@ CLAIM(a_checkpoint_goes_on_in_any_other_division) {
 // layers beside one with some. From its checkpoint one rank goes on.
 CLAIM(layers_of_a_stage_may_be_unlike) {
     Curve c;
-    char options[600];
-    CHECK(
-        sh("printf 'tp 2\\nstage\\n layers 1 tp 1 zero 3 recompute block\\n layers 1 zero 2\\n layers 1 tp 1 zero 1\\n"
-           "stage layers 2 tp 1 zero 2\\n' >%s/unlike.txt",
-           work) == 0);
-    snprintf(options, sizeof options, "--layout %s/unlike.txt", work);
-    if (run("unlike", 4, options, &c)) check_same(&c, &one, 0);
-    CHECK(sh(MPIRUN "--resume step-000004 --pp 1 --tp 1 --zero 1 --out %s/unlike", 1, program, work) == 0);
+    put_text("unlike.txt",
+             "tp 2\nstage\n layers 1 tp 1 zero 3 recompute block\n layers 1 zero 2\n"
+             " layers 1 tp 1 zero 1\nstage layers 2 tp 1 zero 2\n");
+    if (run("unlike", 4, "--layout $W/unlike.txt", &c)) check_same(&c, &one, 0);
+    CHECK_SH(0, "$P --resume step-000004 --pp 1 --tp 1 --zero 1 --out $W/unlike");
     if (read_curve("unlike", &c)) check_same(&c, &one, HALF);
-    CHECK(sh(MPIRUN TINY "%s --heads 2 --arch kv-heads=1 --arch llama --balance off", 4, program, options) != 0);
+    CHECK(sh(ON_RANKS "$P " TINY "--layout $W/unlike.txt --heads 2 --arch kv-heads=1 --arch llama --balance off", 4));
     CHECK(strstr(errors, "expected groups of at most 1 there, one for each key/value head") != NULL);
 }
 
@@ -121,8 +111,7 @@ CLAIM(stages_on_nodes_of_unlike_size_follow_one_plan) {
 // AdamW makes it as long as the learning rate for every gradient, whatever rounding did to that.
 CLAIM(stages_round_stochastically_as_one_rank_does) {
     static const char rounded[] = "--dtype bf16,rounding=stochastic --steps 1 --save-every 1 --sample-every 0";
-    CHECK(sh("%s " TINY "%s --out $W/round1", program, rounded) == 0);
-    CHECK(sh(MPIRUN TINY "%s --pp 2 --out $W/round2", 2, program, rounded) == 0);
+    run_on(1, "round1", TINY "%s", rounded), run_on(2, "round2", TINY "%s --pp 2", rounded);
     sh("cmp -l $W/round[12]/step-000001/model.safetensors | wc -l; wc -c <$W/round1/step-000001/model.safetensors");
     double differ = NAN, bytes = NAN;
     CHECK(sscanf(output, "%lf %lf", &differ, &bytes) == 2 && bytes > 1e5 && differ <= 0.01 * bytes);
@@ -150,9 +139,8 @@ CLAIM(what_cannot_be_is_refused_in_one_line) {
                    {"--memory 3X", "--memory expects a size like 64M or 24G", 1},
                    {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
     for (int i = 0; i < COUNT(refused); i++) {
-        int status = sh(MPIRUN TINY "%s --out %s/refused", refused[i].ranks, program, refused[i].options, work);
-        if (!strstr(errors, refused[i].words)) printf("    %s: %.600s\n", refused[i].options, errors);
-        CHECK(status != 0 && strstr(errors, refused[i].words) != NULL);
+        CHECK(sh(ON_RANKS "$P " TINY "%s --out $W/refused", refused[i].ranks, refused[i].options));
+        CHECK(strstr(errors, refused[i].words));
     }
 }
 

@@ -109,12 +109,11 @@ static void check_choice(uint64_t seed, Priority priority) {
         }
         right = right && is_kept(kept, n_kept, j) == (before < n_kept);
     }
-    if (!right) printf("    seed %llu\n", (unsigned long long)seed);
     CHECK(right);
 }
 
 CLAIM(the_greatest_or_least_are_kept_and_ties_go_to_the_lower_index) {
-    for (uint64_t seed = 0; seed < 2000; seed++) {
+    FOR_SEEDS(seed, 0, 2000) {
         check_choice(seed, PRIORITY_CHANGE);
         check_choice(seed, PRIORITY_INVERSE);
     }
@@ -217,12 +216,11 @@ static void check_counts(uint64_t seed) {
     }
     right = right && saved == saved_by(dropped, lists, n) && saved >= least - 1e-3 * widest;
     right = right && saved <= MAX(0, target) + widest;
-    if (!right) printf("    seed %llu\n", (unsigned long long)seed);
     CHECK(right);
 }
 
 CLAIM(numbers_are_whole_tiles_that_meet_the_target) {
-    for (uint64_t seed = 0; seed < 20000; seed++) check_counts(seed);
+    FOR_SEEDS(seed, 0, 20000) check_counts(seed);
 }
 
 // 2 heads of 64 columns and 512 hidden units, a head being the work of 128 hidden units. Half: one head, 256 hidden

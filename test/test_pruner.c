@@ -26,13 +26,13 @@ static Model make_model(int arch, int layers, int width, int heads, DType dt) {
     m.dt = dt;
     m.k = &cpu_reference_kernels;
     m.ranks->zero.stage = 1;
-    m.ranks->zero.part[ZERO_WEIGHTS] = m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
+    m.array[MODEL_WEIGHTS] = m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
     zero_open(&m);
     return m;
 }
 
 static void free_model(Model* m) {
-    m->k->free_memory(m->ranks->zero.part[ZERO_WEIGHTS]);
+    m->k->free_memory(m->array[MODEL_WEIGHTS]);
     zero_close(m);
     free(m->ranks);
 }

@@ -8,14 +8,10 @@
 #define TINY                                                                                                   \
     "--data $W/corpus --layers 2 --width 48 --heads 6 --context 128 --batch-tokens 512 --lr 0.003 --warmup 5 " \
     "--eval-every 0 --sample-every 0 --dtype fp32 --threads 1 "
-#define MPIRUN "mpirun --oversubscribe -n %d %s "
 
 // Losses of a run of some steps; the run's directory is emptied before. Returns their number.
 static int losses(int ranks, const char* options, const char* run, double* values, int room) {
-    sh("rm -rf %s/%s", work, run);
-    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, run);
-    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
-    CHECK(status == 0);
+    run_on(ranks, run, TINY "%s", options);
     return log_values(run, "loss", values, room);
 }
 
@@ -65,11 +61,6 @@ CLAIM(bf16_runs_agree_within_its_rounding) {
 
 // ---- checkpoints
 
-static void compare_weights(const char* run, int step, int other) {
-    CHECK(sh("cmp %s/%s/step-%06d/model.safetensors %s/%s/step-%06d/model.safetensors", work, run, step, work, run,
-             other) == 0);
-}
-
 // A run is cut before its last two steps and goes on with another number of ranks: the losses are those of the run that
 // was never cut. The rate of the last step is 0, so the weights saved after it are those that were loaded: bit for bit.
 CLAIM(a_run_goes_on_with_another_number_of_ranks) {
@@ -80,17 +71,14 @@ CLAIM(a_run_goes_on_with_another_number_of_ranks) {
     for (int i = 0; i < COUNT(numbers); i++) {
         const char* zero = i == 1 ? "--zero 3" : i == 2 ? "--zero 2" : "";
         int from = numbers[i][0], to = numbers[i][1];
-        sh("rm -rf %s/parts", work);
-        CHECK(sh(MPIRUN TINY COURSE "--save-every 1 %s --out %s/parts", from, program, zero, work) == 0);
-        CHECK(sh("cd %s/parts && rm -rf step-000008 step-000007", work) == 0);
-        CHECK(sh(MPIRUN "--resume --threads 1 --out %s/parts", to, program, work) == 0);
-        if (test_failures_in_claim) printf("    %d to %d ranks: %.1000s\n", from, to, errors);
+        run_on(from, "parts", TINY COURSE "--save-every 1 %s", zero);
+        CHECK_SH(0, "cd $W/parts && rm -rf step-000008 step-000007");
+        CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --out $W/parts", to);
         CHECK(log_values("parts", "loss", parts, 8) == 8);
         check_losses("after a change of ranks", whole, parts, 8);
-        compare_weights("parts", 7, 8);
-        CHECK(sh("cd %s/parts && rm -rf step-000008", work) == 0);
-        CHECK(sh(MPIRUN "--resume --threads 1 --zero %d --out %s/parts", from, program, 1 + i % 3, work) == 0);
-        compare_weights("parts", 7, 8);
+        CHECK_SH(0, "cd $W/parts && cmp step-00000[78]/model.safetensors && rm -rf step-000008");
+        CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --zero %d --out $W/parts", from, 1 + i % 3);
+        CHECK_SH(0, "cd $W/parts && cmp step-00000[78]/model.safetensors");
     }
 }
 
@@ -102,27 +90,18 @@ static void wait_for_steps(const char* run, int steps) {
 }
 
 CLAIM(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes) {
-    sh("rm -rf %s/killed", work);
-    pid_t job = start(MPIRUN TINY "--steps 100000 --save-every 40 --cp 3 --out $W/killed", 3, program);
+    sh("rm -rf $W/killed");
+    pid_t job = start(ON_RANKS "$P " TINY "--steps 100000 --save-every 40 --cp 3 --out $W/killed", 3);
     wait_for_steps("killed", 45);
-    // The second rank, by its place in the environment.
-    CHECK(sh("for p in $(pgrep -f '[o]ut %s/killed'); do tr '\\0' '\\n' < /proc/$p/environ 2>/dev/null | "
-             "grep -qx OMPI_COMM_WORLD_RANK=1 && kill -9 $p && echo killed; done; true",
-             work) == 0);
-    CHECK(strstr(output, "killed") != NULL);
-    int status = ended_within(job, 10);
-    CHECK(status > 0);
+    signal_rank("killed", 1, "KILL");
+    CHECK(ended_within(job, 10) > 0);
     read_background();
-    int names_rank = strstr(output, "rank 1") != NULL,
-        names_step = strstr(output, "step ") != NULL && strstr(output, "--resume") != NULL;
-    if (!names_rank || !names_step) printf("    %.3000s\n", output);
-    CHECK(names_rank && names_step);
-    CHECK(sh("pgrep -f '[o]ut %s/killed'", work) != 0);  // nobody is left
+    CHECK(strstr(output, "rank 1") && strstr(output, "step ") && strstr(output, "--resume"));
+    CHECK(sh("pgrep -f \"[o]ut $W/killed\""));  // nobody is left
     int before = steps_logged("killed");
-    job = start(MPIRUN TINY "--resume --steps 100000 --cp 2 --out $W/killed", 2, program);
+    job = start(ON_RANKS "$P " TINY "--resume --steps 100000 --cp 2 --out $W/killed", 2);
     for (int i = 0; i < 300 && steps_logged("killed") <= before; i++) sleep_ms(100);
     read_background();
-    if (steps_logged("killed") <= before) printf("    %.3000s\n", output);
     CHECK(steps_logged("killed") > before);
     kill(job, SIGUSR1);
     CHECK(ended_within(job, 30) == 0);
@@ -130,76 +109,72 @@ CLAIM(a_rank_that_is_killed_ends_the_job_with_its_name_and_the_run_resumes) {
 
 CLAIM(a_signal_to_the_launcher_saves_at_one_step_of_all) {
     double whole[150], parts[150];
-    sh("rm -rf %s/stopped", work);
-    pid_t job = start(MPIRUN TINY "--steps 150 --save-every 1000 --plan random --out $W/stopped", 3, program);
+    sh("rm -rf $W/stopped");
+    pid_t job = start(ON_RANKS "$P " TINY "--steps 150 --save-every 1000 --plan random --out $W/stopped", 3);
     wait_for_steps("stopped", 5);
     kill(job, SIGUSR1);  // which mpirun hands to all ranks at once
     CHECK(ended_within(job, 30) == 0);
     read_background();
     int n = steps_logged("stopped");
-    if (n < 5 || n >= 150) printf("    %d steps: %.3000s\n", n, output);
     CHECK(n >= 5 && n < 150);
-    CHECK(sh("test -e %s/stopped/step-%06d/DONE", work, n) == 0);
-    CHECK(sh(MPIRUN "--resume --threads 1 --save-every 0 --plan random --out %s/stopped", 3, program, work) == 0);
+    CHECK_SH(0, "test -e $W/stopped/step-%06d/DONE", n);
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --save-every 0 --plan random --out $W/stopped", 3);
     CHECK(log_values("stopped", "loss", parts, 150) == 150);
     CHECK(losses(3, "--steps 150 --save-every 0 --plan random", "whole", whole, 150) == 150);
     for (int i = 0; i < 150; i++) CHECK(parts[i] == whole[i]);  // same ranks, same plans: the same bits
 }
 
 CLAIM(a_signal_breaks_an_evaluation_off_on_all_ranks) {
-    pid_t job = start(MPIRUN
-                      "--threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every "
+    pid_t job = start(ON_RANKS
+                      "$P --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every "
                       "tokens=999999999 --out $W/evaluating",
-                      3, program);
+                      3);
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(job, SIGUSR1);
     CHECK(ended_within(job, 30) == 0);
-    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls $W/evaluating/step-000000/DONE") == 0);
 }
 
 CLAIM(ranks_that_mean_different_runs_end_with_words) {
-    sh("rm -rf %s/x", work);
-    CHECK(sh("mpirun --oversubscribe -n 1 %s " TINY "--steps 3 --out %s/x : -n 1 %s " TINY
-             "--steps 3 --lr 0.1 --out %s/x",
-             program, work, program, work) != 0);
-    CHECK(strstr(errors, "rank 1 was started with other options") != NULL);
-    CHECK(sh(MPIRUN TINY "--steps 3 --cp 3 --out %s/x", 2, program, work) != 0);
-    CHECK(strstr(errors, "--cp") != NULL);
-    CHECK(sh("test -e %s/x", work) != 0);
+    sh("rm -rf $W/x");
+    CHECK(sh("mpirun --oversubscribe -n 1 $P " TINY "--steps 3 --out $W/x : -n 1 $P " TINY
+             "--steps 3 --lr 0.1 --out $W/x"));
+    CHECK(strstr(errors, "rank 1 was started with other options"));
+    CHECK(sh(ON_RANKS "$P " TINY "--steps 3 --cp 3 --out $W/x", 2) && strstr(errors, "--cp"));
+    CHECK(sh("test -e $W/x"));
 }
 
 // The same path, length and first page, another byte behind it.
 CLAIM(ranks_that_see_other_bytes_of_a_document_end_with_words) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
-    CHECK(sh("mkdir -p $W/a/texts $W/b/texts && cat data/*.c > $W/a/texts/1 && cp $W/a/texts/1 $W/b/texts/1 && "
+    CHECK_SH(0,
+             "mkdir -p $W/a/texts $W/b/texts && cat data/*.c > $W/a/texts/1 && cp $W/a/texts/1 $W/b/texts/1 && "
              "cp plan/options/config.c $W/a/texts/2 && cp plan/options/config.c $W/b/texts/2 && "
-             "printf '#' | dd of=$W/b/texts/1 bs=1 seek=20000 conv=notrunc") == 0);
-    CHECK(sh("mpirun --oversubscribe -n 1 -wdir $W/a %s " TINY "--data texts --steps 3 --out %s/y : "
-             "-n 1 -wdir $W/b %s " TINY "--data texts --steps 3 --out %s/y",
-             real, work, real, work) != 0);
-    CHECK(strstr(errors, "rank 1 was started with other documents") != NULL);
-    CHECK(sh("test -e %s/y", work) != 0);
+             "printf '#' | dd of=$W/b/texts/1 bs=1 seek=20000 conv=notrunc");
+    CHECK(sh("mpirun --oversubscribe -n 1 -wdir $W/a %s " TINY "--data texts --steps 3 --out $W/y : "
+             "-n 1 -wdir $W/b %s " TINY "--data texts --steps 3 --out $W/y",
+             real, real));
+    CHECK(strstr(errors, "rank 1 was started with other documents"));
+    CHECK(sh("test -e $W/y"));
 }
 
 // --plan node-size is each rank's own business, but plans follow from it.
 CLAIM(plans_that_differ_end_the_run_with_both_hashes) {
     unsigned long long first, second;
-    sh("rm -rf %s/x", work);
-    CHECK(sh("timeout 60 mpirun --oversubscribe -n 2 %s " TINY
-             "--cp 4 --plan node-size=1 --steps 3 --out %s/x : -n 2 %s " TINY
-             "--cp 4 --plan node-size=4 --steps 3 --out %s/x",
-             program, work, program, work) == 1);
+    sh("rm -rf $W/x");
+    CHECK_SH(1, "timeout 60 mpirun --oversubscribe -n 2 $P " TINY
+                "--cp 4 --plan node-size=1 --steps 3 --out $W/x : -n 2 $P " TINY
+                "--cp 4 --plan node-size=4 --steps 3 --out $W/x");
     const char* at = strstr(errors, "has the plan ");
     CHECK(at && sscanf(at, "has the plan %16llx, rank 0 has %16llx", &first, &second) == 2 && first != second);
 }
 
 CLAIM(what_all_ranks_refuse_is_one_line) {
-    CHECK(sh(MPIRUN TINY "--pp 2 --balance migrate --out $W/refused", 6, program) > 0);
+    CHECK(sh(ON_RANKS "$P " TINY "--pp 2 --balance migrate --out $W/refused", 6) > 0);
     const char* first = strstr(errors, "train: ");
     int lines = 0;
     for (const char* at = first; at; at = strstr(at + 1, "train: ")) lines++;
-    if (lines != 1) printf("    %.2000s\n", errors);
     CHECK(lines == 1 && strstr(first, "train: rank 0: --balance migrate") == first);
 }
 
@@ -208,13 +183,11 @@ CLAIM(what_all_ranks_refuse_is_one_line) {
 // Rows are full here. A page that a run never writes to is not taken: of group attention's memory a ring uses a part.
 CLAIM(memory_is_what_the_table_says) {
     for (int stage = 1; stage <= 3; stage++) {
-        sh("rm -rf %s/big", work);
-        CHECK(sh(MPIRUN
-                 "--data $W/corpus --layers 6 --width 512 --heads 8 --context 2048 --batch-tokens 4096 --steps 2 "
-                 "--capacity 2048 --eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
-                 "--plan static --zero %d --cp 2 "
-                 "--verbose --out %s/big",
-                 2, program, stage, work) == 0);
+        run_on(2, "big",
+               "--data $W/corpus --layers 6 --width 512 --heads 8 --context 2048 --batch-tokens 4096 --steps 2 "
+               "--capacity 2048 --eval-every 0 --sample-every 0 --save-every 0 --dtype fp32 --threads 1 "
+               "--plan static --zero %d --cp 2 --verbose",
+               stage);
         const char *table = strstr(output, "  total "), *taken = strstr(output, "memory at most ");
         double planned = 0, most = 0, real = 0;
         CHECK(table && sscanf(table, " total %lf MiB", &planned) == 1 && planned > 200);

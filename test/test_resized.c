@@ -52,7 +52,7 @@ static double step_masked(float* grads, int masked) {
     work_begin(m);
     run_micro_batches(run, run->data.train, 1);
     work_end(m);
-    if (masked) visit_elements(LEFT_OUT, set_to_zero, (float*)m->ranks->zero.part[ZERO_GRADS]);
+    if (masked) visit_elements(LEFT_OUT, set_to_zero, (float*)m->array[MODEL_GRADS]);
     zero_reduce(m);
     double loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);
     fetch_gradients(grads);
@@ -595,7 +595,7 @@ typedef struct Wholes {
 static void join_owned(float* whole, StateKind kind) {
     Arena arena = {0};
     Holdings owned = owned_holdings(m, kind, &arena);
-    const float* own = (const float*)m->ranks->zero.part[zero_part_of(kind)];
+    const float* own = (const float*)m->array[zero_array_of(kind)];
     size_t n = shape_param_elems(&m->whole);
     for (size_t i = 0; i < n; i++) whole[i] = -INFINITY;
     for (int t = 0; t < owned.tensors; t++) {
@@ -654,12 +654,12 @@ static void check_wholes(const Wholes* a, const Wholes* b) {
 static void divide_by(const TpSplit* split) {
     mover_divide_anew(&run->model, split);
     elems = shape_param_elems(&m->shape);
-    work_close(m->work);
-    m->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    work_close(m->ranks->work);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
     for (int i = 0; i < trainer.memory.n; i++)  // the trainer gives back what is there when it is closed
-        for (int part = 0; part < N_ZERO_PARTS; part++)
-            if (!strcmp(trainer.memory.entries[i].name, zero_part_names[part]))
-                trainer.memory.entries[i].memory = m->ranks->zero.part[part];
+        for (int part = 0; part < N_MODEL_ARRAYS; part++)
+            if (!strcmp(trainer.memory.entries[i].name, model_array_names[part]))
+                trainer.memory.entries[i].memory = m->array[part];
 }
 
 // The first rank gives all its heads but the shared ones away, and an odd number of hidden units.
@@ -693,9 +693,9 @@ static void guard_work(void) {
     if (!memory) die("no memory for work");
     memset(memory, 0x5a, bytes);
     guard = (unsigned char*)memset(memory + bytes, 0xa5, GUARD);
-    work_close(m->work);
+    work_close(m->ranks->work);
     run->cluster->work_memory = memory;
-    m->work = work_open(m, &run->cluster->work_needs, memory);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, memory);
 }
 
 static void work_stays_within_its_memory(void) {

@@ -12,19 +12,19 @@
 static void check_same_checkpoint(const char* a, const char* b, int step) {
     const char* files[] = {"model.safetensors", "optimizer-00000-of-00001.safetensors", "config.json", "state.json"};
     for (int i = 0; i < COUNT(files); i++)
-        CHECK(sh("cmp %s/%s/step-%06d/%s %s/%s/step-%06d/%s", work, a, step, files[i], work, b, step, files[i]) == 0);
+        CHECK_SH(0, "cmp $W/%s/step-%06d/%s $W/%s/step-%06d/%s", a, step, files[i], b, step, files[i]);
 }
 
 static void resume(const char* dtype) {
     double a[64], b[64];
-    sh("rm -rf %s/whole %s/parts", work, work);
-    CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 10 --out %s/whole", program, dtype, work) == 0);
+    sh("rm -rf $W/whole $W/parts");
+    CHECK_SH(0, "$P " TINY " --dtype %s --steps 30 --save-every 10 --out $W/whole", dtype);
     const char* whole = loss_hash();
     // --steps shapes the schedule: a run that is to be the same needs the same number, so the first part is ended by
     // a signal.
-    CHECK(sh("%s " TINY " --dtype %s --steps 30 --save-every 7 --keep 0 --out %s/parts", program, dtype, work) == 0);
-    CHECK(sh("cd %s/parts && rm -rf step-000030 step-000028 step-000021", work) == 0);  // back to step 14
-    CHECK(sh("%s --resume --save-every 10 --keep 2 --out %s/parts", program, work) == 0);
+    CHECK_SH(0, "$P " TINY " --dtype %s --steps 30 --save-every 7 --keep 0 --out $W/parts", dtype);
+    CHECK_SH(0, "cd $W/parts && rm -rf step-000030 step-000028 step-000021");  // back to step 14
+    CHECK_SH(0, "$P --resume --save-every 10 --keep 2 --out $W/parts");
     CHECK_STRING(loss_hash(), whole);
     int n = log_values("whole", "loss", a, 64);
     CHECK(n == 30 && log_values("parts", "loss", b, 64) == 30);
@@ -38,13 +38,13 @@ CLAIM(a_resumed_run_repeats_losses_weights_and_log_in_bf16) { resume("bf16"); }
 CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
     char arguments[1024], path[CHECKPOINT_PATH], err[ERR_BYTES];
     int64_t step = 0, last = 0;
-    sh("rm -rf %s/whole %s/killed", work, work);
-    CHECK(sh("%s " TINY " --steps 400 --save-every 400 --out %s/whole", program, work) == 0);
+    sh("rm -rf $W/whole $W/killed");
+    CHECK_SH(0, "$P " TINY " --steps 400 --save-every 400 --out $W/whole");
     const char* whole = loss_hash();
     snprintf(arguments, sizeof arguments, TINY " --steps 400 --save-every 1 --keep 2 --out %s/killed", work);
     int wait = 300;  // until it saves; longer where the machine is busy and nothing was saved
     for (int kill_n = 0; kill_n < 12; kill_n++) {
-        pid_t pid = start("%s %s", program, arguments);
+        pid_t pid = start("$P %s", arguments);
         sleep_ms(wait + (int)(hash64((uint64_t)kill_n) % 400));
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
@@ -61,31 +61,31 @@ CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
         if (last == 400) break;
     }
     CHECK(last > 0);  // or nothing was tried
-    CHECK(sh("%s --resume --out %s/killed", program, work) == 0);
+    CHECK_SH(0, "$P --resume --out $W/killed");
     CHECK_STRING(loss_hash(), whole);
-    CHECK(sh("cmp %s/whole/step-000400/model.safetensors %s/killed/step-000400/model.safetensors", work, work) == 0);
+    CHECK_SH(0, "cmp $W/whole/step-000400/model.safetensors $W/killed/step-000400/model.safetensors");
 }
 
 CLAIM(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on) {
-    pid_t pid = start("%s " TINY " --steps 100000 --save-every 0 --out %s/interrupted", program, work);
+    pid_t pid = start("$P " TINY " --steps 100000 --save-every 0 --out $W/interrupted");
     CHECK(comes("interrupted/log.jsonl", 30));
     kill(pid, SIGINT);
     CHECK(ended_within(pid, 60) == 130);
     read_background();
     CHECK(strstr(output, "stopped at step") && strstr(output, "--resume --out"));
-    CHECK(sh("ls -d %s/interrupted/step-*", work) == 0);
+    CHECK_SH(0, "ls -d $W/interrupted/step-*");
 }
 
 // On as many ranks, by the launcher as it was typed.
 CLAIM(the_command_that_is_printed_can_be_pasted) {
     char launchers[2][1024], command[2048];
     if (!has_mpirun()) SKIP("mpirun is not installed");
-    CHECK(sh("mkdir $W/tree; cp -r scripts $W/tree; set -- %s; ln -s $(realpath $1) $W/tree/train", program) == 0);
+    CHECK_SH(0, "mkdir $W/tree; cp -r scripts $W/tree; set -- $P; ln -s $(realpath $1) $W/tree/train");
     snprintf(launchers[0], sizeof launchers[0], "mpirun --oversubscribe -n 2 %s", program);
     snprintf(launchers[1], sizeof launchers[1], "$W/tree/scripts/one_node.sh -n 2");
     for (int i = 0; i < COUNT(launchers); i++) {
-        CHECK(sh("rm -rf $W/pasted && %s " TINY " --steps 2 --out $W/pasted", launchers[i]) == 0);
-        CHECK(sh("%s --resume --out $W/pasted", launchers[i]) == 0);
+        CHECK_SH(0, "rm -rf $W/pasted && %s " TINY " --steps 2 --out $W/pasted", launchers[i]);
+        CHECK_SH(0, "%s --resume --out $W/pasted", launchers[i]);
         const char* at = strstr(output, "to go on: ");
         CHECK(at != NULL);
         if (!at) continue;
@@ -96,105 +96,103 @@ CLAIM(the_command_that_is_printed_can_be_pasted) {
 
 CLAIM(an_interrupt_breaks_an_evaluation_off) {
     pid_t pid = start(
-        "%s --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every tokens=999999999 "
-        "--out %s/evaluating",
-        program, work);
+        "$P --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every tokens=999999999 "
+        "--out $W/evaluating");
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(pid, SIGINT);
     CHECK(ended_within(pid, 60) == 130);
-    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls %s/evaluating/step-000000/DONE", work) == 0);
+    CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls $W/evaluating/step-000000/DONE") == 0);
 }
 
 CLAIM(a_run_does_not_overwrite_another) {
-    CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 0);
-    CHECK(sh("%s " TINY " --steps 2 --out %s/twice", program, work) == 1);
+    CHECK_SH(0, "$P " TINY " --steps 2 --out $W/twice");
+    CHECK_SH(1, "$P " TINY " --steps 2 --out $W/twice");
     CHECK(strstr(errors, "--resume") != NULL);
-    CHECK(sh("%s --resume --steps 4 --data data --out %s/twice", program, work) == 1);
+    CHECK_SH(1, "$P --resume --steps 4 --data data --out $W/twice");
     CHECK(strstr(errors, "documents differ") != NULL);
-    CHECK(sh("%s --resume --layers 3 --out %s/twice", program, work) == 1);
+    CHECK_SH(1, "$P --resume --layers 3 --out $W/twice");
     CHECK(strstr(errors, "--layers 3") != NULL);
 }
 
 CLAIM(documents_with_one_changed_byte_are_not_resumed_with) {
-    CHECK(sh("cp -r $W/corpus $W/edited && %s " TINY " --data $W/edited --steps 2 --out $W/edit", program) == 0);
-    CHECK(sh("printf '#' | dd of=$W/edited/config.c bs=1 seek=20000 conv=notrunc") == 0);  // the length stays
-    CHECK(sh("%s --resume --steps 4 --out $W/edit", program) == 1);
+    CHECK_SH(0, "cp -r $W/corpus $W/edited && $P " TINY " --data $W/edited --steps 2 --out $W/edit");
+    CHECK_SH(0, "printf '#' | dd of=$W/edited/config.c bs=1 seek=10000 conv=notrunc");  // the length stays
+    CHECK_SH(1, "$P --resume --steps 4 --out $W/edit");
     CHECK(strstr(errors, "documents differ") && strstr(errors, "hash of all bytes"));
-    CHECK(sh("cp $W/corpus/config.c $W/edited && %s --resume --steps 4 --out $W/edit", program) == 0);
+    CHECK_SH(0, "cp $W/corpus/config.c $W/edited && $P --resume --steps 4 --out $W/edit");
 }
 
 // As where there are no C headers: the default corpus is the directory in which runs are kept.
 CLAIM(a_path_that_is_not_utf8_is_found_again) {
-    CHECK(sh("mkdir $W/caf\xe9 && cp $W/corpus/config.c $W/caf\xe9/ && %s " TINY " --data $W/caf\xe9 --steps 2 --out "
-             "$W/bytes && %s --resume --steps 4 --out $W/bytes",
-             program, program) == 0);
-    CHECK(sh("grep -q 'caf.udce9' $W/bytes/step-000004/state.json") == 0);
+    CHECK_SH(0, "mkdir $W/caf\xe9 && cp $W/corpus/config.c $W/caf\xe9/ && $P " TINY
+                " --data $W/caf\xe9 --steps 2 --out "
+                "$W/bytes && $P --resume --steps 4 --out $W/bytes");
+    CHECK_SH(0, "grep -q 'caf.udce9' $W/bytes/step-000004/state.json");
 }
 
 CLAIM(a_corpus_that_holds_its_own_runs_can_be_resumed) {
     char real[PATH_MAX];
     CHECK(realpath(program, real) != NULL);
-    CHECK(sh("cp -r $W/corpus $W/self && cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
+    CHECK_SH(0, "cp -r $W/corpus $W/self && cd $W/self && %s " TINY " --data . --steps 3", real);
     const char* first = loss_hash();
     CHECK(strstr(output, "1 run of this program left out"));  // itself
-    CHECK(sh("cd $W/self && %s " TINY " --data . --steps 3", real) == 0);
+    CHECK_SH(0, "cd $W/self && %s " TINY " --data . --steps 3", real);
     CHECK_STRING(loss_hash(), first);
     CHECK(strstr(output, "2 runs of this program left out"));
-    CHECK(sh("cd $W/self && %s --resume --steps 5 --out runs/0", real) == 0);
+    CHECK_SH(0, "cd $W/self && %s --resume --steps 5 --out runs/0", real);
     CHECK(strstr(output, "2 runs of this program left out"));
     CHECK(sh("cd $W/self && %s " TINY " --data runs --steps 3", real) == 1 && strstr(errors, " runs left out"));
     CHECK(sh("cd $W/self && %s " TINY " --data runs/1 --steps 3", real) == 1 && strstr(errors, "another --data"));
 }
 
 CLAIM(a_checkpoint_with_a_flipped_byte_is_not_loaded) {
-    CHECK(sh("%s " TINY " --steps 2 --out %s/flipped", program, work) == 0);
+    CHECK_SH(0, "$P " TINY " --steps 2 --out $W/flipped");
     char path[600];
     snprintf(path, sizeof path, "%s/flipped/step-000002/model.safetensors", work);
     FILE* file = fopen(path, "r+b");
     CHECK(file && !fseek(file, 5000, SEEK_SET));
     int byte = file ? fgetc(file) : 0;
     CHECK(file && !fseek(file, 5000, SEEK_SET) && fputc(byte ^ 1, file) != EOF && !fclose(file));
-    CHECK(sh("%s --resume --steps 4 --out %s/flipped", program, work) == 1);
+    CHECK_SH(1, "$P --resume --steps 4 --out $W/flipped");
     CHECK(strstr(errors, "model.safetensors") != NULL);
 }
 
 CLAIM(another_shape_is_refused_in_words) {
-    CHECK(sh("%s " TINY " --steps 1 --out %s/shape", program, work) == 0);
-    CHECK(sh("cp -r %s/shape/step-000001 %s/foreign && cd %s/foreign && rm -f DONE state.json opt* && "
-             "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json",
-             work, work, work) == 0);
-    CHECK(sh("%s " TINY " --width 64 --init %s/foreign --steps 1 --out %s/other", program, work, work) == 1);
+    CHECK_SH(0, "$P " TINY " --steps 1 --out $W/shape");
+    CHECK_SH(0,
+             "cp -r $W/shape/step-000001 $W/foreign && cd $W/foreign && rm -f DONE state.json opt* && "
+             "sed -i 's/\"n_embd\": 32/\"n_embd\": 64/' config.json");
+    CHECK_SH(1, "$P " TINY " --width 64 --init $W/foreign --steps 1 --out $W/other");
     CHECK(strstr(errors, "wte") && strstr(errors, "expected") && strstr(errors, "found"));
 }
 
 CLAIM(samples_and_choices_are_of_the_checkpoint_that_resume_names) {
     static char first[1 << 16];
     const char line[] = "{\"ctx\": \"int\", \"endings\": [\" a\", \";\"], \"label\": 0}\n";
-    CHECK(sh("%s " TINY " --steps 4 --save-every 2 --keep 0 --out $W/named", program) == 0);
+    CHECK_SH(0, "$P " TINY " --steps 4 --save-every 2 --keep 0 --out $W/named");
     write_text("choices.jsonl", line, sizeof line - 1);
     const char* uses[] = {"--sample 'int ' --tokens 100 --temperature 0", "--eval $W/choices.jsonl", "--eval"};
     for (int i = 0; i < COUNT(uses); i++) {
-        CHECK(sh("%s --init $W/named/step-000002 --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) == 0);
+        CHECK_SH(0, "$P --init $W/named/step-000002 --data $W/corpus %s | sed 's/, [0-9.]* s$//'", uses[i]);
         snprintf(first, sizeof first, "%.60000s", output);
-        CHECK(sh("%s --resume 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", program, uses[i]) ==
-              0);
+        CHECK_SH(0, "$P --resume 2 --out $W/named --data $W/corpus %s | sed 's/, [0-9.]* s$//'", uses[i]);
         CHECK_STRING(output, first);
     }
-    CHECK(sh("%s --resume 2 --out $W/named --init $W/named/step-000004 --sample x", program) == 1);
+    CHECK_SH(1, "$P --resume 2 --out $W/named --init $W/named/step-000004 --sample x");
     CHECK(strstr(errors, "--init") && lines_in(errors) == 1);
 }
 
 CLAIM(samples_are_repeatable_and_come_from_the_checkpoint) {
     static char first[1 << 16];
-    CHECK(sh("%s " TINY " --steps 5 --out %s/sampled", program, work) == 0);
-    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    CHECK_SH(0, "$P " TINY " --steps 5 --out $W/sampled");
+    CHECK_SH(0, "$P --out $W/sampled --sample 'int ' --tokens 100 --temperature 1");
     snprintf(first, sizeof first, "%.60000s", output);
     CHECK(strncmp(output, "int ", 4) == 0 && strlen(output) > 20);
-    CHECK(sh("%s --resume --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    CHECK_SH(0, "$P --resume --out $W/sampled --sample 'int ' --tokens 100 --temperature 1");
     CHECK_STRING(output, first);
-    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1", program, work) == 0);
+    CHECK_SH(0, "$P --out $W/sampled --sample 'int ' --tokens 100 --temperature 1");
     CHECK_STRING(output, first);
-    CHECK(sh("%s --out %s/sampled --sample 'int ' --tokens 100 --temperature 1 --seed 5", program, work) == 0);
+    CHECK_SH(0, "$P --out $W/sampled --sample 'int ' --tokens 100 --temperature 1 --seed 5");
     CHECK(strcmp(output, first) != 0);
 }
 

@@ -17,7 +17,7 @@ static int has(const char* name) {
 // A run that goes on until it is told to stop, once it has saved something.
 static pid_t endless(const char* out) {
     char saved[600];
-    pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 50 --out $W/%s", program, out);
+    pid_t pid = start("$P " SMALL " --steps 1000000 --save-every 50 --out $W/%s", out);
     snprintf(saved, sizeof saved, "%s/step-000050/DONE", out);
     CHECK(comes(saved, 10));
     return pid;
@@ -26,14 +26,14 @@ static pid_t endless(const char* out) {
 // ---- one directory, one run
 
 CLAIM(runs_that_start_together_take_directories_of_their_own) {
-    CHECK(sh("mkdir $W/together; cd $W/together; for s in 1 2 3; do $P " SMALL
-             " --steps 40 --save-every 20 --seed $s > $s.out 2>&1 & done; wait; cat *.out") == 0);
-    for (int s = 1; s <= 3; s++) CHECK(sh("grep 'done at step 40' $W/together/%d.out", s) == 0);
+    CHECK_SH(0, "mkdir $W/together; cd $W/together; for s in 1 2 3; do $P " SMALL
+                " --steps 40 --save-every 20 --seed $s > $s.out 2>&1 & done; wait; cat *.out");
+    for (int s = 1; s <= 3; s++) CHECK_SH(0, "grep 'done at step 40' $W/together/%d.out", s);
     for (int r = 0; r < 3; r++) {
-        CHECK(sh("test $(ls $W/together/runs/%d | grep -c step-) = 2", r) == 0);
-        CHECK(sh("test $(grep -c loss_hash $W/together/runs/%d/log.jsonl) = 40", r) == 0);
+        CHECK_SH(0, "test $(ls $W/together/runs/%d | grep -c step-) = 2", r);
+        CHECK_SH(0, "test $(grep -c loss_hash $W/together/runs/%d/log.jsonl) = 40", r);
     }
-    CHECK(sh("cat $W/together/runs/*/step-000040/state.json | grep -c -- '\"--seed\", \"[123]\"'") == 0);
+    CHECK_SH(0, "cat $W/together/runs/*/step-000040/state.json | grep -c -- '\"--seed\", \"[123]\"'");
     CHECK(strncmp(output, "3", 1) == 0);
 }
 
@@ -44,7 +44,7 @@ CLAIM(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone) {
     CHECK(sh("$P " SMALL " --steps 3 --out $W/mine") == 1 && strstr(errors, who) && strstr(errors, "--out"));
     CHECK(sh("$P --resume --out $W/mine") == 1 && strstr(errors, who));
     CHECK(sh("ln -s mine $W/alias && $P --resume --out $W/alias") == 1 && strstr(errors, who));
-    CHECK(sh("$P --sample x --tokens 3 --out $W/mine") == 0);  // reading disturbs nobody
+    CHECK_SH(0, "$P --sample x --tokens 3 --out $W/mine");  // reading disturbs nobody
     kill(pid, SIGTERM);
     CHECK(ended_within(pid, 10) == 128 + SIGTERM);
     CHECK(sh("cat $W/background; grep -c 'saved' $W/background") == 0 && !strstr(output, "warning"));
@@ -58,35 +58,35 @@ CLAIM(a_run_that_was_killed_leaves_no_lock) {
 }
 
 CLAIM(a_start_that_fails_leaves_no_directory) {
-    CHECK(sh("mkdir $W/failed; cd $W/failed; $P " SMALL " --data $W/nothing-here") == 1);
-    CHECK(sh("test -z \"$(ls $W/failed/runs)\"") == 0);
+    CHECK_SH(1, "mkdir $W/failed; cd $W/failed; $P " SMALL " --data $W/nothing-here");
+    CHECK_SH(0, "test -z \"$(ls $W/failed/runs)\"");
     CHECK(sh("$P " SMALL " --data $W/nothing-here --out $W/failed/named") == 1 && !has("failed/named"));
-    CHECK(sh("mkdir $W/failed/kept; $P " SMALL " --data $W/nothing-here --out $W/failed/kept") == 1);
+    CHECK_SH(1, "mkdir $W/failed/kept; $P " SMALL " --data $W/nothing-here --out $W/failed/kept");
     CHECK(has("failed/kept"));
 }
 
 CLAIM(a_file_of_another_with_the_name_of_the_marker_stays) {
-    CHECK(sh("mkdir $W/taken; echo 'a run of ten miles' > $W/taken/RUN; $P " SMALL " --out $W/taken") == 1);
+    CHECK_SH(1, "mkdir $W/taken; echo 'a run of ten miles' > $W/taken/RUN; $P " SMALL " --out $W/taken");
     CHECK(strstr(errors, "taken/RUN") && sh("grep 'ten miles' $W/taken/RUN") == 0);
 }
 
 // ---- the newest
 
 CLAIM(the_newest_run_is_the_one_that_was_written_last_whatever_its_number) {
-    CHECK(sh("mkdir $W/newest; cd $W/newest; for s in 1 2 3; do $P " SMALL " --steps 4 --seed $s; done") == 0);
-    CHECK(sh("cd $W/newest; $P --resume --out runs/1 --steps 6") == 0);
+    CHECK_SH(0, "mkdir $W/newest; cd $W/newest; for s in 1 2 3; do $P " SMALL " --steps 4 --seed $s; done");
+    CHECK_SH(0, "cd $W/newest; $P --resume --out runs/1 --steps 6");
     CHECK(sh("cd $W/newest; $P --resume --steps 8") == 0 && strstr(output, "run     runs/1, from runs/1/step-000006"));
     CHECK(sh("cd $W/newest; rm -r runs/0; $P --resume --steps 10") == 0 && strstr(output, "run     runs/1"));
-    CHECK(sh("cd $W/newest; cp -r runs copies; rm -r runs; mv copies runs; $P --sample x --tokens 2") == 0);
+    CHECK_SH(0, "cd $W/newest; cp -r runs copies; rm -r runs; mv copies runs; $P --sample x --tokens 2");
     CHECK(sh("cd $W/newest; $P --resume --steps 12") == 0 && strstr(output, "run     runs/1"));
     CHECK(sh("cd $W/newest; $P " SMALL " --steps 2") == 0 && strstr(output, "run     runs/3"));
 }
 
 CLAIM(resume_from_goes_on_from_the_step_that_it_names) {
-    CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back") == 0);
+    CHECK_SH(0, "$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back");
     const char* hash = loss_hash();
     CHECK(sh("$P --resume step-000010 --out $W/back") == 0 && strstr(output, hash));
-    CHECK(sh("$P --resume $W/back/step-000020 --steps 25") == 0);
+    CHECK_SH(0, "$P --resume $W/back/step-000020 --steps 25");
     CHECK(sh("$P --resume --out $W/back --steps 26") == 0 && strstr(output, "from") && strstr(output, "step-000025"));
     CHECK(sh("$P --resume 15 --out $W/back") == 1 && strstr(errors, "no checkpoint of step 15"));
     CHECK(sh("$P --resume best --out $W/back") == 1 && strstr(errors, "step-000120"));
@@ -95,11 +95,12 @@ CLAIM(resume_from_goes_on_from_the_step_that_it_names) {
 // ---- damage
 
 CLAIM(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped) {
-    CHECK(sh("$P " SMALL " --steps 30 --save-every 10 --keep 3 --out $W/damage") == 0);
+    CHECK_SH(0, "$P " SMALL " --steps 30 --save-every 10 --keep 3 --out $W/damage");
     const char* hash = loss_hash();
-    CHECK(sh("cp -r $W/damage $W/worse; printf '?' | dd of=$W/damage/step-000030/model.safetensors bs=1 seek=3000 "
-             "conv=notrunc; rm $W/damage/step-000020/config.json") == 0);
-    CHECK(sh("$P --sample x --tokens 2 --out $W/damage") == 0);
+    CHECK_SH(0,
+             "cp -r $W/damage $W/worse; printf '?' | dd of=$W/damage/step-000030/model.safetensors bs=1 seek=3000 "
+             "conv=notrunc; rm $W/damage/step-000020/config.json");
+    CHECK_SH(0, "$P --sample x --tokens 2 --out $W/damage");
     CHECK(strstr(errors, "step-000030/model.safetensors") && strstr(errors, "step-000020/config.json"));
     CHECK(has("damage/step-000030"));  // who only reads moves nothing
     CHECK(sh("$P --resume --out $W/damage") == 0 && strstr(output, "from") && strstr(output, "step-000010"));
@@ -135,7 +136,7 @@ static void add_diverged(const char* run, int64_t step, const char* file) {
 }
 
 CLAIM(a_checkpoint_that_is_not_finite_is_passed_over) {
-    CHECK(sh("$P " SMALL " --steps 20 --save-every 10 --out $W/nan") == 0);
+    CHECK_SH(0, "$P " SMALL " --steps 20 --save-every 10 --out $W/nan");
     add_diverged("nan", 30, "optimizer-00000-of-00001.safetensors");
     add_diverged("nan", 40, "model.safetensors");
     CHECK(sh("$P --resume --out $W/nan --steps 22") == 0 && strstr(output, "step-000020"));
@@ -146,8 +147,9 @@ CLAIM(a_checkpoint_that_is_not_finite_is_passed_over) {
 // Weight decay of more than 2 / lr makes weights grow without bound.
 CLAIM(after_a_divergence_the_command_that_is_printed_works) {
     char command[512];
-    CHECK(sh("$P " SMALL " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --adamw decay=3 "
-             "--warmup 100 --out $W/diverged") == 1);
+    CHECK_SH(1, "$P " SMALL
+                " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --adamw decay=3 "
+                "--warmup 100 --out $W/diverged");
     const char* at = strstr(errors, " --resume step-0000");
     CHECK(at && strstr(errors, "finite") && strstr(errors, "step 1"));
     if (!at) return;
@@ -159,33 +161,35 @@ CLAIM(after_a_divergence_the_command_that_is_printed_works) {
 // ---- the log
 
 CLAIM(a_new_run_moves_a_log_that_is_there_aside) {
-    CHECK(sh("mkdir $W/logs; echo 'felled an oak' > $W/logs/log.jsonl; $P " SMALL " --steps 3 --save-every 0 --out "
-             "$W/logs") == 0);
+    CHECK_SH(0, "mkdir $W/logs; echo 'felled an oak' > $W/logs/log.jsonl; $P " SMALL
+                " --steps 3 --save-every 0 --out "
+                "$W/logs");
     CHECK(strstr(output, "log.1.jsonl") &&
           sh("grep oak $W/logs/log.1.jsonl && test $(grep -c loss_hash $W/logs/log.jsonl) = 3") == 0);
-    CHECK(sh("$P " SMALL " --steps 2 --save-every 0 --out $W/logs") == 0);
-    CHECK(sh("test $(grep -c loss_hash $W/logs/log.2.jsonl) = 3 && test $(grep -c loss_hash $W/logs/log.jsonl) = 2") ==
-          0);
-    CHECK(sh("mkdir $W/links; ln -s ../logs/log.1.jsonl $W/links/log.jsonl; $P " SMALL
-             " --steps 2 --save-every 0 --out "
-             "$W/links") == 0);
-    CHECK(sh("grep oak $W/logs/log.1.jsonl && test ! -L $W/links/log.jsonl") == 0);
+    CHECK_SH(0, "$P " SMALL " --steps 2 --save-every 0 --out $W/logs");
+    CHECK_SH(0, "test $(grep -c loss_hash $W/logs/log.2.jsonl) = 3 && test $(grep -c loss_hash $W/logs/log.jsonl) = 2");
+    CHECK_SH(0, "mkdir $W/links; ln -s ../logs/log.1.jsonl $W/links/log.jsonl; $P " SMALL
+                " --steps 2 --save-every 0 --out "
+                "$W/links");
+    CHECK_SH(0, "grep oak $W/logs/log.1.jsonl && test ! -L $W/links/log.jsonl");
 }
 
 CLAIM(a_resume_moves_superseded_lines_aside_and_keeps_what_it_cannot_read) {
-    CHECK(sh("$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines") == 0);
-    CHECK(sh("cd $W/lines; cp log.jsonl ../lines.all; sed -i '3s/\"step\"/\"stEp\"/; 4s/^./?/' log.jsonl; printf "
+    CHECK_SH(0, "$P " SMALL " --steps 12 --save-every 4 --keep 0 --out $W/lines");
+    CHECK_SH(0,
+             "cd $W/lines; cp log.jsonl ../lines.all; sed -i '3s/\"step\"/\"stEp\"/; 4s/^./?/' log.jsonl; printf "
              "'{\"step\": 3}\n{\"step\"' "
-             ">> log.jsonl; $P --resume 8 --out .") == 0);
+             ">> log.jsonl; $P --resume 8 --out .");
     CHECK(strstr(errors, "log.jsonl: 2 lines cannot be read, the first is line 3") && strstr(output, "log.1.jsonl"));
-    CHECK(sh("cd $W/lines; test $(grep -c loss_hash log.jsonl) = 12 && sed -n 3p log.jsonl | grep stEp") == 0);
-    CHECK(sh("cd $W/lines; sed '1,/\"save\", \"at\": 8/d' ../lines.all > want; test $(grep -c loss_hash want) = 4 && "
+    CHECK_SH(0, "cd $W/lines; test $(grep -c loss_hash log.jsonl) = 12 && sed -n 3p log.jsonl | grep stEp");
+    CHECK_SH(0,
+             "cd $W/lines; sed '1,/\"save\", \"at\": 8/d' ../lines.all > want; test $(grep -c loss_hash want) = 4 && "
              "head -n $(wc -l < want) log.1.jsonl | cmp want && tail -c 7 log.1.jsonl | "
-             "grep '{\"step\"'") == 0);
+             "grep '{\"step\"'");
 }
 
 CLAIM(a_log_that_is_no_file_is_refused_at_once) {
-    CHECK(sh("mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout -k 2 10 $P " SMALL " --steps 3 --out $W/fifo") == 1);
+    CHECK_SH(1, "mkdir $W/fifo; mkfifo $W/fifo/log.jsonl; timeout -k 2 10 $P " SMALL " --steps 3 --out $W/fifo");
     CHECK(strstr(errors, "fifo/log.jsonl: expected a file") != NULL);
 }
 
@@ -194,7 +198,7 @@ CLAIM(a_log_that_is_no_file_is_refused_at_once) {
 // Started by `launcher`, behind nohup and with a library that may take the signal; then a process's terminal closes.
 static void nohup_goes_on(const char* launcher, const char* library) {
     char name[64], text[32] = "";
-    CHECK(sh("rm -rf $W/nohup $W/pid") == 0);
+    CHECK_SH(0, "rm -rf $W/nohup $W/pid");
     pid_t pid = start("%s sh -c 'echo $$ > $W/pid; exec nohup env LD_PRELOAD=%s %s " SMALL
                       " --steps 1000000 --save-every 50 --out $W/nohup > $W/said 2>&1'",
                       launcher, library, program);
@@ -229,7 +233,7 @@ CLAIM(a_terminal_that_closes_saves_and_nohup_goes_on) {
     pid_t pid = endless("hangup");
     kill(pid, SIGHUP);
     CHECK(ended_within(pid, 10) == 128 + SIGHUP);
-    CHECK(sh("cat $W/background") == 0);
+    CHECK_SH(0, "cat $W/background");
     const char* at = strstr(output, "stopped at step ");
     snprintf(dir, sizeof dir, "%s/hangup", work);
     CHECK(at && checkpoint_latest(dir, path, &step, err, sizeof err) == 1);
@@ -238,9 +242,9 @@ CLAIM(a_terminal_that_closes_saves_and_nohup_goes_on) {
 }
 
 CLAIM(a_reader_that_ends_stops_the_run_with_a_checkpoint) {
-    CHECK(sh("{ $P " SMALL " --steps 1000000 --save-every 0 --out $W/pipe; echo $? > $W/status; } | head -1") == 0);
+    CHECK_SH(0, "{ $P " SMALL " --steps 1000000 --save-every 0 --out $W/pipe; echo $? > $W/status; } | head -1");
     CHECK(sh("grep 141 $W/status") == 0 && sh("ls $W/pipe/step-*/DONE") == 0);
-    CHECK(sh("$P --resume --out $W/pipe --steps 2") == 0);
+    CHECK_SH(0, "$P --resume --out $W/pipe --steps 2");
 }
 
 CLAIM(output_that_cannot_be_written_ends_with_a_status) {
@@ -253,19 +257,21 @@ CLAIM(output_that_cannot_be_written_ends_with_a_status) {
 // ---- saves that fail
 
 CLAIM(a_save_that_fails_is_tried_again_and_the_run_goes_on) {
-    CHECK(sh("mkdir -p $W/again/step-000010.tmp $W/again/step-000011.tmp; touch $W/again/step-000010.tmp/mine "
-             "$W/again/step-000011.tmp/mine; $P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/again") == 0);
+    CHECK_SH(0,
+             "mkdir -p $W/again/step-000010.tmp $W/again/step-000011.tmp; touch $W/again/step-000010.tmp/mine "
+             "$W/again/step-000011.tmp/mine; $P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/again");
     CHECK(strstr(errors, "cannot save step 10") && strstr(errors, "again at step 11") && strstr(errors, "at step 13"));
     CHECK(has("again/step-000013/DONE") && has("again/step-000020/DONE") && has("again/step-000030/DONE"));
     CHECK(has("again/step-000010.tmp/mine") && !has("again/step-000010"));
 }
 
 CLAIM(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status) {
-    CHECK(sh("mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; TMPDIR=$W/spare $P " SMALL
-             " --steps 6 --save-every 3 --out $W/last") == 1);
+    CHECK_SH(1,
+             "mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; TMPDIR=$W/spare $P " SMALL
+             " --steps 6 --save-every 3 --out $W/last");
     CHECK(strstr(errors, "try 3 of 3") && strstr(errors, "is saved in ") && has("last/step-000003/DONE"));
     CHECK(sh("$P --resume --steps 8 --out $W/spare/ragged-last-*") == 0 && strstr(output, "done at step 8"));
-    CHECK(sh("rm -r $W/last/step-000003; TMPDIR=/proc/x $P " SMALL " --steps 6 --out $W/last") == 1);
+    CHECK_SH(1, "rm -r $W/last/step-000003; TMPDIR=/proc/x $P " SMALL " --steps 6 --out $W/last");
     CHECK(strstr(errors, "nor elsewhere (/proc/x") && strstr(errors, "step-000006.tmp"));
 }
 
@@ -273,34 +279,35 @@ CLAIM(a_last_save_that_fails_goes_elsewhere_or_ends_with_a_status) {
 // by.
 CLAIM(a_save_elsewhere_trusts_no_directory_of_others) {
     char run[] = "exec $P " SMALL " --steps 6 --out $W/last", dir[600] = "";
-    CHECK(sh("rm -rf $W/last $W/spare; mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; "
-             "export TMPDIR=$W/spare; sh -c 'mkdir -m 777 $TMPDIR/ragged-last-$$; %s --save-every 6'", run) == 1);
-    CHECK(sh("find $W/spare -maxdepth 1 -perm 777 -name 'ragged-last-*' -empty | grep .") == 0);
-    CHECK(sh("find $W/spare -maxdepth 1 -perm 700 -name 'ragged-last-*' -uid $(id -u) | grep .") == 0);
-    CHECK(sh("chmod 777 $W/spare; TMPDIR=$W/spare sh -c '%s --save-every 6'", run) == 1);
+    CHECK_SH(1,
+             "rm -rf $W/last $W/spare; mkdir -p $W/last/step-000006.tmp $W/spare; touch $W/last/step-000006.tmp/mine; "
+             "export TMPDIR=$W/spare; sh -c 'mkdir -m 777 $TMPDIR/ragged-last-$$; %s --save-every 6'",
+             run);
+    CHECK_SH(0, "find $W/spare -maxdepth 1 -perm 777 -name 'ragged-last-*' -empty | grep .");
+    CHECK_SH(0, "find $W/spare -maxdepth 1 -perm 700 -name 'ragged-last-*' -uid $(id -u) | grep .");
+    CHECK_SH(1, "chmod 777 $W/spare; TMPDIR=$W/spare sh -c '%s --save-every 6'", run);
     const char* at = strstr(errors, " is saved in ");
     CHECK(at && sscanf(at, " is saved in %599[^,]", dir) == 1 && !strncmp(dir, "/tmp/ragged-last-", 17));
-    if (!strncmp(dir, "/tmp/ragged-last-", 17)) CHECK(sh("rm -r %s", dir) == 0);
-    CHECK(sh("echo kept > $W/victim; ln -s victim $W/link; $P --init $W/spare/ragged-last-*/step-000006 "
-             "--data $W/corpus --batch-tokens 64 --dump-grads $W/link") == 0);
-    CHECK(sh("grep -qx kept $W/victim && test ! -L $W/link") == 0);
+    if (!strncmp(dir, "/tmp/ragged-last-", 17)) CHECK_SH(0, "rm -r %s", dir);
+    CHECK_SH(0,
+             "echo kept > $W/victim; ln -s victim $W/link; $P --init $W/spare/ragged-last-*/step-000006 "
+             "--data $W/corpus --batch-tokens 64 --dump-grads $W/link");
+    CHECK_SH(0, "grep -qx kept $W/victim && test ! -L $W/link");
 }
 
 CLAIM(samples_come_from_a_run_that_removes_what_they_read) {
-    pid_t pid = start("%s " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving", program);
+    pid_t pid = start("$P " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving");
     for (int i = 0; i < 1000 && steps_logged("moving") < 3; i++) sleep_ms(10);  // it has saved
     for (int i = 0; i < 30; i++) {
-        int status = sh("$P --sample x --tokens 2 --out $W/moving");
-        if (status) printf("    status %d: %.600s\n", status, errors);
-        CHECK(status == 0);
+        CHECK_SH(0, "$P --sample x --tokens 2 --out $W/moving");
     }
     kill(pid, SIGTERM);
     CHECK(ended_within(pid, 10) == 128 + SIGTERM);
-    CHECK(sh("$P --resume --out $W/moving --steps 1") == 0);
+    CHECK_SH(0, "$P --resume --out $W/moving --steps 1");
 }
 
 CLAIM(the_hint_after_all_steps_names_more_than_were_done) {
-    CHECK(sh("$P " SMALL " --steps 10 --out $W/hint && $P --resume --steps 4 --out $W/hint") == 0);
+    CHECK_SH(0, "$P " SMALL " --steps 10 --out $W/hint && $P --resume --steps 4 --out $W/hint");
     CHECK(strstr(output, "--steps 20") && !strstr(output, "--steps 8"));
 }
 

@@ -174,22 +174,22 @@ CLAIM(lines_that_are_no_log_change_nothing) {
 
 CLAIM(a_run_writes_its_page_and_several_are_laid_side_by_side) {
     double losses[8], bits[8];
-    CHECK(sh("cp plan/base/base.h $W/b.txt && %s " TINY "--steps 4 --out $W/first", program) == 0);
-    CHECK(sh("%s " TINY "--steps 4 --lr 0.001 --out $W/second", program) == 0);
+    CHECK_SH(0, "cp plan/base/base.h $W/b.txt && $P " TINY "--steps 4 --out $W/first");
+    CHECK_SH(0, "$P " TINY "--steps 4 --lr 0.001 --out $W/second");
     CHECK(log_values("first", "val_loss", losses, 8) == 3);  // before the first step, too
     CHECK_CLOSE(losses[0], log(257), 0.3);
     CHECK(log_values("first", "bits_per_byte", bits, 8) == 3);
     CHECK(bits[2] >= losses[2] / log(2) - 1e-9 && bits[2] < 1.1 * losses[2] / log(2));  // an end of text has no byte
-    CHECK(sh("%s --resume --steps 6 --out $W/first", program) == 0);
-    CHECK(sh("sed 's/</\\\\u003c/g' $W/first/log.jsonl | grep -vxFf $W/first/report.html") == 1);  // it has all lines
-    CHECK(sh("%s --report $W/first $W/second --out $W/both", program) == 0);
+    CHECK_SH(0, "$P --resume --steps 6 --out $W/first");
+    CHECK_SH(1, "sed 's/</\\\\u003c/g' $W/first/log.jsonl | grep -vxFf $W/first/report.html");  // it has all lines
+    CHECK_SH(0, "$P --report $W/first $W/second --out $W/both");
     CHECK(strstr(output, "--lr") && strstr(output, "0.001") && strstr(output, "both/report.html"));
     CHECK(strstr(output, "--steps") && !strstr(output, "--width"));
-    CHECK(sh("sed 's/</\\\\u003c/g' $W/first/log.jsonl $W/second/log.jsonl | grep -vxFf $W/both/report.html") == 1);
+    CHECK_SH(1, "sed 's/</\\\\u003c/g' $W/first/log.jsonl $W/second/log.jsonl | grep -vxFf $W/both/report.html");
     read_text(path_of("both/report.html"), text, sizeof text);
     check_page_needs_nothing_else(text);
     CHECK(count(text, "\n{\"run\":") == 2);
-    CHECK(sh("%s --report $W/nowhere", program) == 1 && strstr(errors, "nowhere/log.jsonl"));
+    CHECK(sh("$P --report $W/nowhere") == 1 && strstr(errors, "nowhere/log.jsonl"));
 }
 
 // Of a run that was resumed, too.
@@ -199,12 +199,11 @@ CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
     Json json;
     const char* tiny =
         "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 20 --sample-every 0";
-    CHECK(sh("%s %s --data plan --steps 40 --out $W/one && sleep 1 && %s --resume --steps 60 --out $W/one", program,
-             tiny, program) == 0);
+    CHECK_SH(0, "$P %s --data plan --steps 40 --out $W/one && sleep 1 && $P --resume --steps 60 --out $W/one", tiny);
     const char *line = strstr(output, "step 60/60 | loss "), *done = strstr(output, "done at step 60 of 60 after ");
     CHECK(line && done && sscanf(line + 18, "%15[0-9.]", loss) == 1 && sscanf(done + 28, "%31[^;]", after) == 1);
     CHECK(read_text(path_of("one/report.html"), text, sizeof text) < sizeof text - 1);
-    CHECK(sh("%s --report $W/one", program) == 0);
+    CHECK_SH(0, "$P --report $W/one");
     const char* row = strstr(output, "/one ");
     CHECK(row && sscanf(row, "%*s %*s %15s %*s %*s %*s %15s", of_table[0], of_table[1]) == 2);
     CHECK_STRING(of_table[0], loss);

@@ -51,7 +51,7 @@ __attribute__((format(printf, 1, 2))) static int simulate(const char* format, ..
     va_start(args, format);
     vsnprintf(options, sizeof options, format, args);
     va_end(args);
-    int status = sh("%s --json %s", program, options);
+    int status = sh("$P --json %s", options);
     CHECK(status == 0);
     if (status != 0) printf("    simulate %s: %s", options, output);
     output[strlen(output) - strlen(errors)] = 0;
@@ -78,7 +78,7 @@ static const Row* row_of(const char* plan) {
 // ---- figures
 
 CLAIM(without_options_every_planner_is_in_the_table) {
-    CHECK(sh("%s --batches 2", program) == 0);  // but for this one, for time
+    CHECK_SH(0, "$P --batches 2");  // but for this one, for time
     for (int i = 0; i < n_planners; i++) {
         char start[64];
         snprintf(start, sizeof start, "\n%s ", planners[i]->name);
@@ -151,10 +151,10 @@ CLAIM(rounds_cost_those_who_have_none) {
 // Nothing of a stage's memory is another's: with ZeRO-1 the states of 7B parameters alone take 44 of 30 GB, with ZeRO-2
 // fewer tokens fit than with ZeRO-3.
 CLAIM(memory_is_that_of_the_zero_stage) {
-    CHECK(sh("%s --zero 1 --batches 1", program) == 1);
+    CHECK_SH(1, "$P --zero 1 --batches 1");
     CHECK(strstr(errors, "simulate: --zero 1: the states of flexsp-7b leave no room"));
     for (int zero = 2; zero <= 3; zero++) {
-        CHECK(sh("%s --zero %d --batches 1 --plans flex", program, zero) == 0);
+        CHECK_SH(0, "$P --zero %d --batches 1 --plans flex", zero);
         CHECK(strstr(output, zero == 2 ? " 3196 tokens a rank" : " 6449 tokens a rank"));
     }
 }
@@ -223,36 +223,36 @@ CLAIM(planners_are_chosen_by_name) {
 CLAIM(who_fails_is_left_out_with_the_reason) {
     write_text("short.txt", "3000\n", 5);
     const char* options = "--machine a100-7b --ranks 4 --docs 5 --batches 1 --plans static,flex";
-    CHECK(sh("%s %s --lengths %s/short.txt", program, options, work) == 0);
+    CHECK_SH(0, "$P %s --lengths $W/short.txt", options);
     CHECK(strstr(output, "left out: static: ") && strstr(output, "196608") && strstr(output, "\nflex "));
     CHECK(simulate("%s --lengths %s/short.txt", options, work) == 1);
     CHECK(strncmp(errors, "left out: static: ", 18) == 0);
-    CHECK(sh("%s %s --plans static --lengths $W/short.txt", program, options) == 1);
+    CHECK_SH(1, "$P %s --plans static --lengths $W/short.txt", options);
     CHECK(strstr(errors, "no planner played all batches"));
 }
 
 CLAIM(slow_planners_are_left_out) {
-    CHECK(sh("%s --batches 3 --plans static,flex --patience 1e-9", program) == 1);
+    CHECK_SH(1, "$P --batches 3 --plans static,flex --patience 1e-9");
     CHECK(strstr(output, "left out: flex: planned for 0 s at 1 of 3 batches; --patience 0 waits"));
     CHECK(simulate("--batches 3 --plans flex --patience 0") == 1);
     CHECK(simulate("--batches 1 --plans flex --patience 1e-9") == 1);  // nothing is left to wait for
 }
 
 CLAIM(a_page_explains_the_first_batch) {
-    CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static,adaptive,flex "
-             "--context 32768 --explain $W/page.html",
-             program) == 0);
-    CHECK(sh("cat $W/page.html") == 0);
+    CHECK_SH(0,
+             "$P --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static,adaptive,flex "
+             "--context 32768 --explain $W/page.html");
+    CHECK_SH(0, "cat $W/page.html");
     CHECK(strstr(output, "<html") && strstr(output, "a100-7b, 8 ranks in nodes of 8, 40 documents"));
     CHECK(strstr(output, "flex") && strstr(output, "adaptive") && strstr(output, "static"));
-    CHECK(sh("%s --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static --context 32768 --explain "
-             "$W/nowhere/page.html",
-             program) == 1);
+    CHECK_SH(1,
+             "$P --docs 40 --ranks 8 --machine a100-7b --batches 1 --plans static --context 32768 --explain "
+             "$W/nowhere/page.html");
     CHECK(strstr(errors, "nowhere/page.html"));
 }
 
 CLAIM(help_lists_options_and_names) {
-    CHECK(sh("%s --help", program) == 0);
+    CHECK_SH(0, "$P --help");
     CHECK(strstr(output, machine_names()) && strstr(output, lengths_names()));
     for (int i = 0; i < n_planners; i++) CHECK(strstr(output, planners[i]->name));
     CHECK(strstr(output, "--explain") && strstr(output, "--patience"));
@@ -295,7 +295,7 @@ CLAIM(mistakes_are_answered_by_a_line) {
     write_text("bad.txt", "7\nwhat\n", 7);
     write_text("empty.txt", "", 0);
     for (int i = 0; i < COUNT(bad); i++) {
-        int status = sh("%s --batches 1 %s", program, bad[i].options), lines = 0;
+        int status = sh("$P --batches 1 %s", bad[i].options), lines = 0;
         for (const char* c = errors; *c; c++) lines += *c == '\n';
         if (status != 1 || lines != 1 || strncmp(errors, "simulate: ", 10) != 0 || !strstr(errors, bad[i].line))
             printf("    %s: status %d, %s\n", bad[i].options, status, output), test_failures_in_claim++;

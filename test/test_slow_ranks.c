@@ -5,6 +5,7 @@
 // rank's times are those of its own processor time. Other programs disturb even these: a claim about times holds if it
 // does in one of three attempts, since what is wrong is wrong every time. Claims about losses hold always.
 #include "plan/base/base.h"
+#include "test/numbers.h"
 #include "test/program.h"
 
 // Losses of runs of unlike length are comparable: the learning rate is constant.
@@ -16,7 +17,6 @@
 #define LLAMA "--arch llama,kv-heads=4,head-size=12,hidden=256,tie=no "
 #define QWEN "--arch qwen2,kv-heads=2,head-size=16,hidden=256 "
 #define WIDE "--width 256 --context 128 --batch-tokens 1024 "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 enum { MOST_STEPS = 128, RANKS = 8, ATTEMPTS = 3 };
 
@@ -75,10 +75,8 @@ static char words[sizeof output];  // what the last run said
 
 // Runs the program in an empty directory, or where a run is to be resumed. Returns the last step's number.
 static int run_in(int resumes, int ranks, const char* options, const char* run, Step* steps) {
-    if (!resumes) sh("rm -rf %s/%s", work, run);
-    int status = sh(MPIRUN COMMON "%s --out %s/%s", ranks, program, options, work, run);
-    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
-    CHECK(status == 0);
+    if (!resumes) sh("rm -rf $W/%s", run);
+    CHECK_SH(0, ON_RANKS "$P " COMMON "%s --out $W/%s", ranks, options, run);
     memcpy(words, output, sizeof words);
     return read_log(run, steps);
 }
@@ -89,30 +87,14 @@ static int run_steps(int ranks, const char* options, const char* run, Step* step
 
 // ---- numbers
 
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median_of(double* values, int n) {
-    qsort(values, (size_t)n, sizeof *values, ascending);
-    return (values[(n - 1) / 2] + values[n / 2]) / 2;
-}
-
-// Of one rank in the steps first .. last.
+// Of one rank in the steps first .. last; r -1: their emulated_ms.
 static double typical(const Step* steps, int first, int last, Field field, int r) {
     double values[MOST_STEPS];
-    int n = 0;
-    for (int t = first; t <= last; t++) values[n++] = steps[t].of[field][r];
-    return median_of(values, n);
+    for (int t = first; t <= last; t++) values[t - first] = r < 0 ? steps[t].emulated : steps[t].of[field][r];
+    return median_of(values, last - first + 1);
 }
 
-static double typical_emulated(const Step* steps, int first, int last) {
-    double values[MOST_STEPS];
-    int n = 0;
-    for (int t = first; t <= last; t++) values[n++] = steps[t].emulated;
-    return median_of(values, n);
-}
+static double typical_emulated(const Step* steps, int first, int last) { return typical(steps, first, last, 0, -1); }
 
 static double most_of(const Step* steps, int first, int last, Field field, int ranks) {
     double most = -INFINITY;
@@ -205,8 +187,11 @@ static void measure_slow_linears(const char* options, const double x[4]) {
     double wall[MOST_STEPS], healthy[4];
     int slowest = 0, last = 7, n = 0;
     // Wider still: repeated matmuls find their operands in the caches, so that narrow ranks are slowed less.
-    snprintf(line, sizeof line, WIDE "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
-             "--balance resize %s", options);
+    snprintf(line, sizeof line,
+             WIDE
+             "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
+             "--balance resize %s",
+             options);
     CHECK(run_steps(4, line, "measured", steps) == last);
     printf("    slowed by");
     for (int r = 0; r < 4; r++)
@@ -437,7 +422,7 @@ static void resume_between_refreshes(const char* balance, Step* whole, Step* res
     char line[512];
     snprintf(line, sizeof line, NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance);
     CHECK(run_steps(4, line, "whole", whole) == 14);
-    CHECK(sh("cd $W && rm -rf resumed && cp -r whole resumed && rm -r resumed/step-*14") == 0);
+    CHECK_SH(0, "cd $W && rm -rf resumed && cp -r whole resumed && rm -r resumed/step-*14");
     CHECK(run_in(1, 4, "--resume --straggle rank=1,x=8", "resumed", resumed) == 14);
 }
 
@@ -460,8 +445,9 @@ CLAIM(a_resumed_run_whose_slices_have_moved_for_good_is_divided_as_it_was) {
     static Step whole[MOST_STEPS], resumed[MOST_STEPS];
     resume_between_refreshes("--balance migrate,moves=keep", whole, resumed);
     for (int t = 13; t <= 14; t++) CHECK_STRING(resumed[t].hash, whole[t].hash);
-    CHECK(sh("grep -q '\"own_hidden\": .[0-9]' $W/whole/step-000012/state.json && "
-             "grep -q 'divided anew' $W/whole/log.jsonl") == 0);
+    CHECK_SH(0,
+             "grep -q '\"own_hidden\": .[0-9]' $W/whole/step-000012/state.json && "
+             "grep -q 'divided anew' $W/whole/log.jsonl");
 }
 
 CLAIM(a_run_that_is_resumed_by_other_ranks_decides_anew_and_says_so) {
@@ -492,9 +478,7 @@ static void leave_healthy_ranks_alone(void) {
            typical_emulated(gpt.step, 2, 41));
 }
 
-CLAIM(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes) {
-    one_attempt_holds(leave_healthy_ranks_alone);
-}
+CLAIM(where_nobody_is_slow_nothing_is_decided_and_no_bit_changes) { one_attempt_holds(leave_healthy_ranks_alone); }
 
 // ---- without tensor parallelism
 
@@ -519,12 +503,10 @@ CLAIM(plans_give_a_slow_rank_less) { one_attempt_holds(plan_for_slow_ranks); }
 // ---- what is refused
 
 static void refuse(int ranks, const char* options, const char* expected) {
-    int status = sh(MPIRUN COMMON NARROW "--steps 2 --out %s/refused %s", ranks, program, work, options);
-    CHECK(status != 0);
+    CHECK(sh(ON_RANKS "$P " COMMON NARROW "--steps 2 --out $W/refused %s", ranks, options));
     const char* line = strstr(errors, "train: ");
     CHECK(line && strstr(line, expected));
-    if (!line || !strstr(line, expected)) printf("    %s: %.300s\n", options, errors);
-    CHECK(sh("ls %s/refused", work) != 0);
+    CHECK(sh("ls $W/refused"));
 }
 
 CLAIM(what_cannot_be_meant_is_refused_in_one_line) {

@@ -1,4 +1,5 @@
 // test_speeds.c - ranks that are slow are found, plans follow, and nothing else changes.
+#include "test/numbers.h"
 #include "test/slow_cluster.h"
 
 typedef struct Gain {
@@ -16,11 +17,6 @@ static Gain gain_over(Sim* x, int steps) {
         g.learnt += plan_and_play(x, speeds_in_use(&x->speeds));
     }
     return g;
-}
-
-static int ascending(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
 }
 
 // The greatest |learnt / true - 1|, relative to the median rank.

@@ -14,7 +14,6 @@ enum { STEPS = 20, HALF = 10 };
     "--steps 20 --save-every 10 --sample-every 10 --keep 0 --eval-every 10 --temperature 0 --tokens 32 --threads 1 " \
     "--dtype fp32 --machine $W/machine "
 #define LLAMA "--arch llama,kv-heads=2,tie=no "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 typedef struct Curve {
     double loss[STEPS], norm[STEPS], val[4];
@@ -43,10 +42,7 @@ static int count_strategies(const char* name) {
 }
 
 static int run(const char* name, int ranks, const char* options, Curve* c) {
-    sh("rm -rf %s/%s", work, name);
-    int status = sh(MPIRUN TINY "%s --out %s/%s", ranks, program, options, work, name);
-    if (status) printf("    %d ranks, %s: status %d: %.900s\n", ranks, options, status, errors);
-    CHECK(status == 0);
+    int status = run_on(ranks, name, TINY "%s", options);
     c->strategies = count_strategies(name);
     int whole = status == 0 && log_values(name, "loss", c->loss, STEPS) == STEPS &&
                 log_values(name, "grad_norm", c->norm, STEPS) == STEPS && log_values(name, "val_loss", c->val, 4) == 3;
@@ -111,9 +107,8 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
     const char *cases = getenv("STRATEGY_CASES"), *first = getenv("STRATEGY_SEED");
     uint64_t from = first ? strtoull(first, NULL, 10) : 1;
     if (!one.loss[0] && (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one))) return;
-    for (uint64_t seed = from; seed < from + (cases ? strtoull(cases, NULL, 10) : 2); seed++) {
+    FOR_SEEDS(seed, from, from + (cases ? strtoull(cases, NULL, 10) : 2)) {
         int ranks = pick(seed, 100, 2, 8), n = pick(seed, 101, 1, 3), is_llama = pick(seed, 102, 0, 1), end = 0;
-        int before = test_failures_in_claim;
         char list[1024], options[1400];
         Curve c;
         for (int i = 0; i < n; i++) {
@@ -125,7 +120,6 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
                  is_llama ? LLAMA : "", pick(seed, 103, 320, 700), plans[pick(seed, 104, 0, 2)],
                  recompute[pick(seed, 105, 0, 2)], pick(seed, 106, 0, 1) ? "yes" : "no", list);
         if (run("random", ranks, options, &c)) check_same(&c, is_llama ? &llama_one : &one, 0);
-        if (test_failures_in_claim > before) printf("    STRATEGY_SEED=%d: %d ranks, %s\n", (int)seed, ranks, options);
     }
 }
 
@@ -160,17 +154,15 @@ static double difference(const char* a, const char* b) {
 }
 
 CLAIM(every_gradient_is_that_of_one_rank) {
-    CHECK(sh("%s " TINY "--dump-grads $W/one.grads", program) == 0);
+    CHECK_SH(0, "$P " TINY "--dump-grads $W/one.grads");
     const struct {
         const char* list;
         int ranks;
     } ways[] = {{"tp2+2xtp1", 4}, {"tp1pp2+2xtp2", 6}, {"tp4+tp1pp4", 8}};
     for (int i = 0; i < COUNT(ways); i++) {
-        CHECK(sh(MPIRUN TINY "--capacity 400 --strategies '%s' --dump-grads $W/many.grads", ways[i].ranks, program,
-                 ways[i].list) == 0);
-        double d = difference("many.grads", "one.grads");
-        if (!(d >= 0 && d < 1e-5)) printf("    %s: %g: %.500s\n", ways[i].list, d, errors);
-        CHECK(d >= 0 && d < 1e-5);
+        CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --strategies '%s' --dump-grads $W/many.grads", ways[i].ranks,
+                 ways[i].list);
+        CHECK_CLOSE(difference("many.grads", "one.grads"), 0, 1e-5);
     }
 }
 
@@ -182,15 +174,13 @@ CLAIM(weights_after_switching_are_those_of_a_fixed_strategy) {
     if (!run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", &switching))
         return;
     CHECK(fixed.strategies == 1 && switching.strategies >= 2);
-    double d = difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors");
-    if (!(d >= 0 && d < 1e-5)) printf("    %g\n", d);
-    CHECK(d >= 0 && d < 1e-5);
+    CHECK_CLOSE(difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors"), 0, 1e-5);
 }
 
-#define SWITCHING                                                                                                   \
-    "mpirun --oversubscribe --bind-to none -n 4 sh -c 'echo $$ >$W/pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; "         \
-    "exec \"$@\"' sh %s " TINY                                                                                       \
-    "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --capacity 100 "                \
+#define SWITCHING                                                                                            \
+    "mpirun --oversubscribe --bind-to none -n 4 sh -c 'echo $$ >$W/pid.${OMPI_COMM_WORLD_RANK:-$PMI_RANK}; " \
+    "exec \"$@\"' sh %s " TINY                                                                               \
+    "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --capacity 100 "        \
     "--strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2' "
 
 // SIGTERM to one rank, as a node's manager sends it, not to the launcher. In bf16, whose masters are apart from
@@ -201,18 +191,17 @@ CLAIM(a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit) {
     if (!has_mpirun()) SKIP("mpirun is not here");
     pid_t pid = start(SWITCHING "--steps %d --out $W/told", program, MOST);
     for (int i = 0; i < 500 && steps_logged("told") < 3; i++) sleep_ms(20);
-    CHECK(sh("kill -TERM $(cat $W/pid.1)") == 0);
+    CHECK_SH(0, "kill -TERM $(cat $W/pid.1)");
     CHECK(ended_within(pid, 20) == 0);
     int n = steps_logged("told") + 4;
     CHECK(n >= 7 && n < MOST);
-    CHECK(sh(MPIRUN "--resume --threads 1 --machine $W/machine --steps %d --out $W/told", 4, program, n) == 0);
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --machine $W/machine --steps %d --out $W/told", 4, n);
     const char* hash = loss_hash();
-    CHECK(sh(SWITCHING "--steps %d --out $W/whole", program, n) == 0);
+    CHECK_SH(0, SWITCHING "--steps %d --out $W/whole", program, n);
     CHECK_STRING(hash, loss_hash());
     CHECK(count_strategies("whole") >= 2);
-    CHECK(sh("%s " TINY "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --steps %d "
-             "--out $W/alone",
-             program, n) == 0);
+    run_on(1, "alone",
+           TINY "--dtype bf16 --schedule constant --eval-every 0 --save-every 0 --sample-every 0 --steps %d", n);
     CHECK(log_values("whole", "loss", whole, MOST) == n && log_values("alone", "loss", alone, MOST) == n);
     for (int i = 0; i < MIN(n, MOST); i++) CHECK_CLOSE(whole[i], alone[i], 2e-3 * alone[i]);  // test_tp.c: BF16
 }
@@ -264,21 +253,16 @@ CLAIM(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one) {
     check_same(&eight, &one, 0);
     CHECK(eight.strategies >= 2);
     sh("rm -rf $W/eight/step-000020");
-    int status =
-        sh(MPIRUN "--resume --out $W/eight --threads 1 --capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'", 5,
-           program);
-    if (status) printf("    %.600s\n", errors);
-    CHECK(status == 0);
+    CHECK_SH(0,
+             ON_RANKS "$P --resume --out $W/eight --threads 1 --capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'",
+             5);
     CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
     CHECK(log_values("eight", "grad_norm", rest.norm, STEPS) == STEPS);
     check_same(&rest, &one, HALF);
     sh("rm -rf $W/eight/step-000020");
-    CHECK(sh("%s --resume --out $W/eight --threads 1 --capacity 400", program) != 0);
-    if (!strstr(errors, "--strategies none goes on without")) printf("    %.600s\n", errors);
-    CHECK(strstr(errors, "--strategies none goes on without") != NULL);
-    status = sh("%s --resume --out $W/eight --threads 1 --capacity 400 --strategies none", program);
-    if (status) printf("    %.600s\n", errors);
-    CHECK(status == 0);
+    CHECK(sh("$P --resume --out $W/eight --threads 1 --capacity 400"));
+    CHECK(strstr(errors, "--strategies none goes on without"));
+    CHECK_SH(0, "$P --resume --out $W/eight --threads 1 --capacity 400 --strategies none");
     CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
     check_same(&rest, &one, HALF);
 }
@@ -287,17 +271,32 @@ CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {
     Curve c;
     if (!run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2", &c)) return;
     sh("rm -rf $W/divided/step-000020");
-    int status = sh(MPIRUN "--resume --out $W/divided --threads 1 --strategies 'tp2+2xtp1'", 4, program);
-    if (status) printf("    %.600s\n", errors);
-    CHECK(status == 0 && log_values("divided", "loss", c.loss, STEPS) == STEPS);
+    CHECK_SH(0, ON_RANKS "$P --resume --out $W/divided --threads 1 --strategies 'tp2+2xtp1'", 4);
+    CHECK(log_values("divided", "loss", c.loss, STEPS) == STEPS);
     CHECK(log_values("divided", "grad_norm", c.norm, STEPS) == STEPS);
     check_same(&c, &one, HALF);
 }
 
+// The length of a row is each strategy's own, and settled when --capacity does not say it.
+CLAIM(samples_without_a_capacity_are_those_of_one_rank) {
+    static char alone[sizeof output];
+    const char* command = MPIRUN TINY
+        "--steps 4 --sample-every 4 --save-every 0 --eval-every 0 %s --out $W/samples && "
+        "grep -o '\"text\": .*, ' $W/samples/log.jsonl";
+    for (int i = 0; i < 2; i++) {
+        sh("rm -rf $W/samples");
+        CHECK(sh(command, i ? 4 : 1, program, i ? "--strategies 'tp4; tp2+2xtp1'" : "") == 0);
+        const char* samples = strstr(output, "\"text\": ");
+        CHECK(samples && strstr(samples + 1, "\"text\": "));
+        if (!samples) return;
+        if (i) CHECK(!strcmp(samples, alone));
+        else strcpy(alone, samples);
+    }
+}
+
 // Also where leaks are looked for, which libraries of MPI have: the suite runs this one so.
 CLAIM(a_strategy_of_one_rank_ends_without_a_word_on_stderr) {
-    CHECK(sh("%s " TINY "--steps 2 --strategies tp1 --out $W/alone", program) == 0);
-    if (errors[0]) printf("    %.900s\n", errors);
+    CHECK_SH(0, "$P " TINY "--steps 2 --strategies tp1 --out $W/alone");
     CHECK(errors[0] == 0);
 }
 
@@ -307,23 +306,21 @@ CLAIM(an_evaluation_takes_any_strategy_that_holds_its_documents) {
     const char* options = "--data $W/short --val $W/corpus --steps 4 --save-every 4 --sample-every 0 --eval-every 2";
     const char *list = "--strategies 'tp2+2xtp1; tp4'", *runs[] = {"one", "wide", "narrow"};
     double val[3][3], loss[3][4], evaluated[2] = {0};
-    CHECK(sh("mkdir -p $W/short && for i in $(seq 40); do head -c $((40 + i)) $W/corpus/$((i + 10)).txt >$W/short/$i; "
-             "done") == 0);
+    CHECK_SH(0,
+             "mkdir -p $W/short && for i in $(seq 40); do head -c $((40 + i)) $W/corpus/$((i + 10)).txt >$W/short/$i; "
+             "done");
     for (int i = 0; i < 3; i++) {
         const char* capacity = i == 2 ? "--capacity 85" : i == 1 ? "--capacity 400" : "";
-        sh("rm -rf $W/%s", runs[i]);
-        int status =
-            sh(MPIRUN TINY "%s %s %s --out $W/%s", i ? 4 : 1, program, options, i ? list : "", capacity, runs[i]);
-        if (status) printf("    %.600s\n", errors);
-        CHECK(status == 0 && log_values(runs[i], "loss", loss[i], 4) == 4);
+        run_on(i ? 4 : 1, runs[i], TINY "%s %s %s", options, i ? list : "", capacity);
+        CHECK(log_values(runs[i], "loss", loss[i], 4) == 4);
         CHECK(log_values(runs[i], "val_loss", val[i], 3) == 3);
         for (int k = 0; k < 3; k++) CHECK_CLOSE(val[i][k], val[0][k], 1e-6 * val[0][k]);
         for (int k = 0; k < 4; k++) CHECK_CLOSE(loss[i][k], loss[0][k], 1e-6 * loss[0][k]);
     }
     CHECK(sh("grep -c '\"strategy\": \"tp4\"' $W/narrow/log.jsonl; true") == 0 && atoi(output) == 0);
     for (int i = 0; i < 2; i++) {
-        CHECK(sh(MPIRUN "--eval --data $W/corpus --out $W/narrow --threads 1 --dtype fp32 %s", i ? 4 : 1, program,
-                 i ? list : "--strategies none --capacity 400") == 0);
+        CHECK_SH(0, ON_RANKS "$P --eval --data $W/corpus --out $W/narrow --threads 1 --dtype fp32 %s", i ? 4 : 1,
+                 i ? list : "--strategies none --capacity 400");
         const char* at = strstr(output, "loss ");
         CHECK(at && sscanf(at, "loss %lf", &evaluated[i]) == 1);
     }
@@ -340,15 +337,12 @@ CLAIM(an_evaluation_takes_any_strategy_that_holds_its_documents) {
 static int check_virtual_steps(const char* machine, const char* list, double moving[2 * STEPS], double tolerance) {
     enum { MOST = 2 * STEPS };
     double measured[MOST], predicted[MOST];
-    sh("printf '%s' > $W/schemes; rm -rf $W/virtual", machine);
-    int status = sh(MPIRUN
-                    "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
-                    "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
-                    "--plan node-size=4 "
-                    "--strategies '%s' --out $W/virtual",
-                    8, program, list);
-    if (status) printf("    %.600s\n", errors);
-    CHECK(status == 0);
+    sh("printf '%s' > $W/schemes", machine);
+    int status = run_on(8, "virtual",
+                        "--device virtual --machine $W/schemes --data $W/corpus --layers 4 --width 128 --heads 4 "
+                        "--vocab 512 --context 320 --batch-tokens 1280 --capacity 400 --steps 20 --threads 1 "
+                        "--plan node-size=4 --strategies '%s'",
+                        list);
     CHECK(log_values("virtual", "measured_ms", measured, MOST) == STEPS);
     CHECK(log_values("virtual", "predicted_ms", predicted, MOST) == STEPS);
     CHECK(log_values("virtual", "moving_ms", moving, MOST) == STEPS);
@@ -395,22 +389,20 @@ CLAIM(what_does_not_go_with_strategies_is_said) {
         {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of"},
     };
     for (int i = 0; i < COUNT(wrong); i++) {
-        CHECK(sh(MPIRUN TINY "%s --out $W/wrong", 2, program, wrong[i].options) != 0);
-        if (!strstr(errors, wrong[i].words)) printf("    %s: %.300s\n", wrong[i].options, errors);
-        CHECK(strstr(errors, wrong[i].words) != NULL);
+        CHECK(sh(ON_RANKS "$P " TINY "%s --out $W/wrong", 2, wrong[i].options));
+        CHECK(strstr(errors, wrong[i].words));
     }
 }
 
 // --explain says of the first step what the run then does, and its pipelines have all documents.
 CLAIM(explain_shows_the_choice_and_every_pipeline) {
     static const char options[] = "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'";
-    char chosen[64] = "", word[64] = "", path[700], *line = output;
+    char chosen[64] = "", word[64] = "", *line = output;
     int documents = 0, tokens = 0, docs = 0, pipelines = 0, rated = 0;
-    CHECK(sh(MPIRUN TINY "%s --steps 1 --eval-every 0 --save-every 0 --out %s/first", 4, program, options, work) == 0);
-    snprintf(path, sizeof path, "%s/first/log.jsonl", work);
-    CHECK(sh("grep -o '\"strategy\": \"[^\"]*' %s", path) == 0 &&
-          sscanf(output, "\"strategy\": \"%63[^\n]", chosen) == 1);
-    CHECK(sh(MPIRUN TINY "%s --explain --out %s/explained", 4, program, options, work) == 0);
+    run_on(4, "first", TINY "%s --steps 1 --eval-every 0 --save-every 0", options);
+    CHECK_SH(0, "grep -o '\"strategy\": \"[^\"]*' $W/first/log.jsonl");
+    CHECK(sscanf(output, "\"strategy\": \"%63[^\n]", chosen) == 1);
+    run_on(4, "explained", TINY "%s --explain", options);
     char* table = strstr(output, "\nstrategies: step 1: ");
     CHECK(table && sscanf(table, "\nstrategies: step 1: %d documents, %d tokens on 4 ranks take %63[^;]", &documents,
                           &tokens, word) == 3);

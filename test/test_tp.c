@@ -16,7 +16,6 @@ enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
     "--machine flexsp-7b "
 #define GROUPED "--dtype fp32 --arch qwen3 --heads 10 --arch kv-heads=2,head-size=8,hidden=150,tie=no "
 #define SHARED "--arch qwen2 --heads 4 --arch kv-heads=1,head-size=16,hidden=150 "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d %s "
 
 // ---- runs
 
@@ -81,9 +80,7 @@ static Job* job_of(const char* name) {
 static const Curve* curve_of(const char* name) {
     Job* job = job_of(name);
     if (job->is_done++) return &job->curve;
-    int status = sh(MPIRUN TINY "%s --out %s/%s", job->ranks, program, job->options, work, name);
-    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", job->ranks, job->options, status, errors);
-    CHECK(status == 0);
+    run_on(job->ranks, name, TINY "%s", job->options);
     read_curve(name, &job->curve);
     return &job->curve;
 }
@@ -93,10 +90,8 @@ static Curve resumed(const char* from, int ranks, const char* options) {
     Curve c;
     memset(&c, 0, sizeof c);
     curve_of(from);
-    CHECK(sh("rm -rf $W/other && cp -r $W/%s $W/other && rm -r $W/other/step-000010", from) == 0);
-    int status = sh(MPIRUN "--resume --threads 1 %s --out %s/other", ranks, program, options, work);
-    if (status) printf("    %s on %d ranks, %s: status %d: %.1500s\n", from, ranks, options, status, errors);
-    CHECK(status == 0);
+    CHECK_SH(0, "rm -rf $W/other && cp -r $W/%s $W/other && rm -r $W/other/step-000010", from);
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 %s --out $W/other", ranks, options);
     read_curve("other", &c);
     return c;
 }
@@ -120,7 +115,6 @@ static void check_curve(const char* what, const Curve* a, const Curve* b, double
 static const double FP32 = 1e-5;
 
 CLAIM(ten_steps_are_those_of_one_rank_however_heads_divide) {
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(jobs); i++)
         if (jobs[i].like) check_curve(jobs[i].name, curve_of(jobs[i].like), curve_of(jobs[i].name), FP32);
 }
@@ -132,7 +126,6 @@ CLAIM(ten_steps_are_those_of_one_rank_however_heads_divide) {
 static const double BF16 = 1.8e-3;
 
 CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
-    if (!has_mpirun()) SKIP("mpirun is not here");
     const Curve* one = curve_of("one_bf16");
     check_curve("three_bf16", one, curve_of("three_bf16"), BF16);
     check_curve("groups_bf16", one, curve_of("groups_bf16"), BF16);
@@ -142,12 +135,8 @@ CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
 }
 
 CLAIM(a_run_says_how_the_model_is_divided) {
-    if (!has_mpirun()) SKIP("mpirun is not here");
-    CHECK(sh(MPIRUN TINY "--verbose --steps 0 --tp 2 --out $W/none", 4, program) == 0);
-    const char* words =
-        "2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 "
-        "and 112";
-    CHECK(strstr(output, words) != NULL);
+    run_on(4, "none", TINY "--verbose --steps 0 --tp 2");
+    CHECK_SAID("2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 and 112");
 }
 
 // ---- checkpoints
@@ -160,7 +149,6 @@ CLAIM(a_checkpoint_goes_on_in_any_division) {
     } runs[] = {{"groups", 3, "--tp 3 --zero 1"}, {"one", 4, "--tp 2 --zero 2"},
                 {"three", 1, "--tp 1"},           {"grouped_five", 3, "--tp 3"},
                 {"grouped_one", 4, "--tp 4"},     {"shared_groups", 3, "--tp 3 --zero 1"}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         char what[128];
         Curve c = resumed(runs[i].from, runs[i].ranks, runs[i].options);
@@ -171,7 +159,6 @@ CLAIM(a_checkpoint_goes_on_in_any_division) {
 }
 
 static void check_same_division(const char* name) {
-    if (!has_mpirun()) SKIP("mpirun is not here");
     Curve c = resumed(name, job_of(name)->ranks, "");
     CHECK_STRING(c.hash, curve_of(name)->hash);
 }
@@ -273,7 +260,6 @@ CLAIM(files_name_whole_tensors_and_hold_them_once) {
         const char* name;
         int files;
     } runs[] = {{"three", 3}, {"groups", 4}, {"grouped_five", 5}, {"shared_groups", 4}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         const char* like = job_of(runs[i].name)->like;
         curve_of(like), curve_of(runs[i].name);
@@ -286,7 +272,7 @@ CLAIM(files_name_whole_tensors_and_hold_them_once) {
 
 // The likeliest token every time. Two tokens as close as rounding would be a rare chance.
 static const char* sample_of(const char* run) {
-    CHECK(sh("%s --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", program, run) == 0);
+    CHECK_SH(0, "$P --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", run);
     return output;
 }
 
@@ -296,7 +282,6 @@ CLAIM(samples_are_those_of_one_rank) {
         int ranks;  // that sample together, too
     } runs[] = {{"three", 0}, {"groups", 3}, {"grouped_five", 3}, {"shared_three", 0}};
     static char expected[4096];
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         const char *name = runs[i].name, *like = job_of(name)->like;
         CHECK_STRING(curve_of(name)->sample, curve_of(like)->sample);
@@ -304,9 +289,8 @@ CLAIM(samples_are_those_of_one_rank) {
         CHECK(strlen(expected) > 60);
         CHECK_STRING(sample_of(name), expected);
         if (!runs[i].ranks) continue;
-        CHECK(sh(MPIRUN "--tp 3 --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", 3, program, name) ==
-              0);
-        CHECK(strstr(output, expected) != NULL);
+        CHECK_SH(0, ON_RANKS "$P --tp 3 --out $W/%s --sample abc --tokens 60 --temperature 0 --threads 1", 3, name);
+        CHECK_SAID(expected);
     }
 }
 
@@ -343,7 +327,6 @@ CLAIM(activations_move_by_the_formula) {
         const char* name;
         int ranks, elem, computed_again;
     } runs[] = {{"two", 2, 4, 0}, {"three", 3, 4, 1}, {"three_bf16", 3, 2, 0}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(runs); i++) {
         double bytes[STEPS] = {0}, gradients[STEPS] = {0}, rows[STEPS] = {0};
         const Curve* c = curve_of(runs[i].name);
@@ -374,18 +357,16 @@ CLAIM(weights_are_rounded_alike_however_the_model_is_divided) {
                 {1, "", ""},
                 {3, "", "--tp 3"},
                 {4, "", "--layout $W/unlike"}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
-    CHECK(sh("printf 'tp 2\\nstage\\n layers 1 tp 1 zero 3\\n layers 1 zero 2\\n' > $W/unlike") == 0);
+    CHECK_SH(0, "printf 'tp 2\\nstage\\n layers 1 tp 1 zero 3\\n layers 1 zero 2\\n' > $W/unlike");
     for (int i = 0, one = 0; i < COUNT(ways); i++) {
         if (ways[i].ranks == 1) one = i;
-        int status = sh(MPIRUN TINY
-                        "%s --dtype bf16,rounding=stochastic --lr 1e-60 --steps 1 --save-every 1 %s "
-                        "--out $W/rounded%d",
-                        ways[i].ranks, program, ways[i].model, ways[i].options, i);
-        int differs =
-            sh("cmp $W/rounded%d/step-000001/model.safetensors $W/rounded%d/step-000001/model.safetensors", one, i);
-        if (status || differs) printf("    %s %s: status %d: %.900s\n", ways[i].model, ways[i].options, status, errors);
-        CHECK(status == 0 && !differs);
+        CHECK_SH(0,
+                 ON_RANKS "$P " TINY
+                          "%s --dtype bf16,rounding=stochastic --lr 1e-60 --steps 1 --save-every 1 %s "
+                          "--out $W/rounded%d",
+                 ways[i].ranks, ways[i].model, ways[i].options, i);
+        CHECK_SH(0, "cmp $W/rounded%d/step-000001/model.safetensors $W/rounded%d/step-000001/model.safetensors", one,
+                 i);
     }
 }
 
@@ -395,7 +376,6 @@ CLAIM(weights_are_rounded_alike_however_the_model_is_divided) {
 static void check_refused(int status, const char* words) {
     const char *at = strstr(errors, words), *end = at ? strchr(at, '\n') : NULL;
     CHECK(status == 1 && at && end && end - at < 200);
-    if (!at) printf("    expected \"%s\": status %d: %.1000s\n", words, status, errors);
 }
 
 CLAIM(a_group_that_cannot_be_is_refused_in_one_line) {
@@ -407,14 +387,13 @@ CLAIM(a_group_that_cannot_be_is_refused_in_one_line) {
                    {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
                    {3, "--tp 3 --arch hidden=2", "--tp 3: expected at most as many ranks as hidden units, found 2"},
                    {2, "--tp 0", "rank 0: --tp expects a whole number from 1 to 64"}};
-    if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(refused); i++) {
-        check_refused(sh(MPIRUN TINY "%s --out $W/refused", refused[i].ranks, program, refused[i].options),
+        check_refused(sh(ON_RANKS "$P " TINY "%s --out $W/refused", refused[i].ranks, refused[i].options),
                       refused[i].words);
         CHECK(sh("ls $W/refused") != 0);
     }
     curve_of("two");  // which has --tp 2 among its options
-    check_refused(sh(MPIRUN "--resume --threads 1 --out $W/two", 1, program), "groups of 2 do not divide 1 rank");
+    check_refused(sh("$P --resume --threads 1 --out $W/two"), "groups of 2 do not divide 1 rank");
 }
 
 int main(int argc, char** argv) {

@@ -12,14 +12,14 @@ static void new_cache(void) {
     char path[600];
     snprintf(path, sizeof path, "%s/cache", work);
     setenv("XDG_CACHE_HOME", path, 1);
-    CHECK(sh("rm -rf $W/cache $W/home $W/elsewhere") == 0);
+    CHECK_SH(0, "rm -rf $W/cache $W/home $W/elsewhere");
     CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
 }
 
 // After this command.
 static int check_after(const char* command) {
     new_cache();
-    CHECK(sh("%s", command) == 0);
+    CHECK_SH(0, "%s", command);
     err[0] = 0;
     int found = user_cache_check("name", err, sizeof err);
     if (found == REFUSED && !strstr(err, "not trusted")) printf("    %s: %s\n", command, err), found = -2;
@@ -41,11 +41,11 @@ CLAIM(what_is_saved_is_found_where_it_was_said_to_be) {
     CHECK(user_cache_path(path, "name", err, sizeof err) == 0);
     snprintf(expected, sizeof expected, "%s/cache/ragged/name", work);
     CHECK_STRING(path, expected);
-    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text") == 0);
+    CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = text");
     CHECK(user_cache_save("name", "texts", 5, 1, err, sizeof err) == 0);
-    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+    CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1");
     CHECK(user_cache_save("name", "later", 5, 0, err, sizeof err) == 0);  // replaces nothing
-    CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+    CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1");
     CHECK(check_after("rm -r $W/cache/ragged") == ABSENT);
     CHECK(check_after("rm -r $W/cache") == ABSENT);
 }
@@ -101,10 +101,10 @@ CLAIM(nothing_is_written_where_others_may_write) {
     const char* const opened[] = {"cache", "cache/ragged"};
     for (int i = 0; i < COUNT(opened); i++) {
         new_cache();
-        CHECK(sh("chmod 777 $W/%s", opened[i]) == 0);
+        CHECK_SH(0, "chmod 777 $W/%s", opened[i]);
         CHECK(user_cache_save("name", "other", 5, 1, err, sizeof err) == -1 && strstr(err, "not trusted"));
         CHECK(user_cache_save("new", "other", 5, 1, err, sizeof err) == -1);
-        CHECK(sh("test \"$(cat $W/cache/ragged/name)\" = text && test $(ls $W/cache/ragged | wc -l) = 1") == 0);
+        CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = text && test $(ls $W/cache/ragged | wc -l) = 1");
     }
 }
 
@@ -118,7 +118,7 @@ CLAIM(without_a_place_there_is_a_message) {
     setenv("HOME", home, 1);
     setenv("XDG_CACHE_HOME", "relative", 1);
     CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
-    CHECK(sh("test -f $W/home/.cache/ragged/name") == 0);
+    CHECK_SH(0, "test -f $W/home/.cache/ragged/name");
     if (before) setenv("HOME", before, 1);
     free(before);
 }
@@ -137,7 +137,7 @@ static int reads(const char* key, const char* expected) {
 static const char* keep(const char* value, int replaces) {
     static char path[700];
     cache_write("key", value, strlen(value), replaces);
-    CHECK(sh("ls $W/cache/ragged | grep -v name | tr -d '\\n'") == 0);
+    CHECK_SH(0, "ls $W/cache/ragged | grep -v name | tr -d '\\n'");
     snprintf(path, sizeof path, "%s/cache/ragged/%.100s", work, output);
     return path;
 }
@@ -163,7 +163,7 @@ CLAIM(what_is_kept_is_read_whole_or_not_at_all) {
         CHECK(reads("key", i < n ? NULL : value));
     }
     cache_write("other", "two", 3, 0);
-    CHECK(sh("cd $W/cache/ragged && for f in $(ls | grep -v name); do cp %s $f; done 2> /dev/null; true", path) == 0);
+    CHECK_SH(0, "cd $W/cache/ragged && for f in $(ls | grep -v name); do cp %s $f; done 2> /dev/null; true", path);
     CHECK(reads("key", value) && reads("other", NULL));  // a file under another key's name
 }
 

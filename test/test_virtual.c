@@ -6,7 +6,6 @@
 #include "test/program.h"
 
 #define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 "
-#define MPIRUN "mpirun --oversubscribe -n %d %s "
 
 enum { STEPS = 2, MOST_LOG = 1 << 20 };
 
@@ -16,7 +15,7 @@ enum { STEPS = 2, MOST_LOG = 1 << 20 };
 static void write_corpora(void) {
     static char text[16384];
     char name[64];
-    CHECK(sh("mkdir -p %s/skewed %s/even %s/mixed", work, work, work) == 0);
+    CHECK_SH(0, "mkdir -p $W/skewed $W/even $W/mixed $W/blocks");
     for (int d = 0; d < 24; d++) {
         memset(text, 'a', sizeof text);
         snprintf(name, sizeof name, "mixed/%02d.txt", d);
@@ -29,56 +28,44 @@ static void write_corpora(void) {
         snprintf(name, sizeof name, "%s/%03d.txt", is_even ? "even" : "skewed", d);
         write_text(name, text, (size_t)MIN(n, (int)sizeof text));
     }
-}
-
-// Documents of 256 tokens with their end, and a machine that takes nothing but matmuls' time.
-static void write_equal_rounds(void) {
-    char text[255], name[64];
-    CHECK(sh("mkdir -p %s/blocks", work) == 0);
-    for (int d = 0; d < 40; d++) {
+    for (int d = 0; d < 40; d++) {  // of 256 tokens with their end
         memset(text, 'a' + d % 26, sizeof text);
         snprintf(name, sizeof name, "blocks/%03d.txt", d);
-        write_text(name, text, sizeof text);
+        write_text(name, text, 255);
     }
 }
 
-static void write_machine(const char* name, const char* text) { write_text(name, text, strlen(text)); }
-
 // With step_ms, gradients and weights take no time of their own: that is what no plan's prediction has.
 static void write_machines(void) {
-    write_machine("published",
-                  "name published\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\n"
-                  "capacity 5000\ntoken_bytes 2097152\n"
-                  "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
-    write_machine("measured",
-                  "name measured\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 4800\n"
-                  "link inside 1024 0.02\nlink inside 1048576 0.03\nlink inside 67108864 0.4\n"
-                  "link across 1024 0.04\nlink across 1048576 0.09\nlink across 67108864 3\nmodel 32 4096 2\n");
-    write_machine("only_matmuls",
-                  "name only_matmuls\nlinear_ms 0.05\nquadratic_ms 0\ncapacity 16384\n"
-                  "link inside 0 0\nlink inside 1000000000 0\nmodel 7 64 2\n");
-    write_machine("two_nics",
-                  "name two_nics\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\nnics 2\n"
-                  "capacity 5000\ntoken_bytes 2097152\n"
-                  "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    put_text("published",
+             "name published\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\n"
+             "capacity 5000\ntoken_bytes 2097152\n"
+             "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    put_text("measured",
+             "name measured\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 4800\n"
+             "link inside 1024 0.02\nlink inside 1048576 0.03\nlink inside 67108864 0.4\n"
+             "link across 1024 0.04\nlink across 1048576 0.09\nlink across 67108864 3\nmodel 32 4096 2\n");
+    put_text("only_matmuls",
+             "name only_matmuls\nlinear_ms 0.05\nquadratic_ms 0\ncapacity 16384\n"
+             "link inside 0 0\nlink inside 1000000000 0\nmodel 7 64 2\n");
+    put_text("two_nics",
+             "name two_nics\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\nnics 2\n"
+             "capacity 5000\ntoken_bytes 2097152\n"
+             "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
     // 2^30 parameters; with ZeRO-3 4864 tokens fit on 8 ranks.
-    write_machine("weights",
-                  "name weights\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\n"
-                  "memory 40 1 8\ntoken_bytes 2097152\ngroup 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
-    write_machine("slow_links",
-                  "name slow_links\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 24000\n"
-                  "link inside 1024 0.02\nlink inside 1048576 0.06\nlink inside 67108864 3\nmodel 32 4096 2\n");
-    write_machine("no_step",
-                  "name no_step\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
-                  "link inside 0 0\nlink inside 1000000000 100\nmodel 2 32 2\n");
+    put_text("weights",
+             "name weights\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\n"
+             "memory 40 1 8\ntoken_bytes 2097152\ngroup 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    put_text("slow_links",
+             "name slow_links\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 24000\n"
+             "link inside 1024 0.02\nlink inside 1048576 0.06\nlink inside 67108864 3\nmodel 32 4096 2\n");
+    put_text("no_step",
+             "name no_step\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
+             "link inside 0 0\nlink inside 1000000000 100\nmodel 2 32 2\n");
 }
 
 static int run(int ranks, const char* options, const char* out) {
-    sh("rm -rf %s/%s", work, out);
-    int status = sh(MPIRUN SHAPE "--steps %d %s --out %s/%s", ranks, program, STEPS, options, work, out);
-    if (status) printf("    %d ranks, %s: status %d: %.1500s\n", ranks, options, status, errors);
-    CHECK(status == 0);
-    return status;
+    return run_on(ranks, out, SHAPE "--steps %d %s", STEPS, options);
 }
 
 // ---- times
@@ -91,9 +78,6 @@ static void check_predicted_with(int ranks, const char* options, double more, do
     CHECK(log_values("run", "predicted_ms", predicted, STEPS) == STEPS);
     for (int i = 0; i < STEPS; i++) {
         predicted[i] += more;
-        if (fabs(measured[i] - predicted[i]) > tolerance * predicted[i])
-            printf("    %d ranks, %s, step %d: %.9g ms, predicted %.9g\n", ranks, options, i + 1, measured[i],
-                   predicted[i]);
         CHECK_CLOSE(measured[i], predicted[i], tolerance * predicted[i]);
     }
 }
@@ -186,15 +170,15 @@ CLAIM(any_plan_takes_what_is_predicted) {
         int ranks;
         const char *machine, *options;
         double tolerance;
-    } cases[] = {{24, "published", "--plan random --data $W/skewed", 0.05},
-                 {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
-                 {24, "published", "--plan flex --cp kind=ring --data $W/skewed", 0.002},
-                 {24, "measured", "--cp 3,kind=ring --capacity 8000 --data $W/skewed", 0.002},
-                 {16, "published", "--plan flex --tp 4 --recompute activation --data $W/even", 0.002},
-                 {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
-                 {12, "published", "--plan random --preset llama-tiny --width 64 --arch kv-heads=4 --data $W/skewed",
-                  0.1},
-                 {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
+    } cases[] = {
+        {24, "published", "--plan random --data $W/skewed", 0.05},
+        {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
+        {24, "published", "--plan flex --cp kind=ring --data $W/skewed", 0.002},
+        {24, "measured", "--cp 3,kind=ring --capacity 8000 --data $W/skewed", 0.002},
+        {16, "published", "--plan flex --tp 4 --recompute activation --data $W/even", 0.002},
+        {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
+        {12, "published", "--plan random --preset llama-tiny --width 64 --arch kv-heads=4 --data $W/skewed", 0.1},
+        {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
     char options[256];
     for (int i = 0; i < COUNT(cases); i++) {
         snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --machine $W/%s %s",
@@ -233,8 +217,7 @@ static void check_promise(int ranks, const char* options) {
              "--layers 2 --width 1024 --heads 32 --context 1024 --capacity 8192 --batch-tokens 8192 --data $W/even "
              "--overfit --machine h200-8b --device virtual --tp %d --plan refresh=4 --balance migrate --steps 6 %s",
              ranks, options);
-    sh("rm -rf %s/run", work);
-    CHECK(sh(MPIRUN "%s --out %s/run", ranks, program, all, work) == 0);
+    run_on(ranks, "run", "%s", all);
     const char* said = strstr(output, "balance: ");
     CHECK(said && sscanf(said, "balance: %lf ms a step without, %lf ms expected", &idle, &expected) == 2);
     if (!said || log_values("run", "measured_ms", ms, 8) != 6) {
@@ -322,12 +305,11 @@ CLAIM(exchanges_hide_under_other_documents_as_is_predicted) {
 
 // The log of a run without what is of this machine: planning, the time of day, options.
 static void read_digits(const char* out, char* text) {
-    char path[1024];
-    CHECK(sh("sed -E '/\"event\"/d; s/\"plan_(stall_)?us\": [^,]*,//g; s/, \"time\": [^}]*//' %s/%s/log.jsonl > "
-             "%s/digits",
-             work, out, work) == 0);
-    snprintf(path, sizeof path, "%s/digits", work);
-    CHECK(read_text(path, text, MOST_LOG) > 1000);
+    CHECK_SH(0,
+             "sed -E '/\"event\"/d; s/\"plan_(stall_)?us\": [^,]*,//g; s/, \"time\": [^}]*//' $W/%s/log.jsonl > "
+             "$W/digits",
+             out);
+    CHECK(read_text(path_of("digits"), text, MOST_LOG) > 1000);
 }
 
 CLAIM(every_run_has_the_same_digits) {
@@ -359,10 +341,7 @@ CLAIM(over_a_cpu_it_has_the_bits_of_the_cpu_and_its_own_times) {
     for (int o = 0; o < COUNT(more); o++) {
         double losses[2][3], ms[2][3];
         for (int i = 0; i < COUNT(devices); i++) {
-            sh("rm -rf %s/run", work);
-            int status = sh(MPIRUN SMALL "%s --device %s --out %s/run", 4, program, more[o], devices[i], work);
-            if (status) printf("    %s: %.1000s\n", devices[i], errors);
-            CHECK(status == 0);
+            run_on(4, "run", SMALL "%s --device %s", more[o], devices[i]);
             if (i < 2) CHECK(log_values("run", "loss", losses[i], 3) == 3);
             else CHECK(log_values("run", "loss", losses[0], 3) == 0);  // null: there is none
             if (i > 0) CHECK(log_values("run", "measured_ms", ms[i - 1], 3) == 3);
@@ -380,12 +359,10 @@ CLAIM(a_pipeline_waits_as_theory_says) {
     for (int v = 2; v <= 8; v *= 2) {
         double ms[2][STEPS], bubble[STEPS];
         for (int i = 0; i < 2; i++) {
-            sh("rm -rf %s/run", work);
-            CHECK(sh(MPIRUN "--layers 7 --width 64 --arch hidden=32 --vocab 320 --context 256 --capacity 256 "
-                            "--overfit --batch-tokens %d --steps %d --device virtual --machine %s/only_matmuls --data "
-                            "%s/blocks --pp %d "
-                            "--out %s/run",
-                     i ? 4 : 1, program, 256 * v, STEPS, work, work, i ? 4 : 1, work) == 0);
+            run_on(i ? 4 : 1, "run",
+                   "--layers 7 --width 64 --arch hidden=32 --vocab 320 --context 256 --capacity 256 --overfit "
+                   "--batch-tokens %d --steps %d --device virtual --machine $W/only_matmuls --data $W/blocks --pp %d",
+                   256 * v, STEPS, i ? 4 : 1);
             CHECK(log_values("run", "measured_ms", ms[i], STEPS) == STEPS);
         }
         CHECK(log_values("run", "bubble", bubble, STEPS) == STEPS);
@@ -432,22 +409,19 @@ CLAIM(what_has_no_result_is_refused_with_a_line) {
         {"--machine hydraulis-7b --layout auto --memory 4G", "it has times of whole pipelines, for --strategies"},
     };
     for (int i = 0; i < COUNT(refused); i++) {
-        int status = sh("%s --device virtual --data $W/even %s", program, refused[i][0]);
-        if (!strstr(errors, refused[i][1])) printf("    %s: %.500s\n", refused[i][0], errors);
-        CHECK(status == 1 && strstr(errors, refused[i][1]) && strchr(errors, '\n') == errors + strlen(errors) - 1);
+        CHECK_SH(1, "$P --device virtual --data $W/even %s", refused[i][0]);
+        CHECK(strstr(errors, refused[i][1]) && strchr(errors, '\n') == errors + strlen(errors) - 1);
     }
 }
 
 CLAIM(a_table_beyond_the_machines_memory_is_refused) {
-    char options[256];
-    write_machine("small",
-                  "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
-                  "pipeline_memory 1 1 0 0 0 0 0 48 0 0 0 0 0\n");
-    snprintf(options, sizeof options, "--device virtual --machine $W/small --data $W/even --heads 4 %s", SHAPE);
-    CHECK(sh("%s %s --steps 1 --out %s/run", program, options, work) == 1);
-    CHECK(strstr(errors, "found 48.0 MiB available (gpu_mib of the machine)") != NULL);
-    CHECK(sh("%s %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out %s/run", program, options,
-             work) == 0);
+    const char* options = "--device virtual --machine $W/small --data $W/even --heads 4 " SHAPE;
+    put_text("small",
+             "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
+             "pipeline_memory 1 1 0 0 0 0 0 48 0 0 0 0 0\n");
+    CHECK_SH(1, "$P %s --steps 1 --out $W/run", options);
+    CHECK(strstr(errors, "found 48.0 MiB available (gpu_mib of the machine)"));
+    CHECK_SH(0, "$P %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out $W/run", options);
 }
 
 // MiB of a line of the memory table, from `at` on.
@@ -460,13 +434,13 @@ static double table_mib(const char* at, const char* name) {
 
 // A device's memory holds what is in it, not what is in the host's, and the longest row that fits is taken.
 CLAIM(rows_fill_the_memory_of_the_device) {
-    char options[256], machine[256];
+    const char* options =
+        "--device virtual --data $W/even --layers 2 --width 32 --heads 4 --context 1024 --batch-tokens 8192 "
+        "--verbose --steps 1";
+    char machine[256];
     double sum = 0, total = 0;
-    write_machine("roomy", "name roomy\nlinear_ms 0.05\nquadratic_ms 1e-5\n");
-    snprintf(options, sizeof options,
-             "--device virtual --data $W/even --layers 2 --width 32 --heads 4 --context 1024 --batch-tokens 8192 "
-             "--verbose --steps 1");
-    CHECK(sh("%s %s --machine $W/roomy --capacity 4096 --out %s/run", program, options, work) == 0);
+    put_text("roomy", "name roomy\nlinear_ms 0.05\nquadratic_ms 1e-5\n");
+    CHECK_SH(0, "$P %s --machine $W/roomy --capacity 4096 --out $W/run", options);
     const char *device = strstr(output, "\nmemory of the device\n"), *host = strstr(output, "\nmemory of the host\n");
     CHECK(device && host && device < host);
     if (!device || !host) return;
@@ -482,8 +456,8 @@ CLAIM(rows_fill_the_memory_of_the_device) {
         snprintf(machine, sizeof machine,
                  "name full\nlinear_ms 0.05\nquadratic_ms 1e-5\npipeline_memory 1 1 0 0 0 0 0 %.1f 0 0 0 0 0\n",
                  total + more);
-        write_machine("full", machine);
-        CHECK(sh("%s %s --machine $W/full --out %s/run", program, options, work) == 0);
+        put_text("full", machine);
+        CHECK_SH(0, "$P %s --machine $W/full --out $W/run", options);
         CHECK(strstr(output, more > 0 ? "in rows of at most 4096" : "in rows of at most 2048"));
     }
 }
@@ -492,7 +466,6 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     write_corpora();
     write_machines();
-    write_equal_rounds();
     run_claims();
     return program_end();
 }

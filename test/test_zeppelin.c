@@ -57,7 +57,7 @@ CLAIM(zones_of_measured_machines_follow_their_links) {
 typedef struct Partitioned {
     ZeppelinWindow windows[MOST_DOCS];
     ZeppelinZones zones;
-    Sorted documents[MOST_DOCS];
+    int documents[MOST_DOCS];
     int sorted[MOST_DOCS], result;
     char err[ERR_BYTES];
 } Partitioned;
@@ -65,10 +65,10 @@ typedef struct Partitioned {
 static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limits, ZeppelinZones zones) {
     Partitioned p = {.zones = zones};
     sort_descending(p.sorted, lengths, n);
-    for (int i = 0; i < n; i++) p.documents[i] = (Sorted){p.sorted[i], i};
+    for (int i = 0; i < n; i++) p.documents[i] = i;
     static Arena arena;
     soil(&arena, 0xa5, 1 << 12);
-    p.result = zeppelin_partition(p.windows, &p.zones, p.documents, n, limits, &arena, p.err, sizeof p.err);
+    p.result = zeppelin_partition(p.windows, &p.zones, p.documents, p.sorted, n, limits, &arena, p.err, sizeof p.err);
     return p;
 }
 

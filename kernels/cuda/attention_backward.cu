@@ -321,24 +321,13 @@ size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
     return MAX(bytes, cuda_attention_plain_scratch_bytes(limits));
 }
 
-template <int D, bool FAST, class Gradient>
-static void launch_keys(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, const bf16* dout,
-                        const Statistics* statistics, const Attention* a, const TileList* keys, cudaStream_t stream) {
-    constexpr size_t bytes = key_shared_bytes<D, FAST>();
-    if (keys->most == 0) return;
-    cuda_allow_shared(key_kernel<D, FAST, Gradient>, bytes);
-    LAUNCH((key_kernel<D, FAST, Gradient>), tile_grid(keys, a->NKV), TILE_THREADS, bytes, stream, dk, dv, dq_sum,
-           ld_sum, dout, statistics, *a, a->NH / a->NKV, keys->n, keys->tiles);
-}
-
-template <int D, class Gradient>
-static void launch_queries(Gradient* dq, const bf16* dout, const Statistics* statistics, const Attention* a,
-                           const TileList* queries, cudaStream_t stream) {
-    constexpr size_t bytes = query_shared_bytes<D>();
-    if (queries->most == 0) return;
-    cuda_allow_shared(query_kernel<D, Gradient>, bytes);
-    LAUNCH((query_kernel<D, Gradient>), tile_grid(queries, a->NH), TILE_THREADS, bytes, stream, dq, dout, statistics,
-           *a, a->NH / a->NKV, queries->n, queries->tiles);
+// A kernel whose last arguments are the list's.
+template <class Kernel, class... Arguments>
+static void launch_tiles(Kernel* kernel, size_t bytes, const TileList* list, int heads, cudaStream_t stream,
+                         Arguments... arguments) {
+    if (list->most == 0) return;
+    cuda_allow_shared(kernel, bytes);
+    LAUNCH(kernel, tile_grid(list, heads), TILE_THREADS, bytes, stream, arguments..., list->n, list->tiles);
 }
 
 template <int D, class Gradient>
@@ -355,17 +344,21 @@ static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout,
     if (a->Nq)
         LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
                statistics, dout, out, lse, *a);
+    int group = a->NH / a->NKV;
     if (!fast) {
-        launch_keys<D, false>(dk, dv, NULL, 0, dout, statistics, a, &keys, stream);
-        launch_queries<D>(dq, dout, statistics, a, &queries, stream);
-    } else if constexpr (ADDS<Gradient>) {
-        launch_keys<D, true>(dk, dv, dq, a->ld_dq, dout, statistics, a, &keys, stream);
-    } else {
-        float* dq_sum = (float*)(scratch + bytes);
-        CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
-        launch_keys<D, true>(dk, dv, dq_sum, C, dout, statistics, a, &keys, stream);
-        if (a->Nq) LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * C / 8, 256), 256, 0, stream, dq, dq_sum, *a);
+        launch_tiles(key_kernel<D, false, Gradient>, key_shared_bytes<D, false>(), &keys, a->NKV, stream, dk, dv,
+                     (float*)NULL, 0, dout, statistics, *a, group);
+        launch_tiles(query_kernel<D, Gradient>, query_shared_bytes<D>(), &queries, a->NH, stream, dq, dout, statistics,
+                     *a, group);
+        return;
     }
+    float* dq_sum = (float*)(scratch + bytes);
+    if constexpr (ADDS<Gradient>) dq_sum = dq;
+    else CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
+    launch_tiles(key_kernel<D, true, Gradient>, key_shared_bytes<D, true>(), &keys, a->NKV, stream, dk, dv, dq_sum,
+                 ADDS<Gradient> ? a->ld_dq : C, dout, statistics, *a, group);
+    if constexpr (!ADDS<Gradient>)
+        if (a->Nq) LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * C / 8, 256), 256, 0, stream, dq, dq_sum, *a);
 }
 
 template <class Gradient>

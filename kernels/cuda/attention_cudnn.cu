@@ -1,17 +1,15 @@
 // attention_cudnn.cu - attention by cuDNN's fused kernels, beside our own: memory, binding, and which of the two.
 //
-// Rows with more documents than any plan holds (cudnn_buckets.h) take our own kernels, and so do rows that ranks share:
-// some of the heads of more tokens, or parts of a larger attention. Around a plan (cudnn_moves.h) move offsets of
+// Rows with more documents than any plan holds (cudnn_plan.h) take our own kernels, and so do rows that ranks share:
+// some of the heads of more tokens, or parts of a larger attention. Around a plan (cudnn_moves.cu) move offsets of
 // documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
 // pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
 // memory bus, little beside the attention itself.
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/cudnn_buckets.h"
-#include "kernels/cuda/cudnn_moves.h"
+#include "kernels/cuda/cudnn_plan.h"
 
 static struct {
     cudnnHandle_t handle;
@@ -69,8 +67,6 @@ static int find_bucket(const Attention* a, DType dt, int backward) {
     return -1;
 }
 
-static int aligned(const void* p) { return (uintptr_t)p % 16 == 0; }
-
 // Scratch for the pass, with what both passes need in it.
 static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlaces* places, cudaStream_t s) {
     static float minus_infinity = -INFINITY, one = 1.0f;
@@ -96,22 +92,15 @@ static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlace
     return m;
 }
 
-static int run(const Plan* plan, const PlanMemory* m, cudaStream_t s, char* err, size_t errlen) {
-    cudnnStatus_t status = cudnn.set_stream(state.handle, s);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN: setting the stream: %s", cudnn.error_string(status));
-    return plan_run(plan, state.handle, m->tensors, m->workspace, err, errlen);
-}
-
 // 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
 static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
     int i = find_bucket(a, dt, 0);
-    if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out)) return 1;
+    if (i < 0 || ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out) % 16) return 1;
     PlanShape shape = bucket_shape(&state.limits, sm(), i, 0);
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
     m.tensors[PLAN_OUT] = out;
-    if (run(&state.plans[0][i], &m, s, err, errlen)) return -1;
+    if (plan_run(&state.plans[0][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
     cudnn_lse_from(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
     return 0;
 }
@@ -119,9 +108,8 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
 static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                     const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
     int i = find_bucket(a, dt, 1);
-    if (i < 0 || !aligned(a->q) || !aligned(a->k) || !aligned(a->v) || !aligned(out) || !aligned(dout) ||
-        !aligned(dq) || !aligned(dk) || !aligned(dv))
-        return 1;
+    uintptr_t read = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out | (uintptr_t)dout;
+    if (i < 0 || (read | (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv) % 16) return 1;
     PlanShape shape = bucket_shape(&state.limits, sm(), i, 1);
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
@@ -131,7 +119,7 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     cudnn_lse_to(&places, (float*)m.tensors[PLAN_LSE], lse, shape.S, a->Nq, plan_packed(&shape), s);
     m.tensors[PLAN_OUT] = (void*)out;
     m.tensors[PLAN_DOUT] = (void*)dout;
-    if (run(&state.plans[1][i], &m, s, err, errlen)) return -1;
+    if (plan_run(&state.plans[1][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
     bf16* const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
     const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
                                   (const bf16*)m.tensors[PLAN_DV]};
@@ -139,19 +127,21 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     return 0;
 }
 
-int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
-    char err[ERR_BYTES];
-    int result = forward(out, lse, a, dt, cuda_stream(s), err, sizeof err);
+// What the entries return.
+static int checked(int result, const char* err) {
     if (result < 0) die("%s; try --device attention=own", err);
     return -result;
+}
+
+int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
+    char err[ERR_BYTES];
+    return checked(forward(out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
 }
 
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
-    int result = backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err);
-    if (result < 0) die("%s; try --device attention=own", err);
-    return -result;
+    return checked(backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
 }
 
 // ---- which is faster
@@ -196,35 +186,21 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
     return base;
 }
 
-// Milliseconds of both passes, of our own where cuDNN has no plan, the best of a few runs after one to warm up. 0, or
-// -1 with a message.
+// Milliseconds of both passes, of our own where cuDNN has no plan. 0, or -1 with a message.
 static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
     bf16 *dk = t->dqkv + (size_t)a->NH * a->HS, *dv = dk + (size_t)a->NKV * a->HS;
-    cudaEvent_t from, to;
-    int failed = 0;
-    CUDA_CHECK(cudaEventCreateWithFlags(&from, 0));
-    CUDA_CHECK(cudaEventCreateWithFlags(&to, 0));
-    *best = INFINITY;
-    for (int run = 0; run <= RUNS && !failed; run++) {
-        float milliseconds = 0;
-        CUDA_CHECK(cudaEventRecord(from, cuda.stream));
+    *best = cuda_best_time(RUNS, cuda.stream, [=] {
         int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) : 1;
+        if (first < 0) return -1;
         if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
         int second = 1;
-        if (by_cudnn && first >= 0)
-            second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
+        if (by_cudnn) second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
         if (second > 0) cuda_attention_backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, NULL);
-        failed = first < 0 || second < 0;
-        CUDA_CHECK(cudaEventRecord(to, cuda.stream));
-        CUDA_CHECK(cudaEventSynchronize(to));
-        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
-        if (run > 0) *best = fminf(*best, milliseconds);
-    }
-    CUDA_CHECK(cudaEventDestroy(from));
-    CUDA_CHECK(cudaEventDestroy(to));
-    return failed ? -1 : 0;
+        return MIN(second, 0);
+    });
+    return *best < INFINITY ? 0 : -1;
 }
 
 // Leaves the winner's name at the end of `choice`. 0, or -1 with a message.
@@ -241,11 +217,6 @@ static int compare(const KernelLimits* limits, char* err, size_t errlen) {
     return 0;
 }
 
-static int ends_with(const char* text, const char* end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
 // The choice that was made before for this key, into `choice`. 0 when there is none.
 static int recall(const char* key) {
     char words[sizeof choice] = "";
@@ -253,15 +224,15 @@ static int recall(const char* key) {
     char* kept = cache_read(key, &n);
     if (kept && n < sizeof words) memcpy(words, kept, n);
     free(kept);
-    if (!ends_with(words, ": own") && !ends_with(words, ": cuDNN")) return 0;
+    if (!strstr(words, ": own") && !strstr(words, ": cuDNN")) return 0;
     memcpy(choice, words, sizeof choice);
     return 1;
 }
 
 // ---- open and close
 
-static int open_bucket(int i, int backward, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
-    PlanTarget target = {state.handle, NULL, device};
+static int open_bucket(int i, int backward, const KernelLimits* limits, char* err, size_t errlen) {
+    PlanTarget target = {state.handle, NULL, cuda.model};
     PlanShape shape = bucket_shape(limits, sm(), i, backward);
     Plan* plan = &state.plans[backward][i];
     if (plan_open(plan, &shape, &target, err, errlen)) return -1;
@@ -273,10 +244,10 @@ static int open_bucket(int i, int backward, const KernelLimits* limits, const ch
 }
 
 // All plans of both passes from bucket `first` on.
-static int open_buckets(int first, int end, const KernelLimits* limits, const char* device, char* err, size_t errlen) {
+static int open_buckets(int first, int end, const KernelLimits* limits, char* err, size_t errlen) {
     for (int backward = 0; backward < 2; backward++)
         for (int i = first; i < MIN(end, buckets_that_fit(limits, sm(), backward)); i++)
-            if (open_bucket(i, backward, limits, device, err, errlen)) return -1;
+            if (open_bucket(i, backward, limits, err, errlen)) return -1;
     return 0;
 }
 
@@ -289,34 +260,30 @@ static void say_which_rows(const KernelLimits* limits) {
 
 static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
     enum { CHOICE_VERSION = 2 };  // to be raised when our own kernels become faster
-    cudaDeviceProp properties;
-    int driver = 0, automatic = limits->attention == ATTENTION_AUTO;
-    char device[300], key[500];
+    int automatic = limits->attention == ATTENTION_AUTO;
+    char key[500];
     if (check_limits(limits, err, errlen)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
         return fail(err, errlen, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
-    CUDA_CHECK(cudaDriverGetVersion(&driver));
-    snprintf(device, sizeof device, "%.200s, driver %d", properties.name, driver);
     snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d fast %d backward %d",
-             CHOICE_VERSION, cudnn.version, device, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
+             CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
-    if (known && ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
-    cudnnStatus_t status = cudnn.create(&state.handle);
+    if (known && strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
+    cudnnStatus_t status = cudnn.Create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN does not start: %s", cudnn.error_string(status));
+        return fail(err, errlen, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
-    if (open_buckets(0, 1, limits, device, err, errlen)) return -1;
+    if (open_buckets(0, 1, limits, err, errlen)) return -1;
     if (automatic && !known) {
         if (compare(limits, err, errlen)) return -1;
         cache_write(key, choice, strlen(choice), 0);
         // Another rank of this node may have been first: all take its choice.
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
-        if (ends_with(choice, ": own")) return fail(err, errlen, "%s", choice);
+        if (strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
     }
-    if (open_buckets(1, BUCKETS, limits, device, err, errlen)) return -1;
+    if (open_buckets(1, BUCKETS, limits, err, errlen)) return -1;
     if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
     say_which_rows(limits);
     return 0;
@@ -334,6 +301,6 @@ int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
 void cuda_cudnn_close(void) {
     if (state.handle) CUDA_CHECK(cudaDeviceSynchronize());  // its kernels may still run
     for (int i = 0; i < BUCKETS; i++) plan_close(&state.plans[0][i]), plan_close(&state.plans[1][i]);
-    if (state.handle) cudnn.destroy(state.handle);
+    if (state.handle) cudnn.Destroy(state.handle);
     memset(&state, 0, sizeof state);
 }

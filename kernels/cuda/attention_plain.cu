@@ -8,8 +8,6 @@
 // Always right, not fast: where speed counts attention is bf16.
 #include "kernels/cuda/cuda.h"
 
-#include <math.h>
-
 enum {
     WARPS = 4,
     THREADS = 32 * WARPS,

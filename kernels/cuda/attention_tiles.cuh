@@ -12,8 +12,6 @@
 #pragma once
 #include "kernels/cuda/cuda.h"
 
-#include <math.h>
-
 // ---- which calls these kernels take; the others go to attention_plain.cu
 
 // 1 when rows of all heads begin at multiples of 16 bytes and the head fits into a tile. A scale that is not positive

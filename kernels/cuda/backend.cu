@@ -41,7 +41,10 @@ int cuda_find_device(char* err, size_t errlen) {
     if (cuda.major < LEAST_MAJOR)
         return fail(err, errlen, "%s has compute capability %d.%d, expected 8.0 or newer; try --device cpu",
                     properties.name, cuda.major, cuda.minor);
+    int driver = 0;
+    CUDA_CHECK(cudaDriverGetVersion(&driver));
     snprintf(device_name, sizeof device_name, "cuda %s, sm_%d%d", properties.name, cuda.major, cuda.minor);
+    snprintf(cuda.model, sizeof cuda.model, "%.200s, driver %d", properties.name, driver);
     error = cudaSetDevice(cuda.index);
     if (error != cudaSuccess)
         return fail(err, errlen, "%s cannot be used: %s; is it busy, or was this program built for another GPU?",
@@ -188,15 +191,11 @@ int comm_open_cuda_self(Comm** c, double timeout_seconds, char* err, size_t errl
 // ---- scratch: one block, as large as the neediest op
 
 static size_t workspace_bytes(const KernelLimits* limits) {
-    size_t most = 256;
+    size_t most = cuda_matmul_scratch_bytes(limits);
     most = MAX(most, cuda_embedding_scratch_bytes(limits));
     most = MAX(most, cuda_norm_scratch_bytes(limits));
-    most = MAX(most, cuda_rotary_scratch_bytes(limits));
-    most = MAX(most, cuda_column_sum_scratch_bytes(limits));
-    most = MAX(most, cuda_matmul_scratch_bytes(limits));
     most = MAX(most, cuda_attention_scratch_bytes(limits));
     most = MAX(most, cuda_cudnn_scratch_bytes(limits));
-    most = MAX(most, cuda_optimizer_scratch_bytes(limits));
     return ROUND_UP(most, (size_t)256) + cuda_attention_kept_bytes(limits);
 }
 
@@ -211,16 +210,15 @@ void* cuda_scratch(size_t bytes) {
 
 char* cuda_kept(void) { return cuda.scratch + cuda_scratch_planned(); }
 
-static int users;      // opens that were not closed
 static int use_cudnn;  // for the calls that it can do
 
 static void close_cuda(void) {
-    if (users == 0 || --users > 0) return;
+    if (!cuda.stream) return;
     CUDA_CHECK(cudaDeviceSynchronize());
     cuda_matmul_close();
     cuda_cudnn_close();
-    close_events();
     free_memory(cuda.scratch);
+    close_events();
     CUDA_CHECK(cudaStreamDestroy(cuda.stream));
     cuda.scratch = NULL;
     cuda.scratch_bytes = 0;
@@ -228,29 +226,22 @@ static void close_cuda(void) {
 }
 
 static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
-    if (users == 0) {
-        if (cuda_find_device(err, errlen)) return -1;
-        CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
-        if (cuda_matmul_open(err, errlen)) return -1;
-    }
-    users++;
+    close_cuda();
+    if (cuda_find_device(err, errlen)) return -1;
+    CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
     cuda.limits = *limits;
+    cuda.scratch_bytes = workspace_bytes(limits);
+    cuda.scratch = (char*)alloc(cuda.scratch_bytes);
     cuda_attention_forget();
-    size_t bytes = workspace_bytes(limits);
-    if (bytes > cuda.scratch_bytes) {
-        CUDA_CHECK(cudaDeviceSynchronize());
-        free_memory(cuda.scratch);
-        cuda.scratch = (char*)alloc(bytes);
-        cuda.scratch_bytes = cuda.scratch ? bytes : 0;
-        if (!cuda.scratch) {
-            close_cuda();
-            return fail(err, errlen, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity",
-                        bytes >> 20);
-        }
+    if (!cuda.scratch) {
+        fail(err, errlen, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity",
+             cuda.scratch_bytes >> 20);
+    } else if (!cuda_matmul_open(err, errlen)) {
+        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err, errlen);
+        if (use_cudnn || limits->attention != ATTENTION_CUDNN) return 0;
     }
-    use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err, errlen);
-    if (limits->attention == ATTENTION_CUDNN && !use_cudnn) return close_cuda(), -1;
-    return 0;
+    close_cuda();
+    return -1;
 }
 
 // ---- attention: whose kernels

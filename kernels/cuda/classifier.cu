@@ -16,7 +16,6 @@
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
-#include <math.h>
 
 enum {
     MOST_THREADS = 512,  // of a block. With 40 registers a thread three blocks fit on an SM; of 1024 threads one would
@@ -154,16 +153,14 @@ static bool rows_are_aligned(const void* logits, int Vp) {
     return (uintptr_t)logits % 16 == 0 && Vp % Pack<T>::N == 0;
 }
 
-template <class T>
-static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
-                       int Vp, Stream s) {
-    LAUNCH((classifier_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), losses, (T*)logits,
-           targets, scale, write_gradient, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
-}
-
 void cuda_classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                      int Vp, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, classifier, losses, logits, targets, scale, write_gradient, N, V, Vp, s);
+    if (N == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((classifier_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), losses, (T*)logits,
+               targets, scale, write_gradient, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
+    });
 }
 
 // ---- a part of the vocabulary: the two passes as kernels of their own
@@ -215,26 +212,23 @@ static __global__ void __launch_bounds__(MOST_THREADS)
                   1.0f / all.total, scale, aligned);
 }
 
-template <class T>
-static void part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp, Stream s) {
-    LAUNCH((part_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), (PartStats*)stats,
-           (const T*)logits, targets, first, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
-}
-
 void cuda_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                           DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, part, stats, logits, targets, first, N, V, Vp, s);
-}
-
-template <class T>
-static void join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first, float scale,
-                 int write_gradient, int N, int V, int Vp, Stream s) {
-    LAUNCH((join_kernel<T>), (unsigned)N, threads_for(write_gradient ? Vp : 0, Pack<T>::N), 0, cuda_stream(s), losses,
-           (T*)logits, (const PartStats*)stats, parts, targets, first, scale, write_gradient, (unsigned)V, (unsigned)Vp,
-           rows_are_aligned<T>(logits, Vp));
+    if (N == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((part_kernel<T>), (unsigned)N, threads_for(Vp, Pack<T>::N), 0, cuda_stream(s), (PartStats*)stats,
+               (const T*)logits, targets, first, (unsigned)V, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
+    });
 }
 
 void cuda_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                           float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, join, losses, logits, stats, parts, targets, first, scale, write_gradient, N, V, Vp, s);
+    if (N == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((join_kernel<T>), (unsigned)N, threads_for(write_gradient ? Vp : 0, Pack<T>::N), 0, cuda_stream(s),
+               losses, (T*)logits, (const PartStats*)stats, parts, targets, first, scale, write_gradient, (unsigned)V,
+               (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
+    });
 }

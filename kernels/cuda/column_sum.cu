@@ -83,35 +83,23 @@ void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_par
 
 // ---- host
 
-// Partial sums that N rows leave where a row has so many tiles.
+// Partial sums that N rows leave where a row has so many tiles. Unless there is one only, they are at most MOST_TILES
+// in all tiles, of 64 columns or fewer.
 static size_t parts_of(size_t N, size_t tiles) {
     return MIN(CEIL_DIV(N, (size_t)CHUNK), MAX((size_t)1, MOST_TILES / tiles));
 }
 
-// Parts times tiles is at most MOST_TILES unless there is one part only, whatever C; the widest tile has 64 columns.
-size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits) {
-    size_t most_parts = CEIL_DIV((size_t)limits->N, (size_t)CHUNK), C = (size_t)limits->OC;
-    return MIN(most_parts * C, MAX(C, (size_t)MOST_TILES * LINE_BYTES / sizeof(bf16))) * sizeof(float);
-}
-
-template <class T, int W>
-static void column_sum(float* sums, const T* x, int N, int C, cudaStream_t stream) {
-    size_t tiles = CEIL_DIV((size_t)C, (size_t)(Tile<T, W>::COLUMNS)), n_parts = parts_of((size_t)N, tiles);
-    int part_rows = (int)CEIL_DIV((size_t)N, n_parts);
-    n_parts = CEIL_DIV((size_t)N, (size_t)part_rows);
-    float* parts = (float*)cuda_scratch(n_parts * C * sizeof(float));
-    LAUNCH((column_parts_kernel<T, W>), dim3((unsigned)tiles, (unsigned)n_parts), THREADS, 0, stream, parts, x, N, C,
-           part_rows);
-    cuda_add_parts(sums, NULL, parts, (int)n_parts, C, C, stream);
-}
-
-template <class T>
-static void column_sum_of(float* sums, const void* x, int N, int C, cudaStream_t stream) {
-    bool aligned = ((uintptr_t)x | (size_t)C * sizeof(T)) % 16 == 0;
-    if (aligned) column_sum<T, Pack<T>::N>(sums, (const T*)x, N, C, stream);
-    else column_sum<T, 1>(sums, (const T*)x, N, C, stream);
-}
-
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, column_sum_of, sums, x, N, C, cuda_stream(s));
+    if (N == 0) return;
+    with_form(dt, {x}, (size_t)C, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        size_t tiles = CEIL_DIV((size_t)C, (size_t)(Tile<T, W>::COLUMNS)), n_parts = parts_of((size_t)N, tiles);
+        int part_rows = (int)CEIL_DIV((size_t)N, n_parts);
+        n_parts = CEIL_DIV((size_t)N, (size_t)part_rows);
+        float* parts = (float*)cuda_scratch(n_parts * C * sizeof(float));
+        LAUNCH((column_parts_kernel<T, W>), dim3((unsigned)tiles, (unsigned)n_parts), THREADS, 0, cuda_stream(s), parts,
+               (const T*)x, N, C, part_rows);
+        cuda_add_parts(sums, NULL, parts, (int)n_parts, C, C, cuda_stream(s));
+    });
 }

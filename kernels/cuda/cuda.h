@@ -6,6 +6,9 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <math.h>
+
+#include <initializer_list>
 #include <type_traits>
 
 extern "C" {
@@ -45,6 +48,7 @@ void cuda_check_at(const char* file, int line, cudaError_t error, const char* wh
 
 typedef struct CudaDevice {
     int index, major, minor, sm_count;
+    char model[240];      // its name and its driver: what is kept on disk holds for these
     KernelLimits limits;  // as given to open
     cudaStream_t stream;  // what Stream NULL means
     char* scratch;        // see cuda_scratch
@@ -73,14 +77,33 @@ static inline void cuda_allow_shared(Kernel* kernel, size_t bytes) {
         CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
 }
 
+// Milliseconds of the best of some runs after one to warm up; infinity where run() fails, which is not 0, or a rank is
+// missing.
+template <class F>
+static float cuda_best_time(int runs, cudaStream_t stream, F run) {
+    cudaEvent_t from, to;
+    float best = INFINITY, milliseconds = 0;
+    CUDA_CHECK(cudaEventCreateWithFlags(&from, 0));
+    CUDA_CHECK(cudaEventCreateWithFlags(&to, 0));
+    for (int i = 0, failed = 0; i <= runs && !failed; i++) {
+        CUDA_CHECK(cudaEventRecord(from, stream));
+        failed = run() != 0;
+        CUDA_CHECK(cudaEventRecord(to, stream));
+        if (!failed && cuda.settle) failed = cuda.settle(to);
+        if (!failed) CUDA_CHECK(cudaEventSynchronize(to));
+        if (!failed) CUDA_CHECK(cudaEventElapsedTime(&milliseconds, from, to));
+        if (i > 0) best = failed ? INFINITY : fminf(best, milliseconds);
+    }
+    CUDA_CHECK(cudaEventDestroy(from));
+    CUDA_CHECK(cudaEventDestroy(to));
+    return best;
+}
+
 // Blocks of `threads` for n elements, a thread each.
 static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)CEIL_DIV(n, threads); }
 
-// f<T>(...) for elements of type dt: float or bf16.
-#define WITH_DTYPE(dt, f, ...) ((dt) == DT_BF16 ? f<bf16>(__VA_ARGS__) : f<float>(__VA_ARGS__))
-
 // ---- ops by file. Op X of kernels.h is cuda_X here, of the same type. ..._scratch_bytes: most scratch that an op of
-// the file needs under these limits.
+// the file needs under these limits; files without need less than matmul.cu, 4 MiB and limits->OC floats.
 
 #define ENTRY(op) std::remove_pointer<decltype(Kernels::op)>::type cuda_##op
 
@@ -96,8 +119,6 @@ ENTRY(join_heads);
 ENTRY(gather_columns);
 ENTRY(scatter_columns);
 ENTRY(attention_merge);
-void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s);    // out (n) = GELU(x)
-void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s);  // dx (n) *= GELU'(pre)
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 ENTRY(embedding_forward);
@@ -107,11 +128,9 @@ size_t cuda_norm_scratch_bytes(const KernelLimits* limits);
 ENTRY(norm_forward);
 ENTRY(norm_backward);
 // rotary.cu
-size_t cuda_rotary_scratch_bytes(const KernelLimits* limits);
 ENTRY(rotary_forward);
 ENTRY(rotary_backward);
 // column_sum.cu: sums[c] (C) += sum over rows of x (N,C), in a fixed order; for bias gradients
-size_t cuda_column_sum_scratch_bytes(const KernelLimits* limits);
 void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream s);
 // Column c of parts (n_parts, columns) is added to sums[c], or from C on to more_sums[c - C]; in order.
 void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
@@ -144,12 +163,36 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s);
+// cudnn_moves.cu, around cuDNN's attention; needs no header of cuDNN: where its documents lie, the log-sum-exp in its
+// layout and in ours, and the gradients back into their interleaved rows.
+//
+// A plan has B places for documents, and versions of cuDNN before 9.25 answer one of length 0 with NaN (cudnn-frontend
+// #943). So documents without tokens are left out, and the places that are left over, which come first lest offsets
+// decrease, hold a document of one token: the row's first token. That sees only itself, in its own document too, so
+// that out and log-sum-exp are written twice with the same bits. Gradients are sums and must not be written twice: row
+// 0 of their arrays belongs to these places, the row's tokens begin at row 1.
+enum { CUDNN_FIRST_GRADIENT = 1 };
+
+typedef struct CudnnPlaces {
+    int B, C, CKV, NH;  // C: channels of queries, CKV: of keys
+    int* lengths;       // (B) tokens
+    // (B+1) the element where each begins, in rows of C + 2 CKV, C, NH, C and CKV
+    int *qkv, *out, *lse, *gradients, *kv_gradients;
+} CudnnPlaces;
+
+// Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
+void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
+// The log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
+void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s);
+void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
+// out[i] (N,c; ldo) = rows of apart[i] (1+N,c) from CUDNN_FIRST_GRADIENT on: dq with c = C, dk and dv with c = CKV <=
+// C. All 16-byte aligned, C and CKV multiples of 8.
+void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
 ENTRY(classifier_part);
 ENTRY(classifier_join);
 // optimizer.cu
-size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits);
 ENTRY(adamw);
 ENTRY(sum_of_squares);
 ENTRY(add_sum);
@@ -237,6 +280,31 @@ __device__ __forceinline__ void keep_pack(T* p, const Pack<T, W>& x) {
     auto word = word_of(x);
     if constexpr (sizeof x == 16) keep_16((uint4*)p, word);
     else *(decltype(word)*)p = word;
+}
+
+// f(0) of type dt: float or bf16.
+template <class F>
+static void with_dtype(DType dt, F f) {
+    dt == DT_BF16 ? f(bf16(0)) : f(0.0f);
+}
+
+// Elements of a kernel are of type T, and a thread reads or writes W of them at a time.
+template <class Element, int WIDTH>
+struct Form {
+    typedef Element T;
+    static constexpr int W = WIDTH;
+};
+
+// f(Form) for elements of type dt: 16 bytes at a time where all addresses and rows of n elements are multiples of that,
+// else one by one.
+template <class F>
+static void with_form(DType dt, std::initializer_list<const void*> addresses, size_t n, F f) {
+    uintptr_t bits = n * dtype_bytes(dt);
+    for (const void* address : addresses) bits |= (uintptr_t)address;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        bits % 16 == 0 ? f(Form<T, Pack<T>::N>()) : f(Form<T, 1>());
+    });
 }
 
 // Every lane gets the sum, or the maximum, of all 32; a fixed tree.

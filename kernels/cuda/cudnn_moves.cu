@@ -1,5 +1,5 @@
-// cudnn_moves.cu - what is moved around cuDNN's attention; see cudnn_moves.h.
-#include "kernels/cuda/cudnn_moves.h"
+// cudnn_moves.cu - what is moved around cuDNN's attention; see cuda.h.
+#include "kernels/cuda/cuda.h"
 
 enum { THREADS = 256 };
 

@@ -1,4 +1,4 @@
-// cudnn_plan.cu - attention described to cuDNN operation by operation, see cudnn_plan.h.
+// cudnn_plan.cu - attention described to cuDNN operation by operation, and the memory around it, see cudnn_plan.h.
 //
 // cuDNN 9 has no single operation for attention with a causal mask and its gradient; it recognises the chain of
 // matmuls, masks and reductions below and compiles it into one kernel (the documentation's "fused flash attention";
@@ -22,34 +22,25 @@ Cudnn cudnn;
 int cudnn_load(char* err, size_t errlen) {
     static const char* const files[] = {"libcudnn.so.9", "libcudnn.so", NULL};
     const LibrarySymbol symbols[] = {
-        {"cudnnCreate", (void**)&cudnn.create},
-        {"cudnnDestroy", (void**)&cudnn.destroy},
-        {"cudnnSetStream", (void**)&cudnn.set_stream},
-        {"cudnnGetVersion", (void**)&cudnn.get_version},
-        {"cudnnGetErrorString", (void**)&cudnn.error_string},
-        {"cudnnGetLastErrorString", (void**)&cudnn.last_error},
-        {"cudnnBackendCreateDescriptor", (void**)&cudnn.create_descriptor},
-        {"cudnnBackendDestroyDescriptor", (void**)&cudnn.destroy_descriptor},
-        {"cudnnBackendSetAttribute", (void**)&cudnn.set},
-        {"cudnnBackendGetAttribute", (void**)&cudnn.get},
-        {"cudnnBackendFinalize", (void**)&cudnn.finalize},
-        {"cudnnBackendExecute", (void**)&cudnn.execute},
+#define SYMBOL(name) {"cudnn" #name, (void**)&cudnn.name},
+        CUDNN_CALLS(SYMBOL)
+#undef SYMBOL
     };
     if (cudnn.version) return 0;
     if (library_open("cuDNN", files, symbols, COUNT(symbols), err, errlen)) return -1;
-    cudnn.version = cudnn.get_version();
+    cudnn.version = cudnn.GetVersion();
     return 0;
 }
 
 // cuDNN's message for what just failed, in one line.
 static int fail_cudnn(char* err, size_t errlen, const char* what, cudnnStatus_t status) {
     char words[256] = "";
-    cudnn.last_error(words, sizeof words);
+    cudnn.GetLastErrorString(words, sizeof words);
     words[sizeof words - 1] = 0;
     for (char* c = words; *c; c++)
         if (*c == '\n') *c = ' ';
     return fail(err, errlen, "cuDNN %zu.%zu.%zu: %s: %s; %s", cudnn.version / 10000, cudnn.version / 100 % 100,
-                cudnn.version % 100, what, cudnn.error_string(status), words);
+                cudnn.version % 100, what, cudnn.GetErrorString(status), words);
 }
 
 // ---- a graph of operations under construction; after a failure every further step does nothing
@@ -75,7 +66,7 @@ static void check(Graph* g, cudnnStatus_t status, const char* what) {
 static Descriptor make(Graph* g, cudnnBackendDescriptorType_t type) {
     Descriptor d = NULL;
     if (g->n_made == MOST_DESCRIPTORS) broken("a plan has more than %d descriptors", MOST_DESCRIPTORS);
-    if (!g->failed) check(g, cudnn.create_descriptor(type, &d), "creating a descriptor");
+    if (!g->failed) check(g, cudnn.BackendCreateDescriptor(type, &d), "creating a descriptor");
     if (d) g->made[g->n_made++] = d;
     return d;
 }
@@ -84,7 +75,7 @@ static void set(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, cudnnB
                 const void* values) {
     if (g->failed) return;
     char what[40];
-    cudnnStatus_t status = cudnn.set(d, name, type, n, values);
+    cudnnStatus_t status = cudnn.BackendSetAttribute(d, name, type, n, values);
     if (status != CUDNN_STATUS_SUCCESS) snprintf(what, sizeof what, "setting attribute %d", (int)name);
     check(g, status, what);
 }
@@ -102,11 +93,11 @@ static void set_type(Graph* g, Descriptor d, cudnnBackendAttributeName_t name, c
 }
 
 static void finalize(Graph* g, Descriptor d, const char* what) {
-    if (!g->failed) check(g, cudnn.finalize(d), what);
+    if (!g->failed) check(g, cudnn.BackendFinalize(d), what);
 }
 
 static void destroy(Graph* g) {
-    while (g->n_made > 0) cudnn.destroy_descriptor(g->made[--g->n_made]);
+    while (g->n_made > 0) cudnn.BackendDestroyDescriptor(g->made[--g->n_made]);
 }
 
 // ---- tensors
@@ -152,28 +143,17 @@ static Layout transposed(Layout l) {
                   l.offsets};
 }
 
-// (B,NH,S,HS) with room for S tokens in each document.
-static Layout padded_heads(const Graph* g) {
-    int64_t NH = g->shape->NH, S = g->shape->S, HS = g->shape->HS;
-    return Layout{{g->shape->B, NH, S, HS}, {NH * S * HS, S * HS, HS, 1}, NULL};
-}
-
-// A statistic, (B,NH,S,1).
-static Layout padded_statistic(const Graph* g) {
+// (B,NH,S,n) with room for S tokens in each document: n = HS for heads, 1 for a statistic, S for scores, which no
+// memory ever holds.
+static Layout padded(const Graph* g, int64_t n) {
     int64_t NH = g->shape->NH, S = g->shape->S;
-    return Layout{{g->shape->B, NH, S, 1}, {NH * S, S, 1, 1}, NULL};
+    return Layout{{g->shape->B, NH, S, n}, {NH * S * n, S * n, n, 1}, NULL};
 }
 static Layout statistic(const Graph* g, Descriptor offsets) {
     int64_t NH = g->shape->NH, S = g->shape->S;
-    return offsets ? Layout{{g->shape->B, NH, S, 1}, {S * NH, 1, NH, 1}, offsets} : padded_statistic(g);
+    return offsets ? Layout{{g->shape->B, NH, S, 1}, {S * NH, 1, NH, 1}, offsets} : padded(g, 1);
 }
-
-// A tensor of scores, (B,NH,S,S), that no memory ever holds.
-static Layout score_layout(const Graph* g) {
-    int64_t NH = g->shape->NH, S = g->shape->S;
-    return Layout{{g->shape->B, NH, S, S}, {NH * S * S, S * S, S, 1}, NULL};
-}
-static Descriptor scores(Graph* g, cudnnDataType_t type) { return tensor(g, 0, type, score_layout(g)); }
+static Descriptor scores(Graph* g, cudnnDataType_t type) { return tensor(g, 0, type, padded(g, g->shape->S)); }
 
 // ---- operations
 
@@ -221,7 +201,7 @@ static Descriptor reduce_to(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descript
 }
 
 static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
-    return reduce_to(g, sum_or_max, x, tensor(g, 0, F32, padded_statistic(g)));
+    return reduce_to(g, sum_or_max, x, tensor(g, 0, F32, padded(g, 1)));
 }
 
 // y = a b for each document and head; m, n and k are the lengths of each document along those axes, or NULL.
@@ -311,8 +291,7 @@ static void forward_graph(Graph* g) {
     Descriptor max = reduce(g, CUDNN_REDUCE_TENSOR_MAX, s);
     Descriptor e = on_scores(g, CUDNN_POINTWISE_EXP, on_scores(g, CUDNN_POINTWISE_SUB, s, max), NULL);
     Descriptor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e);
-    Descriptor log =
-        pointwise(g, CUDNN_POINTWISE_LOG, F32, -1, sum, NULL, NULL, tensor(g, 0, F32, padded_statistic(g)));
+    Descriptor log = pointwise(g, CUDNN_POINTWISE_LOG, F32, -1, sum, NULL, NULL, tensor(g, 0, F32, padded(g, 1)));
     pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, max, log, NULL, tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets)));
     Descriptor p = pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, e, sum, NULL, scores(g, BF16));
     matmul(g, p, in.v, tensor(g, PLAN_OUT, BF16, in.out), in.lengths.q, NULL, in.lengths.k);
@@ -329,7 +308,7 @@ static void key_gradient(Graph* g, int id, int heads_id, Descriptor scores_t, De
         return;
     }
     int packed = plan_packed(s);
-    Layout each = packed ? heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets) : padded_heads(g);
+    Layout each = packed ? heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets) : padded(g, g->shape->HS);
     Descriptor of_heads = tensor(g, packed ? heads_id : 0, BF16, each);
     reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, matmul(g, scores_t, x, of_heads, n.k, NULL, n.q), y);
 }
@@ -347,14 +326,14 @@ static void backward_graph(Graph* g) {
     Layout kv_gradient =
         heads(g, shape->NKV, (int64_t)shape->NKV * shape->HS, vector(g, PLAN_KV_GRADIENT_OFFSETS, I32, shape->B + 1));
     Descriptor product =
-        pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded_heads(g)));
+        pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded(g, g->shape->HS)));
     Descriptor delta = pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product),
                                  scalar(g, PLAN_ONE), NULL, tensor(g, PLAN_DELTA, F32, statistic(g, in.lse_offsets)));
     Descriptor s = matmul(g, in.q, in.k_transposed, scores(g, F32), n.q, n.k, NULL);
     s = on_scores(g, CUDNN_POINTWISE_MUL, s, in.scale);
     s = on_scores(g, CUDNN_POINTWISE_SUB, hide_padding(g, s, n), lse);
     Descriptor p = on_scores(g, CUDNN_POINTWISE_EXP, hide_future(g, s), NULL);
-    Layout score_t = transposed(score_layout(g));
+    Layout score_t = transposed(padded(g, g->shape->S));
     key_gradient(g, PLAN_DV, PLAN_DV_HEADS, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, kv_gradient, n);
     Descriptor dp = matmul(g, dout, in.v, scores(g, F32), n.q, n.k, NULL);
     Descriptor ds = on_scores(g, CUDNN_POINTWISE_MUL, on_scores(g, CUDNN_POINTWISE_SUB, dp, delta), p);
@@ -364,7 +343,7 @@ static void backward_graph(Graph* g) {
     if (shape->deterministic) {
         matmul(g, ds, k, dq, n.q, NULL, n.k);
     } else {  // blocks of keys add to dq in any order
-        Layout sum = plan_packed(shape) ? gradient : padded_heads(g);
+        Layout sum = plan_packed(shape) ? gradient : padded(g, g->shape->HS);
         Descriptor dq_sum = matmul(g, ds, k, tensor(g, PLAN_DQ_SUM, F32, sum), n.q, NULL, n.k);
         pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, dq_sum, NULL, NULL, dq);
     }
@@ -433,7 +412,9 @@ static int suggested_engines(Graph* g, Descriptor graph, const PlanTarget* targe
     finalize(g, how, "choosing an engine");
     for (int i = 0; i < most; i++) engines[i] = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
     if (!g->failed)
-        check(g, cudnn.get(how, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &n, engines),
+        check(g,
+              cudnn.BackendGetAttribute(how, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, most, &n,
+                                        engines),
               "choosing an engine");
     return (int)MIN(n, (int64_t)most);
 }
@@ -496,7 +477,7 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
         Descriptor d = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         set_target(g, d, target, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
         set_descriptor(g, d, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, engines[i]);
-        if (!g->failed) status = cudnn.finalize(d);
+        if (!g->failed) status = cudnn.BackendFinalize(d);
         if (status == CUDNN_STATUS_SUCCESS) plan->descriptor = d;
     }
     plan->graph = g;
@@ -522,12 +503,14 @@ static int load(Plan* plan, const PlanTarget* target, const char* json, size_t n
 
 static void keep(const Plan* plan, const char* key) {
     int64_t n = 0;
-    if (cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0, &n, NULL))
+    if (cudnn.BackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, 0,
+                                  &n, NULL))
         return;
     char* json = n > 0 ? (char*)malloc((size_t)n) : NULL;
     int64_t room = n;
     if (json &&
-        !cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, room, &n, json) &&
+        !cudnn.BackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
+                                   room, &n, json) &&
         n <= room)
         cache_write(key, json, (size_t)n, 1);
     free(json);
@@ -554,8 +537,8 @@ int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char
         if (compile(plan, shape, target, err, errlen)) return -1;
         keep(plan, key);
     }
-    cudnnStatus_t status = cudnn.get(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64, 1,
-                                     &one, &plan->workspace);
+    cudnnStatus_t status = cudnn.BackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                                     CUDNN_TYPE_INT64, 1, &one, &plan->workspace);
     if (status == CUDNN_STATUS_SUCCESS && plan->workspace >= 0) return 0;
     fail_cudnn(err, errlen, "asking for the workspace", status);
     plan_close(plan);
@@ -564,13 +547,13 @@ int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char
 
 void plan_close(Plan* plan) {
     if (plan->graph) destroy(plan->graph);
-    else if (plan->descriptor) cudnn.destroy_descriptor(plan->descriptor);
+    else if (plan->descriptor) cudnn.BackendDestroyDescriptor(plan->descriptor);
     free(plan->graph);
     memset(plan, 0, sizeof *plan);
 }
 
-int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
-             size_t errlen) {
+int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
+             void* workspace, char* err, size_t errlen) {
     int64_t ids[PLAN_TENSORS];
     void* pointers[PLAN_TENSORS];
     int n = 0;
@@ -578,12 +561,96 @@ int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TE
         if (tensors[id]) ids[n] = id, pointers[n++] = tensors[id];
     Graph g = {};
     g.err = err, g.errlen = errlen;
+    check(&g, cudnn.SetStream(handle, stream), "setting the stream");
     Descriptor pack = make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointers);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     finalize(&g, pack, "binding the memory of attention");
-    if (!g.failed) check(&g, cudnn.execute(handle, plan->descriptor, pack), "running attention");
+    if (!g.failed) check(&g, cudnn.BackendExecute(handle, plan->descriptor, pack), "running attention");
     destroy(&g);
     return g.failed;
+}
+
+// ---- buckets
+
+enum { BUCKET_STEP = 4 };
+
+PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backward) {
+    PlanShape shape = {};
+    int longest = MAX(1, MIN(limits->context, limits->N));
+    for (shape.B = 1; (size_t)shape.B * longest < (size_t)limits->N;) shape.B *= 2;
+    for (int i = 0; i < bucket; i++) shape.B *= BUCKET_STEP;
+    shape.S = ROUND_UP(longest, 128);
+    shape.NH = limits->NH;
+    shape.NKV = limits->NKV;
+    shape.HS = limits->HS;
+    shape.sm = sm;
+    shape.backward = backward;
+    shape.deterministic = !limits->fast_backward;
+    return shape;
+}
+
+static void* carve(PlanMemory* m, char* base, size_t bytes) {
+    void* p = base ? base + m->bytes : NULL;
+    m->bytes += ROUND_UP(bytes, (size_t)256);
+    return p;
+}
+
+PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
+    PlanMemory m = {};
+    int packed = plan_packed(shape);
+    size_t B = (size_t)shape->B, C = (size_t)shape->NH * shape->HS, tokens = (size_t)N + PLAN_TAIL;
+    size_t CKV = (size_t)shape->NKV * shape->HS;
+    size_t rows = packed ? tokens : B * shape->S;
+    m.statistic_bytes = rows * shape->NH * sizeof(float);
+    m.tensors[PLAN_Q_LENGTHS] = m.tensors[PLAN_K_LENGTHS] = carve(&m, base, B * sizeof(int));
+    m.tensors[PLAN_QKV_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
+    m.tensors[PLAN_OUT_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
+    m.lse_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
+    m.gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
+    m.kv_gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
+    if (shape->backward) m.tensors[PLAN_GRADIENT_OFFSETS] = m.gradient_offsets;
+    if (shape->backward) m.tensors[PLAN_KV_GRADIENT_OFFSETS] = m.kv_gradient_offsets;
+    if (packed) m.tensors[PLAN_LSE_OFFSETS] = m.lse_offsets;
+    m.tensors[PLAN_LSE] = carve(&m, base, m.statistic_bytes);
+    if (shape->backward) {  // cuDNN itself sets its sum of dq to zero, since 9.6
+        m.tensors[PLAN_DELTA] = carve(&m, base, m.statistic_bytes);
+        m.tensors[PLAN_DQ] = carve(&m, base, tokens * C * sizeof(bf16));
+        m.tensors[PLAN_DK] = carve(&m, base, tokens * CKV * sizeof(bf16));
+        m.tensors[PLAN_DV] = carve(&m, base, tokens * CKV * sizeof(bf16));
+        if (!shape->deterministic) m.tensors[PLAN_DQ_SUM] = carve(&m, base, rows * C * sizeof(float));
+    }
+    for (int i = 0; i < 2 && shape->backward && packed && plan_groups(shape); i++)
+        m.tensors[i ? PLAN_DV_HEADS : PLAN_DK_HEADS] = carve(&m, base, tokens * C * sizeof(bf16));
+    m.workspace = carve(&m, base, plan_workspace_most(shape));
+    return m;
+}
+
+size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket, int backward) {
+    PlanShape shape = bucket_shape(limits, sm, bucket, backward);
+    return plan_memory(&shape, limits->N, NULL).bytes;
+}
+
+size_t most_plan_bytes(const KernelLimits* limits) {
+    return limits->most_scratch ? limits->most_scratch : (size_t)1 << 30;
+}
+
+int buckets_that_fit(const KernelLimits* limits, int sm, int backward) {
+    int n = 0;
+    while (n < BUCKETS && bucket_bytes(limits, sm, n, backward) <= most_plan_bytes(limits)) n++;
+    return n;
+}
+
+void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]) {
+    size_t needed = bucket_bytes(limits, sm, 0, 1) >> 20, most = most_plan_bytes(limits) >> 20;
+    int docs = bucket_shape(limits, sm, MAX(n[0], 1) - 1, 0).B;
+    if (n[1] > 0)
+        snprintf(words, room, "of at most %d documents a row, backward %d, own for more; scratch may take %zu MiB",
+                 docs, bucket_shape(limits, sm, n[1] - 1, 1).B, most);
+    else
+        snprintf(words, room,
+                 "forward, of at most %d documents a row; own backward, since its%s one needs %zu MiB of scratch and "
+                 "may take %zu",
+                 docs, limits->fast_backward ? "" : " deterministic", needed, most);
 }

@@ -1,10 +1,10 @@
-// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk. Nothing here
-// touches a device, so plans can be built for one that is not there.
+// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk; which rows
+// they serve, and what memory they take. Nothing here touches a device, so plans can be made for one that is elsewhere.
 #pragma once
 #include <cudnn.h>
 
 extern "C" {
-#include "plan/base/base.h"
+#include "kernels/kernels.h"
 #include "plan/base/user_cache.h"
 }
 
@@ -14,20 +14,24 @@ extern "C" {
 
 // The functions of libcudnn that are used, and the version of the library that was found: 10000 for each major version,
 // 100 for each minor.
+#define CUDNN_CALLS(CALL)          \
+    CALL(Create)                   \
+    CALL(Destroy)                  \
+    CALL(SetStream)                \
+    CALL(GetVersion)               \
+    CALL(GetErrorString)           \
+    CALL(GetLastErrorString)       \
+    CALL(BackendCreateDescriptor)  \
+    CALL(BackendDestroyDescriptor) \
+    CALL(BackendSetAttribute)      \
+    CALL(BackendGetAttribute)      \
+    CALL(BackendFinalize)          \
+    CALL(BackendExecute)
 typedef struct Cudnn {
     size_t version;
-    decltype(&cudnnCreate) create;
-    decltype(&cudnnDestroy) destroy;
-    decltype(&cudnnSetStream) set_stream;
-    decltype(&cudnnGetVersion) get_version;
-    decltype(&cudnnGetErrorString) error_string;
-    decltype(&cudnnGetLastErrorString) last_error;
-    decltype(&cudnnBackendCreateDescriptor) create_descriptor;
-    decltype(&cudnnBackendDestroyDescriptor) destroy_descriptor;
-    decltype(&cudnnBackendSetAttribute) set;
-    decltype(&cudnnBackendGetAttribute) get;
-    decltype(&cudnnBackendFinalize) finalize;
-    decltype(&cudnnBackendExecute) execute;
+#define MEMBER(name) decltype(&cudnn##name) name;
+    CUDNN_CALLS(MEMBER)
+#undef MEMBER
 } Cudnn;
 extern Cudnn cudnn;
 
@@ -58,7 +62,7 @@ typedef enum PlanTensor {
     PLAN_V,
     PLAN_OUT,           // (tokens,C)
     PLAN_LSE,           // statistic: natural log-sum-exp of the scaled scores
-    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see cudnn_moves.h
+    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see cudnn_moves.cu
     PLAN_K_LENGTHS,     // the same again
     PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of C + 2 CKV
     PLAN_OUT_OFFSETS,   // in rows of C
@@ -103,9 +107,41 @@ void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* targ
 // Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen);
 void plan_close(Plan* plan);
-// Runs on the handle's stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
-int plan_run(const Plan* plan, cudnnHandle_t handle, void* const tensors[PLAN_TENSORS], void* workspace, char* err,
-             size_t errlen);
+// Runs on the stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
+int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
+             void* workspace, char* err, size_t errlen);
 
 // A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
 cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen);
+
+// ---- buckets
+//
+// A plan serves every row of at most B documents, and costs a little for each of the B, real or not. So there are plans
+// for B0, 4 B0, 16 B0 and 64 B0 documents, where B0 documents of the full context fill a row; a row takes the first
+// that holds it. Each pass has as many of them as limits->most_scratch allows: the deterministic backward pass on sm_90
+// keeps every score, B NH S^2 numbers of two bytes.
+
+enum {
+    BUCKETS = 4,
+    PLAN_TAIL = 128  // rows after the last token that a block of cuDNN's kernels may reach
+};
+
+typedef struct Memory {
+    void* tensors[PLAN_TENSORS];
+    void* workspace;
+    int* lse_offsets;                             // of every plan; bound only where statistics are packed
+    int *gradient_offsets, *kv_gradient_offsets;  // of every plan; bound only in the backward pass
+    size_t statistic_bytes;                       // of a statistic
+    size_t bytes;                                 // of everything
+} PlanMemory;
+
+PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backward);
+// What a plan needs besides the op's own tensors, in scratch memory at base; with base NULL only how much.
+PlanMemory plan_memory(const PlanShape* shape, int N, char* base);
+size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket, int backward);
+// Scratch that a plan may take.
+size_t most_plan_bytes(const KernelLimits* limits);
+// Of the first buckets, how many have a plan of this pass.
+int buckets_that_fit(const KernelLimits* limits, int sm, int backward);
+// For people: which rows cuDNN computes with n[0] buckets forward, one at least, and n[1] backward, and why no others.
+void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]);

@@ -8,8 +8,6 @@
 // do not begin at 16 bytes, and what is left behind the last 16, are read element by element instead.
 #include "kernels/cuda/cuda.h"
 
-#include <math.h>
-
 enum {
     THREADS = 256,
     GROUPS = 2,             // groups of elements that a thread of map_kernel loads at once
@@ -72,16 +70,10 @@ static void map(Out* out, const In* a, const In* b, size_t n, Stream s) {
 
 template <Map MAP>
 static void map_dtype(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-    if (dt == DT_BF16) map<MAP>((bf16*)out, (const bf16*)a, (const bf16*)b, n, s);
-    else map<MAP>((float*)out, (const float*)a, (const float*)b, n, s);
-}
-
-void cuda_gelu_forward(void* out, const void* x, size_t n, DType dt, Stream s) {
-    map_dtype<MAP_GELU>(out, x, NULL, n, dt, s);
-}
-
-void cuda_gelu_backward(void* dx, const void* pre, size_t n, DType dt, Stream s) {
-    map_dtype<MAP_TIMES_SLOPE>(dx, dx, pre, n, dt, s);
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        map<MAP>((T*)out, (const T*)a, (const T*)b, n, s);
+    });
 }
 
 void cuda_add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
@@ -126,30 +118,22 @@ static __global__ void swiglu_kernel(T* out, const T* dout, const T* x, size_t U
     }
 }
 
-template <bool BACKWARD, class T>
-static void swiglu(void* out, const void* dout, const void* x, int N, int U, Stream s) {
-    constexpr int WIDTH = Pack<T>::N;
-    if (N == 0 || U == 0) return;
-    bool aligned = ((uintptr_t)out | (uintptr_t)dout | (uintptr_t)x | (size_t)U * sizeof(T)) % 16 == 0;
-    unsigned blocks_of_row = cuda_blocks((size_t)U, GROUPS * THREADS * (size_t)(aligned ? WIDTH : 1));
-    if (aligned)
-        LAUNCH((swiglu_kernel<BACKWARD, WIDTH, T>), (unsigned)N * blocks_of_row, THREADS, 0, cuda_stream(s), (T*)out,
-               (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
-    else
-        LAUNCH((swiglu_kernel<BACKWARD, 1, T>), (unsigned)N * blocks_of_row, THREADS, 0, cuda_stream(s), (T*)out,
-               (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
-}
-
 template <bool BACKWARD>
-static void swiglu_of_dtype(void* out, const void* dout, const void* x, int N, int U, DType dt, Stream s) {
-    if (dt == DT_BF16) swiglu<BACKWARD, bf16>(out, dout, x, N, U, s);
-    else swiglu<BACKWARD, float>(out, dout, x, N, U, s);
+static void swiglu(void* out, const void* dout, const void* x, int N, int U, DType dt, Stream s) {
+    if (N == 0 || U == 0) return;
+    with_form(dt, {out, dout, x}, (size_t)U, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        unsigned blocks_of_row = cuda_blocks((size_t)U, GROUPS * THREADS * W);
+        LAUNCH((swiglu_kernel<BACKWARD, W, T>), (unsigned)N * blocks_of_row, THREADS, 0, cuda_stream(s), (T*)out,
+               (const T*)dout, (const T*)x, (size_t)U, blocks_of_row);
+    });
 }
 
 void cuda_activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
     switch (f) {
-        case ACT_GELU: cuda_gelu_forward(out, x, (size_t)N * (size_t)U, dt, s); break;
-        case ACT_SWIGLU: swiglu_of_dtype<false>(out, NULL, x, N, U, dt, s); break;
+        case ACT_GELU: map_dtype<MAP_GELU>(out, x, NULL, (size_t)N * (size_t)U, dt, s); break;
+        case ACT_SWIGLU: swiglu<false>(out, NULL, x, N, U, dt, s); break;
     }
 }
 
@@ -157,11 +141,18 @@ void cuda_activation_backward(void* dx, const void* dout, const void* x, ActFunc
                               Stream s) {
     switch (f) {
         case ACT_GELU: map_dtype<MAP_TIMES_SLOPE>(dx, dout, x, (size_t)N * (size_t)U, dt, s); break;
-        case ACT_SWIGLU: swiglu_of_dtype<true>(dx, dout, x, N, U, dt, s); break;
+        case ACT_SWIGLU: swiglu<true>(dx, dout, x, N, U, dt, s); break;
     }
 }
 
 // ---- moves of rows: a warp takes a row; a unit is 16 bytes, or one element where rows do not begin at 16 bytes
+
+// f(0) of a unit, where all that units count is a multiple of 16 bytes or not.
+template <class F>
+static void with_unit(DType dt, size_t bytes, F f) {
+    if (bytes % 16 == 0) f(uint4());
+    else with_dtype(dt, f);
+}
 
 // units, ldo and ldx count units. Gather: out[i] = x[rows[i]], or zeros. Scatter: out[rows[i]] = x[i], or nothing. With
 // rows NULL, rows[i] = i.
@@ -183,22 +174,16 @@ static __global__ void move_rows_kernel(Unit* out, const Unit* x, const int* row
     }
 }
 
-template <bool GATHER, class Unit>
-static void move_units(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, size_t element_bytes,
-                       Stream s) {
-    int elements = (int)(sizeof(Unit) / element_bytes);
-    LAUNCH((move_rows_kernel<Unit, GATHER>), cuda_blocks(n, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
-           (const Unit*)x, rows, n, C / elements, ldo / elements, ldx / elements);
-}
-
 template <bool GATHER>
 static void move_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-    if (n == 0) return;
     size_t bytes = dtype_bytes(dt), all = (size_t)C | (size_t)ldo | (size_t)ldx;
-    if ((all * bytes | (uintptr_t)out | (uintptr_t)x) % 16 == 0)
-        move_units<GATHER, uint4>(out, x, rows, n, C, ldo, ldx, bytes, s);
-    else if (dt == DT_BF16) move_units<GATHER, bf16>(out, x, rows, n, C, ldo, ldx, bytes, s);
-    else move_units<GATHER, float>(out, x, rows, n, C, ldo, ldx, bytes, s);
+    if (n == 0) return;
+    with_unit(dt, all * bytes | (uintptr_t)out | (uintptr_t)x, [=](auto unit) {
+        typedef decltype(unit) Unit;
+        int elements = (int)(sizeof unit / bytes);
+        LAUNCH((move_rows_kernel<Unit, GATHER>), cuda_blocks(n, WARPS), THREADS, 0, cuda_stream(s), (Unit*)out,
+               (const Unit*)x, rows, n, C / elements, ldo / elements, ldx / elements);
+    });
 }
 
 void cuda_gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
@@ -254,28 +239,22 @@ static __global__ void move_heads_kernel(Unit* out, const Unit* x, size_t N, uns
     }
 }
 
-template <class Unit, bool SPLIT>
-static void move_head_units(void* out, const void* x, int N, int M, size_t bytes0, size_t bytes, const int* border,
-                            int d, Stream s) {
-    HeadSlices slices;
-    for (int i = 0; i < d; i += LAUNCHED_SLICES) {
-        slices.d = (unsigned)MIN(LAUNCHED_SLICES, d - i);
-        for (unsigned j = 0; j <= slices.d; j++) slices.border[j] = (unsigned)border[i + (int)j];
-        LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks((size_t)N * M, WARPS), THREADS, 0, cuda_stream(s),
-               (Unit*)out, (const Unit*)x, (size_t)N, (unsigned)M, (unsigned)border[d],
-               (unsigned)(bytes0 / sizeof(Unit)), (unsigned)(bytes / sizeof(Unit)), slices);
-    }
-}
-
 template <bool SPLIT>
 static void move_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
                        Stream s) {
     size_t bytes0 = HS0 * dtype_bytes(dt), bytes = HS * dtype_bytes(dt);
     if (N == 0 || M == 0) return;
-    if ((bytes0 | bytes | (uintptr_t)out | (uintptr_t)x) % 16 == 0)
-        move_head_units<uint4, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
-    else if (dt == DT_BF16) move_head_units<bf16, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
-    else move_head_units<float, SPLIT>(out, x, N, M, bytes0, bytes, border, d, s);
+    with_unit(dt, bytes0 | bytes | (uintptr_t)out | (uintptr_t)x, [=](auto unit) {
+        typedef decltype(unit) Unit;
+        HeadSlices slices;
+        for (int i = 0; i < d; i += LAUNCHED_SLICES) {
+            slices.d = (unsigned)MIN(LAUNCHED_SLICES, d - i);
+            for (unsigned j = 0; j <= slices.d; j++) slices.border[j] = (unsigned)border[i + (int)j];
+            LAUNCH((move_heads_kernel<Unit, SPLIT>), cuda_blocks((size_t)N * M, WARPS), THREADS, 0, cuda_stream(s),
+                   (Unit*)out, (const Unit*)x, (size_t)N, (unsigned)M, (unsigned)border[d],
+                   (unsigned)(bytes0 / sizeof unit), (unsigned)(bytes / sizeof unit), slices);
+        }
+    });
 }
 
 void cuda_split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
@@ -316,13 +295,6 @@ static __global__ void move_columns_kernel(T* out, const T* x, const int* source
     }
 }
 
-template <class T, bool KEEP>
-static void move_columns(void* out, const void* x, const int* source, int N, int columns, int ldx, Stream s) {
-    dim3 grid(cuda_blocks((size_t)N, WARPS * MOVED_ROWS), cuda_blocks((size_t)columns, 32 * COLUMNS_IN_FLIGHT));
-    LAUNCH((move_columns_kernel<T, KEEP>), grid, THREADS, 0, cuda_stream(s), (T*)out, (const T*)x, source, N, columns,
-           ldx);
-}
-
 // Every thread gets the sum over the block.
 static __device__ __forceinline__ float block_sum(float x) {
     __shared__ float warps[WARPS];
@@ -333,9 +305,9 @@ static __device__ __forceinline__ float block_sum(float x) {
     return warp_sum(lane < (int)blockDim.x / 32 ? warps[lane] : 0.0f);
 }
 
-// A block takes a row.
+// A block takes a row; the arguments are those of move_columns_kernel.
 template <class T>
-static __global__ void fill_with_mean_kernel(T* out, const T* x, const int* source, int columns, int n) {
+static __global__ void fill_with_mean_kernel(T* out, const T* x, const int* source, int, int columns, int n) {
     size_t stride = blockDim.x;
     float sum = 0;
     x += (size_t)blockIdx.x * n;
@@ -357,26 +329,24 @@ static __global__ void fill_with_mean_kernel(T* out, const T* x, const int* sour
     }
 }
 
-template <class T>
-static void fill_with_mean(void* out, const void* x, const int* source, int N, int columns, int n, Stream s) {
-    unsigned threads = ROUND_UP(cuda_blocks((size_t)MAX(columns, n), COLUMNS_IN_FLIGHT), 32u);
-    LAUNCH((fill_with_mean_kernel<T>), (unsigned)N, MIN(threads, (unsigned)THREADS), 0, cuda_stream(s), (T*)out,
-           (const T*)x, source, columns, n);
-}
-
-void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    if (N == 0 || n == 0) return;
-    auto run = dt == DT_BF16 ? move_columns<bf16, false> : move_columns<float, false>;
-    run(out, x, columns, N, n, ldx, s);
-}
-
 void cuda_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                           Stream s) {
     if (N == 0 || K == 0) return;
-    auto run = dt == DT_BF16 ? move_columns<bf16, false> : move_columns<float, false>;
-    if (fill == FILL_MEAN) run = dt == DT_BF16 ? fill_with_mean<bf16> : fill_with_mean<float>;
-    if (fill == FILL_KEEP) run = dt == DT_BF16 ? move_columns<bf16, true> : move_columns<float, true>;
-    run(out, x, source, N, K, n, s);
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        auto kernel = fill == FILL_KEEP ? move_columns_kernel<T, true> : move_columns_kernel<T, false>;
+        dim3 grid(cuda_blocks((size_t)N, WARPS * MOVED_ROWS), cuda_blocks((size_t)K, 32 * COLUMNS_IN_FLIGHT));
+        unsigned threads = THREADS;
+        if (fill == FILL_MEAN) {
+            kernel = fill_with_mean_kernel<T>, grid = dim3((unsigned)N);
+            threads = MIN(ROUND_UP(cuda_blocks((size_t)MAX(K, n), COLUMNS_IN_FLIGHT), 32u), threads);
+        }
+        LAUNCH(kernel, grid, threads, 0, cuda_stream(s), (T*)out, (const T*)x, source, N, K, n);
+    });
+}
+
+void cuda_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+    cuda_scatter_columns(out, x, columns, FILL_ZERO, N, n, ldx, dt, s);
 }
 
 // ---- merge: 12 bytes an element, and 12 a token and head for the log-sum-exps

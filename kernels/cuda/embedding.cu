@@ -45,24 +45,15 @@ static __global__ void forward_kernel(T* __restrict__ out, const int* __restrict
     }
 }
 
-template <class T, int W>
-static void forward(T* out, const int* tokens, const int* positions, const T* wte, const T* wpe, int N, int C,
-                    cudaStream_t stream) {
-    LAUNCH((forward_kernel<T, W>), cuda_blocks((size_t)N, WARPS), THREADS, 0, stream, out, tokens, positions, wte, wpe,
-           N, C);
-}
-
-template <class T>
-static void forward_of(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
-                       int C, cudaStream_t stream) {
-    bool aligned = ((uintptr_t)out | (uintptr_t)wte | (uintptr_t)wpe | (size_t)C * sizeof(T)) % 16 == 0;
-    auto run = aligned ? forward<T, Pack<T>::N> : forward<T, 1>;
-    run((T*)out, tokens, positions, (const T*)wte, (const T*)wpe, N, C, stream);
-}
-
 void cuda_embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe, int N,
                             int C, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, forward_of, out, tokens, positions, wte, wpe, N, C, cuda_stream(s));
+    if (N == 0) return;
+    with_form(dt, {out, wte, wpe}, (size_t)C, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        LAUNCH((forward_kernel<T, W>), cuda_blocks((size_t)N, WARPS), THREADS, 0, cuda_stream(s), (T*)out, tokens,
+               positions, (const T*)wte, (const T*)wpe, N, C);
+    });
 }
 
 // ---- a stable sort of rows by key
@@ -258,26 +249,19 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
     }
 }
 
-template <class T, int W>
-static void add_runs(float* table, const T* dout, const int* keys, const int* rows, int N, int C, cudaStream_t stream) {
-    dim3 grid(cuda_blocks((size_t)N, WARPS * RUN_STARTS), cuda_blocks((size_t)C, 32 * W));
-    LAUNCH((add_runs_kernel<T, W>), grid, THREADS, 0, stream, table, dout, keys, rows, N, C);
-}
-
-template <class T>
-static void add_runs_of(float* table, const void* dout, const int* keys, const int* rows, int N, int C,
-                        cudaStream_t stream) {
-    bool pairs = (uintptr_t)dout % (2 * sizeof(T)) == 0 && (uintptr_t)table % (2 * sizeof(float)) == 0 && C % 2 == 0;
-    auto run = pairs ? add_runs<T, 2> : add_runs<T, 1>;
-    run(table, (const T*)dout, keys, rows, N, C, stream);
-}
-
 // table[keys[n]] += dout[n], in the order of n, where keys[n] is not negative; it is below end.
 static void add_by_key(float* table, const void* dout, const int* keys, int end, int N, int C, DType dt,
                        cudaStream_t stream) {
     Sort sort = sort_scratch((size_t)N);
     int sorted = sort_rows(&sort, keys, end, N, stream);
-    WITH_DTYPE(dt, add_runs_of, table, dout, sort.keys[sorted], sort.rows[sorted], N, C, stream);
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        bool pairs =
+            (uintptr_t)dout % (2 * sizeof(T)) == 0 && (uintptr_t)table % (2 * sizeof(float)) == 0 && C % 2 == 0;
+        auto kernel = pairs ? add_runs_kernel<T, 2> : add_runs_kernel<T, 1>;
+        dim3 grid(cuda_blocks((size_t)N, WARPS * RUN_STARTS), cuda_blocks((size_t)C, pairs ? 64 : 32));
+        LAUNCH(kernel, grid, THREADS, 0, stream, table, (const T*)dout, sort.keys[sorted], sort.rows[sorted], N, C);
+    });
 }
 
 // The padded vocabulary is a matmul's output, so limits.OC bounds the tokens.

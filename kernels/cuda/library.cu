@@ -29,8 +29,10 @@ static void* open_pattern(const char* pattern) {
 static void* open_wheel(const char* file) {
     char folder[1024], path[2048];
     void* handle = NULL;
-    FILE* python = popen("python3 -c 'import site, sys\nfor path in site.getsitepackages() + "
-                         "[site.getusersitepackages()] + sys.path: print(path)' 2> /dev/null", "r");
+    FILE* python = popen(
+        "python3 -c 'import site, sys\nfor path in site.getsitepackages() + "
+        "[site.getusersitepackages()] + sys.path: print(path)' 2> /dev/null",
+        "r");
     if (!python) return NULL;
     while (fgets(folder, sizeof folder, python)) {
         folder[strcspn(folder, "\n")] = 0;
@@ -42,17 +44,12 @@ static void* open_wheel(const char* file) {
 }
 
 static void* open_anywhere(const char* file) {
-    static const char* const folders[] = {"/usr/local/cuda/lib64", "/usr/local/cuda/lib", "/opt/cuda/lib64"};
-    const char *home = getenv("CUDA_HOME"), *python = getenv("VIRTUAL_ENV");
+    const char* const roots[] = {getenv("CUDA_HOME"), "/usr/local/cuda", "/opt/cuda"};
     char path[1024];
     void* handle = dlopen(file, RTLD_NOW | RTLD_GLOBAL);
-    if (!handle && home) snprintf(path, sizeof path, "%s/lib64/%s", home, file), handle = open_pattern(path);
-    for (int i = 0; i < COUNT(folders) && !handle; i++) {
-        snprintf(path, sizeof path, "%s/%s", folders[i], file);
-        handle = open_pattern(path);
-    }
-    if (!handle && python) {
-        snprintf(path, sizeof path, "%s/lib/python3*/site-packages/nvidia/*/lib/%s", python, file);
+    for (int i = 0; i < COUNT(roots) && !handle; i++) {
+        if (!roots[i]) continue;
+        snprintf(path, sizeof path, "%s/lib*/%s", roots[i], file);
         handle = open_pattern(path);
     }
     return handle ? handle : open_wheel(file);

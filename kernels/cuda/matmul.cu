@@ -1,4 +1,4 @@
-// matmul.cu - the matmuls by cuBLASLt, the unfused passes after them, and a plain kernel for what the library refuses.
+// matmul.cu - the matmuls by cuBLASLt, and the unfused passes after them.
 //
 // The limit is the tensor cores' FLOPs, and only NVIDIA's library comes near it on every GPU. It computes column-major
 // D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major (rows, columns) is column-major
@@ -8,11 +8,12 @@
 // What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
 //
 //   forward           out = x W^T + bias        the library, in all three; else it adds to rows of the bias
-//                     gelu = GELU(out)          ALL: the library; else cuda_gelu_forward
-//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_gelu_backward
+//                     gelu = GELU(out)          ALL: the library; else cuda_activation_forward
+//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_activation_backward
 //   backward_weight   dbias += sums of dout     ALL: the library, to scratch, and cuda_add; else cuda_column_sum
 //
 // Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
+// A plain product it has for all sizes and addresses; where it says otherwise the run ends with its words.
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 
@@ -21,7 +22,6 @@ extern "C" {
 }
 #include <cublasLt.h>
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,7 +74,6 @@ static struct {
     cublasLtMatmulDesc_t product;
     cublasLtMatrixLayout_t a, b, d;
     cublasLtMatmulPreference_t preference;
-    char device[400];  // the library's version and the device, as part of a key
     int keeps_nothing;
 } lt;
 
@@ -132,15 +131,6 @@ static cublasStatus_t create_descriptors() {
     return status;
 }
 
-static void name_device() {
-    cudaDeviceProp properties;
-    int driver = 0;
-    CUDA_CHECK(cudaGetDeviceProperties(&properties, cuda.index));
-    CUDA_CHECK(cudaDriverGetVersion(&driver));
-    snprintf(lt.device, sizeof lt.device, "cuBLASLt %zu, %.200s, %d SMs, driver %d", lt.cublasLtGetVersion(),
-             properties.name, cuda.sm_count, driver);
-}
-
 int cuda_matmul_open(char* err, size_t errlen) {
     LibrarySymbol symbols[20];
     int n = 0;
@@ -148,7 +138,7 @@ int cuda_matmul_open(char* err, size_t errlen) {
     FUNCTIONS(SYMBOL)
     if (library_open("cuBLASLt", library_files, symbols, n, err, errlen)) return -1;
     cublasStatus_t status = create_descriptors();
-    if (status == CUBLAS_STATUS_SUCCESS) return name_device(), 0;
+    if (status == CUBLAS_STATUS_SUCCESS) return 0;
     fail(err, errlen, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
          lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status));
     cuda_matmul_close();
@@ -286,32 +276,14 @@ static int trial_of(Product* trial, const Product* p, Stream s) {
     return p->op == BACKWARD_WEIGHT || (size_t)p->N * OC * dtype_bytes(p->dt) <= room;
 }
 
-// Milliseconds of the best of a few runs after one to warm up; infinity where it does not run.
-static float time_answer(const Product* p, const cublasLtMatmulAlgo_t* answer, cudaEvent_t events[2], Stream s) {
-    enum { RUNS = 3 };
-    float best = INFINITY, milliseconds = 0;
-    for (int run = 0; run <= RUNS; run++) {
-        CUDA_CHECK(cudaEventRecord(events[0], cuda_stream(s)));
-        if (launch(p, answer, s) != CUBLAS_STATUS_SUCCESS) return INFINITY;
-        CUDA_CHECK(cudaEventRecord(events[1], cuda_stream(s)));
-        if (cuda.settle && cuda.settle(events[1])) return INFINITY;  // a rank is missing: the run is about to end
-        CUDA_CHECK(cudaEventSynchronize(events[1]));
-        CUDA_CHECK(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-        if (run > 0) best = fminf(best, milliseconds);
-    }
-    return best;
-}
-
 static int fastest(const Product* p, const cublasLtMatmulAlgo_t answers[], int n, Stream s) {
-    cudaEvent_t events[2];
+    enum { RUNS = 3 };
     int best = 0;
     float least = INFINITY;
-    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventCreateWithFlags(&events[i], 0));
     for (int i = 0; i < n; i++) {
-        float milliseconds = time_answer(p, &answers[i], events, s);
+        float milliseconds = cuda_best_time(RUNS, cuda_stream(s), [=] { return launch(p, &answers[i], s); });
         if (milliseconds < least) least = milliseconds, best = i;
     }
-    for (int i = 0; i < 2; i++) CUDA_CHECK(cudaEventDestroy(events[i]));
     return best;
 }
 
@@ -326,9 +298,11 @@ static int rounded(int N) {
 
 static void name_question(char* key, size_t room, const Question* q) {
     enum { CHOICE_VERSION = 2 };
-    snprintf(key, room, "matmul %d, %s, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
-             CHOICE_VERSION, lt.device, q->op, rounded(q->N), q->C, q->OC, q->dt, q->epilogue, q->sms, q->alignment_a,
-             q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
+    snprintf(
+        key, room,
+        "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
+        CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC, q->dt,
+        q->epilogue, q->sms, q->alignment_a, q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
 }
 
 // The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
@@ -414,99 +388,19 @@ void cuda_matmul_close(void) {
     memset(choices, 0, sizeof choices);
 }
 
-// ---- the plain kernel, for what the library refuses (bf16 at odd addresses, say): always right, never fast
-
-enum { TILE = 32, THREADS = 256, STEP = THREADS / TILE };
-
-// Row-major d (rows, columns) = x y + bias, or += x y, with x (rows, depth) and y (depth, columns) of any strides.
-template <class T, class D>
-struct Plain {
-    D* d;
-    const T *x, *y, *bias;
-    int rows, columns, depth, accumulate;
-    size_t x_row, x_depth, y_depth, y_column;
-};
-
-// A block makes one tile of d, a thread every STEP-th row of one of its columns.
-template <class T, class D>
-static __global__ void __launch_bounds__(THREADS) product_kernel(Plain<T, D> p) {
-    __shared__ float x[TILE][TILE + 1], y[TILE][TILE + 1];  // [depth][row], [depth][column]
-    size_t column_tiles = CEIL_DIV((size_t)p.columns, TILE);
-    size_t first_row = blockIdx.x / column_tiles * TILE, first_column = blockIdx.x % column_tiles * TILE;
-    int fast = (int)threadIdx.x % TILE, slow = (int)threadIdx.x / TILE;
-    float sum[TILE / STEP] = {};
-    for (size_t first = 0; first < (size_t)p.depth; first += TILE) {
-        for (int i = slow; i < TILE; i += STEP) {  // consecutive threads read consecutive elements
-            int x_i = p.x_depth == 1 ? i : fast, x_k = p.x_depth == 1 ? fast : i;
-            int y_i = p.y_depth == 1 ? i : fast, y_k = p.y_depth == 1 ? fast : i;
-            size_t row = first_row + x_i, column = first_column + y_i;
-            int x_inside = row < (size_t)p.rows && first + x_k < (size_t)p.depth;
-            int y_inside = column < (size_t)p.columns && first + y_k < (size_t)p.depth;
-            x[x_k][x_i] = x_inside ? widen(p.x[row * p.x_row + (first + x_k) * p.x_depth]) : 0.0f;
-            y[y_k][y_i] = y_inside ? widen(p.y[column * p.y_column + (first + y_k) * p.y_depth]) : 0.0f;
-        }
-        __syncthreads();
-        for (int k = 0; k < TILE; k++)
-            for (int i = 0; i < TILE / STEP; i++) sum[i] += x[k][slow + i * STEP] * y[k][fast];
-        __syncthreads();
-    }
-    for (int i = 0; i < TILE / STEP; i++) {
-        size_t row = first_row + slow + i * STEP, column = first_column + fast;
-        if (row >= (size_t)p.rows || column >= (size_t)p.columns) continue;
-        D* d = p.d + row * p.columns + column;
-        if (p.accumulate) sum[i] += widen(*d);
-        if (p.bias) sum[i] += widen(p.bias[column]);
-        *d = narrow<D>(sum[i]);
-    }
-}
-
-// In row-major terms the operands change places: d = b a.
-template <class T, class D>
-static void multiply_by_kernel(const Product* p, Stream s) {
-    size_t C = (size_t)p->C, OC = (size_t)p->OC;
-    Plain<T, D> plain = {(D*)p->d, (const T*)p->b, (const T*)p->a, (const T*)p->bias, 0, 0, 0, 0, 0, 0, 0, 0};
-    if (p->op == FORWARD) {
-        plain.rows = p->N, plain.columns = p->OC, plain.depth = p->C;
-        plain.x_row = C, plain.x_depth = 1, plain.y_depth = 1, plain.y_column = C;
-    } else if (p->op == BACKWARD_INPUT) {
-        plain.rows = p->N, plain.columns = p->C, plain.depth = p->OC;
-        plain.x_row = OC, plain.x_depth = 1, plain.y_depth = C, plain.y_column = 1;
-    } else {
-        plain.rows = p->OC, plain.columns = p->C, plain.depth = p->N, plain.accumulate = 1;
-        plain.x_row = 1, plain.x_depth = OC, plain.y_depth = C, plain.y_column = 1;
-    }
-    size_t blocks = (size_t)CEIL_DIV(plain.rows, TILE) * (size_t)CEIL_DIV(plain.columns, TILE);
-    LAUNCH((product_kernel<T, D>), (unsigned)blocks, THREADS, 0, cuda_stream(s), plain);
-}
-
-// out (n), rows of OC elements = bias (OC).
-template <class T>
-static __global__ void bias_rows_kernel(T* out, const T* bias, size_t n, int OC) {
-    size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) out[i] = bias[i % (size_t)OC];
-}
-
 // The same sum, rounded once, where the library has no bias among its epilogues.
 static int add_to_bias_rows(const Product* p, Stream s) {
-    size_t n = (size_t)p->N * (size_t)p->OC;
     Product plain = *p;
     plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     plain.bias = NULL;
     plain.accumulate = 1;
-    if (p->dt == DT_BF16)
-        LAUNCH(bias_rows_kernel<bf16>, cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (bf16*)p->d,
-               (const bf16*)p->bias, n, p->OC);
-    else
-        LAUNCH(bias_rows_kernel<float>, cuda_blocks(n, THREADS), THREADS, 0, cuda_stream(s), (float*)p->d,
-               (const float*)p->bias, n, p->OC);
+    cuda_gather_rows(p->d, p->bias, NULL, p->N, p->OC, p->OC, 0, p->dt, s);
     return multiply_by_library(&plain, s);
 }
 
 static void multiply(const Product* p, Stream s) {
-    if (multiply_by_library(p, s) == 0 || (p->bias && add_to_bias_rows(p, s) == 0)) return;
-    if (p->dt != DT_BF16) multiply_by_kernel<float, float>(p, s);
-    else if (p->op == BACKWARD_WEIGHT) multiply_by_kernel<bf16, float>(p, s);
-    else multiply_by_kernel<bf16, bf16>(p, s);
+    if (multiply_by_library(p, s) && (!p->bias || add_to_bias_rows(p, s)))
+        check_product(CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm", p);
 }
 
 // ---- the entries of the table
@@ -526,7 +420,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
         if (multiply_by_library(&fused, s) == 0) return;
     }
     multiply(&p, s);
-    if (gelu) cuda_gelu_forward(gelu, out, (size_t)N * (size_t)OC, dt, s);
+    if (gelu) cuda_activation_forward(gelu, out, ACT_GELU, N, OC, dt, s);
 }
 
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
@@ -540,7 +434,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
         if (multiply_by_library(&fused, s) == 0) return;
     }
     multiply(&p, s);
-    if (pre) cuda_gelu_backward(dx, pre, (size_t)N * (size_t)C, dt, s);
+    if (pre) cuda_activation_backward(dx, dx, pre, ACT_GELU, N, C, dt, s);
 }
 
 // The library overwrites a bias gradient even where it adds to D: its own goes to scratch and is added from there.

@@ -95,35 +95,20 @@ static __global__ void forward_kernel(T* sum, T* out, float* mean, float* rstd, 
     if (lane == 0 && CENTRED) mean[n] = m;
 }
 
-template <class T, int W, bool CENTRED>
-static void forward(T* sum, T* out, float* mean, float* rstd, const T* a, const T* b, const T* weight, const T* bias,
-                    float eps, int N, int C, cudaStream_t stream) {
-    size_t bytes = kept_stride<T>(C) * sizeof(T);
-    int warps = keeping_warps(bytes, 0);
-    unsigned blocks = cuda_blocks((size_t)N, (size_t)(warps ? warps : MANY_WARPS));
-    if (warps) {
-        cuda_allow_shared(forward_kernel<T, W, true, CENTRED>, warps * bytes);
-        LAUNCH((forward_kernel<T, W, true, CENTRED>), blocks, 32 * warps, warps * bytes, stream, sum, out, mean, rstd,
-               a, b, weight, bias, eps, N, C);
-    } else {
-        LAUNCH((forward_kernel<T, W, false, CENTRED>), blocks, 32 * MANY_WARPS, 0, stream, sum, out, mean, rstd, a, b,
-               weight, bias, eps, N, C);
-    }
-}
-
-template <class T>
-static void forward_of(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
-                       const void* bias, float eps, int N, int C, cudaStream_t stream) {
-    uintptr_t bits = (uintptr_t)sum | (uintptr_t)out | (uintptr_t)a | (uintptr_t)b | (uintptr_t)weight |
-                     (uintptr_t)bias | (size_t)C * sizeof(T);
-    auto run = bits % 16 == 0 ? forward<T, Pack<T>::N, true> : forward<T, 1, true>;
-    if (!mean) run = bits % 16 == 0 ? forward<T, Pack<T>::N, false> : forward<T, 1, false>;
-    run((T*)sum, (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, eps, N, C, stream);
-}
-
 void cuda_norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b, const void* weight,
                        const void* bias, float eps, int N, int C, DType dt, Stream s) {
-    if (N > 0) WITH_DTYPE(dt, forward_of, sum, out, mean, rstd, a, b, weight, bias, eps, N, C, cuda_stream(s));
+    if (N == 0) return;
+    with_form(dt, {sum, out, a, b, weight, bias}, (size_t)C, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        auto kernel = mean ? forward_kernel<T, W, false, true> : forward_kernel<T, W, false, false>;
+        size_t bytes = kept_stride<T>(C) * sizeof(T);
+        int keeping = keeping_warps(bytes, 0), warps = keeping ? keeping : MANY_WARPS;
+        if (keeping) kernel = mean ? forward_kernel<T, W, true, true> : forward_kernel<T, W, true, false>;
+        cuda_allow_shared(kernel, keeping * bytes);
+        LAUNCH(kernel, cuda_blocks((size_t)N, (size_t)warps), 32 * warps, keeping * bytes, cuda_stream(s), (T*)sum,
+               (T*)out, mean, rstd, (const T*)a, (const T*)b, (const T*)weight, (const T*)bias, eps, N, C);
+    });
 }
 
 // ---- backward. Naively:
@@ -252,37 +237,22 @@ size_t cuda_norm_scratch_bytes(const KernelLimits* limits) {
     return parts_of((size_t)limits->N) * 2 * (size_t)limits->C * sizeof(float);
 }
 
-template <class T, int W, bool CENTRED>
-static void backward(T* dx, float* parts, const T* dout, const T* x, const T* weight, const float* mean,
-                     const float* rstd, int N, int C, cudaStream_t stream) {
-    size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T), sum_bytes = (CENTRED ? 2 : 1) * (size_t)C * sizeof(float);
-    int warps = keeping_warps(row_bytes, sum_bytes);
-    unsigned blocks = (unsigned)parts_of((size_t)N);
-    if (warps) {
-        size_t bytes = warps * row_bytes + sum_bytes;
-        cuda_allow_shared(backward_kernel<T, W, true, CENTRED>, bytes);
-        LAUNCH((backward_kernel<T, W, true, CENTRED>), blocks, 32 * warps, bytes, stream, dx, parts, dout, x, weight,
-               mean, rstd, N, C);
-    } else {
-        LAUNCH((backward_kernel<T, W, false, CENTRED>), blocks, 32 * MANY_WARPS, 0, stream, dx, parts, dout, x, weight,
-               mean, rstd, N, C);
-    }
-}
-
-template <class T>
-static void backward_of(void* dx, float* parts, const void* dout, const void* x, const void* weight, const float* mean,
-                        const float* rstd, int N, int C, cudaStream_t stream) {
-    uintptr_t bits = (uintptr_t)dx | (uintptr_t)dout | (uintptr_t)x | (uintptr_t)weight | (size_t)C * sizeof(T);
-    auto run = bits % 16 == 0 ? backward<T, Pack<T>::N, true> : backward<T, 1, true>;
-    if (!mean) run = bits % 16 == 0 ? backward<T, Pack<T>::N, false> : backward<T, 1, false>;
-    run((T*)dx, parts, (const T*)dout, (const T*)x, (const T*)weight, mean, rstd, N, C, stream);
-}
-
 void cuda_norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                         const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
     if (N == 0) return;
-    size_t n_parts = parts_of((size_t)N);
-    float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)C * sizeof(float));
-    WITH_DTYPE(dt, backward_of, dx, parts, dout, x, weight, mean, rstd, N, C, cuda_stream(s));
+    size_t n_parts = parts_of((size_t)N), sum_bytes = (mean ? 2 : 1) * (size_t)C * sizeof(float);
+    float* parts = (float*)cuda_scratch(n_parts * sum_bytes);
+    with_form(dt, {dx, dout, x, weight}, (size_t)C, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        auto kernel = mean ? backward_kernel<T, W, false, true> : backward_kernel<T, W, false, false>;
+        size_t row_bytes = 2 * kept_stride<T>(C) * sizeof(T);
+        int keeping = keeping_warps(row_bytes, sum_bytes), warps = keeping ? keeping : MANY_WARPS;
+        size_t bytes = keeping ? keeping * row_bytes + sum_bytes : 0;
+        if (keeping) kernel = mean ? backward_kernel<T, W, true, true> : backward_kernel<T, W, true, false>;
+        cuda_allow_shared(kernel, bytes);
+        LAUNCH(kernel, (unsigned)n_parts, 32 * warps, bytes, cuda_stream(s), (T*)dx, parts, (const T*)dout, (const T*)x,
+               (const T*)weight, mean, rstd, N, C);
+    });
     cuda_add_parts(dweight, dbias, parts, (int)n_parts, C, (mean ? 2 : 1) * C, cuda_stream(s));
 }

@@ -10,7 +10,6 @@
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>
-#include <math.h>
 
 enum {
     THREADS = 256,
@@ -120,13 +119,6 @@ static __global__ void adamw_kernel(AdamW a, AdamWFactors k, bool aligned) {
     else if (i < a.n) step_weights<false, FREEZE, T>(a, k, i);
 }
 
-template <class T>
-static void adamw(const AdamW* a, const AdamWFactors* k, bool aligned, cudaStream_t stream) {
-    unsigned blocks = cuda_blocks(a->n, THREADS * PACK);
-    if (a->freeze) LAUNCH((adamw_kernel<T, true>), blocks, THREADS, 0, stream, *a, *k, aligned);
-    else LAUNCH((adamw_kernel<T, false>), blocks, THREADS, 0, stream, *a, *k, aligned);
-}
-
 void cuda_adamw(const AdamW* a, DType dt, Stream s) {
     if (a->n == 0) return;
     double m_correction = 1 - pow(a->beta1, a->t), v_correction = 1 - pow(a->beta2, a->t);
@@ -139,7 +131,10 @@ void cuda_adamw(const AdamW* a, DType dt, Stream s) {
                       a->lr * a->weight_decay};
     uintptr_t floats = (uintptr_t)a->master | (uintptr_t)a->m | (uintptr_t)a->v | (uintptr_t)a->grad;
     bool aligned = floats % 16 == 0 && (uintptr_t)a->param % (PACK * dtype_bytes(dt)) == 0;
-    WITH_DTYPE(dt, adamw, a, &k, aligned, cuda_stream(s));
+    with_dtype(dt, [=](auto zero) {
+        auto kernel = a->freeze ? adamw_kernel<decltype(zero), true> : adamw_kernel<decltype(zero), false>;
+        LAUNCH(kernel, cuda_blocks(a->n, THREADS * PACK), THREADS, 0, cuda_stream(s), *a, k, aligned);
+    });
 }
 
 // ---- sums
@@ -213,11 +208,6 @@ static void sum(double* result, const float* x, size_t n, Stream s) {
     LAUNCH((partial_sums_kernel<SQUARES>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), parts, x, n,
            (uintptr_t)x % 16 == 0);
     LAUNCH(total_kernel, 1, THREADS, 0, cuda_stream(s), result, parts, n_parts);
-}
-
-size_t cuda_optimizer_scratch_bytes(const KernelLimits* limits) {
-    (void)limits;
-    return MOST_PARTS * sizeof(double);
 }
 
 void cuda_sum_of_squares(double* result, const float* x, size_t n, Stream s) { sum<true>(result, x, n, s); }

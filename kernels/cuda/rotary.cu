@@ -122,14 +122,6 @@ static int log2_lanes_of(int HS, int W) {
     return log2_lanes;
 }
 
-template <class T, int W, bool NORM>
-static void turn_all(T* x, T* raw, const Rotary* r, float direction, cudaStream_t stream) {
-    int log2_lanes = log2_lanes_of(r->HS, W);
-    size_t vectors = (size_t)r->N * (size_t)(r->NH + r->NKV);
-    LAUNCH((turn_kernel<T, W, NORM>), cuda_blocks(vectors << log2_lanes, THREADS), THREADS, 0, stream, x, raw, *r,
-           direction, log2_lanes);
-}
-
 // ---- backward through QK-norm: a block has some tokens one after another, first their queries, then their keys
 
 // sums (HS) = those of all groups of the block.
@@ -205,20 +197,6 @@ static __global__ void __launch_bounds__(THREADS, RESIDENT)
 
 static size_t parts_of(size_t N) { return MIN(CEIL_DIV(N, (size_t)PART_TOKENS), (size_t)MOST_PARTS); }
 
-size_t cuda_rotary_scratch_bytes(const KernelLimits* limits) {
-    return parts_of((size_t)limits->N) * 2 * (size_t)limits->HS * sizeof(float);
-}
-
-template <class T, int W>
-static void norm_backward(T* dx, float* dq_weight, float* dk_weight, const T* raw, const Rotary* r,
-                          cudaStream_t stream) {
-    size_t n_parts = parts_of((size_t)r->N);
-    float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)r->HS * sizeof(float));
-    LAUNCH((norm_backward_kernel<T, W>), (unsigned)n_parts, THREADS, 0, stream, dx, parts, raw, *r,
-           log2_lanes_of(r->HS, W));
-    cuda_add_parts(dq_weight, dk_weight, parts, (int)n_parts, r->HS, 2 * r->HS, stream);
-}
-
 // ---- entries
 
 static void check_head_size(const Rotary* r) {
@@ -227,38 +205,41 @@ static void check_head_size(const Rotary* r) {
             MOST_HS);
 }
 
-// 1 when both halves of all head vectors can be read 16 bytes at a time.
-template <class T>
-static bool is_aligned(const void* x, const void* raw, const Rotary* r) {
-    uintptr_t bits = (uintptr_t)x | (uintptr_t)raw | (uintptr_t)r->table | (uintptr_t)r->q_weight |
-                     (uintptr_t)r->k_weight | (uintptr_t)r->ld * sizeof(T) | (uintptr_t)r->HS / 2 * sizeof(T);
-    return bits % 16 == 0;
+// f(Form): 16 bytes at a time where both halves of all head vectors can be read so.
+template <class F>
+static void with_halves(const void* x, const void* raw, const Rotary* r, DType dt, F f) {
+    with_form(dt, {x, raw, r->table, r->q_weight, r->k_weight}, (size_t)r->ld | (size_t)r->HS / 2, f);
 }
 
-template <class T>
-static void forward_of(void* x, void* raw, const Rotary* r, float direction, cudaStream_t stream) {
-    constexpr int W = Pack<T>::N;
-    auto run = is_aligned<T>(x, raw, r) ? turn_all<T, W, false> : turn_all<T, 1, false>;
-    if (raw) run = is_aligned<T>(x, raw, r) ? turn_all<T, W, true> : turn_all<T, 1, true>;
-    run((T*)x, (T*)raw, r, direction, stream);
-}
-
-template <class T>
-static void backward_of(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r,
-                        cudaStream_t stream) {
-    auto run = is_aligned<T>(dx, raw, r) ? norm_backward<T, Pack<T>::N> : norm_backward<T, 1>;
-    run((T*)dx, dq_weight, dk_weight, (const T*)raw, r, stream);
+static void turn_all(void* x, void* raw, const Rotary* r, float direction, DType dt, Stream s) {
+    with_halves(x, raw, r, dt, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        auto kernel = raw ? turn_kernel<T, W, true> : turn_kernel<T, W, false>;
+        int log2_lanes = log2_lanes_of(r->HS, W);
+        size_t vectors = (size_t)r->N * (size_t)(r->NH + r->NKV);
+        LAUNCH(kernel, cuda_blocks(vectors << log2_lanes, THREADS), THREADS, 0, cuda_stream(s), (T*)x, (T*)raw, *r,
+               direction, log2_lanes);
+    });
 }
 
 void cuda_rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
     check_head_size(r);
-    if (r->N > 0) WITH_DTYPE(dt, forward_of, x, raw, r, 1, cuda_stream(s));
+    if (r->N > 0) turn_all(x, raw, r, 1, dt, s);
 }
 
 void cuda_rotary_backward(void* dx, float* dq_weight, float* dk_weight, const void* raw, const Rotary* r, DType dt,
                           Stream s) {
     check_head_size(r);
     if (r->N == 0) return;
-    if (raw) WITH_DTYPE(dt, backward_of, dx, dq_weight, dk_weight, raw, r, cuda_stream(s));
-    else WITH_DTYPE(dt, forward_of, dx, NULL, r, -1, cuda_stream(s));
+    if (!raw) return turn_all(dx, NULL, r, -1, dt, s);
+    size_t n_parts = parts_of((size_t)r->N);
+    float* parts = (float*)cuda_scratch(n_parts * 2 * (size_t)r->HS * sizeof(float));
+    with_halves(dx, raw, r, dt, [=](auto form) {
+        typedef typename decltype(form)::T T;
+        constexpr int W = decltype(form)::W;
+        LAUNCH((norm_backward_kernel<T, W>), (unsigned)n_parts, THREADS, 0, cuda_stream(s), (T*)dx, parts,
+               (const T*)raw, *r, log2_lanes_of(r->HS, W));
+    });
+    cuda_add_parts(dq_weight, dk_weight, parts, (int)n_parts, r->HS, 2 * r->HS, cuda_stream(s));
 }

@@ -60,8 +60,7 @@ double least_byte_ms(const LinkTable* link, double bytes) {
     return least;
 }
 
-// e_d: tokens of a micro-batch are not communicated for less, whatever else the micro-batch holds.
-static double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
+double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
     double ms = 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];

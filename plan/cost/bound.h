@@ -32,6 +32,9 @@ typedef struct Bounds {
 // 2e-6 of itself. 0, or -1 without memory.
 int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err, size_t errlen);
 
+// e_d: a token of a micro-batch of at most so many is not communicated for less, whatever else the micro-batch holds.
+double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides);
+
 // ---- for bounds of other plans: dev/bound_shares.h
 
 // A document: tokens, and the least work of it in rank-milliseconds.

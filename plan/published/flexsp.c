@@ -206,24 +206,19 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
 
 // ---- partitions
 
-typedef struct Partitions {
-    int counts[FLEXSP_CP_SIZES];
-    void (*visit)(void* of, const int* counts);
-    void* of;
-} Partitions;
-
-static void divide(Partitions* p, int c, int ranks) {
+static void divide(int* counts, int c, int ranks, void (*visit)(void* of, const int* counts), void* of) {
     if (c == 0) {
-        p->counts[0] = ranks;
-        p->visit(p->of, p->counts);
+        counts[0] = ranks;
+        visit(of, counts);
         return;
     }
-    for (p->counts[c] = 0; p->counts[c] <= ranks >> c; p->counts[c]++) divide(p, c - 1, ranks - (p->counts[c] << c));
+    for (counts[c] = 0; counts[c] <= ranks >> c; counts[c]++)
+        divide(counts, c - 1, ranks - (counts[c] << c), visit, of);
 }
 
 void flexsp_partitions(int ranks, int n_cp_sizes, void (*visit)(void* of, const int* counts), void* of) {
-    Partitions p = {.visit = visit, .of = of};
-    divide(&p, n_cp_sizes - 1, ranks);
+    int counts[FLEXSP_CP_SIZES] = {0};
+    divide(counts, n_cp_sizes - 1, ranks, visit, of);
 }
 
 // ---- one partition
@@ -421,52 +416,30 @@ typedef struct Work {
     const Setting* setting;
     int n, no_buckets;
     FlexspCpSizes cp_sizes;
-    FlexspReport* report;
-    Sorted* documents;  // (n) the longest first
-    int* lengths;       // (n) theirs
-    double* area;       // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;      // (n + 1)
-    int* first;         // (n + 1) rounds
-    int* bucket;        // (n + 1)
-    int* group_of;      // (n)
-    double* load;       // (ranks) of its groups
-    int* size;          // (ranks) documents of its groups
-    Plan trial;         // the plan of the trial that is made
+    int *documents, *lengths;  // (n) the longest first, and their lengths
+    double* area;              // (n + 1) rank-ms that the first of them occupy at least
+    int64_t* sums;             // (n + 1)
+    int* first;                // (n + 1) rounds
+    int* bucket;               // (n + 1)
+    int* group_of;             // (n)
+    double* load;              // (ranks) of its groups
+    int* size;                 // (ranks) documents of its groups
+    Plan trial;                // the plan of the trial that is made
     Arena* arena;
     double best;  // ms of the best trial
 } Work;
 
-static void take_work(Work* x, Arena* arena) {
-    int n = x->n, ranks = x->cp_sizes.ranks;
-    x->arena = arena;
-    x->documents = TAKE(arena, Sorted, n);
-    x->lengths = TAKE(arena, int, n);
-    x->area = TAKE(arena, double, n + 1);
-    x->sums = TAKE(arena, int64_t, n + 1);
-    x->first = TAKE(arena, int, n + 1);
-    x->bucket = TAKE(arena, int, n + 1);
-    x->group_of = TAKE(arena, int, n);
-    x->load = TAKE(arena, double, ranks);
-    x->size = TAKE(arena, int, ranks);
-    plan_take(&x->trial, n, arena);
-    x->trial.n_docs = n;
-}
-
 // Sorts documents, and what they occupy at least. -1 when no group holds one of them.
 static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen) {
     const FlexspCpSizes* d = &x->cp_sizes;
-    sort_longest_first(x->documents, lengths, x->n);
+    sort_longest_first(x->documents, x->lengths, lengths, x->n);
     x->area[0] = 0;
     for (int i = 0; i < x->n; i++) {
-        double s = x->lengths[i] = x->documents[i].length, least = INFINITY;
+        double s = x->lengths[i], least = INFINITY;
         for (int c = 0; c < d->n; c++)
             if (widest_ring_rank(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
-        if (least == INFINITY)
-            return fail(err, errlen,
-                        "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
-                        "it at capacity %d; try a larger --capacity or more ranks",
-                        x->documents[i].doc, x->lengths[i], d->ranks, x->setting->limits.capacity);
+        if (least == INFINITY) return refuse_document(x->documents[i], x->lengths[i], &x->setting->limits, err, errlen);
         x->area[i + 1] = x->area[i] + least;
     }
     return 0;
@@ -515,7 +488,7 @@ static void write_micro_batches(Work* x, int round, int first, int n, const int*
                 (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
             first_doc += size;
         }
-    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i].doc;
+    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i];
 }
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
@@ -550,20 +523,14 @@ static double try_rounds(Work* x, int m) {
     return total;
 }
 
-static void keep_trial(Work* x, Plan* plan, int m, double ms) {
-    x->best = x->report->ms = ms;
-    x->report->rounds = m;
-    plan_copy(plan, &x->trial);
-}
-
 // M' values of M from M_min on, and as many again while none of them fits.
 static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    int least = x->report->least = flexsp_least_chunks(x->lengths, x->n, capacity);
-    for (int from = least; from <= x->n && x->best == INFINITY; from += FLEXSP_TRIALS) {
+    for (int from = flexsp_least_chunks(x->lengths, x->n, capacity); from <= x->n && x->best == INFINITY;
+         from += FLEXSP_TRIALS) {
         for (int m = from; m <= MIN(from + FLEXSP_TRIALS - 1, x->n); m++) {
             double ms = try_rounds(x, m);
-            if (ms < x->best) keep_trial(x, plan, m, ms);
+            if (ms < x->best) x->best = ms, plan_copy(plan, &x->trial);
         }
         if (arena_check(x->arena, err, errlen) < 0) return -1;
     }
@@ -573,21 +540,31 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
     return 0;
 }
 
-int flexsp_plan(Plan* plan, FlexspReport* report, int64_t step, const int* lengths, int n, const Setting* setting,
-                int no_buckets, Arena* arena, char* err, size_t errlen) {
-    FlexspReport ignored;
+int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
+                Arena* arena, char* err, size_t errlen) {
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Work x = {.setting = setting, .n = n, .no_buckets = no_buckets};
-    x.best = INFINITY;
-    x.report = report ? report : &ignored;
-    *x.report = (FlexspReport){0};
+    plan->has_barriers = 1;
+    Work x = {.setting = setting,
+              .n = n,
+              .no_buckets = no_buckets,
+              .documents = TAKE(arena, int, n),
+              .lengths = TAKE(arena, int, n),
+              .area = TAKE(arena, double, n + 1),
+              .sums = TAKE(arena, int64_t, n + 1),
+              .first = TAKE(arena, int, n + 1),
+              .bucket = TAKE(arena, int, n + 1),
+              .group_of = TAKE(arena, int, n),
+              .load = TAKE(arena, double, setting->limits.ranks),
+              .size = TAKE(arena, int, setting->limits.ranks),
+              .arena = arena,
+              .best = INFINITY};
+    plan_take(&x.trial, n, arena);
+    x.trial.n_docs = n, x.trial.step = step, x.trial.ranks = setting->limits.ranks, x.trial.has_barriers = 1;
     flexsp_cp_sizes(&x.cp_sizes, setting);
-    take_work(&x, arena);
-    x.trial.step = step, x.trial.ranks = setting->limits.ranks;
-    plan->has_barriers = x.trial.has_barriers = 1;
     if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
+    if (ms) *ms = x.best;
     arena_reset(arena, mark);
     return 0;
 }

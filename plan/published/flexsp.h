@@ -12,15 +12,11 @@ enum {
     FLEXSP_BEAM = 8             // partitions that are kept beyond
 };
 
-typedef struct FlexspReport {
-    int least, rounds;  // M_min, and M of the plan
-    double ms;          // what FlexSP expects: slowest groups and fixed costs of all rounds
-} FlexspReport;
-
-// report: NULL, or what the search came to. no_buckets: each document is one, so that trials can be checked by
-// themselves; 0: as published. 0, or -1 with a message that names the document and the limit.
-int flexsp_plan(Plan* plan, FlexspReport* report, int64_t step, const int* lengths, int n, const Setting* setting,
-                int no_buckets, Arena* arena, char* err, size_t errlen);
+// ms: NULL, or what FlexSP expects: slowest groups and fixed costs of all rounds. no_buckets: each document is one, so
+// that trials can be checked by themselves; 0: as published. 0, or -1 with a message that names the document and the
+// limit.
+int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
+                Arena* arena, char* err, size_t errlen);
 
 // ---- cutting a list of documents into runs
 

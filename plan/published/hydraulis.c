@@ -171,8 +171,7 @@ static Strategy strategy_of_one(const SchemePool* pool, int k) {
     return strategy;
 }
 
-// Appends a strategy whose pipelines none of the n in list has; how many there are then.
-static int add_new(Strategy* list, int n, Strategy strategy) {
+int strategies_add(Strategy* list, int n, Strategy strategy) {
     for (int i = 0; i < n; i++)
         if (memcmp(list[i].copies, strategy.copies, sizeof strategy.copies) == 0) return n;
     list[n] = strategy;
@@ -188,15 +187,6 @@ static int common_unit(const SchemePool* pool, int narrowest) {
             unit = b, b = rest;
         }
     return unit;
-}
-
-// One strategy for each maximum length, each once.
-static int propose_from(Strategy* list, Table* t) {
-    int n = 0;
-    fill_table(t);
-    for (int s = 1; s <= t->h->bins; s++)
-        if (t->ms[(size_t)(s + 1) * ((size_t)t->units + 1) - 1] < INFINITY) n = add_new(list, n, strategy_of(t, s));
-    return n;
 }
 
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
@@ -216,7 +206,11 @@ int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, co
     t.picks = TAKE(arena, Pick, cells);
     if (arena_check(arena, err, errlen) < 0) return -1;
     count_lengths(h, sample, n_sample, longest, step);
-    int n = propose_from(list, &t);
+    fill_table(&t);
+    int n = 0;
+    for (int s = 1; s <= h->bins; s++)
+        if (t.ms[(size_t)(s + 1) * ((size_t)t.units + 1) - 1] < INFINITY)
+            n = strategies_add(list, n, strategy_of(&t, s));
     arena_reset(arena, mark);
     return n;
 }
@@ -230,7 +224,6 @@ typedef struct Load {
 } Load;
 
 int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err, size_t errlen) {
-    Sorted* documents = TAKE(arena, Sorted, n);
     *w = (StepWork){.pool = pool,
                     .lengths = lengths,
                     .n = n,
@@ -250,8 +243,7 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
                     .mb_ms = TAKE(arena, double, n),
                     .mb_room = TAKE(arena, int64_t, n)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    sort_longest_first(documents, lengths, n);
-    for (int i = 0; i < n; i++) w->sorted[i] = documents[i].doc;
+    sort_longest_first(w->sorted, w->scratch, lengths, n);
     for (int k = 0; k < pool->n; k++) {
         const PipelineScheme* scheme = &pool->scheme[k];
         for (int i = 0; i < n; i++) {
@@ -285,62 +277,46 @@ static void sink(Load* heap, int n, int most_docs) {
     }
 }
 
-// The schemes that a strategy uses, the largest first.
-typedef struct Used {
-    int n, pipelines;
-    int scheme[HYDRAULIS_SCHEMES], first[HYDRAULIS_SCHEMES], copies[HYDRAULIS_SCHEMES];
-    double start[HYDRAULIS_SCHEMES];  // of the strategy
-} Used;
-
-static Used used_schemes(const Strategy* strategy, const SchemePool* pool) {
-    Used used = {0};
-    for (int k = 0; k < pool->n; k++) {
-        if (strategy->copies[k] == 0) continue;
-        used.scheme[used.n] = k;
-        used.first[used.n] = used.pipelines;
-        used.start[used.n] = strategy->start[k];
-        used.pipelines += used.copies[used.n++] = strategy->copies[k];
-    }
-    return used;
-}
-
 // The pipeline that has least with the document in it. That makes the largest load smallest, and where several do it is
 // the smallest own load, so that short documents go where they are cheapest. Returns the pipeline, -1 for none.
-static int dispatch(StepWork* w, const Used* used, int doc) {
-    int best = -1, of = 0;
+static int dispatch(StepWork* w, const Strategy* strategy, int doc) {
+    int best = -1, of = 0, first_of = 0;
     double least = INFINITY;
-    for (int u = 0; u < used->n; u++) {
-        const PipelineScheme* scheme = &w->pool->scheme[used->scheme[u]];
-        double ms = w->ms[used->scheme[u] * w->n + doc];
-        int look = scheme->pp == 1 ? 1 : used->copies[u];
-        for (const Load* load = w->load + used->first[u]; look-- > 0 && ms < INFINITY; load++) {
-            double with = load_with(load, scheme, ms);
-            if (load->docs < scheme->max_docs && with < least) least = with, best = (int)(load - w->load), of = u;
+    for (int k = 0, first = 0; k < w->pool->n; first += strategy->copies[k++]) {
+        const PipelineScheme* scheme = &w->pool->scheme[k];
+        double ms = w->ms[k * w->n + doc];
+        int look = scheme->pp == 1 ? MIN(strategy->copies[k], 1) : strategy->copies[k];
+        for (int p = first; p < first + look && ms < INFINITY; p++) {
+            double with = load_with(&w->load[p], scheme, ms);
+            if (w->load[p].docs < scheme->max_docs && with < least) least = with, best = p, of = k, first_of = first;
         }
     }
     if (best < 0) return -1;
     Load* load = &w->load[best];
-    const PipelineScheme* scheme = &w->pool->scheme[used->scheme[of]];
-    double ms = w->ms[used->scheme[of] * w->n + doc];
+    const PipelineScheme* scheme = &w->pool->scheme[of];
+    double ms = w->ms[of * w->n + doc];
     int pipeline = load->pipeline;
     load->sum += ms;
     load->longest = MAX(load->longest, ms);
     load->docs++;
-    if (scheme->pp == 1) sink(w->load + used->first[of], used->copies[of], scheme->max_docs);
+    if (scheme->pp == 1) sink(w->load + first_of, strategy->copies[of], scheme->max_docs);
     return pipeline;
 }
 
 // Documents in random order; first those that no pipeline but the first holds.
-static void shuffle(StepWork* w, const Used* used, uint64_t seed) {
+static void shuffle(StepWork* w, const Strategy* strategy, uint64_t seed) {
+    int largest = 0;
     for (int i = 0; i < w->n; i++) {
         int j = (int)(random_uniform(seed, (uint64_t)i) * (i + 1));
         w->order[i] = w->order[j];
         w->order[j] = i;
     }
-    if (used->n == 0 || used->copies[0] > 1) return;
+    while (largest < w->pool->n && strategy->copies[largest] == 0) largest++;
+    if (largest == w->pool->n || strategy->copies[largest] > 1) return;
     for (int i = 0, forced = 0; i < w->n; i++) {
         int doc = w->order[i], others = 0;
-        for (int u = 1; u < used->n && !others; u++) others = w->ms[used->scheme[u] * w->n + doc] < INFINITY;
+        for (int k = largest + 1; k < w->pool->n && !others; k++)
+            others = strategy->copies[k] > 0 && w->ms[k * w->n + doc] < INFINITY;
         if (others) continue;
         w->order[i] = w->order[forced];
         w->order[forced++] = doc;
@@ -348,16 +324,16 @@ static void shuffle(StepWork* w, const Used* used, uint64_t seed) {
 }
 
 // One order of the documents. 0, or -1 where no pipeline holds a document.
-static int try_order(Choice* choice, StepWork* w, const Used* used) {
+static int try_order(Choice* choice, StepWork* w, const Strategy* strategy) {
     *choice = (Choice){0};
-    for (int u = 0; u < used->n; u++)
-        for (int p = used->first[u]; p < used->first[u] + used->copies[u]; p++)
-            w->load[p] = (Load){.sum = used->start[u], .pipeline = p};
+    for (int k = 0, p = 0; k < w->pool->n; k++)
+        for (int copy = 0; copy < strategy->copies[k]; copy++, p++)
+            w->load[p] = (Load){.sum = strategy->start[k], .pipeline = p};
     for (int i = 0; i < w->n; i++)
-        if ((w->trial[w->order[i]] = dispatch(w, used, w->order[i])) < 0) return -1;
-    for (int u = 0; u < used->n; u++)
-        for (int p = used->first[u]; p < used->first[u] + used->copies[u]; p++) {
-            choice->ms = MAX(choice->ms, load_with(&w->load[p], &w->pool->scheme[used->scheme[u]], 0));
+        if ((w->trial[w->order[i]] = dispatch(w, strategy, w->order[i])) < 0) return -1;
+    for (int k = 0, p = 0; k < w->pool->n; k++)
+        for (int copy = 0; copy < strategy->copies[k]; copy++, p++) {
+            choice->ms = MAX(choice->ms, load_with(&w->load[p], &w->pool->scheme[k], 0));
             choice->empty += w->load[p].docs == 0;
         }
     return 0;
@@ -371,16 +347,15 @@ static int better(const SchemePool* pool, const Choice* x, const Choice* y) {
 
 Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strategy, int shuffles, uint64_t seed) {
     Choice best = {.strategy = -1, .ms = INFINITY}, choice;
-    Used used = used_schemes(strategy, w->pool);
     for (int i = 0; i < shuffles; i++) {
-        shuffle(w, &used, hash64(seed) ^ (uint64_t)i);
+        shuffle(w, strategy, hash64(seed) ^ (uint64_t)i);
         // Only limits on documents can make one order fail and another one not.
-        if (try_order(&choice, w, &used) < 0 || !better(w->pool, &choice, &best)) continue;
+        if (try_order(&choice, w, strategy) < 0 || !better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(pipeline_of, w->trial, sizeof(int) * (size_t)w->n);
-        for (int u = 0; u < used.n; u++)
-            for (int p = used.first[u]; p < used.first[u] + used.copies[u]; p++)
-                w->pipeline_ms[w->load[p].pipeline] = load_with(&w->load[p], &w->pool->scheme[used.scheme[u]], 0);
+        for (int k = 0, p = 0; k < w->pool->n; k++)
+            for (int copy = 0; copy < strategy->copies[k]; copy++, p++)
+                w->pipeline_ms[w->load[p].pipeline] = load_with(&w->load[p], &w->pool->scheme[k], 0);
     }
     return best;
 }
@@ -651,13 +626,13 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
     if (h->setting->context > 0) longest = MIN(longest, h->setting->context);
     for (int k = 0; k < pool->n; k++)
         if (scheme_longest(&pool->scheme[k]) >= longest) list[0] = strategy_of_one(pool, k), n = 1;
-    for (int k = 0; k < pool->n; k++) n = add_new(list, n, strategy_of_one(pool, k));
+    for (int k = 0; k < pool->n; k++) n = strategies_add(list, n, strategy_of_one(pool, k));
     for (int i = 0; i < 2 * pool->n; i++) {
         Proposal proposal = {longest, strategies_step(longest, pool->ranks), pool->scheme[i / 2].gpus,
                              i % 2 ? FIXED_PER_MICRO_BATCH : FIXED_PER_DOCUMENT};
         Strategy* more = list + n;
         if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err, errlen)) < 0) return -1;
-        for (int j = 0; j < found; j++) n = add_new(list, n, more[j]);
+        for (int j = 0; j < found; j++) n = strategies_add(list, n, more[j]);
     }
     return strategies_shorten(h->list, list, n, pool, sample, n_sample, arena, err, errlen);
 }

@@ -67,6 +67,9 @@ typedef struct Proposal {
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
                        const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
 
+// Appends a strategy whose pipelines none of the n in list has; how many there are then.
+int strategies_add(Strategy* list, int n, Strategy strategy);
+
 // Which of n strategies a run needs, whose times on batches are ms (n): picks (most), always the one that lowers
 // the sum of the least times most, until none does by more than `worth` of it. least (batches): what the best so far
 // takes, to begin with and in the end. Returns how many.

@@ -29,24 +29,20 @@ typedef struct Group {
 typedef struct Batch {
     const Setting* setting;
     int n;
-    Sorted* docs;   // (n) longest first
-    int* cp_size;   // (n) the least that holds them
-    int* group;     // (n) in this round, -1: none yet, -2: in an earlier one
-    int* next;      // (ranks) where the next document of a group goes
-    Group* groups;  // (ranks)
+    int *docs, *lengths;  // (n) documents, longest first, and their lengths
+    int* cp_size;         // (n) the least that holds them
+    int* group;           // (n) in this round, -1: none yet, -2: in an earlier one
+    int* next;            // (ranks) where the next document of a group goes
+    Group* groups;        // (ranks)
     int n_groups, free_ranks, left;
 } Batch;
 
 static int choose_cp_sizes(Batch* x, char* err, size_t errlen) {
     const PlanLimits* limits = &x->setting->limits;
     for (int i = 0, d = 1; i < x->n; i++) {
-        int s = x->docs[i].length;
+        int s = x->lengths[i];
         for (d = 1; d <= limits->ranks && !group_holds(&x->setting->groups[d], s);) d *= 2;
-        if (d > limits->ranks)
-            return fail(err, errlen,
-                        "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds "
-                        "it at capacity %d; try a larger --capacity or more ranks",
-                        x->docs[i].doc, s, limits->ranks, limits->capacity);
+        if (d > limits->ranks) return refuse_document(x->docs[i], s, limits, err, errlen);
         x->cp_size[i] = d;
         x->group[i] = -1;
     }
@@ -67,7 +63,7 @@ static int find_group(Batch* x, int i, int* full) {
         const Group* group = &x->groups[k];
         if (group->cp_size != cp_size) continue;
         same = 1;
-        if (group->taken + takes(g, x->docs[i].length) > g->room) continue;
+        if (group->taken + takes(g, x->lengths[i]) > g->room) continue;
         if (best < 0 || group->load < x->groups[best].load) best = k;
     }
     *full = best < 0 && same;
@@ -95,11 +91,11 @@ static void fill_round(Batch* x) {
             blocked = x->cp_size[i];
             continue;
         }
-        double s = x->docs[i].length;
+        double s = x->lengths[i];
         Group* group = &x->groups[k];
         x->group[i] = k;
         group->n_docs++;
-        group->taken += takes(&x->setting->groups[group->cp_size], x->docs[i].length);
+        group->taken += takes(&x->setting->groups[group->cp_size], x->lengths[i]);
         group->load += s * s / group->cp_size;
         x->left--;
         if (widest == 0) widest = group->cp_size;
@@ -112,7 +108,7 @@ static int fits(const Batch* x, int k, int cp_size) {
     const GroupCost* g = &x->setting->groups[cp_size];
     int64_t taken = 0;
     for (int i = 0; i < x->n && g->ulysses_size > 0; i++)
-        if (x->group[i] == k) taken += takes(g, x->docs[i].length);
+        if (x->group[i] == k) taken += takes(g, x->lengths[i]);
     return g->ulysses_size > 0 && taken <= g->room;
 }
 
@@ -142,7 +138,7 @@ static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
     }
     for (int i = 0; i < x->n; i++) {
         if (x->group[i] < 0) continue;
-        plan->docs[x->next[x->group[i]]++] = x->docs[i].doc;
+        plan->docs[x->next[x->group[i]]++] = x->docs[i];
         x->group[i] = -2;
     }
 }
@@ -156,14 +152,15 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
     Batch x = {.setting = setting,
                .n = n,
                .left = n,
-               .docs = TAKE(arena, Sorted, n),
+               .docs = TAKE(arena, int, n),
+               .lengths = TAKE(arena, int, n),
                .cp_size = TAKE(arena, int, n),
                .group = TAKE(arena, int, n),
                .next = TAKE(arena, int, ranks),
                .groups = TAKE(arena, Group, ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
     plan->has_barriers = 1;
-    sort_longest_first(x.docs, lengths, n);
+    sort_longest_first(x.docs, x.lengths, lengths, n);
     if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
     for (; x.left > 0; plan->n_rounds++) {
         fill_round(&x);

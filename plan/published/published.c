@@ -1,14 +1,18 @@
-// published.c - the table of planners, and the planners of this project in it.
+// published.c - the table of planners, and those in it that are this project's or nobody's.
 //
 // static    one cp size for all steps: setting->cp_size, or the least power of two that holds a document of
 //           setting->context tokens; where none does, the least cp size of any kind. Micro-batches are best-fit packed,
 //           by plan_static.
 // adaptive  the best cp size for every step, by plan_adaptive.
 // flex      groups of unlike cp sizes, by plan_flex.
+// fixed     the baseline that papers on ragged documents compare with: full rows of setting->context tokens (best fit,
+//           the longest first), dealt to the ranks in turn, whatever they cost.
 // None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
 #include "plan/published/published.h"
 
-#include <stdlib.h>
+#include <math.h>
+
+#include "plan/value/pack.h"
 
 // ---- what the planners share
 
@@ -18,15 +22,11 @@ void* planner_open_setting(const Setting* setting, const int* sample, int n_samp
     return (void*)setting;
 }
 
-static int longer_first(const void* a, const void* b) {
-    const Sorted *x = (const Sorted*)a, *y = (const Sorted*)b;
-    if (x->length != y->length) return x->length > y->length ? -1 : 1;
-    return (x->doc > y->doc) - (x->doc < y->doc);
-}
-
-void sort_longest_first(Sorted* documents, const int* lengths, int n) {
-    for (int i = 0; i < n; i++) documents[i] = (Sorted){lengths[i], i};
-    qsort(documents, (size_t)n, sizeof *documents, longer_first);
+int refuse_document(int doc, int length, const PlanLimits* limits, char* err, size_t errlen) {
+    return fail(err, errlen,
+                "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds it at "
+                "capacity %d; try a larger --capacity or more ranks",
+                doc, length, limits->ranks, limits->capacity);
 }
 
 // ---- static
@@ -87,7 +87,7 @@ static int adaptive_plan(const void* planner, Plan* plan, int64_t step, const in
                          char* err, size_t errlen) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    return plan_adaptive(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
+    return plan_adaptive(plan, &prediction, step, lengths, n, INFINITY, setting, arena, err, errlen);
 }
 
 static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
@@ -95,6 +95,28 @@ static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* l
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
     return plan_flex(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
+}
+
+// ---- fixed
+
+static int fixed_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
+                      size_t errlen) {
+    const Setting* setting = (const Setting*)planner;
+    const PlanLimits* limits = &setting->limits;
+    int row = setting->context > 0 ? MIN(setting->context, limits->capacity) : limits->capacity;
+    Packing packing;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen)) return -1;
+    ArenaMark mark = arena_mark(arena);
+    if (pack_best_fit(&packing, lengths, n, row, arena, err, errlen)) return -1;
+    for (int r = 0; r < packing.n_rows; r++)
+        plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){.first_rank = r % limits->ranks,
+                                                                    .cp_size = 1,
+                                                                    .ulysses_size = 1,
+                                                                    .first_doc = packing.first[r],
+                                                                    .n_docs = packing.first[r + 1] - packing.first[r]};
+    memcpy(plan->docs, packing.order, sizeof(int) * (size_t)n);
+    arena_reset(arena, mark);
+    return 0;
 }
 
 // ---- the table
@@ -111,6 +133,11 @@ const Planner planner_flex = {.name = "flex",
                               .words = "groups of unlike cp sizes, chosen for time (ragged)",
                               .open = planner_open_setting,
                               .plan = flex_plan};
+
+const Planner planner_fixed = {.name = "fixed",
+                               .words = "full rows of --context tokens, best-fit packed, dealt to the ranks in turn",
+                               .open = planner_open_setting,
+                               .plan = fixed_plan};
 
 const Planner* const planners[] = {&planner_static,   &planner_adaptive, &planner_flexsp, &planner_hydraulis,
                                    &planner_zeppelin, &planner_megatron, &planner_fixed,  &planner_flex};

@@ -27,9 +27,8 @@ typedef struct Planner {
 extern const Planner* const planners[];  // n_planners of them; pointers, because those of other files are no constants
 extern const int n_planners;
 
-extern const Planner planner_static, planner_adaptive, planner_flex;  // of this project: published.c
-extern const Planner planner_flexsp, planner_hydraulis, planner_zeppelin, planner_megatron,
-    planner_fixed;  // each in its own file
+extern const Planner planner_static, planner_adaptive, planner_flex, planner_fixed;          // published.c
+extern const Planner planner_flexsp, planner_hydraulis, planner_zeppelin, planner_megatron;  // each in its own file
 
 const Planner* planner_named(const char* name);  // NULL: there is none
 // Most bytes of arenas: for a step of n documents, planned, predicted and checked; for all that is settled before.
@@ -38,13 +37,9 @@ size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits);
 
 // ---- what the planners share
 
+// For systems whose groups are powers of two of the ranks: -1, and err says that none of them holds the document.
+int refuse_document(int doc, int length, const PlanLimits* limits, char* err, size_t errlen);
+
 // For planners whose state is the setting.
 void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
                            size_t errlen);
-
-typedef struct Sorted {
-    int length, doc;
-} Sorted;
-
-// The documents of a step, the longest first, of equal ones the one with the smaller number.
-void sort_longest_first(Sorted* documents, const int* lengths, int n);

@@ -23,10 +23,9 @@ static void add(Trials* t, const Strategy* s) {
     int ranks = 0;
     for (int k = 0; k < pool->n; k++) ranks += s->copies[k] * pool->scheme[k].gpus;
     if (ranks != pool->ranks || t->n == MOST_PROPOSALS) return;
-    for (int i = 0; i < t->n; i++)
-        if (!memcmp(t->proposed[i].copies, s->copies, sizeof s->copies)) return;
+    int n = strategies_add(t->proposed, t->n, *s);
+    if (n == t->n) return;
     Strategy* added = &t->proposed[t->n++];
-    *added = *s;
     added->end = 0;
     for (int k = 0; k < pool->n; k++) {
         added->start[k] = t->search->start[k];

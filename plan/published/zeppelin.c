@@ -103,12 +103,12 @@ typedef struct Level {
 
 typedef struct Partition {
     const PlanLimits* limits;
-    const Sorted* documents;
+    const int *documents, *sorted;  // (n) the longest first, and their lengths
     int n, n_nodes;
     Level nodes, ranks;
-    Bin* across;         // (nodes) what is cut across them
-    int *first, *count;  // (n) nodes of a document, or with count 0 its one node
-    Sorted* whole;       // (n) the documents of one node, as indices into `documents`
+    Bin* across;                // (nodes) what is cut across them
+    int *first, *count;         // (n) nodes of a document, or with count 0 its one node
+    int *whole, *whole_sorted;  // (n) the documents of one node, as indices into `documents`, and their lengths
 } Partition;
 
 // ---- windows
@@ -172,10 +172,10 @@ static int put_cut(const Level* level, int s, int* width) {
 }
 
 // The threshold after an overflow; some of the n documents are below it.
-static int lower(const Sorted* documents, int n, int threshold) {
+static int lower(const int* sorted, int n, int threshold) {
     int whole = 0;
-    while (documents[whole].length >= threshold) whole++;
-    return documents[MIN(whole + n / 64, n - 1)].length;
+    while (sorted[whole] >= threshold) whole++;
+    return sorted[MIN(whole + n / 64, n - 1)];
 }
 
 // ---- nodes
@@ -201,11 +201,11 @@ typedef struct Total {
     double tokens, work;
 } Total;
 
-static Total total_cut(const PlanLimits* limits, const Sorted* documents, int n, int threshold, int ranks) {
+static Total total_cut(const PlanLimits* limits, const int* sorted, int n, int threshold, int ranks) {
     Total total = {0};
     for (int i = 0; i < n; i++) {
-        double s = documents[i].length;
-        if (!is_cut(limits, documents[i].length, threshold, ranks)) continue;
+        double s = sorted[i];
+        if (!is_cut(limits, sorted[i], threshold, ranks)) continue;
         total.tokens += s;
         total.work += s * s;
     }
@@ -224,9 +224,9 @@ static int assign_nodes(Partition* p, int threshold, int crossing, char* err, si
         p->nodes.bins[b] = (Bin){.ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size)};
         p->across[b] = (Bin){0};
     }
-    Total total = total_cut(limits, p->documents, p->n, threshold, p->nodes.bins[0].ranks);
+    Total total = total_cut(limits, p->sorted, p->n, threshold, p->nodes.bins[0].ranks);
     for (int i = 0; i < p->n; i++) {
-        int s = p->documents[i].length, *count = &p->count[i], ranks = 0;
+        int s = p->sorted[i], *count = &p->count[i], ranks = 0;
         *count = 1;
         if (!is_cut(limits, s, threshold, p->nodes.bins[0].ranks)) {
             p->first[i] = put(&p->nodes, s, 1, (Choice){1, p->n_nodes == 1});
@@ -235,7 +235,7 @@ static int assign_nodes(Partition* p, int threshold, int crossing, char* err, si
             int fallen = s >= threshold && s < crossing;
             *count = fallen ? p->n_nodes : nodes_of(p, s, &total);
             p->first[i] = put_cut(&p->nodes, s, count);
-            if (p->first[i] < 0) return refuse(p->documents[i].doc, s, limits, err, errlen);
+            if (p->first[i] < 0) return refuse(p->documents[i], s, limits, err, errlen);
         }
         if (*count == 1) *count = 0;
         for (int b = 0; b < *count; b++) ranks += p->nodes.bins[p->first[i] + b].ranks;
@@ -253,11 +253,11 @@ static int assign_nodes(Partition* p, int threshold, int crossing, char* err, si
 // room.
 static int assign_ranks(Partition* p, ZeppelinWindow* windows, int node, int n_whole, int threshold, int crossing) {
     int ranks = p->nodes.bins[node].ranks;
-    Total total = total_cut(p->limits, p->whole, n_whole, threshold, 1);
+    Total total = total_cut(p->limits, p->whole_sorted, n_whole, threshold, 1);
     p->ranks.n_bins = ranks;
     for (int r = 0; r < ranks; r++) p->ranks.bins[r] = (Bin){1, p->across[node].work, p->across[node].tokens};
     for (int i = 0; i < n_whole; i++) {
-        int s = p->whole[i].length, cp_size = 1, at;
+        int s = p->whole_sorted[i], cp_size = 1, at;
         if (!is_cut(p->limits, s, threshold, 1)) {
             at = put(&p->ranks, s, 1, (Choice){1, 0});
             if (at < 0) return 0;
@@ -266,7 +266,7 @@ static int assign_ranks(Partition* p, ZeppelinWindow* windows, int node, int n_w
             if (s >= threshold && s < crossing) cp_size = ranks;
             at = put_cut(&p->ranks, s, &cp_size);
         }
-        windows[p->whole[i].doc] =
+        windows[p->whole[i]] =
             (ZeppelinWindow){node * p->limits->node_size + at, cp_size, cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
     }
     return 1;
@@ -278,7 +278,7 @@ static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
     for (int i = 0; i < p->n; i++) {
         if (p->first[i] != node) continue;
         if (p->count[i] == 0) {
-            p->whole[n_whole++] = (Sorted){p->documents[i].length, i};
+            p->whole[n_whole] = i, p->whole_sorted[n_whole++] = p->sorted[i];
             continue;
         }
         int ranks = 0;
@@ -293,32 +293,34 @@ static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
 static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, char* err, size_t errlen) {
     int crossing = zones->across, done;
     while ((done = assign_nodes(p, zones->across, crossing, err, errlen)) == 0)
-        zones->across = lower(p->documents, p->n, zones->across);
+        zones->across = lower(p->sorted, p->n, zones->across);
     if (done < 0) return -1;
     crossing = zones->inside;
     zones->inside = MIN(zones->inside, zones->across);
     for (int node = 0; node < p->n_nodes; node++) {
         int n_whole = list_members(p, windows, node), threshold = crossing;
         while (!assign_ranks(p, windows, node, n_whole, threshold, crossing))
-            threshold = lower(p->whole, n_whole, threshold);
+            threshold = lower(p->whole_sorted, n_whole, threshold);
         zones->inside = MIN(zones->inside, threshold);
     }
     return 0;
 }
 
-int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sorted* documents, int n,
+int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* documents, const int* sorted, int n,
                        const PlanLimits* limits, Arena* arena, char* err, size_t errlen) {
     ArenaMark mark = arena_mark(arena);
     Partition p = {.limits = limits,
                    .documents = documents,
+                   .sorted = sorted,
                    .n = n,
                    .n_nodes = CEIL_DIV(limits->ranks, limits->node_size),
                    .first = TAKE(arena, int, n),
                    .count = TAKE(arena, int, n),
-                   .whole = TAKE(arena, Sorted, n)};
+                   .whole = TAKE(arena, int, n),
+                   .whole_sorted = TAKE(arena, int, n)};
     p.across = TAKE(arena, Bin, p.n_nodes);
     int64_t total = 0, held = (int64_t)limits->capacity * limits->ranks;
-    for (int i = 0; i < n; i++) total += documents[i].length;
+    for (int i = 0; i < n; i++) total += sorted[i];
     int64_t room = limits->capacity * MAX(CEIL_DIV(total, held), 1);
     p.nodes = (Level){limits, TAKE(arena, Bin, p.n_nodes), p.n_nodes, (double)room};
     p.ranks = (Level){limits, TAKE(arena, Bin, limits->ranks), 0, (double)room};
@@ -338,19 +340,11 @@ typedef struct Zeppelin {
 } Zeppelin;
 
 typedef struct Scratch {
-    Sorted* documents;        // (n) the longest first
+    int *documents, *sorted;  // (n) the longest first, their lengths
     int *micro_batch, *room;  // (n)
     ZeppelinWindow* windows;  // (n)
     int* ring_docs;           // (ranks)
 } Scratch;
-
-static Scratch take_scratch(int n, int ranks, Arena* arena) {
-    return (Scratch){.documents = TAKE(arena, Sorted, n),
-                     .micro_batch = TAKE(arena, int, n),
-                     .room = TAKE(arena, int, n),
-                     .windows = TAKE(arena, ZeppelinWindow, n),
-                     .ring_docs = TAKE(arena, int, ranks)};
-}
 
 // Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
 static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits) {
@@ -359,7 +353,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
         for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
             const ZeppelinWindow* w = &x->windows[i];
             if (w->queue != queue) continue;
-            int widest = widest_ring_rank(x->documents[i].length, w->cp_size), at = first;
+            int widest = widest_ring_rank(x->sorted[i], w->cp_size), at = first;
             for (; at < plan->n_micro_batches; at++) {
                 const MicroBatch* mb = &plan->micro_batches[at];
                 if (mb->first_rank == w->first_rank && mb->cp_size == w->cp_size && x->room[at] >= widest) break;
@@ -380,7 +374,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
     }
     for (int i = 0; i < plan->n_docs; i++) {
         MicroBatch* mb = &plan->micro_batches[x->micro_batch[i]];
-        plan->docs[mb->first_doc + mb->n_docs++] = x->documents[i].doc;
+        plan->docs[mb->first_doc + mb->n_docs++] = x->documents[i];
     }
 }
 
@@ -424,11 +418,16 @@ static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const in
     const PlanLimits* limits = &z->setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Scratch x = take_scratch(n, limits->ranks, arena);
+    Scratch x = {.documents = TAKE(arena, int, n),
+                 .sorted = TAKE(arena, int, n),
+                 .micro_batch = TAKE(arena, int, n),
+                 .room = TAKE(arena, int, n),
+                 .windows = TAKE(arena, ZeppelinWindow, n),
+                 .ring_docs = TAKE(arena, int, limits->ranks)};
     if (arena_check(arena, err, errlen) < 0) return -1;
-    sort_longest_first(x.documents, lengths, n);
+    sort_longest_first(x.documents, x.sorted, lengths, n);
     ZeppelinZones zones = z->zones;
-    if (zeppelin_partition(x.windows, &zones, x.documents, n, limits, arena, err, errlen) < 0) return -1;
+    if (zeppelin_partition(x.windows, &zones, x.documents, x.sorted, n, limits, arena, err, errlen) < 0) return -1;
     make_micro_batches(plan, &x, limits);
     if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
     arena_reset(arena, mark);

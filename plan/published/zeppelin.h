@@ -27,7 +27,8 @@ typedef struct ZeppelinWindow {
     ZeppelinQueue queue;  // in the order in which a rank works on them
 } ZeppelinWindow;
 
-// The ranks of every document: windows (n) for documents (n), the longest first. zones fall where ranks overflow: they
-// come back as they were in the end. 0, or -1 with a message (a document is too long for all ranks, no memory).
-int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const Sorted* documents, int n,
+// The ranks of every document: windows (n) for documents (n), the longest first, and their lengths, sorted. zones fall
+// where ranks overflow: they come back as they were in the end. 0, or -1 with a message (a document is too long for all
+// ranks, no memory).
+int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* documents, const int* sorted, int n,
                        const PlanLimits* limits, Arena* arena, char* err, size_t errlen);

@@ -79,20 +79,14 @@ static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
     return (double)((int64_t)(b + 1) * limits->kv_heads / ulysses_size - (int64_t)b * limits->kv_heads / ulysses_size);
 }
 
-static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb, const int* lengths,
-                               const Setting* setting) {
-    double s2 = 0, tokens = 0;
+static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums, const Setting* setting) {
     const Cost* cost = &setting->cost;
-    for (int j = 0; j < mb->n_docs; j++) {
-        double s = lengths[plan->docs[mb->first_doc + j]];
-        s2 += s * s, tokens += s;
-    }
     for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
         CostTerms* t = &x->expected[mb->first_rank + cp_rank];
         double heads =
             heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
-        t->quadratic += cost->quadratic * s2 * heads * mb->ulysses_size / mb->cp_size;
-        t->per_token += cost->per_token * tokens / mb->cp_size;
+        t->quadratic += cost->quadratic * sums.squares * heads * mb->ulysses_size / mb->cp_size;
+        t->per_token += cost->per_token * sums.tokens / mb->cp_size;
         t->micro_batch += cost->micro_batch;
     }
 }
@@ -100,7 +94,8 @@ static void expect_micro_batch(Speeds* x, const Plan* plan, const MicroBatch* mb
 static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
     for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
     for (int i = 0; i < plan->n_micro_batches; i++)
-        expect_micro_batch(x, plan, &plan->micro_batches[i], lengths, setting);
+        expect_micro_batch(x, &plan->micro_batches[i], micro_batch_sums(plan, &plan->micro_batches[i], lengths),
+                           setting);
 }
 
 static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].per_token; }
@@ -144,7 +139,8 @@ static void compare(Speeds* x, double c) {
     x->in_flight -= x->in_flight > 0;
 }
 
-static void learn_measured(Speeds* x, const double* compute_ms) {
+void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
+    expect(x, plan, lengths, setting);
     for (int r = 0; r < x->ranks; r++) {
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
         x->measured[r] = is ? compute_ms[r] : 0;
@@ -160,11 +156,6 @@ static void learn_measured(Speeds* x, const double* compute_ms) {
             x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;
     }
-}
-
-void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
-    expect(x, plan, lengths, setting);
-    learn_measured(x, compute_ms);
 }
 
 // A Calibration that has seen nothing takes no step for an outlier.

@@ -36,12 +36,12 @@ typedef struct Scratch {
 
 // ---- documents by length
 
-// Descending; equal lengths in the order of their numbers. Radix sort.
-static void sort_documents(Scratch* x, const int* lengths, int n) {
+// Radix sort.
+void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
     enum { BITS = 11, BINS = 1 << BITS };
     int longest = 0, begin[BINS];
-    for (int i = 0; i < n; i++) x->order[i] = i, longest = MAX(longest, lengths[i]);
-    for (int shift = 0; longest >> shift > 0; shift += BITS) {
+    for (int i = 0; i < n; i++) order[i] = i, longest = MAX(longest, lengths[i]);
+    for (int shift = 0; shift < 31 && longest >> shift > 0; shift += BITS) {
         memset(begin, 0, sizeof begin);
         for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
         for (int b = BINS - 1, at = 0; b >= 0; b--) {
@@ -49,12 +49,10 @@ static void sort_documents(Scratch* x, const int* lengths, int n) {
             begin[b] = at;
             at += count;
         }
-        for (int i = 0; i < n; i++) x->swap[begin[(lengths[x->order[i]] >> shift) & (BINS - 1)]++] = x->order[i];
-        int* sorted = x->swap;
-        x->swap = x->order, x->order = sorted;
-        if (shift + BITS >= 31) break;
+        for (int i = 0; i < n; i++) sorted[begin[(lengths[order[i]] >> shift) & (BINS - 1)]++] = order[i];
+        memcpy(order, sorted, sizeof(int) * (size_t)n);
     }
-    for (int i = 0; i < n; i++) x->sorted[i] = lengths[x->order[i]];
+    for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
 }
 
 // Whether every document is held by some group that planners use.
@@ -228,7 +226,7 @@ static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double 
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
-    if (plan_adaptive_below(f->makespan, &by_one, &other, plan->step, lengths, n, setting, x->arena, NULL, 0)) return;
+    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL, 0)) return;
     plan_copy(plan, &by_one);
     choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
 }
@@ -261,7 +259,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     Search search = search_take(x.sorted, n, setting, arena);
     if (arena_check(arena, err, errlen) < 0) return -1;
     *prediction = (Prediction){0};
-    sort_documents(&x, lengths, n);
+    sort_longest_first(x.order, x.sorted, lengths, n);
     if (check_held(&x, n, setting, err, errlen) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err, errlen) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;

@@ -39,12 +39,10 @@ double prediction_gap(const Prediction* prediction);
 // and compiler. 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1.
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
               Arena* arena, char* err, size_t errlen);
-// The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use.
-int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                  Arena* arena, char* err, size_t errlen);
-// The same where that takes less than `below` ms: 1 where no single cp size does.
-int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
-                        const Setting* setting, Arena* arena, char* err, size_t errlen);
+// The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use. 1 where none
+// takes less than `below` ms, if that is not INFINITY.
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
+                  const Setting* setting, Arena* arena, char* err, size_t errlen);
 // A plan made for rounds: order, sorted (n) documents longest first and their lengths, plan with room for them. 1, and
 // the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
 int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
@@ -62,3 +60,5 @@ int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const S
                  char* err, size_t errlen);
 
 void sort_lengths(int* lengths, int n);  // descending, as bounds want them
+// order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.
+void sort_longest_first(int* order, int* sorted, const int* lengths, int n);

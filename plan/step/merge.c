@@ -18,12 +18,11 @@ typedef struct Merge {
     const int* lengths;
     const Setting* setting;
     Arena* arena;
-    PassLoad* loads;  // (ranks) of the pass at hand
-    int* of_rank;     // (n_micro_batches) the rank of a local micro-batch that may still join a pass, -1: none
-    int* begin;       // (ranks + 1) of a rank in `local`
-    int* local;       // (n_micro_batches) local micro-batches by rank
-    double* work;     // (n_micro_batches) ms of attention of local ones
-    int* rounds;      // (n_micro_batches) before a try
+    PassLoad* loads;    // (ranks) of the pass at hand
+    int* of_rank;       // (n_micro_batches) the rank of a local micro-batch that may still join a pass, -1: none
+    int *first, *next;  // (ranks), (n_micro_batches) the local micro-batches of a rank, -1 behind the last
+    double* work;       // (n_micro_batches) ms of attention of local ones
+    int* rounds;        // (n_micro_batches) before a try
 } Merge;
 
 static int load_pass(Merge* x, int i) {
@@ -38,8 +37,7 @@ static int fits(const Merge* x, int rank) {
 // Of the rank, beside what its load has; -1: none.
 static int best_local(Merge* x, int rank) {
     int best = -1;
-    for (int j = x->begin[rank]; j < x->begin[rank + 1]; j++) {
-        int i = x->local[j];
+    for (int i = x->first[rank]; i >= 0; i = x->next[i]) {
         if (x->of_rank[i] < 0 || (best >= 0 && x->work[i] <= x->work[best])) continue;
         PassLoad before = x->loads[rank];
         if (load_pass(x, i) == 0 && fits(x, rank)) best = i;
@@ -83,21 +81,18 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
                .arena = arena,
                .loads = TAKE(arena, PassLoad, ranks),
                .of_rank = TAKE(arena, int, n),
-               .begin = TAKE(arena, int, ranks + 2),
-               .local = TAKE(arena, int, n),
+               .first = TAKE(arena, int, ranks),
+               .next = TAKE(arena, int, n),
                .work = TAKE(arena, double, n),
                .rounds = TAKE(arena, int, n)};
     if (arena->missing) return x;
-    memset(x.begin, 0, sizeof(int) * ((size_t)ranks + 2));
-    for (int i = 0; i < n; i++) {
+    for (int r = 0; r < ranks; r++) x.first[r] = -1;
+    for (int i = n - 1; i >= 0; i--) {
         const MicroBatch* mb = &plan->micro_batches[i];
         x.of_rank[i] = mb->cp_size == 1 ? mb->first_rank : -1;
         x.work[i] = micro_batch_sums(plan, mb, lengths).squares;
-        if (x.of_rank[i] >= 0) x.begin[x.of_rank[i] + 2]++;
+        if (mb->cp_size == 1) x.next[i] = x.first[mb->first_rank], x.first[mb->first_rank] = i;
     }
-    for (int r = 0; r < ranks; r++) x.begin[r + 2] += x.begin[r + 1];
-    for (int i = 0; i < n; i++)
-        if (x.of_rank[i] >= 0) x.local[x.begin[x.of_rank[i] + 1]++] = i;
     return x;
 }
 
@@ -138,8 +133,7 @@ static void keep_or_undo(Merge* x, int keep) {
 static void join_locals(Merge* x) {
     for (int r = 0; r < x->plan->ranks; r++) {
         int first = -1;
-        for (int j = x->begin[r]; j < x->begin[r + 1]; j++) {
-            int i = x->local[j];
+        for (int i = x->first[r]; i >= 0; i = x->next[i]) {
             if (x->of_rank[i] < 0) continue;
             if (first < 0) x->loads[r] = (PassLoad){0, 0};
             if (load_pass(x, i) < 0) return;

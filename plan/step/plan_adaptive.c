@@ -16,7 +16,7 @@
 #include "plan/step/flex.h"
 
 typedef struct Candidate {
-    double bound;  // ms; negative: the longest document does not fit
+    double bound;  // ms
     int cp_size;
 } Candidate;
 
@@ -26,20 +26,6 @@ typedef struct Work {
     double s2, tokens;
     int longest;
 } Work;
-
-// ms a byte that no message of this link beats: it is least at a point of the table, or far beyond the last.
-static double least_rate(const LinkTable* link) {
-    double rate = 0;
-    for (int i = 0; i < link->n; i++) {
-        if (link->bytes[i] <= 0) continue;
-        double at_point = link->ms[i] / link->bytes[i];
-        rate = rate == 0 ? at_point : MIN(rate, at_point);
-    }
-    if (link->n < 2) return 0;  // the same time for any message
-    int last = link->n - 1;
-    double slope = (link->ms[last] - link->ms[last - 1]) / (link->bytes[last] - link->bytes[last - 1]);
-    return MAX(MIN(rate, slope), 0);
-}
 
 // Speeds of the groups of one cp size, as plan_static lays them out.
 typedef struct Pace {
@@ -60,12 +46,8 @@ static Pace group_pace(const Setting* setting, int cp_size) {
 }
 
 static double bound_of_group(const GroupCost* g, const Work* work, const Pace* pace) {
-    double rate = g->shown_linear[HIDING_OWN], s = work->longest;
-    for (int i = 0; i < g->n_communications; i++) {
-        const Communication* e = &g->communications[i];
-        rate += g->link_scale * e->shown[HIDING_OWN] * e->bytes_per_token * least_rate(e->link);
-    }
-    double rows = work->tokens / ((double)g->room * (g->cp_size / g->ulysses_size));
+    double row = (double)g->room * (g->cp_size / g->ulysses_size), rows = work->tokens / row, s = work->longest;
+    double rate = least_token_ms(g, row, HIDING_OWN);
     double area = g->quadratic * work->s2 + g->per_token * work->tokens +
                   pace->least * (rate * work->tokens + g->micro_batch * MAX(rows, 1));
     double micro_batch = (g->quadratic * s + g->per_token) * s / pace->most + rate * s + g->micro_batch;
@@ -104,14 +86,8 @@ static int list_candidates(Candidate* list, const Setting* setting, const Work* 
 
 // ---- the search
 
-// The makespan of a plan, negative when the cost model has no such groups.
-static double play(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
-    Timeline timeline;
-    return step_play(&timeline, plan, lengths, setting, arena, NULL, 0) < 0 ? -1 : timeline.makespan;
-}
-
-int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
-                        const Setting* setting, Arena* arena, char* err, size_t errlen) {
+int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
+                  const Setting* setting, Arena* arena, char* err, size_t errlen) {
     const PlanLimits* limits = &setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
     Work work = {0};
@@ -129,12 +105,12 @@ int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_
     ArenaMark untried = arena_mark(arena);
     for (int i = 0, candidates = list_candidates(list, setting, &work); i < candidates; i++) {
         Plan trial;
+        Timeline timeline;
         if (list[i].bound >= best) break;
         arena_reset(arena, untried);
         if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL, 0) < 0) continue;
-        double makespan = play(&trial, lengths, setting, arena);
-        if (makespan < 0 || makespan >= best) continue;
-        best = makespan, made = 1;
+        if (step_play(&timeline, &trial, lengths, setting, arena, NULL, 0) < 0 || timeline.makespan >= best) continue;
+        best = timeline.makespan, made = 1;
         plan_copy(plan, &trial);
     }
     arena_reset(arena, mark);
@@ -143,9 +119,4 @@ int plan_adaptive_below(double below, Plan* plan, Prediction* prediction, int64_
     if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
     if (predict_plan(prediction, plan, lengths, setting, arena, err, errlen) < 0) return -1;
     return plan_merge(plan, prediction, lengths, setting, arena, err, errlen);
-}
-
-int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-                  Arena* arena, char* err, size_t errlen) {
-    return plan_adaptive_below(INFINITY, plan, prediction, step, lengths, n, setting, arena, err, errlen);
 }

@@ -69,9 +69,10 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     size_t n;
     if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run_stop_token(run), &n);
-    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&run->state, &run->config, err, errlen))
+    Config config = run_settled_config(run);
+    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&run->state, &config, err, errlen))
         return -1;
-    text = run_state_text(&run->state, &run->config);
+    text = run_state_text(&run->state, &config);
     return write_text(w, "state.json", text, text ? strlen(text) : 0, err, errlen);
 }
 

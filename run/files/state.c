@@ -15,15 +15,15 @@
 // ---- the model's side of files
 
 // Whether whole tensors lie on several ranks, apart from --zero.
-static int is_divided(const Model* m) { return !m->owner && (m->tp || m->stages > 1); }
+static int is_divided(const Model* m) { return !m->ranks->owner && (m->tp || m->stages > 1); }
 // Whether this stage of the pipeline has the tensor: its ranks join it together, also one that owns no head.
 static int is_here(const Model* m, const ParamTensor* tensor) { return pipeline_stage_of(m, tensor) == m->stage; }
 
 static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor, float* value) {
     Run* run = (Run*)context;
     Model* m = &run->model;
-    if (m->owner && kind == STATE_GRADS) {
-        zero_fetch_grads(m->owner, tensor, value);
+    if (m->ranks->owner && kind == STATE_GRADS) {
+        zero_fetch_grads(m->ranks->owner, tensor, value);
         return;
     }
     ParamTensor own = pipeline_part(m, tensor);
@@ -38,7 +38,8 @@ static void put_weights(void* context, const ParamTensor* tensor, float* value) 
     Run* run = (Run*)context;
     Model* m = &run->model;
     ParamTensor own = pipeline_part(m, tensor);
-    if (m->owner) zero_put_weights(m->owner, tensor, memcpy(run->books->part, value, tensor->elems * sizeof(float)));
+    if (m->ranks->owner)
+        zero_put_weights(m->ranks->owner, tensor, memcpy(run->books->part, value, tensor->elems * sizeof(float)));
     if (!own.elems) return;
     tp_take(m, &own, value, value);
     zero_put_weights(m, &own, value);
@@ -73,7 +74,9 @@ static void fetch_owned(void* context, StateKind kind, const Segment* segment, f
     const float* collected =
         run->books->collected + (size_t)(kind - STATE_MASTER) * collected_elems(&m->whole) + segment->at;
     if (is_divided(m)) m->k->download(value, collected, segment->n * sizeof(float), m->s);
-    else m->k->download(value, zero_owned(m->owner ? m->owner : m, kind, segment), segment->n * sizeof(float), m->s);
+    else
+        m->k->download(value, zero_owned(m->ranks->owner ? m->ranks->owner : m, kind, segment),
+                       segment->n * sizeof(float), m->s);
 }
 
 static void* take(const Model* m, size_t elems) {
@@ -96,7 +99,7 @@ static void collect_state(Run* run, int with_master) {
     char* scratch = (char*)take(m, mover_scratch(&mover));
     for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
         mover_run(&mover, m->world, &m->whole, (char*)(run->books->collected + (size_t)(kind - STATE_MASTER) * elems),
-                  (const char*)m->ranks->zero.part[zero_part_of(kind)], scratch, DT_F32, m->k, m->s);
+                  (const char*)m->array[zero_array_of(kind)], scratch, DT_F32, m->k, m->s);
     m->k->synchronize(m->s);
     m->k->free_memory(scratch);
     arena_free(&arena);
@@ -129,7 +132,7 @@ static ModelState reading_state(Run* run, Shape* alone) {
 }
 
 // Masters exist apart from weights: in training, and where weights are not fp32 themselves.
-static int keeps_master(const Model* m) { return m->ranks->zero.part[ZERO_MASTER] != NULL; }
+static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL; }
 
 // ---- into files
 

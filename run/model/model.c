@@ -1,5 +1,11 @@
-// model.c - a model's weights, gradients and activations by their names, and the table of a block: see model.h.
+// model.c - a model's weights, gradients and activations by their names, the table of a block, the update: see model.h.
 #include "run/model/model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan/options/read.h"
 
 // ---- a block
 
@@ -10,32 +16,7 @@ const Sublayer sublayers[N_SUBLAYERS] = {
 
 const NormRow final_norm = {LNFW, LNFB, RESIDUAL, LNF, LNF_MEAN, LNF_RSTD};
 
-// A rank with n units of everything.
-static Shape shape_of_units(const Shape* shape, int n) {
-    Shape s = *shape;
-    s.heads = n * shape_queries(shape);
-    s.kv_heads = s.hidden = n;
-    return s;
-}
-
-Runs unit_rows(const Shape* shape, SublayerId id, int n) {
-    Shape s = shape_of_units(shape, n);
-    return shape_runs(&s, param_table[sublayers[id].weight[0]].rows);
-}
-
-int unit_columns(const Shape* shape, SublayerId id) {
-    Shape s = shape_of_units(shape, 1);
-    return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
-}
-
 int own_units(const Shape* shape, SublayerId id) { return id == ATTENTION ? shape->kv_heads : shape->hidden; }
-
-size_t unit_elems(const Shape* shape, SublayerId id) {
-    Shape s = shape_of_units(shape, 1);
-    const Sublayer* sub = &sublayers[id];
-    return shape_param(&s, sub->weight[0], 0).elems + shape_param(&s, sub->bias[0], 0).elems +
-           shape_param(&s, sub->weight[1], 0).elems;
-}
 
 void* model_act(const Model* m, ActId id, int l) {
     if (id == D_RESIDUAL && m->shape.no_head) return model_act(m, RESIDUAL, m->shape.L);
@@ -44,6 +25,10 @@ void* model_act(const Model* m, ActId id, int l) {
 }
 
 // ---- parameters
+
+const char* const model_array_names[N_MODEL_ARRAYS] = {"parameters",    "parameters in use", "master weights",
+                                                       "gradients",     "gradients in use",  "gradients as bf16",
+                                                       "first moments", "second moments"};
 
 static const ParamBlock* block_of(const Model* m, const ParamTensor* tensor) {
     return &m->block[shape_bucket_of(tensor, &m->shape)];
@@ -67,4 +52,168 @@ void* model_weights(const Model* m, ParamId id, int l) {
 float* model_grads(const Model* m, ParamId id, int l) {
     ParamTensor tensor = shape_param(&m->shape, id, l);
     return tensor.elems ? tensor_grads(m, &tensor) : NULL;
+}
+
+// ---- memory
+
+int model_widest(const Shape* shape) {
+    Shape alike = *shape;
+    int most = shape->C;
+    alike.units = NULL;
+    for (int i = 0; i < N_LINEARS; i++) {
+        ParamTensor w = shape_param(&alike, sublayers[i / 2].weight[i % 2], 0);
+        most = MAX(most, MAX(w.rows, w.cols));
+    }
+    return most;
+}
+
+KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N) {
+    KernelLimits limits;
+    memset(&limits, 0, sizeof limits);
+    limits.N = MAX(N, shape->context);  // generation may see that many keys
+    limits.spread = 1;
+    limits.C = MAX(MAX(shape->C, shape->heads * shape->HS), shape->hidden);
+    limits.OC = MAX(model_widest(shape), shape->vocab_rows);
+    limits.NH = shape->heads, limits.NKV = shape->kv_heads, limits.HS = shape->HS;
+    limits.context = shape->context;
+    limits.threads = config->threads;
+    limits.dt = dt;
+    limits.attention = (AttentionKernels)config_choice(config, "--device attention");
+    limits.fast_backward = !strcmp(config->deterministic, "no");
+    limits.epilogues = (Epilogues)config_choice(config, "--device epilogues");
+    return limits;
+}
+
+ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
+                       int training, int N) {
+    ModelNeeds needs;
+    size_t elems = shape_param_elems(shape), fp32 = training ? elems * sizeof(float) : 0;
+    // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
+    size_t rows = (size_t)k->full_matmul, logit_row = (size_t)shape->vocab_rows * dtype_bytes(dt);
+    memset(&needs, 0, sizeof needs);
+    needs.shape = *shape;
+    needs.acts.N = N;
+    needs.acts.classifier_N = training ? MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64))) : 1;
+    needs.acts.layer = layers;
+    needs.acts.training = training;
+    needs.acts.sampling = !training || config->sample_every > 0;
+    needs.acts.slots = needs.acts.tp = 1;
+    needs.acts.dt = dt;
+    needs.limits = model_limits(shape, dt, config, N);
+    needs.arrays[MODEL_WEIGHTS] = elems * dtype_bytes(dt);
+    needs.arrays[MODEL_MASTER] = dt != DT_F32 ? fp32 : 0;
+    needs.arrays[MODEL_GRADS] = needs.arrays[MODEL_M] = needs.arrays[MODEL_V] = fp32;
+    needs.libraries = k->libraries;
+    return needs;
+}
+
+enum { SUMS_BYTES = 64 };  // loss, squared norm, scale of the gradients
+
+static size_t rope_elems(const Shape* s) {
+    return shape_has(s, HAS_POSITIONS) ? 0 : 2 * (size_t)s->context * (size_t)(s->HS / 2);
+}
+
+void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs) {
+    Activation acts[N_ACTS];
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) memory_add(plan, model_array_names[i], needs->arrays[i], ON_DEVICE);
+    memory_add(plan, "activations", shape_activations(&needs->shape, &needs->acts, acts), ON_DEVICE);
+    memory_add(plan, "rotary positions", rope_elems(&needs->shape) * sizeof(float), ON_DEVICE);
+    memory_add(plan, "sums", SUMS_BYTES, ON_DEVICE);
+    memory_add(plan, "kernel scratch", k->workspace_bytes(&needs->limits), ON_DEVICE);
+    memory_add(plan, "libraries", needs->libraries, BY_LIBRARIES);
+}
+
+static void fill_rope(Model* m) {
+    size_t bytes = rope_elems(&m->shape) * sizeof(float);
+    float* table = (float*)malloc(bytes);
+    if (!table) die("no memory for rotary positions");
+    shape_rope(&m->shape, table);
+    m->k->upload(m->rope, table, bytes, m->s);
+    m->k->synchronize(m->s);
+    free(table);
+}
+
+void model_carve(Model* m, const MemoryPlan* plan) {
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) m->array[i] = memory_of(plan, model_array_names[i]);
+    m->acts = (char*)memory_of(plan, "activations");
+    m->rope = (float*)memory_of(plan, "rotary positions");
+    if (m->rope && !m->k->no_results) fill_rope(m);
+    m->loss_sum = (double*)memory_of(plan, "sums");
+    m->grad_norm2 = m->loss_sum + 1;
+    m->grad_scale = (float*)(m->loss_sum + 2);
+}
+
+void model_place_params(Model* m) {
+    m->block = (ParamBlock*)calloc((size_t)m->shape.L + 2, sizeof *m->block);
+    if (!m->block) die("no memory for %d buckets", m->shape.L + 2);
+    for (int b = 0; b < m->shape.L + 2; b++) {
+        size_t at = m->block[b].offset = shape_bucket(&m->shape, b).offset;
+        if (m->array[MODEL_WEIGHTS]) m->block[b].weights = (char*)m->array[MODEL_WEIGHTS] + at * dtype_bytes(m->dt);
+        if (m->array[MODEL_GRADS]) m->block[b].grads = (float*)m->array[MODEL_GRADS] + at;
+    }
+}
+
+void model_place_activations(Model* m, const ModelNeeds* needs) {
+    m->act_places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)m->shape.L + 1), sizeof *m->act_places);
+    if (!m->act_places) die("no memory for the places of %d layers", m->shape.L);
+    m->classifier_N = needs->acts.classifier_N;
+    shape_activations(&needs->shape, &needs->acts, m->act_table);
+    shape_act_places(&needs->shape, &needs->acts, m->act_table, m->act_places);
+}
+
+// ---- the update
+
+// The seed of stochastic rounding of one tensor in one step; 0 rounds to nearest.
+static uint64_t rounding_seed(const Model* m, const Config* config, const ParamTensor* tensor, int64_t t) {
+    int layer = tensor->layer + (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
+    if (!strcmp(config->rounding, "nearest")) return 0;
+    return hash64(hash64((uint64_t)config->seed ^ (uint64_t)t) ^
+                  ((uint64_t)param_table[tensor->id].number << 32 | (uint64_t)layer)) |
+           1;
+}
+
+void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr,
+                       int64_t t) {
+    a->lr = (float)lr;
+    a->beta1 = (float)config->beta1;
+    a->beta2 = (float)config->beta2;
+    a->eps = 1e-8f;
+    a->weight_decay = param_table[tensor->id].decay ? (float)config->weight_decay : 0;
+    a->grad_scale = m->grad_scale;
+    a->t = (int)MIN(t, (int64_t)1 << 30);
+    a->rounding = rounding_seed(m, config, tensor, t);
+    m->k->adamw(a, m->dt, m->s);
+}
+
+// Of one rank, which owns all: arrays of gradients and moments have the places of the weights.
+static void step_all(const Model* m, const Config* config, double lr, int64_t t) {
+    float *master = (float*)m->array[MODEL_MASTER], *first = (float*)m->array[MODEL_M],
+          *second = (float*)m->array[MODEL_V];
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor tensor = shape_tensor(&m->shape, i);
+        AdamW a;
+        memset(&a, 0, sizeof a);
+        a.param = tensor_weights(m, &tensor);
+        a.master = master ? master + tensor.offset : (float*)a.param;
+        a.m = first + tensor.offset;
+        a.v = second + tensor.offset;
+        a.grad = tensor_grads(m, &tensor);
+        a.n = tensor.elems;
+        model_step_tensor(m, config, &a, &tensor, lr, t);
+    }
+    m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) * sizeof(float), m->s);
+}
+
+void model_update(Model* m, const Config* config, double lr, int64_t t) {
+    const double no_norm = INFINITY;  // of a step that was left
+    const float* grads = (const float*)m->array[MODEL_GRADS];
+    timer_enter(m->timer, TIME_UPDATE, m->s);
+    if (m->many) m->many->reduce(m);
+    m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);
+    if (m->left) m->k->upload(m->grad_norm2, &no_norm, sizeof no_norm, m->s);
+    if (m->many) m->many->sum_norm(m);
+    else m->k->sum_of_squares(m->grad_norm2, grads, shape_param_elems(&m->shape), m->s);
+    m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
+    if (m->many) m->many->step(m, config, lr, t);
+    else step_all(m, config, lr, t);
 }

@@ -1,17 +1,18 @@
 // model.h - the model as one rank holds it, and a row of documents on its device.
 //
-// The model itself, forward, backward and update, is in train_gpt.cu; who holds which weights, gradients and moments in
-// run/model/zero.h; what this rank computes of the four linears of a block in run/model/work.h.
+// The model itself, forward and backward, is in train_gpt.cu, its update here. What many ranks do instead of an op or
+// around it is a table of functions, Model.many: NULL where all of that is left out.
 #pragma once
 #include "kernels/kernels.h"
+#include "kernels/memory.h"
 #include "kernels/time_kinds.h"
 #include "plan/model/shape.h"
+#include "plan/options/config.h"
 
 typedef struct Comm Comm;                  // kernels/comm.h
 typedef struct RowAttention RowAttention;  // kernels/group_attention.h
 typedef struct ModelRanks ModelRanks;      // run/model/model_ranks.h
-typedef struct Work Work;                  // run/model/work.h
-typedef struct Mover Mover;                // run/model/mover.h
+typedef struct ManyRanks ManyRanks;        // below
 typedef struct Model Model;
 
 // ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
@@ -44,12 +45,22 @@ typedef struct Sublayer {
 extern const Sublayer sublayers[N_SUBLAYERS];
 extern const NormRow final_norm;
 
-// Rows of Column and columns of Row that belong to n units of a rank with this shape.
-Runs unit_rows(const Shape* shape, SublayerId id, int n);
-int unit_columns(const Shape* shape, SublayerId id);  // of one
-int own_units(const Shape* shape, SublayerId id);
-// Elements of both linears, of Column's bias too, in one unit.
-size_t unit_elems(const Shape* shape, SublayerId id);
+int own_units(const Shape* shape, SublayerId id);  // of a rank with this shape
+
+// Weights, gradients and moments, each in memory of its own on the device; NULL where there is no use for it.
+typedef enum ModelArray {
+    MODEL_WEIGHTS,         // dt: all of them; with ZeRO stage 3 those that this rank owns
+    MODEL_WEIGHTS_IN_USE,  // dt; many ranks: run/model/zero.h
+    MODEL_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
+    MODEL_GRADS,           // fp32 sums: all of them; with ZeRO stages 2 and 3 owned
+    MODEL_GRADS_IN_USE,    // fp32; many ranks
+    MODEL_GRADS_BF16,      // many ranks
+    MODEL_M,               // fp32, owned: moments
+    MODEL_V,
+    N_MODEL_ARRAYS
+} ModelArray;
+
+extern const char* const model_array_names[N_MODEL_ARRAYS];
 
 // Where the tensors of a bucket (plan/model/shape.h) lie while they are in use, one behind the other.
 typedef struct ParamBlock {
@@ -65,6 +76,7 @@ struct Model {
     Stream s;
     double *loss_sum, *grad_norm2;  // (1) each, one behind the other, on the device: of the rows of a step
     float* grad_scale;              // (1) on the device
+    void* array[N_MODEL_ARRAYS];
     char* acts;
     Activation act_table[N_ACTS];
     ActPlace* act_places;       // (N_ACTS, L + 1)
@@ -74,28 +86,19 @@ struct Model {
     int classifier_N;           // rows of one chunk of the classifier
     float* rope;                // (context, HS / 2, 2) of rotary positions; NULL where they are learned
     Timer* timer;               // where the time of a step goes
-    // What many ranks add; 0 or NULL alone, but for world, job and comm.
-    Shape whole;        // of the whole model, as files know it; its shards are all ranks
-    Comm* world;        // all ranks
-    Comm* job;          // those that run like pipelines: all ranks, with --strategies some
-    Comm* comm;         // the data ranks: those that hold the same part of the model
-    Comm* tp;           // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
-    Comm* kv;           // those of the group that share this rank's key/value heads; NULL: nobody does
-    int stage, stages;  // of a pipeline (run/model/pipeline.h)
-    ModelRanks* ranks;  // who holds what: run/model/model_ranks.h
-    Work* work;         // what this rank computes of its part, and of others'; NULL: what it owns, always
-    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
-    // NULL elsewhere: it owns a part of what it computes.
-    Model* owner;
-    const Mover *reduce, *gather;
+    int left;                   // rows of this step were left out: it may change no weight
+    // What many ranks add; 0 or NULL alone, but for whole, world, job and comm.
+    const ManyRanks* many;  // what they do: below
+    Shape whole;            // of the whole model, as files know it; its shards are all ranks
+    Comm* world;            // all ranks
+    Comm* job;              // those that run like pipelines: all ranks, with --strategies some
+    Comm* comm;             // the data ranks: those that hold the same part of the model
+    Comm* tp;               // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
+    int stage, stages;      // of a pipeline (run/model/pipeline.h)
+    ModelRanks* ranks;      // who holds what: run/model/model_ranks.h
     Model* next;            // of the strategy that comes next: its weights leave as they are updated
-    char* moving;           // their scratch
-    int left;               // rows of this step were left out: it may change no weight
     double* barrier;        // (1) what ranks sum that only wait for each other
     void* group_scratch;    // for attention over several ranks
-    const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler
-    char* columns[2];       // (N, the widest input of a linear) each, for resized ones
-    void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
 // A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
@@ -126,48 +129,93 @@ float* model_grads(const Model* m, ParamId id, int l);
 // How layer l runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
 
-// Timed: what this rank computes, and waits in its Comms.
-void model_set_timer(Model* m, Timer* timer);
+enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
 
-// Whether a linear is more than its op: ranks cut it, or compute other slices than they own, or are slowed down.
-static inline int shares_linears(const Model* m) { return m->tp || m->work || m->slowed; }
-int work_units(const Model* m, SublayerId id, int l);  // run/model/work.h
-// Units of a sublayer that this rank computes in layer l now.
-static inline int units_now(const Model* m, SublayerId id, int l) {
-    return shares_linears(m) ? work_units(m, id, l) : own_units(&m->shape, id);
-}
+// ---- memory of one rank
 
-// Where optimizer state is.
-static inline Model* model_owner(Model* m) { return m->owner ? m->owner : m; }
+// What the memory of a rank follows from; nothing else.
+typedef struct ModelNeeds {
+    Shape shape;  // with the most heads and hidden units that the rank may compute
+    ActNeeds acts;
+    KernelLimits limits;
+    size_t arrays[N_MODEL_ARRAYS];  // bytes
+    size_t libraries;
+} ModelNeeds;
 
-// master lies apart from params only when params are not fp32 themselves.
-static inline int has_master(const Model* m) { return m->dt != DT_F32; }
+// Of one rank with rows of N tokens; limits.oversubscribed and most_scratch are left to fill in.
+ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
+                       int training, int N);
+KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N);
+int model_widest(const Shape* shape);  // input or output of a linear of a layer
+void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs);
+// Takes what is planned there; where parameters lie (ParamBlock), and activations of each layer, at m->acts.
+void model_carve(Model* m, const MemoryPlan* plan);
+void model_place_params(Model* m);
+void model_place_activations(Model* m, const ModelNeeds* needs);
 
-// ---- where many ranks do more than the op: run/model/tensor_parallel.h says how
+// ---- what many ranks do
+//
+// Rows of Model.many. The first five are around layers; l counts from 0, the embeddings are layer -1, the final norm
+// and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
+typedef struct ManyRanks {
+    // From here on the weights of layer l may be read, until the layer after the next is used; those of the next one in
+    // `direction` (1 forward, -1 backward, 0 none) begin to come. Layer L comes last: used no earlier than needed.
+    void (*use_layer)(Model* m, int l, int direction);
+    void (*open_grads)(Model* m, int l);   // may be added to from here on; those of both ends may always be
+    void (*close_grads)(Model* m, int l);  // are complete, of this row
+    void (*end_round)(Model* m);           // the backward pass of a row is through
+    void (*last_row)(Model* m);            // the next one is this rank's last of the step
 
-// The rows of x whose tokens are this rank's own outside attention and MLP; tokens of which it sees all of layer l.
-void* tp_own(const Model* m, void* x, const Row* row, int l);
-int tp_tokens(const Model* m, const Row* row, int l);
-int tp_rank(const Model* m);  // of this rank in its group; 0 alone
-static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
-    return m->tp ? tp_own(m, x, row, l) : x;
-}
-static inline int row_tokens(const Model* m, const Row* row, int l) { return m->tp ? tp_tokens(m, row, l) : row->N; }
+    // Instead of linears: linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
+    int (*units)(const Model* m, SublayerId id, int l);
+    void (*linear_forward)(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
+    void (*linear_backward)(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
+                            const void* pre);
 
-// x (T n, C), T ranks: own rows to all of them; sums over ranks to the owners of rows, others are not to be read then.
-void tp_all_gather(const Model* m, void* x, const Row* row, int l);
-void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+    // In a tensor-parallel group. x has all tokens of the row: own_rows finds this rank's, gather_rows sends them to
+    // all ranks, sum_rows makes them sums over ranks. tokens: of which it sees all of layer l. rank: in the group.
+    int (*rank)(const Model* m);
+    int (*tokens)(const Model* m, const Row* row, int l);
+    void* (*own_rows)(const Model* m, void* x, const Row* row, int l);
+    void (*gather_rows)(const Model* m, void* x, const Row* row, int l);
+    void (*sum_rows)(const Model* m, void* x, const Row* row, int l);
+    // Ranks have parts of wte and of the classifier; classify: Kernels.classifier of tokens n .. n + N of the row.
+    void (*embed)(const Model* m, const Row* row);
+    void (*embed_backward)(const Model* m, const Row* row);
+    void (*classify)(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
 
-// The ends of the model, where ranks hold parts of wte and of the classifier. Each rank looks up the tokens that it has
-// and finds zeros for others; the sum over ranks is complete. Of logits each tells the others three numbers a token.
-void tp_embed(const Model* m, const Row* row);
-void tp_embed_backward(const Model* m, const Row* row);
-// Kernels.classifier for tokens n .. n + N of the row, whose logits (N, vocab_rows) are those of this rank's part.
-void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
-
-// Attention of layer l over documents that ranks share (kernels/group_attention.h); a: heads of this rank, scale.
-void shared_attention_forward(const Model* m, const Row* row, int l, const Attention* a);
-void shared_attention_backward(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
+    // Attention of a row with documents that ranks share; a: heads of this rank, scale.
+    void (*attention_forward)(const Model* m, const Row* row, int l, const Attention* a);
+    void (*attention_backward)(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
                                const void* d_att);
 
-enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
+    // The update: gradients become sums over all ranks; *grad_norm2 += their squares, with it the losses are summed;
+    // model_step_tensor of all that this rank owns, which goes to whoever needs it next; gradients become zero.
+    void (*reduce)(Model* m);
+    void (*sum_norm)(Model* m);
+    void (*step)(Model* m, const Config* config, double lr, int64_t t);
+} ManyRanks;
+
+// Calls such a row, with its arguments: 1; or 0 where it remains an op on one rank. For a Model m.
+#define MANY(row_of_many, ...) (m->many && m->many->row_of_many ? (m->many->row_of_many(__VA_ARGS__), 1) : 0)
+
+static inline int units_now(const Model* m, SublayerId id, int l) {
+    return m->many && m->many->units ? m->many->units(m, id, l) : own_units(&m->shape, id);
+}
+static inline void* own_rows(const Model* m, void* x, const Row* row, int l) {
+    return m->many && m->many->own_rows ? m->many->own_rows(m, x, row, l) : x;
+}
+static inline int row_tokens(const Model* m, const Row* row, int l) {
+    return m->many && m->many->tokens ? m->many->tokens(m, row, l) : row->N;
+}
+static inline int adds_losses(const Model* m) { return !m->many || !m->many->rank || m->many->rank(m) == 0; }
+
+// ---- the update: AdamW on what this rank owns, at the end of a step
+
+// Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
+// step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
+// were. The host does not wait. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its
+// layout.
+void model_update(Model* m, const Config* config, double lr, int64_t t);
+// Elements of a tensor: `a` has their memory, n, place, and whether zeros freeze; the rest is filled in here.
+void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

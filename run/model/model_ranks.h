@@ -7,6 +7,9 @@
 #include "run/model/model.h"
 #include "run/model/zero.h"
 
+typedef struct Mover Mover;  // run/model/mover.h
+typedef struct Work Work;    // run/model/work.h
+
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.
 typedef struct Pipe {
     Comm* comm;  // the ranks with this one's place in all stages, by stage; NULL: there is one stage
@@ -36,11 +39,30 @@ struct ModelRanks {
     int n_groups;
     LayerUnits units[MOST_LAYERS];  // of this stage's layers, where there are some: shape.units
     Zero zero;                      // who holds what of weights and gradients: see run/model/zero.h
+    Comm* kv;                       // those of the group that share this rank's key/value heads; NULL: nobody does
+    // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
+    // NULL elsewhere: it owns a part of what it computes.
+    Model* owner;
+    const Mover *reduce, *gather;
+    char* moving;           // their scratch
+    Work* work;             // what this rank computes of its part, and of others'; NULL: what it owns, always
+    const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler
+    char* columns[2];       // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
+// Timed: what this rank computes, and waits in its Comms.
+void model_set_timer(Model* m, Timer* timer);
+// master lies apart from params only when params are not fp32 themselves.
+static inline int has_master(const Model* m) { return m->dt != DT_F32; }
+// Sets m->many by what this rank shares with others now; whether it shares anything or not. many.c
+void model_set_many(Model* m);
+// Where optimizer state is.
+static inline Model* model_owner(Model* m) { return m->ranks->owner ? m->ranks->owner : m; }
 static inline void model_set_ranks(Model* m, ModelRanks* ranks) { m->ranks = ranks, m->layers = ranks->layout.layer; }
 
 // Ranks of the tensor-parallel group.
+static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }  // of this one in it
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 // RowAttention.parts: each is a message and a kernel more.
 static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }

@@ -199,7 +199,7 @@ static int list_owned(OwnedBox* list, const Model* m, StateKind kind) {
         if (s.n == 0) continue;
         size_t at = s.at;
         if (kind == STATE_WEIGHTS)
-            at = (size_t)(zero_owned_weights(m, &s) - (char*)m->ranks->zero.part[ZERO_WEIGHTS]) / dtype_bytes(m->dt);
+            at = (size_t)(zero_owned_weights(m, &s) - (char*)m->array[MODEL_WEIGHTS]) / dtype_bytes(m->dt);
         ParamTensor whole = shape_param(&m->whole, s.tensor.id, pipeline_layer(m, &s.tensor));
         int n_boxes = tp_boxes(boxes, m, &s.tensor);
         int count = holdings_of_run(held, m->world->rank, &s.tensor, boxes, n_boxes, s.first, s.n, at);
@@ -250,15 +250,15 @@ static void* take(const Model* m, size_t bytes) {
 }
 
 static void take_arrays(Model* next) {
-    size_t bytes[N_ZERO_PARTS];
+    size_t bytes[N_MODEL_ARRAYS];
     zero_sizes(next, 1, bytes);
-    for (int i = 0; i < N_ZERO_PARTS; i++) next->ranks->zero.part[i] = bytes[i] ? take(next, bytes[i]) : NULL;
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) next->array[i] = bytes[i] ? take(next, bytes[i]) : NULL;
     zero_open(next);
 }
 
 static void give_back(Model* m) {
     m->k->synchronize(m->s);
-    for (int i = 0; i < N_ZERO_PARTS; i++) m->k->free_memory(m->ranks->zero.part[i]);
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) m->k->free_memory(m->array[i]);
     zero_close(m);
 }
 
@@ -267,11 +267,11 @@ static void carry(const Model* m, const Model* next, StateKind kind) {
     Arena arena = {0};
     Holdings from = owned_holdings(m, kind, &arena), to = owned_holdings(next, kind, &arena);
     Mover mover = mover_open(RESHARD_COPY, COMM_STATE, m->world, &m->whole, &from, &to, &arena);
-    ZeroPart part = kind == STATE_WEIGHTS ? ZERO_WEIGHTS : zero_part_of(kind);
+    ModelArray part = kind == STATE_WEIGHTS ? MODEL_WEIGHTS : zero_array_of(kind);
     DType dt = kind == STATE_WEIGHTS ? m->dt : DT_F32;
     char* scratch = (char*)take(m, mover_scratch(&mover) * dtype_bytes(dt) + 1);
-    mover_run(&mover, m->world, &m->whole, (char*)next->ranks->zero.part[part], (const char*)m->ranks->zero.part[part],
-              scratch, dt, m->k, m->s);
+    mover_run(&mover, m->world, &m->whole, (char*)next->array[part], (const char*)m->array[part], scratch, dt, m->k,
+              m->s);
     m->k->synchronize(m->s);
     m->k->free_memory(scratch);
     arena_free(&arena);
@@ -289,7 +289,7 @@ void mover_divide_anew(Model* m, const TpSplit* split) {
     next.shape.shards = m->shape.shards;
     take_arrays(&next);
     carry(m, &next, STATE_WEIGHTS);
-    if (m->ranks->zero.part[ZERO_MASTER]) carry(m, &next, STATE_MASTER);
+    if (m->array[MODEL_MASTER]) carry(m, &next, STATE_MASTER);
     carry(m, &next, STATE_M);
     carry(m, &next, STATE_V);
     give_back(m);

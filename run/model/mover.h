@@ -52,7 +52,7 @@ void mover_advance(Moving* x, int n);
 void mover_end(Moving* x);
 
 // Who owns which parts of a kind of state, as a list of boxes of whole tensors: `at` counts elements of this model's
-// array of it, for STATE_WEIGHTS of Zero.part[ZERO_WEIGHTS]. Every rank tells the others its own list, so any layout
+// array of it, for STATE_WEIGHTS of Model.array[MODEL_WEIGHTS]. Every rank tells the others its own list, so any layout
 // will do. Collective; in the arena; ends the program where a rank is lost.
 Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
 

@@ -61,7 +61,7 @@ static Slab owned(const Model* m, int l, SublayerId id, int gradients) {
     const Sublayer* sub = &sublayers[id];
     ParamTensor rows = shape_param(&m->shape, sub->weight[0], l), bias = shape_param(&m->shape, sub->bias[0], l),
                 columns = shape_param(&m->shape, sub->weight[1], l);
-    Slab slab = {.total = m->work->own[id], .stride = columns.cols};
+    Slab slab = {.total = m->ranks->work->own[id], .stride = columns.cols};
     slab.rows = gradients ? (char*)tensor_grads(m, &rows) : tensor_weights(m, &rows);
     slab.bias = gradients ? (char*)tensor_grads(m, &bias) : tensor_weights(m, &bias);
     slab.columns = gradients ? (char*)tensor_grads(m, &columns) : tensor_weights(m, &columns);
@@ -97,11 +97,11 @@ static void copy_slab(const Model* m, SublayerId id, const Slab* to, const Slab*
         int rows = unit.size[run];
         copy_matrix(m, run_of(m, id, to->rows, to, run, C, dt), C, run_of(m, id, from->rows, from, run, C, dt), C, rows,
                     C, dt);
-        if (has_bias(m->work, id))
+        if (has_bias(m->ranks->work, id))
             copy_matrix(m, run_of(m, id, to->bias, to, run, 1, dt), rows, run_of(m, id, from->bias, from, run, 1, dt),
                         rows, MIN(rows, 1), rows, dt);
     }
-    copy_matrix(m, to->columns, to->stride, from->columns, from->stride, C, n * m->work->span[id], dt);
+    copy_matrix(m, to->columns, to->stride, from->columns, from->stride, C, n * m->ranks->work->span[id], dt);
 }
 
 // ---- this rank's own, to the compact slab and back
@@ -119,9 +119,10 @@ static void exchange_own(const Model* m, SublayerId id, const SublayerWork* w, i
     static const ColumnFill fills[] = {
         [IMPUTE_ZERO] = FILL_ZERO, [IMPUTE_AVERAGE] = FILL_MEAN, [IMPUTE_SAME] = FILL_KEEP};
     const Kernels* k = m->k;
-    ColumnFill fill = fills[m->work->plan.imputation];
+    ColumnFill fill = fills[m->ranks->work->plan.imputation];
     DType dt = back ? DT_F32 : m->dt;
-    Slab own = owned(m, l, id, back), here = back ? slices_grads(m->work, l, id) : slices_weights(m->work, l, id);
+    Slab own = owned(m, l, id, back),
+         here = back ? slices_grads(m->ranks->work, l, id) : slices_weights(m->ranks->work, l, id);
     int C = m->shape.C;
     Runs unit = unit_rows(&m->shape, id, 1);
     for (int run = 0; run < unit.n && w->stay > 0; run++) {
@@ -130,12 +131,12 @@ static void exchange_own(const Model* m, SublayerId id, const SublayerWork* w, i
         if (!w->kept_in) exchange_units(m, back, to, from, w->rows, w->stay, rows * C, dt);
         else if (back) k->scatter_columns(from, to, w->place_in, fill, w->stay * rows, C, w->K, dt, m->s);
         else k->gather_columns(to, from, w->kept_in, w->stay * rows, w->K, C, dt, m->s);
-        if (has_bias(m->work, id))
+        if (has_bias(m->ranks->work, id))
             exchange_units(m, back, run_of(m, id, here.bias, &here, run, 1, dt),
                            run_of(m, id, own.bias, &own, run, 1, dt), w->rows, w->stay, rows, dt);
     }
     // Columns that are kept lie tight before they have their place beside those of other ranks.
-    char* tight = !w->kept_out ? own.columns : w->taken > 0 ? m->work->part[PART_SCRATCH] : here.columns;
+    char* tight = !w->kept_out ? own.columns : w->taken > 0 ? m->ranks->work->part[PART_SCRATCH] : here.columns;
     int stride = w->kept_out ? w->columns : own.stride;
     if (!back && w->kept_out && w->columns > 0)
         k->gather_columns(tight, own.columns, w->kept_out, C, w->columns, own.stride, dt, m->s);
@@ -160,17 +161,17 @@ static int boxes_of_move(Box boxes[MOST_RUNS], const Model* m, const Move* move,
 
 // The array of this rank that they leave, or come to; of weights or of gradients.
 static char* array_of(const Model* m, int taken, int gradients) {
-    if (taken) return m->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
-    return (char*)m->ranks->zero.part[gradients ? ZERO_GRADS : ZERO_WEIGHTS];
+    if (taken) return m->ranks->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
+    return (char*)m->array[gradients ? MODEL_GRADS : MODEL_WEIGHTS];
 }
 
 // Of a layer in it, seen from the first unit of a move: as owned; or compact, behind what stays and `before` others.
 static Slab slab_of_move(const Model* m, const Move* move, int l, SublayerId id, int taken, int gradients, int before) {
-    const SublayerWork* w = slice_work(m->work, l, id);
-    int first = id == ATTENTION ? move->head : move->first_hidden, span = m->work->span[id];
+    const SublayerWork* w = slice_work(m->ranks->work, l, id);
+    int first = id == ATTENTION ? move->head : move->first_hidden, span = m->ranks->work->span[id];
     DType dt = gradients ? DT_F32 : m->dt;
     if (!taken) return from_unit(owned(m, l, id, gradients), first, first * span, dt);
-    Slab slab = gradients ? slices_grads(m->work, l, id) : slices_weights(m->work, l, id);
+    Slab slab = gradients ? slices_grads(m->ranks->work, l, id) : slices_weights(m->ranks->work, l, id);
     return from_unit(slab, w->stay + before, w->columns + before * span, dt);
 }
 
@@ -195,7 +196,7 @@ static int add_units(Holding* list, const Model* m, const Move* move, const Para
 }
 
 static Holdings list_moves(const Model* m, int taken, int gradients, Arena* arena) {
-    const WorkPlan* plan = &m->work->plan;
+    const WorkPlan* plan = &m->ranks->work->plan;
     char err[ERR_BYTES];
     Holdings h = {.tensors = shape_tensors(&m->whole)};
     h.first = TAKE(arena, int, h.tensors + 1);
@@ -220,7 +221,7 @@ static Holdings list_moves(const Model* m, int taken, int gradients, Arena* aren
 
 // Weights go from owners to takers, gradients back.
 void slices_open(Model* m) {
-    Work* work = m->work;
+    Work* work = m->ranks->work;
     arena_reset(&work->arena, (ArenaMark){0});
     for (int gradients = 0; gradients < 2; gradients++) {
         Arena scratch = {0};
@@ -232,16 +233,16 @@ void slices_open(Model* m) {
 }
 
 static void communicate(const Model* m, int gradients) {
-    if (m->work->plan.n_moves > 0)
-        mover_run(&m->work->mover[gradients], m->tp, &m->whole, array_of(m, !gradients, gradients),
-                  array_of(m, gradients, gradients), m->work->part[PART_MOVING], gradients ? DT_F32 : m->dt, m->k,
-                  m->s);
+    if (m->ranks->work->plan.n_moves > 0)
+        mover_run(&m->ranks->work->mover[gradients], m->tp, &m->whole, array_of(m, !gradients, gradients),
+                  array_of(m, gradients, gradients), m->ranks->work->part[PART_MOVING], gradients ? DT_F32 : m->dt,
+                  m->k, m->s);
 }
 
 // ---- a step
 
 void slices_take(Model* m) {
-    const Work* work = m->work;
+    const Work* work = m->ranks->work;
     for (int l = 0; l < work->L; l++)
         for (int id = 0; id < N_SUBLAYERS; id++) {
             const SublayerWork* w = slice_work(work, l, (SublayerId)id);
@@ -252,13 +253,13 @@ void slices_take(Model* m) {
 }
 
 static void copy_owned(Model* m, int l, SublayerId id, int from_before) {
-    Slab own = owned(m, l, id, 1), before = slab_before(m->work, l, id);
-    copy_slab(m, id, from_before ? &own : &before, from_before ? &before : &own, m->work->own[id], DT_F32);
+    Slab own = owned(m, l, id, 1), before = slab_before(m->ranks->work, l, id);
+    copy_slab(m, id, from_before ? &own : &before, from_before ? &before : &own, m->ranks->work->own[id], DT_F32);
 }
 
 // exchange_own fills also the gradients of slices that others compute; what these send back overwrites it.
 void slices_return(Model* m) {
-    const Work* work = m->work;
+    const Work* work = m->ranks->work;
     for (int l = 0; l < work->L; l++)
         for (int id = 0; id < N_SUBLAYERS; id++) {
             const SublayerWork* w = slice_work(work, l, (SublayerId)id);
@@ -271,6 +272,6 @@ void slices_return(Model* m) {
 }
 
 void slices_remember(Model* m) {
-    for (int l = 0; l < m->work->L; l++)
+    for (int l = 0; l < m->ranks->work->L; l++)
         for (int id = 0; id < N_SUBLAYERS; id++) copy_owned(m, l, (SublayerId)id, 0);
 }

@@ -70,8 +70,6 @@ void layers_close(Model* m) {
 
 // ---- a tensor-parallel group
 
-int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }
-
 static Comm* cut_of(const Model* m, int l) {
     const LayerGroup* g = layer_group(m, l);
     return g ? g->cut : m->tp;
@@ -163,34 +161,6 @@ void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row*
     comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
     int queries = e.per_head - (M - 1) * HS;
     m->k->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
-}
-
-// ---- attention over documents that ranks share
-
-// What the backward pass needs.
-static SavedAttention saved_attention(const Model* m, int l) {
-    return (SavedAttention){model_act(m, QKV, l), model_act(m, ATT, l), model_act(m, ATT_HEADS, l),
-                            (float*)model_act(m, LSE, l)};
-}
-
-static RowAttention row_attention(const Row* row, const Attention* a) {
-    RowAttention shared = *row->shared;
-    shared.NH = a->NH, shared.NKV = a->NKV, shared.HS = a->HS;
-    shared.scale = a->scale, shared.row = a->row;
-    return shared;
-}
-
-void shared_attention_forward(const Model* m, const Row* row, int l, const Attention* a) {
-    SavedAttention saved = saved_attention(m, l);
-    RowAttention shared = row_attention(row, a);
-    if (a->NH) group_attention_forward(&saved, &shared, m->k, m->dt, m->s);
-}
-
-void shared_attention_backward(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
-                               const void* d_att) {
-    SavedAttention saved = saved_attention(m, l);
-    RowAttention shared = row_attention(row, a);
-    if (a->NH) group_attention_backward(d_qkv, d_att, &saved, &shared, m->k, m->dt, m->s);
 }
 
 // ---- the ends of the model

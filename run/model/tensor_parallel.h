@@ -30,8 +30,19 @@ static inline int layer_cut_rank(const Model* m, int l) {
 // as if all R cut the weights, and another one turns back (as in kernels/group_attention.h).
 // The ends of the model, l = -1 and l = L, belong to the whole group.
 
-// Of run/model/model.h: tp_tokens counts those of a row that the ranks of a cut have between them, T n, the last cuts
-// fewer; tp_own, tp_all_gather and tp_reduce_scatter are of a cut, too.
+// Of ManyRanks (run/model/model.h): tp_tokens counts those of a row that the ranks of a cut have between them, T n, the
+// last cuts fewer; the others are of a cut, too. x (T n, C): own rows to all of them; sums over ranks to the owners of
+// rows, others are not to be read then.
+int tp_tokens(const Model* m, const Row* row, int l);
+void* tp_own(const Model* m, void* x, const Row* row, int l);
+void tp_all_gather(const Model* m, void* x, const Row* row, int l);
+void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+
+// The ends of the model, where ranks hold parts of wte and of the classifier. Each rank looks up the tokens that it has
+// and finds zeros for others; the sum over ranks is complete. Of logits each tells the others three numbers a token.
+void tp_embed(const Model* m, const Row* row);
+void tp_embed_backward(const Model* m, const Row* row);
+void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
 
 // Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
 void* tp_full(const Model* m, void* own, void* full, const Row* row, int l);

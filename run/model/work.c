@@ -14,8 +14,8 @@
 
 // What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
 static const SublayerWork* changed(const Model* m, SublayerId id, int l) {
-    if (!m->work || !m->work->differs || !m->work->in_step) return NULL;
-    const SublayerWork* w = slice_work(m->work, l, id);
+    if (!m->ranks->work || !m->ranks->work->differs || !m->ranks->work->in_step) return NULL;
+    const SublayerWork* w = slice_work(m->ranks->work, l, id);
     return w->differs ? w : NULL;
 }
 
@@ -34,9 +34,9 @@ Linear work_linear(const Model* m, LinearId id, int l) {
     SublayerId sub = sublayer_of(id);
     const SublayerWork* w = changed(m, sub, l);
     if (!w) return linear;
-    Slab weights = slices_weights(m->work, l, sub), grads = slices_grads(m->work, l, sub);
-    int units = w->stay + w->taken, span = m->work->span[sub];
-    linear.fill = m->work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
+    Slab weights = slices_weights(m->ranks->work, l, sub), grads = slices_grads(m->ranks->work, l, sub);
+    int units = w->stay + w->taken, span = m->ranks->work->span[sub];
+    linear.fill = m->ranks->work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
     if (is_column(id)) {
         linear.w = weights.rows, linear.dw = (float*)grads.rows;
         if (linear.b) linear.b = weights.bias, linear.db = (float*)grads.bias;
@@ -58,7 +58,7 @@ int work_units(const Model* m, SublayerId id, int l) {
     return w ? w->stay + w->taken : id == ATTENTION ? units.core_kv_heads : units.hidden;
 }
 
-int work_freezes(const Model* m) { return m->work && m->work->cut; }
+int work_freezes(const Model* m) { return m->ranks->work && m->ranks->work->cut; }
 
 // ---- memory
 
@@ -237,7 +237,7 @@ static void set_layer(Lists* lists, int rank, const WorkPlan* plan, int l) {
 }
 
 void work_set(Model* m, const WorkPlan* plan) {
-    Work* work = m->work;
+    Work* work = m->ranks->work;
     if (plan->active && plan->n_moves > 0 && !m->tp) die("slices cannot move in a group of one rank");
     if (plan->active && plan->imputation == IMPUTE_SAME && !work->keep_gradients)
         die("gradients of the step before are not kept");
@@ -256,16 +256,16 @@ void work_set(Model* m, const WorkPlan* plan) {
 // ---- phases
 
 void work_begin(Model* m) {
-    if (!m->work) return;
-    m->work->in_step = 1;
-    if (m->work->differs) slices_take(m);
+    if (!m->ranks->work) return;
+    m->ranks->work->in_step = 1;
+    if (m->ranks->work->differs) slices_take(m);
 }
 
 void work_end(Model* m) {
-    if (!m->work) return;
-    if (m->work->differs) slices_return(m);
-    if (m->work->keep_gradients) slices_remember(m);
-    m->work->in_step = 0;
+    if (!m->ranks->work) return;
+    if (m->ranks->work->differs) slices_return(m);
+    if (m->ranks->work->keep_gradients) slices_remember(m);
+    m->ranks->work->in_step = 0;
 }
 
 // ---- the four linears
@@ -275,27 +275,27 @@ static Linear linear_of(const Model* m, LinearId id, int l) {
     Linear w = work_linear(m, id, l);
     if (w.K > 0) return w;
     w.K = 1;
-    w.w = m->zeros;
-    w.dw = (float*)m->spent;
+    w.w = m->ranks->zeros;
+    w.dw = (float*)m->ranks->spent;
     return w;
 }
 
 // The columns of x (N, width) that the linear uses.
 static const void* kept_columns(const Model* m, const Linear* w, const void* x, void* scratch, int N) {
-    if (w->width == 0) return x ? m->zeros : NULL;
+    if (w->width == 0) return x ? m->ranks->zeros : NULL;
     if (!w->kept || !x) return x;
     m->k->gather_columns(scratch, x, w->kept, N, w->K, w->width, m->dt, m->s);
     return scratch;
 }
 
 // The device, or one whose matmuls an injected straggler slows down.
-static const Kernels* linear_kernels(const Model* m) { return m->slowed ? m->slowed : m->k; }
+static const Kernels* linear_kernels(const Model* m) { return m->ranks->slowed ? m->ranks->slowed : m->k; }
 
 // The matmuls alone are what resizing shrinks: columns are gathered and scattered in the time of everything else.
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;
-    x = kept_columns(m, &w, x, m->columns[0], N);
+    x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     linear_kernels(m)->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
@@ -304,7 +304,7 @@ void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, con
 static void backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;
-    x = kept_columns(m, &w, x, m->columns[0], N);
+    x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     linear_kernels(m)->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
@@ -318,8 +318,8 @@ static void backward_input(const Model* m, LinearId id, int l, void* dx, const v
         k->clear(dx, (size_t)N * (size_t)w.width * dtype_bytes(m->dt), m->s);
         return;
     }
-    void* computed = w.kept ? m->columns[1] : dx;
-    pre = kept_columns(m, &w, pre, m->columns[0], N);
+    void* computed = w.kept ? m->ranks->columns[1] : dx;
+    pre = kept_columns(m, &w, pre, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     linear_kernels(m)->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);

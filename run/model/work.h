@@ -15,6 +15,7 @@
 #pragma once
 #include "plan/slow/balance.h"
 #include "run/model/model_ranks.h"
+#include "run/model/units.h"
 
 // A linear of a layer as this rank computes it now.
 typedef struct Linear {
@@ -29,6 +30,8 @@ typedef struct Linear {
 
 // Between work_begin and work_end; at all other times these are what this rank owns.
 Linear work_linear(const Model* m, LinearId id, int l);
+// Units of a sublayer that this rank computes in layer l now.
+int work_units(const Model* m, SublayerId id, int l);
 
 // ---- what is left out
 
@@ -72,8 +75,8 @@ typedef struct WorkNeeds {
 
 // Bytes of device memory that work needs, all of it.
 size_t work_bytes(const Model* m, const WorkNeeds* needs);
-// Makes m->work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program where there
-// is no memory.
+// Makes ModelRanks.work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program
+// where there is no memory.
 Work* work_open(const Model* m, const WorkNeeds* needs, void* memory);
 void work_close(Work* work);
 // Between steps; copies what it needs of the plan.

@@ -10,10 +10,6 @@
 
 #include "run/model/mover.h"
 
-const char* const zero_part_names[N_ZERO_PARTS] = {"parameters",    "parameters in use", "master weights",
-                                                   "gradients",     "gradients in use",  "gradients as bf16",
-                                                   "first moments", "second moments"};
-
 // ---- memory
 
 static int last_bucket(const Model* m) { return m->shape.L + 1; }
@@ -74,27 +70,27 @@ static int is_divided(const Model* m) {
     return most > 1;
 }
 
-void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]) {
+void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     size_t owned = resident_elems(m, 0), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
     Window weights = window_of(m, 3), grads = window_of(m, 2);
     int as_bf16 = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
-    memset(bytes, 0, N_ZERO_PARTS * sizeof *bytes);
-    if (m->owner) {
+    memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
+    if (m->ranks->owner) {
         size_t elems = shape_param_elems(&m->shape);
-        zero_sizes(m->owner, training, bytes);
-        bytes[ZERO_WEIGHTS_IN_USE] = elems * elem;
-        bytes[ZERO_GRADS_IN_USE] = training ? elems * fp32 : 0;
+        zero_sizes(m->ranks->owner, training, bytes);
+        bytes[MODEL_WEIGHTS_IN_USE] = elems * elem;
+        bytes[MODEL_GRADS_IN_USE] = training ? elems * fp32 : 0;
         return;
     }
     int owns = m->ranks->zero.holds == ZERO_OWNED;
-    bytes[ZERO_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
-    bytes[ZERO_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
+    bytes[MODEL_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
+    bytes[MODEL_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
     if (!training) return;
-    bytes[ZERO_MASTER] = has_master(m) ? owned * fp32 : 0;
-    bytes[ZERO_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
-    bytes[ZERO_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
-    bytes[ZERO_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
-    bytes[ZERO_M] = bytes[ZERO_V] = owned * fp32;
+    bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
+    bytes[MODEL_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
+    bytes[MODEL_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
+    bytes[MODEL_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
+    bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
 // Bucket b, where `resident` elements lie before it in `all`: whole, or this rank's piece of it and the whole in
@@ -121,7 +117,7 @@ static void open_bucket(const Model* m, int b, Before* before) {
     ZeroBucket* x = &z->bucket[b];
     Bucket in_block = shape_bucket(&m->shape, b);
     Window weights = window_of(m, 3), grads = window_of(m, 2);
-    char *owned, *grads_in_use = (char*)z->part[ZERO_GRADS_IN_USE];
+    char *owned, *grads_in_use = (char*)m->array[MODEL_GRADS_IN_USE];
     ParamBlock* block = &m->block[b];
     block->offset = in_block.offset, x->elems = in_block.elems, x->piece = in_block.piece, x->at = in_block.at;
     x->comm = layer_data(m, b - 1);
@@ -129,8 +125,8 @@ static void open_bucket(const Model* m, int b, Before* before) {
     if (z->holds != ZERO_BOTH) {
         int owns = z->holds == ZERO_OWNED;
         size_t at = owns ? x->at : block->offset;
-        char* weights = (char*)z->part[owns ? ZERO_WEIGHTS : ZERO_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
-        float* grads = (float*)z->part[owns ? ZERO_GRADS : ZERO_GRADS_IN_USE];
+        char* weights = (char*)m->array[owns ? MODEL_WEIGHTS : MODEL_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
+        float* grads = (float*)m->array[owns ? MODEL_GRADS : MODEL_GRADS_IN_USE];
         *(owns ? &x->owned_weights : &block->weights) = weights;
         if (grads) *(owns ? &x->owned_grads : &block->grads) = grads + at;
         return;
@@ -139,12 +135,12 @@ static void open_bucket(const Model* m, int b, Before* before) {
     x->place = before->reduced & 1;
     before->gathered += is_layer(m, b) && x->stage == 3;
     before->reduced += is_layer(m, b) && x->stage > 1;
-    block->weights = place(m, b, (char*)z->part[ZERO_WEIGHTS], before->weights,
-                           x->stage == 3 ? (char*)z->part[ZERO_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
+    block->weights = place(m, b, (char*)m->array[MODEL_WEIGHTS], before->weights,
+                           x->stage == 3 ? (char*)m->array[MODEL_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
                            dtype_bytes(m->dt), &x->owned_weights);
     before->weights += x->stage == 3 ? x->piece : x->elems;
-    if (!z->part[ZERO_GRADS]) return;
-    block->grads = (float*)place(m, b, (char*)z->part[ZERO_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
+    if (!m->array[MODEL_GRADS]) return;
+    block->grads = (float*)place(m, b, (char*)m->array[MODEL_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
                                  &grads, x->place, sizeof(float), &owned);
     x->owned_grads = (float*)owned;
     before->grads += x->stage > 1 ? x->piece : x->elems;
@@ -156,8 +152,8 @@ void zero_open(Model* m) {
     Zero* z = &m->ranks->zero;
     Before before = {0, 0, 0, 0};
     z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
-    m->block = (ParamBlock*)calloc((size_t)m->shape.L + 2, sizeof *m->block);
-    if (!z->bucket || !m->block) die("no memory for %d buckets", m->shape.L + 2);
+    model_place_params(m);
+    if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
     for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b, &before);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
@@ -194,9 +190,11 @@ float* zero_owned_grads(const Model* m, const Segment* segment) {
     return x->owned_grads + (segment->at - x->at);
 }
 
-ZeroPart zero_part_of(StateKind kind) { return kind == STATE_MASTER ? ZERO_MASTER : kind == STATE_M ? ZERO_M : ZERO_V; }
+ModelArray zero_array_of(StateKind kind) {
+    return kind == STATE_MASTER ? MODEL_MASTER : kind == STATE_M ? MODEL_M : MODEL_V;
+}
 
-static float* state(const Model* m, StateKind kind) { return (float*)m->ranks->zero.part[zero_part_of(kind)]; }
+static float* state(const Model* m, StateKind kind) { return (float*)m->array[zero_array_of(kind)]; }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
     if (kind == STATE_MASTER && !state(m, kind)) return zero_owned_weights(m, segment);
@@ -241,12 +239,11 @@ void zero_use_layer(Model* m, int l, int direction) {
 
 // Between the whole model as its owners have it and what the ranks of this strategy compute with.
 static void begin_move(Model* m, const Mover* mover, Moving* x) {
-    const Zero* z = &m->ranks->zero;
     int sums = mover->kind == RESHARD_SUM;
-    char *in_use = (char*)z->part[sums ? ZERO_GRADS_IN_USE : ZERO_WEIGHTS_IN_USE],
-         *owned = (char*)z->part[sums ? ZERO_GRADS : ZERO_WEIGHTS];
-    mover_begin(x, mover, m->world, &m->owner->shape, sums ? owned : in_use, sums ? in_use : owned, m->moving,
-                sums ? DT_F32 : m->dt, m->k, m->s);
+    char *in_use = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
+         *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
+    mover_begin(x, mover, m->world, &m->ranks->owner->shape, sums ? owned : in_use, sums ? in_use : owned,
+                m->ranks->moving, sums ? DT_F32 : m->dt, m->k, m->s);
 }
 
 static void move(Model* m, const Mover* mover) {
@@ -255,11 +252,11 @@ static void move(Model* m, const Mover* mover) {
     mover_end(&x);
 }
 
-void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->gather, x); }
+void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->ranks->gather, x); }
 
 void zero_gather(Model* m) {
-    if (m->owner) move(m, m->gather);
-    if (m->owner) return;
+    if (m->ranks->owner) move(m, m->ranks->gather);
+    if (m->ranks->owner) return;
     for (int b = 0; b <= last_bucket(m); b++)
         if (!is_layer(m, b) || m->ranks->zero.bucket[b].stage < 3) begin_gather(m, b);
     m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1;
@@ -274,7 +271,7 @@ void zero_settle(Model* m) {
 // Of a tensor that is cut, the elements before those of key/value heads that other ranks have too: all usually.
 static size_t unshared_elems(const Model* m, const ParamTensor* t) {
     int queries = m->shape.heads * m->shape.HS;
-    if (!m->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
+    if (!m->ranks->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
     return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
 }
 
@@ -288,7 +285,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     size_t n = 0;
     if (!cut) return;
     cut->purpose = COMM_GRADIENTS;
-    if (m->kv) m->kv->purpose = COMM_GRADIENTS;
+    if (m->ranks->kv) m->ranks->kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
         int joins = i < x->n_tensors && split_is_replicated(t.id);
@@ -299,18 +296,19 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         cut->table->all_reduce(cut, run, n, DT_F32, m->s);
         run = NULL;
     }
-    for (int i = 0; i < x->n_tensors && m->kv; i++) {
+    for (int i = 0; i < x->n_tensors && m->ranks->kv; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + i);
         size_t own = unshared_elems(m, &t);
-        if (own < t.elems) m->kv->table->all_reduce(m->kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
+        if (own < t.elems)
+            m->ranks->kv->table->all_reduce(m->ranks->kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
     cut->purpose = COMM_TENSOR;
-    if (m->kv) m->kv->purpose = COMM_TENSOR;
+    if (m->ranks->kv) m->ranks->kv->purpose = COMM_TENSOR;
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
 static char* bf16_copy(const Model* m, int b) {
-    char* copies = (char*)m->ranks->zero.part[ZERO_GRADS_BF16];
+    char* copies = (char*)m->array[MODEL_GRADS_BF16];
     return copies ? copies + (size_t)(b & 1) * largest_bucket(m) * sizeof(bf16) : NULL;
 }
 
@@ -381,17 +379,16 @@ void zero_end_round(Model* m) {
 }
 
 int zero_can_reduce_inside(const Model* m) {
-    const Zero* z = &m->ranks->zero;
-    return !m->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
-           !z->part[ZERO_GRADS_BF16];
+    return !m->ranks->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
+           !m->array[MODEL_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 
 // What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
-    if (m->owner) {
-        move(m, m->reduce);
+    if (m->ranks->owner) {
+        move(m, m->ranks->reduce);
         return;
     }
     for (int b = last_bucket(m); b >= 0 && !m->ranks->zero.in_last_row; b--)
@@ -408,7 +405,7 @@ static void sum_of_own_squares(Model* m) {
         int l = param_is_per_layer(segment.tensor.id) ? segment.tensor.layer : ENDS;
         if (layer_cut_rank(m, l) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
         if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
-        if (m->kv && m->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
+        if (m->ranks->kv && m->ranks->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
             m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), counts - segment.first, m->s);
     }
@@ -430,16 +427,17 @@ void zero_sum_of_squares(Model* m) {
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
-    if (m->owner) {
-        zero_clear_grads(m->owner);
-        m->k->clear(z->part[ZERO_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
+    if (m->ranks->owner) {
+        zero_clear_grads(m->ranks->owner);
+        m->k->clear(m->array[MODEL_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
         return;
     }
     if (z->holds == ZERO_OWNED) {
-        m->k->clear(z->part[ZERO_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float), m->s);
+        m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float),
+                    m->s);
         return;
     }
-    m->k->clear(z->part[ZERO_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
+    m->k->clear(m->array[MODEL_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
         if (z->bucket[b].stage > 1) m->k->clear(m->block[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }

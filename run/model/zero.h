@@ -13,24 +13,9 @@
 #include "data/hf_files.h"
 #include "kernels/comm.h"
 #include "plan/model/shape_parts.h"
+#include "run/model/model.h"
 
-typedef struct Model Model;
 typedef struct Moving Moving;  // run/model/mover.h
-
-// What lies in memory of its own on the device; NULL where the stage, the type or the run has no use for it.
-typedef enum ZeroPart {
-    ZERO_WEIGHTS,         // dt: all of them; stage 3: owned
-    ZERO_WEIGHTS_IN_USE,  // dt; stage 3: embedding and head, and two layers by turns
-    ZERO_MASTER,          // fp32, owned; none where dt is fp32: the owned weights are it
-    ZERO_GRADS,           // fp32 sums: all of them; stages 2 and 3: owned
-    ZERO_GRADS_IN_USE,    // fp32; stages 2 and 3: as of weights, and two reduced pieces of layers
-    ZERO_GRADS_BF16,      // copies of two buckets that travel; none where gradients travel as fp32
-    ZERO_M,               // fp32, owned: moments
-    ZERO_V,
-    N_ZERO_PARTS
-} ZeroPart;
-
-extern const char* const zero_part_names[N_ZERO_PARTS];
 
 // A bucket and where it lies while it is in use; stage 3 has layers in two places by turns.
 typedef struct ZeroBucket {
@@ -59,8 +44,7 @@ typedef enum ZeroHolds {
 typedef struct Zero {
     int stage;  // the highest of any bucket
     ZeroHolds holds;
-    DType grad_dtype;  // of gradients that travel
-    void* part[N_ZERO_PARTS];
+    DType grad_dtype;    // of gradients that travel
     ZeroBucket* bucket;  // (L + 2), see plan/model/shape.h
     int layer_in[2];     // stage 3, by place: the layer whose weights are in use, -1 none
     int in_last_row;     // gradients of all buckets are reduced as soon as they are complete
@@ -74,8 +58,8 @@ int zero_most(const Model* m);
 // The part of the i-th tensor that this rank owns.
 Segment zero_segment(const Model* m, int i);
 // Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
-void zero_sizes(const Model* m, int training, size_t bytes[N_ZERO_PARTS]);
-// m->ranks->zero.part is filled: makes the buckets. Ends the program where there is no memory.
+void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]);
+// m->array is filled: makes the buckets. Ends the program where there is no memory.
 void zero_open(Model* m);
 void zero_close(Model* m);
 
@@ -85,7 +69,7 @@ void zero_close(Model* m);
 char* zero_owned_weights(const Model* m, const Segment* segment);
 float* zero_owned_grads(const Model* m, const Segment* segment);
 // fp32: STATE_MASTER, STATE_M, STATE_V.
-ZeroPart zero_part_of(StateKind kind);
+ModelArray zero_array_of(StateKind kind);
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.

@@ -102,7 +102,7 @@ static size_t describe(const Run* run, char* text, size_t bytes) {
                  "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
                  "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
                  m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
-                 c->tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V,
+                 run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V,
                  s->context, dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
     return MIN((size_t)MAX(n, 0), bytes - 1);
 }
@@ -307,7 +307,7 @@ static int find_measured_of(Found* found, const Run* run, int tp) {
     Model* m = &as.run.model;
     run_set_limits(&as.run, tp, m->world->size / tp);
     as.clock.limits.node_size = run_node_size(&as.run, m->world, tp, 1);
-    as.run.config.tp = tp, as.run.config.recompute = "none";
+    as.run.settled.tp = tp, as.run.config.recompute = "none";
     m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
     m->ranks->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
     int is_there = find_measured(found, &as.run);

@@ -42,16 +42,17 @@ static void keep_layout(Run* run) {
         else if (c[1]) *to++ = ';', *to++ = ' ', c += strspn(c + 1, " ");
     }
     *to = 0;
-    run->config.layout = line;
+    run->settled.layout = line;
 }
 
 // That of --layout, or what --tp, --pp, --zero and --recompute say.
 void run_settle_layout(Run* run) {
     static LayoutFile file;
     char err[ERR_BYTES];
-    Config* c = &run->config;
+    const Config* c = &run->config;
     Model* m = &run->model;
     Comm* world = m->world;
+    run->settled = (Settled){c->capacity, c->tp, c->pp, c->layout, c->strategies};
     if (c->memory > 0) run->cluster->available = (HostMemory){(size_t)c->memory, "of --memory"};
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
@@ -63,11 +64,11 @@ void run_settle_layout(Run* run) {
         if (is_auto) run_measure_limit(run);
         if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
         else if (world->rank == 0) read_layout(&file, run, &m->ranks->layout);
-        file.capacity = c->capacity;
+        file.capacity = run->settled.capacity;
         if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
         if (file.failed) die("--layout: %s", file.words);
         m->ranks->layout = file.layout;
-        c->capacity = file.capacity;  // that auto has searched with
+        run->settled.capacity = file.capacity;  // that auto has searched with
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
     if (layout_check(&m->ranks->layout, &m->whole, world->size, err, sizeof err))
@@ -78,8 +79,8 @@ void run_settle_layout(Run* run) {
                         : "--tp",
             err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
     if (c->layout && strcmp(c->layout, "hydraulis") != 0) keep_layout(run);
-    c->tp = m->ranks->layout.tp;
-    c->pp = m->ranks->layout.stages;
+    run->settled.tp = m->ranks->layout.tp;
+    run->settled.pp = m->ranks->layout.stages;
 }
 
 // What runs of like layers have of a rank's bytes, and what is left: buffers, scratch, what all layers share.
@@ -88,7 +89,7 @@ static void print_layers(Run* run, int s, size_t all) {
     const Layout* layout = &run->model.ranks->layout;
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), L = end - first;
     double mib = 1 << 20, left = (double)all;
-    run_layer_bytes(bytes, run, layout, s, run->config.capacity);
+    run_layer_bytes(bytes, run, layout, s, run->settled.capacity);
     for (int l = first, n; l < end; l += n) {
         const LayerLayout* row = &layout->layer[l];
         const LayerBytes* each = &bytes[l - first];

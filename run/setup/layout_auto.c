@@ -117,9 +117,9 @@ void run_predict_layout(Run* run) {
     double terms[N_LAYOUT_TERMS];
     const Layout* layout = &run->model.ranks->layout;
     if (know(&known, run, from, err, sizeof err)) die("%s", err);
-    double ms = layout_step_ms(terms, &known.costs, layout, run->config.capacity);
+    double ms = layout_step_ms(terms, &known.costs, layout, run->settled.capacity);
     printf("predicted %.5g ms a step, times %s: ", ms, from);
-    layout_print_terms(stdout, &known.costs, layout, run->config.capacity);
+    layout_print_terms(stdout, &known.costs, layout, run->settled.capacity);
     printf("\n");
     arena_free(&known.arena);
 }
@@ -144,7 +144,7 @@ int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
     }
     arena_free(&known.arena);
     *layout = tries[0].layout;
-    run->config.capacity = tries[0].N;
+    run->settled.capacity = tries[0].N;
     if (tries[0].fits) return 0;
     return fail(err, errlen,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "

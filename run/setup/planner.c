@@ -11,12 +11,11 @@ const Planner* run_planner(const Run* run) {
     return run->clock->limits.ranks > 1 ? planner_named(run->config.plan) : NULL;
 }
 
-size_t run_planning_bytes(const Run* run, int max_tokens) {
+size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens) {
     const Planner* planner = run_planner(run);
     size_t steps = run->training ? 2 : 1;  // the one at work and the next
-    if (!planner) return steps * planning_bytes(max_tokens, &run->clock->limits);
-    return steps * planner_bytes(planner, max_tokens, &run->clock->limits) +
-           planner_open_bytes(planner, &run->clock->limits);
+    if (!planner) return steps * planning_bytes(max_tokens, limits);
+    return steps * planner_bytes(planner, max_tokens, limits) + planner_open_bytes(planner, limits);
 }
 
 int run_sample_lengths(const Run* run, int* lengths) {

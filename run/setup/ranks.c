@@ -122,7 +122,8 @@ static Fingerprints fingerprints_of(const Run* run) {
     Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
     const Shape* s = &run->model.whole;
     int dims[] = {(int)run->model.dt, run->training};
-    config_visit(&run->config, add_option, &m.options);
+    Config config = run_settled_config(run);
+    config_visit(&config, add_option, &m.options);
     m.options = hash_bytes(run->books->start_from, strlen(run->books->start_from),
                            hash_bytes(run->books->out, strlen(run->books->out), m.options));
     m.shape = hash_bytes(dims, sizeof dims, shape_hash(s));
@@ -260,7 +261,7 @@ static void split_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
     Comm* job = m->job;
-    int R = run->config.tp, P = run->config.pp, t = job->rank % R;
+    int R = run->settled.tp, P = run->settled.pp, t = job->rank % R;
     job->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = job;
     if (P > 1 && run->config.probe)
@@ -281,9 +282,10 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    if (job->table->split(job, &m->kv, (job->rank - t + first), job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
-    m->kv->purpose = COMM_TENSOR;
-    if (sharers == 1) m->kv->table->close(m->kv), m->kv = NULL;
+    if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err, sizeof err))
+        die("--tp %d: %s", R, err);
+    m->ranks->kv->purpose = COMM_TENSOR;
+    if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
 }
 
 double run_median(double* x, int n) {
@@ -320,9 +322,10 @@ void run_join_job(Run* run) {
     m->shape.shards = m->comm->size;
     layers_plan(m);
     layers_join(m);
+    model_set_many(m);
     m->ranks->zero.stage = zero_most(m);
-    run_set_limits(run, c->tp, m->comm->size);
-    run->clock->limits.node_size = run_node_size(run, m->job, c->tp, c->pp);
+    run_set_limits(run, run->settled.tp, m->comm->size);
+    run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
     run->clock->limits.quadratic = shape_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
     if (!run->clock->groups) die("no memory for %d ranks", m->comm->size);
@@ -334,7 +337,7 @@ void run_leave_job(Run* run) {
     pipeline_close(m);
     layers_close(m);
     free(m->act_places);
-    if (m->kv) m->kv->table->close(m->kv);
+    if (m->ranks->kv) m->ranks->kv->table->close(m->ranks->kv);
     if (m->tp) m->tp->table->close(m->tp);
     if (m->comm != m->job) m->comm->table->close(m->comm);
     if (m->job != m->world) m->job->table->close(m->job);

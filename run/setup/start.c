@@ -258,7 +258,7 @@ int run_close(Run* run) {
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
-    work_close(m->work);
+    work_close(m->ranks->work);
     run_page_close(run->books->page);
     balance_close(run->balance);
     if (run->strategies) strategies_close(run);

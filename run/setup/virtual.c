@@ -84,15 +84,15 @@ void run_check_virtual(Run* run) {
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
-    Config* c = &run->config;
+    const Config* c = &run->config;
     int ranks = run->clock->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
     stage.parameters /= run->model.stages;
     int capacity = known ? machine_capacity(&stage, ranks, run->model.ranks->zero.stage) : 0;
-    if (known && capacity < 1 && !c->capacity)
+    if (known && capacity < 1 && !run->settled.capacity)
         die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
             "or --capacity to go on as if they did",
             machine->cost.name, run->model.ranks->zero.stage, ranks, machine->memory_gb);
-    if (!c->capacity) c->capacity = capacity;
+    if (!run->settled.capacity) run->settled.capacity = capacity;
     if (!run->model.k->no_results || c->memory) return;
     run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
     if (machine->gpu_mib > 0)
@@ -116,8 +116,9 @@ static void take_schemes(Run* run) {
                                                       .layers = part->L,
                                                       .heads = part->heads,
                                                       .transfer_ms = virtual_ms};
-        if (!as->config.capacity && cluster.machine.gpu_mib > 0)
-            as->config.capacity = MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
+        if (!as->settled.capacity && cluster.machine.gpu_mib > 0)
+            as->settled.capacity =
+                MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
     }
     run_turn_virtual(0);
 }

@@ -72,7 +72,8 @@ void run_log_start(Run* run) {
             dtype_name(m->dt), arch_table[m->whole.arch].title, (double)shape_param_count(&m->whole),
             sampler_tokens(run->data.train, SPLIT_TRAIN), sampler_documents(run->data.train, SPLIT_TRAIN),
             isfinite(run->cluster->peak) ? run->cluster->peak / 1e9 : 0);
-    config_visit(c, put_option, &options);
+    Config config = run_settled_config(run);
+    config_visit(&config, put_option, &options);
     fputs(options.last ? "\"}" : "}", e.out);
     end_event(run, &e, "start");
 }

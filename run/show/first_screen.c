@@ -132,7 +132,8 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     char total[32];
     if (says_all) {
         printf("options");
-        config_visit(&run->config, print_option, &column);
+        Config config = run_settled_config(run);
+        config_visit(&config, print_option, &column);
         printf("\n");
     }
     print_model(run);
@@ -140,7 +141,7 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     print_device(run);
     if (says_all && run->strategies) printf("step    %d tokens\n", run->config.batch_tokens);
     else if (says_all)
-        printf("step    %d tokens in rows of at most %d\n", run->config.batch_tokens, run->config.capacity);
+        printf("step    %d tokens in rows of at most %d\n", run->config.batch_tokens, run->settled.capacity);
     if (says_all) print_memory(plan);
     else
         printf("memory  %s%s\n", text_bytes((double)plan->total, total),

@@ -225,7 +225,7 @@ static void add_comms(Comm* sum, const Model* m) {
     if (m->tp) add_sent(sum, m->tp);
     if (m->ranks->pipe.comm) add_sent(sum, m->ranks->pipe.comm);
     if (m->ranks->pipe.ends) add_sent(sum, m->ranks->pipe.ends);
-    if (m->kv) add_sent(sum, m->kv);
+    if (m->ranks->kv) add_sent(sum, m->ranks->kv);
     for (int i = 0; i < m->ranks->n_groups; i++) {
         const LayerGroup* g = &m->ranks->groups[i];
         if (g->cut) add_sent(sum, g->cut);

@@ -156,8 +156,8 @@ static void divide_anew(Run* run, const BalanceDecision* d) {
     if (!memcmp(&split, &m->ranks->split, sizeof split)) return;
     mover_divide_anew(m, &split);
     run_log_event(run, "layout", "words", words);
-    work_close(m->work);
-    m->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    work_close(m->ranks->work);
+    m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
     count_units(&b->units, m);
 }
 
@@ -191,7 +191,7 @@ int balance_save(Run* run, SafeTensor* lists) {
     const TpSplit* split = &run->model.ranks->split;
     RunState* s = &run->state;
     s->balanced = d->active ? b->units.ranks : 0;
-    s->divided = b->keeps && run->model.work ? split->ranks : 0;  // what --balance moves=keep has come to
+    s->divided = b->keeps && run->model.ranks->work ? split->ranks : 0;  // what --balance moves=keep has come to
     memcpy(s->pruned, d->pruned, sizeof s->pruned);
     memcpy(s->v, d->v, sizeof s->v);
     for (int t = 0; t < s->balanced; t++) {
@@ -321,7 +321,7 @@ static void find_fixed(Run* run) {
     enum { TIMES = 12 };
     Model* m = &run->model;
     Balance* b = run->balance;
-    int N = MIN(run->config.capacity, run->config.batch_tokens);
+    int N = MIN(run->settled.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.kv_heads, m->shape.hidden};
     WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
     LinearTime all = {INFINITY, INFINITY}, some = all;
@@ -401,14 +401,14 @@ void balance_ready(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int saved = run->state.balanced ? run->state.balanced : run->state.divided;
-    if (c->resume && saved && (!m->work || saved != tp_size(m))) {
+    if (c->resume && saved && (!m->ranks->work || saved != tp_size(m))) {
         printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
                tp_size(m), c->balance);
         run->state.balanced = 0;
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
         printf("balance %s: nothing to do, there is one rank only\n", c->balance);
-    if (!m->work) return;
+    if (!m->ranks->work) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
         b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c, "--balance priority"),

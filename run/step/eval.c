@@ -115,7 +115,7 @@ static double log_likelihood(Run* run, int n, int token) {
 // The mean over the tokens of an ending, each after the context and those before it. The context's last token goes with
 // the ending: its logits are those of the ending's first.
 static double mean_likelihood(Run* run, const Tokens* t, int* row) {
-    int N = t->n_ending, cached = t->n_context - 1, capacity = run->config.capacity;
+    int N = t->n_ending, cached = t->n_context - 1, capacity = run->settled.capacity;
     double sum = 0;
     row[0] = t->context[t->n_context - 1];
     memcpy(row + 1, t->ending, (size_t)(N - 1) * sizeof *row);
@@ -133,7 +133,7 @@ static void run_context(Run* run, Tokens* t, int longest) {
     t->context += dropped;
     t->n_context -= dropped;
     for (int at = 0, n; at < t->n_context - 1; at += n)
-        run_decode(run, t->context + at, n = MIN(t->n_context - 1 - at, run->config.capacity), at);
+        run_decode(run, t->context + at, n = MIN(t->n_context - 1 - at, run->settled.capacity), at);
 }
 
 // The ending that is most likely.

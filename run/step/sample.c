@@ -63,7 +63,7 @@ static void generate(Run* run, Shown* shown, int* text, int n_tokens, int n_new,
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
     for (int i = 0; i < n_new; i++) {
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
-        for (int N; (N = MIN(n_tokens - first - cached, c->capacity)) > 0; cached += N)
+        for (int N; (N = MIN(n_tokens - first - cached, run->settled.capacity)) > 0; cached += N)
             run_decode(run, text + first + cached, N, cached), token_logits(run, N - 1);
         text[n_tokens] = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                       random_uniform(seed, (uint64_t)i), run->host_scratch);

@@ -24,6 +24,7 @@ void strategies_turn(Run* run, int strategy) {
     const Run* as = x->as[strategy];
     x->now = strategy;
     run->model = as->model;
+    run->settled = as->settled;
     run->clock->limits = as->clock->limits;
     run->clock->setting = as->clock->setting;
     run->clock->groups = as->clock->groups;
@@ -54,7 +55,7 @@ void strategies_time(Run* run, Timer* timer) {
 
 size_t strategies_scratch(const Run* run) {
     const Model* m = &run->model;
-    return MAX(mover_scratch(m->gather) * dtype_bytes(m->dt), mover_scratch(m->reduce) * sizeof(float));
+    return MAX(mover_scratch(m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(m->ranks->reduce) * sizeof(float));
 }
 
 // ---- who does what

@@ -126,7 +126,7 @@ static int read_list(StrategyList* list, const char* named, char* err, size_t er
 // What has no meaning, or is not there, while layouts change.
 static void refuse_others(const Run* run) {
     const Config* c = &run->config;
-    if (c->tp > 1 || c->pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
+    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
         die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
     if (c->check_layout) die("--explain layout: expected one layout, found --strategies; try --explain");
     if (c->zero > 1)
@@ -149,14 +149,13 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
 
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
-    Config* c = &run->config;
     const Strategies* x = run->strategies;
-    char* text = config_string(c, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
+    char* text = config_string(&run->config, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
     size_t n = 0;
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
-    c->strategies = text;
-    c->layout = NULL;  // of --layout hydraulis
+    run->settled.strategies = text;
+    run->settled.layout = NULL;  // of --layout hydraulis
 }
 
 static void strategies_read(Run* run) {
@@ -205,10 +204,10 @@ static Run* make_view(Run* run, int s) {
     int color = world->rank - place;
     if (world->table->split(world, &m->job, color, world->rank, err, sizeof err)) die("--strategies: %s", err);
     m->job->overlap = world->overlap;
-    view->config.tp = g->tp, view->config.pp = g->pp;
-    view->config.capacity *= g->tp;  // of a rank
+    view->settled.tp = g->tp, view->settled.pp = g->pp;
+    view->settled.capacity *= g->tp;  // of a rank
     m->ranks->layout = strategies_layout(run, g);
-    m->owner = &run->strategies->owner;
+    m->ranks->owner = &run->strategies->owner;
     m->ranks->zero.holds = ZERO_IN_USE;
     run_join_job(view);
     return view;
@@ -231,7 +230,7 @@ static void open_movers(Run* run, int s, const Holdings* pieces) {
     }
     Model* m = &x->as[s]->model;
     m->shape.shards = plain ? world->size : 1;
-    m->gather = &x->gather[s], m->reduce = &x->reduce[s];
+    m->ranks->gather = &x->gather[s], m->ranks->reduce = &x->reduce[s];
     arena_free(&scratch);
 }
 
@@ -271,19 +270,20 @@ void run_join_ranks(Run* run) {
 static void strategies_carve(Run* run) {
     Strategies* x = run->strategies;
     const Model* m = &run->model;
-    memcpy(x->owner.ranks->zero.part, m->ranks->zero.part, sizeof m->ranks->zero.part);
+    memcpy(x->owner.array, m->array, sizeof m->array);
     x->owner.loss_sum = m->loss_sum, x->owner.grad_norm2 = m->grad_norm2, x->owner.grad_scale = m->grad_scale;
     zero_open(&x->owner);
     for (int s = 0; s < x->list.n; s++) {
         Model* other = &x->as[s]->model;
-        memcpy(other->ranks->zero.part, m->ranks->zero.part, sizeof m->ranks->zero.part);
+        memcpy(other->array, m->array, sizeof m->array);
         other->acts = m->acts;
         other->group_scratch = m->group_scratch;
         other->rope = m->rope;
         other->loss_sum = m->loss_sum, other->grad_norm2 = m->grad_norm2;
         other->grad_scale = m->grad_scale, other->barrier = m->barrier;
-        other->moving = m->moving;
-        other->slowed = m->slowed;
+        other->ranks->moving = m->ranks->moving;
+        other->ranks->slowed = m->ranks->slowed;
+        model_set_many(other);
         zero_open(other);
         run_carve_activations(x->as[s]);
     }

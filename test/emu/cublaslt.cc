@@ -2,8 +2,8 @@
 // wrong one gives wrong numbers, and refuse what NVIDIA's header says the real library refuses.
 //
 // Stricter than the real one, so that misuse shows: an algorithm serves only the very problem and the alignments that
-// the heuristic was asked about; the workspace is overwritten; bf16 at odd addresses has no algorithm, nor has a fused
-// form whose auxiliary pointer is not 16-byte aligned. Only column-major order exists.
+// the heuristic was asked about; the workspace is overwritten; a fused form whose auxiliary pointer is not 16-byte
+// aligned has no algorithm. Only column-major order exists.
 #include "cublasLt.h"
 
 #include <cmath>
@@ -257,10 +257,8 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *found = 0;
     cublasStatus_t status = resolve(&p, product, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    uint32_t bias = alignment(product->bias), aux = alignment(product->aux),
-             least = MIN(MIN(preference->alignment_a, preference->alignment_b),
-                         MIN(preference->alignment_c, preference->alignment_d));
-    if (MIN(least, bias) < 4 || aux < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+    uint32_t bias = alignment(product->bias), aux = alignment(product->aux);
+    if (aux < 16) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (p.epilogue == emu::matmuls.refused_epilogue) return emu::matmuls.refusal;
     Algorithm algorithm = {hash(p),
                            (uint32_t)MIN(preference->workspace, (uint64_t)WANTED_WORKSPACE),

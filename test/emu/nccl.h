@@ -1,4 +1,4 @@
-// nccl.h - stands in for NVIDIA's header of that name in the emulator: the calls that kernels/cuda/comm_nccl*.cu use,
+// nccl.h - stands in for NVIDIA's header of that name in the emulator: the calls that kernels/cuda/comm_nccl.cu use,
 // with the names and values of NCCL 2.28. nccl.cc carries them by MPI, between processes whose device memory is their
 // own memory.
 //

@@ -1,0 +1,108 @@
+// many.c - the tables Model.many: what many ranks do instead of an op on one rank, or around it. See model.h.
+#include "run/model/mover.h"
+#include "run/model/tensor_parallel.h"
+#include "run/model/work.h"
+
+// ---- attention over documents that ranks share
+
+// What the backward pass needs.
+static SavedAttention saved_attention(const Model* m, int l) {
+    return (SavedAttention){model_act(m, QKV, l), model_act(m, ATT, l), model_act(m, ATT_HEADS, l),
+                            (float*)model_act(m, LSE, l)};
+}
+
+static RowAttention row_attention(const Row* row, const Attention* a) {
+    RowAttention shared = *row->shared;
+    shared.NH = a->NH, shared.NKV = a->NKV, shared.HS = a->HS;
+    shared.scale = a->scale, shared.row = a->row;
+    return shared;
+}
+
+static void shared_attention_forward(const Model* m, const Row* row, int l, const Attention* a) {
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention shared = row_attention(row, a);
+    if (a->NH) group_attention_forward(&saved, &shared, m->k, m->dt, m->s);
+}
+
+static void shared_attention_backward(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
+                                      const void* d_att) {
+    SavedAttention saved = saved_attention(m, l);
+    RowAttention shared = row_attention(row, a);
+    if (a->NH) group_attention_backward(d_qkv, d_att, &saved, &shared, m->k, m->dt, m->s);
+}
+
+// ---- the update
+
+// Of a run of elements that this rank owns. Where ranks have copies of key/value heads, those of an element have the
+// same place and are frozen alike, so that they stay equal.
+static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
+    const Segment* segment = &run->segment;
+    const ParamTensor* tensor = &segment->tensor;
+    int has_copies = m->ranks->kv && (tensor->id == QKVW || tensor->id == QKVB);
+    AdamW a;
+    a.param = zero_owned_weights(m, segment);
+    a.master = (float*)zero_owned(m, STATE_MASTER, segment);
+    a.m = (float*)zero_owned(m, STATE_M, segment);
+    a.v = (float*)zero_owned(m, STATE_V, segment);
+    a.grad = zero_owned_grads(m, segment);
+    a.n = segment->n;
+    a.place = run->place;
+    a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0 && !has_copies;
+    model_step_tensor(m, config, &a, tensor, lr, t);
+}
+
+// With m->next weights leave as they are updated.
+static void step(Model* m, const Config* config, double lr, int64_t t) {
+    Model* owner = model_owner(m);
+    Moving leaving;
+    if (m->next) zero_begin_gather(m->next, &leaving);
+    for (int i = 0; i < shape_tensors(&owner->shape); i++) {
+        OwnedRun runs[MOST_RUNS];
+        Segment segment = zero_segment(owner, i);
+        if (m->next) mover_advance(&leaving, shape_bucket_of(&segment.tensor, &owner->shape));
+        for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) step_run(owner, config, &runs[r], lr, t);
+    }
+    if (m->next) mover_end(&leaving);
+    zero_clear_grads(m);
+}
+
+static void reduce(Model* m) {
+    if (m->ranks->work) work_end(m);
+    zero_reduce(m);
+}
+
+static void sum_norm(Model* m) {
+    zero_sum_of_squares(model_owner(m));
+    m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
+}
+
+// ---- the tables
+
+// clang-format off
+#define AROUND_LAYERS_AND_STEPS                                                                                 \
+    .use_layer = zero_use_layer, .open_grads = zero_open_grads, .close_grads = zero_close_grads,                \
+    .end_round = zero_end_round, .last_row = zero_last_row, .attention_forward = shared_attention_forward,      \
+    .attention_backward = shared_attention_backward, .reduce = reduce, .sum_norm = sum_norm, .step = step
+#define LINEARS \
+    .units = work_units, .linear_forward = work_linear_forward, .linear_backward = work_linear_backward
+// clang-format on
+
+// Ranks that each compute whole linears; whose linears differ from what they own, or are slowed down; that cut them.
+static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
+static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
+static const ManyRanks cut_linears = {
+    AROUND_LAYERS_AND_STEPS,
+    LINEARS,
+    .rank = tp_rank,
+    .tokens = tp_tokens,
+    .own_rows = tp_own,
+    .gather_rows = tp_all_gather,
+    .sum_rows = tp_reduce_scatter,
+    .embed = tp_embed,
+    .embed_backward = tp_embed_backward,
+    .classify = tp_classify,
+};
+
+void model_set_many(Model* m) {
+    m->many = m->tp ? &cut_linears : m->ranks->work || m->ranks->slowed ? &other_linears : &whole_linears;
+}
