@@ -63,6 +63,10 @@ int bpe_index_merges(Bpe* t, char* err, size_t errlen);
 // may end where out ends, and are then overwritten: out[i] is written when byte i has been read.
 size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n);
 
+// ---- tokenizer_files.c
+
+size_t bpe_encode_text(const Tokenizer* t, int* out, const char* text, size_t n);  // Tokenizer.encode
+
 // ---- tokenizer_split.c
 
 // Length of the first part of n > 0 bytes, at least 1.

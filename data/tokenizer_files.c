@@ -26,7 +26,7 @@ static void write_int32(unsigned char* p, int32_t value) {
 
 // ---- use
 
-static size_t encode(const Tokenizer* tokenizer, int* out, const char* text, size_t n) {
+size_t bpe_encode_text(const Tokenizer* tokenizer, int* out, const char* text, size_t n) {
     const Bpe* t = bpe_of(tokenizer);
     size_t n_out = 0, room = n * (size_t)tokenizer->most;
     if (t->nfc && !nfc_is_normal(text, n)) {
@@ -125,7 +125,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     memcpy(t->file, data, n);
     t->file_bytes = n;
     if (is_byte_vocabulary(t)) t->base = byte_tokenizer;
-    else t->base.encode = encode, t->base.decode = decode, t->base.most = t->nfc ? 3 : 1;
+    else t->base.encode = bpe_encode_text, t->base.decode = decode, t->base.most = t->nfc ? 3 : 1;
     if (t->base.stop == 0) t->base.stop = t->base.end_of_text;
     *out = &t->base;
     return 0;

@@ -78,12 +78,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     size_t n_normal = nfc_normalize(work, (const char*)data, n);
     const char* normal = (const char*)(work + 3 * n) - n_normal;
     if (nfc_is_normal((const char*)data, n) && (n_normal != n || memcmp(normal, data, n))) abort();
-    t->is_bytes = 0;
+    Bpe* bpe = (Bpe*)t;
+    t->is_bytes = 0, t->encode = bpe_encode_text, t->most = 3;
     for (int kind = 0; kind < 16; kind++) {
-        bpe_of(t)->split = (Split)(kind % 4);
-        bpe_of(t)->nfc = kind / 4 % 2;
-        t->ignore_merges = kind / 8;
-        if (!bpe_of(t)->nfc) check(t, (const char*)data, n);
+        bpe->split = (Split)(kind % 4);
+        bpe->nfc = kind / 4 % 2;
+        bpe->ignore_merges = kind / 8;
+        if (!bpe->nfc) check(t, (const char*)data, n);
         check(t, normal, n_normal);
     }
     free(work);
