@@ -280,12 +280,12 @@ CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {
 // The length of a row is each strategy's own, and settled when --capacity does not say it.
 CLAIM(samples_without_a_capacity_are_those_of_one_rank) {
     static char alone[sizeof output];
-    const char* command = MPIRUN TINY
-        "--steps 4 --sample-every 4 --save-every 0 --eval-every 0 %s --out $W/samples && "
-        "grep -o '\"text\": .*, ' $W/samples/log.jsonl";
+    const char* command = ON_RANKS "$P " TINY
+                                   "--steps 4 --sample-every 4 --save-every 0 --eval-every 0 %s --out $W/samples && "
+                                   "grep -o '\"text\": .*, ' $W/samples/log.jsonl";
     for (int i = 0; i < 2; i++) {
         sh("rm -rf $W/samples");
-        CHECK(sh(command, i ? 4 : 1, program, i ? "--strategies 'tp4; tp2+2xtp1'" : "") == 0);
+        CHECK(sh(command, i ? 4 : 1, i ? "--strategies 'tp4; tp2+2xtp1'" : "") == 0);
         const char* samples = strstr(output, "\"text\": ");
         CHECK(samples && strstr(samples + 1, "\"text\": "));
         if (!samples) return;

@@ -125,8 +125,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->barrier = m->loss_sum + 3;
     batch_plan_carve(&run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_plan_carve(&run->ahead, memory_of(plan, "next step's buffers"), indices + batch_plan_ints(run, max_tokens),
-                    on_device, max_tokens);
+        batch_plan_carve(&run->ahead, memory_of(plan, "next step's buffers"),
+                         indices + batch_plan_ints(run, max_tokens), on_device, max_tokens);
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     books->staging = (float*)memory_of(plan, "file staging");
