@@ -1,5 +1,7 @@
 // memory_ranks.c - the memory table of a rank among others: that of one rank (run/model/model.h) with what many ranks,
 // strategies, slow ranks and steps add. A function of a Run and N: it changes nothing.
+#include <stdlib.h>
+
 #include "kernels/straggle.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
