@@ -49,7 +49,8 @@ endif
 
 # Warnings stop the build where they can be mended (continuous integration sets WERROR=-Werror), not elsewhere.
 WERROR   ?=
-WARNINGS := -Wall -Wextra $(WERROR)
+# But a table that lacks an entry, and a switch that lacks a case, are errors.
+WARNINGS := -Wall -Wextra -Werror=switch -Werror=missing-field-initializers $(WERROR)
 # The planner must reach the same result with every compiler, in functions of its headers too: no contraction of
 # a * b + c but in the kernels that are compiled for each instruction set.
 COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP -ffp-contract=off $(CFLAGS)
@@ -65,7 +66,8 @@ FLAGS_avx512bf16 := $(avx512) -mavx512bf16
 FLAGS_amx        := $(avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDES:%=-isystem %) -MMD -MP \
-  -Xcompiler "-Wall $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" $(MPI_COMPILE)
+  -Xcompiler "-Wall -Werror=switch $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" \
+  $(MPI_COMPILE)
 # The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
 EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
   -fno-math-errno $(MPI_COMPILE)

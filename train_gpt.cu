@@ -67,7 +67,7 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
 
 // ---- attention
 
-// Queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/arch.h), NKV key/value heads; those of the
+// Queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/shape.h), NKV key/value heads; those of the
 // tokens before the row, which only generation has, stand before them.
 static char* qkv_of(const Model* m, const Row* row, int l, int NKV, int n) {
     size_t width = (size_t)(NKV * (shape_queries(&m->shape) + 2) * m->shape.HS);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "data/hf_names.h"
 #include "data/json.h"
 #include "plan/base/words.h"
 #include "plan/model/shape_parts.h"
@@ -109,7 +110,7 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
     char* text = NULL;
     FILE* out = open_memstream(&text, n);
     if (!out) return NULL;
-    fprintf(out, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", arch->hf_class, arch->name);
+    fprintf(out, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", hf_class[shape->arch], arch->name);
     for (int i = 0; i < COUNT(dimensions); i++) {
         const char* name = name_of(&dimensions[i], shape->arch);
         if (name) fprintf(out, "  \"%s\": %d,\n", name, *place(&copy, &dimensions[i]));

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "data/hf_names.h"
 #include "data/json.h"
 #include "plan/base/disk_files.h"
 
@@ -20,7 +21,7 @@ typedef struct FilePart {
 } FilePart;
 
 static int is_transposed(const ModelState* state, ParamId id) {
-    return state->shape->arch == ARCH_GPT2 && param_table[id].gpt2_transposed;
+    return state->shape->arch == ARCH_GPT2 && hf_names[id].gpt2_transposed;
 }
 
 static void put_name(char* name, size_t bytes, const char* pattern, int layer) {
@@ -53,7 +54,7 @@ static int parts_of(const ModelState* state, StateKind kind, int i, FilePart* pa
     if (row->rows == VOCABULARY) runs.size[0] = state->shape->V;
     size_t first = 0;
     for (int r = 0; r < runs.n; r++) {
-        const char* name = is_gpt2 ? row->gpt2 : row->llama[r];
+        const char* name = is_gpt2 ? hf_names[t.id].gpt2 : hf_names[t.id].llama[r];
         parts[r] = (FilePart){i, first, show(state, kind, &t, name, runs.size[r])};
         first += (size_t)runs.size[r] * (is_matrix ? t.cols : 1);
     }

@@ -125,7 +125,7 @@ static double measure(void (*run)(void)) {
 
 static size_t copy_elems(void) { return options.quick ? 1 << 20 : 128 << 20; }
 static void run_big_add(void) { w.k->add(w.out.p, w.in.p, w.in.p + w.in.bytes / 2, copy_elems(), DT_BF16, NULL); }
-static void run_big_cast(void) { w.k->cast(w.out.p, DT_BF16, w.in.p, DT_F32, copy_elems(), NULL); }
+static void run_big_cast(void) { w.k->ranks->cast(w.out.p, DT_BF16, w.in.p, DT_F32, copy_elems(), NULL); }
 static void run_square(void) {
     size_t edge = (size_t)w.N;
     w.k->matmul_forward(out(edge * edge), NULL, in(edge * edge), in(edge * edge), NULL, w.N, w.N, w.N, DT_BF16, NULL);
@@ -245,7 +245,9 @@ static void run_rotary_backward(void) {
                          o.qk_norm ? in(rotary_elems()) : NULL, &r, DT_BF16, NULL);
 }
 static void run_add(void) { w.k->add(out(NC()), in(NC()), in(NC()), NC(), DT_BF16, NULL); }
-static void run_gather(void) { w.k->gather_rows(out(NC()), in(NC()), o.rows, w.N, w.C, w.C, w.C, DT_BF16, NULL); }
+static void run_gather(void) {
+    w.k->ranks->gather_rows(out(NC()), in(NC()), o.rows, w.N, w.C, w.C, w.C, DT_BF16, NULL);
+}
 static void run_classifier(void) {
     w.k->classifier(out32(o.chunk), o.logits, o.targets, 1e-4f, 1, o.chunk, V, VP, DT_BF16, NULL);
 }

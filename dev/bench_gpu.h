@@ -5,9 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "plan/model/shape_parts.h"
+#include "kernels/open.h"
+include "plan/model/shape_parts.h"
 
-enum { CONTEXT = 1024 };
+    enum {
+        CONTEXT = 1024
+    };
 
 typedef struct GptModel {
     const char* name;

@@ -119,7 +119,7 @@ static void run_swiglu_forward(void) { w.k->activation_forward(w.a, w.b, ACT_SWI
 static void run_swiglu_backward(void) { w.k->activation_backward(w.a, w.c, w.b, ACT_SWIGLU, N, U, w.dt, NULL); }
 static void run_gelu(void) { w.k->activation_forward(w.a, w.b, ACT_GELU, N, 4 * C, w.dt, NULL); }
 static void run_add(void) { w.k->add(w.a, w.b, w.c, NC, w.dt, NULL); }
-static void run_cast(void) { w.k->cast(w.param, w.dt, w.master, DT_F32, WEIGHTS, NULL); }
+static void run_cast(void) { w.k->ranks->cast(w.param, w.dt, w.master, DT_F32, WEIGHTS, NULL); }
 static void forward_attention(int heads) {
     Attention a = attention(heads);
     w.k->attention_forward(w.b, w.lse, &a, w.dt, NULL);

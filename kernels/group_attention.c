@@ -261,7 +261,7 @@ static void work(Call* c) {
 static void finish(const Call* c) {
     Comm* comm = c->pass->row->comm;
     for (int p = 0; p < c->parts; p++) comm->table->end(comm, c->back[p], c->pass->s);
-    move_heads(c, c->pass->k->join_heads, c->out, c->token_out, c->pass->M_out);
+    move_heads(c, c->pass->k->ranks->join_heads, c->out, c->token_out, c->pass->M_out);
 }
 
 // Slices are cut before anything arrives: what arrives may overwrite rows that are cut.
@@ -273,7 +273,8 @@ static void run_pass(Pass* x) {
         if (row->groups[i].ulysses_size * row->groups[i].ring_size == 1) continue;
         if (n == MOST_SHARED_GROUPS) broken("a row has more than %d shared groups", MOST_SHARED_GROUPS);
         calls[n] = open_call(x, &row->groups[i]);
-        if (shares_heads(&calls[n])) move_heads(&calls[n], x->k->split_heads, calls[n].token_in, calls[n].in, x->M_in);
+        if (shares_heads(&calls[n]))
+            move_heads(&calls[n], x->k->ranks->split_heads, calls[n].token_in, calls[n].in, x->M_in);
         n++;
     }
     for (int i = 0; i < n; i++) post(&calls[i]);

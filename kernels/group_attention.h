@@ -30,6 +30,7 @@
 //                     ring_size blocks
 #pragma once
 #include "kernels/comm.h"
+#include "kernels/rank_ops.h"
 
 enum {
     MOST_SHARED_GROUPS = 32,  // of a row: exchanges of so many are under way together

@@ -44,15 +44,7 @@ typedef struct KernelLimits {
     int oversubscribed;   // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 
-// Events in the time of a step: see Kernels.record_event.
-enum { MOST_EVENTS = 1 << 14 };
-
-// What scatter_columns writes where nothing was computed.
-typedef enum ColumnFill {
-    FILL_ZERO,
-    FILL_MEAN,  // the mean of what was computed in the same row
-    FILL_KEEP   // nothing: what is there stays
-} ColumnFill;
+enum { MOST_EVENTS = 1 << 14 };  // in the time of a step: see Kernels.record_event
 
 // Attention over packed documents. Query i of document b (of q_len = cu_q[b+1] - cu_q[b]) sees the keys
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a
@@ -131,31 +123,24 @@ typedef struct AdamW {
 typedef struct Kernels {
     const char* name;  // what people read: "cpu avx512", ...
 
-    // 1 when matmuls of bf16 run much faster than those of fp32, so that --dtype auto means bf16.
-    int prefers_bf16;
-    // 1 when memory of alloc is ordinary host memory.
-    int on_host;
-    // Edge of the square matmul that fills the device: what kernels_peak measures.
-    int full_matmul;
-    // 1 when clock and events are of a virtual time, which ops and collectives advance: see kernels/virtual/virtual.h.
-    int virtual_time;
-    // 1 when, besides, no op computes anything: memory holds what was uploaded, and else no results.
-    int no_results;
+    int prefers_bf16;  // matmuls of bf16 run much faster than those of fp32: --dtype auto means bf16
+    int on_host;       // memory of alloc is ordinary host memory
+    int full_matmul;   // edge of the square matmul that fills the device: what kernels_peak measures
+    int virtual_time;  // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
+    int no_results;    // besides, no op computes anything: memory holds what was uploaded, and else no results
     // Bytes of the device's memory that its libraries take for themselves, at most: their code and tables; beside other
     // ranks also what those of the transport take.
     size_t libraries, comm_libraries;
+    const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
     // ---- the device and its memory
 
-    // Bytes that could be allocated now.
-    size_t (*memory_available)(void);
-    // Bytes that `open` will take for scratch with these limits.
-    size_t (*workspace_bytes)(const KernelLimits* limits);
+    size_t (*memory_available)(void);                       // bytes that could be allocated now
+    size_t (*workspace_bytes)(const KernelLimits* limits);  // that `open` will take for scratch
     // Gets the device ready. 0, or -1 with a message. One open at a time a backend; reopen after close.
     int (*open)(const KernelLimits* limits, char* err, size_t errlen);
     void (*close)(void);
-    // Choices that open made, as a line for people; empty when there were none.
-    const char* (*choices)(void);
+    const char* (*choices)(void);  // that open made, as a line for people; empty when there were none
     // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine);
     // outlives close.
     void* (*alloc)(size_t bytes);
@@ -240,13 +225,6 @@ typedef struct Kernels {
     void (*attention_backward)(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s);
 
-    // Two parts of an attention over disjoint keys into one. With M = max(lse, part_lse), a = exp(lse - M),
-    // b = exp(part_lse - M):  out = (a out + b part) / (a + b),  lse = M + log(a + b). Where both are -infinity nothing
-    // changes. No difference of the two overflows. out (N,NH,HS) fp32 and lse (NH,N) fp32 updated; part (N,NH,HS) fp32,
-    // part_lse (NH,N) fp32.
-    void (*attention_merge)(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
-                            Stream s);
-
     // ---- elementwise
 
     // GELU by tanh (Hendrycks & Gimpel 2016): with u = sqrt(2/pi) (x + 0.044715 x^3),
@@ -259,33 +237,6 @@ typedef struct Kernels {
                                 Stream s);
     // out (n) = a + b, rounded to dt; out may be a or b.
     void (*add)(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
-    // out (n) = x (n) converted from one element type to another, to nearest.
-    void (*cast)(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s);
-
-    // ---- moves of rows, between packed rows of different order
-
-    // out[i] = x[rows[i]] for i < n: rows of C elements, ldo and ldx elements apart; zeros where rows[i] is negative.
-    // out (n,C; ldo) =, x (any,C; ldx), rows (n) int32 or NULL for rows[i] = i.
-    void (*gather_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-    // From tokens to heads, for ranks that each compute some heads: x (N rows) has M matrices (3: queries, keys and
-    // values) of NH heads in each row, one after another; heads of the first matrix have HS0 elements, those of the
-    // others HS. out = for each slice i < d one after another (N rows) of M matrices of the heads of i, those from
-    // border[i] to border[i + 1]. border (d + 1) on the host, from 0 to NH, never falling; may be freed on return.
-    // Heads that share keys and values must stay together: for them NH is NKV here, and HS0 = NH / NKV * HS.
-    void (*split_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                        Stream s);
-    // And back: out (N rows, M matrices, NH heads) = from the out of split_heads.
-    void (*join_heads)(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                       Stream s);
-    // out (N,n) = columns of x (N,any; ldx): out[i][j] = x[i][columns[j]]. columns (n) int32, any order.
-    void (*gather_columns)(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s);
-    // And back: out (N,K)[i][c] = x[i][source[c]] where source[c] >= 0, elsewhere as `fill` says. x (N,n), n >= 1;
-    // source (K) int32 below n.
-    void (*scatter_columns)(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
-                            Stream s);
-    // out[rows[i]] = x[i] for i < n, where rows[i] is not negative; no two of them are the same.
-    void (*scatter_rows)(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s);
-
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
@@ -293,17 +244,6 @@ typedef struct Kernels {
     // rows and in columns V .. Vp. Otherwise logits are left as they are. The softmax is over the first V columns.
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);
-
-    // The same where ranks hold parts of the vocabulary: the columns of logits are the ids first .. first + V, and
-    // padding up to Vp; V may be 0. First what other ranks need to know of this part: stats (N,3) fp32 = the greatest
-    // logit (-infinity for V = 0), the sum of exp(logit - greatest) (0 for V = 0), the logit of the target (0 where it
-    // is not of this part, or negative).
-    void (*classifier_part)(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
-                            DType dt, Stream s);
-    // Then, with the stats (parts,N,3) of all parts in rank order: losses (N) = and logits as `classifier` leaves them.
-    // Every part gets the same losses, bit for bit.
-    void (*classifier_join)(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
-                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
 
     // result (1) double += sum of x[i] in a fixed order, in double; on the device. For losses.
     void (*add_sum)(double* result, const float* x, size_t n, Stream s);
@@ -327,17 +267,4 @@ typedef struct Kernels {
     void (*read_events)(double* seconds, int n);
 } Kernels;
 
-// The backend for a device: "cpu"; "cuda"; "emu", the CUDA code on an emulated GPU; "auto", a GPU where there is one
-// and this build can use it; "virtual", times without results, and "virtual-cpu", the same times with a CPU's results.
-// And on the CPU an instruction set: "auto" picks the best that this processor has;
-// "reference" is the plain specification; "generic", "avx2", "avx512", "avx512bf16", "amx" force one. NULL with a
-// message when the device or the instruction set is missing. The table is constant and lives for ever.
-const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen);
-
-// What speeds are compared with, measured, FLOP/s. Of x86-64 processors: the multiply-adds of all threads' registers,
-// by the fastest instruction that the set has for the type. Else a square matmul, forward, of random values, of edge
-// k->full_matmul, or as large as takes a quarter of a second on a slow device. Opens and closes the backend, so nothing
-// may be open. cores: those that the threads have among them; 0: one each. Negative with a message when that fails.
-double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen);
-// The registers alone, once more while the backend is open, between ops; 0 where these are not what it is measured by.
-double kernels_peak_again(const Kernels* k, DType dt, double cores);
+extern const Kernels cpu_reference;  // every op in its plainest form; its memory_available is NULL

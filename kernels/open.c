@@ -3,7 +3,7 @@
 // HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator.
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/kernels.h"
+#include "kernels/open.h"
 #include "kernels/virtual/virtual.h"
 
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)

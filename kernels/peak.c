@@ -4,6 +4,7 @@
 #include <math.h>
 #include <time.h>
 
+#include "kernels/open.h"
 #include "kernels/cpu/cpu.h"
 
 // ---- registers

@@ -118,8 +118,8 @@ static Request pass_on(const RingAttention* p, int t, void* send, void* receive,
 // kv = the keys and values of this rank without the queries between them.
 static void own_block(const RingAttention* p, void* kv) {
     int W = (int)kv_width(p);
-    p->k->gather_rows(kv, element(p->qkv, q_width(p), p->dt), NULL, ring_tokens(p->ga, p->ga->ring_rank), 2 * W, 2 * W,
-                      (int)row_width(p), p->dt, p->s);
+    p->k->ranks->gather_rows(kv, element(p->qkv, q_width(p), p->dt), NULL, ring_tokens(p->ga, p->ga->ring_rank), 2 * W,
+                             2 * W, (int)row_width(p), p->dt, p->s);
 }
 
 // The exchange of the keys of step t; that of the first has been posted.
@@ -145,7 +145,7 @@ static void forward_pair(const RingAttention* p, Pair pair, const void* kv) {
         return;
     }
     p->k->attention_forward(p->block[0], p->block[1], &a, p->dt, p->s);
-    p->k->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->NH, p->row->HS, p->s);
+    p->k->ranks->attention_merge(out, lse, p->block[0], p->block[1], q.n, p->NH, p->row->HS, p->s);
 }
 
 static void forward_ring(const RingAttention* p) {
@@ -157,7 +157,7 @@ static void forward_ring(const RingAttention* p) {
         for (Pair pair = {0}; next_pair(&pair, ga, block_at(ga, t));) forward_pair(p, pair, kv);
         if (t + 1 < ga->ring_size) comm->table->end(comm, keys, p->s);
     }
-    p->k->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p), p->s);
+    p->k->ranks->cast(p->out, p->dt, p->sum, DT_F32, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p), p->s);
 }
 
 // ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this rank adds to the dk and dv of
@@ -174,8 +174,8 @@ static void backward_pair(const RingAttention* p, Pair pair, const void* kv, flo
 // columns = x, rounded: (n,width) into rows of qkv.
 static void store_columns(void* columns, const RingAttention* p, const float* x, void* rounded, size_t width) {
     int n = ring_tokens(p->ga, p->ga->ring_rank);
-    p->k->cast(rounded, p->dt, x, DT_F32, (size_t)n * width, p->s);
-    p->k->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, p->dt, p->s);
+    p->k->ranks->cast(rounded, p->dt, x, DT_F32, (size_t)n * width, p->s);
+    p->k->ranks->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, p->dt, p->s);
 }
 
 static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {

@@ -118,10 +118,9 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
     double *xm = magnitudes(x64, x_n), *weightm = magnitudes(weight64, weight_n),
            *biasm = magnitudes(bias64, (size_t)s->OC);
     double *expected = doubles(n), *bound = doubles(n);
-    cpu_reference_kernels.matmul_forward(expected, NULL, x64, weight64, o->bias ? bias64 : NULL, s->N, s->C, s->OC,
-                                         DT_F64, NULL);
-    cpu_reference_kernels.matmul_forward(bound, NULL, xm, weightm, o->bias ? biasm : NULL, s->N, s->C, s->OC, DT_F64,
-                                         NULL);
+    cpu_reference.matmul_forward(expected, NULL, x64, weight64, o->bias ? bias64 : NULL, s->N, s->C, s->OC, DT_F64,
+                                 NULL);
+    cpu_reference.matmul_forward(bound, NULL, xm, weightm, o->bias ? biasm : NULL, s->N, s->C, s->OC, DT_F64, NULL);
     to_bounds(bound, n, s->C, o);
     void *out = tensor(n, o->dt), *gelu = tensor(n, o->dt), *again = tensor(n, o->dt);
     k->matmul_forward(out_of(k, out, n, o->dt), o->gelu ? out_of(k, gelu, n, o->dt) : NULL, in_of(k, x, x_n, o->dt),
@@ -141,7 +140,7 @@ static void check_forward(const Kernels* k, const Shape* s, const Options* o) {
         CHECK(wrong_elements("gelu", s, o, gelu, o->dt, expected, bound, n) == 0);
         k->activation_forward(out_of(k, again, n, o->dt), out_of(k, out, n, o->dt), ACT_GELU, 1, (int)n, o->dt, NULL);
         bring_back();
-        if (k->activation_forward != cpu_reference_kernels.activation_forward && o->epilogues != EPILOGUE_ALL)
+        if (k->activation_forward != cpu_reference.activation_forward && o->epilogues != EPILOGUE_ALL)
             CHECK(memcmp(again, gelu, n * dtype_bytes(o->dt)) == 0);
     }
     free_tensors();
@@ -154,9 +153,9 @@ static void check_backward_input(const Kernels* k, const Shape* s, const Options
          *pre = input(n, o, 6, &pre64);
     double *doutm = magnitudes(dout64, dout_n), *weightm = magnitudes(weight64, weight_n);
     double *expected = doubles(n), *bound = doubles(n);
-    cpu_reference_kernels.matmul_backward_input(expected, dout64, weight64, o->gelu ? pre64 : NULL, s->N, s->C, s->OC,
-                                                DT_F64, NULL);
-    cpu_reference_kernels.matmul_backward_input(bound, doutm, weightm, NULL, s->N, s->C, s->OC, DT_F64, NULL);
+    cpu_reference.matmul_backward_input(expected, dout64, weight64, o->gelu ? pre64 : NULL, s->N, s->C, s->OC, DT_F64,
+                                        NULL);
+    cpu_reference.matmul_backward_input(bound, doutm, weightm, NULL, s->N, s->C, s->OC, DT_F64, NULL);
     for (size_t i = 0; i < n; i++) {  // |GELU'| < 1.2
         bound[i] = bound[i] * ((o->exact ? 0 : 1.2 * (s->OC + 2) * 0x1p-24) + (o->gelu ? 4e-7 : 0));
 #ifdef TEST_DEVICE

@@ -97,8 +97,8 @@ static double* tolerate(int buffer) {
 
 static void run_reference(void (*call)(const Kernels*)) {
     for (int i = 0; i < world.n; i++) memcpy(world.b[i].start, world.b[i].now, bytes_of(&world.b[i]));
-    world.table = &cpu_reference_kernels;
-    call(&cpu_reference_kernels);
+    world.table = cpu_kernels(CPU_REFERENCE);
+    call(cpu_kernels(CPU_REFERENCE));
     for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
 }
 

@@ -1,6 +1,7 @@
 // tables.h - which tables a test of ops goes through: those of every usable CPU instruction set, or, compiled with
 // -DTEST_DEVICE="emu" (or "cuda"), that of the device. And how host memory reaches a device that cannot see it.
 #pragma once
+#include "kernels/open.h"
 #include "kernels/cpu/cpu.h"
 #include "test/test.h"
 

@@ -19,7 +19,7 @@ CLAIM(scores_beyond_80_stay_finite_and_exact) {
         }
         CHECK(highest >= 80 && lowest <= -80);
         Result expected = result(&p);
-        run(&expected, &cpu_reference_kernels, &p, &expected, 1);
+        run(&expected, cpu_kernels(CPU_REFERENCE), &p, &expected, 1);
         for (int i = 0, n = tested_tables(tables); i < n; i++) {
             Result found = result(&p);
             run(&found, tables[i], &p, &expected, 2);
@@ -90,8 +90,8 @@ CLAIM(nan_reaches_every_query_that_sees_it) {
 static CpuIsa isa;
 static void instruction_set_is_tested_here(void) {
     if (!cpu_kernels(isa)) SKIP("this processor or this build lacks it");
-    CHECK(cpu_kernels(isa)->attention_forward != cpu_reference_kernels.attention_forward);
-    CHECK(cpu_kernels(isa)->attention_backward != cpu_reference_kernels.attention_backward);
+    CHECK(cpu_kernels(isa)->attention_forward != cpu_reference.attention_forward);
+    CHECK(cpu_kernels(isa)->attention_backward != cpu_reference.attention_backward);
 }
 #endif
 

@@ -10,7 +10,7 @@
 
 static const Kernels* emulated(void) {
     static Kernels k;
-    k = cpu_reference_kernels;
+    k = cpu_reference;
     k.name = "cpu amx";
     k.open = open_exact;
     k.close = close_exact;
@@ -27,7 +27,7 @@ static void count_call(void* out, float* lse, const Attention* a, DType dt, Stre
 }
 
 CLAIM(fp32_stays_with_the_set_below) {
-    Kernels k = cpu_reference_kernels;
+    Kernels k = cpu_reference;
     k.attention_forward = count_call;
     attention_pairs_amx.install(&k);
     k.attention_forward(NULL, NULL, NULL, DT_F32, NULL);

@@ -161,9 +161,9 @@ static void run_parts(Parts* t, const Kernels* k) {
         float *merged = (float*)from_row(k, t->merged, row), *part = (float*)from_row(k, t->part, row);
         int first = !seen[t->calls[i].q]++;
         k->attention_forward(first ? merged : part, first ? lse : part_lse, &a, t->p->dt, NULL);
-        if (!first) k->attention_merge(merged, lse, part, part_lse, a.Nq, NH, HS, NULL);
+        if (!first) k->ranks->attention_merge(merged, lse, part, part_lse, a.Nq, NH, HS, NULL);
     }
-    k->cast(data_for(k, t->out), t->p->dt, data_for(k, t->merged), DT_F32, t->out.rows * t->out.width, NULL);
+    k->ranks->cast(data_for(k, t->out), t->p->dt, data_for(k, t->merged), DT_F32, t->out.rows * t->out.width, NULL);
     for (int i = 0; i < t->n_calls; i++) {
         Attention a = call_arguments(k, t, &t->calls[i]);
         size_t row = t->q_cut.start[t->calls[i].q], key = t->k_cut.start[t->calls[i].k];
@@ -237,7 +237,7 @@ static void try_parts_with(const Kernels* k, Problem* p, void (*cut)(Parts*, int
     Result found = {reorder(t.merged, &t.q_cut, p->cu_q, 1), whole_lse(&t), reorder(t.dq, &t.q_cut, p->cu_q, 1),
                     reorder(t.dk, &t.k_cut, p->cu_k, 1), reorder(t.dv, &t.k_cut, p->cu_k, 1)};
     Result from = {.out = reorder(t.out, &t.q_cut, p->cu_q, 1), .lse = found.lse};
-    run(&expected, &cpu_reference_kernels, p, &from, 1);
+    run(&expected, cpu_kernels(CPU_REFERENCE), p, &from, 1);
     compare_with_whole(&t, &found, &expected);
     free(from.out.bytes), free_result(found), free_result(expected), free_parts(&t);
 }
@@ -246,7 +246,7 @@ static void try_parts_with(const Kernels* k, Problem* p, void (*cut)(Parts*, int
 static void try_parts(const Case* c, DType dt, void (*cut)(Parts*, int, uint64_t), int n, uint64_t seed) {
     const Kernels* tables[CPU_ISAS + 1];
     int failures = test_failures_in_claim, n_tables = tested_tables(tables);
-    tables[n_tables++] = &cpu_reference_kernels;
+    tables[n_tables++] = cpu_kernels(CPU_REFERENCE);
     Problem p = problem(c, dt);
     free(p.dout.bytes);
     p.dout = tensor(p.q.rows, p.q.width, 0, dt), fill(p.dout, 4, 1);  // merged rows lie without gaps, and dout as out
@@ -306,11 +306,11 @@ CLAIM(the_reference_rounds_what_a_part_leaves) {
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         Problem p = problem(&c, (DType)dt);
         Result whole = result(&p);
-        run(&whole, &cpu_reference_kernels, &p, &whole, 1);
+        run(&whole, cpu_kernels(CPU_REFERENCE), &p, &whole, 1);
         p.a.partial = 1;
         Result part = result(&p);
         fill(part.dq, 0, 0), fill(part.dk, 0, 0), fill(part.dv, 0, 0);
-        run(&part, &cpu_reference_kernels, &p, &whole, 1);
+        run(&part, cpu_kernels(CPU_REFERENCE), &p, &whole, 1);
         Tensor wholes[] = {whole.out, whole.lse, whole.dq, whole.dk, whole.dv},
                parts[] = {part.out, part.lse, part.dq, part.dk, part.dv};
         for (int i = 0; i < COUNT(wholes); i++)

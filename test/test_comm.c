@@ -1,6 +1,7 @@
 // test_comm.c - collectives between ranks in host memory: over MPI, over virtual ranks, and of one rank alone.
 //
 //   test/ranks.sh N build/release/test/test_comm      N: 1, 2, 3, 4 or 8
+#include "kernels/open.h"
 #include "kernels/virtual/virtual.h"
 #include "test/comm_claims.h"
 

@@ -10,7 +10,7 @@
 
 static const double TOLERANCE = 1e-5, H = 1e-4;
 
-#define REF (&cpu_reference_kernels)
+#define REF (&cpu_reference)
 
 enum { MOST = 4096 };  // elements of the largest tensor here
 
@@ -394,8 +394,18 @@ CLAIM(adamw_takes_the_steps_of_its_definition) {
     float master = 0.8f, m1 = 0, v1 = 0, grad;
     double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
     float scale = 0.5f;
-    AdamW a = {.param = &param, .master = &master, .m = &m1, .v = &v1, .grad = &grad, .n = 1, .lr = 0.01f,
-               .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.1f, .grad_scale = &scale};
+    AdamW a = {.param = &param,
+               .master = &master,
+               .m = &m1,
+               .v = &v1,
+               .grad = &grad,
+               .n = 1,
+               .lr = 0.01f,
+               .beta1 = 0.9f,
+               .beta2 = 0.99f,
+               .eps = 1e-6f,
+               .weight_decay = 0.1f,
+               .grad_scale = &scale};
     for (a.t = 1; a.t <= 20; a.t++) {
         grad = (float)random_normal(22, (uint64_t)a.t);
         double g = scale * grad;

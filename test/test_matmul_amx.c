@@ -17,7 +17,7 @@ static void count_call(void* out, void* gelu, const void* x, const void* weight,
 CLAIM(emulated_amx_matmuls_are_right) {
     __builtin_cpu_init();
     if (!__builtin_cpu_supports("avx512bw")) SKIP("the processor lacks AVX-512");
-    Kernels k = cpu_reference_kernels;
+    Kernels k = cpu_reference;
     k.open = open_exact;
     k.close = close_exact;
     matmul_amx.install(&k);
@@ -25,7 +25,7 @@ CLAIM(emulated_amx_matmuls_are_right) {
 }
 
 CLAIM(fp32_stays_with_the_set_below) {
-    Kernels k = cpu_reference_kernels;
+    Kernels k = cpu_reference;
     k.matmul_forward = count_call;
     matmul_amx.install(&k);
     k.matmul_forward(NULL, NULL, NULL, NULL, NULL, 1, 1, 1, DT_F32, NULL);

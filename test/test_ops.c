@@ -37,7 +37,7 @@ CLAIM(add_gives_the_same_bits) {
     }
 }
 
-static void call_cast(const Kernels* t) { t->cast(data(k.out), k.out_dt, data(k.x), k.dt, k.n, NULL); }
+static void call_cast(const Kernels* t) { t->ranks->cast(data(k.out), k.out_dt, data(k.x), k.dt, k.n, NULL); }
 
 CLAIM(cast_gives_the_same_bits) {
     static const double special[] = {0,       -0.0,     INFINITY,   -INFINITY,  1e-40,  -1e-45,
@@ -319,7 +319,7 @@ CLAIM(frozen_weights_keep_their_bits_and_the_others_are_updated_as_ever) {
             k.rstd = input(k.n, DT_F32, 1e-4, 1e-5), k.out = kind == 1 ? k.x : input(k.n, k.dt, 0, 1);
             set_zero_gradients();
             run_reference(call_adamw);
-            try_freeze(&cpu_reference_kernels, 1);
+            try_freeze(cpu_kernels(CPU_REFERENCE), 1);
             for (int t = 0, n = tested_tables(tables); t < n; t++) try_freeze(tables[t], 1 + t % 3);
             free_buffers();
         }
@@ -350,7 +350,7 @@ CLAIM(updating_parts_of_a_tensor_gives_the_bits_of_the_whole) {
         k.x = input(k.n, DT_F32, 0, 1), k.y = input(k.n, DT_F32, 0, 0.01), k.mean = input(k.n, DT_F32, 0, 0.003),
         k.rstd = input(k.n, DT_F32, 1e-4, 1e-5), k.out = output(k.n, k.dt);
         run_reference(call_adamw);
-        run_table(&cpu_reference_kernels, 1, call_adamw_in_parts);
+        run_table(cpu_kernels(CPU_REFERENCE), 1, call_adamw_in_parts);
         for (int i = 0; i < world.n; i++) compare_buffer(&world.b[i]);
         for (int t = 0, n = tested_tables(tables); t < n; t++) {
             run_table(tables[t], 2, call_adamw);
@@ -381,10 +381,11 @@ CLAIM(clip_scale_is_the_factor_to_the_largest_norm) {
 // ---- moves of rows
 
 static void call_gather(const Kernels* t) {
-    t->gather_rows(data(k.out), data(k.x), k.in_order ? NULL : (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
+    t->ranks->gather_rows(data(k.out), data(k.x), k.in_order ? NULL : (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt,
+                          NULL);
 }
 static void call_scatter(const Kernels* t) {
-    t->scatter_rows(data(k.out), data(k.x), (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
+    t->ranks->scatter_rows(data(k.out), data(k.x), (int*)data(k.tokens), k.N, k.C, k.Vp, k.V, k.dt, NULL);
 }
 
 // Strides V of x and Vp of out; out keeps what it had between rows, and in rows that no index names.
@@ -426,14 +427,14 @@ static void cut_heads(int even) {
 }
 
 static void call_split(const Kernels* t) {
-    t->split_heads(data(k.out), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
+    t->ranks->split_heads(data(k.out), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
 }
 static void call_join(const Kernels* t) {
-    t->join_heads(data(k.out), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
+    t->ranks->join_heads(data(k.out), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
 }
 static void call_split_and_join(const Kernels* t) {
-    t->split_heads(data(k.y), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
-    t->join_heads(data(k.out), data(k.y), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
+    t->ranks->split_heads(data(k.y), data(k.x), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
+    t->ranks->join_heads(data(k.out), data(k.y), k.N, k.M, k.HS0, k.HS, head_border, k.d, k.dt, NULL);
 }
 
 // Heads that divide evenly, that do not, slices of one head and of none, more slices than a launch takes, first
@@ -441,10 +442,10 @@ static void call_split_and_join(const Kernels* t) {
 static void slices_of_heads(void (*try)(void)) {
     static const int sizes[][6] = {
         // N, M, NH, HS0, HS, d
-        {0, 3, 4, 8, 8, 2},  {1, 1, 1, 1, 1, 1},  {1, 1, 1, 1, 1, 2},     {5, 3, 4, 8, 8, 3},     {7, 3, 3, 5, 5, 5},
-        {9, 2, 5, 3, 3, 2},  {6, 3, 25, 4, 4, 8}, {4, 1, 12, 16, 16, 24}, {70, 3, 12, 16, 16, 4}, {33, 3, 5, 17, 17, 9},
-        {5, 3, 4, 24, 8, 3}, {7, 3, 3, 10, 5, 5}, {6, 1, 5, 48, 16, 2},   {70, 3, 4, 112, 16, 3}, {33, 2, 5, 9, 3, 9},
-        {3, 3, 520, 2, 1, 600}};
+        {0, 3, 4, 8, 8, 2},     {1, 1, 1, 1, 1, 1},     {1, 1, 1, 1, 1, 2},  {5, 3, 4, 8, 8, 3},
+        {7, 3, 3, 5, 5, 5},     {9, 2, 5, 3, 3, 2},     {6, 3, 25, 4, 4, 8}, {4, 1, 12, 16, 16, 24},
+        {70, 3, 12, 16, 16, 4}, {33, 3, 5, 17, 17, 9},  {5, 3, 4, 24, 8, 3}, {7, 3, 3, 10, 5, 5},
+        {6, 1, 5, 48, 16, 2},   {70, 3, 4, 112, 16, 3}, {33, 2, 5, 9, 3, 9}, {3, 3, 520, 2, 1, 600}};
     FOR_DTYPES for (int i = 0; i < 2 * COUNT(sizes); i++) {
         const int* size = sizes[i / 2];
         k.N = at_most(size[0], 20), k.M = size[1], k.NH = size[2], k.HS0 = size[3], k.HS = size[4], k.d = size[5];
@@ -493,8 +494,8 @@ CLAIM(join_heads_undoes_split_heads) { slices_of_heads(try_split_and_join); }
 // normal number may be 0.
 
 static void call_merge(const Kernels* t) {
-    t->attention_merge((float*)data(k.out), (float*)data(k.mean), (float*)data(k.x), (float*)data(k.rstd), k.N, k.NH,
-                       k.HS, NULL);
+    t->ranks->attention_merge((float*)data(k.out), (float*)data(k.mean), (float*)data(k.x), (float*)data(k.rstd), k.N,
+                              k.NH, k.HS, NULL);
 }
 
 // Sets both log-sum-exps of pair i. INFINITY: out has seen no key, -INFINITY: part has not, NAN: neither has.
@@ -606,17 +607,30 @@ CLAIM(add_sum_matches_the_reference) {
 #ifndef TEST_DEVICE
 static CpuIsa isa;
 static void instruction_set_is_tested_here(void) {
-    const Kernels *t = cpu_kernels(isa), *r = &cpu_reference_kernels;
+    const Kernels *t = cpu_kernels(isa), *r = cpu_kernels(CPU_REFERENCE);
     if (!t) SKIP("this processor or this build lacks it");
     CHECK(t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward);
-    CHECK(t->add != r->add && t->cast != r->cast && t->classifier != r->classifier);
-    CHECK(t->classifier_part != r->classifier_part && t->classifier_join != r->classifier_join);
-    CHECK(t->gather_columns != r->gather_columns && t->scatter_columns != r->scatter_columns);
-    CHECK(t->attention_merge != r->attention_merge && t->gather_rows != r->gather_rows);
-    CHECK(t->split_heads != r->split_heads && t->join_heads != r->join_heads && t->scatter_rows != r->scatter_rows);
+    CHECK(t->add != r->add && t->ranks->cast != r->ranks->cast && t->classifier != r->classifier);
+    CHECK(t->ranks->classifier_part != r->ranks->classifier_part &&
+          t->ranks->classifier_join != r->ranks->classifier_join);
+    CHECK(t->ranks->gather_columns != r->ranks->gather_columns &&
+          t->ranks->scatter_columns != r->ranks->scatter_columns);
+    CHECK(t->ranks->attention_merge != r->ranks->attention_merge && t->ranks->gather_rows != r->ranks->gather_rows);
+    CHECK(t->ranks->split_heads != r->ranks->split_heads && t->ranks->join_heads != r->ranks->join_heads &&
+          t->ranks->scatter_rows != r->ranks->scatter_rows);
     CHECK(t->adamw != r->adamw && t->sum_of_squares != r->sum_of_squares);
 }
 #endif
+
+// Functions of `table`, from `first` to `end`.
+static void has_all(const char* table, const void* first, const void* end) {
+    const char* entry = (const char*)first;
+    for (void (*op)(void); entry < (const char*)end; entry += sizeof op) {
+        memcpy(&op, entry, sizeof op);
+        if (!op) printf("    %s has no entry %d\n", table, (int)((entry - (const char*)first) / (ptrdiff_t)sizeof op));
+        CHECK(op != NULL);
+    }
+}
 
 CLAIM(no_entry_of_a_table_is_missing) {
     const Kernels* tables[CPU_ISAS + 1];
@@ -626,14 +640,8 @@ CLAIM(no_entry_of_a_table_is_missing) {
     CHECK((tables[n++] = kernels_find("virtual", "auto", err, sizeof err)) != NULL);
 #endif
     for (int i = 0; i < n; i++) {
-        const char *entry = (const char*)&tables[i]->memory_available, *end = (const char*)(tables[i] + 1);
-        for (void (*op)(void); entry < end; entry += sizeof op) {
-            memcpy(&op, entry, sizeof op);
-            if (!op)
-                printf("    %s has no entry %d\n", tables[i]->name,
-                       (int)((entry - (const char*)&tables[i]->memory_available) / (ptrdiff_t)sizeof op));
-            CHECK(op != NULL);
-        }
+        has_all(tables[i]->name, &tables[i]->memory_available, tables[i] + 1);
+        has_all(tables[i]->name, tables[i]->ranks, tables[i]->ranks + 1);
     }
 }
 

@@ -391,7 +391,7 @@ CLAIM(rotary_backward_passes_the_norms_of_queries_and_keys) { rotary_backward_ma
 #ifndef TEST_DEVICE
 static CpuIsa isa;
 static void instruction_set_is_tested_here(void) {
-    const Kernels *t = cpu_kernels(isa), *r = &cpu_reference_kernels;
+    const Kernels *t = cpu_kernels(isa), *r = cpu_kernels(CPU_REFERENCE);
     if (!t) SKIP("this processor or this build lacks it");
     CHECK(t->norm_forward != r->norm_forward && t->norm_backward != r->norm_backward);
     CHECK(t->activation_forward != r->activation_forward && t->activation_backward != r->activation_backward);

@@ -24,12 +24,12 @@ static struct {
 // ---- moves of columns
 
 static void call_gather(const Kernels* t) {
-    t->gather_columns(data(k.y), data(k.x), (int*)data(k.columns), k.N, k.n, k.ldx, k.dt, NULL);
+    t->ranks->gather_columns(data(k.y), data(k.x), (int*)data(k.columns), k.N, k.n, k.ldx, k.dt, NULL);
 }
 
 static void call_gather_and_scatter(const Kernels* t) {
     call_gather(t);
-    t->scatter_columns(data(k.out), data(k.y), (int*)data(k.source), k.fill, k.N, k.K, k.n, k.dt, NULL);
+    t->ranks->scatter_columns(data(k.out), data(k.y), (int*)data(k.source), k.fill, k.N, k.K, k.n, k.dt, NULL);
 }
 
 // n of K columns in random order, where they went, and tensors for both ways.
@@ -111,11 +111,11 @@ static void call_whole_and_parts(const Kernels* t) {
     size_t elem = dtype_bytes(k.dt);
     t->classifier((float*)data(k.losses), data(k.whole), targets, k.scale, k.write_gradient, k.N, k.V, k.V, k.dt, NULL);
     for (int p = 0; p < k.parts; p++)
-        t->classifier_part(stats + (size_t)p * k.N * 3, logits + part_begin(p) * elem, targets, k.first[p], k.N,
-                           part_V(p), part_Vp(p), k.dt, NULL);
+        t->ranks->classifier_part(stats + (size_t)p * k.N * 3, logits + part_begin(p) * elem, targets, k.first[p], k.N,
+                                  part_V(p), part_Vp(p), k.dt, NULL);
     for (int p = 0; p < k.parts; p++)
-        t->classifier_join(losses + (size_t)p * k.N, logits + part_begin(p) * elem, stats, k.parts, targets, k.first[p],
-                           k.scale, k.write_gradient, k.N, part_V(p), part_Vp(p), k.dt, NULL);
+        t->ranks->classifier_join(losses + (size_t)p * k.N, logits + part_begin(p) * elem, stats, k.parts, targets,
+                                  k.first[p], k.scale, k.write_gradient, k.N, part_V(p), part_Vp(p), k.dt, NULL);
 }
 
 static double now(int buffer, size_t i) { return get_from(world.b[buffer].now, world.b[buffer].dt, i); }
@@ -318,7 +318,7 @@ static void open_table(const Kernels* t, int oversubscribed) {
 static int timed_tables(const Kernels** tables) {
     int n = tested_tables(tables);
 #ifndef TEST_DEVICE
-    tables[n++] = &cpu_reference_kernels;
+    tables[n++] = cpu_kernels(CPU_REFERENCE);
 #endif
     return n;
 }

@@ -24,7 +24,7 @@ static Model make_model(int arch, int layers, int width, int heads, DType dt) {
     m.ranks->split = split_even(&m.whole, 2);
     m.shape = split_shape(&m.whole, &m.ranks->split, 0);
     m.dt = dt;
-    m.k = &cpu_reference_kernels;
+    m.k = cpu_kernels(CPU_REFERENCE);
     m.ranks->zero.stage = 1;
     m.array[MODEL_WEIGHTS] = m.k->alloc(shape_param_elems(&m.shape) * dtype_bytes(dt));
     zero_open(&m);

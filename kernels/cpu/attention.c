@@ -239,4 +239,4 @@ static void install(Kernels* table) {
     table->attention_backward = attention_backward;
 }
 
-const CpuFamily ISA_NAME(attention) = {install, scratch};
+const CpuFamily ISA_NAME(attention) = {install, NULL, scratch};

@@ -331,7 +331,7 @@ static void install(Kernels* table) {
 }
 
 #ifdef __AMX_BF16__
-const CpuFamily ISA_NAME(attention_pairs) = {install, scratch};
+const CpuFamily ISA_NAME(attention_pairs) = {install, NULL, scratch};
 #else
 // Only where pairs are multiplied fast: see matmul.c.
 static void install_if_faster(Kernels* table) {
@@ -339,5 +339,5 @@ static void install_if_faster(Kernels* table) {
     if (!__builtin_cpu_is("intel")) install(table);
 }
 
-const CpuFamily ISA_NAME(attention_pairs) = {install_if_faster, scratch};
+const CpuFamily ISA_NAME(attention_pairs) = {install_if_faster, NULL, scratch};
 #endif

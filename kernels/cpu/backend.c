@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/cpu/cpu.h"
@@ -77,6 +78,29 @@ int cpu_has(CpuIsa isa) {
     if (isa == CPU_AMX) return avx512bf16 && cpuid_has_amx() && request_tiles();
 #endif
 #endif
+    return 0;
+}
+
+// ---- time: ops have finished when they return, so an event is a reading of the clock
+
+static struct {
+    int oversubscribed;
+    double seconds[MOST_EVENTS];
+} events;
+
+// Where ranks share cores the wall clock would count the work of others too.
+static double cpu_clock(void) {
+    struct timespec t;
+    if (!events.oversubscribed) return now_seconds();
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
+static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
+
+static int open_reference(const KernelLimits* limits, char* err, size_t errlen) {
+    events.oversubscribed = limits->oversubscribed;
     return 0;
 }
 
@@ -161,8 +185,7 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     }
     scratch.n_threads = n_threads;
     scratch.users = users;
-    cpu_open_clock(limits);
-    return 0;
+    return open_reference(limits, err, errlen);
 }
 
 static void close_cpu(void) {
@@ -174,12 +197,19 @@ static void close_cpu(void) {
 const Kernels* cpu_kernels(CpuIsa isa) {
     static char names[CPU_ISAS][32];
     static Kernels tables[CPU_ISAS];
+    static RankOps ranks[CPU_ISAS];
     static int ready[CPU_ISAS];
     Kernels* table = &tables[isa];
     if (!cpu_has(isa)) return NULL;
     if (!ready[isa]) {
-        *table = cpu_reference_kernels;
+        *table = cpu_reference;
+        ranks[isa] = reference_rank_ops;
+        table->ranks = &ranks[isa];
         table->memory_available = memory_available;
+        table->open = open_reference;
+        table->clock = cpu_clock;
+        table->record_event = record_event;
+        table->read_events = read_events;
         ready[isa] = 1;
         if (isa == CPU_REFERENCE) return table;
         snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
@@ -191,8 +221,11 @@ const Kernels* cpu_kernels(CpuIsa isa) {
         table->alloc = table->alloc_host = zeroed;
         // Each set is complete but AMX, which replaces a few entries of the one below it.
         for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
-            for (int f = 0; f < COUNT(families[base]); f++)
+            for (int f = 0; f < COUNT(families[base]); f++) {
                 if (families[base][f]) families[base][f]->install(table);
+                if (families[base][f] && families[base][f]->install_ranks)
+                    families[base][f]->install_ranks(&ranks[isa]);
+            }
     }
     return table;
 }

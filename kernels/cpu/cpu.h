@@ -8,7 +8,9 @@
 // The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once
 #include "kernels/cpu/team.h"
-#include "kernels/cpu/reference.h"
+#include "kernels/rank_ops.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
 
 #define CPU_PASTE_(a, b) a##_##b
 #define CPU_PASTE(a, b) CPU_PASTE_(a, b)
@@ -30,6 +32,7 @@ typedef struct CpuScratch {
 
 typedef struct CpuFamily {
     void (*install)(Kernels* table);                    // overrides entries of the table
+    void (*install_ranks)(RankOps* table);              // and of its ops of many ranks; NULL: none
     CpuScratch (*scratch)(const KernelLimits* limits);  // NULL: none
 } CpuFamily;
 
@@ -39,6 +42,7 @@ typedef enum CpuIsa { CPU_REFERENCE, CPU_GENERIC, CPU_AVX2, CPU_AVX512, CPU_AVX5
 extern const char* const cpu_isa_names[CPU_ISAS];
 int cpu_has(CpuIsa isa);                 // 1 when usable here; for AMX this also asks the kernel for the tiles
 const Kernels* cpu_kernels(CpuIsa isa);  // the table, or NULL when it is not usable here
+extern const RankOps reference_rank_ops;
 
 // The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is what a TeamTask is given.
 void* cpu_shared_scratch(void);

@@ -221,18 +221,18 @@ static void gather_part(const void* job, size_t part, int thread) {
     const RowMove* j = (const RowMove*)job;
     size_t begin, end;
     cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
-    cpu_reference_kernels.gather_rows((void*)row_of(j->out, begin, (size_t)j->ldo, j->dt),
-                                      j->rows ? j->x : row_of(j->x, begin, (size_t)j->ldx, j->dt),
-                                      j->rows ? j->rows + begin : NULL, (int)(end - begin), j->C, j->ldo, j->ldx, j->dt,
-                                      NULL);
+    reference_rank_ops.gather_rows((void*)row_of(j->out, begin, (size_t)j->ldo, j->dt),
+                                   j->rows ? j->x : row_of(j->x, begin, (size_t)j->ldx, j->dt),
+                                   j->rows ? j->rows + begin : NULL, (int)(end - begin), j->C, j->ldo, j->ldx, j->dt,
+                                   NULL);
 }
 
 static void scatter_part(const void* job, size_t part, int thread) {
     const RowMove* j = (const RowMove*)job;
     size_t begin, end;
     cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
-    cpu_reference_kernels.scatter_rows(j->out, row_of(j->x, begin, (size_t)j->ldx, j->dt), j->rows + begin,
-                                       (int)(end - begin), j->C, j->ldo, j->ldx, j->dt, NULL);
+    reference_rank_ops.scatter_rows(j->out, row_of(j->x, begin, (size_t)j->ldx, j->dt), j->rows + begin,
+                                    (int)(end - begin), j->C, j->ldo, j->ldx, j->dt, NULL);
 }
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
@@ -367,6 +367,9 @@ static void install(Kernels* table) {
     table->activation_forward = activation_forward;
     table->activation_backward = activation_backward;
     table->add = add;
+}
+
+static void install_ranks(RankOps* table) {
     table->cast = cast;
     table->attention_merge = attention_merge;
     table->gather_rows = gather_rows;
@@ -377,4 +380,4 @@ static void install(Kernels* table) {
     table->join_heads = join_heads;
 }
 
-const CpuFamily ISA_NAME(elementwise) = {install, NULL};
+const CpuFamily ISA_NAME(elementwise) = {install, install_ranks, NULL};

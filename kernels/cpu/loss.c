@@ -264,10 +264,13 @@ static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
 
 static void install(Kernels* table) {
     table->classifier = classifier;
-    table->classifier_part = classifier_part;
-    table->classifier_join = classifier_join;
     table->adamw = adamw;
     table->sum_of_squares = sum_of_squares;
 }
 
-const CpuFamily ISA_NAME(loss) = {install, NULL};
+static void install_ranks(RankOps* table) {
+    table->classifier_part = classifier_part;
+    table->classifier_join = classifier_join;
+}
+
+const CpuFamily ISA_NAME(loss) = {install, install_ranks, NULL};

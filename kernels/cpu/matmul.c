@@ -93,8 +93,8 @@ static void install_faster(Kernels* table) {
     else install_pairs(table);
 }
 
-const CpuFamily ISA_NAME(matmul) = {install_faster, product_scratch};
-const CpuFamily ISA_NAME(matmul_pairs) = {install_pairs, product_scratch};  // for tests
+const CpuFamily ISA_NAME(matmul) = {install_faster, NULL, product_scratch};
+const CpuFamily ISA_NAME(matmul_pairs) = {install_pairs, NULL, product_scratch};  // for tests
 #else
-const CpuFamily ISA_NAME(matmul) = {install_floats, product_scratch};
+const CpuFamily ISA_NAME(matmul) = {install_floats, NULL, product_scratch};
 #endif

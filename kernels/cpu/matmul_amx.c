@@ -115,4 +115,4 @@ static void install(Kernels* table) {
     table->matmul_backward_weight = matmul_backward_weight;
 }
 
-const CpuFamily matmul_amx = {install, product_scratch};
+const CpuFamily matmul_amx = {install, NULL, product_scratch};

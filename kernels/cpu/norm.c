@@ -369,4 +369,4 @@ static CpuScratch scratch(const KernelLimits* limits) {
                         .thread_bytes = MAX(row, heads) * sizeof(float)};
 }
 
-const CpuFamily ISA_NAME(norm) = {install, scratch};
+const CpuFamily ISA_NAME(norm) = {install, NULL, scratch};

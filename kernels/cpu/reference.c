@@ -2,22 +2,25 @@
 //
 // Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever
 // their type; with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order
-// the sums are defined in, on one thread. Nothing here is fast, and nothing here should become fast.
-#define _GNU_SOURCE
+// the sums are defined in, on one thread; sums of more than one element lie in memory that the op takes for itself.
+// Nothing here is fast, and nothing here should become fast.
+#define _POSIX_C_SOURCE 200809L  // posix_memalign
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
-#include "kernels/cpu/reference.h"
+#include "kernels/kernels.h"
+
+#pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
+
+static double load(const void* p, size_t i, DType dt) { return dtype_load(p, i, dt); }
+static void store(void* p, size_t i, double x, DType dt) { dtype_store(p, i, x, dt); }
+// a where b is NaN. With fmax gcc 12 for ARM ends in an internal error at -O3.
+static double greater(double a, double b) { return b > a ? b : a; }
 
 // ---- device and memory: the reference needs none of its own
 
 static size_t workspace_bytes(const KernelLimits* limits) { return 0; }
-static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) {
-    cpu_open_clock(limits);
-    return 0;
-}
+static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return 0; }
 static void close_nothing(void) {}
 static const char* no_choices(void) { return ""; }
 
@@ -33,25 +36,9 @@ static void download(void* host, const void* device, size_t bytes, Stream s) { m
 static void clear(void* device, size_t bytes, Stream s) { memset(device, 0, bytes); }
 static void synchronize(Stream s) {}
 
-// ---- time: ops have finished when they return, so an event is a reading of the clock
-
-static struct {
-    int oversubscribed;
-    double seconds[MOST_EVENTS];
-} events;
-
-void cpu_open_clock(const KernelLimits* limits) { events.oversubscribed = limits->oversubscribed; }
-
-// Where ranks share cores the wall clock would count the work of others too.
-static double cpu_clock(void) {
-    struct timespec t;
-    if (!events.oversubscribed) return now_seconds();
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
-static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
+static double events[MOST_EVENTS];  // ops have finished when they return: an event is a reading of the clock
+static void record_event(int i, Stream s) { events[i] = now_seconds(); }
+static void read_events(double* seconds, int n) { memcpy(seconds, events, (size_t)n * sizeof(double)); }
 
 // ---- embedding
 
@@ -285,7 +272,7 @@ static void visible_keys(const Attention* a, int b, int i, size_t* begin, size_t
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     size_t Nq = (size_t)a->cu_q[a->n_docs], k0, k1;
-    DType out_dt = a->partial ? DT_F32 : dt;
+    double* sum = (double*)malloc(sizeof(double) * (size_t)a->HS);
     for (int b = 0; b < a->n_docs; b++)
         for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++)
             for (int h = 0; h < a->NH; h++) {
@@ -295,13 +282,15 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
                 for (size_t k = k0; k < k1; k++) max = greater(max, score(a, query, k, h, dt));
                 for (size_t k = k0; k < k1; k++) total += exp(score(a, query, k, h, dt) - max);
                 lse[h * Nq + query] = k0 < k1 ? (float)(max + log(total)) : -INFINITY;
-                for (int j = 0; j < a->HS; j++) {
-                    double sum = 0;
-                    for (size_t k = k0; k < k1; k++)
-                        sum += exp(score(a, query, k, h, dt) - max) / total * load(a->v, key_at(a, k, h) + j, dt);
-                    store(out, query * a->ldo + h * a->HS + j, sum, out_dt);
+                for (int j = 0; j < a->HS; j++) sum[j] = 0;
+                for (size_t k = k0; k < k1; k++) {
+                    double p = exp(score(a, query, k, h, dt) - max) / total;
+                    for (int j = 0; j < a->HS; j++) sum[j] += p * load(a->v, key_at(a, k, h) + j, dt);
                 }
+                for (int j = 0; j < a->HS; j++)
+                    store(out, query * a->ldo + h * a->HS + j, sum[j], a->partial ? DT_F32 : dt);
             }
+    free(sum);
 }
 
 // An element of dq, dk or dv: the gradient itself, or, of a part, a share of it.
@@ -310,29 +299,29 @@ static void put_gradient(void* to, size_t i, double x, const Attention* a, DType
     else store(to, i, x, dt);
 }
 
-// Query head h of document b: dq, and what it adds to dk and dv (k_len,HS) of its key/value head.
-// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,  dK = scale
-// dS^T Q.
-static void query_head_backward(void* dq, double* dk, double* dv, const void* dout, const void* out, const float* lse,
-                                const Attention* a, int b, int h, DType dt) {
+// Query head h of document b: dq, by way of sum (HS), and what it adds to dk and dv (k_len,HS) of its key/value head.
+// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,
+// dK = scale dS^T Q.
+static void query_head_backward(void* dq, double* sum, double* dk, double* dv, const void* dout, const void* out,
+                                const float* lse, const Attention* a, int b, int h, DType dt) {
     size_t Nq = (size_t)a->cu_q[a->n_docs], first_key = (size_t)a->cu_k[b], HS = (size_t)a->HS, k0, k1;
     for (int i = 0; i < a->cu_q[b + 1] - a->cu_q[b]; i++) {
         size_t query = (size_t)a->cu_q[b] + i, row_o = query * a->ldo + h * HS, row_q = query * a->ldq + h * HS;
         visible_keys(a, b, i, &k0, &k1);
         double D = 0;
-        for (size_t j = 0; j < HS; j++) D += load(dout, row_o + j, dt) * load(out, row_o + j, dt);
-        for (size_t j = 0; j < HS; j++) {
-            double sum = 0;  // dq[j]
-            for (size_t k = k0; k < k1; k++) {
-                double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
-                for (size_t c = 0; c < HS; c++) dp += load(dout, row_o + c, dt) * load(a->v, key_at(a, k, h) + c, dt);
-                double ds = p * (dp - D) * a->scale;
-                sum += ds * load(a->k, key_at(a, k, h) + j, dt);
+        for (size_t j = 0; j < HS; j++) D += load(dout, row_o + j, dt) * load(out, row_o + j, dt), sum[j] = 0;
+        for (size_t k = k0; k < k1; k++) {
+            double p = exp(score(a, query, k, h, dt) - lse[h * Nq + query]), dp = 0;
+            for (size_t j = 0; j < HS; j++) dp += load(dout, row_o + j, dt) * load(a->v, key_at(a, k, h) + j, dt);
+            double ds = p * (dp - D) * a->scale;
+            for (size_t j = 0; j < HS; j++) {
+                sum[j] += ds * load(a->k, key_at(a, k, h) + j, dt);
                 dk[(k - first_key) * HS + j] += ds * load(a->q, row_q + j, dt);
                 dv[(k - first_key) * HS + j] += p * load(dout, row_o + j, dt);
             }
-            put_gradient(dq, query * (a->partial ? a->ld_dq : a->ldq) + h * HS + j, sum, a, dt);
         }
+        size_t row_dq = query * (a->partial ? a->ld_dq : a->ldq) + h * HS;
+        for (size_t j = 0; j < HS; j++) put_gradient(dq, row_dq + j, sum[j], a, dt);
     }
 }
 
@@ -342,17 +331,16 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
     for (int b = 0; b < a->n_docs; b++)
         for (int kv = 0, g = a->NH / a->NKV; kv < a->NKV; kv++) {
             size_t first_key = (size_t)a->cu_k[b], k_len = (size_t)(a->cu_k[b + 1] - a->cu_k[b]);
-            double* dk_sum = (double*)calloc(2 * k_len * HS + 1, sizeof(double));  // tests only
-            double* dv_sum = dk_sum + k_len * HS;
+            double* sum = (double*)calloc((1 + 2 * k_len) * HS, sizeof(double));
+            double *dk_sum = sum + HS, *dv_sum = dk_sum + k_len * HS;
             for (int h = kv * g; h < (kv + 1) * g; h++)
-                query_head_backward(dq, dk_sum, dv_sum, dout, out, lse, a, b, h, dt);
-            for (size_t k = 0; k < k_len; k++)
-                for (size_t j = 0; j < HS; j++) {
-                    size_t at = (first_key + k) * ld_dkv + kv * HS + j;
-                    put_gradient(dk, at, dk_sum[k * HS + j], a, dt);
-                    put_gradient(dv, at, dv_sum[k * HS + j], a, dt);
-                }
-            free(dk_sum);
+                query_head_backward(dq, sum, dk_sum, dv_sum, dout, out, lse, a, b, h, dt);
+            for (size_t i = 0; i < k_len * HS; i++) {
+                size_t at = (first_key + i / HS) * ld_dkv + kv * HS + i % HS;
+                put_gradient(dk, at, dk_sum[i], a, dt);
+                put_gradient(dv, at, dv_sum[i], a, dt);
+            }
+            free(sum);
         }
 }
 
@@ -405,52 +393,15 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
     *scale = !isfinite(norm) ? NAN : clip > 0 && norm > clip ? (float)(clip / norm) : 1;
 }
 
-const Kernels cpu_reference_kernels = {
-    .name = "cpu reference",
-    .on_host = 1,
-    .full_matmul = 1024,
-    .workspace_bytes = workspace_bytes,
-    .open = open_nothing,
-    .close = close_nothing,
-    .choices = no_choices,
-    .alloc = alloc,
-    .free_memory = free_memory,
-    .alloc_host = alloc,
-    .free_host = free_memory,
-    .upload = upload,
-    .download = download,
-    .clear = clear,
-    .synchronize = synchronize,
-    .embedding_forward = embedding_forward,
-    .embedding_backward = embedding_backward,
-    .norm_forward = norm_forward,
-    .norm_backward = norm_backward,
-    .matmul_forward = matmul_forward,
-    .matmul_backward_input = matmul_backward_input,
-    .matmul_backward_weight = matmul_backward_weight,
-    .rotary_forward = rotary_forward,
-    .rotary_backward = rotary_backward,
-    .attention_forward = attention_forward,
-    .attention_backward = attention_backward,
-    .activation_forward = activation_forward,
-    .activation_backward = activation_backward,
-    .add = add,
-    .classifier = classifier,
-    .add_sum = add_sum,
-    .adamw = adamw,
-    .sum_of_squares = sum_of_squares,
-    .clip_scale = clip_scale,
-    .attention_merge = reference_attention_merge,
-    .cast = reference_cast,
-    .gather_rows = reference_gather_rows,
-    .split_heads = reference_split_heads,
-    .join_heads = reference_join_heads,
-    .gather_columns = reference_gather_columns,
-    .scatter_columns = reference_scatter_columns,
-    .scatter_rows = reference_scatter_rows,
-    .classifier_part = reference_classifier_part,
-    .classifier_join = reference_classifier_join,
-    .clock = cpu_clock,
-    .record_event = record_event,
-    .read_events = read_events,
+// clang-format off
+// In the order of the struct, so that none is missing.
+const Kernels cpu_reference = {
+    "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, 0, 0, /* ranks */ NULL,
+    /* memory_available */ NULL, workspace_bytes, open_nothing, close_nothing, no_choices,
+    alloc, free_memory, alloc, free_memory, upload, download, clear, synchronize,
+    embedding_forward, embedding_backward, norm_forward, norm_backward,
+    matmul_forward, matmul_backward_input, matmul_backward_weight, rotary_forward, rotary_backward,
+    attention_forward, attention_backward, activation_forward, activation_backward, add,
+    classifier, add_sum, adamw, sum_of_squares, clip_scale, now_seconds, record_event, read_events
 };
+// clang-format on

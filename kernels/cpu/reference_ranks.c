@@ -4,8 +4,10 @@
 
 #include "kernels/cpu/cpu.h"
 
-void reference_attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
-                               Stream s) {
+static double greater(double a, double b) { return b > a ? b : a; }
+
+static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
+                            Stream s) {
     for (size_t n = 0; n < (size_t)N; n++)
         for (size_t h = 0; h < (size_t)NH; h++) {
             double x = lse[h * N + n], y = part_lse[h * N + n], max = greater(x, y), a = exp(x - max), b = exp(y - max);
@@ -18,12 +20,11 @@ void reference_attention_merge(float* out, float* lse, const float* part, const 
 
 // ---- conversions and moves
 
-void reference_cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    for (size_t i = 0; i < n; i++) store(out, i, load(x, i, x_dt), out_dt);
+static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
+    for (size_t i = 0; i < n; i++) dtype_store(out, i, dtype_load(x, i, x_dt), out_dt);
 }
 
-void reference_gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
-                           Stream s) {
+static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++) {
         char* to = (char*)out + i * ldo * elem;
@@ -32,8 +33,8 @@ void reference_gather_rows(void* out, const void* x, const int* rows, int n, int
     }
 }
 
-void reference_scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
-                            Stream s) {
+static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
+                         Stream s) {
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)n; i++)
         if (rows[i] >= 0) memcpy((char*)out + (size_t)rows[i] * ldo * elem, (const char*)x + i * ldx * elem, C * elem);
@@ -55,54 +56,54 @@ static void move_heads(char* slices, char* x, int split, size_t N, size_t M, con
                 }
 }
 
-void reference_split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                           Stream s) {
+static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                        Stream s) {
     const size_t size[2] = {(size_t)HS0, (size_t)HS};
     move_heads((char*)out, (char*)x, 1, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
 }
 
-void reference_join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
-                          Stream s) {
+static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
+                       Stream s) {
     const size_t size[2] = {(size_t)HS0, (size_t)HS};
     move_heads((char*)x, (char*)out, 0, (size_t)N, (size_t)M, size, border, d, dtype_bytes(dt));
 }
 
-void reference_gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
+static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)N; i++)
         for (size_t j = 0; j < (size_t)n; j++)
             memcpy((char*)out + (i * n + j) * elem, (const char*)x + (i * ldx + (size_t)columns[j]) * elem, elem);
 }
 
-void reference_scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n,
-                               DType dt, Stream s) {
+static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
+                            Stream s) {
     size_t elem = dtype_bytes(dt);
     for (size_t i = 0; i < (size_t)N; i++) {
         double mean = 0;
-        for (size_t j = 0; j < (size_t)n && fill == FILL_MEAN; j++) mean += load(x, i * n + j, dt) / n;
+        for (size_t j = 0; j < (size_t)n && fill == FILL_MEAN; j++) mean += dtype_load(x, i * n + j, dt) / n;
         for (size_t c = 0; c < (size_t)K; c++) {
             if (source[c] >= 0)
                 memcpy((char*)out + (i * K + c) * elem, (const char*)x + (i * n + (size_t)source[c]) * elem, elem);
-            else if (fill != FILL_KEEP) store(out, i * K + c, mean, dt);
+            else if (fill != FILL_KEEP) dtype_store(out, i * K + c, mean, dt);
         }
     }
 }
 
 // ---- the loss of a part of the vocabulary
 
-void reference_classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
-                               DType dt, Stream s) {
+static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
+                            DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
         double max = -INFINITY, total = 0;
         int target = targets[n] - first, mine = targets[n] >= first && target < V;
-        for (size_t v = 0; v < (size_t)V; v++) max = greater(max, load(logits, n * Vp + v, dt));
+        for (size_t v = 0; v < (size_t)V; v++) max = greater(max, dtype_load(logits, n * Vp + v, dt));
         for (size_t v = 0; v < (size_t)V; v++) {
-            double x = load(logits, n * Vp + v, dt);
+            double x = dtype_load(logits, n * Vp + v, dt);
             if (x != -INFINITY) total += exp(x - max);  // with max = -infinity too it would be a NaN
         }
         stats[3 * n] = (float)max;
         stats[3 * n + 1] = (float)total;
-        stats[3 * n + 2] = mine ? (float)load(logits, n * Vp + (size_t)target, dt) : 0;
+        stats[3 * n + 2] = mine ? (float)dtype_load(logits, n * Vp + (size_t)target, dt) : 0;
     }
 }
 
@@ -118,15 +119,23 @@ CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n) {
     return (CpuSoftmax){max, total, (float)(max + log(total) - at_target)};
 }
 
-void reference_classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets,
-                               int first, float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
+static void classifier_join(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
+                            float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
         CpuSoftmax all = cpu_join_softmax(stats, parts, (size_t)N, n);
         losses[n] = targets[n] < 0 ? 0 : all.loss;
         for (size_t v = 0; v < (size_t)Vp && write_gradient; v++) {
-            double p = v < (size_t)V ? exp(load(logits, n * Vp + v, dt) - all.max) / all.total : 0;
+            double p = v < (size_t)V ? exp(dtype_load(logits, n * Vp + v, dt) - all.max) / all.total : 0;
             int hit = (size_t)first + v == (size_t)targets[n];
-            store(logits, n * Vp + v, targets[n] < 0 || v >= (size_t)V ? 0 : (p - hit) * scale, dt);
+            dtype_store(logits, n * Vp + v, targets[n] < 0 || v >= (size_t)V ? 0 : (p - hit) * scale, dt);
         }
     }
 }
+
+// clang-format off
+// In the order of the struct, so that none is missing.
+const RankOps reference_rank_ops = {
+    attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
+    classifier_part, classifier_join
+};
+// clang-format on

@@ -269,7 +269,14 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 // (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 512 * MIB, NCCL_LIBRARY = 768 * MIB;
 
-// In the order of the struct: C++17 has no designated initializers.
+// In the order of the structs: C++17 has no designated initializers.
+static const RankOps rank_ops = {
+    cuda_attention_merge, cuda_cast,         cuda_gather_rows,
+    cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
+    cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
+    cuda_classifier_join,
+};
+
 const Kernels cuda_kernels = {
     device_name,
     1,     // prefers_bf16
@@ -279,6 +286,7 @@ const Kernels cuda_kernels = {
     0,     // no_results
     LIBRARIES,
     NCCL_LIBRARY,
+    &rank_ops,
     memory_available,
     workspace_bytes,
     open_cuda,
@@ -303,20 +311,10 @@ const Kernels cuda_kernels = {
     cuda_rotary_backward,
     attention_forward,
     attention_backward,
-    cuda_attention_merge,
     cuda_activation_forward,
     cuda_activation_backward,
     cuda_add,
-    cuda_cast,
-    cuda_gather_rows,
-    cuda_split_heads,
-    cuda_join_heads,
-    cuda_gather_columns,
-    cuda_scatter_columns,
-    cuda_scatter_rows,
     cuda_classifier,
-    cuda_classifier_part,
-    cuda_classifier_join,
     cuda_add_sum,
     cuda_adamw,
     cuda_sum_of_squares,

@@ -13,6 +13,7 @@
 
 extern "C" {
 #include "kernels/comm_transport.h"
+#include "kernels/rank_ops.h"
 }
 
 #ifdef __CUDACC__
@@ -106,19 +107,20 @@ static inline unsigned cuda_blocks(size_t n, size_t threads) { return (unsigned)
 // the file needs under these limits; files without need less than matmul.cu, 4 MiB and limits->OC floats.
 
 #define ENTRY(op) std::remove_pointer<decltype(Kernels::op)>::type cuda_##op
+#define RANK_ENTRY(op) std::remove_pointer<decltype(RankOps::op)>::type cuda_##op
 
 // elementwise.cu
 ENTRY(activation_forward);
 ENTRY(activation_backward);
 ENTRY(add);
-ENTRY(cast);
-ENTRY(gather_rows);
-ENTRY(scatter_rows);
-ENTRY(split_heads);
-ENTRY(join_heads);
-ENTRY(gather_columns);
-ENTRY(scatter_columns);
-ENTRY(attention_merge);
+RANK_ENTRY(cast);
+RANK_ENTRY(gather_rows);
+RANK_ENTRY(scatter_rows);
+RANK_ENTRY(split_heads);
+RANK_ENTRY(join_heads);
+RANK_ENTRY(gather_columns);
+RANK_ENTRY(scatter_columns);
+RANK_ENTRY(attention_merge);
 // embedding.cu
 size_t cuda_embedding_scratch_bytes(const KernelLimits* limits);
 ENTRY(embedding_forward);
@@ -190,8 +192,8 @@ void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int 
 void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
-ENTRY(classifier_part);
-ENTRY(classifier_join);
+RANK_ENTRY(classifier_part);
+RANK_ENTRY(classifier_join);
 // optimizer.cu
 ENTRY(adamw);
 ENTRY(sum_of_squares);

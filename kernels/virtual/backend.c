@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/mman.h>
 
+#include "kernels/rank_ops.h"
 #include "kernels/virtual/virtual.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // what computes nothing does not look at operands
@@ -156,11 +157,14 @@ static const char* no_choices(void) { return ""; }
 static void clear(void* device, size_t bytes, Stream s) {}
 static void synchronize(Stream s) {}
 
+static RankOps nothing_by_ranks;
+
 static Kernels nothing = {
     .name = "virtual",
     .prefers_bf16 = 1,
     .full_matmul = 8192,
     .no_results = 1,
+    .ranks = &nothing_by_ranks,
     .memory_available = memory_available,
     .workspace_bytes = no_workspace,
     .open = open_nothing,
@@ -176,16 +180,16 @@ static Kernels nothing = {
     .synchronize = synchronize,
 };
 
-static void fill_with_nothing(Kernels* table) {
+static void fill_with_nothing(void* first, void* end) {
     void (*op)(void) = nothing_done;
-    char *first = (char*)&table->embedding_forward, *end = (char*)&table->clock;
-    for (char* at = first; at < end; at += sizeof op) memcpy(at, &op, sizeof op);
+    for (char* at = (char*)first; at < (char*)end; at += sizeof op) memcpy(at, &op, sizeof op);
 }
 
 const Kernels* virtual_kernels(const Kernels* computing) {
     static char name[64];
     static Kernels table;
-    fill_with_nothing(&nothing);
+    fill_with_nothing(&nothing.embedding_forward, &nothing.clock);
+    fill_with_nothing(&nothing_by_ranks, &nothing_by_ranks + 1);
     below = computing ? computing : &nothing;
     table = *below;
     if (computing) snprintf(name, sizeof name, "virtual over %s", computing->name), table.name = name;

@@ -47,6 +47,18 @@ static inline bf16 bf16_from_float(float f) {
     return (bf16)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
 }
 
+// Element i of a tensor of any type, in double.
+static inline double dtype_load(const void* p, size_t i, DType dt) {
+    if (dt == DT_F64) return ((const double*)p)[i];
+    return dt == DT_F32 ? ((const float*)p)[i] : bf16_to_float(((const bf16*)p)[i]);
+}
+
+static inline void dtype_store(void* p, size_t i, double x, DType dt) {
+    if (dt == DT_F64) ((double*)p)[i] = x;
+    else if (dt == DT_F32) ((float*)p)[i] = (float)x;
+    else ((bf16*)p)[i] = bf16_from_float((float)x);
+}
+
 // ---- errors: 0 is success, negative is an error
 
 // For main's phases and options: prints one line to stderr, exits with 1. The message says what, where, what was

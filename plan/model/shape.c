@@ -2,9 +2,40 @@
 #include "plan/model/shape.h"
 
 #include <math.h>
-#include <stdio.h>
 
 enum { ALIGN_ELEMS = 64, ALIGN_BYTES = 64, VOCAB_MULTIPLE = 64 };
+
+// clang-format off
+const ArchRow arch_table[N_ARCHS] = {
+    [ARCH_GPT2]  = {"gpt2",  "GPT-2", HAS_POSITIONS | HAS_NORM_BIAS | HAS_QKV_BIAS | HAS_LINEAR_BIAS, ACT_GELU, 1e-5},
+    [ARCH_LLAMA] = {"llama", "Llama", 0,                                                            ACT_SWIGLU, 1e-5},
+    [ARCH_QWEN2] = {"qwen2", "Qwen2", HAS_QKV_BIAS,                                                 ACT_SWIGLU, 1e-6},
+    [ARCH_QWEN3] = {"qwen3", "Qwen3", HAS_QK_NORM,                                                  ACT_SWIGLU, 1e-6},
+};
+
+const ParamRow param_table[N_PARAMS] = {
+    //            name,       rows,        columns,     needs,           init,      decay, number
+    [WTE]      = {"wte",      VOCABULARY,  CHANNELS,    0,               INIT_NORMAL,   1, 0},
+    [WPE]      = {"wpe",      POSITIONS,   CHANNELS,    HAS_POSITIONS,   INIT_NORMAL,   1, 1},
+    [LN1W]     = {"ln1w",     ONE,         CHANNELS,    0,               INIT_ONE,      0, 2},
+    [LN1B]     = {"ln1b",     ONE,         CHANNELS,    HAS_NORM_BIAS,   INIT_ZERO,     0, 3},
+    [QKVW]     = {"qkvw",     QKV_OUTPUTS, CHANNELS,    0,               INIT_NORMAL,   1, 4},
+    [QKVB]     = {"qkvb",     ONE,         QKV_OUTPUTS, HAS_QKV_BIAS,    INIT_ZERO,     0, 5},
+    [QNORMW]   = {"qnormw",   ONE,         HEAD_SIZE,   HAS_QK_NORM,     INIT_ONE,      0, 16},
+    [KNORMW]   = {"knormw",   ONE,         HEAD_SIZE,   HAS_QK_NORM,     INIT_ONE,      0, 17},
+    [ATTPROJW] = {"attprojw", CHANNELS,    HEADS,       0,               INIT_RESIDUAL, 1, 6},
+    [ATTPROJB] = {"attprojb", ONE,         CHANNELS,    HAS_LINEAR_BIAS, INIT_ZERO,     0, 7},
+    [LN2W]     = {"ln2w",     ONE,         CHANNELS,    0,               INIT_ONE,      0, 8},
+    [LN2B]     = {"ln2b",     ONE,         CHANNELS,    HAS_NORM_BIAS,   INIT_ZERO,     0, 9},
+    [FCW]      = {"fcw",      FC_OUTPUTS,  CHANNELS,    0,               INIT_NORMAL,   1, 10},
+    [FCB]      = {"fcb",      ONE,         FC_OUTPUTS,  HAS_LINEAR_BIAS, INIT_ZERO,     0, 11},
+    [FCPROJW]  = {"fcprojw",  CHANNELS,    HIDDEN,      0,               INIT_RESIDUAL, 1, 12},
+    [FCPROJB]  = {"fcprojb",  ONE,         CHANNELS,    HAS_LINEAR_BIAS, INIT_ZERO,     0, 13},
+    [LNFW]     = {"lnfw",     ONE,         CHANNELS,    0,               INIT_ONE,      0, 14},
+    [LNFB]     = {"lnfb",     ONE,         CHANNELS,    HAS_NORM_BIAS,   INIT_ZERO,     0, 15},
+    [HEADW]    = {"headw",    VOCABULARY,  CHANNELS,    HAS_HEAD,        INIT_NORMAL,   1, 18},
+};
+// clang-format on
 
 Shape shape_whole(Shape s) {
     s.Vp = s.vocab_rows = ROUND_UP(s.V, VOCAB_MULTIPLE);
@@ -14,41 +45,21 @@ Shape shape_whole(Shape s) {
     return s;
 }
 
-Shape shape_make(int layers, int width, int heads, int vocab, int context) {
-    const ArchRow* arch = &arch_table[ARCH_GPT2];
-    return shape_whole((Shape){.arch = ARCH_GPT2,
-                               .features = arch->features,
-                               .L = layers,
-                               .C = width,
-                               .NH = heads,
-                               .V = vocab,
-                               .NKV = heads,
-                               .HS = width / heads,
-                               .U = 4 * width,
-                               .context = context,
-                               .positions = context,
-                               .eps = arch->eps});
-}
-
 // ---- parameters
 
 Runs shape_runs(const Shape* s, Axis axis) {
-    int q = s->heads * s->HS, kv = s->kv_heads * s->HS;
-    switch (axis) {
-        case CHANNELS: return (Runs){1, {s->C}};
-        case POSITIONS: return (Runs){1, {s->context}};
-        case HEAD_SIZE: return (Runs){1, {s->HS}};
-        case VOCABULARY: return (Runs){1, {s->vocab_rows}};
-        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
-        case HEADS: return (Runs){1, {q}};
-        case FC_OUTPUTS:
-            return act_runs(shape_act(s)) == 2 ? (Runs){2, {s->hidden, s->hidden}} : (Runs){1, {s->hidden}};
-        case HIDDEN: return (Runs){1, {s->hidden}};
-        default: return (Runs){1, {1}};
-    }
+    int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
+    const Runs of_axis[] = {[ONE] = {1, {1}},
+                            [CHANNELS] = {1, {s->C}},
+                            [POSITIONS] = {1, {s->context}},
+                            [HEAD_SIZE] = {1, {s->HS}},
+                            [VOCABULARY] = {1, {s->vocab_rows}},
+                            [QKV_OUTPUTS] = {3, {q, kv, kv}},
+                            [HEADS] = {1, {q}},
+                            [FC_OUTPUTS] = {runs, {s->hidden, runs > 1 ? s->hidden : 0}},
+                            [HIDDEN] = {1, {s->hidden}}};
+    return of_axis[axis];
 }
-
-static int length(const Shape* shape, Axis axis) { return runs_sum(shape_runs(shape, axis)); }
 
 static int exists(const Shape* shape, ParamId id) {
     int is_classifier = id == WTE && !shape_has(shape, HAS_HEAD) && !shape->no_head;
@@ -57,33 +68,33 @@ static int exists(const Shape* shape, ParamId id) {
     return shape_has(shape, param_table[id].needs);
 }
 
-static void param_dims(const Shape* shape, ParamId id, int* rows, int* cols) {
-    *rows = exists(shape, id) ? length(shape, param_table[id].rows) : 0;
-    *cols = length(shape, param_table[id].cols);
+// Tensors that exist among the rows [first, end) of param_table.
+static int count(const Shape* shape, int first, int end) {
+    int n = 0;
+    for (int id = first; id < end; id++) n += exists(shape, (ParamId)id);
+    return n;
 }
 
-static size_t padded_elems(const Shape* shape, ParamId id) {
-    int rows, cols;
-    param_dims(shape, id, &rows, &cols);
-    return ROUND_UP((size_t)rows * cols, (size_t)ALIGN_ELEMS);
+// Without its offset.
+static ParamTensor tensor_of(const Shape* shape, ParamId id, int layer) {
+    ParamTensor t = {.id = id, .layer = layer};
+    t.rows = exists(shape, id) ? runs_sum(shape_runs(shape, param_table[id].rows)) : 0;
+    t.cols = runs_sum(shape_runs(shape, param_table[id].cols));
+    t.elems = (size_t)t.rows * t.cols;
+    return t;
 }
 
-// A bucket's tensors are param_table's rows [first, end): those before the layers, those of a layer, those after them.
-typedef struct BucketRows {
-    int first, end;
-} BucketRows;
-
-static BucketRows bucket_rows(const Shape* shape, int b) {
-    if (b == 0) return (BucketRows){0, LN1W};
-    return b <= shape->L ? (BucketRows){LN1W, LNFW} : (BucketRows){LNFW, N_PARAMS};
+// Of the rows [first, end), each to a multiple of 64.
+static size_t aligned_elems(const Shape* shape, int first, int end) {
+    size_t elems = 0;
+    for (int id = first; id < end; id++) elems += ROUND_UP(tensor_of(shape, (ParamId)id, 0).elems, (size_t)ALIGN_ELEMS);
+    return elems;
 }
 
-LayerUnits shape_units(const Shape* s, int l) {
-    if (s->units) return s->units[l];
-    return (LayerUnits){s->heads, s->kv_heads, s->hidden, s->heads, s->kv_heads, s->shards};
-}
-
+// A bucket's tensors are the rows [first_row, end_row): those before the layers, those of a layer, those after them.
 static int is_layer(const Shape* shape, int b) { return b > 0 && b <= shape->L; }
+static int first_row(const Shape* shape, int b) { return b == 0 ? 0 : is_layer(shape, b) ? LN1W : LNFW; }
+static int end_row(const Shape* shape, int b) { return b == 0 ? LN1W : is_layer(shape, b) ? LNFW : N_PARAMS; }
 
 // With that of bucket b in place of what all layers are like.
 static Shape of_bucket(const Shape* shape, int b) {
@@ -94,32 +105,21 @@ static Shape of_bucket(const Shape* shape, int b) {
     return s;
 }
 
-static size_t bucket_elems(const Shape* shape, int b) {
-    Shape s = of_bucket(shape, b);
-    BucketRows rows = bucket_rows(shape, b);
-    size_t elems = 0;
-    for (int i = rows.first; i < rows.end; i++) elems += padded_elems(&s, (ParamId)i);
-    return ROUND_UP(elems, (size_t)ALIGN_ELEMS * (size_t)s.shards);
+static int is_as_before(const Shape* shape, int b) {
+    const LayerUnits* u = shape->units;
+    return b > 1 && is_layer(shape, b) && (!u || !memcmp(&u[b - 1], &u[b - 2], sizeof *u));
 }
 
-int shape_buckets(const Shape* shape) { return shape->L + 2; }
-
 Bucket shape_bucket(const Shape* shape, int b) {
-    size_t all = (size_t)shape->shards;
-    Bucket bucket = {0, bucket_elems(shape, b), 0, 0};
-    if (b > 0) bucket.offset = bucket_elems(shape, 0);
-    bucket.at = bucket.offset / all;
-    size_t elems = 0;
-    for (int i = 1; i < b && shape->units; i++) {
-        const LayerUnits* u = &shape->units[i - 1];
-        if (i == 1 || memcmp(u, u - 1, sizeof *u)) elems = bucket_elems(shape, i);
-        bucket.offset += elems, bucket.at += elems / (size_t)shape->units[i - 1].shards;
+    Bucket bucket = {0, 0, 0, 0};
+    for (int i = 0; i <= b; i++) {
+        bucket.offset += bucket.elems, bucket.at += bucket.piece;
+        if (is_as_before(shape, i)) continue;
+        Shape s = of_bucket(shape, i);
+        size_t shards = (size_t)s.shards;
+        bucket.elems = ROUND_UP(aligned_elems(&s, first_row(shape, i), end_row(shape, i)), ALIGN_ELEMS * shards);
+        bucket.piece = bucket.elems / shards;
     }
-    if (b > 0 && !shape->units) {
-        bucket.offset += (size_t)(b - 1) * bucket_elems(shape, 1);
-        bucket.at = bucket.offset / all;
-    }
-    bucket.piece = bucket.elems / (size_t)of_bucket(shape, b).shards;
     return bucket;
 }
 
@@ -131,18 +131,9 @@ ParamTensor shape_param(const Shape* shape, ParamId id, int layer) {
     ParamTensor t = {.id = id, .layer = layer};
     int b = shape_bucket_of(&t, shape);
     Shape s = of_bucket(shape, b);
-    param_dims(&s, id, &t.rows, &t.cols);
-    t.elems = (size_t)t.rows * t.cols;
-    t.offset = shape_bucket(shape, b).offset;
-    for (int i = bucket_rows(shape, b).first; i < (int)id; i++) t.offset += padded_elems(&s, (ParamId)i);
+    t = tensor_of(&s, id, layer);
+    t.offset = shape_bucket(shape, b).offset + aligned_elems(&s, first_row(shape, b), (int)id);
     return t;
-}
-
-// Tensors that exist among the rows [first, end) of param_table.
-static int count(const Shape* shape, int first, int end) {
-    int n = 0;
-    for (int id = first; id < end; id++) n += exists(shape, (ParamId)id);
-    return n;
 }
 
 int shape_tensors(const Shape* shape) {
@@ -151,16 +142,14 @@ int shape_tensors(const Shape* shape) {
 
 ParamTensor shape_tensor(const Shape* shape, int i) {
     int b = 0, id;
-    for (BucketRows rows; rows = bucket_rows(shape, b), i >= count(shape, rows.first, rows.end); b++)
-        i -= count(shape, rows.first, rows.end);
-    for (id = bucket_rows(shape, b).first; i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
-    return shape_param(shape, (ParamId)id, b >= 1 && b <= shape->L ? b - 1 : 0);
+    for (int n; n = count(shape, first_row(shape, b), end_row(shape, b)), i >= n; b++) i -= n;
+    for (id = first_row(shape, b); i > 0 || !exists(shape, (ParamId)id); id++) i -= exists(shape, (ParamId)id);
+    return shape_param(shape, (ParamId)id, is_layer(shape, b) ? b - 1 : 0);
 }
 
 int shape_index(const Shape* shape, const ParamTensor* t) {
-    int b = shape_bucket_of(t, shape), i = count(shape, bucket_rows(shape, b).first, (int)t->id);
-    if (b > 0) i += count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
-    return i;
+    int b = shape_bucket_of(t, shape), i = count(shape, first_row(shape, b), (int)t->id);
+    return b == 0 ? i : i + count(shape, 0, LN1W) + (b - 1) * count(shape, LN1W, LNFW);
 }
 
 size_t shape_param_elems(const Shape* shape) {
@@ -214,63 +203,55 @@ void shape_rope(const Shape* shape, float* table) {
 
 // ---- activations
 
+enum { PER_LAYER = -1, PER_BORDER = -2, NEVER = 99 };
+enum { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE };
+
 typedef struct ActRow {
     const char* name;
-    int copies;  // -1: L, -2: L + 1
-    // What there is of it a token. All tokens: 'C' channels; of own heads 'A' channels, 'Q' those of queries, keys and
-    // values, 'R' of queries and keys, 'H' heads; '1'. The tokens of the ranks that cut the layer's weights: 'N'
-    // channels, 'F' outputs of FC, 'U' own hidden units, 'B' channels of the weights' heads, 'X' twice those of their
-    // queries, keys and values. 'D' the more of Q and F, 'G' the most of C, A and U. Own tokens: 'S' channels, 's' one.
-    // 'V' own rows of the vocabulary for a classifier chunk, 'T' what ranks tell each other of one, 'K' see KV.
-    char unit;
-    int fp32;   // statistics stay fp32 whatever the model's type
-    int needs;  // only where the model has these features
-    ActWhen when;
-    Recompute shared_from;  // from this level on, one copy serves all layers
+    int copies;       // PER_LAYER: L; PER_BORDER: L + 1
+    int fp32;         // statistics stay fp32 whatever the model's type
+    int needs, when;  // only where the model has these features; FOR_...
+    int shared_from;  // from this Recompute on, one copy serves all layers
 } ActRow;
-
-enum { PER_LAYER = -1, PER_BORDER = -2, NEVER_SHARED = 99 };
 
 // clang-format off
 static const ActRow act_table[N_ACTS] = {
-    [RESIDUAL]   = {"residual",             PER_BORDER, 'S', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LN1]        = {"ln1",                  PER_LAYER,  'N', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_MEAN]   = {"ln1 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_RSTD]   = {"ln1 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [QKV]        = {"qkv",                  PER_LAYER,  'Q', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [ATT]        = {"attention",            PER_LAYER,  'A', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LSE]        = {"log-sum-exp",          PER_LAYER,  'H', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [RESIDUAL2]  = {"residual2",            PER_LAYER,  'S', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2]        = {"ln2",                  PER_LAYER,  'N', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_MEAN]   = {"ln2 mean",             PER_LAYER,  's', 1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_RSTD]   = {"ln2 rstd",             PER_LAYER,  's', 1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC]         = {"fc",                   PER_LAYER,  'F', 0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC_ACT]     = {"activated",            PER_LAYER,  'U', 0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
-    [QK_RAW]     = {"q, k before the norm", PER_LAYER,  'R', 0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
-    [PROJ]       = {"projection",           1,          'C', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF]        = {"lnf",                  1,          'C', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_MEAN]   = {"lnf mean",             1,          's', 1, HAS_NORM_BIAS, FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LNF_RSTD]   = {"lnf rstd",             1,          's', 1, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LOGITS]     = {"logits of a chunk",    1,          'V', 0, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [LOSSES]     = {"losses",               1,          '1', 1, 0,             FOR_EVER,     (Recompute)NEVER_SHARED},
-    [D_RESIDUAL] = {"d residual",           1,          'S', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_NORM]     = {"d ln, att, activated", 1,          'G', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_COLUMN]   = {"d fc, qkv",            1,          'D', 0, 0,             FOR_TRAINING, (Recompute)NEVER_SHARED},
-    [D_FULL]     = {"d residual, gathered", 1,          'C', 0, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
-    [STATS]      = {"classifier parts",     1,          'T', 1, 0,             FOR_TENSOR,   (Recompute)NEVER_SHARED},
-    [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  'A', 0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
-    [ATT_TOKENS] = {"attention, tokens",    PER_LAYER,  'B', 0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
-    [EXCHANGED]  = {"tokens to heads",      1,          'X', 0, 0,             FOR_UNLIKE,   (Recompute)NEVER_SHARED},
-    [KV]         = {"kv cache",             PER_LAYER,  'K', 0, 0,             FOR_SAMPLING, (Recompute)NEVER_SHARED},
+    [RESIDUAL]   = {"residual",             PER_BORDER, 0, 0,             FOR_EVER,     NEVER},
+    [LN1]        = {"ln1",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_MEAN]   = {"ln1 mean",             PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_RSTD]   = {"ln1 rstd",             PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [QKV]        = {"qkv",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [ATT]        = {"attention",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LSE]        = {"log-sum-exp",          PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [RESIDUAL2]  = {"residual2",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2]        = {"ln2",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_MEAN]   = {"ln2 mean",             PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_RSTD]   = {"ln2 rstd",             PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC]         = {"fc",                   PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC_ACT]     = {"activated",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
+    [QK_RAW]     = {"q, k before the norm", PER_LAYER,  0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
+    [PROJ]       = {"projection",           1,          0, 0,             FOR_EVER,     NEVER},
+    [LNF]        = {"lnf",                  1,          0, 0,             FOR_EVER,     NEVER},
+    [LNF_MEAN]   = {"lnf mean",             1,          1, HAS_NORM_BIAS, FOR_EVER,     NEVER},
+    [LNF_RSTD]   = {"lnf rstd",             1,          1, 0,             FOR_EVER,     NEVER},
+    [LOGITS]     = {"logits of a chunk",    1,          0, 0,             FOR_EVER,     NEVER},
+    [LOSSES]     = {"losses",               1,          1, 0,             FOR_EVER,     NEVER},
+    [D_RESIDUAL] = {"d residual",           1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_NORM]     = {"d ln, att, activated", 1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_COLUMN]   = {"d fc, qkv",            1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_FULL]     = {"d residual, gathered", 1,          0, 0,             FOR_TENSOR,   NEVER},
+    [STATS]      = {"classifier parts",     1,          1, 0,             FOR_TENSOR,   NEVER},
+    [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
+    [ATT_TOKENS] = {"attention, tokens",    PER_LAYER,  0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
+    [EXCHANGED]  = {"tokens to heads",      1,          0, 0,             FOR_UNLIKE,   NEVER},
+    [KV]         = {"kv cache",             PER_LAYER,  0, 0,             FOR_SAMPLING, NEVER},
 };
 // clang-format on
 
-// What a rank computes of layer l, or of the layers that the whole group cuts alike; l = L: nothing.
+// What a rank computes of layer l: with the layer's own heads where fewer ranks cut it, and room for `places`.
 static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
-    LayerUnits u = {0};
-    int is_unlike = shape->units && l < shape->L && needs->layer[l].tp < needs->tp;
-    if (l < shape->L) u = (LayerUnits){shape->heads, shape->kv_heads, shape->hidden, shape->heads, shape->kv_heads, 0};
-    if (!is_unlike) return u;
+    LayerUnits u = {shape->heads, shape->kv_heads, shape->hidden, shape->heads, shape->kv_heads, 0};
+    if (!shape->units || l == shape->L || needs->layer[l].tp == needs->tp) return u;
     u = shape->units[l];
     int queries = u.core_heads / MAX(u.core_kv_heads, 1);
     u.core_kv_heads = ROUND_UP(u.core_kv_heads, MAX(needs->places, 1));
@@ -278,75 +259,64 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
     return u;
 }
 
-static size_t act_elems(const Shape* shape, const ActNeeds* needs, char unit, int l) {
+// Each of the R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. In them it sees
+// those of all, but `cut` of those that cut the layer's weights.
+static size_t act_elems(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
     LayerUnits u = units_of(shape, needs, l);
-    int T = shape->units && l < shape->L ? needs->layer[l].tp : needs->tp, runs = act_runs(shape_act(shape));
-    size_t R = (size_t)needs->tp, C = (size_t)shape->C, n = (size_t)token_share(needs->N, needs->tp), N = R * n,
-           cut = (size_t)T * n, HS = (size_t)shape->HS, heads = (size_t)u.core_heads, kv = (size_t)u.core_kv_heads,
-           weights = (size_t)u.heads, hidden = (size_t)u.hidden, qkv = (heads + 2 * kv) * HS,
-           fc = hidden * (size_t)runs;
+    size_t R = (size_t)needs->tp, T = shape->units && l < shape->L ? (size_t)needs->layer[l].tp : R,
+           C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
+           chunk = (size_t)needs->classifier_N;
+    size_t q = (size_t)u.core_heads * HS, kv = (size_t)u.core_kv_heads * HS, hidden = cut * (size_t)u.hidden,
+           fc = hidden * (size_t)act_runs(shape_act(shape)), by_tokens = T < R ? cut * HS : 0, qkv = N * (q + 2 * kv);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
-    size_t activated = shape_act(shape) == ACT_GELU ? 0 : cut * hidden;
-    switch (unit) {
-        case 'C': return N * C;
-        case 'N': return cut * C;
-        case 'A': return N * heads * HS;
-        case 'Q': return N * qkv;
-        case 'R': return N * (heads + kv) * HS;
-        case 'H': return N * heads;
-        case 'F': return cut * fc;
-        case 'U': return cut * hidden;
-        case 'B': return T < needs->tp ? cut * weights * HS : 0;
-        case 'X': return T < needs->tp ? 2 * cut * (weights + 2 * (size_t)u.kv_heads) * HS : 0;
-        case 'D': return MAX(N * qkv, cut * fc);
-        case 'G': return MAX(MAX(N * C, N * heads * HS), activated);
-        case 'S': return n * C;
-        case 's': return n;
-        case 'V': return (size_t)needs->classifier_N * (size_t)MAX(shape->vocab_rows, 1);
-        case 'T': return 3 * R * (size_t)needs->classifier_N;
-        case 'K': return (size_t)shape->context * qkv;
-        default: return N;
-    }
+    size_t d_activated = shape_act(shape) == ACT_GELU ? 0 : hidden;
+    // clang-format off
+    const size_t elems[N_ACTS] = {
+        [RESIDUAL] = n * C, [LN1] = cut * C, [LN1_MEAN] = n, [LN1_RSTD] = n, [QKV] = qkv, [ATT] = N * q,
+        [LSE] = N * (size_t)u.core_heads, [RESIDUAL2] = n * C, [LN2] = cut * C, [LN2_MEAN] = n, [LN2_RSTD] = n,
+        [FC] = fc, [FC_ACT] = hidden, [QK_RAW] = N * (q + kv), [PROJ] = N * C, [LNF] = N * C, [LNF_MEAN] = n,
+        [LNF_RSTD] = n, [LOGITS] = chunk * (size_t)MAX(shape->vocab_rows, 1), [LOSSES] = N, [D_RESIDUAL] = n * C,
+        [D_NORM] = MAX(MAX(N * C, N * q), d_activated), [D_COLUMN] = MAX(qkv, fc), [D_FULL] = N * C,
+        [STATS] = 3 * R * chunk, [ATT_HEADS] = N * q, [ATT_TOKENS] = by_tokens * (size_t)u.heads,
+        [EXCHANGED] = 2 * by_tokens * (size_t)(u.heads + 2 * u.kv_heads), [KV] = (size_t)shape->context * (q + 2 * kv),
+    };
+    // clang-format on
+    return elems[id];
 }
 
-// Of stages without the end of the model. The gradient of their stream lies where the stream was sent from.
-static int is_of_head(ActId id) {
-    return id == LNF || id == LNF_MEAN || id == LNF_RSTD || id == LOGITS || id == LOSSES || id == STATS ||
-           id == D_RESIDUAL;
-}
-
-// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens.
-static int is_kept(const ActRow* row, const ActNeeds* needs, int l) {
-    if (row->copies == 1 || (!needs->training && row->when != FOR_SAMPLING)) return 0;
-    return row->copies == PER_BORDER || needs->layer[l].recompute < row->shared_from;
-}
-
+// A stage without the end of the model has nothing of it, and the gradient of its stream where that was sent from.
 static int is_needed(const Shape* shape, const ActNeeds* needs, ActId id) {
-    const ActRow* row = &act_table[id];
-    int unwanted[] = {[FOR_EVER] = 0,
-                      [FOR_TRAINING] = !needs->training,
-                      [FOR_SAMPLING] = !needs->sampling,
-                      [FOR_GROUPS] = !needs->groups,
-                      [FOR_TENSOR] = needs->tp == 1,
-                      [FOR_UNLIKE] = !shape->units};
-    return !(shape->no_head && is_of_head(id)) && shape_has(shape, row->needs) && !unwanted[row->when];
+    const int wanted[] = {[FOR_EVER] = 1,
+                          [FOR_TRAINING] = needs->training,
+                          [FOR_SAMPLING] = needs->sampling,
+                          [FOR_GROUPS] = needs->groups,
+                          [FOR_TENSOR] = needs->tp > 1,
+                          [FOR_UNLIKE] = shape->units != NULL};
+    int is_of_end = (id >= LNF && id <= D_RESIDUAL) || id == STATS;
+    return wanted[act_table[id].when] && shape_has(shape, act_table[id].needs) && !(shape->no_head && is_of_end);
+}
+
+// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens. l = L:
+// the end of the model.
+static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row, int l) {
+    if (row->copies == PER_BORDER) return needs->training;
+    if (row->copies == 1 || l == shape->L || (!needs->training && row->when != FOR_SAMPLING)) return 0;
+    return (int)needs->layer[l].recompute < row->shared_from;
 }
 
 static size_t copy_bytes(const Activation* a, size_t elems) {
     return ROUND_UP(elems * dtype_bytes(a->dtype), (size_t)ALIGN_BYTES);
 }
 
-// Layers that one may have copies for, or the end of the model.
-static int rows_of(const Shape* shape, const ActRow* row) { return shape->L + (row->copies == PER_BORDER); }
-
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]) {
     size_t bytes = 0;
     for (int i = 0; i < N_ACTS; i++) {
         const ActRow* row = &act_table[i];
         Activation a = {.name = row->name, .offset = bytes, .slots = 1, .dtype = row->fp32 ? DT_F32 : needs->dt};
-        for (int l = 0; l < rows_of(shape, row) && is_needed(shape, needs, (ActId)i); l++) {
-            size_t elems = act_elems(shape, needs, row->unit, l);
-            int keeps = is_kept(row, needs, l);
+        int layers = is_needed(shape, needs, (ActId)i) ? shape->L + (row->copies == PER_BORDER) : 0;
+        for (int l = 0; l < layers; l++) {
+            size_t elems = act_elems(shape, needs, (ActId)i, l);
+            int keeps = is_kept(shape, needs, row, l);
             a.copies += keeps || !a.shared;
             a.elems = MAX(a.elems, elems);
             if (keeps) a.kept += copy_bytes(&a, elems);
@@ -359,28 +329,16 @@ size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation a
     return bytes;
 }
 
-size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, int l) {
-    Activation acts[N_ACTS];
-    size_t bytes = 0;
-    shape_activations(shape, needs, acts);
-    for (int i = 0; i < N_ACTS; i++) {
-        const ActRow* row = &act_table[i];
-        if (acts[i].copies && is_kept(row, needs, l))
-            bytes += copy_bytes(&acts[i], act_elems(shape, needs, row->unit, l)) * (size_t)acts[i].slots;
-    }
-    return bytes;
-}
-
 void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places) {
     for (int i = 0; i < N_ACTS; i++) {
-        const ActRow* row = &act_table[i];
         const Activation* a = &acts[i];
         size_t kept = a->offset + a->shared;
         for (int l = 0; l <= shape->L; l++) {
-            int keeps = l < rows_of(shape, row) && is_kept(row, needs, l);
-            ActPlace place = {a->offset, 0, a->copies > 0};
-            if (keeps) place.at = kept, place.slot = a->slots > 1 ? a->kept : 0;
-            if (keeps) kept += copy_bytes(a, act_elems(shape, needs, row->unit, l));
+            ActPlace place = {a->offset, 0, 0, a->copies > 0};
+            if (a->copies && is_kept(shape, needs, &act_table[i], l)) {
+                place.at = kept, place.slot = a->slots > 1 ? a->kept : 0;
+                kept += place.bytes = copy_bytes(a, act_elems(shape, needs, (ActId)i, l));
+            }
             places[i * (shape->L + 1) + l] = place;
         }
     }

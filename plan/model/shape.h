@@ -1,7 +1,41 @@
-// shape.h - the sizes of a model: a table of tensors (plan/model/arch.h), one of activations; every offset is read from
-// rows.
+// shape.h - the sizes of a model. Architectures, their tensors and the activations of a row are tables, one row each:
+// sizes, offsets, initial values, memory, tensor parallelism and slices of slow ranks are all read from these rows.
+//
+// A block is two sublayers of one form, x += Row(core(Column(norm(x)))): attention and MLP (train_gpt.cu). Column is a
+// linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. What architectures differ in:
+//
+//            norm       positions   QKV bias  other biases  QK-norm  core of the MLP
+//   gpt2     LayerNorm  learned     yes       yes           no       GELU
+//   llama    RMSNorm    rotary      no        no            no       SwiGLU
+//   qwen2    RMSNorm    rotary      yes       no            no       SwiGLU
+//   qwen3    RMSNorm    rotary      no        no            yes      SwiGLU
+//
+// Any of them may have fewer key/value heads than heads, heads of any size, and a head (classifier) of its own.
 #pragma once
-#include "plan/model/arch.h"
+#include "plan/base/base.h"
+
+typedef enum Arch { ARCH_GPT2, ARCH_LLAMA, ARCH_QWEN2, ARCH_QWEN3, N_ARCHS } Arch;
+
+// What a model has: bits of ArchRow.features.
+enum {
+    HAS_POSITIONS = 1,  // learned positions; without them queries and keys are rotated
+    HAS_NORM_BIAS = 2,  // norms are LayerNorms; without it RMSNorms
+    HAS_QKV_BIAS = 4,
+    HAS_LINEAR_BIAS = 8,  // of the other linears
+    HAS_QK_NORM = 16,     // an RMSNorm of every head of queries and keys
+    HAS_HEAD = 32,        // a classifier of its own; without it wte is one
+};
+
+typedef struct ArchRow {
+    const char *name, *title;  // of --arch, and Hugging Face's model_type; as people write it
+    int features;
+    ActFunction act;
+    double eps;  // of norms, where nothing else is said
+} ArchRow;
+
+extern const ArchRow arch_table[N_ARCHS];
+
+// ---- a model
 
 // Llama 3's stretching of rotary positions (Hugging Face's rope_type "llama3"): wavelengths longer than original / low
 // positions are divided by factor, those shorter than original / high stay, between them it is interpolated.
@@ -10,7 +44,7 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
-// What a rank has of a layer whose weights fewer ranks cut than its group has (run/model/model.h).
+// What a rank has of a layer whose weights fewer ranks cut than its group has (run/model/model_ranks.h).
 typedef struct LayerUnits {
     int heads, kv_heads, hidden;    // its weights': heads, their key/value heads, hidden units
     int core_heads, core_kv_heads;  // of these, those that it computes in attention
@@ -30,8 +64,7 @@ typedef struct Shape {
     double theta;     // of rotary positions
     RopeScaling scaling;
     int shards;  // ranks that the parameters are divided among: 1 at first, see Bucket
-    // What a rank of a tensor-parallel group has of the model (plan/model/split.h); of the whole model NH, NKV, U, 0
-    // and Vp.
+    // What a rank of a tensor-parallel group has of the model (plan/model/split.h); alone NH, NKV, U, 0 and Vp.
     int heads, kv_heads, hidden;      // heads, their key/value heads, hidden units
     int first_vocab_row, vocab_rows;  // of wte and headw
     const LayerUnits* units;          // (L) of layers, and `shards`, in place of those above; NULL: all are alike
@@ -42,22 +75,57 @@ typedef struct Shape {
 
 // A whole model: fills in Vp and what stands behind scaling.
 Shape shape_whole(Shape shape);
-// A GPT-2 of these dimensions.
-Shape shape_make(int layers, int width, int heads, int vocab, int context);
 static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
 // What stands in place of heads, kv_heads, hidden and shards in layer l.
-LayerUnits shape_units(const Shape* shape, int l);
-// The classifier's weights.
-static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
+static inline LayerUnits shape_units(const Shape* s, int l) {
+    LayerUnits alike = {s->heads, s->kv_heads, s->hidden, s->heads, s->kv_heads, s->shards};
+    return s->units ? s->units[l] : alike;
+}
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
-// Ids of the vocabulary, padding left out, that the rows of this shape stand for.
-static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
 
-// ---- parameters
+// ---- parameters, in the order in which they lie in memory: embeddings, those of each layer together, norm and head
+
+// clang-format off
+typedef enum ParamId {
+    WTE, WPE,                                                   // token and position embeddings
+    LN1W, LN1B, QKVW, QKVB, QNORMW, KNORMW, ATTPROJW, ATTPROJB,  // per layer, attention
+    LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB,                      // per layer, MLP
+    LNFW, LNFB, HEADW,                                          // final norm, classifier
+    N_PARAMS
+} ParamId;
+
+// What an axis of a tensor counts. Tensor parallelism cuts all from VOCABULARY on.
+typedef enum Axis {
+    ONE, CHANNELS, POSITIONS, HEAD_SIZE, VOCABULARY,
+    QKV_OUTPUTS, HEADS,  // runs: channels of the queries' heads, of the keys', of the values'; of the queries' alone
+    FC_OUTPUTS, HIDDEN   // runs: hidden units, with SwiGLU twice, gates first; hidden units once
+} Axis;
+// clang-format on
+
+// Weights begin as N(0, 0.02) like GPT-2's, narrow models wider by sqrt(768 / C), since a sum over fewer channels would
+// come out too small; projections into the residual stream are divided by sqrt(2L); norms begin at 1, biases at 0.
+typedef enum Init { INIT_NORMAL, INIT_RESIDUAL, INIT_ONE, INIT_ZERO } Init;
+
+typedef struct ParamRow {
+    const char* name;
+    Axis rows, cols;  // a vector is (1, cols)
+    int needs;        // exists where the model has all of these features
+    Init init;
+    int decay;   // weight decay applies: matrices and embeddings
+    int number;  // in the seeds of initial values and of rounding: never changed
+} ParamRow;
+
+extern const ParamRow param_table[N_PARAMS];
+
+static inline int param_is_per_layer(ParamId id) { return id >= LN1W && id < LNFW; }
+static inline int param_is_matrix(ParamId id) { return param_table[id].rows != ONE; }  // in files, too
+// The classifier's weights.
+static inline ParamId shape_head(const Shape* s) { return shape_has(s, HAS_HEAD) ? HEADW : WTE; }
 
 // An axis as runs of elements, one after another.
+enum { MOST_RUNS = 3 };
 typedef struct Runs {
     int n, size[MOST_RUNS];
 } Runs;
@@ -90,14 +158,13 @@ typedef struct Bucket {
     size_t piece, at;      // elements of a rank's piece; where it begins in arrays of owned elements
 } Bucket;
 
-int shape_buckets(const Shape* shape);
+static inline int shape_buckets(const Shape* shape) { return shape->L + 2; }
 Bucket shape_bucket(const Shape* shape, int b);
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
 // Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
 // tensor, index), so that threads may share the work.
 void shape_init_param(const Shape* shape, const ParamTensor* tensor, uint64_t seed, size_t first, size_t n,
                       float* value);
-
 // table (context, HS / 2, 2) = cos and sin of position * frequency j, theta^(-2 j / HS), stretched as `scaling` says.
 void shape_rope(const Shape* shape, float* table);
 
@@ -128,8 +195,6 @@ typedef enum ActId {
 } ActId;
 // clang-format on
 
-typedef enum ActWhen { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE } ActWhen;
-
 // What a program needs activations for.
 typedef struct ActNeeds {
     int N;                     // tokens of a row
@@ -138,15 +203,10 @@ typedef struct ActNeeds {
     int training, sampling;
     int groups;  // attention over several ranks
     int slots;   // micro-batches whose activations are kept at a time: see plan/value/tasks.h
-    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units are the most that one may
-                 // compute
+    int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most one may compute
     int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come
     DType dt;
 } ActNeeds;
-
-// Tokens of a row of N that each rank of a tensor-parallel group of R has outside attention and MLP, the last ones
-// fewer: ceil(N / R).
-static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
 
 // First the one copy that is shared by layers that keep none, or by all; then, for each slot, those that layers keep
 // for the backward pass, L or L + 1 of them where all do.
@@ -159,17 +219,13 @@ typedef struct Activation {
     size_t shared, kept;  // bytes of the shared copy, and of those of a slot: multiples of 64
 } Activation;
 
-// Fills acts[N_ACTS] and returns the bytes of all together.
-size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
-
-// Of these the copies that layer l keeps for its backward pass, in all slots.
-size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, int l);
-
 // Where an activation of a layer lies: in bytes from the start of the activations, and from one slot to the next.
 typedef struct ActPlace {
-    size_t at, slot;
+    size_t at, slot, bytes;  // bytes: of a copy of its own; 0: it is the shared one
     int exists;
 } ActPlace;
 
+// Fills acts[N_ACTS] and returns the bytes of all together.
+size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
 // Fills places[N_ACTS][L + 1], of layer l and of the end of the model, from acts as shape_activations has made them.
 void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places);

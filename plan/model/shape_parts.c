@@ -1,6 +1,22 @@
 // shape_parts.c - see shape_parts.h.
 #include "plan/model/shape_parts.h"
 
+Shape shape_make(int layers, int width, int heads, int vocab, int context) {
+    const ArchRow* arch = &arch_table[ARCH_GPT2];
+    return shape_whole((Shape){.arch = ARCH_GPT2,
+                               .features = arch->features,
+                               .L = layers,
+                               .C = width,
+                               .NH = heads,
+                               .V = vocab,
+                               .NKV = heads,
+                               .HS = width / heads,
+                               .U = 4 * width,
+                               .context = context,
+                               .positions = context,
+                               .eps = arch->eps});
+}
+
 Shape shape_stage(const Shape* shape, int first, int end) {
     Shape s = *shape;
     s.first_layer = shape->first_layer + first;
@@ -15,6 +31,12 @@ size_t shape_state_bytes(const Bucket* b, int zero, DType dt) {
     size_t fp32 = sizeof(float), moments = 2 * fp32, master = dt == DT_BF16 ? fp32 : 0;
     return (zero > 2 ? b->piece : b->elems) * dtype_bytes(dt) + (zero > 1 ? b->piece : b->elems) * fp32 +
            b->piece * (moments + master);
+}
+
+size_t shape_layer_activations(const Shape* shape, const Activation acts[N_ACTS], const ActPlace* places, int l) {
+    size_t bytes = 0;
+    for (int i = 0; i < N_ACTS; i++) bytes += places[i * (shape->L + 1) + l].bytes * (size_t)acts[i].slots;
+    return bytes;
 }
 
 Segment shape_segment(const Shape* shape, int i, int rank) {

@@ -2,11 +2,27 @@
 #pragma once
 #include "plan/model/shape.h"
 
+// A GPT-2 of these dimensions.
+Shape shape_make(int layers, int width, int heads, int vocab, int context);
 // The stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
 Shape shape_stage(const Shape* shape, int first, int end);
+// Ids of the vocabulary, padding left out, that the rows of this shape stand for.
+static inline int shape_labels(const Shape* s) { return MAX(0, MIN(s->V - s->first_vocab_row, s->vocab_rows)); }
+// Tokens of a row of N that each rank of a tensor-parallel group of R has outside attention and MLP, the last ones
+// fewer: ceil(N / R).
+static inline int token_share(int N, int R) { return CEIL_DIV(N, R); }
+// The axis of a tensor that tensor parallelism cuts: 0 rows (column-parallel), 1 columns (row-parallel), -1 none.
+static inline int param_cut(ParamId id) {
+    return param_table[id].rows >= VOCABULARY  ? 0
+           : param_table[id].cols < VOCABULARY ? -1
+                                               : param_table[id].rows != ONE;
+}
 // Bytes of its weights, gradients, moments, and masters where weights are bf16, that a rank has all the time by a stage
 // of ZeRO; what is in use for a layer comes beside them (run/model/zero.c).
 size_t shape_state_bytes(const Bucket* bucket, int zero, DType dt);
+
+// Of activations the copies that layer l keeps for its backward pass, in all slots: bytes.
+size_t shape_layer_activations(const Shape* shape, const Activation acts[N_ACTS], const ActPlace* places, int l);
 
 // The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
 // owned elements.

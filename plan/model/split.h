@@ -2,7 +2,7 @@
 //
 // Rank t has the heads head[t] .. head[t + 1], the hidden units hidden[t] .. hidden[t + 1] and the rows
 // vocab_row[t] .. vocab_row[t + 1] of the vocabulary, any numbers of them. Of tensors that are cut it has the matching
-// rows or columns (plan/model/arch.h: Axis); of all others the whole. Its tensors are those of the Shape that
+// rows or columns (plan/model/shape.h: Axis); of all others the whole. Its tensors are those of the Shape that
 // split_shape makes.
 //
 // A key/value head stays together with its query heads while there are no more ranks than key/value heads. With more,

@@ -40,7 +40,7 @@ static size_t slice_bytes(const Moving* x, const Slice* slice) {
 }
 
 static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int ldx, const Slice* slice) {
-    x->k->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, x->dt, x->s);
+    x->k->ranks->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, x->dt, x->s);
 }
 
 // to += from, which is packed. Where rows have gaps between them, by way of a packed copy.

@@ -78,7 +78,7 @@ static Slab from_unit(Slab slab, int first, int column, DType dt) {
 }
 
 static void copy_matrix(const Model* m, char* to, int ldo, const char* from, int ldx, int rows, int columns, DType dt) {
-    if (rows > 0 && columns > 0) m->k->gather_rows(to, from, NULL, rows, columns, ldo, ldx, dt, m->s);
+    if (rows > 0 && columns > 0) m->k->ranks->gather_rows(to, from, NULL, rows, columns, ldo, ldx, dt, m->s);
 }
 
 // Rows of unit slab->first in a run: with elements a row the weights', with 1 the bias'.
@@ -109,8 +109,8 @@ static void copy_slab(const Model* m, SublayerId id, const Slab* to, const Slab*
 // Units of `elems` elements each between the compact slab and those of `units` of the owned one; NULL: the first n.
 static void exchange_units(const Model* m, int back, char* here, char* own, const int* units, int n, int elems,
                            DType dt) {
-    if (!back) m->k->gather_rows(here, own, units, n, elems, elems, elems, dt, m->s);
-    else if (units) m->k->scatter_rows(own, here, units, n, elems, elems, elems, dt, m->s);
+    if (!back) m->k->ranks->gather_rows(here, own, units, n, elems, elems, elems, dt, m->s);
+    else if (units) m->k->ranks->scatter_rows(own, here, units, n, elems, elems, elems, dt, m->s);
     else copy_matrix(m, own, elems, here, elems, n, elems, dt);
 }
 
@@ -129,8 +129,8 @@ static void exchange_own(const Model* m, SublayerId id, const SublayerWork* w, i
         char *to = run_of(m, id, here.rows, &here, run, w->K, dt), *from = run_of(m, id, own.rows, &own, run, C, dt);
         int rows = unit.size[run];
         if (!w->kept_in) exchange_units(m, back, to, from, w->rows, w->stay, rows * C, dt);
-        else if (back) k->scatter_columns(from, to, w->place_in, fill, w->stay * rows, C, w->K, dt, m->s);
-        else k->gather_columns(to, from, w->kept_in, w->stay * rows, w->K, C, dt, m->s);
+        else if (back) k->ranks->scatter_columns(from, to, w->place_in, fill, w->stay * rows, C, w->K, dt, m->s);
+        else k->ranks->gather_columns(to, from, w->kept_in, w->stay * rows, w->K, C, dt, m->s);
         if (has_bias(m->ranks->work, id))
             exchange_units(m, back, run_of(m, id, here.bias, &here, run, 1, dt),
                            run_of(m, id, own.bias, &own, run, 1, dt), w->rows, w->stay, rows, dt);
@@ -139,11 +139,11 @@ static void exchange_own(const Model* m, SublayerId id, const SublayerWork* w, i
     char* tight = !w->kept_out ? own.columns : w->taken > 0 ? m->ranks->work->part[PART_SCRATCH] : here.columns;
     int stride = w->kept_out ? w->columns : own.stride;
     if (!back && w->kept_out && w->columns > 0)
-        k->gather_columns(tight, own.columns, w->kept_out, C, w->columns, own.stride, dt, m->s);
+        k->ranks->gather_columns(tight, own.columns, w->kept_out, C, w->columns, own.stride, dt, m->s);
     if (tight != here.columns && back) copy_matrix(m, tight, stride, here.columns, here.stride, C, w->columns, dt);
     if (tight != here.columns && !back) copy_matrix(m, here.columns, here.stride, tight, stride, C, w->columns, dt);
     if (back && w->kept_out && w->columns > 0)
-        k->scatter_columns(own.columns, tight, w->place_out, fill, C, own.stride, w->columns, dt, m->s);
+        k->ranks->scatter_columns(own.columns, tight, w->place_out, fill, C, own.stride, w->columns, dt, m->s);
 }
 
 // ---- what goes from rank to rank: two lists of who has the units that move, and the mover between them

@@ -151,7 +151,7 @@ void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row*
     Exchange e = plan_exchange(m, out, M, row, l);
     int HS = m->shape.HS;
     int queries = e.per_head - (M - 1) * HS;
-    m->k->split_heads(e.by_heads[0].data, x, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    m->k->ranks->split_heads(e.by_heads[0].data, x, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
     comm_send_receive(e.group->spread, e.by_heads, e.n, e.by_tokens, e.n, m->s);
 }
 
@@ -160,7 +160,7 @@ void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row*
     int HS = m->shape.HS;
     comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
     int queries = e.per_head - (M - 1) * HS;
-    m->k->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    m->k->ranks->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
 }
 
 // ---- the ends of the model
@@ -171,10 +171,10 @@ void tp_embed(const Model* m, const Row* row) {
     const void *wte = model_weights(m, WTE, 0), *wpe = model_weights(m, WPE, 0);
     void *sums = model_act(m, PROJ, 0), *looked_up = tp_own(m, sums, row, ENDS), *out = model_act(m, RESIDUAL, 0);
     void* positions = model_act(m, LN1, 0);
-    k->gather_rows(sums, wte, row->vocab_rows, row->N, C, C, C, m->dt, m->s);
+    k->ranks->gather_rows(sums, wte, row->vocab_rows, row->N, C, C, C, m->dt, m->s);
     tp_reduce_scatter(m, sums, row, ENDS);
-    k->gather_rows(wpe ? positions : out, wpe ? wpe : looked_up, wpe ? row->positions + row->first : NULL, row->own, C,
-                   C, C, m->dt, m->s);
+    k->ranks->gather_rows(wpe ? positions : out, wpe ? wpe : looked_up, wpe ? row->positions + row->first : NULL,
+                          row->own, C, C, C, m->dt, m->s);
     if (wpe) k->add(out, looked_up, positions, (size_t)row->own * (size_t)C, m->dt, m->s);
 }
 
@@ -193,9 +193,10 @@ void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, flo
     const int* targets = row->targets + n;
     float *losses = (float*)model_act(m, LOSSES, 0) + n, *stats = (float*)model_act(m, STATS, 0);
     float* own = stats + (size_t)tp_rank(m) * 3 * (size_t)N;
-    k->classifier_part(own, logits, targets, first, N, labels, rows, m->dt, m->s);
+    k->ranks->classifier_part(own, logits, targets, first, N, labels, rows, m->dt, m->s);
     comm_all_gather(m->tp, stats, own, 3 * (size_t)N, DT_F32, m->s);
-    k->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt, m->s);
+    k->ranks->classifier_join(losses, logits, stats, tp_size(m), targets, first, scale, train, N, labels, rows, m->dt,
+                              m->s);
 }
 
 // ---- a gather in two parts

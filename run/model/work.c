@@ -284,7 +284,7 @@ static Linear linear_of(const Model* m, LinearId id, int l) {
 static const void* kept_columns(const Model* m, const Linear* w, const void* x, void* scratch, int N) {
     if (w->width == 0) return x ? m->ranks->zeros : NULL;
     if (!w->kept || !x) return x;
-    m->k->gather_columns(scratch, x, w->kept, N, w->K, w->width, m->dt, m->s);
+    m->k->ranks->gather_columns(scratch, x, w->kept, N, w->K, w->width, m->dt, m->s);
     return scratch;
 }
 
@@ -323,7 +323,7 @@ static void backward_input(const Model* m, LinearId id, int l, void* dx, const v
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
     linear_kernels(m)->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
-    if (w.kept) k->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
+    if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
 }
 
 void work_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,

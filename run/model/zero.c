@@ -322,7 +322,8 @@ static void end_reduce(Model* m, int b) {
     float* out = destination(x);
     if (!x->is_leaving) return;
     x->comm->table->end(x->comm, x->leaving, m->s);
-    if (copy) m->k->cast(out, DT_F32, copy + (size_t)x->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
+    if (copy)
+        m->k->ranks->cast(out, DT_F32, copy + (size_t)x->comm->rank * x->piece * sizeof(bf16), DT_BF16, x->piece, m->s);
     if (x->reduced) m->k->add(x->owned_grads, x->owned_grads, x->reduced, x->piece, DT_F32, m->s);
     x->is_leaving = 0;
 }
@@ -353,7 +354,7 @@ static void begin_reduce(Model* m, int b) {
     if (c->size == 1) return;
     if (copy) {
         empty_place(m, b);
-        m->k->cast(copy, DT_BF16, grads, DT_F32, x->elems, m->s);
+        m->k->ranks->cast(copy, DT_BF16, grads, DT_F32, x->elems, m->s);
     }
     c->purpose = COMM_GRADIENTS;
     x->leaving = copy ? c->table->begin_reduce_scatter(c, copy + own_bytes, copy, x->piece, DT_BF16, m->s)

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
+#include "kernels/open.h"
 #include "plan/base/die_as_rank.h"
 #include "run/strategies/strategies.h"
 #include "run/model/tensor_parallel.h"

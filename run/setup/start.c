@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/open.h"
 #include "data/docs_cache.h"
 #include "data/hf_files.h"
 #include "run/strategies/strategies.h"

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "kernels/open.h"
 #include "run/strategies/strategies.h"
 
 // ---- the beginning

@@ -32,7 +32,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/kernels.h"
+#include "kernels/open.h"
 
 typedef enum Kind { ALLOC, OPEN, READ, WRITE, SYNC, RENAME, CLOSE, MKDIR, REMOVE, STAT, LOCK, THREAD, KINDS } Kind;
 
