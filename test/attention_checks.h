@@ -250,7 +250,7 @@ static void compare_with_reference(const Problem* p, const Kernels* table, const
 // What the merged result of an attention would be of which p is a part: each query has seen about as much elsewhere.
 static Result merged_result(Problem* p) {
     Result r = result(p);
-    run(&r, cpu_kernels(CPU_REFERENCE), p, &r, 1);
+    run(&r, &cpu_reference, p, &r, 1);
     for (size_t h = 0; h < r.lse.rows; h++)
         for (size_t n = 0; n < r.lse.width; n++)
             set(r.lse, h, n, isinf(get(r.lse, h, n)) ? 0.3 : get(r.lse, h, n) + 0.7);
@@ -284,7 +284,7 @@ static inline void try_case_as(const Case* c, DType dt, int partial) {
     if (partial) merged = merged_result(&p);
     p.a.partial = partial;
     Result expected = result(&p);
-    run(&expected, cpu_kernels(CPU_REFERENCE), &p, partial ? &merged : &expected, 1);
+    run(&expected, &cpu_reference, &p, partial ? &merged : &expected, 1);
     try_tables(&p, &expected, partial ? &merged : &expected);
     free_result(merged), free_result(expected), free_problem(p);
 }

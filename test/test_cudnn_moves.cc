@@ -3,7 +3,8 @@
 #include "kernels/cuda/cuda.h"
 
 extern "C" {
-#include "kernels/cpu/cpu.h"
+#include "kernels/kernels.h"
+#include "kernels/open.h"
 }
 #include "test/test.h"
 
@@ -45,10 +46,10 @@ static void compute_place(const Places* x, int i, float* out, float* lse, float*
     const int cu[2] = {0, x->lengths[i]};
     int n = cu[1];
     Attention a = attention(cu, 1, qkv + x->qkv[i]);
-    cpu_reference_kernels.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
+    cpu_reference.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int h = 0; h < NH; h++)
         for (int t = 0; t < n; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * n + t];
-    cpu_reference_kernels.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i],
+    cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i],
                                              out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int part = 0; part < 3; part++)
         for (int t = 0; t < n; t++)
@@ -107,8 +108,8 @@ CLAIM(places_that_are_left_over_change_nothing) {
             static Places x;
             place(&x, cu, cases[i].n_docs, B);
             Attention a = attention(cu, cases[i].n_docs, qkv);
-            cpu_reference_kernels.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
-            cpu_reference_kernels.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected,
+            cpu_reference.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
+            cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected,
                                                      expected_lse, &a, DT_F32, NULL);
             for (int b = 0; b < B; b++) compute_place(&x, backwards ? B - 1 - b : b, out, lse, gradients);
             CHECK(memcmp(out, expected, (size_t)N * C * sizeof(float)) == 0);

@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "kernels/kernels.h"
+#include "kernels/open.h"
 #include "plan/base/disk_files.h"
 #include "test/cache_files.h"
 }
