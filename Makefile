@@ -6,6 +6,7 @@
 # make test-mutants         faults put into a copy of the tree, each of which a quick test must find: test/mutants/
 # make test-faults          calls that fail, kills, races, full disks: a quarter of an hour
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
+# make core                 build/core: one rank on the reference kernels, 15 files; make core-files lists them
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
 # make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of twenty minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
@@ -186,6 +187,8 @@ $(build)/emu/%.o: test/emu/%.cc $(build)/flags
 
 $(build)/emu/open.o: kernels/open.c $(build)/flags
 	$(call step,CC $< for the emulator,$(CC) $(COMMON) $(DEFINES) -DHAVE_EMU -c $< -o $@)
+
+include scripts/core.mk
 
 # ---- test programs: on the CPU, and those of ops once more on the emulated GPU (test_on_emu) and a GPU (test_on_gpu)
 

@@ -6,10 +6,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/host.h"
+#include "kernels/open.h"
 #include "plan/base/bf16_in_place.h"
 #include "plan/base/text.h"
-#include "plan/model/shape_parts.h"
 
 // ---- memory of a batch
 
@@ -83,13 +82,19 @@ int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int 
     return 0;
 }
 
+double row_quadratic(const Shape* shape) {
+    double weights = 0;
+    for (int i = 0; i < N_LINEARS; i++) weights += (double)shape_param(shape, sublayers[i / 2].weight[i % 2], 0).elems;
+    return 1.0 / (weights / (shape->NH * shape->HS));
+}
+
 int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
     Rows rows;
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
     int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
     if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err, errlen) ||
-        rows_weigh(&rows, b->lengths, shape_quadratic(&run->model.whole), &b->arena, err, errlen))
+        rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err, errlen))
         return -1;
     b->n_read = b->n_cu = 0;
     for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {
@@ -283,13 +288,6 @@ void token_logits(Run* run, int n) {
     if (run->ranks) run->ranks->share_logits(run);
 }
 
-int run_stop_token(const Run* run) {
-    enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };  // shards say nothing but where documents begin
-    int begin = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
-    if (begin == run->data.tokenizer->end_of_text) return run->data.tokenizer->stop;
-    return begin == LLAMA3_BEGIN ? LLAMA3_END : begin;
-}
-
 // Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
 static void print_token(const Run* run, TextFilter* filter, FILE* copy, int token) {
     size_t bytes = 0;
@@ -311,7 +309,7 @@ void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, 
             run_decode(run, text + first + cached, N, cached), token_logits(run, N - 1);
         int token = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
                                  random_uniform(seed, (uint64_t)i), run->host_scratch);
-        if (token == text[0] || token == run_stop_token(run)) break;
+        if (token == text[0] || token == run->data.stop) break;
         print_token(run, &filter, copy, text[n_tokens++] = token);
     }
     text_print_end(stdout, &filter);
@@ -321,7 +319,7 @@ void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, 
 int* sample_begin(const Run* run, size_t tokens) {
     int* text = (int*)malloc((tokens + 1) * sizeof(int));
     if (!text) die("no memory for a sample of %zu tokens", tokens);
-    text[0] = run->data.docs ? run->data.docs->end_of_text : run->data.tokenizer->end_of_text;
+    text[0] = run->data.begin;
     return text;
 }
 
@@ -331,4 +329,88 @@ void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* 
     int n_tokens = 1 + (int)run->data.tokenizer->encode(run->data.tokenizer, text + 1, prompt, n);
     sample_tokens(run, text, n_tokens, n_new, seed, copy);
     free(text);
+}
+
+// ---- the phases of one rank: rows of the table in core_stubs.c
+
+void core_open_data(Run* run) {
+    char err[ERR_BYTES];
+    Config* c = &run->config;
+    Data* d = &run->data;
+    Docs start = {.tokenizer = &byte_tokenizer, .most_open = 64};
+    if (config_parse(c, run->argc, run->argv, err, sizeof err) ||
+        config_settle(c, byte_tokenizer.vocab, err, sizeof err))
+        die("%s", err);
+    start.separator = c->separator;
+    if (docs_open(&d->docs, start, c->data.paths, c->data.n, err, sizeof err) ||
+        sampler_open(&d->train, d->docs, c->context, HELD_OUT, (uint64_t)c->seed, err, sizeof err))
+        die("--data: %s", err);
+    d->val = d->train;
+    d->tokenizer = (Tokenizer*)&byte_tokenizer;
+    d->begin = d->docs->end_of_text, d->stop = byte_tokenizer.stop;
+}
+
+// All memory that the run takes, as a table.
+static void take_memory(Run* run, const ModelNeeds* needs) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    MemoryPlan plan = {.on_host = m->k->on_host};
+    int tokens = run->config.batch_tokens;
+    size_t indices = batch_index_ints(tokens) * sizeof(int);
+    model_plan(&plan, m->k, needs);
+    memory_add(&plan, "step indices", indices, ON_DEVICE);
+    memory_add(&plan, "step indices, host", indices, ON_HOST_PINNED);
+    memory_add(&plan, "step buffers", batch_bytes(tokens), ON_HOST);
+    memory_add(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    if (m->k->open(&needs->limits, err, sizeof err)) die("%s", err);
+    memory_take(&plan, m->k);
+    model_carve(m, &plan);
+    batch_carve(&run->batch, memory_of(&plan, "step buffers"), (int*)memory_of(&plan, "step indices, host"),
+                (int*)memory_of(&plan, "step indices"), tokens);
+    run->host_logits = (float*)memory_of(&plan, "logits of a token");
+    run->host_scratch = run->host_logits + m->shape.Vp;
+}
+
+void core_open_model(Run* run) {
+    char err[ERR_BYTES];
+    const Config* c = &run->config;
+    Model* m = &run->model;
+    int asked = c->capacity ? c->capacity : 8192;
+    m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    if (!m->k) die("%s", err);
+    m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->whole = m->shape = config_shape(c);
+    LayerLayout* layers = (LayerLayout*)calloc((size_t)m->shape.L, sizeof *layers);  // nothing is computed again
+    if (!layers) die("no memory for %d layers", m->shape.L);
+    m->layers = layers;
+    run->training = 1;
+    run->settled.capacity = MAX(MIN(asked, c->batch_tokens), c->context);
+    ModelNeeds needs = model_needs(m->k, &m->shape, m->dt, layers, c, run->training, run->settled.capacity);
+    take_memory(run, &needs);
+    model_place_params(m);
+    model_place_activations(m, &needs);
+}
+
+void core_init_weights(Run* run) {
+    const Model* m = &run->model;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        size_t bytes = t.elems * sizeof(float);
+        float *value = (float*)malloc(bytes), *master = (float*)m->array[MODEL_MASTER];
+        if (!value) die("no memory for %zu bytes of weights", bytes);
+        shape_init_param(&m->shape, &t, (uint64_t)run->config.seed, 0, t.elems, value);
+        if (master) m->k->upload(master + t.offset, value, bytes, m->s);
+        if (m->dt == DT_BF16) bf16_narrow_in_place(value, t.elems);
+        m->k->upload(tensor_weights(m, &t), value, t.elems * dtype_bytes(m->dt), m->s);
+        m->k->synchronize(m->s);
+        free(value);
+    }
+}
+
+void core_next_batch(Run* run) {
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    b->after = run->state.position;
+    batch_draw(b, run);
+    if (batch_read_rows(b, run, run->data.train, err, sizeof err)) die("%s", err);
 }

@@ -22,6 +22,7 @@ typedef struct Balance Balance;        // run/slow/balance.h
 
 typedef struct Data {
     Tokenizer* tokenizer;
+    int begin, stop;        // the tokens that documents begin with, and that the model ends a text with
     int guessed_bytes;      // no tokenizer was named or came with the checkpoint
     Docs *docs, *val_docs;  // val_docs only with --val
     Sampler *train, *val;   // one and the same unless --val names documents of its own
@@ -70,6 +71,8 @@ void batch_count(Batch* b);  // lengths, and what follows from them alone
 int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, char* err, size_t errlen);
 // One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
 int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
+// What a pair of tokens costs attention, where a token costs the blocks' linears 1.
+double row_quadratic(const Shape* shape);
 int* batch_on_device(const Batch* b, const int* host);
 void batch_upload_ints(const Batch* b, const Model* m, const int* host, int n);
 void batch_upload(Run* run, const Sampler* sampler);  // all that; what is not read yet is read now
@@ -207,7 +210,14 @@ int* sample_begin(const Run* run, size_t tokens);
 // be asked for each of them.
 void run_decode(Run* run, const int* tokens, int N, int cached);
 void token_logits(Run* run, int n);  // of token n of the row, fp32 in host_logits
-int run_stop_token(const Run* run);  // with which the model ends a text
+
+// ---- the phases of a run that has one rank only, and its next batch: see core_stubs.c
+
+#define HELD_OUT 0.05           // of the documents, to validate on
+void core_open_data(Run* run);  // and the options
+void core_open_model(Run* run);
+void core_init_weights(Run* run);
+void core_next_batch(Run* run);
 
 // ---- train_gpt.cu: what others call, also programs that link it without its main; shapes and conditions stand there
 

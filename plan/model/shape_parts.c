@@ -67,11 +67,6 @@ double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
     return 6 * shape_matmul_weights(shape) * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
 }
 
-double shape_quadratic(const Shape* shape) {
-    double linears = (shape_matmul_weights(shape) - (double)shape->V * shape->C) / shape->L;
-    return 1.0 / (linears / (shape->NH * shape->HS));
-}
-
 uint64_t shape_hash(const Shape* s) {
     const int dims[] = {(int)s->arch, s->features, s->L, s->C,       s->NH,       s->NKV,
                         s->HS,        s->U,        s->V, s->context, s->positions};

@@ -42,7 +42,5 @@ double shape_matmul_weights(const Shape* shape);
 // again by --recompute does not count.
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2);
 
-// What a pair of tokens costs attention, where a token costs the blocks' linears 1.
-double shape_quadratic(const Shape* shape);
 // Of everything that says what the whole model is.
 uint64_t shape_hash(const Shape* shape);

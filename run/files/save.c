@@ -69,7 +69,7 @@ static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t er
     RunState saved = run_saved_state(run);
     size_t n;
     if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
-    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run_stop_token(run), &n);
+    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
     Config config = run_settled_config(run);
     if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&saved, &config, err, errlen)) return -1;
     text = run_state_text(&saved, &config);

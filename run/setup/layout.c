@@ -57,8 +57,7 @@ void run_settle_layout(Run* run) {
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
             m->whole.L);
-    m->ranks->layout =
-        layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
+    m->ranks->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
     if (c->layout && strcmp(c->layout, "hydraulis") != 0) {
         int is_auto = !strcmp(c->layout, "auto");
         if (is_auto) run_measure_limit(run);

@@ -327,7 +327,7 @@ void run_join_job(Run* run) {
     m->ranks->zero.stage = zero_most(m);
     run_set_limits(run, run->settled.tp, m->comm->size);
     run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
-    run->clock->limits.quadratic = shape_quadratic(&m->whole);
+    run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
     if (!run->clock->groups) die("no memory for %d ranks", m->comm->size);
 }

@@ -111,14 +111,24 @@ static void tokenize_only(Run* run) {
     exit(0);
 }
 
+// Of Llama 3's shards, which say nothing but where documents begin, the end, too.
+static void find_ends(Data* d) {
+    enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };
+    const Tokenizer* t = d->tokenizer;
+    d->begin = d->docs ? d->docs->end_of_text : t->end_of_text;
+    d->stop = d->begin == t->end_of_text ? t->stop : d->begin == LLAMA3_BEGIN ? LLAMA3_END : d->begin;
+}
+
 void run_open_data(Run* run) {
     Config* c = &run->config;
     Data* d = &run->data;
     open_tokenizer(run);
+    find_ends(d);
     if (!run->training) return;
     default_data(c);
     if (c->tokenize) tokenize_only(run);
     open_docs(run, "--data", &c->data, &d->docs, NULL);
+    find_ends(d);
     if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
     uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
     int by_shape = run->books->saved.corpus != corpus, by_content = run->books->saved.content != content;
@@ -238,7 +248,7 @@ void run_settle_model(Run* run) {
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
     int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
-    double held_out = d->val_docs || all ? 0 : 0.05;
+    double held_out = d->val_docs || all ? 0 : HELD_OUT;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
         die("--data: %s", err);
     d->val = d->train;

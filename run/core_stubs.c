@@ -1,0 +1,51 @@
+// core_stubs.c - build/core: what of the trainer remains where one rank trains alone, by the reference kernels.
+#include <inttypes.h>
+
+#include "kernels/open.h"
+#include "plan/options/read.h"
+#include "run/core.h"
+
+const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen) {
+    (void)device, (void)isa, (void)err, (void)errlen;
+    return &cpu_reference;
+}
+
+// Of options that only fast kernels have.
+int config_choice(const Config* c, const char* name) { return (void)c, (void)name, 0; }
+
+static void tell(Run* run) {
+    const Step* s = &run->step;
+    printf("step %" PRId64 "/%" PRId64 " | loss %.4f | norm %.3f | lr %.2e\n", s->number, run->config.steps, s->loss,
+           s->grad_norm, s->lr);
+}
+
+static void tell_loss(Run* run) {
+    printf("step %" PRId64 ": validation loss %.4f over %" PRId64 " targets\n", run->state.step, run->state.val_loss,
+           run->val_targets);
+}
+
+static void sample(Run* run) { sample_print(run, "", run->config.tokens, (uint64_t)run->config.seed, NULL); }
+
+static void diverge(Run* run) { die("step %" PRId64 ": the loss or the norm is not finite", run->step.number); }
+
+// Of the fp32 weights, tensor by tensor.
+static void finish(Run* run) {
+    const Model* m = &run->model;
+    uint64_t weights = 0;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        ParamTensor t = shape_tensor(&m->shape, i);
+        const float* master = (const float*)m->array[MODEL_MASTER];
+        const void* value = master ? (const void*)(master + t.offset) : tensor_weights(m, &t);
+        weights ^= hash_bytes(value, t.elems * sizeof(float), (uint64_t)i);
+    }
+    printf("loss hash %016" PRIx64 ", weights hash %016" PRIx64 "\n", run->state.loss_hash, weights);
+}
+
+const Mechanism mechanisms[] = {
+    {"data", .open = core_open_data},
+    {"model", .open = core_open_model},
+    {"weights", .open = core_init_weights},
+    {"batch", .begin = core_next_batch},
+    {"lines", .tell = tell, .tell_loss = tell_loss, .sample = sample, .diverge = diverge, .finish = finish},
+    {NULL},
+};

@@ -1,0 +1,33 @@
+# core.mk - build/core: one rank trains by the reference kernels, from the trainer's own files and few stubs.
+#
+# make core           builds it
+# make core-files     the files to read, in order, with their lines;  make core-plumbing: what they stand on
+
+core_files := data/docs.h data/docs.c data/sampler.h data/sampler.c plan/value/pack.h plan/value/pack.c \
+  plan/model/shape.h plan/model/shape.c kernels/kernels.h kernels/cpu/reference.c run/model/model.h run/model/model.c \
+  train_gpt.cu run/core.h run/core.c
+core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/disk.h \
+  plan/base/disk.c plan/base/many_files.h plan/base/many_files.c plan/base/random.c plan/base/bf16_in_place.h \
+  plan/base/fields.h plan/base/fields.c plan/options/config.h plan/options/config.c plan/options/table.h plan/options/presets.c kernels/open.h kernels/memory.h \
+  kernels/memory.c kernels/time_kinds.h
+core_stubs := run/core_stubs.c
+core_rest :=
+core_most := 3397
+
+core_sources := $(core_files) $(core_plumbing) $(core_stubs) $(core_rest)
+$(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))
+	$(call linked,$(CC) $(COMMON))
+core: $(build)/core
+	@cp $< build/core
+
+core-files:
+	@wc -l $(core_files)
+core-plumbing:
+	@wc -l $(core_plumbing)
+core-stubs:
+	@wc -l $(core_stubs)
+core-rest: # what else it needs: nothing
+	@echo $(core_rest)
+core-most: # lines of core-files so far; they are to be 3000
+	@echo $(core_most)
+.PHONY: core core-files core-plumbing core-stubs core-rest core-most
