@@ -335,12 +335,13 @@ void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* 
 
 void core_open_data(Run* run) {
     char err[ERR_BYTES];
-    Config* c = &run->config;
+    const Config* c = &run->config;
     Data* d = &run->data;
     Docs start = {.tokenizer = &byte_tokenizer, .most_open = 64};
-    if (config_parse(c, run->argc, run->argv, err, sizeof err) ||
-        config_settle(c, byte_tokenizer.vocab, err, sizeof err))
+    if (config_parse(&run->config, run->argc, run->argv, err, sizeof err) ||
+        config_settle(&run->config, byte_tokenizer.vocab, err, sizeof err))
         die("%s", err);
+    if (!c->data.n) die("expected text to train on, found none; try --data PATH");
     start.separator = c->separator;
     if (docs_open(&d->docs, start, c->data.paths, c->data.n, err, sizeof err) ||
         sampler_open(&d->train, d->docs, c->context, HELD_OUT, (uint64_t)c->seed, err, sizeof err))
