@@ -38,10 +38,10 @@ static size_t token_slot(const Bpe* t, const char* bytes, size_t n) {
     return slot;
 }
 
-int bpe_index_tokens(Bpe* t, char* err, size_t errlen) {
+int bpe_index_tokens(Bpe* t, Err err) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->base.vocab);
     t->index = (TokenIndex){.slots = new_slots(n), .mask = n - 1};
-    if (!t->index.slots) return fail(err, errlen, "out of memory for a vocabulary of %d tokens", t->base.vocab);
+    if (!t->index.slots) return fail(err, "out of memory for a vocabulary of %d tokens", t->base.vocab);
     for (int id = 0; id < t->base.vocab; id++) {
         if (id == t->base.end_of_text || (t->added && t->added[id])) continue;
         size_t slot = token_slot(t, t->bytes + t->begin[id], token_length(t, id));
@@ -54,22 +54,20 @@ int bpe_find_token(const Bpe* t, const char* bytes, size_t n) { return t->index.
 
 // ---- tables for encoding
 
-int bpe_find_bytes(Bpe* t, int some_missing, char* err, size_t errlen) {
+int bpe_find_bytes(Bpe* t, int some_missing, Err err) {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
         t->byte_id[b] = bpe_find_token(t, &byte, 1);
         if (t->byte_id[b] < 0 && (!some_missing || b == '\n' || (b >= ' ' && b <= '~')))
-            return fail(err, errlen, "no token for the byte 0x%02x alone: the vocabulary is not of the byte-level kind",
-                        b);
+            return fail(err, "no token for the byte 0x%02x alone: the vocabulary is not of the byte-level kind", b);
     }
     return 0;
 }
 
-int bpe_derive_merges(Bpe* t, char* err, size_t errlen) {
+int bpe_derive_merges(Bpe* t, Err err) {
     size_t total = t->n_bytes;  // there are at most so many cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
-    if (!t->merges || total > INT32_MAX)
-        return fail(err, errlen, "out of memory for merges of %zu bytes of tokens", total);
+    if (!t->merges || total > INT32_MAX) return fail(err, "out of memory for merges of %zu bytes of tokens", total);
     for (int id = 0; id < t->base.vocab; id++) {
         const char* bytes = t->bytes + t->begin[id];
         size_t n = token_length(t, id);
@@ -102,11 +100,11 @@ static Merge* merge_place(const Bpe* t, int left, int right) {
     return &t->table[place];
 }
 
-int bpe_index_merges(Bpe* t, char* err, size_t errlen) {
+int bpe_index_merges(Bpe* t, Err err) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->n_merges);
     t->table = malloc(n * sizeof *t->table);
     t->table_mask = n - 1;
-    if (!t->table) return fail(err, errlen, "out of memory for %d merges", t->n_merges);
+    if (!t->table) return fail(err, "out of memory for %d merges", t->n_merges);
     for (uint32_t i = 0; i < n; i++) t->table[i].left = -1;
     for (int i = 0; i < t->n_merges; i++) {
         Merge* place = merge_place(t, t->merges[i].left, t->merges[i].right);

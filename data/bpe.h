@@ -2,6 +2,7 @@
 // (tokenizer_split.c), Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json
 // (tokenizer_json.c). Everybody else includes tokenizer_files.h.
 #pragma once
+#include "plan/base/base.h"
 #include "data/tokenizer_files.h"
 
 // Tokens left and right, side by side, become token id; of several candidates the least rank goes first.
@@ -47,18 +48,18 @@ static inline size_t token_length(const Bpe* t, int id) { return t->length[id]; 
 // ---- bpe.c
 
 // Sets index. Needs vocab, end_of_text, all of tokens and added. 0, or -1.
-int bpe_index_tokens(Bpe* t, char* err, size_t errlen);
+int bpe_index_tokens(Bpe* t, Err err);
 int bpe_find_token(const Bpe* t, const char* bytes, size_t n);  // -1: no such token
 
 // Sets byte_id. 0, or -1 when a byte has no token: with `some_missing` only a visible ASCII character, a space or a
 // line break.
-int bpe_find_bytes(Bpe* t, int some_missing, char* err, size_t errlen);
+int bpe_find_bytes(Bpe* t, int some_missing, Err err);
 // Sets merges from the vocabulary: any two tokens whose concatenation is a token, which is the rank. 0, or -1.
-int bpe_derive_merges(Bpe* t, char* err, size_t errlen);
+int bpe_derive_merges(Bpe* t, Err err);
 // Appends the merge of next rank to merges, which has room for it. 0, or -1 when left and right together are no token.
 int bpe_add_merge(Bpe* t, int left, int right);
 // Makes merges ready for encoding: moves them to table. 0, or -1.
-int bpe_index_merges(Bpe* t, char* err, size_t errlen);
+int bpe_index_merges(Bpe* t, Err err);
 // Tokens of one part of n bytes: out has room for n. Bytes without a token are left out. Returns the count. The bytes
 // may end where out ends, and are then overwritten: out[i] is written when byte i has been read.
 size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n);
@@ -83,4 +84,4 @@ size_t nfc_normalize(int* work, const char* text, size_t n);
 // ---- tokenizer_json.c
 
 // Fills a zeroed Bpe but for table, file and what tokenizer_parse sets. 0, or -1; the caller closes it in either case.
-int tokenizer_read_json(Bpe* t, const char* text, size_t n, char* err, size_t errlen);
+int tokenizer_read_json(Bpe* t, const char* text, size_t n, Err err);

@@ -42,14 +42,14 @@ int64_t checkpoint_step(const char* name) {
 }
 
 // RUN_DIR/step-000100ENDING.
-static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, char* err, size_t errlen) {
+static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, Err err) {
     char name[64];
     snprintf(name, sizeof name, "step-%06" PRId64 "%s", step, ending);
-    return disk_join(path, run_dir, name, err, errlen);
+    return disk_join(path, run_dir, name, err);
 }
 
-int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, char* err, size_t errlen) {
-    return step_path(path, run_dir, step, "", err, errlen);
+int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, Err err) {
+    return step_path(path, run_dir, step, "", err);
 }
 
 // A name that a save or a removal gives while it is under way, and no other that ends so.
@@ -72,16 +72,16 @@ static int is_plain(const char* name) {
 
 // ---- small files
 
-static int write_file(const char* dir, const char* name, const void* bytes, size_t n, char* err, size_t errlen) {
+static int write_file(const char* dir, const char* name, const void* bytes, size_t n, Err err) {
     char path[CHECKPOINT_PATH];
-    if (disk_join(path, dir, name, err, errlen)) return -1;
-    int fd = disk_create(path, err, errlen);
-    return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, bytes, n), err, errlen);
+    if (disk_join(path, dir, name, err)) return -1;
+    int fd = disk_create(path, err);
+    return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, bytes, n), err);
 }
 
-char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen) {
+char* checkpoint_read_file(const char* dir, const char* name, size_t* n, Err err) {
     char path[CHECKPOINT_PATH];
-    return disk_join(path, dir, name, err, errlen) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err, errlen);
+    return disk_join(path, dir, name, err) ? NULL : disk_read_file(path, LARGEST_SMALL_FILE, n, err);
 }
 
 // ---- the files of a save
@@ -92,34 +92,31 @@ static void list_file(CheckpointWriter* w, const char* name, uint64_t bytes, uin
             ftell(w->list) ? "," : "", name, bytes, hash);
 }
 
-static int check_name(const CheckpointWriter* w, const char* name, char* err, size_t errlen) {
+static int check_name(const CheckpointWriter* w, const char* name, Err err) {
     if (is_plain(name) && !is_marker(name)) return 0;
-    return fail(err, errlen, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker,
-                unfinished, name);
+    return fail(err, "%s: expected a plain file name other than %s and %s, found \"%s\"", w->dir, marker, unfinished,
+                name);
 }
 
-int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err,
-                          size_t errlen) {
+int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err) {
     char path[CHECKPOINT_PATH];
     uint64_t found, hash;
-    if (check_name(w, name, err, errlen) || write_file(w->dir, name, bytes, n, err, errlen) ||
-        disk_join(path, w->dir, name, err, errlen) || disk_hash(path, 0, &found, &hash, err, errlen))
+    if (check_name(w, name, err) || write_file(w->dir, name, bytes, n, err) || disk_join(path, w->dir, name, err) ||
+        disk_hash(path, 0, &found, &hash, err))
         return -1;
     list_file(w, name, found, hash);
     return 0;
 }
 
-int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err,
-                        size_t errlen) {
+int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, Err err) {
     char path[CHECKPOINT_PATH], why[ERR_BYTES];
     uint64_t found;
-    if (check_name(w, name, err, errlen) || disk_join(path, w->dir, name, err, errlen)) return -1;
-    int fd = disk_open(path, &found, why, sizeof why);
-    if (fd < 0)
-        return fail(err, errlen, "%s, though it was written; all nodes must share the file system of --out", why);
+    if (check_name(w, name, err) || disk_join(path, w->dir, name, err)) return -1;
+    int fd = disk_open(path, &found, why);
+    if (fd < 0) return fail(err, "%s, though it was written; all nodes must share the file system of --out", why);
     close(fd);
     if (found != bytes)
-        return fail(err, errlen, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, bytes, found);
+        return fail(err, "%s: expected %" PRIu64 " bytes as written, found %" PRIu64, path, bytes, found);
     list_file(w, name, bytes, hash);
     return 0;
 }
@@ -135,63 +132,60 @@ static char* end_list(CheckpointWriter* w) {
     return NULL;
 }
 
-static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, char* err, size_t errlen) {
+static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, Err err) {
     static const char format[] = "{\"step\": %" PRId64 ", \"written\": %" PRIu64 ", \"files\": [%s\n]}\n";
     char *files = end_list(w), *text = NULL;
     int n = files ? asprintf(&text, format, step, written, files) : -1;
     free(files);
-    if (n < 0) return fail(err, errlen, "%s: no memory to list its files", w->dir);
-    int result = write_file(w->dir, marker, text, (size_t)n, err, errlen);
+    if (n < 0) return fail(err, "%s: no memory to list its files", w->dir);
+    int result = write_file(w->dir, marker, text, (size_t)n, err);
     free(text);
-    return result ? result : disk_sync_dir(w->dir, err, errlen);
+    return result ? result : disk_sync_dir(w->dir, err);
 }
 
 // ---- is it whole?
 
 // One entry of the marker against its file.
-static int verify_file(const char* dir, const Json* json, const JsonValue* entry, char* err, size_t errlen) {
+static int verify_file(const char* dir, const Json* json, const JsonValue* entry, Err err) {
     char name[NAME], digits[17], *end, path[CHECKPOINT_PATH];
     uint64_t bytes, found_bytes, found_hash;
     if (json_text(json_get(json, entry, "name"), name, sizeof name) || !is_plain(name) ||
         json_uint64(json_get(json, entry, "bytes"), &bytes) ||
         json_text(json_get(json, entry, "hash"), digits, sizeof digits) || strlen(digits) != 16)
-        return fail(err, errlen, "%s/%s: expected name, bytes and hash of each file", dir, marker);
+        return fail(err, "%s/%s: expected name, bytes and hash of each file", dir, marker);
     uint64_t hash = strtoull(digits, &end, 16);
-    if (disk_join(path, dir, name, err, errlen) || disk_hash(path, 0, &found_bytes, &found_hash, err, errlen))
-        return -1;
+    if (disk_join(path, dir, name, err) || disk_hash(path, 0, &found_bytes, &found_hash, err)) return -1;
     if (found_bytes != bytes)
-        return fail(err, errlen, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path,
-                    bytes, found_bytes);
+        return fail(err, "%s: expected %" PRIu64 " bytes, found %" PRIu64 "; use an older checkpoint", path, bytes,
+                    found_bytes);
     if (*end || found_hash != hash)
-        return fail(err, errlen,
-                    "%s: expected content of hash %016" PRIx64 ", found %016" PRIx64 "; use an older checkpoint", path,
-                    hash, found_hash);
+        return fail(err, "%s: expected content of hash %016" PRIx64 ", found %016" PRIx64 "; use an older checkpoint",
+                    path, hash, found_hash);
     return 0;
 }
 
-static int verify_files(const char* dir, const Json* json, char* err, size_t errlen) {
+static int verify_files(const char* dir, const Json* json, Err err) {
     int64_t step;
     const JsonValue* files = json_get(json, json->values, "files");
     if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
-        return fail(err, errlen, "%s/%s: expected a step and a list of files", dir, marker);
+        return fail(err, "%s/%s: expected a step and a list of files", dir, marker);
     const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
     for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
-        if (verify_file(dir, json, entry, err, errlen)) return -1;
+        if (verify_file(dir, json, entry, err)) return -1;
     return 0;
 }
 
-int checkpoint_verify(const char* dir, char* err, size_t errlen) {
+int checkpoint_verify(const char* dir, Err err) {
     char why[ERR_BYTES];
     size_t n;
     Json json;
-    if (!disk_is_dir(dir)) return fail(err, errlen, "%s: expected the directory of a checkpoint, found none", dir);
+    if (!disk_is_dir(dir)) return fail(err, "%s: expected the directory of a checkpoint, found none", dir);
     if (!disk_is_file(dir, marker))
-        return fail(err, errlen, "%s: expected the marker file %s, found none; this save was never finished", dir,
-                    marker);
-    char* text = checkpoint_read_file(dir, marker, &n, err, errlen);
+        return fail(err, "%s: expected the marker file %s, found none; this save was never finished", dir, marker);
+    char* text = checkpoint_read_file(dir, marker, &n, err);
     if (!text) return -1;
-    int bad = json_parse(&json, text, n, why, sizeof why);
-    int result = bad ? fail(err, errlen, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err, errlen);
+    int bad = json_parse(&json, text, n, why);
+    int result = bad ? fail(err, "%s/%s: %s", dir, marker, why) : verify_files(dir, &json, err);
     if (!bad) json_free(&json);
     free(text);
     return result;
@@ -212,7 +206,7 @@ static uint64_t written_at(const char* dir) {
     struct stat s;
     uint64_t bytes, written;
     int64_t step;
-    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    int fd = disk_join(path, dir, marker, NULL) ? -1 : disk_open(path, &bytes, NULL);
     if (fd < 0) return 0;
     int known = disk_read(fd, head, sizeof head - 1) > 0 &&
                 sscanf(head, "{\"step\": %" SCNd64 ", \"written\": %" SCNu64, &step, &written) == 2;
@@ -221,12 +215,12 @@ static uint64_t written_at(const char* dir) {
     return written;
 }
 
-static int note_complete(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int note_complete(void* context, const char* path, const char* name, Err err) {
     CheckpointList* list = (CheckpointList*)context;
     int64_t step = named_step(name);
     if (step < 0 || !disk_is_file(path, marker)) return 0;
     CheckpointEntry* more = (CheckpointEntry*)realloc(list->all, sizeof *more * ((size_t)list->n + 1));
-    if (!more) return fail(err, errlen, "%s: no memory to list checkpoints", path);
+    if (!more) return fail(err, "%s: no memory to list checkpoints", path);
     list->all = more;
     list->all[list->n++] = (CheckpointEntry){step, written_at(path)};
     return 0;
@@ -238,11 +232,11 @@ static int newest_first(const void* a, const void* b) {
     return (x->step < y->step) - (x->step > y->step);
 }
 
-int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen) {
+int checkpoint_list(CheckpointList* list, const char* run_dir, Err err) {
     struct stat s;
     *list = (CheckpointList){0};
     if (stat(run_dir, &s) && errno == ENOENT) return 0;
-    int result = disk_visit(run_dir, note_complete, list, err, errlen);
+    int result = disk_visit(run_dir, note_complete, list, err);
     if (list->n > 1) qsort(list->all, (size_t)list->n, sizeof *list->all, newest_first);
     if (!result) return 0;
     free(list->all);
@@ -250,20 +244,20 @@ int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t
     return -1;
 }
 
-int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, char* err, size_t errlen) {
+int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, Err err) {
     CheckpointList list;
-    if (checkpoint_list(&list, run_dir, err, errlen)) return -1;
+    if (checkpoint_list(&list, run_dir, err)) return -1;
     int result = list.n > 0;
     if (result) *step = list.all[0].step;
     free(list.all);
-    return result && checkpoint_path(path, run_dir, *step, err, errlen) ? -1 : result;
+    return result && checkpoint_path(path, run_dir, *step, err) ? -1 : result;
 }
 
 // ---- pins
 
 int checkpoint_pin(const char* dir) {
     char path[CHECKPOINT_PATH];
-    if (disk_join(path, dir, marker, NULL, 0)) return -1;
+    if (disk_join(path, dir, marker, NULL)) return -1;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
     // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
@@ -281,7 +275,7 @@ void checkpoint_unpin(int pin) {
 // and finds that its name is gone.
 static int take_hold(const char* dir, int* hold) {
     char path[CHECKPOINT_PATH];
-    *hold = disk_join(path, dir, marker, NULL, 0) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    *hold = disk_join(path, dir, marker, NULL) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
     if (*hold < 0 || !flock(*hold, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return 1;
     close(*hold);
     *hold = -1;
@@ -295,51 +289,47 @@ static int is_ours(const char* dir) {
     return disk_is_file(dir, marker) || disk_is_file(dir, unfinished) || disk_count(dir) == 0;
 }
 
-static int remove_unless_marker(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int remove_unless_marker(void* context, const char* path, const char* name, Err err) {
     (void)context;
-    return is_marker(name) ? 0 : disk_remove_tree(path, err, errlen);
+    return is_marker(name) ? 0 : disk_remove_tree(path, err);
 }
 
 // The marker goes last, so that what is left when a process dies in between is known for what it is.
-static int remove_marked(const char* dir, char* err, size_t errlen) {
+static int remove_marked(const char* dir, Err err) {
     struct stat s;
     if (lstat(dir, &s) && errno == ENOENT) return 0;
     if (!is_ours(dir))
-        return fail(err, errlen, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
-    return disk_visit(dir, remove_unless_marker, NULL, err, errlen) || disk_remove_tree(dir, err, errlen) ? -1 : 0;
+        return fail(err, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
+    return disk_visit(dir, remove_unless_marker, NULL, err) || disk_remove_tree(dir, err) ? -1 : 0;
 }
 
 // ---- a save, from its begin to its commit
 
 // Its names.
-static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     memset(w, 0, sizeof *w);
-    if (step < 0) return fail(err, errlen, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    int bad =
-        step_path(w->dir, run_dir, step, ".tmp", err, errlen) || step_path(w->final, run_dir, step, "", err, errlen);
+    if (step < 0) return fail(err, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
+    int bad = step_path(w->dir, run_dir, step, ".tmp", err) || step_path(w->final, run_dir, step, "", err);
     return bad ? -1 : 0;
 }
 
-int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     CheckpointWriter made;
     memset(w, 0, sizeof *w);
-    if (prepare(&made, run_dir, step, err, errlen) || disk_make_dirs(run_dir, err, errlen) ||
-        remove_marked(made.dir, err, errlen))
-        return -1;
-    if (mkdir(made.dir, 0777))
-        return fail(err, errlen, "%s: cannot make this directory: %s", made.dir, strerror(errno));
+    if (prepare(&made, run_dir, step, err) || disk_make_dirs(run_dir, err) || remove_marked(made.dir, err)) return -1;
+    if (mkdir(made.dir, 0777)) return fail(err, "%s: cannot make this directory: %s", made.dir, strerror(errno));
     *w = made;
     w->list = open_memstream(&w->text, &w->n_text);
-    if (w->list && write_file(w->dir, unfinished, "", 0, err, errlen) == 0) return 0;
-    if (!w->list) fail(err, errlen, "%s: no memory to list its files", w->dir);
+    if (w->list && write_file(w->dir, unfinished, "", 0, err) == 0) return 0;
+    if (!w->list) fail(err, "%s: no memory to list its files", w->dir);
     checkpoint_abort(w);
     return -1;
 }
 
-int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
-    if (prepare(w, run_dir, step, err, errlen)) return -1;
+int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
+    if (prepare(w, run_dir, step, err)) return -1;
     if (disk_is_dir(w->dir)) return 0;
-    return fail(err, errlen,
+    return fail(err,
                 "%s: expected the directory that another process made, found none; all nodes must share the file "
                 "system of --out",
                 w->dir);
@@ -347,55 +337,53 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char
 
 void checkpoint_abort(CheckpointWriter* w) {
     free(end_list(w));
-    if (w->dir[0]) remove_marked(w->dir, NULL, 0);
+    if (w->dir[0]) remove_marked(w->dir, NULL);
 }
 
 // Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
-static int drop(const char* run_dir, int64_t step, char* err, size_t errlen) {
+static int drop(const char* run_dir, int64_t step, Err err) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (step_path(path, run_dir, step, "", err, errlen) || step_path(old, run_dir, step, ".old.tmp", err, errlen) ||
-        remove_marked(old, err, errlen))
+    if (step_path(path, run_dir, step, "", err) || step_path(old, run_dir, step, ".old.tmp", err) ||
+        remove_marked(old, err))
         return -1;
-    if (rename(path, old)) return fail(err, errlen, "%s: cannot rename: %s", path, strerror(errno));
-    return disk_sync_dir(run_dir, err, errlen) || remove_marked(old, err, errlen) ? -1 : 0;
+    if (rename(path, old)) return fail(err, "%s: cannot rename: %s", path, strerror(errno));
+    return disk_sync_dir(run_dir, err) || remove_marked(old, err) ? -1 : 0;
 }
 
 // A directory of this name is of a way that was left, when the run went back to an older step; or it is not ours.
-static int make_way(const CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+static int make_way(const CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     char moved[CHECKPOINT_PATH];
     struct stat s;
     if (lstat(w->final, &s)) return 0;
-    if (!disk_is_dir(w->final))
-        return fail(err, errlen, "%s: expected a directory or nothing, found another kind", w->final);
-    return disk_is_file(w->final, marker) ? drop(run_dir, step, err, errlen)
-                                          : checkpoint_set_aside(w->final, moved, err, errlen);
+    if (!disk_is_dir(w->final)) return fail(err, "%s: expected a directory or nothing, found another kind", w->final);
+    return disk_is_file(w->final, marker) ? drop(run_dir, step, err) : checkpoint_set_aside(w->final, moved, err);
 }
 
-static int publish(const CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen) {
+static int publish(const CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     char path[CHECKPOINT_PATH];
-    if (disk_join(path, w->dir, unfinished, err, errlen) || make_way(w, run_dir, step, err, errlen)) return -1;
+    if (disk_join(path, w->dir, unfinished, err) || make_way(w, run_dir, step, err)) return -1;
     if (unlink(path) || rename(w->dir, w->final))
-        return fail(err, errlen, "%s: cannot rename to %s: %s", w->dir, w->final, strerror(errno));
-    return disk_sync_dir(run_dir, err, errlen);
+        return fail(err, "%s: cannot rename to %s: %s", w->dir, w->final, strerror(errno));
+    return disk_sync_dir(run_dir, err);
 }
 
-static int remove_temporary(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int remove_temporary(void* context, const char* path, const char* name, Err err) {
     (void)context;
-    return is_temporary(name) && is_ours(path) ? remove_marked(path, err, errlen) : 0;
+    return is_temporary(name) && is_ours(path) ? remove_marked(path, err) : 0;
 }
 
 // Of the checkpoints that were written before this one all but the newest go, and none that somebody reads.
-static int clean_up(const char* run_dir, const CheckpointList* before, int keep, char* err, size_t errlen) {
+static int clean_up(const char* run_dir, const CheckpointList* before, int keep, Err err) {
     char path[CHECKPOINT_PATH];
     int hold;
     for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
-        if (step_path(path, run_dir, before->all[i].step, "", err, errlen)) return -1;
+        if (step_path(path, run_dir, before->all[i].step, "", err)) return -1;
         if (!disk_is_file(path, marker) || !take_hold(path, &hold)) continue;
-        int failed = drop(run_dir, before->all[i].step, err, errlen);
+        int failed = drop(run_dir, before->all[i].step, err);
         if (hold >= 0) close(hold);
         if (failed) return -1;
     }
-    return disk_visit(run_dir, remove_temporary, NULL, err, errlen);
+    return disk_visit(run_dir, remove_temporary, NULL, err);
 }
 
 // Nanoseconds since 1970, and later than all before: clocks may be set back.
@@ -413,53 +401,52 @@ static void leave_out(CheckpointList* list, int64_t step) {
     list->n = n;
 }
 
-int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen) {
+int checkpoint_commit(CheckpointWriter* w, int keep, Err err) {
     char run_dir[CHECKPOINT_PATH], why[ERR_BYTES];
     CheckpointList before;
     const char* slash = strrchr(w->final, '/');
-    if (!slash) return fail(err, errlen, "expected a checkpoint that checkpoint_begin began");
+    if (!slash) return fail(err, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
     int64_t step = named_step(slash + 1);
-    int listed = checkpoint_list(&before, run_dir, err, errlen) == 0;
-    if (!listed || write_marker(w, step, next_written(&before), err, errlen) ||
-        publish(w, run_dir, step, err, errlen)) {
+    int listed = checkpoint_list(&before, run_dir, err) == 0;
+    if (!listed || write_marker(w, step, next_written(&before), err) || publish(w, run_dir, step, err)) {
         checkpoint_abort(w);
         free(before.all);
         return -1;
     }
     leave_out(&before, step);
-    int left = clean_up(run_dir, &before, keep, why, sizeof why);
+    int left = clean_up(run_dir, &before, keep, why);
     free(before.all);
-    if (left) fail(err, errlen, "%s is saved, but an older directory could not be removed: %s", w->final, why);
+    if (left) fail(err, "%s is saved, but an older directory could not be removed: %s", w->final, why);
     return left ? 1 : 0;
 }
 
 // ---- choosing one
 
-static int check_finite(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int check_finite(void* context, const char* path, const char* name, Err err) {
     const char* ending = strrchr(name, '.');
     (void)context;
-    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err, errlen) : 0;
+    return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err) : 0;
 }
 
 // Are all files of a checkpoint there and whole, and all numbers finite?
-static int check_whole(const char* dir, char* err, size_t errlen) {
-    return checkpoint_verify(dir, err, errlen) || disk_visit(dir, check_finite, NULL, err, errlen) ? -1 : 0;
+static int check_whole(const char* dir, Err err) {
+    return checkpoint_verify(dir, err) || disk_visit(dir, check_finite, NULL, err) ? -1 : 0;
 }
 
 // checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
 static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
-                       void* context, char* err, size_t errlen) {
+                       void* context, Err err) {
     char first[ERR_BYTES] = "", why[ERR_BYTES];
     CheckpointList list;
     *pin = -1;
-    if (checkpoint_list(&list, run_dir, err, errlen)) return -1;
+    if (checkpoint_list(&list, run_dir, err)) return -1;
     int result = 0;
     for (int i = 0; i < list.n && !result; i++) {
         if (step >= 0 && list.all[i].step != step) continue;
-        if (step_path(path, run_dir, list.all[i].step, "", err, errlen)) result = -1;
+        if (step_path(path, run_dir, list.all[i].step, "", err)) result = -1;
         else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
-        else if (check_whole(path, why, sizeof why) == 0) result = 1;
+        else if (check_whole(path, why) == 0) result = 1;
         else {
             checkpoint_unpin(*pin);
             *pin = -1;
@@ -468,26 +455,26 @@ static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, 
         }
     }
     free(list.all);
-    return result || !first[0] ? result : fail(err, errlen, "%s", first);
+    return result || !first[0] ? result : fail(err, "%s", first);
 }
 
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
-                      char* err, size_t errlen) {
+                      Err err) {
     int found = 0, gone = 1;
     // The run that saves there goes on: what was newest may be gone, and newer ones have come.
     for (int tries = 0; tries < 100 && gone && !found; tries++) {
         gone = 0;
-        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err, errlen);
+        found = choose_once(run_dir, step, path, pin, &gone, skip, context, err);
     }
     return found;
 }
 
-int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen) {
+int checkpoint_set_aside(const char* dir, char* moved, Err err) {
     struct stat s;
     for (int i = 1;; i++) {
         if (snprintf(moved, CHECKPOINT_PATH, i > 1 ? "%s.damaged-%d" : "%s.damaged", dir, i) >= CHECKPOINT_PATH)
-            return fail(err, errlen, "%s: path too long to set aside", dir);
+            return fail(err, "%s: path too long to set aside", dir);
         if (lstat(moved, &s)) break;
     }
-    return rename(dir, moved) ? fail(err, errlen, "%s: cannot set aside: %s", dir, strerror(errno)) : 0;
+    return rename(dir, moved) ? fail(err, "%s: cannot set aside: %s", dir, strerror(errno)) : 0;
 }

@@ -21,6 +21,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "plan/base/base.h"
 #include "plan/base/disk_files.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
@@ -36,21 +37,21 @@ typedef struct CheckpointWriter {
 
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
 // the same step are removed, a directory of this name without our marker is an error. 0, or -1 with a message.
-int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
+int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
 // The same save in another process, after checkpoint_begin has returned in the first: creates nothing; the temporary
 // directory must exist. 0, or -1 with a message. Neither commit nor abort may follow.
-int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, char* err, size_t errlen);
+int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
 // Writes and syncs one small file (config.json, state.json). 0, or -1. Names are of letters, digits and . _ - alone.
-int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, char* err, size_t errlen);
+int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err);
 // The file `name` of the save has been written and synced, has this size and this disk_hash: it is not read again, but
 // must be there in this size. 0, or -1 with a message.
-int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, char* err, size_t errlen);
+int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, Err err);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them; one
 // that is pinned stays until a later commit) and temporary directories of ours are gone. A checkpoint of the same step
 // that is there already is replaced; a directory of its name without a marker is set aside.
 // 0; -1 with a message: the temporary directory is removed and older checkpoints are as they were; 1 with a message:
 // this checkpoint is saved but an older directory could not be removed.
-int checkpoint_commit(CheckpointWriter* w, int keep, char* err, size_t errlen);
+int checkpoint_commit(CheckpointWriter* w, int keep, Err err);
 void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
 
 // A directory with a final name and a marker.
@@ -66,11 +67,11 @@ typedef struct CheckpointList {
 
 // The complete checkpoints below run_dir; their files are not looked at. 0, or -1 with a message; a directory that does
 // not exist has none.
-int checkpoint_list(CheckpointList* list, const char* run_dir, char* err, size_t errlen);
+int checkpoint_list(CheckpointList* list, const char* run_dir, Err err);
 // The newest of them: its path and step. 1 found, 0 none, -1 with a message.
-int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, char* err, size_t errlen);
+int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, Err err);
 // RUN_DIR/step-000100. 0, or -1 with a message.
-int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, char* err, size_t errlen);
+int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, Err err);
 // The step that is meant by "step-000120" or "120"; -1 by anything else.
 int64_t checkpoint_step(const char* name);
 
@@ -85,17 +86,17 @@ typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
 // finite. With step >= 0 only that step will do. Its path (CHECKPOINT_PATH bytes) and a pin, which the caller lets go.
 // Reads all its files. 1 found; 0 there is none at all; -1 with a message, the newest's when none is whole.
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
-                      char* err, size_t errlen);
+                      Err err);
 // Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes)
 // is its new name. 0, or -1 with a message.
-int checkpoint_set_aside(const char* dir, char* moved, char* err, size_t errlen);
+int checkpoint_set_aside(const char* dir, char* moved, Err err);
 
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
-int checkpoint_verify(const char* dir, char* err, size_t errlen);
+int checkpoint_verify(const char* dir, Err err);
 // 1 when dir has no marker but holds a model (data/hf_files.h) and config.json without a state.json: one that somebody
 // else saved.
 int checkpoint_is_foreign(const char* dir);
 
 // Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.
-char* checkpoint_read_file(const char* dir, const char* name, size_t* n, char* err, size_t errlen);
+char* checkpoint_read_file(const char* dir, const char* name, size_t* n, Err err);

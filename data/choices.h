@@ -6,6 +6,8 @@
 #pragma once
 #include <stddef.h>
 
+#include "plan/base/base.h"
+
 typedef struct Choice {
     char* context;
     char** endings;  // (n)
@@ -13,5 +15,5 @@ typedef struct Choice {
 } Choice;
 
 // 0, or -1 with a message. Strings may hold no NUL.
-int choice_parse(Choice* choice, const char* line, size_t n, char* err, size_t errlen);
+int choice_parse(Choice* choice, const char* line, size_t n, Err err);
 void choice_free(Choice* choice);

@@ -5,6 +5,7 @@
 // file is read, for an index of where documents begin and a hash of what they hold; after that, files are read where a
 // document asks for it. Every document begins with the end-of-text token. A document's id is its place in the list.
 #pragma once
+#include "plan/base/base.h"
 #include "plan/base/many_files.h"
 
 // ---- tokenizers: text to tokens and back. Bytes are 256 tokens; tokenizer_files.h reads vocabularies.
@@ -40,8 +41,7 @@ typedef struct Document {
 typedef struct DocsFormat {
     int is_text;  // end-of-text is not there: `first` counts what is behind it
     // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
-    int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
-                size_t errlen);
+    int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
     int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
 } DocsFormat;
 
@@ -54,10 +54,9 @@ struct DocsFile {
 // What docs_files.c adds to plain text read by bytes: it takes the place of docs_add_path, docs_index_text, and of what
 // adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
 typedef struct DocsFormats {
-    int (*add_path)(Docs* docs, const char* path, char* err, size_t errlen);
-    int (*index)(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);  // 1: no text
-    int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, char* err,
-                    size_t errlen);
+    int (*add_path)(Docs* docs, const char* path, Err err);
+    int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: no text
+    int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
     int (*leaves_out)(void* docs, const char* directory);
     void (*close)(Docs* docs);
 } DocsFormats;
@@ -83,7 +82,7 @@ struct Docs {
 // start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
 // formats, what is theirs, and how many files to keep open. A named file without text is an error, as is a corpus
 // without a token of text. 0 and *out owned by the caller, or -1 with a message.
-int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, char* err, size_t errlen);
+int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, Err err);
 void docs_close(Docs* docs);  // NULL is fine
 
 static inline int64_t docs_length(const Docs* docs, int64_t doc) {  // tokens, at least 1
@@ -93,15 +92,15 @@ static inline int64_t docs_tokens(const Docs* docs) { return docs->n ? docs->lis
 
 // out (n) = tokens first .. first + n of a document. 0, or -1 with a message (a file that shrank since it was opened,
 // say). May be called from several threads at once.
-int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, char* err, size_t errlen);
+int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err err);
 // Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
 // Others become -1 in targets (n), unless that is NULL.
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
 
 // ---- for formats
 
-int docs_add_path(Docs* docs, const char* path, char* err, size_t errlen);  // a file or directory. 0, or -1
-int docs_check_text(const DocsFile* file, char* err, size_t errlen);        // 1 and a message: it is no text
-int docs_index_text(Docs* docs, DocsFile* file, int named, char* err, size_t errlen);
+int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
+int docs_check_text(const DocsFile* file, Err err);        // 1 and a message: it is no text
+int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
 // Appends a document. head: what its hash covers beside the length.
-int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, char* err, size_t errlen);
+int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);

@@ -53,18 +53,17 @@ static Index index_of(const Docs* d, uint64_t key) {
     return x;
 }
 
-static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, char* err,
-                size_t errlen) {
-    if (!dir) return user_cache_save(name, bytes, n, 1, err, errlen);
-    return disk_make_dirs(dir, err, errlen) || disk_put(path, bytes, n, 1, err, errlen) ? -1 : 0;
+static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, Err err) {
+    if (!dir) return user_cache_save(name, bytes, n, 1, err);
+    return disk_make_dirs(dir, err) || disk_put(path, bytes, n, 1, err) ? -1 : 0;
 }
 
 // What is written: the shard whole, and the index.
-static int make(const Docs* d, Index* x, char** shard, char** index, char* err, size_t errlen) {
+static int make(const Docs* d, Index* x, char** shard, char** index, Err err) {
     size_t n = (size_t)(x->n_tokens * x->token_bytes), rest = rest_bytes(x);
     *shard = malloc(SHARD_HEADER + n);
     *index = malloc(sizeof *x + rest);
-    if (!*shard || !*index) return fail(err, errlen, "no memory to keep %zu MiB of tokens", n >> 20);
+    if (!*shard || !*index) return fail(err, "no memory to keep %zu MiB of tokens", n >> 20);
     fill_header((int32_t*)(void*)*shard, x);
     memcpy(*shard + SHARD_HEADER, d->more->encoded, n);
     char* at = *index + sizeof *x;
@@ -86,13 +85,12 @@ static int can_be_kept(const Docs* d) {
 }
 
 static int store(const Docs* d, uint64_t key, const DocsCache* c, const char* names[2], char paths[2][DISK_PATH],
-                 char* err, size_t errlen) {
+                 Err err) {
     char *shard = NULL, *index = NULL;
     Index x = index_of(d, key);
-    int failed =
-        make(d, &x, &shard, &index, err, errlen) ||
-        save(c->dir, names[0], paths[0], shard, SHARD_HEADER + (size_t)(x.n_tokens * x.token_bytes), err, errlen) ||
-        save(c->dir, names[1], paths[1], index, sizeof x + rest_bytes(&x), err, errlen);
+    int failed = make(d, &x, &shard, &index, err) ||
+                 save(c->dir, names[0], paths[0], shard, SHARD_HEADER + (size_t)(x.n_tokens * x.token_bytes), err) ||
+                 save(c->dir, names[1], paths[1], index, sizeof x + rest_bytes(&x), err);
     free(shard);
     free(index);
     return failed ? -1 : 0;
@@ -101,34 +99,34 @@ static int store(const Docs* d, uint64_t key, const DocsCache* c, const char* na
 // ---- reading
 
 // Fills starts and hashes. 0, or -1.
-static int read_documents(Docs* d, const Index* x, const char* rest, const char* path, char* err, size_t errlen) {
+static int read_documents(Docs* d, const Index* x, const char* rest, const char* path, Err err) {
     d->list = malloc(((size_t)x->n_docs + 1) * sizeof *d->list);
-    if (!d->list) return fail(err, errlen, "%s: no memory for %lld documents", path, (long long)x->n_docs);
+    if (!d->list) return fail(err, "%s: no memory for %lld documents", path, (long long)x->n_docs);
     int64_t start = 0;
     for (int64_t i = 0, length; i < x->n_docs; i++, start += length) {
         memcpy(&length, rest + 8 * i, sizeof length);
         if (length < 1 || length > x->n_tokens - start)
-            return fail(err, errlen, "%s: document %lld has %lld tokens", path, (long long)i, (long long)length);
+            return fail(err, "%s: document %lld has %lld tokens", path, (long long)i, (long long)length);
         d->list[i] = (Document){.start = start, .place = start};
         memcpy(&d->list[i].hash, rest + 8 * (x->n_docs + i), sizeof d->list[i].hash);
     }
     d->list[x->n_docs].start = start;
     d->n = x->n_docs;
-    if (docs_tokens(d) != x->n_tokens) return fail(err, errlen, "%s: its documents are not all of its tokens", path);
+    if (docs_tokens(d) != x->n_tokens) return fail(err, "%s: its documents are not all of its tokens", path);
     memcpy(d->more->corpora, rest + 16 * x->n_docs, (size_t)x->n_corpora * sizeof *d->more->corpora);
     d->more->n_corpora = (int)x->n_corpora;
     for (int i = 0; i < d->more->n_corpora; i++) {
         const DocsCorpus* c = &d->more->corpora[i];
         if (c->first < 0 || c->end < c->first || c->end > d->n || !memchr(c->name, 0, CORPUS_NAME) || !(c->share > 0))
-            return fail(err, errlen, "%s: corpus %d has no range of documents", path, i);
+            return fail(err, "%s: corpus %d has no range of documents", path, i);
     }
     if (x->n_corpora) d->mix = &sampler_mix;
     return 0;
 }
 
-static int read_index(Docs* d, Index* x, const char* path, uint64_t key, char* err, size_t errlen) {
+static int read_index(Docs* d, Index* x, const char* path, uint64_t key, Err err) {
     size_t n = 0;
-    char* bytes = disk_read_file(path, (size_t)1 << 33, &n, err, errlen);
+    char* bytes = disk_read_file(path, (size_t)1 << 33, &n, err);
     if (!bytes) return -1;
     int right = n >= sizeof *x;
     if (right) memcpy(x, bytes, sizeof *x);
@@ -137,45 +135,44 @@ static int read_index(Docs* d, Index* x, const char* path, uint64_t key, char* e
             x->n_tokens >= x->n_docs && x->n_tokens <= INT32_MAX && (x->token_bytes == 2 || x->token_bytes == 4) &&
             n == sizeof *x + rest_bytes(x) && x->max_token >= 0 && x->max_token < 1 << 30 &&
             hash_of_rest(*x, bytes + sizeof *x, n - sizeof *x) == x->rest_hash;
-    int status = right ? read_documents(d, x, bytes + sizeof *x, path, err, errlen)
-                       : fail(err, errlen, "%s: is no index of these documents", path);
+    int status = right ? read_documents(d, x, bytes + sizeof *x, path, err)
+                       : fail(err, "%s: is no index of these documents", path);
     free(bytes);
     return status;
 }
 
 // Is the shard the one that the index was made with? Reads it once.
-static int check_shard(const DocsFile* file, const Index* x, char* err, size_t errlen) {
+static int check_shard(const DocsFile* file, const Index* x, Err err) {
     int32_t expected[256], found[256];
     size_t n = (size_t)(x->n_tokens * x->token_bytes);
     fill_header(expected, x);
-    if (file->file.size != (int64_t)(SHARD_HEADER + n) || file_read(&file->file, 0, found, sizeof found, err, errlen) ||
+    if (file->file.size != (int64_t)(SHARD_HEADER + n) || file_read(&file->file, 0, found, sizeof found, err) ||
         memcmp(expected, found, sizeof found))
-        return fail(err, errlen, "%s: is not the shard of its index", file->file.path);
+        return fail(err, "%s: is not the shard of its index", file->file.path);
     char* tokens = malloc(n);
-    if (!tokens) return fail(err, errlen, "%s: no memory to check it", file->file.path);
-    int bad = file_read(&file->file, SHARD_HEADER, tokens, n, err, errlen);
-    if (!bad && hash_bytes(tokens, n, 0) != x->tokens_hash) bad = fail(err, errlen, "%s: is damaged", file->file.path);
+    if (!tokens) return fail(err, "%s: no memory to check it", file->file.path);
+    int bad = file_read(&file->file, SHARD_HEADER, tokens, n, err);
+    if (!bad && hash_bytes(tokens, n, 0) != x->tokens_hash) bad = fail(err, "%s: is damaged", file->file.path);
     free(tokens);
     return bad;
 }
 
-int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, char* err,
-              size_t errlen) {
+int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, Err err) {
     Index x;
     *out = NULL;
     Docs* d = calloc(1, sizeof *d);
-    if (!d) return fail(err, errlen, "out of memory for the corpus");
+    if (!d) return fail(err, "out of memory for the corpus");
     d->tokenizer = tokenizer;
     d->end_of_text = tokenizer->end_of_text;
     d->formats = &docs_formats;
     d->more = docs_more(tokenizer);
     d->files = calloc(1, sizeof *d->files);
     char* path = strdup(shard);
-    int bad = !d->more || !d->files || !path ? fail(err, errlen, "out of memory for the corpus") : 0;
+    int bad = !d->more || !d->files || !path ? fail(err, "out of memory for the corpus") : 0;
     if (d->files) d->files[0].file = (File){.path = path, .fd = -1}, d->n_files = 1;
     else free(path);
-    bad = bad || read_index(d, &x, index, key, err, errlen) || file_open(&d->files[0].file, err, errlen) ||
-          check_shard(&d->files[0], &x, err, errlen);
+    bad = bad || read_index(d, &x, index, key, err) || file_open(&d->files[0].file, err) ||
+          check_shard(&d->files[0], &x, err);
     if (bad) {
         docs_close(d);
         return -1;
@@ -192,7 +189,7 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
 // ---- both
 
 int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
-                     char* words, char* err, size_t errlen) {
+                     char* words, Err err) {
     char files[2][DISK_PATH], names[2][64], why[ERR_BYTES];
     const char* const list[] = {names[0], names[1]};
     uint64_t key = 0;
@@ -200,30 +197,29 @@ int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const To
     words[0] = cache->path[0] = 0;
     cache->was_there = 0;
     int is_kept = !tokenizer->is_bytes;
-    if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err, errlen)) return -1;
+    if (is_kept && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err)) return -1;
     if (!is_kept || (bytes < LEAST && !cache->dir))
-        return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err, errlen);
+        return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
     for (int i = 0; i < 2 && is_kept; i++) {
         snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
-        if (cache->dir ? disk_join(files[i], cache->dir, names[i], words, ERR_BYTES)
-                       : user_cache_path(files[i], names[i], words, ERR_BYTES))
+        if (cache->dir ? disk_join(files[i], cache->dir, names[i], words) : user_cache_path(files[i], names[i], words))
             is_kept = 0;
-        else if (!cache->dir && user_cache_check(names[i], words, ERR_BYTES) < 0) is_kept = 0;
+        else if (!cache->dir && user_cache_check(names[i], words) < 0) is_kept = 0;
     }
-    if (is_kept && docs_load(out, files[0], files[1], key, tokenizer, why, sizeof why) == 0) {
+    if (is_kept && docs_load(out, files[0], files[1], key, tokenizer, why) == 0) {
         snprintf(cache->path, sizeof cache->path, "%s", files[0]);
         cache->was_there = 1;
         return 0;
     }
     docs_on_progress(cache->tell, bytes);
-    int status = docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err, errlen);
+    int status = docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
     docs_on_progress(NULL, 0);
     if (status || !is_kept || !can_be_kept(*out)) return status;
     const char* both[2] = {list[0], list[1]};
-    if (store(*out, key, cache, both, files, words, ERR_BYTES)) return 0;
+    if (store(*out, key, cache, both, files, words)) return 0;
     snprintf(cache->path, sizeof cache->path, "%s", files[0]);
     Docs* kept = NULL;  // from here on as every other rank and run has it
-    if (docs_load(&kept, files[0], files[1], key, tokenizer, words, ERR_BYTES)) return 0;
+    if (docs_load(&kept, files[0], files[1], key, tokenizer, words)) return 0;
     docs_close(*out);
     *out = kept;
     return 0;

@@ -16,7 +16,6 @@ typedef struct DocsCache {
 
 // As docs_open_as; where a shard cannot be kept, why is in words (ERR_BYTES, empty else) and the tokens stay in memory.
 int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
-                     char* words, char* err, size_t errlen);
+                     char* words, Err err);
 // A shard and its index, written for this key. 0, or -1 with a message: not there, damaged, another key's.
-int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, char* err,
-              size_t errlen);
+int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, Err err);

@@ -52,7 +52,6 @@ typedef struct Making {
     char* scratch;  // room for the longest string
     int64_t first;  // of its tokens, in Docs.encoded
     char* err;
-    size_t errlen;
 } Making;
 
 // The member by the first name that it has; NULL: by neither.
@@ -86,26 +85,26 @@ static int learn(Making* m, int64_t from) {
     docs_hash_content(docs, span, sizeof span);
     if (d->n_spans)
         before = d->spans[d->n_spans - 1].before + d->spans[d->n_spans - 1].end - d->spans[d->n_spans - 1].first;
-    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err, m->errlen)) return -1;
+    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err)) return -1;
     d->spans[d->n_spans++] = (DocsSpan){from + at, end, before};
     return 0;
 }
 
 static int put_text(Making* m, const char* text, size_t n) {
     docs_hash_content(m->docs, text, n);
-    return docs_append_text(m->docs, text, n, m->err, m->errlen);
+    return docs_append_text(m->docs, text, n, m->err);
 }
 
 static int put_words(Making* m, const char* words) { return put_text(m, words, strlen(words)); }
 
 static int put_token(Making* m, int token) {
     docs_hash_content(m->docs, &token, sizeof token);
-    return docs_append_tokens(m->docs, &token, 1, m->err, m->errlen);
+    return docs_append_tokens(m->docs, &token, 1, m->err);
 }
 
 static int put_string(Making* m, const JsonValue* value, const char* what) {
     int64_t n = value && value->type == JSON_STRING ? json_string(value, m->scratch) : -1;
-    if (n < 0) return fail(m->err, m->errlen, "expected %s as a string", what);
+    if (n < 0) return fail(m->err, "expected %s as a string", what);
     return put_text(m, m->scratch, (size_t)n);
 }
 
@@ -160,12 +159,12 @@ static int put_task(Making* m, const Json* json) {
 
 static int put_messages(Making* m, const Json* json, const JsonValue* messages) {
     Style style = style_of(m->docs->tokenizer);
-    if (messages->type != JSON_ARRAY) return fail(m->err, m->errlen, "expected the messages as an array");
+    if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
     for (int i = 0; i < messages->n; i++) {
         const JsonValue* message = json_at(json, messages, i);
         const char* role = m->scratch;
         int64_t n = json_string(get_either(json, message, "role", "from"), m->scratch);
-        if (n < 0) return fail(m->err, m->errlen, "expected \"role\" or \"from\" of a message as a string");
+        if (n < 0) return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
         if (!strcmp(role, "human")) role = "user", n = 4;
         else if (!strcmp(role, "gpt")) role = "assistant", n = 9;
         if (put_message(m, &style, role, (size_t)n, get_either(json, message, "content", "value"), NULL,
@@ -175,22 +174,22 @@ static int put_messages(Making* m, const Json* json, const JsonValue* messages) 
     return 0;
 }
 
-int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen) {
+int docs_add_instruction(Docs* docs, const Json* json, Err err) {
     size_t longest = 0;
     int64_t spans = docs->more->n_spans;
     char names[256];
     if (!docs_is_instruction(json))
-        return fail(err, errlen, "expected an instruction, as in the first line, found the members %s",
+        return fail(err, "expected an instruction, as in the first line, found the members %s",
                     docs_member_names(json, names, sizeof names));
     for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
-    Making m = {docs, (char*)malloc(longest + 1), docs->more->n_encoded, err, errlen};
-    if (!m.scratch) return fail(err, errlen, "out of memory for a line of %zu bytes", longest);
+    Making m = {docs, (char*)malloc(longest + 1), docs->more->n_encoded, err};
+    if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", longest);
     const JsonValue* messages = messages_of(json);
     int failed = put_token(&m, docs->end_of_text);
     if (!failed)
         failed = messages ? put_messages(&m, json, messages) : is_pair(json) ? put_pair(&m, json) : put_task(&m, json);
     free(m.scratch);
     if (!failed && docs->more->n_spans == spans)
-        failed = fail(err, errlen, "nothing here is to be learnt: no assistant speaks");
-    return failed ? -1 : docs_add_encoded(docs, m.first, err, errlen);
+        failed = fail(err, "nothing here is to be learnt: no assistant speaks");
+    return failed ? -1 : docs_add_encoded(docs, m.first, err);
 }

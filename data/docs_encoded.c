@@ -50,9 +50,9 @@ uint64_t docs_finish_content(Docs* docs) {
 
 enum { TELL_EVERY = 1 << 20 };  // bytes of text
 
-int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen) {
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err) {
     if (reserve(&docs->more->encoded, &docs->more->encoded_capacity, docs->more->n_encoded, (int64_t)n,
-                (size_t)docs->more->encoded_bytes, err, errlen))
+                (size_t)docs->more->encoded_bytes, err))
         return -1;
     if (docs->more->encoded_bytes == 2) {
         uint16_t* out = (uint16_t*)docs->more->encoded + docs->more->n_encoded;
@@ -80,11 +80,10 @@ static void count_encoded(size_t n) {
     tell(encoded_bytes, total_bytes);
 }
 
-int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen) {
+int docs_append_text(Docs* docs, const char* text, size_t n, Err err) {
     int* tokens = malloc(MAX(1, n * (size_t)docs->tokenizer->most) * sizeof *tokens);
-    if (!tokens) return fail(err, errlen, "out of memory to encode %zu bytes of text", n);
-    int status =
-        docs_append_tokens(docs, tokens, docs->tokenizer->encode(docs->tokenizer, tokens, text, n), err, errlen);
+    if (!tokens) return fail(err, "out of memory to encode %zu bytes of text", n);
+    int status = docs_append_tokens(docs, tokens, docs->tokenizer->encode(docs->tokenizer, tokens, text, n), err);
     free(tokens);
     count_encoded(n);
     return status;
@@ -95,27 +94,26 @@ static void tokens_at(const DocsMore* m, int64_t at, int n, int* out) {
         out[i] = m->encoded_bytes == 2 ? ((const uint16_t*)m->encoded)[at + i] : ((const int*)m->encoded)[at + i];
 }
 
-int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
-                      size_t errlen) {
-    (void)file, (void)err, (void)errlen;
+int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
+    (void)file, (void)err;
     tokens_at(docs->more, docs->list[doc].place + first, n, out);
     return 0;
 }
 
 const DocsFormat docs_encoded = {0, docs_read_encoded, NULL};
 
-int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, char* err, size_t errlen) {
-    if (docs_add(docs, length, place, head, n, err, errlen)) return -1;
+int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err) {
+    if (docs_add(docs, length, place, head, n, err)) return -1;
     docs_finish_content(docs);
     return 0;
 }
 
-int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen) {
+int docs_add_encoded(Docs* docs, int64_t first, Err err) {
     int head[DOCS_HEAD_TOKENS];
     int64_t length = docs->more->n_encoded - first;
     int n = (int)MIN(length, DOCS_HEAD_TOKENS);
     tokens_at(docs->more, first, n, head);
-    return docs_add_hashed(docs, length, first, head, (size_t)n * sizeof *head, err, errlen);
+    return docs_add_hashed(docs, length, first, head, (size_t)n * sizeof *head, err);
 }
 
 // ---- documents of text files
@@ -131,29 +129,28 @@ static size_t safe_cut(const char* text, size_t n) {
     return 0;
 }
 
-int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, char* err,
-                  size_t errlen) {
+int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err) {
     enum { BLOCK = 1 << 20 };  // bytes that are encoded at once
     char head[DOCS_HEAD_BYTES], *block = NULL;
     int64_t first = docs->more->n_encoded, capacity = 0, wanted = BLOCK, taken;
     size_t n_head = (size_t)MIN(end - begin, DOCS_HEAD_BYTES);
     int status = 0;
-    if (docs->more->encodes) status = docs_append_tokens(docs, &docs->end_of_text, 1, err, errlen);
+    if (docs->more->encodes) status = docs_append_tokens(docs, &docs->end_of_text, 1, err);
     for (int64_t at = begin; status == 0 && at < end; at += taken) {
         int64_t n = MIN(wanted, end - at);
         const char* bytes = text ? text + (at - begin) : NULL;
-        if (!text && (status = reserve(&block, &capacity, 0, n, 1, err, errlen) ||
-                               file_read(&file->file, at, block, (size_t)n, err, errlen)))
+        if (!text &&
+            (status = reserve(&block, &capacity, 0, n, 1, err) || file_read(&file->file, at, block, (size_t)n, err)))
             break;
         if (!text) bytes = block;
         taken = docs->more->encodes && at + n < end ? (int64_t)safe_cut(bytes, (size_t)n) : n;
         if (taken == 0) wanted *= 2;
         if (at == begin && taken > 0) memcpy(head, bytes, n_head);
         docs_hash_content(docs, bytes, (size_t)taken);
-        if (docs->more->encodes) status = docs_append_text(docs, bytes, (size_t)taken, err, errlen);
+        if (docs->more->encodes) status = docs_append_text(docs, bytes, (size_t)taken, err);
     }
     free(block);
     if (status) return -1;
-    if (docs->more->encodes) return docs_add_encoded(docs, first, err, errlen);
-    return docs_add_hashed(docs, 1 + end - begin, begin, head, n_head, err, errlen);
+    if (docs->more->encodes) return docs_add_encoded(docs, first, err);
+    return docs_add_hashed(docs, 1 + end - begin, begin, head, n_head, err);
 }

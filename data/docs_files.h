@@ -33,7 +33,7 @@ typedef struct DocsReading {
 // passed over and counted; runs and checkpoints of this program below it are left out whole and counted; a directory
 // that is named and is one is an error. 0, or -1 with a message.
 int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
-                 char* err, size_t errlen);
+                 Err err);
 
 int docs_corpora(const Docs* docs);  // 0: no weights were given
 const DocsCorpus* docs_corpus(const Docs* docs, int corpus);

@@ -61,18 +61,16 @@ void docs_more_free(DocsMore* more);
 void docs_hash_content(Docs* docs, const void* bytes, size_t n);
 uint64_t docs_finish_content(Docs* docs);  // what was hashed is a document: the hash of all so far
 // docs_add, and the end of what was hashed.
-int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, char* err, size_t errlen);
+int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err);
 // Text is encoded at opening: its tokens stand in DocsMore.encoded, a document's from its place on. Appends tokens, and
 // a document of all that were appended from `first` on.
-int docs_append_tokens(Docs* docs, const int* tokens, size_t n, char* err, size_t errlen);
-int docs_append_text(Docs* docs, const char* text, size_t n, char* err, size_t errlen);
-int docs_add_encoded(Docs* docs, int64_t first, char* err, size_t errlen);
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
+int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
+int docs_add_encoded(Docs* docs, int64_t first, Err err);
 extern const DocsFormat docs_encoded;
-int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
-                      size_t errlen);
+int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.
-int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, char* err,
-                  size_t errlen);
+int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
 // tell is called now and then while text is encoded, with `total`. One corpus at a time; NULL: nobody is told.
 void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
@@ -82,17 +80,17 @@ extern const DocsFormat docs_shard16, docs_shard32;
 static inline int docs_is_shard(const DocsFile* file) {
     return file->format == &docs_shard16 || file->format == &docs_shard32;
 }
-int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen);
-int docs_index_jsonl(Docs* docs, DocsFile* file, char* err, size_t errlen);
+int docs_index_shard(Docs* docs, DocsFile* file, Err err);
+int docs_index_jsonl(Docs* docs, DocsFile* file, Err err);
 // Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
-int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, char* err, size_t errlen);
+int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err);
 // The names of an object's members, in quotes, for a message.
 const char* docs_member_names(const Json* json, char* words, size_t room);
 // Whether a line of JSONL is an instruction, and the document that it makes.
 extern const DocsFormat docs_instructions;
 int docs_is_instruction(const Json* json);
-int docs_add_instruction(Docs* docs, const Json* json, char* err, size_t errlen);
+int docs_add_instruction(Docs* docs, const Json* json, Err err);
 
 // A hash of all text that these paths name, and of how it is read; *bytes: how much. 0, or -1 as docs_open.
 int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
-             DocsReading reading, char* err, size_t errlen);
+             DocsReading reading, Err err);

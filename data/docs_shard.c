@@ -16,11 +16,11 @@ enum {
     BLOCK = 16384,  // tokens read at once while a shard is searched
 };
 
-static int read_tokens(const DocsFile* file, int64_t at, int n, int* out, char* err, size_t errlen) {
+static int read_tokens(const DocsFile* file, int64_t at, int n, int* out, Err err) {
     size_t bytes = file->format == &docs_shard16 ? 2 : 4;
     // Tokens come into the end of out and are spread from there, as in docs.c.
     unsigned char* p = (unsigned char*)out + (4 - bytes) * (size_t)n;
-    if (file_read(&file->file, HEADER_BYTES + at * (int64_t)bytes, p, bytes * (size_t)n, err, errlen)) return -1;
+    if (file_read(&file->file, HEADER_BYTES + at * (int64_t)bytes, p, bytes * (size_t)n, err)) return -1;
     for (int i = 0; bytes == 2 && i < n; i++) {
         uint16_t token;
         memcpy(&token, p + 2 * (size_t)i, sizeof token);
@@ -28,14 +28,12 @@ static int read_tokens(const DocsFile* file, int64_t at, int n, int* out, char* 
     }
     int all = 0;
     for (int i = 0; i < n; i++) all |= out[i];
-    return all < 0
-               ? fail(err, errlen, "%s: a token at or behind %lld is above %d", file->file.path, (long long)at, INT_MAX)
-               : 0;
+    return all < 0 ? fail(err, "%s: a token at or behind %lld is above %d", file->file.path, (long long)at, INT_MAX)
+                   : 0;
 }
 
-static int read_shard(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, char* err,
-                      size_t errlen) {
-    return read_tokens(file, docs->list[doc].place + first, n, out, err, errlen);
+static int read_shard(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
+    return read_tokens(file, docs->list[doc].place + first, n, out, err);
 }
 
 const DocsFormat docs_shard16 = {0, read_shard, NULL}, docs_shard32 = {0, read_shard, NULL};
@@ -52,34 +50,33 @@ static const ShardFormat formats[] = {
     {20240801, 7, &docs_shard32, 4, 128000},
 };
 
-static int read_header(const DocsFile* file, const ShardFormat** format, int64_t* n, char* err, size_t errlen) {
+static int read_header(const DocsFile* file, const ShardFormat** format, int64_t* n, Err err) {
     unsigned char header[HEADER_BYTES];
     if (file->file.size < HEADER_BYTES)
-        return fail(err, errlen, "%s: a token shard begins with a header of %d bytes, this file has %lld",
-                    file->file.path, HEADER_BYTES, (long long)file->file.size);
-    if (file_read(&file->file, 0, header, sizeof header, err, errlen)) return -1;
+        return fail(err, "%s: a token shard begins with a header of %d bytes, this file has %lld", file->file.path,
+                    HEADER_BYTES, (long long)file->file.size);
+    if (file_read(&file->file, 0, header, sizeof header, err)) return -1;
     int32_t magic = disk_int32(header), version = disk_int32(header + 4);
     *n = disk_int32(header + 8);
     *format = NULL;
     for (int i = 0; i < COUNT(formats); i++)
         if (formats[i].magic == magic && formats[i].version == version) *format = &formats[i];
     if (!*format)
-        return fail(err, errlen,
-                    "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
+        return fail(err, "%s: begins with %d, version %d; expected a token shard: %d, version %d, or %d, version %d",
                     file->file.path, magic, version, formats[0].magic, formats[0].version, formats[1].magic,
                     formats[1].version);
     int64_t expected = HEADER_BYTES + *n * (*format)->token_bytes;
     if (*n < 1 || file->file.size != expected)
-        return fail(err, errlen, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->file.path,
+        return fail(err, "%s: %lld tokens of %d bytes need a file of %lld bytes, found %lld", file->file.path,
                     (long long)*n, (*format)->token_bytes, (long long)expected, (long long)file->file.size);
     return 0;
 }
 
 // A text tokenizer names the vocabulary; without one it is that of the format, and of all shards alike.
-static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, char* err, size_t errlen) {
+static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, Err err) {
     if (docs->more->encodes) return 0;
     if (docs->n_files > 0 && docs->end_of_text != format->end_of_text)
-        return fail(err, errlen, "%s: its tokens are of another vocabulary than those of %s: they cannot be one corpus",
+        return fail(err, "%s: its tokens are of another vocabulary than those of %s: they cannot be one corpus",
                     file->file.path, docs->files[0].file.path);
     docs->end_of_text = format->end_of_text;
     return 0;
@@ -98,40 +95,39 @@ static void extend(Docs* docs, Open* open, const int* tokens, int64_t n) {
     open->length += n;
 }
 
-static int finish(Docs* docs, Open* open, char* err, size_t errlen) {
+static int finish(Docs* docs, Open* open, Err err) {
     int64_t n_head = MIN(open->length, DOCS_HEAD_TOKENS), length = open->length;
     open->length = 0;
     open->begin += length;
-    return docs_add_hashed(docs, length, open->begin - length, open->head, (size_t)n_head * sizeof *open->head, err,
-                           errlen);
+    return docs_add_hashed(docs, length, open->begin - length, open->head, (size_t)n_head * sizeof *open->head, err);
 }
 
-static int search_block(Docs* docs, Open* open, const int* tokens, int n, char* err, size_t errlen) {
+static int search_block(Docs* docs, Open* open, const int* tokens, int n, Err err) {
     for (int i = 0, end; i < n; i = end) {
         end = i + (open->length == 0);  // the end-of-text with which it begins is not its end
         while (end < n && tokens[end] != docs->end_of_text) end++;
         extend(docs, open, tokens + i, end - i);
-        if (end < n && finish(docs, open, err, errlen)) return -1;
+        if (end < n && finish(docs, open, err)) return -1;
     }
     return 0;
 }
 
-int docs_index_shard(Docs* docs, DocsFile* file, char* err, size_t errlen) {
+int docs_index_shard(Docs* docs, DocsFile* file, Err err) {
     const ShardFormat* format = NULL;
     int64_t n = 0;
     int tokens[BLOCK], largest = 0;
     Open open = {.begin = 0};
-    if (read_header(file, &format, &n, err, errlen) || agree_on_vocabulary(docs, file, format, err, errlen)) return -1;
+    if (read_header(file, &format, &n, err) || agree_on_vocabulary(docs, file, format, err)) return -1;
     file->format = format->format;
     for (int64_t at = 0; at < n; at += BLOCK) {
         int n_block = (int)MIN(BLOCK, n - at);
-        if (read_tokens(file, at, n_block, tokens, err, errlen)) return -1;
+        if (read_tokens(file, at, n_block, tokens, err)) return -1;
         for (int i = 0; i < n_block; i++) largest = MAX(largest, tokens[i]);
-        if (search_block(docs, &open, tokens, n_block, err, errlen)) return -1;
+        if (search_block(docs, &open, tokens, n_block, err)) return -1;
     }
     docs->max_token = MAX(docs->max_token, largest);
     if (docs->more->encodes && largest >= docs->tokenizer->vocab)
-        return fail(err, errlen, "%s: holds the token %d, but the tokenizer has only %d: which one was it made with?",
+        return fail(err, "%s: holds the token %d, but the tokenizer has only %d: which one was it made with?",
                     file->file.path, largest, docs->tokenizer->vocab);
-    return finish(docs, &open, err, errlen);
+    return finish(docs, &open, err);
 }

@@ -137,7 +137,6 @@ typedef struct Reader {
     const Json* json;
     Arch arch;
     char* err;
-    size_t errlen;
 } Reader;
 
 // A member that is there and not null.
@@ -161,7 +160,7 @@ static int is_value(const JsonValue* v, const char* wanted) {
 static int refuse(const Reader* r, const char* name, const char* expected, const JsonValue* found) {
     int n = 0;  // up to a line's end: an object has several
     while (found && n < (int)MIN(found->length, (size_t)60) && (unsigned char)found->text[n] >= ' ') n++;
-    return fail(r->err, r->errlen, "config.json: expected %s %s, found %.*s", name, expected, found ? n : 4,
+    return fail(r->err, "config.json: expected %s %s, found %.*s", name, expected, found ? n : 4,
                 found ? found->text : "none");
 }
 
@@ -223,12 +222,12 @@ static int read_dimensions(const Reader* r, Shape* s) {
     if (s->NKV == 0) s->NKV = s->NH;
     if (s->U == 0) s->U = 4 * s->C;
     if (s->HS == 0 && s->C % s->NH)
-        return fail(r->err, r->errlen, "config.json: %s %d is not a multiple of %s %d",
-                    name_of(&dimensions[1], r->arch), s->C, name_of(&dimensions[2], r->arch), s->NH);
+        return fail(r->err, "config.json: %s %d is not a multiple of %s %d", name_of(&dimensions[1], r->arch), s->C,
+                    name_of(&dimensions[2], r->arch), s->NH);
     if (s->HS == 0) s->HS = s->C / s->NH;
     if (s->NH % s->NKV)
-        return fail(r->err, r->errlen,
-                    "config.json: num_attention_heads %d is not a multiple of num_key_value_heads %d", s->NH, s->NKV);
+        return fail(r->err, "config.json: num_attention_heads %d is not a multiple of num_key_value_heads %d", s->NH,
+                    s->NKV);
     s->context = s->positions;
     return 0;
 }
@@ -242,8 +241,8 @@ static int read_scaling(const Reader* r, const JsonValue* rope, RopeScaling* s) 
         return -1;
     s->original = original;
     if (s->low < s->high) return 0;
-    return fail(r->err, r->errlen, "config.json: expected low_freq_factor below high_freq_factor, found %g and %g",
-                s->low, s->high);
+    return fail(r->err, "config.json: expected low_freq_factor below high_freq_factor, found %g and %g", s->low,
+                s->high);
 }
 
 // Members rope_theta and rope_scaling, or both in rope_parameters; where there are two Hugging Face takes rope_scaling.
@@ -251,7 +250,7 @@ static int read_rotary(const Reader* r, Shape* s) {
     const JsonValue *root = r->json->values, *rope = member(r, root, "rope_scaling");
     if (!rope) rope = member(r, root, "rope_parameters");
     s->theta = 10000;
-    if (s->HS % 2) return fail(r->err, r->errlen, "config.json: expected an even head_dim, found %d", s->HS);
+    if (s->HS % 2) return fail(r->err, "config.json: expected an even head_dim, found %d", s->HS);
     if (read_real(r, root, "rope_theta", 1, 1e12, &s->theta) || read_real(r, rope, "rope_theta", 1, 1e12, &s->theta))
         return -1;
     if (!rope) return 0;
@@ -265,7 +264,7 @@ static int read_rotary(const Reader* r, Shape* s) {
 
 static int read_shape(Reader* r, Shape* shape) {
     const JsonValue* root = r->json->values;
-    if (root->type != JSON_OBJECT) return fail(r->err, r->errlen, "config.json: expected an object");
+    if (root->type != JSON_OBJECT) return fail(r->err, "config.json: expected an object");
     if (read_arch(r) || check_fixed(r)) return -1;
     const JsonValue* tied = member(r, root, "tie_word_embeddings");
     if (tied && tied->type != JSON_TRUE && tied->type != JSON_FALSE)
@@ -279,24 +278,24 @@ static int read_shape(Reader* r, Shape* shape) {
     return 0;
 }
 
-int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen) {
+int hf_config_parse(Shape* shape, const char* text, size_t n, Err err) {
     Json json;
     char why[ERR_BYTES];
-    if (json_parse(&json, text, n, why, sizeof why)) return fail(err, errlen, "config.json: %s", why);
-    Reader reader = {.json = &json, .err = err, .errlen = errlen};
+    if (json_parse(&json, text, n, why)) return fail(err, "config.json: %s", why);
+    Reader reader = {.json = &json, .err = err};
     int result = read_shape(&reader, shape);
     json_free(&json);
     return result;
 }
 
-int hf_config_check(const Shape* shape, char* err, size_t errlen) {
+int hf_config_check(const Shape* shape, Err err) {
     Shape found, whole = *shape;
     size_t n;
     char* text = hf_config_text(shape, DT_F32, 0, 0, &n);
-    if (!text) return fail(err, errlen, "no memory for config.json");
-    int failed = hf_config_parse(&found, text, n, err, errlen);
+    if (!text) return fail(err, "no memory for config.json");
+    int failed = hf_config_parse(&found, text, n, err);
     free(text);
     whole.context = whole.positions;
     if (failed || shape_hash(&found) == shape_hash(&whole)) return failed;
-    return fail(err, errlen, "config.json has no members for all dimensions of this %s", arch_table[shape->arch].title);
+    return fail(err, "config.json has no members for all dimensions of this %s", arch_table[shape->arch].title);
 }

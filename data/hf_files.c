@@ -73,7 +73,6 @@ typedef struct Writer {
     int wrong;  // a weight is not finite, as err says
     const char* path;
     char* err;
-    size_t errlen;
 } Writer;
 
 static void stage(Writer* w, int i) {
@@ -85,8 +84,8 @@ static void stage(Writer* w, int i) {
     FilePart parts[MOST_RUNS];
     int part = parts_of(w->state, w->kind, i, parts) - 1;
     while (part > 0 && parts[part].first > wrong) part--;
-    w->wrong = fail(w->err, w->errlen, "%s: tensor %s: expected finite weights, found %g", w->path,
-                    parts[part].shown.name, (double)w->state->staging[wrong]);
+    w->wrong = fail(w->err, "%s: tensor %s: expected finite weights, found %g", w->path, parts[part].shown.name,
+                    (double)w->state->staging[wrong]);
 }
 
 // Elements first .. first + n of tensor i as the file has them.
@@ -109,20 +108,19 @@ static int write_file(Writer* w, const SafeTensor* extra, int n_extra) {
     int most = MOST_RUNS * shape_tensors(w->state->shape), n = 0;
     w->parts = (FilePart*)malloc(sizeof(FilePart) * (size_t)most);
     SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)(most + n_extra));
-    int result = w->parts && shown ? 0 : fail(w->err, w->errlen, "%s: no memory for %d tensors", w->path, most);
+    int result = w->parts && shown ? 0 : fail(w->err, "%s: no memory for %d tensors", w->path, most);
     for (int i = 0; i < shape_tensors(w->state->shape) && !result; i++)
         w->n_parts += parts_of(w->state, w->kind, i, w->parts + w->n_parts);
     for (; n < w->n_parts; n++) shown[n] = w->parts[n].shown;
     for (int i = 0; i < n_extra && !result; i++) shown[n++] = extra[i];
-    if (!result) result = safetensors_write(w->path, shown, n, fill, w, w->err, w->errlen);
+    if (!result) result = safetensors_write(w->path, shown, n, fill, w, w->err);
     free(w->parts);
     free(shown);
     return result ? result : w->wrong;
 }
 
-int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
-             size_t errlen) {
-    Writer w = {.state = state, .kind = kind, .staged = -1, .path = path, .err = err, .errlen = errlen};
+int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err) {
+    Writer w = {.state = state, .kind = kind, .staged = -1, .path = path, .err = err};
     w.wrong = !path;  // nothing is said where nothing is written
     int result = path ? write_file(&w, extra, n_extra) : 0;
     while (w.staged < shape_tensors(state->shape) - 1) stage(&w, w.staged + 1);  // other ranks count on it
@@ -132,49 +130,48 @@ int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, i
 // ---- the files of a directory
 
 // The number of the file of this name, opened if it is not yet; -1 with a message.
-static int open_file(HfFiles* files, const char* dir, const char* name, char* err, size_t errlen) {
+static int open_file(HfFiles* files, const char* dir, const char* name, Err err) {
     char path[DISK_PATH];
-    if (disk_join(path, dir, name, err, errlen)) return -1;
+    if (disk_join(path, dir, name, err)) return -1;
     for (int i = 0; i < files->n; i++)
         if (!strcmp(files->list[i].path, path)) return i;
     SafeTensors* list = (SafeTensors*)realloc(files->list, sizeof *list * ((size_t)files->n + 1));
-    if (!list) return fail(err, errlen, "%s: no memory for a list of %d files", dir, files->n + 1);
+    if (!list) return fail(err, "%s: no memory for a list of %d files", dir, files->n + 1);
     files->list = list;
-    return safetensors_open(&list[files->n], path, err, errlen) ? -1 : files->n++;
+    return safetensors_open(&list[files->n], path, err) ? -1 : files->n++;
 }
 
 // A member of weight_map: the name of a tensor, behind it that of its file.
-static int open_member(HfFiles* files, const char* dir, const JsonValue* key, char* err, size_t errlen) {
+static int open_member(HfFiles* files, const char* dir, const JsonValue* key, Err err) {
     char tensor[NAME], name[NAME];
     if (json_text(key, tensor, NAME) || json_text(key + 1, name, NAME))
-        return fail(err, errlen, "%s/" INDEX ": expected names of a tensor and of its file, found %.*s", dir,
+        return fail(err, "%s/" INDEX ": expected names of a tensor and of its file, found %.*s", dir,
                     (int)MIN(key->length, (size_t)80), key->text);
     if (strchr(name, '/'))
-        return fail(err, errlen, "%s/" INDEX ": expected the name of a file in this directory, found %.100s", dir,
-                    name);
-    int file = open_file(files, dir, name, err, errlen);
+        return fail(err, "%s/" INDEX ": expected the name of a file in this directory, found %.100s", dir, name);
+    int file = open_file(files, dir, name, err);
     if (file < 0 || safetensors_get(&files->list[file], tensor)) return MIN(file, 0);
-    return fail(err, errlen, "%s/%s: expected a tensor %s, as " INDEX " says, found none", dir, name, tensor);
+    return fail(err, "%s/%s: expected a tensor %s, as " INDEX " says, found none", dir, name, tensor);
 }
 
-static int open_members(HfFiles* files, const char* dir, const Json* json, char* err, size_t errlen) {
+static int open_members(HfFiles* files, const char* dir, const Json* json, Err err) {
     const JsonValue* map = json_get(json, json->values, "weight_map");
-    if (!map || map->type != JSON_OBJECT) return fail(err, errlen, "%s/" INDEX ": expected an object weight_map", dir);
+    if (!map || map->type != JSON_OBJECT) return fail(err, "%s/" INDEX ": expected an object weight_map", dir);
     const JsonValue* key = map + 1;
     for (int i = 0; i < map->n; i++, key = &json->values[key[1].next])
-        if (open_member(files, dir, key, err, errlen)) return -1;
+        if (open_member(files, dir, key, err)) return -1;
     return 0;
 }
 
-static int open_by_index(HfFiles* files, const char* dir, char* err, size_t errlen) {
+static int open_by_index(HfFiles* files, const char* dir, Err err) {
     char path[DISK_PATH], why[ERR_BYTES];
     Json json;
     size_t n = 0;
-    if (disk_join(path, dir, INDEX, err, errlen)) return -1;
-    char* text = disk_read_file(path, MOST_INDEX_BYTES, &n, err, errlen);
+    if (disk_join(path, dir, INDEX, err)) return -1;
+    char* text = disk_read_file(path, MOST_INDEX_BYTES, &n, err);
     if (!text) return -1;
-    int bad = json_parse(&json, text, n, why, sizeof why);
-    int result = bad ? fail(err, errlen, "%s: %s", path, why) : open_members(files, dir, &json, err, errlen);
+    int bad = json_parse(&json, text, n, why);
+    int result = bad ? fail(err, "%s: %s", path, why) : open_members(files, dir, &json, err);
     if (!bad) json_free(&json);
     free(text);
     return result;
@@ -182,10 +179,10 @@ static int open_by_index(HfFiles* files, const char* dir, char* err, size_t errl
 
 int hf_has_model(const char* dir) { return disk_is_file(dir, ONE_FILE) || disk_is_file(dir, INDEX); }
 
-int hf_open(HfFiles* out, const char* dir, char* err, size_t errlen) {
+int hf_open(HfFiles* out, const char* dir, Err err) {
     int has_one = disk_is_file(dir, ONE_FILE) || !disk_is_file(dir, INDEX);
     *out = (HfFiles){0};
-    int failed = has_one ? open_file(out, dir, ONE_FILE, err, errlen) < 0 : open_by_index(out, dir, err, errlen);
+    int failed = has_one ? open_file(out, dir, ONE_FILE, err) < 0 : open_by_index(out, dir, err);
     if (failed) hf_close(out);
     return failed ? -1 : 0;
 }
@@ -200,7 +197,7 @@ void hf_close(HfFiles* files) {
 
 // The tensor that `wanted` describes, under its name or without its prefix, with the dimensions wanted, and its file.
 static const SafeTensor* find_tensor(const HfFiles* files, const SafeTensor* wanted, const SafeTensors** file,
-                                     const char* dir, char* err, size_t errlen) {
+                                     const char* dir, Err err) {
     const char* names[] = {wanted->name, strchr(wanted->name, '.') + 1};
     int has_prefix = !strncmp(names[0], "transformer.", 12) || !strncmp(names[0], "model.", 6);
     const SafeTensor* t = NULL;
@@ -209,65 +206,63 @@ static const SafeTensor* find_tensor(const HfFiles* files, const SafeTensor* wan
         t = safetensors_get(*file, names[i / files->n]);
     }
     if (!t) {
-        fail(err, errlen, "%s: expected a tensor %s, found none; is this another model?", dir, wanted->name);
+        fail(err, "%s: expected a tensor %s, found none; is this another model?", dir, wanted->name);
         return NULL;
     }
     if (t->n_dims == wanted->n_dims && t->dims[0] == wanted->dims[0] &&
         (t->n_dims < 2 || t->dims[1] == wanted->dims[1]))
         return t;
-    fail(err, errlen, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions", (*file)->path,
+    fail(err, "%s: tensor %s: expected shape %lld x %lld, found %lld x %lld in %d dimensions", (*file)->path,
          wanted->name, (long long)wanted->dims[0], (long long)wanted->dims[1], (long long)t->dims[0],
          (long long)t->dims[1], t->n_dims);
     return NULL;
 }
 
 // value = a tensor of a file; transposed: there (columns, rows), here (rows, columns).
-static int load(const SafeTensors* file, const SafeTensor* from, int transposed, float* value, char* err,
-                size_t errlen) {
+static int load(const SafeTensors* file, const SafeTensor* from, int transposed, float* value, Err err) {
     enum { PIECE = 1 << 14 };
     float piece[PIECE];
     size_t n = from->bytes / dtype_bytes(from->dtype);
-    if (!transposed) return safetensors_floats(file, from, 0, n, value, err, errlen);
+    if (!transposed) return safetensors_floats(file, from, 0, n, value, err);
     size_t rows = (size_t)from->dims[1], cols = (size_t)from->dims[0];  // ours
     for (size_t first = 0; first < n; first += PIECE) {
         size_t count = MIN(n - first, (size_t)PIECE);
-        if (safetensors_floats(file, from, first, count, piece, err, errlen)) return -1;
+        if (safetensors_floats(file, from, first, count, piece, err)) return -1;
         for (size_t i = first; i < first + count; i++) value[i % rows * cols + i / rows] = piece[i - first];
     }
     return 0;
 }
 
 // The i-th tensor in the staging buffer.
-static int read_parts(const ModelState* state, int i, const HfFiles* files, const char* dir, char* err, size_t errlen) {
+static int read_parts(const ModelState* state, int i, const HfFiles* files, const char* dir, Err err) {
     ParamTensor t = shape_tensor(state->shape, i);
     FilePart parts[MOST_RUNS];
     int n = parts_of(state, STATE_WEIGHTS, i, parts);
     memset(state->staging, 0, t.elems * sizeof *state->staging);  // the padding rows of a vocabulary
     for (int p = 0; p < n; p++) {
         const SafeTensors* file;
-        const SafeTensor* from = find_tensor(files, &parts[p].shown, &file, dir, err, errlen);
-        if (!from || load(file, from, is_transposed(state, t.id), state->staging + parts[p].first, err, errlen))
-            return -1;
+        const SafeTensor* from = find_tensor(files, &parts[p].shown, &file, dir, err);
+        if (!from || load(file, from, is_transposed(state, t.id), state->staging + parts[p].first, err)) return -1;
     }
     return 0;
 }
 
 static int read_tensor(const ModelState* state, int with_master, int i, const HfFiles* files, const char* dir,
-                       char* err, size_t errlen) {
+                       Err err) {
     Segment own = shape_segment(state->shape, i, state->rank);
-    if (read_parts(state, i, files, dir, err, errlen)) return -1;
+    if (read_parts(state, i, files, dir, err)) return -1;
     // Masters first: putting weights may overwrite the staging buffer.
     if (with_master && own.n) state->put_owned(state->context, STATE_MASTER, &own, state->staging + own.first);
     state->put_weights(state->context, &own.tensor, state->staging);
     return 0;
 }
 
-int hf_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen) {
+int hf_read(const ModelState* state, int with_master, const char* dir, Err err) {
     HfFiles files;
-    if (hf_open(&files, dir, err, errlen)) return -1;
+    if (hf_open(&files, dir, err)) return -1;
     int result = 0;
     for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
-        result = read_tensor(state, with_master, i, &files, dir, err, errlen);
+        result = read_tensor(state, with_master, i, &files, dir, err);
     hf_close(&files);
     return result;
 }

@@ -39,11 +39,10 @@ typedef struct ModelState {
 // and n_extra tensors of the caller's with their own names and data behind them. Each tensor is fetched once, in the
 // order of shape_tensor, even when the file fails: so several ranks may call this together, all but one with path NULL,
 // which fetches and writes nothing. Weights that are not finite are an error.
-int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
-             size_t errlen);
+int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err);
 // Reads the weights in dir (HfFiles) and, when with_master, puts the owned segments of STATE_MASTER too. Names
 // with and without the prefix "transformer." or "model." are taken; all types convert.
-int hf_read(const ModelState* state, int with_master, const char* dir, char* err, size_t errlen);
+int hf_read(const ModelState* state, int with_master, const char* dir, Err err);
 
 // The tensors of a directory: of model.safetensors, or of the files that model.safetensors.index.json lists as
 // {"weight_map": {"NAME": "FILE", ...}}.
@@ -54,7 +53,7 @@ typedef struct HfFiles {
 
 // Files lie in dir itself; each is opened and checked (safetensors_open), and holds what the index says. 0, or -1 with
 // a message.
-int hf_open(HfFiles* out, const char* dir, char* err, size_t errlen);
+int hf_open(HfFiles* out, const char* dir, Err err);
 void hf_close(HfFiles* files);
 int hf_has_model(const char* dir);  // 1 when one of the two files is there
 
@@ -65,7 +64,7 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
 // The shape that a config.json describes, with Hugging Face's own values for members that it leaves out; context is
 // positions. Anything this program cannot compute (another architecture, activation, kind of rotary positions, biases
 // that ours does not have, sliding windows, quantised weights) is refused by name. 0, or -1 with a message.
-int hf_config_parse(Shape* shape, const char* text, size_t n, char* err, size_t errlen);
+int hf_config_parse(Shape* shape, const char* text, size_t n, Err err);
 // Whether its text describes this shape, and is parsed: not so of what the file has no members for, or no range. 0, or
 // -1 with a message.
-int hf_config_check(const Shape* shape, char* err, size_t errlen);
+int hf_config_check(const Shape* shape, Err err);

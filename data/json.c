@@ -147,15 +147,15 @@ static int value(Parser* p, int depth) {
 }
 
 // Says what was expected at p->at, and what was found.
-static int refuse(const Parser* p, char* err, size_t errlen) {
+static int refuse(const Parser* p, Err err) {
     char found[16] = "the end";
     unsigned char c = p->at < p->end ? (unsigned char)*p->at : 0;
     if (p->at < p->end) snprintf(found, sizeof found, c > ' ' && c < 0x7f ? "%c" : "byte 0x%02x", c);
-    return fail(err, errlen, "JSON: expected %s at byte %zu of %zu, found %s", p->why, (size_t)(p->at - p->text),
+    return fail(err, "JSON: expected %s at byte %zu of %zu, found %s", p->why, (size_t)(p->at - p->text),
                 (size_t)(p->end - p->text), found);
 }
 
-int json_parse(Json* json, const char* text, size_t n, char* err, size_t errlen) {
+int json_parse(Json* json, const char* text, size_t n, Err err) {
     if (n == 0) text = "";  // it may be NULL
     Parser p = {.text = text, .at = text, .end = text + n};
     memset(json, 0, sizeof *json);
@@ -164,7 +164,7 @@ int json_parse(Json* json, const char* text, size_t n, char* err, size_t errlen)
     if (!bad && p.at != p.end) bad = expected(&p, "the end of the text");
     if (bad) {
         free(p.values);
-        return refuse(&p, err, errlen);
+        return refuse(&p, err);
     }
     json->values = p.values;
     json->n = p.n;

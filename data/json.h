@@ -1,7 +1,7 @@
 // json.h - reads JSON (RFC 8259) without copying: one pass turns a text into a flat array of values that point into it.
 //
 //   Json json;
-//   if (json_parse(&json, text, n, err, sizeof err)) return -1;
+//   if (json_parse(&json, text, n, err)) return -1;
 //   const JsonValue* lr = json_get(&json, json.values, "lr");     // NULL when absent
 //   json_free(&json);
 //
@@ -9,6 +9,8 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+
+#include "plan/base/base.h"
 
 typedef enum JsonType { JSON_NULL, JSON_FALSE, JSON_TRUE, JSON_NUMBER, JSON_STRING, JSON_ARRAY, JSON_OBJECT } JsonType;
 
@@ -26,7 +28,7 @@ typedef struct Json {
 } Json;
 
 // 0, or -1 with a message that carries the byte offset. Trailing bytes other than white space are an error.
-int json_parse(Json* json, const char* text, size_t n, char* err, size_t errlen);
+int json_parse(Json* json, const char* text, size_t n, Err err);
 void json_free(Json* json);
 
 // The (first) member of an object by its exact unescaped name, the i-th element of an array; NULL when there is none.

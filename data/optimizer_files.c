@@ -13,10 +13,10 @@ void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks) {
     snprintf(name, OPTIMIZER_NAME, "optimizer-%05d-of-%05d.safetensors", rank, ranks);
 }
 
-int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, char* err, size_t errlen) {
+int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err) {
     char name[OPTIMIZER_NAME];
     optimizer_name(name, rank, ranks);
-    return disk_join(path, dir, name, err, errlen);
+    return disk_join(path, dir, name, err);
 }
 
 // What a rank owns of m, v or masters of a tensor of the model, and how it stands in a file.
@@ -58,7 +58,6 @@ typedef struct Writer {
     int wrong;   // a value is not finite, as err says
     const char* path;
     char* err;
-    size_t errlen;
 } Writer;
 
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
@@ -69,25 +68,24 @@ static void fill(void* context, int i, size_t first, size_t n, void* out) {
     memcpy(out, s->staging + first, n * sizeof(float));
     size_t wrong = w->wrong ? n : first_not_finite(s->staging + first, n);
     if (wrong < n)
-        w->wrong = fail(w->err, w->errlen, "%s: tensor %s: expected finite values, found %g", w->path,
-                        w->pieces[i].shown.name, (double)s->staging[first + wrong]);
+        w->wrong = fail(w->err, "%s: tensor %s: expected finite values, found %g", w->path, w->pieces[i].shown.name,
+                        (double)s->staging[first + wrong]);
 }
 
 int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
-                    char* err, size_t errlen) {
+                    Err err) {
     char path[DISK_PATH];
     int most = n_pieces(state->shape, with_master), n = 0;
-    Writer w = {state, (Piece*)malloc(sizeof(Piece) * (size_t)most), -1, 0, path, err, errlen};
+    Writer w = {state, (Piece*)malloc(sizeof(Piece) * (size_t)most), -1, 0, path, err};
     SafeTensor* shown = (SafeTensor*)malloc(sizeof(SafeTensor) * (size_t)(most + n_extra));
-    int result = optimizer_path(path, dir, state->rank, state->shape->shards, err, errlen);
-    if (!result && (!w.pieces || !shown))
-        result = fail(err, errlen, "%s: no memory for a list of %d tensors", path, most);
+    int result = optimizer_path(path, dir, state->rank, state->shape->shards, err);
+    if (!result && (!w.pieces || !shown)) result = fail(err, "%s: no memory for a list of %d tensors", path, most);
     for (int k = 0; k < most && !result; k++) {
         Piece piece = piece_of(state->shape, k, state->rank);
         if (piece.segment.n) w.pieces[n] = piece, shown[n++] = piece.shown;
     }
     for (int i = 0; i < n_extra && !result; i++) shown[n++] = extra[i];
-    if (!result) result = safetensors_write(path, shown, n, fill, &w, err, errlen);
+    if (!result) result = safetensors_write(path, shown, n, fill, &w, err);
     if (!result) result = w.wrong;
     free(w.pieces);
     free(shown);
@@ -104,15 +102,15 @@ typedef struct Files {
 } Files;
 
 // The tensor that a piece is in the file of rank f; NULL with a message.
-static const SafeTensor* find_piece(const Files* files, const Piece* piece, int f, char* err, size_t errlen) {
+static const SafeTensor* find_piece(const Files* files, const Piece* piece, int f, Err err) {
     char path[DISK_PATH] = "";
     const SafeTensor *wanted = &piece->shown, *t = safetensors_get(&files->list[f], wanted->name);
     if (t && t->n_dims == wanted->n_dims && !memcmp(t->dims, wanted->dims, sizeof *t->dims * (size_t)t->n_dims))
         return t;
-    if (optimizer_path(path, files->dir, f, files->shape.shards, err, errlen)) return NULL;
-    if (!t) fail(err, errlen, "%s: expected a tensor %s, found none; is this another model?", path, wanted->name);
+    if (optimizer_path(path, files->dir, f, files->shape.shards, err)) return NULL;
+    if (!t) fail(err, "%s: expected a tensor %s, found none; is this another model?", path, wanted->name);
     else
-        fail(err, errlen,
+        fail(err,
              "%s: tensor %s: expected %lld x %lld in %d dimensions, found %lld x %lld in %d; is this another model?",
              path, t->name, (long long)wanted->dims[0], (long long)wanted->dims[1], wanted->n_dims,
              (long long)t->dims[0], (long long)t->dims[1], t->n_dims);
@@ -120,41 +118,40 @@ static const SafeTensor* find_piece(const Files* files, const Piece* piece, int 
 }
 
 // Of the k-th piece of state->rank what rank f wrote. Without `values` it is only looked for.
-static int take_piece(const ModelState* state, const Files* files, int k, int f, int values, char* err, size_t errlen) {
+static int take_piece(const ModelState* state, const Files* files, int k, int f, int values, Err err) {
     Piece piece = piece_of(&files->shape, k, f);
     const Segment *from = &piece.segment,
                   own = shape_segment(state->shape, k % shape_tensors(state->shape), state->rank);
     if (from->n == 0) return 0;
-    const SafeTensor* t = find_piece(files, &piece, f, err, errlen);
+    const SafeTensor* t = find_piece(files, &piece, f, err);
     size_t low = MAX(own.first, from->first), high = MIN(own.first + own.n, from->first + from->n);
     if (!t || !values || low >= high) return t ? 0 : -1;
     return safetensors_floats(&files->list[f], t, low - from->first, high - low, state->staging + (low - own.first),
-                              err, errlen);
+                              err);
 }
 
 int optimizer_take(const ModelState* state, int with_master, const SafeTensors* list, int n_files, const char* dir,
-                   char* err, size_t errlen) {
+                   Err err) {
     Files files = {list, *state->shape, dir};
     files.shape.shards = n_files;
     for (int values = 0; values < 2; values++)  // all are found first: files of another model must change nothing
         for (int k = 0; k < n_pieces(state->shape, with_master); k++) {
             for (int f = 0; f < n_files; f++)
-                if (take_piece(state, &files, k, f, values, err, errlen)) return -1;
+                if (take_piece(state, &files, k, f, values, err)) return -1;
             Piece own = piece_of(state->shape, k, state->rank);
             if (values && own.segment.n) state->put_owned(state->context, own.kind, &own.segment, state->staging);
         }
     return 0;
 }
 
-int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, char* err, size_t errlen) {
+int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, Err err) {
     char path[DISK_PATH];
     int opened = 0, result = 0;
     SafeTensors* files = (SafeTensors*)malloc(sizeof(SafeTensors) * (size_t)MAX(ranks, 1));
-    if (!files || ranks < 1) result = fail(err, errlen, "%s: expected files of one rank or more, found %d", dir, ranks);
+    if (!files || ranks < 1) result = fail(err, "%s: expected files of one rank or more, found %d", dir, ranks);
     for (; opened < ranks && !result; opened += !result)
-        result = optimizer_path(path, dir, opened, ranks, err, errlen) ||
-                 safetensors_open(&files[opened], path, err, errlen);
-    result = result ? -1 : optimizer_take(state, with_master, files, ranks, dir, err, errlen);
+        result = optimizer_path(path, dir, opened, ranks, err) || safetensors_open(&files[opened], path, err);
+    result = result ? -1 : optimizer_take(state, with_master, files, ranks, dir, err);
     for (int i = 0; i < opened; i++) safetensors_close(&files[i]);
     free(files);
     return result;

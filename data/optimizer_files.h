@@ -12,16 +12,16 @@ enum { OPTIMIZER_NAME = 64 };
 
 // The name of the file of one of `ranks` ranks; its path in dir, 0, or -1 with a message.
 void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
-int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, char* err, size_t errlen);
+int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err);
 
 // m and v, and master when with_master, of state->rank into its file in dir, and n_extra tensors with data of their own
 // behind them. 0, or -1 with a message; a value that is not finite is an error.
 int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
-                    char* err, size_t errlen);
+                    Err err);
 
 // Puts the same of state->rank, from the files of `ranks` ranks in dir. 0, or -1 with a message that names file and
 // tensor; files of another model, or of which one is missing, put nothing.
-int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, char* err, size_t errlen);
+int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, Err err);
 // The same from files that are open; file i has the name of rank i in messages.
 int optimizer_take(const ModelState* state, int with_master, const SafeTensors* files, int n_files, const char* dir,
-                   char* err, size_t errlen);
+                   Err err);

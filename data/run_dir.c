@@ -33,7 +33,7 @@ static int read_marker(int fd, char text[MARKER_BYTES]) {
 int run_dir_is_marked(const char* dir) {
     char path[DISK_PATH], text[MARKER_BYTES];
     uint64_t bytes;
-    int fd = disk_join(path, dir, marker, NULL, 0) ? -1 : disk_open(path, &bytes, NULL, 0);
+    int fd = disk_join(path, dir, marker, NULL) ? -1 : disk_open(path, &bytes, NULL);
     int found = fd >= 0 && read_marker(fd, text) == 1;
     if (fd >= 0) close(fd);
     return found;
@@ -63,51 +63,51 @@ static void name_holder(int fd, char words[MARKER_BYTES]) {
 static int has_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
 // The marker of dir->path, locked and filled in. 0, -1 with a message, or 1: it was removed meanwhile.
-static int take_marker(RunDir* dir, char* err, size_t errlen) {
+static int take_marker(RunDir* dir, Err err) {
     char path[DISK_PATH], text[MARKER_BYTES], holder[MARKER_BYTES];
-    if (disk_join(path, dir->path, marker, err, errlen)) return -1;
+    if (disk_join(path, dir->path, marker, err)) return -1;
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0 && errno == ENOENT) return 1;
-    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     if (read_marker(fd, text) < 0) {
         int error = errno;
         close(fd);
-        if (error) return fail(err, errlen, "%s: cannot read: %s", path, strerror(error));
-        return fail(err, errlen, "%s: expected the marker of a run, found another file; try another --out", path);
+        if (error) return fail(err, "%s: cannot read: %s", path, strerror(error));
+        return fail(err, "%s: expected the marker of a run, found another file; try another --out", path);
     }
     int refused = flock(fd, LOCK_EX | LOCK_NB), error = errno;
     dir->unlocked = refused && has_no_locks(error);
     if (refused && error == EWOULDBLOCK) {
         name_holder(fd, holder);
         close(fd);
-        return fail(err, errlen, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
+        return fail(err, "%s is in use by %s; end that run first, or try another --out", dir->path, holder);
     }
     int named = disk_is_named(fd, path), bad = refused && !dir->unlocked;
-    if (bad) fail(err, errlen, "%s: cannot lock: %s", path, strerror(error));
-    else if (named && (bad = write_marker(fd))) fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (bad) fail(err, "%s: cannot lock: %s", path, strerror(error));
+    else if (named && (bad = write_marker(fd))) fail(err, "%s: cannot write: %s", path, strerror(errno));
     if (named && !bad) return dir->lock = fd, 0;
     close(fd);
     return bad ? -1 : 1;
 }
 
-int run_dir_claim(RunDir* dir, const char* path, char* err, size_t errlen) {
+int run_dir_claim(RunDir* dir, const char* path, Err err) {
     memset(dir, 0, sizeof *dir);
     dir->lock = -1;
     if ((size_t)snprintf(dir->path, sizeof dir->path, "%s", path) >= sizeof dir->path)
-        return fail(err, errlen, "%.60s...: expected a path of at most %d bytes", path, DISK_PATH - 1);
+        return fail(err, "%.60s...: expected a path of at most %d bytes", path, DISK_PATH - 1);
     for (int tries = 0; tries < 100; tries++) {
         dir->is_new = !disk_is_dir(path);
-        if (disk_make_dirs(path, err, errlen)) return -1;
-        int taken = take_marker(dir, err, errlen);
+        if (disk_make_dirs(path, err)) return -1;
+        int taken = take_marker(dir, err);
         if (taken <= 0) return taken;
     }
-    return fail(err, errlen, "%s: others make and remove this directory all the time", path);
+    return fail(err, "%s: others make and remove this directory all the time", path);
 }
 
 void run_dir_release(RunDir* dir) {
     char path[DISK_PATH];
     if (dir->lock < 0) return;
-    if (dir->is_new && !disk_join(path, dir->path, marker, NULL, 0) && disk_count(dir->path) == 1 && unlink(path) == 0)
+    if (dir->is_new && !disk_join(path, dir->path, marker, NULL) && disk_count(dir->path) == 1 && unlink(path) == 0)
         rmdir(dir->path);
     close(dir->lock);
     dir->lock = -1;
@@ -122,24 +122,24 @@ static int64_t number_of(const char* name) {
     return strtoll(name, NULL, 10);
 }
 
-static int note_highest(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int note_highest(void* context, const char* path, const char* name, Err err) {
     int64_t *highest = (int64_t*)context, number = number_of(name);
-    (void)path, (void)err, (void)errlen;
+    (void)path, (void)err;
     *highest = MAX(*highest, number);
     return 0;
 }
 
-int run_dir_claim_next(RunDir* dir, const char* parent, char* err, size_t errlen) {
+int run_dir_claim_next(RunDir* dir, const char* parent, Err err) {
     char path[DISK_PATH];
     int64_t number = -1;
-    if (disk_make_dirs(parent, err, errlen) || disk_visit(parent, note_highest, &number, err, errlen)) return -1;
+    if (disk_make_dirs(parent, err) || disk_visit(parent, note_highest, &number, err)) return -1;
     for (;;) {
         int n = snprintf(path, sizeof path, "%s/%" PRId64, parent, ++number);
-        if (n >= (int)sizeof path) return fail(err, errlen, "%.60s...: path too long", parent);
+        if (n >= (int)sizeof path) return fail(err, "%.60s...: path too long", parent);
         if (mkdir(path, 0777) == 0) break;  // of several processes one makes it
-        if (errno != EEXIST) return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
+        if (errno != EEXIST) return fail(err, "%s: cannot make this directory: %s", path, strerror(errno));
     }
-    int result = run_dir_claim(dir, path, err, errlen);
+    int result = run_dir_claim(dir, path, err);
     dir->is_new = 1;
     return result;
 }
@@ -149,11 +149,11 @@ typedef struct Newest {
     uint64_t written;
 } Newest;
 
-static int note_newest(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int note_newest(void* context, const char* path, const char* name, Err err) {
     Newest* newest = (Newest*)context;
-    (void)err, (void)errlen;
+    (void)err;
     CheckpointList list;
-    if (number_of(name) < 0 || checkpoint_list(&list, path, NULL, 0)) return 0;
+    if (number_of(name) < 0 || checkpoint_list(&list, path, NULL)) return 0;
     if (list.n > 0 && list.all[0].written > newest->written) {
         newest->written = list.all[0].written;
         strcpy(newest->path, path);
@@ -162,10 +162,10 @@ static int note_newest(void* context, const char* path, const char* name, char* 
     return 0;
 }
 
-int run_dir_newest(char path[DISK_PATH], const char* parent, char* err, size_t errlen) {
+int run_dir_newest(char path[DISK_PATH], const char* parent, Err err) {
     Newest newest = {"", 0};
     if (access(parent, F_OK) && errno == ENOENT) return 0;
-    if (disk_visit(parent, note_newest, &newest, err, errlen)) return -1;
+    if (disk_visit(parent, note_newest, &newest, err)) return -1;
     if (newest.written > 0) strcpy(path, newest.path);
     return newest.written > 0;
 }

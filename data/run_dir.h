@@ -4,6 +4,7 @@
 // holds a lock on it (flock) as long as it lives: the kernel releases it however the process ends, so a run that was
 // killed leaves no lock behind. NFS passes such locks to its server (Linux 2.6.12 and later). Over MPI rank 0 holds it.
 #pragma once
+#include "plan/base/base.h"
 #include "plan/base/disk.h"
 
 typedef struct RunDir {
@@ -15,14 +16,14 @@ typedef struct RunDir {
 
 // PARENT/N for the lowest number N above all that are there. Processes that call it together get numbers of their own.
 // 0, or -1 with a message.
-int run_dir_claim_next(RunDir* dir, const char* parent, char* err, size_t errlen);
+int run_dir_claim_next(RunDir* dir, const char* parent, Err err);
 // The directory `path`, made (with its parents) where it is missing. 0, or -1 with a message, which names who holds it.
-int run_dir_claim(RunDir* dir, const char* path, char* err, size_t errlen);
+int run_dir_claim(RunDir* dir, const char* path, Err err);
 // Lets it go. A directory that was made by the claim and holds nothing but the marker is removed.
 void run_dir_release(RunDir* dir);
 
 // Of the directories with a number as name below parent the one whose checkpoint was written last. 1 found, 0 none,
 // -1 with a message.
-int run_dir_newest(char path[DISK_PATH], const char* parent, char* err, size_t errlen);
+int run_dir_newest(char path[DISK_PATH], const char* parent, Err err);
 // 1 when dir holds the marker of a run.
 int run_dir_is_marked(const char* dir);

@@ -86,7 +86,7 @@ static int parse_number(const struct Member* m, const JsonValue* v, char* to) {
     return m->kind == LOSS ? failed && !is_null : !(real >= 0 && real <= m->most);
 }
 
-static int parse_member(RunState* s, const struct Member* m, const Json* json, char* err, size_t errlen) {
+static int parse_member(RunState* s, const struct Member* m, const Json* json, Err err) {
     static const char* const words[] = {"whole numbers", "whole numbers", "numbers", "whole numbers of 64 bits",
                                         "numbers or null"};
     char range[40] = "";
@@ -96,8 +96,8 @@ static int parse_member(RunState* s, const struct Member* m, const Json* json, c
         failed = parse_number(m, m->n == 1 ? value : json_at(json, value, i), place(m, s, i));
     if (!failed) return 0;
     if (m->most > 0) snprintf(range, sizeof range, " from 0 to %.15g", m->most);
-    return fail(err, errlen, "state.json: expected %d %s%s as \"%s\", found %s; is it of another version?", n,
-                words[m->kind], range, m->name, value ? "another value" : "none");
+    return fail(err, "state.json: expected %d %s%s as \"%s\", found %s; is it of another version?", n, words[m->kind],
+                range, m->name, value ? "another value" : "none");
 }
 
 // ---- the options
@@ -122,18 +122,18 @@ static void put_option(void* context, const char* name, const char* value) {
     fputc(']', w->out);
 }
 
-static int restore_options(Config* config, const Json* json, char* err, size_t errlen) {
+static int restore_options(Config* config, const Json* json, Err err) {
     const JsonValue* options = json_get(json, json->values, "options");
     if (!options || options->type != JSON_ARRAY)
-        return fail(err, errlen, "state.json: expected an array \"options\", found none");
+        return fail(err, "state.json: expected an array \"options\", found none");
     for (int i = 0; i < options->n; i++) {
         const JsonValue* pair = json_at(json, options, i);
         const JsonValue *name = json_at(json, pair, 0), *value = json_at(json, pair, 1);
         char* strings = name && value ? config_string(config, name->length + value->length + 2) : NULL;
-        if (name && value && !strings) return fail(err, errlen, "state.json: no memory for option %d", i);
+        if (name && value && !strings) return fail(err, "state.json: no memory for option %d", i);
         if (!strings || json_string(name, strings) < 0 || json_bytes(value, strings + name->length + 1) < 0)
-            return fail(err, errlen, "state.json: option %d is not a pair of strings", i);
-        if (config_restore(config, strings, strings + name->length + 1, err, errlen)) return -1;
+            return fail(err, "state.json: option %d is not a pair of strings", i);
+        if (config_restore(config, strings, strings + name->length + 1, err)) return -1;
     }
     return 0;
 }
@@ -155,35 +155,34 @@ char* run_state_text(const RunState* s, const Config* config) {
     return NULL;
 }
 
-static int parse_state(RunState* s, Config* config, const Json* json, char* err, size_t errlen) {
+static int parse_state(RunState* s, Config* config, const Json* json, Err err) {
     for (int i = 0; i < COUNT(members); i++)
-        if (parse_member(s, &members[i], json, err, errlen)) return -1;
-    return restore_options(config, json, err, errlen);
+        if (parse_member(s, &members[i], json, err)) return -1;
+    return restore_options(config, json, err);
 }
 
-int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen) {
+int run_state_parse(RunState* state, Config* config, const char* text, size_t n, Err err) {
     Json json;
     memset(state, 0, sizeof *state);
-    if (json_parse(&json, text, n, err, errlen)) return -1;
-    int failed = parse_state(state, config, &json, err, errlen);
+    if (json_parse(&json, text, n, err)) return -1;
+    int failed = parse_state(state, config, &json, err);
     json_free(&json);
     return failed ? -1 : 0;
 }
 
-int run_state_check(const RunState* state, const Config* config, char* err, size_t errlen) {
+int run_state_check(const RunState* state, const Config* config, Err err) {
     Config found;
     RunState again;
     char *name[] = {"", NULL}, *text = run_state_text(state, config), *other = NULL;
-    if (!text) return fail(err, errlen, "no memory for state.json");
-    int failed = config_parse(&found, 1, name, err, errlen);
-    if (!failed) failed = run_state_parse(&again, &found, text, strlen(text), err, errlen);
-    if (!failed && !(other = run_state_text(&again, &found))) failed = fail(err, errlen, "no memory for state.json");
+    if (!text) return fail(err, "no memory for state.json");
+    int failed = config_parse(&found, 1, name, err);
+    if (!failed) failed = run_state_parse(&again, &found, text, strlen(text), err);
+    if (!failed && !(other = run_state_text(&again, &found))) failed = fail(err, "no memory for state.json");
     if (!failed && strcmp(text, other)) {
         size_t line = 0;  // where the line begins that differs
         for (size_t i = 0; text[i] == other[i]; i++)
             if (text[i] == '\n') line = i + 1;
-        failed = fail(err, errlen, "state.json would not keep %.*s", (int)MIN(strcspn(text + line, "\n"), 200u),
-                      text + line);
+        failed = fail(err, "state.json would not keep %.*s", (int)MIN(strcspn(text + line, "\n"), 200u), text + line);
     }
     config_free(&found);
     free(text);
@@ -194,7 +193,7 @@ int run_state_check(const RunState* state, const Config* config, char* err, size
 double run_state_loss(const char* text, size_t n) {
     Json json;
     double loss;
-    if (json_parse(&json, text, n, NULL, 0)) return NAN;
+    if (json_parse(&json, text, n, NULL)) return NAN;
     if (json_double(json_get(&json, json.values, "loss"), &loss)) loss = NAN;
     json_free(&json);
     return loss;

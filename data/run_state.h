@@ -31,7 +31,7 @@ typedef struct RunState {
 char* run_state_text(const RunState* state, const Config* config);
 // Reads it back; options that were not given on the command line take their saved values. config keeps the
 // strings until config_free. 0, or -1 with a message.
-int run_state_parse(RunState* state, Config* config, const char* text, size_t n, char* err, size_t errlen);
+int run_state_parse(RunState* state, Config* config, const char* text, size_t n, Err err);
 // Whether its text gives this state and all options of a run again. 0, or -1 with a message.
-int run_state_check(const RunState* state, const Config* config, char* err, size_t errlen);
+int run_state_check(const RunState* state, const Config* config, Err err);
 double run_state_loss(const char* text, size_t n);  // its "loss" alone; NaN: it has none

@@ -32,7 +32,7 @@ typedef struct Old {
 static int64_t step_of(const char* line, size_t n) {
     Json json;
     int64_t step;
-    if (json_parse(&json, line, n, NULL, 0)) return -1;
+    if (json_parse(&json, line, n, NULL)) return -1;
     const char* name = json_get(&json, json.values, "event") ? "at" : "step";
     if (json_int64(json_get(&json, json.values, name), &step) || step < 0) step = -1;
     json_free(&json);
@@ -61,81 +61,81 @@ static Old read_old(FILE* file, int64_t last_step) {
 }
 
 // DIR/log.N.jsonl for the first N that is free, made and open; its name.
-static int make_aside(char* name, size_t room, const char* dir, char path[DISK_PATH], char* err, size_t errlen) {
+static int make_aside(char* name, size_t room, const char* dir, char path[DISK_PATH], Err err) {
     for (int n = 1;; n++) {
         snprintf(name, room, "log.%d.jsonl", n);
-        if (disk_join(path, dir, name, err, errlen)) return -1;
+        if (disk_join(path, dir, name, err)) return -1;
         int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (fd >= 0) return fd;
-        if (errno != EEXIST) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+        if (errno != EEXIST) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     }
 }
 
 // Copies what is superseded into a file of its own, and only then cuts it off.
-static int move_aside(RunLog* log, int64_t kept, char* name, size_t room, const char* dir, char* err, size_t errlen) {
+static int move_aside(RunLog* log, int64_t kept, char* name, size_t room, const char* dir, Err err) {
     char path[DISK_PATH], piece[1 << 14];
-    int fd = make_aside(name, room, dir, path, err, errlen), bad = 0;
+    int fd = make_aside(name, room, dir, path, err), bad = 0;
     if (fd < 0) return -1;
     for (int64_t at = kept, n = 1; n > 0 && !bad; at += n) {
         n = pread(log->fd, piece, sizeof piece, at);
         bad = n < 0 || disk_write(fd, piece, (size_t)n);
     }
-    if (disk_finish(fd, path, bad, err, errlen)) return -1;
+    if (disk_finish(fd, path, bad, err)) return -1;
     if (ftruncate(log->fd, kept) == 0) return 0;
-    return fail(err, errlen, "%s/log.jsonl: cannot cut off later steps: %s", dir, strerror(errno));
+    return fail(err, "%s/log.jsonl: cannot cut off later steps: %s", dir, strerror(errno));
 }
 
 // An older log continues with the step behind last_step.
-static int continue_old(RunLog* log, const char* dir, int64_t last_step, char* err, size_t errlen) {
+static int continue_old(RunLog* log, const char* dir, int64_t last_step, Err err) {
     char name[32];
     int fd = dup(log->fd);
     FILE* file = fd < 0 ? NULL : fdopen(fd, "r");
-    if (!file) return fail(err, errlen, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
+    if (!file) return fail(err, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
     Old old = read_old(file, last_step);
     int bad = ferror(file);
     fclose(file);
-    if (bad) return fail(err, errlen, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
+    if (bad) return fail(err, "%s/log.jsonl: cannot read: %s", dir, strerror(errno));
     if (old.unreadable)
         warn("%s/log.jsonl: %lld lines cannot be read, the first is line %lld; they stay as they are", dir,
              (long long)old.unreadable, (long long)old.first_wrong);
     if (old.superseded == 0) return 0;
-    if (move_aside(log, old.kept, name, sizeof name, dir, err, errlen)) return -1;
+    if (move_aside(log, old.kept, name, sizeof name, dir, err)) return -1;
     runlog_say(log, "%s/log.jsonl: %lld lines after step %lld are in %s now", dir, (long long)old.superseded,
                (long long)last_step, name);
     return 0;
 }
 
 // A new run begins a new log. One that is there, whoever wrote it, gets another name.
-static int rename_old(RunLog* log, const char* dir, const char* path, char* err, size_t errlen) {
+static int rename_old(RunLog* log, const char* dir, const char* path, Err err) {
     char aside[DISK_PATH], name[32];
     struct stat s;
-    if (lstat(path, &s)) return errno == ENOENT ? 0 : fail(err, errlen, "%s: %s", path, strerror(errno));
+    if (lstat(path, &s)) return errno == ENOENT ? 0 : fail(err, "%s: %s", path, strerror(errno));
     if (S_ISREG(s.st_mode) && s.st_size == 0) return 0;
-    int fd = make_aside(name, sizeof name, dir, aside, err, errlen);
+    int fd = make_aside(name, sizeof name, dir, aside, err);
     if (fd < 0) return -1;
     close(fd);
-    if (rename(path, aside)) return fail(err, errlen, "%s: cannot rename to %s: %s", path, name, strerror(errno));
+    if (rename(path, aside)) return fail(err, "%s: cannot rename to %s: %s", path, name, strerror(errno));
     runlog_say(log, "%s was there already: it is %s now", path, name);
     return 0;
 }
 
-int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen) {
+int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Err err) {
     char path[DISK_PATH];
     struct stat s;
     memset(log, 0, sizeof *log);
     log->fd = -1;
     log->is_terminal = progress_is_terminal();
-    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
+    if (disk_join(path, dir, "log.jsonl", err)) return -1;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
-        return fail(err, errlen, "%s: expected a file to write, found another kind", path);
-    if (!resumes && rename_old(log, dir, path, err, errlen)) return -1;
+        return fail(err, "%s: expected a file to write, found another kind", path);
+    if (!resumes && rename_old(log, dir, path, err)) return -1;
     log->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (log->fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (log->fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     snprintf(log->path, sizeof log->path, "%s", path);
     log->room = FIRST_ROOM;
     log->pending = (char*)malloc(log->room);
-    int bad = log->pending ? 0 : fail(err, errlen, "%s: no memory for its lines", path);
-    if (!bad && resumes) bad = continue_old(log, dir, last_step, err, errlen);
+    int bad = log->pending ? 0 : fail(err, "%s: no memory for its lines", path);
+    if (!bad && resumes) bad = continue_old(log, dir, last_step, err);
     if (!bad) return 0;
     close(log->fd);
     free(log->pending);
@@ -152,9 +152,7 @@ const char* runlog_number(double x, int digits, char text[32]) {
 
 // ---- lines are put together in memory
 
-__attribute__((format(printf, 2, 3)))
-static void
-write_part(RunLog* log, const char* format, ...) {
+__attribute__((format(printf, 2, 3))) static void write_part(RunLog* log, const char* format, ...) {
     va_list args;
     for (int tries = 0; tries < 2 && log->fd >= 0; tries++) {
         va_start(args, format);
@@ -202,15 +200,15 @@ static int copy_part(const RunLog* log, int fd, off_t size) {
     return bad;
 }
 
-int runlog_move(RunLog* log, const char* dir, char* err, size_t errlen) {
+int runlog_move(RunLog* log, const char* dir, Err err) {
     char path[DISK_PATH];
     if (log->fd < 0 || log->used == 0) return 0;
-    if (disk_join(path, dir, "log.jsonl", err, errlen)) return -1;
+    if (disk_join(path, dir, "log.jsonl", err)) return -1;
     off_t size = lseek(log->fd, 0, SEEK_END);
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s", path, strerror(errno));
+    if (fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     int bad = copy_part(log, fd, size) || disk_write(fd, log->pending, log->used);
-    if (disk_finish(dup(fd), path, bad, err, errlen)) return close(fd), -1;
+    if (disk_finish(dup(fd), path, bad, err)) return close(fd), -1;
     if (ftruncate(log->fd, size - (off_t)log->part)) warn("%s: its last line is torn: %s", log->path, strerror(errno));
     close(log->fd);
     log->fd = fd;

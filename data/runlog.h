@@ -124,7 +124,7 @@ typedef struct RunLog {
 // Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines from the
 // first of a step after `last_step` on, goes to DIR/log.N.jsonl for a free N; a new run renames an older log so. Lines
 // that cannot be read stay, with a warning. 0, or -1 with a message. log->fd = -1 is a log that is not written.
-int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, char* err, size_t errlen);
+int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Err err);
 // Each writes a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte);
@@ -132,14 +132,13 @@ int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, dou
 int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
 // Lines that wait, with what the file has of the first, and all later ones go to a new DIR/log.jsonl; without any it
 // stays as it is. 0, or -1 with a message: they wait on.
-int runlog_move(RunLog* log, const char* dir, char* err, size_t errlen);
+int runlog_move(RunLog* log, const char* dir, Err err);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
 // A line for people that stays: ends an open progress line first.
-__attribute__((format(printf, 2, 3)))
-void runlog_say(RunLog* log, const char* format, ...);
-__attribute__((format(printf, 2, 3)))
-void runlog_strong(RunLog* log, const char* format, ...);  // in bold, where there is a terminal
+__attribute__((format(printf, 2, 3))) void runlog_say(RunLog* log, const char* format, ...);
+__attribute__((format(printf, 2, 3))) void runlog_strong(RunLog* log, const char* format,
+                                                         ...);  // in bold, where there is a terminal
 
 // ---- the line of a step for eyes (progress.c): no wider than the terminal, loss and speed smoothed
 

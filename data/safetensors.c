@@ -39,65 +39,64 @@ static int by_name(const void* a, const void* b) {
     return strcmp((*(const SafeTensor* const*)a)->name, (*(const SafeTensor* const*)b)->name);
 }
 
-static int check_names(const SafeTensor* tensors, int n, char* err, size_t errlen) {
+static int check_names(const SafeTensor* tensors, int n, Err err) {
     const SafeTensor** sorted = (const SafeTensor**)malloc(sizeof *sorted * ((size_t)n + 1));
-    if (!sorted) return fail(err, errlen, "no memory for the names of %d tensors", n);
+    if (!sorted) return fail(err, "no memory for the names of %d tensors", n);
     for (int i = 0; i < n; i++) sorted[i] = &tensors[i];
     qsort(sorted, (size_t)n, sizeof *sorted, by_name);
     int result = 0;
     for (int i = 1; i < n && !result; i++)
         if (by_name(&sorted[i - 1], &sorted[i]) == 0)
-            result = fail(err, errlen, "tensor %s: expected each name once, found it twice", sorted[i]->name);
+            result = fail(err, "tensor %s: expected each name once, found it twice", sorted[i]->name);
     free(sorted);
     return result;
 }
 
 // ---- reading
 
-static int parse_name(SafeTensor* t, const JsonValue* key, char* err, size_t errlen) {
+static int parse_name(SafeTensor* t, const JsonValue* key, Err err) {
     if (json_text(key, t->name, NAME_BYTES) == 0) return 0;
-    return fail(err, errlen, "tensor %.*s: expected a name of at most %d bytes without control characters",
+    return fail(err, "tensor %.*s: expected a name of at most %d bytes without control characters",
                 (int)MIN(key->length, 80u), key->text, NAME_BYTES - 1);
 }
 
-static int parse_dtype(SafeTensor* t, const JsonValue* dtype, char* err, size_t errlen) {
+static int parse_dtype(SafeTensor* t, const JsonValue* dtype, Err err) {
     for (int i = 0; dtype && dtype->type == JSON_STRING && i < COUNT(dtype_names); i++) {
         t->dtype = (DType)i;
         if (dtype->length == strlen(dtype_names[i]) && !memcmp(dtype->text, dtype_names[i], dtype->length)) return 0;
     }
-    return fail(err, errlen, "tensor %s: expected dtype F32, BF16, F16 or F64, found %.*s; convert the file first",
-                t->name, dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
+    return fail(err, "tensor %s: expected dtype F32, BF16, F16 or F64, found %.*s; convert the file first", t->name,
+                dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
 }
 
-static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, char* err, size_t errlen) {
+static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, Err err) {
     if (!shape || shape->type != JSON_ARRAY || shape->n > COUNT(t->dims))
-        return fail(err, errlen, "tensor %s: expected a shape of 0 to %d dimensions, found %s", t->name, COUNT(t->dims),
+        return fail(err, "tensor %s: expected a shape of 0 to %d dimensions, found %s", t->name, COUNT(t->dims),
                     shape && shape->type == JSON_ARRAY ? "more" : "none");
     t->n_dims = shape->n;
     for (int d = 0; d < shape->n; d++)
         if (json_int64(json_at(json, shape, d), &t->dims[d]) || t->dims[d] < 0)
-            return fail(err, errlen, "tensor %s: expected a whole number >= 0 as dimension %d", t->name, d);
+            return fail(err, "tensor %s: expected a whole number >= 0 as dimension %d", t->name, d);
     return 0;
 }
 
 // Until all are known, begin counts from the first value.
-static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, uint64_t n_data, char* err,
-                         size_t errlen) {
+static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, uint64_t n_data, Err err) {
     uint64_t begin, end;
     size_t bytes;
     if (!offsets || offsets->n != 2 || json_uint64(json_at(json, offsets, 0), &begin) ||
         json_uint64(json_at(json, offsets, 1), &end) || begin > end)
-        return fail(err, errlen, "tensor %s: expected data_offsets [begin, end], begin <= end", t->name);
+        return fail(err, "tensor %s: expected data_offsets [begin, end], begin <= end", t->name);
     if (end > n_data)
-        return fail(err, errlen,
+        return fail(err,
                     "tensor %s: expected its bytes inside the %" PRIu64 " bytes of values, found an end at %" PRIu64
                     "; is the file cut off?",
                     t->name, n_data, end);
     if (shape_bytes(t, &bytes))
-        return fail(err, errlen, "tensor %s: expected a shape that fits in memory, found too large a product", t->name);
+        return fail(err, "tensor %s: expected a shape that fits in memory, found too large a product", t->name);
     if (bytes != end - begin)
-        return fail(err, errlen, "tensor %s: expected %zu bytes for its shape and dtype %s, found %" PRIu64, t->name,
-                    bytes, dtype_names[t->dtype], end - begin);
+        return fail(err, "tensor %s: expected %zu bytes for its shape and dtype %s, found %" PRIu64, t->name, bytes,
+                    dtype_names[t->dtype], end - begin);
     t->begin = begin;
     t->bytes = bytes;
     return 0;
@@ -109,82 +108,78 @@ static int by_offset(const void* a, const void* b) {
     return x->bytes != y->bytes ? (x->bytes < y->bytes ? -1 : 1) : strcmp(x->name, y->name);  // empty ones first
 }
 
-static int check_cover(const SafeTensor* tensors, int n, uint64_t n_data, char* err, size_t errlen) {
+static int check_cover(const SafeTensor* tensors, int n, uint64_t n_data, Err err) {
     uint64_t end = 0;
     const char* before = "the header";
     for (int i = 0; i < n; i++) {
         uint64_t begin = tensors[i].begin;
         if (begin != end)
-            return fail(err, errlen,
+            return fail(err,
                         "tensor %s: expected to begin at byte %" PRIu64 ", where %s ends, found byte %" PRIu64 " (%s)",
                         tensors[i].name, end, before, begin, begin < end ? "they overlap" : "a hole");
         end = begin + tensors[i].bytes;
         before = tensors[i].name;
     }
     if (end == n_data) return 0;
-    return fail(err, errlen, "expected the file to end with %s at byte %" PRIu64 " of the values, found %" PRIu64,
-                before, end, n_data);
+    return fail(err, "expected the file to end with %s at byte %" PRIu64 " of the values, found %" PRIu64, before, end,
+                n_data);
 }
 
-static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, char* err, size_t errlen) {
+static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, Err err) {
     const JsonValue *root = json->values, *key = root + 1;
-    if (root->type != JSON_OBJECT) return fail(err, errlen, "expected an object as header");
+    if (root->type != JSON_OBJECT) return fail(err, "expected an object as header");
     out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
-    if (!out->tensors) return fail(err, errlen, "no memory for a list of %d tensors", root->n);
+    if (!out->tensors) return fail(err, "no memory for a list of %d tensors", root->n);
     for (int i = 0; i < root->n; i++, key = &json->values[key[1].next]) {
         SafeTensor* t = &out->tensors[out->n];
         const JsonValue* entry = key + 1;
-        if (parse_name(t, key, err, errlen)) return -1;
+        if (parse_name(t, key, err)) return -1;
         if (!strcmp(t->name, "__metadata__") && entry->type == JSON_OBJECT) continue;
-        if (entry->type != JSON_OBJECT)
-            return fail(err, errlen, "%s: expected an object as description of a tensor", t->name);
-        if (parse_dtype(t, json_get(json, entry, "dtype"), err, errlen) ||
-            parse_shape(t, json, json_get(json, entry, "shape"), err, errlen) ||
-            parse_offsets(t, json, json_get(json, entry, "data_offsets"), n_data, err, errlen))
+        if (entry->type != JSON_OBJECT) return fail(err, "%s: expected an object as description of a tensor", t->name);
+        if (parse_dtype(t, json_get(json, entry, "dtype"), err) ||
+            parse_shape(t, json, json_get(json, entry, "shape"), err) ||
+            parse_offsets(t, json, json_get(json, entry, "data_offsets"), n_data, err))
             return -1;
         out->n++;
     }
-    if (check_names(out->tensors, out->n, err, errlen)) return -1;
+    if (check_names(out->tensors, out->n, err)) return -1;
     qsort(out->tensors, (size_t)out->n, sizeof(SafeTensor), by_offset);
-    return check_cover(out->tensors, out->n, n_data, err, errlen);
+    return check_cover(out->tensors, out->n, n_data, err);
 }
 
 // The header's length, from the first bytes of a file; -1 with a message.
-static int64_t header_bytes(const unsigned char prefix[PREFIX], uint64_t n_file, char* err, size_t errlen) {
+static int64_t header_bytes(const unsigned char prefix[PREFIX], uint64_t n_file, Err err) {
     uint64_t n = 0;
     if (n_file < PREFIX)
-        return fail(err, errlen, "expected a safetensors file of at least %d bytes, found %" PRIu64, PREFIX, n_file);
+        return fail(err, "expected a safetensors file of at least %d bytes, found %" PRIu64, PREFIX, n_file);
     for (int i = 0; i < PREFIX; i++) n |= (uint64_t)prefix[i] << 8 * i;
     if (n > n_file - PREFIX)
-        return fail(err, errlen,
+        return fail(err,
                     "expected a header inside the file of %" PRIu64 " bytes, found a length of %" PRIu64
                     "; is it safetensors?",
                     n_file, n);
-    if (n > MOST_HEADER)
-        return fail(err, errlen, "expected a header of at most %d bytes, found %" PRIu64, MOST_HEADER, n);
+    if (n > MOST_HEADER) return fail(err, "expected a header of at most %d bytes, found %" PRIu64, MOST_HEADER, n);
     return (int64_t)n;
 }
 
 // n_header bytes of header, n_data of values behind it.
-static int parse_header(SafeTensors* out, const char* header, size_t n_header, uint64_t n_data, char* err,
-                        size_t errlen) {
+static int parse_header(SafeTensors* out, const char* header, size_t n_header, uint64_t n_data, Err err) {
     Json json;
     char why[ERR_BYTES];
-    if (n_header == 0 || header[0] != '{')
-        return fail(err, errlen, "expected a header that begins with {; is it safetensors?");
-    if (json_parse(&json, header, n_header, why, sizeof why)) return fail(err, errlen, "header: %s", why);
-    int result = list_tensors(out, &json, n_data, err, errlen);
+    if (n_header == 0 || header[0] != '{') return fail(err, "expected a header that begins with {; is it safetensors?");
+    if (json_parse(&json, header, n_header, why)) return fail(err, "header: %s", why);
+    int result = list_tensors(out, &json, n_data, err);
     json_free(&json);
     for (int i = 0; i < out->n; i++) out->tensors[i].begin += PREFIX + n_header;
     return result;
 }
 
-int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, size_t errlen) {
+int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, Err err) {
     const unsigned char* p = (const unsigned char*)bytes;
     *out = (SafeTensors){0};
-    int64_t n_header = header_bytes(p, n, err, errlen);
+    int64_t n_header = header_bytes(p, n, err);
     if (n_header < 0) return -1;
-    if (parse_header(out, (const char*)p + PREFIX, (size_t)n_header, n - PREFIX - (uint64_t)n_header, err, errlen)) {
+    if (parse_header(out, (const char*)p + PREFIX, (size_t)n_header, n - PREFIX - (uint64_t)n_header, err)) {
         safetensors_close(out);
         return -1;
     }
@@ -192,32 +187,32 @@ int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, char* err, 
     return 0;
 }
 
-static int read_header(SafeTensors* st, int fd, char* err, size_t errlen) {
+static int read_header(SafeTensors* st, int fd, Err err) {
     unsigned char prefix[PREFIX] = {0};
-    if (disk_read_at(fd, 0, prefix, PREFIX) < 0) return fail(err, errlen, "cannot read: %s", strerror(errno));
-    int64_t n = header_bytes(prefix, st->bytes, err, errlen);
+    if (disk_read_at(fd, 0, prefix, PREFIX) < 0) return fail(err, "cannot read: %s", strerror(errno));
+    int64_t n = header_bytes(prefix, st->bytes, err);
     if (n < 0) return -1;
     char* header = (char*)malloc((size_t)n + 1);
-    if (!header) return fail(err, errlen, "no memory for a header of %" PRId64 " bytes", n);
+    if (!header) return fail(err, "no memory for a header of %" PRId64 " bytes", n);
     int64_t got = disk_read_at(fd, PREFIX, header, (size_t)n);
-    int result = got == n ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err, errlen)
-                          : fail(err, errlen, "cannot read its header of %" PRId64 " bytes: %s", n,
+    int result = got == n ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err)
+                          : fail(err, "cannot read its header of %" PRId64 " bytes: %s", n,
                                  got < 0 ? strerror(errno) : "it ends before");
     free(header);
     return result;
 }
 
-int safetensors_open(SafeTensors* out, const char* path, char* err, size_t errlen) {
+int safetensors_open(SafeTensors* out, const char* path, Err err) {
     char why[ERR_BYTES];
     *out = (SafeTensors){0};
-    int fd = disk_open(path, &out->bytes, err, errlen);
+    int fd = disk_open(path, &out->bytes, err);
     if (fd < 0) return -1;
     out->path = strdup(path);
-    int failed = out->path ? read_header(out, fd, why, sizeof why) : fail(why, sizeof why, "no memory for its path");
+    int failed = out->path ? read_header(out, fd, why) : fail(why, "no memory for its path");
     close(fd);
     if (!failed) return 0;
     safetensors_close(out);
-    return fail(err, errlen, "%s: %s", path, why);
+    return fail(err, "%s: %s", path, why);
 }
 
 void safetensors_close(SafeTensors* st) {
@@ -233,18 +228,17 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
 }
 
 // Bytes at .. at + n of a tensor.
-static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, size_t n, void* out, char* err,
-                      size_t errlen) {
+static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, size_t n, void* out, Err err) {
     if (n == 0) return 0;
     if (t->data) return memcpy(out, (const char*)t->data + at, n), 0;
     uint64_t bytes;
-    int fd = disk_open(st->path, &bytes, err, errlen);
+    int fd = disk_open(st->path, &bytes, err);
     if (fd < 0) return -1;
     int64_t got = bytes == st->bytes ? disk_read_at(fd, t->begin + at, out, n) : 0;
     const char* why = got < 0 ? strerror(errno) : "the file has another size than when it was opened";
     close(fd);
     if (got == (int64_t)n) return 0;
-    return fail(err, errlen, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
+    return fail(err, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
 }
 
 // IEEE's half precision. Its exponent counts from 2^-15, fp32's from 2^-127.
@@ -269,45 +263,43 @@ static void f16_widen_in_place(float* buffer, size_t n) {
     }
 }
 
-int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, char* err,
-                       size_t errlen) {
+int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, Err err) {
     size_t size = dtype_bytes(t->dtype);
     double wide[512];
     if (t->dtype != DT_F64) {
-        if (read_bytes(st, t, first * size, n * size, out, err, errlen)) return -1;
+        if (read_bytes(st, t, first * size, n * size, out, err)) return -1;
         if (t->dtype == DT_BF16) bf16_widen_in_place(out, n);
         if (t->dtype == DT_F16) f16_widen_in_place(out, n);
         return 0;
     }
     for (size_t done = 0; done < n;) {
         size_t count = MIN(n - done, (size_t)COUNT(wide));
-        if (read_bytes(st, t, (first + done) * size, count * size, wide, err, errlen)) return -1;
+        if (read_bytes(st, t, (first + done) * size, count * size, wide, err)) return -1;
         for (size_t i = 0; i < count; i++) out[done++] = (float)wide[i];
     }
     return 0;
 }
 
-static int check_tensor(const SafeTensors* st, const SafeTensor* t, float* piece, size_t most, char* err,
-                        size_t errlen) {
+static int check_tensor(const SafeTensors* st, const SafeTensor* t, float* piece, size_t most, Err err) {
     size_t n = t->bytes / dtype_bytes(t->dtype);
     for (size_t first = 0; first < n; first += most) {
         size_t count = MIN(most, n - first);
-        if (safetensors_floats(st, t, first, count, piece, err, errlen)) return -1;
+        if (safetensors_floats(st, t, first, count, piece, err)) return -1;
         for (size_t i = 0; i < count; i++)
             if (!isfinite(piece[i]))
-                return fail(err, errlen, "%s: tensor %s: expected finite values, found %g as element %zu", st->path,
-                            t->name, (double)piece[i], first + i);
+                return fail(err, "%s: tensor %s: expected finite values, found %g as element %zu", st->path, t->name,
+                            (double)piece[i], first + i);
     }
     return 0;
 }
 
-int safetensors_check_finite(const char* path, char* err, size_t errlen) {
+int safetensors_check_finite(const char* path, Err err) {
     SafeTensors st;
-    if (safetensors_open(&st, path, err, errlen)) return -1;
+    if (safetensors_open(&st, path, err)) return -1;
     float* piece = (float*)malloc(PIECE);
-    int result = piece ? 0 : fail(err, errlen, "%s: no memory to read it", path);
+    int result = piece ? 0 : fail(err, "%s: no memory to read it", path);
     for (int i = 0; i < st.n && !result; i++)
-        result = check_tensor(&st, &st.tensors[i], piece, PIECE / sizeof *piece, err, errlen);
+        result = check_tensor(&st, &st.tensors[i], piece, PIECE / sizeof *piece, err);
     free(piece);
     safetensors_close(&st);
     return result;
@@ -357,17 +349,16 @@ static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill
     return bad;
 }
 
-int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, char* err,
-                      size_t errlen) {
+int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, Err err) {
     char why[ERR_BYTES];
     size_t bytes = 0;
-    if (check_names(tensors, n, why, sizeof why)) return fail(err, errlen, "%s: %s", path, why);
+    if (check_names(tensors, n, why)) return fail(err, "%s: %s", path, why);
     char* header = make_header(tensors, n, &bytes);
-    if (!header) return fail(err, errlen, "%s: no memory for the header of %d tensors", path, n);
-    int fd = disk_create(path, err, errlen), result = -1;
+    if (!header) return fail(err, "%s: no memory for the header of %d tensors", path, n);
+    int fd = disk_create(path, err), result = -1;
     if (fd >= 0) {
         int bad = disk_write(fd, header, bytes) || write_values(fd, tensors, n, fill, context);
-        result = disk_finish(fd, path, bad, err, errlen);
+        result = disk_finish(fd, path, bad, err);
     }
     free(header);
     return result;

@@ -40,12 +40,12 @@ static void choose_split(Sampler* s) {
     else s->cut = length - n, s->cut_length = length, s->cut_hash = s->docs->list[longest].hash;
 }
 
-static int fill_side(Sampler* s, Split split, char* err, size_t errlen) {
+static int fill_side(Sampler* s, Split split, Err err) {
     Side* side = &s->sides[split];
     int64_t begin, end, n = 0, n_pieces = 0;
     for (int64_t d = 0; d < s->docs->n; d++) n += sampler_extent(s, split, d, &begin, &end) > 0;
     side->list = malloc(((size_t)n + 1) * sizeof *side->list);
-    if (!side->list) return fail(err, errlen, "out of memory for the index of %lld documents", (long long)n);
+    if (!side->list) return fail(err, "out of memory for the index of %lld documents", (long long)n);
     for (int64_t d = 0; d < s->docs->n; d++) {
         int64_t length = sampler_extent(s, split, d, &begin, &end);
         if (length == 0) continue;
@@ -57,19 +57,18 @@ static int fill_side(Sampler* s, Split split, char* err, size_t errlen) {
     return 0;
 }
 
-int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
-                 size_t errlen) {
+int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, Err err) {
     *out = NULL;
-    if (context < 1) return fail(err, errlen, "context is %d, expected at least 1", context);
+    if (context < 1) return fail(err, "context is %d, expected at least 1", context);
     if (!(val_fraction >= 0 && val_fraction <= 1))
-        return fail(err, errlen, "the held-out fraction is %g, expected 0 .. 1", val_fraction);
-    if (docs->n == 0) return fail(err, errlen, "no training tokens: the corpus has no documents");
+        return fail(err, "the held-out fraction is %g, expected 0 .. 1", val_fraction);
+    if (docs->n == 0) return fail(err, "no training tokens: the corpus has no documents");
     Sampler* s = malloc(sizeof *s);
-    if (!s) return fail(err, errlen, "out of memory for the sampler");
+    if (!s) return fail(err, "out of memory for the sampler");
     *s = (Sampler){.docs = docs, .context = context, .seed = seed, .val_fraction = val_fraction};
     choose_split(s);
-    int status = fill_side(s, SPLIT_TRAIN, err, errlen) || fill_side(s, SPLIT_VAL, err, errlen) ? -1 : 0;
-    if (status == 0 && val_fraction < 1 && docs->mix) status = docs->mix->check(s, err, errlen);
+    int status = fill_side(s, SPLIT_TRAIN, err) || fill_side(s, SPLIT_VAL, err) ? -1 : 0;
+    if (status == 0 && val_fraction < 1 && docs->mix) status = docs->mix->check(s, err);
     if (status) sampler_close(s);
     else *out = s;
     return status;
@@ -144,12 +143,12 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
     return n;
 }
 
-int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen) {
-    if (docs_read(s->docs, piece->doc, piece->first, piece->length, tokens, err, errlen)) return -1;
+int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err) {
+    if (docs_read(s->docs, piece->doc, piece->first, piece->length, tokens, err)) return -1;
     memmove(targets, tokens + 1, (size_t)(piece->length - 1) * sizeof *targets);
     int n = piece->length - (piece->n_targets < piece->length), *last = &targets[piece->length - 1];
     *last = -1;
-    if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err, errlen)) return -1;
+    if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err)) return -1;
     docs_learnt(s->docs, piece->doc, piece->first + 1, n, targets);
     return 0;
 }

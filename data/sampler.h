@@ -46,15 +46,14 @@ typedef struct Sampler {
 
 // Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
 typedef struct SamplerMix {
-    int (*check)(const Sampler* s, char* err, size_t errlen);
+    int (*check)(const Sampler* s, Err err);
     Piece (*next)(const Sampler* s, SamplerPosition* position);
 } SamplerMix;
 
 // Holds out about `val_fraction` of the documents (0: none; 1: all of them, for a corpus that is only validated on). A
 // corpus too small for that (fewer than two documents on either side) gives the last val_fraction of the tokens of its
 // longest document instead. docs must outlive the sampler. 0, or -1 with a message (no training tokens).
-int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, char* err,
-                 size_t errlen);
+int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, Err err);
 void sampler_close(Sampler* s);  // NULL is fine
 
 int64_t sampler_pieces(const Sampler* s, Split split);
@@ -73,4 +72,4 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
-int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, char* err, size_t errlen);
+int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err);

@@ -19,11 +19,11 @@ static int64_t pieces_of(const Sampler* s, int corpus, int64_t* first) {
     return first_piece(s, docs_corpus(s->docs, corpus)->end) - *first;
 }
 
-static int check(const Sampler* s, char* err, size_t errlen) {
+static int check(const Sampler* s, Err err) {
     int64_t first;
     for (int c = 0; c < docs_corpora(s->docs); c++)
         if (pieces_of(s, c, &first) == 0)
-            return fail(err, errlen, "the corpus %s has no text to train on", docs_corpus(s->docs, c)->name);
+            return fail(err, "the corpus %s has no text to train on", docs_corpus(s->docs, c)->name);
     return 0;
 }
 

@@ -52,30 +52,30 @@ static const char* decode(const Tokenizer* tokenizer, int token, size_t* n) {
 
 // ---- reading
 
-static int read_header(Bpe* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
-    if (n < HEADER_BYTES) return fail(err, errlen, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
+static int read_header(Bpe* t, const unsigned char* p, size_t n, Err err) {
+    if (n < HEADER_BYTES) return fail(err, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
     int version = disk_int32(p + 4);
-    if (version < 1 || version > 2) return fail(err, errlen, "version %d, expected 1 or 2", version);
+    if (version < 1 || version > 2) return fail(err, "version %d, expected 1 or 2", version);
     t->base.vocab = disk_int32(p + 8);
     t->base.end_of_text = version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
     if (t->base.vocab < 1 || (size_t)t->base.vocab > n / 2)
-        return fail(err, errlen, "%d tokens do not fit in %zu bytes", t->base.vocab, n);
+        return fail(err, "%d tokens do not fit in %zu bytes", t->base.vocab, n);
     if (t->base.end_of_text < 0 || t->base.end_of_text >= t->base.vocab)
-        return fail(err, errlen, "end-of-text is %d, but there are %d tokens", t->base.end_of_text, t->base.vocab);
+        return fail(err, "end-of-text is %d, but there are %d tokens", t->base.end_of_text, t->base.vocab);
     return 0;
 }
 
 // Tokens from p[*at] on; moves *at behind them.
-static int read_tokens(Bpe* t, const unsigned char* p, size_t n, size_t* at, char* err, size_t errlen) {
+static int read_tokens(Bpe* t, const unsigned char* p, size_t n, size_t* at, Err err) {
     t->begin = malloc((size_t)t->base.vocab * sizeof *t->begin);
     t->length = malloc((size_t)t->base.vocab);
     t->bytes = malloc(n);
-    if (!t->begin || !t->length || !t->bytes) return fail(err, errlen, "out of memory for %d tokens", t->base.vocab);
+    if (!t->begin || !t->length || !t->bytes) return fail(err, "out of memory for %d tokens", t->base.vocab);
     size_t total = 0;
     for (int id = 0; id < t->base.vocab; id++) {
         size_t length = *at < n ? p[*at] : 0;
         if (length == 0 || length > n - *at - 1)
-            return fail(err, errlen, "token %d of %d at byte %zu: %s", id, t->base.vocab, *at,
+            return fail(err, "token %d of %d at byte %zu: %s", id, t->base.vocab, *at,
                         *at < n && length == 0 ? "its length is 0, expected 1 .. 255" : "the file ends inside it");
         t->begin[id] = total;
         t->length[id] = (unsigned char)length;
@@ -87,12 +87,12 @@ static int read_tokens(Bpe* t, const unsigned char* p, size_t n, size_t* at, cha
     return 0;
 }
 
-static int read_llmc(Bpe* t, const unsigned char* p, size_t n, char* err, size_t errlen) {
+static int read_llmc(Bpe* t, const unsigned char* p, size_t n, Err err) {
     size_t at = HEADER_BYTES;
-    if (read_header(t, p, n, err, errlen) || read_tokens(t, p, n, &at, err, errlen)) return -1;
-    if (at != n) return fail(err, errlen, "%zu bytes behind the %d tokens, expected none", n - at, t->base.vocab);
-    if (bpe_index_tokens(t, err, errlen) || bpe_derive_merges(t, err, errlen)) return -1;
-    return bpe_find_bytes(t, 0, err, errlen);
+    if (read_header(t, p, n, err) || read_tokens(t, p, n, &at, err)) return -1;
+    if (at != n) return fail(err, "%zu bytes behind the %d tokens, expected none", n - at, t->base.vocab);
+    if (bpe_index_tokens(t, err) || bpe_derive_merges(t, err)) return -1;
+    return bpe_find_bytes(t, 0, err);
 }
 
 static int is_byte_vocabulary(const Bpe* t) {
@@ -101,23 +101,23 @@ static int is_byte_vocabulary(const Bpe* t) {
     return same;
 }
 
-int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size_t errlen) {
+int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err) {
     *out = NULL;
-    if (n < 4) return fail(err, errlen, "%zu bytes are no tokenizer", n);
+    if (n < 4) return fail(err, "%zu bytes are no tokenizer", n);
     Bpe* t = calloc(1, sizeof *t);
-    if (!t) return fail(err, errlen, "out of memory for a tokenizer");
+    if (!t) return fail(err, "out of memory for a tokenizer");
     int status = -1;
     int32_t magic = disk_int32(data);
     const char* text = data;
     size_t blank = 0;  // white space before JSON
     while (blank < n && strchr(" \t\r\n", text[blank]) && text[blank]) blank++;
-    if (magic == MAGIC) status = read_llmc(t, data, n, err, errlen);
-    else if (blank < n && text[blank] == '{') status = tokenizer_read_json(t, text, n, err, errlen);
+    if (magic == MAGIC) status = read_llmc(t, data, n, err);
+    else if (blank < n && text[blank] == '{') status = tokenizer_read_json(t, text, n, err);
     else
-        fail(err, errlen, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')",
-             MAGIC, magic);
-    if (status == 0) status = bpe_index_merges(t, err, errlen);
-    if (status == 0 && !(t->file = malloc(n))) status = fail(err, errlen, "out of memory for a file of %zu bytes", n);
+        fail(err, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')", MAGIC,
+             magic);
+    if (status == 0) status = bpe_index_merges(t, err);
+    if (status == 0 && !(t->file = malloc(n))) status = fail(err, "out of memory for a file of %zu bytes", n);
     if (status) {
         tokenizer_close(&t->base);
         return -1;
@@ -131,7 +131,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size
     return 0;
 }
 
-static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
+static int open_bytes(Tokenizer** out, Err err) {
     static const char name[] = "<|endoftext|>";
     unsigned char file[HEADER_BYTES + 256 * 2 + sizeof name] = {0};  // sizeof name: its length byte, no NUL
     write_int32(file, MAGIC);
@@ -142,27 +142,26 @@ static int open_bytes(Tokenizer** out, char* err, size_t errlen) {
     for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (unsigned char)b;
     *p++ = sizeof name - 1;
     memcpy(p, name, sizeof name - 1);
-    return tokenizer_parse(out, file, sizeof file, err, errlen);
+    return tokenizer_parse(out, file, sizeof file, err);
 }
 
-int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen) {
+int tokenizer_open(Tokenizer** out, const char* path, Err err) {
     *out = NULL;
-    if (!path || !*path) return open_bytes(out, err, errlen);
+    if (!path || !*path) return open_bytes(out, err);
     char why[ERR_BYTES], inside[DISK_PATH];
     size_t n = 0;
     if (disk_is_dir(path)) {
         const char* name = disk_is_file(path, "tokenizer.json") ? "tokenizer.json" : "tokenizer.bin";
         if (!disk_is_file(path, name))
-            return fail(err, errlen, "%s: expected tokenizer.json or tokenizer.bin in this directory, found neither",
-                        path);
-        if (disk_join(inside, path, name, err, errlen)) return -1;
+            return fail(err, "%s: expected tokenizer.json or tokenizer.bin in this directory, found neither", path);
+        if (disk_join(inside, path, name, err)) return -1;
         path = inside;
     }
-    char* bytes = disk_read_file(path, FILE_MAX, &n, err, errlen);
+    char* bytes = disk_read_file(path, FILE_MAX, &n, err);
     if (!bytes) return -1;
-    int status = tokenizer_parse(out, bytes, n, why, sizeof why);
+    int status = tokenizer_parse(out, bytes, n, why);
     free(bytes);
-    return status ? fail(err, errlen, "%s: %s", path, why) : 0;
+    return status ? fail(err, "%s: %s", path, why) : 0;
 }
 
 void tokenizer_close(Tokenizer* tokenizer) {

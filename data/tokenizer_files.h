@@ -10,9 +10,9 @@
 #include "data/docs.h"
 
 // path NULL or "": bytes. 0 and *out owned by the caller, or -1 with a message.
-int tokenizer_open(Tokenizer** out, const char* path, char* err, size_t errlen);
+int tokenizer_open(Tokenizer** out, const char* path, Err err);
 // The same from bytes in memory (either format, told apart by the first bytes); nothing of data is kept.
-int tokenizer_parse(Tokenizer** out, const void* data, size_t n, char* err, size_t errlen);
+int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err);
 void tokenizer_close(Tokenizer* t);  // NULL is fine
 
 int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none

@@ -108,27 +108,25 @@ static int find_split(const Json* json, const JsonValue* splitter) {
     return has_pattern == wants_pattern ? split : -1;
 }
 
-static int read_settings(Bpe* t, const Json* json, const JsonValue* model, char* err, size_t errlen) {
+static int read_settings(Bpe* t, const Json* json, const JsonValue* model, Err err) {
     static const char* const unset[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"};
     char found[SHOWN];
-    if (!model || model->type != JSON_OBJECT) return fail(err, errlen, "no object \"model\"");
+    if (!model || model->type != JSON_OBJECT) return fail(err, "no object \"model\"");
     if (json_get(json, model, "type") && !has_type(json, model, "BPE"))
-        return fail(err, errlen, "\"model\" is of type \"%s\", known is \"BPE\"",
-                    shown(json_get(json, model, "type"), found));
+        return fail(err, "\"model\" is of type \"%s\", known is \"BPE\"", shown(json_get(json, model, "type"), found));
     for (int i = 0; i < COUNT(unset); i++)
         if (!is_unset(json_get(json, model, unset[i])))
-            return fail(err, errlen, "\"model\" sets \"%s\" to %s, known is byte-level BPE without it", unset[i],
+            return fail(err, "\"model\" sets \"%s\" to %s, known is byte-level BPE without it", unset[i],
                         shown(json_get(json, model, unset[i]), found));
     t->ignore_merges = !is_unset(json_get(json, model, "ignore_merges"));
     const JsonValue* normalizer = json_get(json, json->values, "normalizer");
     t->nfc = has_type(json, normalizer, "NFC");
     if (!t->nfc && !is_unset(normalizer))
-        return fail(err, errlen, "\"normalizer\" is %s, known are none and {\"type\":\"NFC\"}",
-                    shown(normalizer, found));
+        return fail(err, "\"normalizer\" is %s, known are none and {\"type\":\"NFC\"}", shown(normalizer, found));
     const JsonValue* splitter = json_get(json, json->values, "pre_tokenizer");
     int split = find_split(json, splitter);
     if (split < 0)
-        return fail(err, errlen,
+        return fail(err,
                     "\"pre_tokenizer\" is %s, known are ByteLevel (GPT-2), Digits and ByteLevel (SmolLM2), Split by "
                     "Llama 3's or Qwen2's pattern and ByteLevel, all without add_prefix_space",
                     shown(splitter, found));
@@ -139,18 +137,17 @@ static int read_settings(Bpe* t, const Json* json, const JsonValue* model, char*
 // ---- tokens
 
 // Tokens come in any order of their ids; one of no length is not there yet.
-static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValue* id_value, int in_alphabet, char* err,
-                     size_t errlen) {
+static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValue* id_value, int in_alphabet, Err err) {
     int64_t id;
     char* bytes = t->bytes + t->n_bytes;
     if (json_int64(id_value, &id) || id < 0 || id >= capacity)
-        return fail(err, errlen, "the token \"%.*s\" has no id in 0 .. %d", text ? (int)MIN(text->length, 40) : 0,
+        return fail(err, "the token \"%.*s\" has no id in 0 .. %d", text ? (int)MIN(text->length, 40) : 0,
                     text ? text->text : "", capacity - 1);
     if (t->length[id] && !in_alphabet) return 0;  // an added token that the vocabulary lists, too
     int64_t n = json_string(text, bytes);
     if (n >= 0 && in_alphabet) n = bytes_of_alphabet(bytes, n);
     if (n < 1 || n > TOKEN_MAX || t->length[id])
-        return fail(err, errlen, "token %lld is %s", (long long)id,
+        return fail(err, "token %lld is %s", (long long)id,
                     n < 0           ? "not written in the byte-level alphabet"
                     : n < 1         ? "empty"
                     : n > TOKEN_MAX ? "longer than 255 bytes"
@@ -165,17 +162,16 @@ static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValu
 
 static const JsonValue* after(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
 
-static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added, char* err,
-                      size_t errlen) {
+static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added, Err err) {
     const JsonValue* key = vocab + 1;
     for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
-        if (add_token(t, capacity, key, after(json, key), 1, err, errlen)) return -1;
+        if (add_token(t, capacity, key, after(json, key), 1, err)) return -1;
     int has_begin = 0;
     t->base.end_of_text = -1;
     const JsonValue* entry = added ? added + 1 : NULL;
     for (int i = 0; added && i < added->n; i++, entry = after(json, entry)) {
         const JsonValue* content = json_get(json, entry, "content");
-        if (add_token(t, capacity, content, json_get(json, entry, "id"), 0, err, errlen)) return -1;
+        if (add_token(t, capacity, content, json_get(json, entry, "id"), 0, err)) return -1;
         int64_t id = -1;
         int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
         json_int64(json_get(json, entry, "id"), &id);
@@ -183,29 +179,25 @@ static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* v
         if (is_string(content, "<|end_of_text|>")) t->base.stop = (int)id;
         has_begin |= begins;
     }
-    if (t->base.end_of_text < 0)
-        return fail(err, errlen, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
+    if (t->base.end_of_text < 0) return fail(err, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
     for (int id = 0; id < t->base.vocab; id++)
-        if (t->length[id] == 0)
-            return fail(err, errlen, "there are %d tokens, but none has the id %d", t->base.vocab, id);
+        if (t->length[id] == 0) return fail(err, "there are %d tokens, but none has the id %d", t->base.vocab, id);
     return 0;
 }
 
 // Sets all of tokens, added and end_of_text.
-static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, size_t file_bytes, char* err,
-                           size_t errlen) {
+static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, size_t file_bytes, Err err) {
     const JsonValue* vocab = json_get(json, model, "vocab");
     const JsonValue* added = json_get(json, json->values, "added_tokens");
-    if (!vocab || vocab->type != JSON_OBJECT) return fail(err, errlen, "\"model\" has no object \"vocab\"");
-    if (added && added->type != JSON_ARRAY) return fail(err, errlen, "\"added_tokens\" is no array");
+    if (!vocab || vocab->type != JSON_OBJECT) return fail(err, "\"model\" has no object \"vocab\"");
+    if (added && added->type != JSON_ARRAY) return fail(err, "\"added_tokens\" is no array");
     int capacity = vocab->n + (added ? added->n : 0);
     t->begin = calloc((size_t)capacity + 1, sizeof *t->begin);
     t->length = calloc((size_t)capacity + 1, 1);
     t->added = calloc((size_t)capacity + 1, 1);
     t->bytes = malloc(file_bytes + 1);
-    if (!t->begin || !t->length || !t->added || !t->bytes)
-        return fail(err, errlen, "out of memory for %d tokens", capacity);
-    return add_tokens(t, capacity, json, vocab, added, err, errlen);
+    if (!t->begin || !t->length || !t->added || !t->bytes) return fail(err, "out of memory for %d tokens", capacity);
+    return add_tokens(t, capacity, json, vocab, added, err);
 }
 
 // ---- merges: "left right" or ["left", "right"]
@@ -233,31 +225,31 @@ static int read_pair(const Bpe* t, const Json* json, const JsonValue* merge, cha
     return ids[0] < 0 || ids[1] < 0 ? -1 : 0;
 }
 
-static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t file_bytes, char* err, size_t errlen) {
-    if (!merges || merges->type != JSON_ARRAY) return fail(err, errlen, "\"model\" has no array \"merges\"");
+static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t file_bytes, Err err) {
+    if (!merges || merges->type != JSON_ARRAY) return fail(err, "\"model\" has no array \"merges\"");
     char* scratch = malloc(file_bytes + 2);
     t->merges = malloc(MAX(1, (size_t)merges->n) * sizeof *t->merges);
     int status = 0, ids[2];
-    if (!scratch || !t->merges) status = fail(err, errlen, "out of memory for %d merges", merges->n);
+    if (!scratch || !t->merges) status = fail(err, "out of memory for %d merges", merges->n);
     const JsonValue* merge = merges + 1;
     for (int i = 0; status == 0 && i < merges->n; i++, merge = after(json, merge))
         if (read_pair(t, json, merge, scratch, ids) || bpe_add_merge(t, ids[0], ids[1]))
-            status = fail(err, errlen, "merge %d does not join two tokens into a third", i);
+            status = fail(err, "merge %d does not join two tokens into a third", i);
     free(scratch);
     return status;
 }
 
-int tokenizer_read_json(Bpe* t, const char* text, size_t n, char* err, size_t errlen) {
+int tokenizer_read_json(Bpe* t, const char* text, size_t n, Err err) {
     Json json;
-    if (json_parse(&json, text, n, err, errlen)) return -1;
+    if (json_parse(&json, text, n, err)) return -1;
     const JsonValue* model = json_get(&json, json.values, "model");
     // Without a token for what is unknown, bytes that have none may be left out.
     int some_missing = is_unset(json_get(&json, model, "unk_token"));
-    int status = read_settings(t, &json, model, err, errlen);
-    if (status == 0) status = read_vocabulary(t, &json, model, n, err, errlen);
-    if (status == 0) status = bpe_index_tokens(t, err, errlen);
-    if (status == 0) status = read_merges(t, &json, json_get(&json, model, "merges"), n, err, errlen);
-    if (status == 0) status = bpe_find_bytes(t, some_missing, err, errlen);
+    int status = read_settings(t, &json, model, err);
+    if (status == 0) status = read_vocabulary(t, &json, model, n, err);
+    if (status == 0) status = bpe_index_tokens(t, err);
+    if (status == 0) status = read_merges(t, &json, json_get(&json, model, "merges"), n, err);
+    if (status == 0) status = bpe_find_bytes(t, some_missing, err);
     json_free(&json);
     return status;
 }

@@ -21,12 +21,12 @@ const char* unpack_suffix(const char* path) {
     return n > 4 && !strcmp(path + n - 4, ".zst") ? path + n - 4 : path + n;
 }
 
-int unpack_open(char* err, size_t errlen) {
+int unpack_open(Err err) {
     char path[DISK_PATH];
     const char* dir = getenv("TMPDIR");
-    if (disk_join(path, dir && *dir ? dir : "/tmp", "ragged-XXXXXX", err, errlen)) return -1;
+    if (disk_join(path, dir && *dir ? dir : "/tmp", "ragged-XXXXXX", err)) return -1;
     int fd = mkostemp(path, O_CLOEXEC | O_APPEND);
-    if (fd < 0) return fail(err, errlen, "%s: cannot make a file for what is unpacked: %s", path, strerror(errno));
+    if (fd < 0) return fail(err, "%s: cannot make a file for what is unpacked: %s", path, strerror(errno));
     unlink(path);
     return fd;
 }
@@ -46,7 +46,7 @@ enum { MOST_FUNCTIONS = 5 };
 // One of the two libraries, and a stream of it.
 typedef struct Decoder {
     const char *soname, *package, *names[MOST_FUNCTIONS];  // of functions; NULL behind the last
-    int (*open)(struct Decoder*);                           // 0, or -1: no memory
+    int (*open)(struct Decoder*);                          // 0, or -1: no memory
     // From what is held to what is unpacked: 0 where a member or frame ends, 1 within one, -1: damaged, as why says.
     int (*step)(struct Decoder*, OutBuffer*, InBuffer*);
     void (*close)(struct Decoder*);
@@ -130,21 +130,19 @@ static const Decoder decoders[] = {
 
 // ---- either
 
-static int find_functions(Decoder* d, const char* path, char* err, size_t errlen) {
+static int find_functions(Decoder* d, const char* path, Err err) {
     void* handle = dlopen(d->soname, RTLD_NOW);
     for (int i = 0; i < MOST_FUNCTIONS && d->names[i]; i++) {
         d->f[i] = handle ? dlsym(handle, d->names[i]) : NULL;
         if (!d->f[i])
-            return fail(err, errlen,
-                        "%s: needs %s, which is not here (Debian: apt-get install %s); or unpack it yourself", path,
-                        d->soname, d->package);
+            return fail(err, "%s: needs %s, which is not here (Debian: apt-get install %s); or unpack it yourself",
+                        path, d->soname, d->package);
     }
     return 0;
 }
 
 // All members or frames of the file, to its last byte.
-static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* held, char* out, char* err,
-                          size_t errlen) {
+static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* held, char* out, Err err) {
     int64_t total = 0, n;
     int missing = 1;
     while ((n = disk_read(in, held, PIECE)) > 0) {
@@ -153,27 +151,27 @@ static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* he
         while (from.at < from.size || to.at == to.size) {  // a full piece may not have been all
             to.at = 0;
             missing = d->step(d, &to, &from);
-            if (missing < 0) return fail(err, errlen, "%s: damaged, or of another kind: %s", path, d->why);
+            if (missing < 0) return fail(err, "%s: damaged, or of another kind: %s", path, d->why);
             if (disk_write(fd, out, to.at))
-                return fail(err, errlen, "%s: cannot unpack it to TMPDIR or /tmp: %s%s", path, strerror(errno),
+                return fail(err, "%s: cannot unpack it to TMPDIR or /tmp: %s%s", path, strerror(errno),
                             disk_hint(errno));
             total += (int64_t)to.at;
             if (missing == 0 && from.at == from.size) break;
         }
     }
-    if (n < 0) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
-    return missing ? fail(err, errlen, "%s: cut short", path) : total;
+    if (n < 0) return fail(err, "%s: cannot read: %s", path, strerror(errno));
+    return missing ? fail(err, "%s: cut short", path) : total;
 }
 
-int64_t unpack(int fd, const char* path, char* err, size_t errlen) {
+int64_t unpack(int fd, const char* path, Err err) {
     uint64_t bytes;
     Decoder d = decoders[strcmp(unpack_suffix(path), ".gz") != 0];
-    if (find_functions(&d, path, err, errlen)) return -1;
-    int in = disk_open(path, &bytes, err, errlen);
+    if (find_functions(&d, path, err)) return -1;
+    int in = disk_open(path, &bytes, err);
     if (in < 0) return -1;
     char* held = (char*)malloc(2 * PIECE);
-    int64_t total = held && d.open(&d) == 0 ? run_stream(fd, in, path, &d, held, held + PIECE, err, errlen)
-                                            : fail(err, errlen, "%s: no memory to unpack it", path);
+    int64_t total = held && d.open(&d) == 0 ? run_stream(fd, in, path, &d, held, held + PIECE, err)
+                                            : fail(err, "%s: no memory to unpack it", path);
     d.close(&d);
     free(held);
     close(in);

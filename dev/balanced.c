@@ -2,13 +2,12 @@
 #include "dev/balanced.h"
 
 // Micro-batches in the order of documents; -1 with a message where a document fits none.
-static int fill_micro_batches(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, char* err,
-                              size_t errlen) {
+static int fill_micro_batches(Plan* plan, const int* lengths, int n, const GroupCost* g, int capacity, Err err) {
     int64_t taken = 0;
     for (int i = 0; i < n; i++) {
         int64_t more = widest_ring_rank(lengths[i], g->cp_size / g->ulysses_size);
         if (more > g->room)
-            return fail(err, errlen,
+            return fail(err,
                         "document %d of the step has %d tokens, and a group of %d ranks does not hold it at capacity "
                         "%d; try a larger cp size or --capacity",
                         i, lengths[i], g->cp_size, capacity);
@@ -40,12 +39,12 @@ static void split_micro_batches(Plan* plan, int replicas) {
 }
 
 int megatron_balanced(Plan* plan, int64_t step, const int* lengths, int n, const Setting* setting, int cp_size,
-                      Arena* arena, char* err, size_t errlen) {
+                      Arena* arena, Err err) {
     const PlanLimits* limits = &setting->limits;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
-        return fail(err, errlen, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
-    if (fill_micro_batches(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err, errlen) < 0) return -1;
+        return fail(err, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);
+    if (fill_micro_batches(plan, lengths, n, &setting->groups[cp_size], limits->capacity, err) < 0) return -1;
     int replicas = limits->ranks / cp_size;
     split_micro_batches(plan, replicas);
     for (int i = 0; i < plan->n_micro_batches; i++) {

@@ -10,4 +10,4 @@
 // Micro-batches of one cp size, in the order of documents, as many for each of the ranks / cp size
 // replicas.
 int megatron_balanced(Plan* plan, int64_t step, const int* lengths, int n, const Setting* setting, int cp_size,
-                      Arena* arena, char* err, size_t errlen);
+                      Arena* arena, Err err);

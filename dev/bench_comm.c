@@ -100,8 +100,7 @@ int main(int n_arguments, char** arguments) {
     char err[ERR_BYTES];
     int provided;
     MPI_Init_thread(&n_arguments, &arguments, MPI_THREAD_SERIALIZED, &provided);
-    if (rank_identity(&id, err, sizeof err) || comm_open_mpi(&world, &id, 60, err, sizeof err) ||
-        world->size > MOST_RANKS) {
+    if (rank_identity(&id, err) || comm_open_mpi(&world, &id, 60, err) || world->size > MOST_RANKS) {
         fprintf(stderr, "bench_comm: %s\n", world ? "too many ranks" : err);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }

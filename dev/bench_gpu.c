@@ -97,7 +97,7 @@ static KernelLimits kernel_limits(const GptModel* m, int N, int context) {
 
 static void open_kernels(const KernelLimits* l) {
     char err[ERR_BYTES];
-    if (w.k->open(l, err, sizeof err)) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
+    if (w.k->open(l, err)) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
 }
 
 // ---- time
@@ -134,7 +134,7 @@ static void run_square(void) {
 static void bench_limits(void) {
     char err[ERR_BYTES];
     size_t n = copy_elems(), edge = options.quick ? 256 : (size_t)w.k->full_matmul, square = 2 * edge * edge;
-    double matmul = kernels_peak(w.k, DT_BF16, 0, 0, err, sizeof err) * 1e-12;
+    double matmul = kernels_peak(w.k, DT_BF16, 0, 0, err) * 1e-12;
     if (matmul < 0) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
     KernelLimits l = {.N = (int)edge, .C = (int)edge, .OC = (int)edge, .NH = 1, .NKV = 1, .HS = 64, .context = 64};
     l.dt = DT_BF16;
@@ -591,7 +591,7 @@ static void bench_attention_kind(const GptModel* m, int k, int short_context) {
     l.attention = kinds[k].attention;
     l.fast_backward = kinds[k].fast;
     char err[ERR_BYTES];
-    if (w.k->open(&l, err, sizeof err)) {
+    if (w.k->open(&l, err)) {
         snprintf(attention_refusals[k], ERR_BYTES, "context %d: %.160s", l.context, err);
         return;
     }
@@ -655,7 +655,7 @@ static int run_section(const struct Section* s) {
     if (pid == 0) {
         char err[ERR_BYTES];
         alarm((unsigned)MAX(seconds_left(), 0) + 2 * GRACE_SECONDS);
-        if (s->on_device) w.k = kernels_find(options.device, "auto", err, sizeof err);
+        if (s->on_device) w.k = kernels_find(options.device, "auto", err);
         if (s->on_device && !w.k) exit((fprintf(stderr, "bench_gpu: %s\n", err), 1));
         s->run();
         exit(0);

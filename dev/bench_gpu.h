@@ -6,11 +6,9 @@
 #include <unistd.h>
 
 #include "kernels/open.h"
-include "plan/model/shape_parts.h"
+#include "plan/model/shape_parts.h"
 
-    enum {
-        CONTEXT = 1024
-    };
+enum { CONTEXT = 1024 };
 
 typedef struct GptModel {
     const char* name;

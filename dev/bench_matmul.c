@@ -230,9 +230,9 @@ int main(int argc, char** argv) {
         {4096, 768, 768}, {4096, 768, 2304}, {4096, 768, 3072}, {4096, 3072, 768}, {1024, 768, 50304}};
     char err[ERR_BYTES];
     int rounds = argc > 2 ? MIN(MAX(atoi(argv[2]), 1), MOST_ROUNDS) : 5;
-    const Kernels* k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
+    const Kernels* k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err);
     KernelLimits limits = {.N = 4096, .C = 3072, .OC = 50304, .threads = argc > 3 ? atoi(argv[3]) : 0};
-    if (!k || k->open(&limits, err, sizeof err)) {
+    if (!k || k->open(&limits, err)) {
         fprintf(stderr, "bench: %s\n", err);
         return 1;
     }

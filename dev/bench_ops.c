@@ -230,8 +230,8 @@ int main(int argc, char** argv) {
     char err[ERR_BYTES];
     KernelLimits limits = {.N = N, .C = C, .OC = VP, .NH = NH, .NKV = NKV, .HS = HS, .context = T, .dt = DT_F32};
     limits.threads = argc > 2 ? atoi(argv[2]) : 0;
-    w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err, sizeof err);
-    if (!w.k || w.k->open(&limits, err, sizeof err)) {
+    w.k = kernels_find("cpu", argc > 1 ? argv[1] : "auto", err);
+    if (!w.k || w.k->open(&limits, err)) {
         fprintf(stderr, "bench_ops: %s\n", err);
         return 1;
     }

@@ -27,7 +27,7 @@ static const double wanted_worst_gap = 0.08;
 
 typedef struct Figures {
     double gap_mean, gap_worst;
-    double alone_mean;             // over Bounds.alone
+    double alone_mean;         // over Bounds.alone
     double us_mean, us_worst;  // of the least of each batch's runs
     double us_median;          // mean of the medians of each batch's runs
 } Figures;
@@ -43,8 +43,8 @@ static Setting open_setting(const char* machine_name, int ranks, GroupCost* grou
     Setting setting;
     const char* text = machine_builtin(machine_name);
     if (!text) stop("no such machine");
-    if (machine_parse(&machine, text, strlen(text), err, sizeof err) < 0 ||
-        machine_setting(&setting, &machine, ranks, NODE, CONTEXT, groups, err, sizeof err) < 0)
+    if (machine_parse(&machine, text, strlen(text), err) < 0 ||
+        machine_setting(&setting, &machine, ranks, NODE, CONTEXT, groups, err) < 0)
         stop(err);
     return setting;
 }
@@ -62,7 +62,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
     Figures f = {0};
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)ranks + 1));
     Setting setting = open_setting(machine_name, ranks, groups);
-    Lengths* lengths = lengths_open(lengths_name, CONTEXT, setting.limits.capacity, err, sizeof err);
+    Lengths* lengths = lengths_open(lengths_name, CONTEXT, setting.limits.capacity, err);
     if (!lengths) stop(err);
     int* drawn = (int*)need(sizeof(int) * (size_t)docs);
     Arena arena = {0};
@@ -72,7 +72,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
         for (int run = 0; run < RUNS; run++) {
             arena_reset(&arena, (ArenaMark){0});
             double start = processor_seconds();
-            if (plan_flex(&plan, &prediction, b, drawn, docs, &setting, &arena, err, sizeof err) < 0) stop(err);
+            if (plan_flex(&plan, &prediction, b, drawn, docs, &setting, &arena, err) < 0) stop(err);
             us[run] = 1e6 * (processor_seconds() - start);
         }
         f.us_median += bench_median(us, RUNS) / batches;  // sorts them
@@ -80,7 +80,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
         double gap = prediction_gap(&prediction);
         f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
         f.alone_mean += (prediction.makespan / prediction.bounds.alone - 1) / batches;
-        if (plan_check(&plan, drawn, docs, &setting.limits, &arena, err, sizeof err) < 0) stop(err);
+        if (plan_check(&plan, drawn, docs, &setting.limits, &arena, err) < 0) stop(err);
     }
     lengths_close(lengths);
     arena_free(&arena);
@@ -91,8 +91,9 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
 static void print_head(void) {
     printf("flex, 100 batches a cell (in brackets: wanted; worst gap %.0f %%); <- behind what misses it\n\n",
            100 * wanted_worst_gap);
-    printf("machine, lengths     ranks x       gap over L3, %%  nothing hidden, %%     planning, us of a processor\n"
-           "                     documents     mean      worst            mean      mean           worst  median\n");
+    printf(
+        "machine, lengths     ranks x       gap over L3, %%  nothing hidden, %%     planning, us of a processor\n"
+        "                     documents     mean      worst            mean      mean           worst  median\n");
 }
 
 // "<-" stands behind a line that misses a wanted figure.

@@ -78,7 +78,7 @@ static void bench(const char* work, const char* dtype) {
     double peer = run_peer(dtype);
     char err[ERR_BYTES];
     team_open(host_cores("", 0));
-    double limit = cpu_peak(kernels_find("cpu", "auto", err, sizeof err), strcmp(dtype, "bf16") ? DT_F32 : DT_BF16);
+    double limit = cpu_peak(kernels_find("cpu", "auto", err), strcmp(dtype, "bf16") ? DT_F32 : DT_BF16);
     double limit_tokens = full.flops > 0 ? limit / full.flops * full.tokens_per_second : 0;
     printf("  %s  full rows 4 x 1024  %7.0f tokens/s, %.0f GFLOP/s, %4.1f %% of the registers' %.0f\n", dtype,
            full.tokens_per_second, full.flops * 1e-9, 100 * full.flops / limit, limit * 1e-9);

@@ -142,14 +142,13 @@ static Shares open_shares(const int* sorted, int n, const Setting* setting) {
     return x;
 }
 
-int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
-                    size_t errlen) {
+int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     *l4 = 0;
     if (n == 0) return 0;
     Shares x = open_shares(sorted, n, setting);
     DensePart* parts = TAKE(arena, DensePart, n);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         double s = sorted[i];
         parts[i] = (DensePart){s, (x.attention * s + x.linear) * s};  // longer ones are denser

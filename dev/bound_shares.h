@@ -4,5 +4,4 @@
 
 // L4: no plan of any shares can beat it, however many of a document's tokens and heads a rank has, even or not, while
 // each document stands in one pass of a rank. See bound_shares.c. 0, or -1 without memory.
-int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
-                    size_t errlen);
+int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting, Arena* arena, Err err);

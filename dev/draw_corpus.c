@@ -13,7 +13,7 @@ int main(int argc, char** argv) {
     int n = argc > 2 ? atoi(argv[2]) : 0, longest = argc > 3 ? atoi(argv[3]) : 0;
     if (argc < 4 || n < 1 || longest < 2)
         die("usage: draw_corpus NAME DOCUMENTS LONGEST [SEED]; names: %s", lengths_names());
-    Lengths* lengths = lengths_open(argv[1], longest, longest, err, sizeof err);
+    Lengths* lengths = lengths_open(argv[1], longest, longest, err);
     int* drawn = (int*)calloc((size_t)n, sizeof(int));
     if (!lengths) die("%s", err);
     if (!drawn) die("no memory for %d lengths", n);

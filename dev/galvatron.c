@@ -203,13 +203,13 @@ static int next_step(PartitionStep* next, const BiObjective* b, const PlainProbl
     return found;
 }
 
-int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, char* err, size_t errlen) {
+int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     PartitionProblem plain = p->exact;
     int layers[PARTITION_STAGES], n = plain.layers;
     double* bytes = TAKE(arena, double, n);
     plain.ms = p->ms;
-    if (!bytes || partition_exact(&b->even_time, &plain, arena, err, errlen)) return arena_check(arena, err, errlen);
+    if (!bytes || partition_exact(&b->even_time, &plain, arena, err)) return arena_check(arena, err);
     for (int l = 0; l < n; l++) bytes[l] = p->bytes(plain.context, plain.stages / 2, l, l + 1);
     partition_even_memory(layers, plain.stages, bytes, n, 0, 0);
     double least = memory_balance(p, b->even_time.layers);

@@ -112,7 +112,7 @@ typedef struct BiObjective {
     PartitionStep step[PARTITION_STEPS];
     Partition even_time, best;  // best: the fastest step
 } BiObjective;
-int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, char* err, size_t errlen);
+int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, Err err);
 
 // Even memory as the released code has it: stages are filled from the last one backwards with (all bytes) / stages
 // each, until the next layer would be too much by more than half of it; a stage beyond 1.3 of that gives its last

@@ -27,7 +27,7 @@ static void open_pool(const char* machine_name) {
     Machine m;
     const char* text = machine_builtin(machine_name);
     if (!text) die("%s: expected hydraulis-32b or hydraulis-7b", machine_name);
-    if (machine_parse(&m, text, strlen(text), err, sizeof err)) die("%s", err);
+    if (machine_parse(&m, text, strlen(text), err)) die("%s", err);
     pool = (SchemePool){.ranks = GPUS};
     for (int i = 0; i < m.n_schemes; i++) {
         const Scheme* s = &m.schemes[i];
@@ -171,13 +171,13 @@ static void climb(double median, double sigma) {
     draw_batches(median, sigma);
     for (int i = 0; i < SAMPLE; i++) sample[i] = draw_length(median, sigma, 7, (uint64_t)i);
     StrategySearch search = {&pool, sample, SAMPLE, CONTEXT, TOKENS, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
-    int n_ours = strategies_search(ours, &score, &search, &arena, err, sizeof err);
+    int n_ours = strategies_search(ours, &score, &search, &arena, err);
     if (n_ours < 1) die("no strategies: %s", n_ours < 0 ? err : "nothing holds the documents");
     for (int b = 0; b < BATCHES; b++) {
         StepWork w;
         double best[2] = {INFINITY, INFINITY};
         ArenaMark mark = arena_mark(&arena);
-        if (step_work(&w, &pool, lengths[b], counts[b], &arena, err, sizeof err)) die("%s", err);
+        if (step_work(&w, &pool, lengths[b], counts[b], &arena, err)) die("%s", err);
         sum[FIXED] += fixed_ms(&w, widest, uniform.copies[widest]);
         sum[DISPATCH] += dispatched_ms(&w, &uniform, widest);
         sum[PACKING] += single_ms(&w, &uniform);

@@ -231,18 +231,18 @@ const char* lengths_names(void) {
 
 // ---- opening, drawing
 
-Lengths* lengths_open(const char* name, int limit, int capacity, char* err, size_t errlen) {
+Lengths* lengths_open(const char* name, int limit, int capacity, Err err) {
     const Kind* kind = NULL;
     for (int i = 0; i < COUNT(kinds); i++)
         if (strcmp(kinds[i].name, name) == 0) kind = &kinds[i];
-    if (!kind) return fail(err, errlen, "no lengths are called \"%s\"; there are %s", name, lengths_names()), NULL;
+    if (!kind) return fail(err, "no lengths are called \"%s\"; there are %s", name, lengths_names()), NULL;
     int least = kind->draw == draw_just_above ? MAX(capacity, 1) + 1 : kind->least;
     if (limit < least)
-        return fail(err, errlen, "lengths \"%s\" are %d or more, above the limit of %d", name, least, limit), NULL;
+        return fail(err, "lengths \"%s\" are %d or more, above the limit of %d", name, least, limit), NULL;
     if (kind->draw == draw_just_above && capacity < 1)
-        return fail(err, errlen, "lengths \"%s\" need a capacity, not %d", name, capacity), NULL;
+        return fail(err, "lengths \"%s\" need a capacity, not %d", name, capacity), NULL;
     Lengths* x = (Lengths*)malloc(sizeof *x);
-    if (!x) return fail(err, errlen, "no memory for lengths"), NULL;
+    if (!x) return fail(err, "no memory for lengths"), NULL;
     *x = (Lengths){.kind = kind, .limit = limit, .capacity = capacity};
     return x;
 }
@@ -257,19 +257,19 @@ static int64_t parse_line(const char* at, const char* end) {
     return at < end || (digits > 0 && value == 0) ? -1 : value;
 }
 
-Lengths* lengths_parse(const char* text, size_t n, int limit, char* err, size_t errlen) {
+Lengths* lengths_parse(const char* text, size_t n, int limit, Err err) {
     int64_t lines = 1, line = 1, left_out = 0;
     for (size_t i = 0; i < n; i++) lines += text[i] == '\n';
-    if (lines > INT32_MAX) return fail(err, errlen, "more lengths than can be counted"), NULL;
+    if (lines > INT32_MAX) return fail(err, "more lengths than can be counted"), NULL;
     Lengths* x = (Lengths*)malloc(sizeof *x + sizeof(int) * (size_t)lines);
-    if (!x) return fail(err, errlen, "no memory for %lld lengths", (long long)lines), NULL;
+    if (!x) return fail(err, "no memory for %lld lengths", (long long)lines), NULL;
     *x = (Lengths){.limit = limit};
     for (const char *at = text, *end; at < text + n; at = end + 1, line++) {
         end = (const char*)memchr(at, '\n', (size_t)(text + n - at));
         if (!end) end = text + n;
         int64_t value = parse_line(at, end);
         if (value < 0) {
-            fail(err, errlen, "line %lld is \"%.*s\", expected a length: a whole number from 1 on", (long long)line,
+            fail(err, "line %lld is \"%.*s\", expected a length: a whole number from 1 on", (long long)line,
                  (int)MIN(end - at, 40), at);
             free(x);
             return NULL;
@@ -279,8 +279,8 @@ Lengths* lengths_parse(const char* text, size_t n, int limit, char* err, size_t 
     }
     if (x->n > 0) return x;
     free(x);
-    if (left_out) fail(err, errlen, "all %lld lengths are above the limit of %d", (long long)left_out, limit);
-    else fail(err, errlen, "no length in it");
+    if (left_out) fail(err, "all %lld lengths are above the limit of %d", (long long)left_out, limit);
+    else fail(err, "no length in it");
     return NULL;
 }
 

@@ -9,9 +9,9 @@ typedef struct Lengths Lengths;
 // formulas), "github", "sft", "mock", "mock-heavy", "equal", "one-long", "just-above" (s just above multiples of the
 // capacity); lengths_names: all of them, with commas. limit: draws above it are drawn again (of "mock": clipped to
 // 128 .. 8192). capacity: for "just-above". NULL with a message.
-Lengths* lengths_open(const char* name, int limit, int capacity, char* err, size_t errlen);
+Lengths* lengths_open(const char* name, int limit, int capacity, Err err);
 // Lengths from text, one whole number a line; those above limit are left out.
-Lengths* lengths_parse(const char* text, size_t n, int limit, char* err, size_t errlen);
+Lengths* lengths_parse(const char* text, size_t n, int limit, Err err);
 void lengths_close(Lengths* lengths);
 const char* lengths_names(void);
 

@@ -61,7 +61,7 @@ static void open_planners(Simulation* s) {
     lengths_draw(s->lengths, sample, SAMPLE, (uint64_t)s->options->seed, -1);
     for (int i = 0; i < s->n_tallies; i++) {
         Tally* t = &s->tallies[i];
-        t->state = t->planner->open(&s->setting, sample, SAMPLE, &s->planners, err, sizeof err);
+        t->state = t->planner->open(&s->setting, sample, SAMPLE, &s->planners, err);
         if (!t->state) leave_out(t, err);
     }
     free(sample);
@@ -72,7 +72,7 @@ static int play_in_rounds(const Simulation* s, Plan* plan, Arena* arena, char* e
     Timeline timeline;
     Setting setting = s->setting;
     setting.rounds = 1;
-    if (step_play(&timeline, plan, s->drawn, &setting, arena, err, ERR_BYTES) < 0) return -1;
+    if (step_play(&timeline, plan, s->drawn, &setting, arena, err) < 0) return -1;
     *ms = timeline.makespan;
     return 0;
 }
@@ -85,10 +85,10 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     double rounds = 0;
     arena_reset(arena, (ArenaMark){0});
     double start = processor_seconds();
-    int status = t->planner->plan(t->state, &plan, batch, s->drawn, n, arena, err, sizeof err);
+    int status = t->planner->plan(t->state, &plan, batch, s->drawn, n, arena, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err, ERR_BYTES);
-    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &s->setting, arena, err, ERR_BYTES);
+    if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err);
+    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &s->setting, arena, err);
     if (status == 0) status = play_in_rounds(s, &plan, arena, err, &rounds);
     if (status < 0) {
         leave_out(t, err);
@@ -124,9 +124,9 @@ static void play_all(Simulation* s) {
         check_held(s, b);
         Bounds bounds;
         arena_reset(&arena, (ArenaMark){0});
-        if (bounds_of(&bounds, s->sorted, n, &s->setting, &arena, err, sizeof err) < 0) refuse("%s", err);
+        if (bounds_of(&bounds, s->sorted, n, &s->setting, &arena, err) < 0) refuse("%s", err);
         double l4;
-        if (bound_of_shares(&l4, s->sorted, n, &s->setting, &arena, err, sizeof err) < 0) refuse("%s", err);
+        if (bound_of_shares(&l4, s->sorted, n, &s->setting, &arena, err) < 0) refuse("%s", err);
         s->l1 += bounds.l1, s->l3 += bounds.l3, s->l4 += l4;
         s->longest = MAX(s->longest, s->sorted[0]);
         for (int i = 0; i < n; i++) s->tokens += s->sorted[i];
@@ -144,10 +144,10 @@ static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena
     char err[ERR_BYTES];
     int n = s->options->docs;
     double start = processor_seconds();
-    if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err, sizeof err) < 0)
+    if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err) < 0)
         refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (step_play(&shown->timeline, &shown->plan, s->drawn, &s->setting, arena, err, sizeof err) < 0)
+    if (step_play(&shown->timeline, &shown->plan, s->drawn, &s->setting, arena, err) < 0)
         refuse("%s: %s", t->planner->name, err);
     shown->name = t->planner->name, shown->words = t->planner->words, shown->plan_us = us;
     shown->chosen = 0;
@@ -160,8 +160,8 @@ static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* show
     int n = s->options->docs, status;
     Plan again;
     if (chosen->planner == &planner_flex)
-        status = plan_flex(&again, prediction, 0, s->drawn, n, &s->setting, arena, err, sizeof err);
-    else status = predict_plan(prediction, &shown->plan, s->drawn, &s->setting, arena, err, sizeof err);
+        status = plan_flex(&again, prediction, 0, s->drawn, n, &s->setting, arena, err);
+    else status = predict_plan(prediction, &shown->plan, s->drawn, &s->setting, arena, err);
     if (status < 0) refuse("%s: %s", chosen->planner->name, err);
 }
 

@@ -87,8 +87,7 @@ static Config read_model(const char* text) {
     Config c;
     strcpy(words, text);
     for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_read(&c, argc, argv, err, sizeof err) || config_complete(&c, 257, err, sizeof err))
-        refuse("--model: %s", err);
+    if (config_read(&c, argc, argv, err) || config_complete(&c, 257, err)) refuse("--model: %s", err);
     return c;
 }
 
@@ -134,7 +133,7 @@ static int find_way(LayoutTry* found, const LayoutProblem* all, const Way* way, 
     set_range(p.tp, way->tp, p.ranks, all->tp[1]);
     set_range(p.stages, way->stages, p.ranks, MIN(all->whole->L, MOST_STAGES));
     memcpy(p.zero, way->zero, sizeof p.zero);
-    int n = layout_search(tries, &p, arena, err, sizeof err);
+    int n = layout_search(tries, &p, arena, err);
     if (n < 0) refuse("%s", err);
     *found = tries[0];
     return n > 0;
@@ -185,8 +184,8 @@ void simulate_layout(const Options* o) {
     LayoutProblem p = problem_of(&x, &config, o->memory);
     int any = find_way(&found, &p, &ways[0], &x.arena);
     printf("%s: %d ranks in nodes of %d, %.4gG a rank; %d tokens a step, documents of %d\n\n",
-           x.costs.machine.cost.name,
-           o->ranks, o->node_size, o->memory / (1 << 30), config.batch_tokens, config.context);
+           x.costs.machine.cost.name, o->ranks, o->node_size, o->memory / (1 << 30), config.batch_tokens,
+           config.context);
     printf("%-7s %10s  %7s  %8s\n", "way", "ms a step", "GB", "of found");
     print_way(ways[0].name, &found, any, found.ms);
     for (int i = 1; i < COUNT(ways); i++) {

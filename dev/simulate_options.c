@@ -36,8 +36,10 @@ typedef struct OptionRow {
 } OptionRow;
 
 #define AT(field) offsetof(Options, field)
-#define WORD(name, field) {"--" name, TEXT, AT(field), 0, 0, NULL}
-#define COUNT_UP_TO(name, field, most) {"--" name, INT, AT(field), 1, most, NULL}
+#define WORD(name, field) \
+    { "--" name, TEXT, AT(field), 0, 0, NULL }
+#define COUNT_UP_TO(name, field, most) \
+    { "--" name, INT, AT(field), 1, most, NULL }
 
 static const OptionRow rows[] = {
     {WORD("machine", machine), "flexsp-7b", "a machine that is known by name, or a machine file"},
@@ -49,7 +51,8 @@ static const OptionRow rows[] = {
     {COUNT_UP_TO("zero", zero, 3), "3",
      "what ranks divide (as train's): memory of that stage; 1: without rounds where the system has none; 2, 3: in "
      "rounds"},
-    {{"--overlap", INDEX, AT(overlap), 0, 0, "no|passes|yes"}, "passes",
+    {{"--overlap", INDEX, AT(overlap), 0, 0, "no|passes|yes"},
+     "passes",
      "what exchanges hide under: no, nothing; passes, other documents of their pass; yes, their own too, as train on "
      "GPUs"},
     {WORD("lengths", lengths), "wikipedia", "lengths by name, or a file with one number a line"},
@@ -57,7 +60,8 @@ static const OptionRow rows[] = {
     {{"--seed", INT64, AT(seed), 0, 9e15, NULL}, "1", "of the lengths"},
     {WORD("plans", plans), NULL, "planners, with commas; all unless given"},
     {WORD("speeds", speeds), NULL, "RANK=X,...: ranks at X of the usual pace"},
-    {{"--patience", REAL, AT(patience), 0, 1e9, NULL}, "60",
+    {{"--patience", REAL, AT(patience), 0, 1e9, NULL},
+     "60",
      "seconds of planning before a planner is left out; 0: no end"},
     {{"--json", FLAG, AT(json), 0, 0, NULL}, NULL, "one object for each planner instead of the table"},
     {WORD("layout", layout), NULL,
@@ -115,8 +119,8 @@ Options read_options(int argc, char** argv) {
 enum { BALANCED_CP_SIZE = 4 };
 
 static int balanced_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                         char* err, size_t errlen) {
-    return megatron_balanced(plan, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err, errlen);
+                         Err err) {
+    return megatron_balanced(plan, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err);
 }
 
 static const Planner planner_balanced = {.name = "balanced",
@@ -140,7 +144,7 @@ static char* read_whole(const char* path, size_t* bytes, const char* instead) {
     char err[ERR_BYTES];
     uint64_t size;
     if (access(path, F_OK) != 0) refuse("%s", instead);
-    int fd = disk_open(path, &size, err, sizeof err);
+    int fd = disk_open(path, &size, err);
     if (fd < 0) refuse("%s", err);
     char* text = (char*)need((size_t)size);
     int64_t n = disk_read(fd, text, (size_t)size);
@@ -155,12 +159,12 @@ void open_machine(Machine* machine, const char* name) {
     size_t n;
     const char* known = machine_builtin(name);
     if (known) {
-        if (machine_parse(machine, known, strlen(known), err, sizeof err) < 0) die("machine %s: %s", name, err);
+        if (machine_parse(machine, known, strlen(known), err) < 0) die("machine %s: %s", name, err);
         return;
     }
     snprintf(unknown, sizeof unknown, "--machine %s is neither a file nor one of %s", name, machine_names());
     char* text = read_whole(name, &n, unknown);
-    int status = machine_parse(machine, text, n, err, sizeof err);
+    int status = machine_parse(machine, text, n, err);
     free(text);
     if (status < 0) refuse("%s: %s", name, err);
 }
@@ -176,13 +180,13 @@ static Lengths* open_lengths(const char* name, int context, int capacity) {
     char err[ERR_BYTES], unknown[ERR_BYTES];
     size_t n;
     if (is_listed(lengths_names(), name)) {
-        Lengths* lengths = lengths_open(name, context, capacity, err, sizeof err);
+        Lengths* lengths = lengths_open(name, context, capacity, err);
         if (!lengths) refuse("%s", err);
         return lengths;
     }
     snprintf(unknown, sizeof unknown, "--lengths %s is neither a file nor one of %s", name, lengths_names());
     char* text = read_whole(name, &n, unknown);
-    Lengths* lengths = lengths_parse(text, n, context, err, sizeof err);
+    Lengths* lengths = lengths_parse(text, n, context, err);
     free(text);
     if (!lengths) refuse("%s: %s", name, err);
     return lengths;
@@ -193,7 +197,7 @@ static double* read_speeds(const char* text, int ranks) {
     double* speeds = (double*)need(sizeof(double) * (size_t)ranks);
     int rank = 0;
     const Field key = {"rank", INT, 0, 0, ranks - 1, NULL}, speed = {"speed", REAL, 0, 1e-6, 1e6, NULL};
-    Words words = words_of(text, strlen(text), err, sizeof err);
+    Words words = words_of(text, strlen(text), err);
     for (int r = 0; r < ranks; r++) speeds[r] = 1;
     for (Word word, x; words_next(&words, ',', &word);) {
         if (!word_cut(&word, '=', &x)) refuse("--speeds %s: expected RANK=X,... with X above 0", text);
@@ -239,8 +243,8 @@ void open_simulation(Simulation* s, const Options* options) {
     int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
     s->machine.cost.micro_batch +=
         machine_zero_ms(&s->machine, options->zero, options->ranks, options->node_size, layers);
-    if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err,
-                        sizeof err) < 0) {
+    if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err) <
+        0) {
         free(groups);
         refuse("%s", err);
     }

@@ -100,42 +100,42 @@ static Request begin_send_receive(Comm* c, const Transfer* sends, int n_sends, c
 // ---- entries for host values
 
 // Where there is nothing to do a failure is told all the same.
-static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
-    if (o->bytes == 0) return c->transport->run_on_host(c, o, err, errlen);
+static int run_on_host(Comm* c, const Operation* o, Err err) {
+    if (o->bytes == 0) return c->transport->run_on_host(c, o, err);
     Pause pause = begin_pause(c, NULL);
-    int result = c->transport->run_on_host(c, o, err, errlen);
+    int result = c->transport->run_on_host(c, o, err);
     end_pause(c, pause, NULL);
     return result;
 }
 
 // Counts nothing.
-static int gather(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
+static int gather(Comm* c, void* out, const void* in, size_t bytes, Err err) {
     Operation o = {.kind = OP_ALL_GATHER, .out = out, .in = in, .bytes = bytes};
-    return run_on_host(c, &o, err, errlen);
+    return run_on_host(c, &o, err);
 }
 
-static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen) {
+static int all_gather_host(Comm* c, void* out, const void* in, size_t bytes, Err err) {
     count(c, COMM_HOST, &(Operation){.kind = OP_ALL_GATHER, .bytes = bytes});
-    return gather(c, out, in, bytes, err, errlen);
+    return gather(c, out, in, bytes, err);
 }
 
-static int broadcast_host(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen) {
+static int broadcast_host(Comm* c, void* x, size_t bytes, int root, Err err) {
     Operation o = {.kind = OP_BROADCAST, .out = x, .in = x, .bytes = bytes, .root = root};
     count(c, COMM_HOST, &o);
-    return run_on_host(c, &o, err, errlen);
+    return run_on_host(c, &o, err);
 }
 
 // Every rank hears from every other one.
-static int barrier(Comm* c, char* err, size_t errlen) {
+static int barrier(Comm* c, Err err) {
     char here = 1, *all = (char*)malloc((size_t)c->size);
-    int result = all ? gather(c, all, &here, 1, err, errlen) : fail(err, errlen, "no memory for a barrier");
+    int result = all ? gather(c, all, &here, 1, err) : fail(err, "no memory for a barrier");
     free(all);
     return result;
 }
 
-static int wait_for_all(Comm* c, Stream s, char* err, size_t errlen) {
+static int wait_for_all(Comm* c, Stream s, Err err) {
     Pause pause = begin_pause(c, s);
-    int result = c->transport->wait(c, s, err, errlen);
+    int result = c->transport->wait(c, s, err);
     end_pause(c, pause, s);
     return result;
 }
@@ -167,7 +167,7 @@ static void count_local_ranks(Comm* c, const uint64_t* host) {
 }
 
 // 0, or -1 with a message; *ranks = the size of pretended nodes, 0: none.
-static int pretended_node_size(int* ranks, char* err, size_t errlen) {
+static int pretended_node_size(int* ranks, Err err) {
     const char* text = getenv("RAGGED_NODE_SIZE");
     char* end;
     *ranks = 0;
@@ -175,17 +175,17 @@ static int pretended_node_size(int* ranks, char* err, size_t errlen) {
     errno = 0;
     long number = strtol(text, &end, 10);
     if (errno || *end || number < 1 || number > INT_MAX)
-        return fail(err, errlen, "RAGGED_NODE_SIZE is \"%.40s\", expected a number of ranks from 1 on", text);
+        return fail(err, "RAGGED_NODE_SIZE is \"%.40s\", expected a number of ranks from 1 on", text);
     *ranks = (int)number;
     return 0;
 }
 
-int comm_find_nodes(Comm* c, char* err, size_t errlen) {
+int comm_find_nodes(Comm* c, Err err) {
     uint64_t own = hash_of_host(), *host = (uint64_t*)malloc((size_t)c->size * sizeof *host);
     int pretended;
-    if (!host) return fail(err, errlen, "no memory for the hosts of %d ranks", c->size);
-    int result = gather(c, host, &own, sizeof own, err, errlen);
-    if (result == 0) result = pretended_node_size(&pretended, err, errlen);
+    if (!host) return fail(err, "no memory for the hosts of %d ranks", c->size);
+    int result = gather(c, host, &own, sizeof own, err);
+    if (result == 0) result = pretended_node_size(&pretended, err);
     if (result == 0) {
         if (c->local_size == 0) count_local_ranks(c, host);
         comm_number_nodes(c, host);
@@ -222,17 +222,17 @@ static Part part_of(const Comm* c, const Wish* all, int* member) {
     return p;
 }
 
-static int split(Comm* c, Comm** part, int color, int key, char* err, size_t errlen) {
+static int split(Comm* c, Comm** part, int color, int key, Err err) {
     size_t size = (size_t)c->size;
     Wish own = {MAX(color, -1), key}, *all = (Wish*)malloc(size * sizeof *all);
     int* member = (int*)malloc(size * sizeof *member);
     uint64_t* host = (uint64_t*)malloc(size * sizeof *host);
     *part = NULL;
-    int result = all && member && host ? gather(c, all, &own, sizeof own, err, errlen)
-                                       : fail(err, errlen, "no memory for a Comm of %d ranks", c->size);
+    int result = all && member && host ? gather(c, all, &own, sizeof own, err)
+                                       : fail(err, "no memory for a Comm of %d ranks", c->size);
     if (result == 0) {
         Part p = part_of(c, all, member);
-        result = c->transport->split(c, part, &p, err, errlen);
+        result = c->transport->split(c, part, &p, err);
         for (int r = 0; r < p.size; r++) host[r] = (uint64_t)c->node[member[r]];
     }
     if (*part) {
@@ -300,7 +300,7 @@ void comm_copy_to_self(const Comm* c, const Operation* o, CopyBytes copy, Stream
 typedef struct Alone {
     Comm comm;
     CopyBytes copy;
-    int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
+    int (*wait)(Comm* c, Stream s, Err err);
 } Alone;
 
 static Request begin_copy(Comm* c, const Operation* o, Stream s) {
@@ -312,26 +312,26 @@ static Request begin_copy(Comm* c, const Operation* o, Stream s) {
 
 static void end_nothing(Comm* c, Request request, Stream s) {}
 
-static int copy_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+static int copy_on_host(Comm* c, const Operation* o, Err err) {
     if (o->bytes > 0) memmove(o->out, o->in, o->bytes);
     return 0;
 }
 
-static int wait_for_copies(Comm* c, Stream s, char* err, size_t errlen) { return ((Alone*)c)->wait(c, s, err, errlen); }
+static int wait_for_copies(Comm* c, Stream s, Err err) { return ((Alone*)c)->wait(c, s, err); }
 
-static int split_alone(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+static int split_alone(Comm* c, Comm** part, const Part* p, Err err) {
     const Alone* a = (Alone*)c;
-    return p->size ? comm_open_alone(part, a->copy, a->wait, c->timeout_seconds, err, errlen) : 0;
+    return p->size ? comm_open_alone(part, a->copy, a->wait, c->timeout_seconds, err) : 0;
 }
 
 static void close_alone(Comm* c) { free(c); }
 
-int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen),
-                    double timeout_seconds, char* err, size_t errlen) {
+int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err err), double timeout_seconds,
+                    Err err) {
     static const Transport alone = {"self",          NULL,        begin_copy, end_nothing, copy_on_host,
                                     wait_for_copies, split_alone, close_alone};
     *c = comm_new(sizeof(Alone), &alone, 0, 1, timeout_seconds);
-    if (!*c) return fail(err, errlen, "no memory for a Comm");
+    if (!*c) return fail(err, "no memory for a Comm");
     (*c)->local_size = 1;
     ((Alone*)*c)->copy = copy, ((Alone*)*c)->wait = wait;
     return 0;
@@ -341,8 +341,8 @@ int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, cha
 
 void comm_copy_host(void* to, const void* from, size_t bytes, Stream s) { memmove(to, from, bytes); }
 
-static int wait_for_nothing(Comm* c, Stream s, char* err, size_t errlen) { return 0; }
+static int wait_for_nothing(Comm* c, Stream s, Err err) { return 0; }
 
-int comm_open_self(Comm** world, double timeout_seconds, char* err, size_t errlen) {
-    return comm_open_alone(world, comm_copy_host, wait_for_nothing, timeout_seconds, err, errlen);
+int comm_open_self(Comm** world, double timeout_seconds, Err err) {
+    return comm_open_alone(world, comm_copy_host, wait_for_nothing, timeout_seconds, err);
 }

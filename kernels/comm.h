@@ -71,16 +71,16 @@ typedef struct CommTable {
 
     // Values in host memory, for small things (a plan's hash, speeds): have finished on return. 0, or -1 with a
     // message.
-    int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, char* err, size_t errlen);
-    int (*broadcast_host)(Comm* c, void* x, size_t bytes, int root, char* err, size_t errlen);
-    int (*barrier)(Comm* c, char* err, size_t errlen);
+    int (*all_gather_host)(Comm* c, void* out, const void* in, size_t bytes, Err err);
+    int (*broadcast_host)(Comm* c, void* x, size_t bytes, int root, Err err);
+    int (*barrier)(Comm* c, Err err);
     // Waits until the work on s and all communications that have begun are done. 0; or -1 with a message when a rank or
     // a link failed, or nothing moved for timeout_seconds. After -1 the Comm is aborted: only close may follow.
-    int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
+    int (*wait)(Comm* c, Stream s, Err err);
 
     // The ranks with equal color become a Comm of their own, in the order of key (then of rank). A negative color:
     // none, *part is NULL. All ranks call it. 0, or -1 with a message.
-    int (*split)(Comm* c, Comm** part, int color, int key, char* err, size_t errlen);
+    int (*split)(Comm* c, Comm** part, int color, int key, Err err);
     void (*close)(Comm* c);
 } CommTable;
 
@@ -137,16 +137,16 @@ typedef struct RankIdentity {
 } RankIdentity;
 
 // 0, or -1 with a message when variables contradict each other (a rank beyond the size, no number).
-int rank_identity(RankIdentity* id, char* err, size_t errlen);
+int rank_identity(RankIdentity* id, Err err);
 
 // The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
 // need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message (a build without MPI, a rank that does not
 // come, two ranks on one GPU). For tests, RAGGED_NODE_SIZE=k in the environment of all ranks pretends, in Comm.node
 // alone, that every k ranks make one node.
-int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
+int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err);
 
 // The transports that comm_open chooses from. comm_open_self: host memory and one rank. comm_open_mpi: host memory.
 // comm_open_nccl: the current CUDA device; with size 1 no NCCL communicator is made, entries copy.
-int comm_open_self(Comm** world, double timeout_seconds, char* err, size_t errlen);
-int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
-int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen);
+int comm_open_self(Comm** world, double timeout_seconds, Err err);
+int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);
+int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);

@@ -290,20 +290,20 @@ static Request begin(Comm* c, const Operation* o, Stream s) {
 
 static void end(Comm* c, Request request, Stream s) { finish(request); }
 
-static int result(Comm* c, char* err, size_t errlen) {
+static int result(Comm* c, Err err) {
     World* w = ((MpiComm*)c)->world;
-    return atomic_load(&w->failed) ? fail(err, errlen, "%s", w->error) : 0;
+    return atomic_load(&w->failed) ? fail(err, "%s", w->error) : 0;
 }
 
-static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+static int run_on_host(Comm* c, const Operation* o, Err err) {
     finish(queue.begun);  // so that there is room: the wait is counted once
     finish(begin(c, o, NULL));
-    return result(c, err, errlen);
+    return result(c, err);
 }
 
-static int wait(Comm* c, Stream s, char* err, size_t errlen) {
+static int wait(Comm* c, Stream s, Err err) {
     finish(queue.begun);
-    return result(c, err, errlen);
+    return result(c, err);
 }
 
 static void close_queue(void) {
@@ -324,17 +324,17 @@ static struct {
     int failed;    // a world has: MPI_Finalize would wait for ever
 } process;
 
-static int initialize(const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
+static int initialize(const RankIdentity* id, double timeout_seconds, Err err) {
     int initialized, finalized, level;
     MPI_Initialized(&initialized);
     MPI_Finalized(&finalized);
-    if (finalized) return fail(err, errlen, "MPI was finalized: ranks can meet only once in a process");
+    if (finalized) return fail(err, "MPI was finalized: ranks can meet only once in a process");
     if (initialized) return 0;
     deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", id->rank, id->size);
     int error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     deadline_end();
     host_keep_ignored();
-    if (error) return fail(err, errlen, "MPI_Init_thread failed");
+    if (error) return fail(err, "MPI_Init_thread failed");
     process.finalize = 1;
     return 0;
 }
@@ -390,7 +390,7 @@ static void close_comm(Comm* c) {
     int rank = w->rank, size = w->size;
     finish(queue.begun);
     int last = w->comms == 1 && process.worlds == 1;
-    if (last && process.finalize) c->table->barrier(c, err, sizeof err);
+    if (last && process.finalize) c->table->barrier(c, err);
     if (atomic_load(&w->failed)) process.failed = 1;
     else MPI_Comm_free(&((MpiComm*)c)->mpi);
     free(c);
@@ -401,7 +401,7 @@ static void close_comm(Comm* c) {
     finalize(timeout_seconds, rank, size);
 }
 
-static int split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+static int split(Comm* c, Comm** part, const Part* p, Err err) {
     World* w = ((MpiComm*)c)->world;
     MPI_Comm mpi;
     deadline_begin(c->timeout_seconds, "rank %d of %d: MPI_Comm_split", w->rank, w->size);
@@ -409,10 +409,10 @@ static int split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) 
     deadline_end();
     if (error) {
         world_fail_call(w, "MPI_Comm_split", error);
-        return fail(err, errlen, "%s", w->error);
+        return fail(err, "%s", w->error);
     }
     if (p->size && !(*part = make_comm(w, mpi, p->rank, p->size, c->timeout_seconds)))
-        return fail(err, errlen, "no memory for a Comm of %d ranks", p->size);
+        return fail(err, "no memory for a Comm of %d ranks", p->size);
     return 0;
 }
 
@@ -431,7 +431,7 @@ static uint64_t process_space(void) {
     return read && stat("/proc/self/ns/pid", &ids) == 0 ? hash_bytes(boot, strlen(boot), (uint64_t)ids.st_ino) : 0;
 }
 
-static int gather_processes(Comm* c, char* err, size_t errlen) {
+static int gather_processes(Comm* c, Err err) {
     World* w = ((MpiComm*)c)->world;
     Process own;
     memset(&own, 0, sizeof own);
@@ -439,7 +439,7 @@ static int gather_processes(Comm* c, char* err, size_t errlen) {
     own.process_space = process_space();
     gethostname(own.host, sizeof own.host - 1);
     Operation o = {.kind = OP_ALL_GATHER, .out = w->processes, .in = &own, .bytes = sizeof own};
-    if (run_on_host(c, &o, err, errlen)) return -1;
+    if (run_on_host(c, &o, err)) return -1;
     for (int r = 0; r < w->size; r++)
         w->processes[r].watched =
             r != w->rank && own.process_space != 0 && w->processes[r].process_space == own.process_space;
@@ -454,13 +454,13 @@ static int duplicate_world(MPI_Comm* mpi, const RankIdentity* id, double timeout
     return error ? -1 : 0;
 }
 
-static int open_world(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
+static int open_world(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
     MPI_Comm mpi;
     int rank, size;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     if (id->rank != rank || id->size != size)
-        return fail(err, errlen,
+        return fail(err,
                     "%s says that this is rank %d of %d, but MPI says %d of %d: start it with the mpirun of the MPI "
                     "that it was built with",
                     id->source, id->rank, id->size, rank, size);
@@ -468,10 +468,10 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
     Comm* c = !w || duplicate_world(&mpi, id, timeout_seconds) ? NULL : make_comm(w, mpi, rank, size, timeout_seconds);
     if (!c) {
         if (w) free_world(w);
-        return fail(err, errlen, "no memory for a Comm of %d ranks", size);
+        return fail(err, "no memory for a Comm of %d ranks", size);
     }
     process.worlds++;
-    if (gather_processes(c, err, errlen) || comm_find_nodes(c, err, errlen)) {
+    if (gather_processes(c, err) || comm_find_nodes(c, err)) {
         world_fail(w, "%s", err);  // nobody is waited for any more
         close_comm(c);
         return -1;
@@ -481,10 +481,10 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
     return 0;
 }
 
-int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
+int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
     *world = NULL;
-    if (initialize(id, timeout_seconds, err, errlen)) return -1;
-    if (open_world(world, id, timeout_seconds, err, errlen) == 0) return 0;
+    if (initialize(id, timeout_seconds, err)) return -1;
+    if (open_world(world, id, timeout_seconds, err) == 0) return 0;
     process.failed = 1;
     return -1;
 }

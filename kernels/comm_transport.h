@@ -38,10 +38,10 @@ typedef struct Transport {
     Request (*begin)(Comm* c, const Operation* o, Stream s);
     void (*end)(Comm* c, Request request, Stream s);  // not of 0
     // All-gathers and broadcasts of host memory, to their end. 0, or -1 with a message.
-    int (*run_on_host)(Comm* c, const Operation* o, char* err, size_t errlen);
-    int (*wait)(Comm* c, Stream s, char* err, size_t errlen);
+    int (*run_on_host)(Comm* c, const Operation* o, Err err);
+    int (*wait)(Comm* c, Stream s, Err err);
     // All ranks call it; makes *part of comm_new where this rank is in one. 0, or -1 with a message.
-    int (*split)(Comm* c, Comm** part, const Part* p, char* err, size_t errlen);
+    int (*split)(Comm* c, Comm** part, const Part* p, Err err);
     void (*close)(Comm* c);
 } Transport;
 
@@ -51,7 +51,7 @@ Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, dou
 // For a transport that opens, once run_on_host works: numbers the nodes by the ranks' host names and, where local_size
 // is 0, counts local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one
 // node, for `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
-int comm_find_nodes(Comm* world, char* err, size_t errlen);
+int comm_find_nodes(Comm* world, Err err);
 // node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
 void comm_number_nodes(Comm* c, const uint64_t* host);
 
@@ -68,5 +68,4 @@ void comm_copy_to_self(const Comm* c, const Operation* o, CopyBytes copy, Stream
 void comm_copy_host(void* to, const void* from, size_t bytes, Stream s);
 
 // The Comm of one rank over memory that `copy` copies; `wait` is Transport.wait. 0, or -1 with a message.
-int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, char* err, size_t errlen),
-                    double timeout_seconds, char* err, size_t errlen);
+int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err err), double timeout_seconds, Err err);

@@ -138,7 +138,7 @@ typedef struct Kernels {
     size_t (*memory_available)(void);                       // bytes that could be allocated now
     size_t (*workspace_bytes)(const KernelLimits* limits);  // that `open` will take for scratch
     // Gets the device ready. 0, or -1 with a message. One open at a time a backend; reopen after close.
-    int (*open)(const KernelLimits* limits, char* err, size_t errlen);
+    int (*open)(const KernelLimits* limits, Err err);
     void (*close)(void);
     const char* (*choices)(void);  // that open made, as a line for people; empty when there were none
     // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine);

@@ -8,47 +8,44 @@
 
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
 extern const Kernels cuda_kernels;
-int cuda_find_device(char* err, size_t errlen);
-static const Kernels* find_cuda(char* err, size_t errlen) {
-    return cuda_find_device(err, errlen) ? NULL : &cuda_kernels;
-}
+int cuda_find_device(Err err);
+static const Kernels* find_cuda(Err err) { return cuda_find_device(err) ? NULL : &cuda_kernels; }
 #endif
 
-static const Kernels* find_cpu(const char* isa, char* err, size_t errlen) {
+static const Kernels* find_cpu(const char* isa, Err err) {
     for (int i = CPU_ISAS - 1; i >= 0; i--) {
         if (!strcmp(isa, "auto") ? !cpu_has((CpuIsa)i) : strcmp(isa, cpu_isa_names[i]) != 0) continue;
         const Kernels* table = cpu_kernels((CpuIsa)i);
-        if (!table) fail(err, errlen, "this processor or this build has no %s; try --cpu-isa auto", isa);
+        if (!table) fail(err, "this processor or this build has no %s; try --cpu-isa auto", isa);
         return table;
     }
-    fail(err, errlen, "unknown instruction set %s", isa);
+    fail(err, "unknown instruction set %s", isa);
     return NULL;
 }
 
-const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen) {
+const Kernels* kernels_find(const char* device, const char* isa, Err err) {
     const Kernels* table = NULL;
     if (!strcmp(device, "virtual")) return virtual_kernels(NULL);
-    if (!strcmp(device, "virtual-cpu")) return (table = find_cpu(isa, err, errlen)) ? virtual_kernels(table) : NULL;
+    if (!strcmp(device, "virtual-cpu")) return (table = find_cpu(isa, err)) ? virtual_kernels(table) : NULL;
 #ifdef HAVE_CUDA
-    if (!strcmp(device, "cuda")) return find_cuda(err, errlen);
-    if (!strcmp(device, "auto")) table = find_cuda(err, errlen);
+    if (!strcmp(device, "cuda")) return find_cuda(err);
+    if (!strcmp(device, "auto")) table = find_cuda(err);
 #elif defined(HAVE_EMU)
-    if (!strcmp(device, "emu")) return find_cuda(err, errlen);
+    if (!strcmp(device, "emu")) return find_cuda(err);
 #endif
-    if (!strcmp(device, "auto") || !strcmp(device, "cpu")) return table ? table : find_cpu(isa, err, errlen);
-    fail(err, errlen, "this program was built without %s; try --device cpu, or build it: make %s=yes", device,
+    if (!strcmp(device, "auto") || !strcmp(device, "cpu")) return table ? table : find_cpu(isa, err);
+    fail(err, "this program was built without %s; try --device cpu, or build it: make %s=yes", device,
          !strcmp(device, "emu") ? "EMU" : "CUDA");
     return NULL;
 }
 
-int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, char* err,
-              size_t errlen) {
+int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err) {
     *world = NULL;
-    if (k->virtual_time) return comm_open_virtual(world, !k->no_results, id, timeout_seconds, err, errlen);
+    if (k->virtual_time) return comm_open_virtual(world, !k->no_results, id, timeout_seconds, err);
 #if defined(HAVE_CUDA) || defined(HAVE_EMU)
-    if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err, errlen);
+    if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err);
 #endif
-    if (!k->on_host) return fail(err, errlen, "this build has no communication for memory of %s", k->name);
-    if (id->size == 1) return comm_open_self(world, timeout_seconds, err, errlen);
-    return comm_open_mpi(world, id, timeout_seconds, err, errlen);
+    if (!k->on_host) return fail(err, "this build has no communication for memory of %s", k->name);
+    if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
+    return comm_open_mpi(world, id, timeout_seconds, err);
 }

@@ -136,7 +136,7 @@ double kernels_peak_again(const Kernels* k, DType dt, double cores) {
     return cores > 0 ? registers * fmin(1, cores / cpu_threads()) : registers;
 }
 
-double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen) {
+double kernels_peak(const Kernels* k, DType dt, int threads, double cores, Err err) {
     enum { FIRST_SIDE = 256 };
     const double most_seconds = 0.25;
     int side = FIRST_SIDE, full = k->full_matmul;
@@ -144,7 +144,7 @@ double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char*
         .N = full, .C = full, .OC = full, .NH = 1, .NKV = 1, .HS = 64, .context = full, .threads = threads};
     limits.dt = dt;
     limits.attention = ATTENTION_OWN;
-    if (k->open(&limits, err, errlen)) return -1;
+    if (k->open(&limits, err)) return -1;
     double registers = kernels_peak_again(k, dt, cores);
     if (registers > 0) return k->close(), registers;
     double seconds = best_time(k, side, dt);
@@ -153,6 +153,6 @@ double kernels_peak(const Kernels* k, DType dt, int threads, double cores, char*
     while (seconds > 0 && side < full && 8 * seconds < most_seconds && fits(k, 2 * side, dt))
         seconds = best_time(k, side *= 2, dt);
     k->close();
-    if (seconds < 0) return fail(err, errlen, "no memory to measure a matmul");
+    if (seconds < 0) return fail(err, "no memory to measure a matmul");
     return 2.0 * side * side * side / seconds;
 }

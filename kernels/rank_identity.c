@@ -37,14 +37,14 @@ static const char* variable(const char* name) {
 }
 
 // A number of digits alone, from `least` to `most`; what is not set leaves *value as it is.
-static int read_number(int* value, const char* name, int least, int most, char* err, size_t errlen) {
+static int read_number(int* value, const char* name, int least, int most, Err err) {
     const char* text = variable(name);
     long number = 0;
     if (!text) return 0;
     for (const char* c = text; *c && number <= most; c++)
         number = isdigit((unsigned char)*c) ? 10 * number + (*c - '0') : (long)most + 1;
     if (number < least || number > most)
-        return fail(err, errlen, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
+        return fail(err, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
     *value = (int)number;
     return 0;
 }
@@ -90,14 +90,14 @@ static int first_host(char* host, size_t room, const char* list) {
 }
 
 // Slurm's count of the tasks of this job step, and of those on this node; the allocation may be larger.
-static int read_slurm_step(RankIdentity* id, char* err, size_t errlen) {
+static int read_slurm_step(RankIdentity* id, Err err) {
     const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
     int node = 0, per_node = 0;
-    if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err, errlen)) return -1;
-    if (read_number(&node, "SLURM_NODEID", 0, INT_MAX, err, errlen)) return -1;
+    if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err)) return -1;
+    if (read_number(&node, "SLURM_NODEID", 0, INT_MAX, err)) return -1;
     if (tasks && variable("SLURM_NODEID")) id->local_size = tasks_of_node(tasks, node);
     if (id->local_size == 0) {  // what was asked for: right only where it divides
-        if (read_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err, errlen)) return -1;
+        if (read_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err)) return -1;
         if (per_node > id->local_rank && id->size % per_node == 0) id->local_size = per_node;
     }
     return 0;
@@ -105,59 +105,57 @@ static int read_slurm_step(RankIdentity* id, char* err, size_t errlen) {
 
 // ---- where rank 0 is
 
-static int read_master(RankIdentity* id, char* err, size_t errlen) {
+static int read_master(RankIdentity* id, Err err) {
     const char* address = variable("MASTER_ADDR");
     const char* hosts = variable("SLURM_STEP_NODELIST");
     int port = DEFAULT_PORT;
     if (address) {
         if (strlen(address) >= sizeof id->master)
-            return fail(err, errlen, "MASTER_ADDR has %zu characters, expected a host name or address",
-                        strlen(address));
+            return fail(err, "MASTER_ADDR has %zu characters, expected a host name or address", strlen(address));
         memcpy(id->master, address, strlen(address) + 1);
     } else if (strcmp(id->source, "slurm") == 0 && hosts) {
         if (first_host(id->master, sizeof id->master, hosts))
-            return fail(err, errlen, "SLURM_STEP_NODELIST begins with a name of over %zu characters; set MASTER_ADDR",
+            return fail(err, "SLURM_STEP_NODELIST begins with a name of over %zu characters; set MASTER_ADDR",
                         sizeof id->master - 1);
         const char* job = variable("SLURM_JOB_ID");  // two jobs of a node must not meet at one port
         if (job) port = SLURM_FIRST_PORT + (int)(strtoul(job, NULL, 10) % SLURM_PORTS);
     }
-    if (read_number(&port, "MASTER_PORT", 1, LAST_PORT, err, errlen)) return -1;
+    if (read_number(&port, "MASTER_PORT", 1, LAST_PORT, err)) return -1;
     id->master_port = id->master[0] ? port : 0;
     return 0;
 }
 
-static int read_launcher(RankIdentity* id, const Launcher* l, char* err, size_t errlen) {
+static int read_launcher(RankIdentity* id, const Launcher* l, Err err) {
     const int most = INT_MAX - 1;
     id->source = l->source;
     id->local_size = 0;
-    if (read_number(&id->rank, l->rank, 0, most, err, errlen)) return -1;
+    if (read_number(&id->rank, l->rank, 0, most, err)) return -1;
     id->local_rank = id->rank;
-    if (read_number(&id->size, l->size, 1, INT_MAX, err, errlen) ||
-        read_number(&id->local_rank, l->local_rank, 0, most, err, errlen) ||
-        read_number(&id->local_size, l->local_size, 1, INT_MAX, err, errlen))
+    if (read_number(&id->size, l->size, 1, INT_MAX, err) || read_number(&id->local_rank, l->local_rank, 0, most, err) ||
+        read_number(&id->local_size, l->local_size, 1, INT_MAX, err))
         return -1;
-    if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err, errlen)) return -1;
+    if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err)) return -1;
     if (id->rank >= id->size)
-        return fail(err, errlen, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
+        return fail(err, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
     if (id->local_rank >= id->size || (id->local_size && id->local_rank >= id->local_size))
-        return fail(err, errlen, "%s is %d, expected less than the number of ranks, %d of which %d on this node",
-                    l->local_rank, id->local_rank, id->size, id->local_size);
+        return fail(err, "%s is %d, expected less than the number of ranks, %d of which %d on this node", l->local_rank,
+                    id->local_rank, id->size, id->local_size);
     if (id->local_size > id->size)
-        return fail(err, errlen, "%d ranks on this node but %d in all: the variables of %s contradict each other",
+        return fail(err, "%d ranks on this node but %d in all: the variables of %s contradict each other",
                     id->local_size, id->size, l->source);
     if (id->size == 1) id->local_size = 1;
     return 0;
 }
 
-int rank_identity(RankIdentity* id, char* err, size_t errlen) {
+int rank_identity(RankIdentity* id, Err err) {
     memset(id, 0, sizeof *id);
     id->source = "alone";
     id->size = id->local_size = 1;
     for (int i = 0; i < COUNT(launchers); i++) {
         const Launcher* l = &launchers[i];
         if (!variable(l->rank) || !variable(l->size) || (l->local_rank_needed && !variable(l->local_rank))) continue;
-        if (read_launcher(id, l, err, errlen)) return -1;
-        return read_master(id, err, errlen);
+        if (read_launcher(id, l, err)) return -1;
+        return read_master(id, err);
     }
     return 0;
 }

@@ -69,14 +69,14 @@ void batch_count(Batch* b) {
 
 // ---- rows
 
-int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, char* err, size_t errlen) {
+int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, Err err) {
     Piece part = b->pieces[piece];
     // Only the end of a piece can lack a label.
     int n = b->n_read, is_end = first + length == part.length, unlabelled = part.length - part.n_targets;
     part.first += first;
     part.length = length;
     part.n_targets = length - (is_end ? unlabelled : 0);
-    if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err, errlen)) return -1;
+    if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err)) return -1;
     for (int t = 0; t < length; t++) b->positions[n + t] = first + t;
     b->n_read += length;
     return 0;
@@ -88,13 +88,13 @@ double row_quadratic(const Shape* shape) {
     return 1.0 / (weights / (shape->NH * shape->HS));
 }
 
-int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
+int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     Rows rows;
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
     int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
-    if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err, errlen) ||
-        rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err, errlen))
+    if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err) ||
+        rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err))
         return -1;
     b->n_read = b->n_cu = 0;
     for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {
@@ -103,7 +103,7 @@ int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err,
         b->cu[b->n_cu++] = 0;
         for (int i = row[0]; i < row[1]; i++) {
             int piece = rows.order[i];
-            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err, errlen)) return -1;
+            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err)) return -1;
             b->cu[b->n_cu++] = b->n_read - place.token;
         }
     }
@@ -212,7 +212,7 @@ double loss_sum(Run* run) {
 static int plan_val(Run* run) {
     char err[ERR_BYTES];
     if (run->ranks) return run->ranks->plan_val(run);
-    if (batch_read_rows(&run->batch, run, run->data.val, err, sizeof err)) die("%s", err);
+    if (batch_read_rows(&run->batch, run, run->data.val, err)) die("%s", err);
     return 1;
 }
 
@@ -338,13 +338,12 @@ void core_open_data(Run* run) {
     const Config* c = &run->config;
     Data* d = &run->data;
     Docs start = {.tokenizer = &byte_tokenizer, .most_open = 64};
-    if (config_parse(&run->config, run->argc, run->argv, err, sizeof err) ||
-        config_settle(&run->config, byte_tokenizer.vocab, err, sizeof err))
+    if (config_parse(&run->config, run->argc, run->argv, err) || config_settle(&run->config, byte_tokenizer.vocab, err))
         die("%s", err);
     if (!c->data.n) die("expected text to train on, found none; try --data PATH");
     start.separator = c->separator;
-    if (docs_open(&d->docs, start, c->data.paths, c->data.n, err, sizeof err) ||
-        sampler_open(&d->train, d->docs, c->context, HELD_OUT, (uint64_t)c->seed, err, sizeof err))
+    if (docs_open(&d->docs, start, c->data.paths, c->data.n, err) ||
+        sampler_open(&d->train, d->docs, c->context, HELD_OUT, (uint64_t)c->seed, err))
         die("--data: %s", err);
     d->val = d->train;
     d->tokenizer = (Tokenizer*)&byte_tokenizer;
@@ -363,7 +362,7 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
     memory_add(&plan, "step indices, host", indices, ON_HOST_PINNED);
     memory_add(&plan, "step buffers", batch_bytes(tokens), ON_HOST);
     memory_add(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
-    if (m->k->open(&needs->limits, err, sizeof err)) die("%s", err);
+    if (m->k->open(&needs->limits, err)) die("%s", err);
     memory_take(&plan, m->k);
     model_carve(m, &plan);
     batch_carve(&run->batch, memory_of(&plan, "step buffers"), (int*)memory_of(&plan, "step indices, host"),
@@ -377,7 +376,7 @@ void core_open_model(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     int asked = c->capacity ? c->capacity : 8192;
-    m->k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    m->k = kernels_find(c->device, c->cpu_isa, err);
     if (!m->k) die("%s", err);
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     m->whole = m->shape = config_shape(c);
@@ -413,5 +412,5 @@ void core_next_batch(Run* run) {
     Batch* b = &run->batch;
     b->after = run->state.position;
     batch_draw(b, run);
-    if (batch_read_rows(b, run, run->data.train, err, sizeof err)) die("%s", err);
+    if (batch_read_rows(b, run, run->data.train, err)) die("%s", err);
 }

@@ -68,9 +68,9 @@ void batch_draw(Batch* b, const Run* run);
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 void batch_count(Batch* b);  // lengths, and what follows from them alone
 // Reads `length` tokens of a piece, from its token `first` on, behind those that stand in b. 0, or -1 with a message.
-int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, char* err, size_t errlen);
+int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, Err err);
 // One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
-int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
+int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err);
 // What a pair of tokens costs attention, where a token costs the blocks' linears 1.
 double row_quadratic(const Shape* shape);
 int* batch_on_device(const Batch* b, const int* host);

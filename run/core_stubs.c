@@ -5,8 +5,8 @@
 #include "plan/options/read.h"
 #include "run/core.h"
 
-const Kernels* kernels_find(const char* device, const char* isa, char* err, size_t errlen) {
-    (void)device, (void)isa, (void)err, (void)errlen;
+const Kernels* kernels_find(const char* device, const char* isa, Err err) {
+    (void)device, (void)isa, (void)err;
     return &cpu_reference;
 }
 

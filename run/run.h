@@ -238,7 +238,7 @@ typedef struct Report {
 Report* reports_make(const Comm* c);  // (size), to be freed; ends the program where there is no memory
 // All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
 // ends the program where a rank is lost.
-int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen);
+int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
 
 // ---- layout.c, layout_auto.c
 
@@ -248,7 +248,7 @@ void run_check_layout(Run* run);  // --explain layout: prints what every stage h
 // --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
 // comes next. 0, or -1 with words.
 void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->ranks->layout should take, by term
-int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen);
+int run_find_layout(Run* run, Layout* layout, Err err);
 
 // ---- memory_ranks.c: the memory table, a function of a run and of N tokens a row
 
@@ -308,7 +308,7 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
 void run_check_saving(Run* run);
 // A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
 // or -1 with a message on all ranks: then nothing is changed there.
-int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen);
+int run_save_checkpoint(Run* run, const char* dir, Err err);
 // The last one of the run: tried three times, then in another directory; ends the program when that fails too.
 void run_save_last(Run* run);
 void run_save(Run* run);  // between steps; tried again later where it fails
@@ -339,7 +339,7 @@ void run_open_planner(Run* run);  // where the cost model is known; ends the pro
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
 // --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
-int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen);
+int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
 // The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
 // What a pipeline of such degrees takes on that machine: ms a token^2, a token, a micro-batch, of a stage, as Hydraulis
@@ -354,9 +354,9 @@ void run_probe(Run* run);          // measures this machine into run->clock->pro
 void run_set_cost(Run* run);       // setting.cost and groups: probed with what calibration has learnt
 
 // Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
-int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen);
+int cost_cache_path(const Run* run, char path[DISK_PATH], Err err);
 // Writes run->clock->probed there, whole or not at all. 0, or -1 with a message.
-int cost_cache_save(const Run* run, char* err, size_t errlen);
+int cost_cache_save(const Run* run, Err err);
 
 // A row that was timed: documents with sum of squares s2, `tokens` in all.
 typedef struct ProbeTime {

@@ -13,7 +13,7 @@ core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/te
   kernels/memory.c kernels/time_kinds.h
 core_stubs := run/core_stubs.c
 core_rest :=
-core_most := 3397
+core_most := 3391
 
 core_sources := $(core_files) $(core_plumbing) $(core_stubs) $(core_rest)
 $(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))

@@ -187,7 +187,7 @@ static int wants_cudnn(void) {
 static int opens_with_cudnn(const Kernels* table, KernelLimits limits) {
     limits.attention = ATTENTION_CUDNN;
     if (table->on_host || limits.dt != DT_BF16 || !wants_cudnn()) return 0;
-    int opened = table->open(&limits, why_not_cudnn, sizeof why_not_cudnn) == 0;
+    int opened = table->open(&limits, why_not_cudnn) == 0;
     by_cudnn += opened;
     return opened;
 }
@@ -206,7 +206,7 @@ static int open_table(const Kernels* table, const Problem* p, int threads) {
     limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
     limits.fast_backward = any_order;
     if (opens_with_cudnn(table, limits)) return 0;
-    return table->open(&limits, err, sizeof err);
+    return table->open(&limits, err);
 }
 
 // Forward and backward; the backward pass reads out and lse of `from`, so that errors of the two do not add. That of a

@@ -29,14 +29,13 @@ static inline void fresh(const char* name) {
 // Tells the save of a file that lies in its directory.
 static inline int add(CheckpointWriter* w, const char* name) {
     uint64_t bytes, hash;
-    return disk_hash(in(w->dir, name), 0, &bytes, &hash, err, sizeof err) ||
-           checkpoint_add_file(w, name, bytes, hash, err, sizeof err);
+    return disk_hash(in(w->dir, name), 0, &bytes, &hash, err) || checkpoint_add_file(w, name, bytes, hash, err);
 }
 
 static inline void begin(CheckpointWriter* w, int64_t step) {
-    CHECK(checkpoint_begin(w, run_dir, step, err, sizeof err) == 0);
-    CHECK(checkpoint_write_file(w, "config.json", "{\"a\": 1}", 8, err, sizeof err) == 0);
-    CHECK(checkpoint_write_file(w, "state.json", "{}", 2, err, sizeof err) == 0);
+    CHECK(checkpoint_begin(w, run_dir, step, err) == 0);
+    CHECK(checkpoint_write_file(w, "config.json", "{\"a\": 1}", 8, err) == 0);
+    CHECK(checkpoint_write_file(w, "state.json", "{}", 2, err) == 0);
     write_file(in(w->dir, "model.safetensors"), "not really a model", 18);
     CHECK(add(w, "model.safetensors") == 0);
 }
@@ -50,12 +49,12 @@ static inline void forget(CheckpointWriter* w) {
 static inline void save(int64_t step, int keep) {
     CheckpointWriter w;
     begin(&w, step);
-    CHECK(checkpoint_commit(&w, keep, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&w, keep, err) == 0);
 }
 
 static inline int64_t latest(char* path) {
     int64_t step = -7;
-    int found = checkpoint_latest(run_dir, path, &step, err, sizeof err);
+    int found = checkpoint_latest(run_dir, path, &step, err);
     return found == 1 ? step : found == 0 ? -1 : -2;
 }
 

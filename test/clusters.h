@@ -42,14 +42,14 @@ static inline void fix_cost(Cluster* c, double ms) {
 
 static inline void draw_lengths(int* lengths, int n, const char* name, int limit, uint64_t seed, int64_t batch) {
     char err[ERR_BYTES];
-    Lengths* source = lengths_open(name, limit, 1000, err, sizeof err);
+    Lengths* source = lengths_open(name, limit, 1000, err);
     if (!source) printf("    %s\n", err), abort();
     lengths_draw(source, lengths, n, seed, batch);
     lengths_close(source);
 }
 
 static inline void prove_plan(Cluster* c, const int* lengths, int n) {
-    int wrong = plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err, sizeof c->err);
+    int wrong = plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err);
     if (wrong) printf("    %s\n", c->err);
     CHECK(!wrong);
 }

@@ -57,7 +57,7 @@ static void fetch(Buffer b, Stream s) {
 // The same after waiting by the Comm.
 static void to_host(Comm* c, Buffer b) {
     char words[ERR_BYTES] = "";
-    int waited = c->table->wait(c, NULL, words, sizeof words);
+    int waited = c->table->wait(c, NULL, words);
     CHECK_STRING(words, "");
     if (waited == 0) fetch(b, NULL);
 }
@@ -177,7 +177,7 @@ static uint64_t end_job(Job j, const int* of, Stream s) {
 
 static Comm* split(Comm* c, int color, int key) {
     Comm* part = NULL;
-    CHECK(c->table->split(c, &part, color, key, err, sizeof err) == 0);
+    CHECK(c->table->split(c, &part, color, key, err) == 0);
     if (part) CHECK(part->overlap == c->overlap && part->timer == NULL);
     return part;
 }
@@ -196,7 +196,7 @@ static void check_part(Comm* part, const int* of, int n_of) {
     CHECK(part->size == n_of && part->rank == place);
     CHECK(part->local_rank == world->local_rank && part->local_size == world->local_size);
     CHECK(part->timeout_seconds == world->timeout_seconds);
-    CHECK(part->table->all_gather_host(part, found, &own, sizeof own, err, sizeof err) == 0);
+    CHECK(part->table->all_gather_host(part, found, &own, sizeof own, err) == 0);
     for (int r = 0; r < n_of; r++) CHECK(found[r] == of[r]);
     Buffer x = buffer(3001 * sizeof(float));
     fill(x.host, own, 0, 3001, DT_F32);
@@ -254,7 +254,7 @@ static void check_collectives(size_t n, DType dt, int in_place) {
     to_host(world, x);
     check_sum(x.host, 0, n, dt, everyone, n_ranks);
     comm_reduce_scatter(world, out, in.device, n, dt, NULL);
-    CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+    CHECK(world->table->wait(world, NULL, err) == 0);
     k->download(sum.host, out, part, NULL);
     check_sum(sum.host, (size_t)own * n, n, dt, everyone, n_ranks);
     to_host(world, in);
@@ -289,7 +289,7 @@ static void sums_have_the_same_bits_every_time(void) {
             CHECK(hashes[run] == hashes[0]);
         }
         free_buffer(x);
-        CHECK(world->table->all_gather_host(world, of_all, hashes, sizeof hashes[0], err, sizeof err) == 0);
+        CHECK(world->table->all_gather_host(world, of_all, hashes, sizeof hashes[0], err) == 0);
         for (int r = 0; r < n_ranks; r++) CHECK(of_all[r] == hashes[0]);
     }
 }
@@ -306,9 +306,9 @@ static void values_of_one_rank_come_to_all_and_of_all_to_each(void) {
         world->table->broadcast(world, x.device, bytes, root, NULL);
         to_host(world, x);
         check_message(x.host, root, 0, i, bytes);
-        CHECK(world->table->all_gather_host(world, all, mine, bytes, err, sizeof err) == 0);
+        CHECK(world->table->all_gather_host(world, all, mine, bytes, err) == 0);
         for (int r = 0; r < n_ranks; r++) check_message(all + (size_t)r * bytes, r, 0, i, bytes);
-        CHECK(world->table->broadcast_host(world, mine, bytes, n_ranks - 1, err, sizeof err) == 0);
+        CHECK(world->table->broadcast_host(world, mine, bytes, n_ranks - 1, err) == 0);
         check_message(mine, n_ranks - 1, 0, i, bytes);
         free(mine), free(all), free_buffer(x);
     }
@@ -319,9 +319,9 @@ static void nobody_passes_a_barrier_before_the_last_comes(void) {
         double came, all_came[MOST_RANKS];
         if (own == late) ranks_sleep(0.05);
         came = now_seconds();  // of one clock: all ranks are on this machine
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
+        CHECK(world->table->barrier(world, err) == 0);
         double left = now_seconds();
-        CHECK(world->table->all_gather_host(world, all_came, &came, sizeof came, err, sizeof err) == 0);
+        CHECK(world->table->all_gather_host(world, all_came, &came, sizeof came, err) == 0);
         for (int r = 0; r < n_ranks; r++) CHECK(left >= all_came[r]);
     }
 }
@@ -442,7 +442,7 @@ static void more_requests_than_there_is_room_for(void) {
     int overlap = world->overlap;
     world->overlap = 1;
     for (int i = 0; i < JOBS; i++) jobs[i] = begin_job(world, i % 3);
-    CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+    CHECK(world->table->wait(world, NULL, err) == 0);
     for (int i = 0; i < JOBS; i++) end_job(jobs[i], everyone, NULL);
     world->overlap = overlap;
 }
@@ -502,11 +502,11 @@ static void check_counts(Comm* c) {
     for (c->overlap = 0; c->overlap < 2; c->overlap++) check_counts_of_sends(c);
     c->overlap = 0;
     c->purpose = COMM_ULYSSES;
-    CHECK(c->table->all_gather_host(c, host, "twenty-four bytes, or so", 24, err, sizeof err) == 0);
+    CHECK(c->table->all_gather_host(c, host, "twenty-four bytes, or so", 24, err) == 0);
     check_sent_to_each(c, COMM_HOST, 24);
-    CHECK(c->table->broadcast_host(c, host, 5, 0, err, sizeof err) == 0);
+    CHECK(c->table->broadcast_host(c, host, 5, 0, err) == 0);
     check_sent_to_each(c, COMM_HOST, c->rank == 0 ? 5 : 0);
-    CHECK(c->table->barrier(c, err, sizeof err) == 0);
+    CHECK(c->table->barrier(c, err) == 0);
     Comm* part = split(c, 0, 0);
     check_sent_to_each(c, COMM_ULYSSES, 0);
     close_part(part);
@@ -545,12 +545,11 @@ static void bytes_are_counted_by_purpose_and_node(void) {
 static void a_node_of_no_ranks_is_refused(void) {
     static const char* const wrong[] = {"0", "-2", "two", "2x", "99999999999"};
     RankIdentity id;
-    CHECK(rank_identity(&id, err, sizeof err) == 0);
+    CHECK(rank_identity(&id, err) == 0);
     for (int i = 0; i < COUNT(wrong); i++) {
         Comm* c = NULL;
         setenv("RAGGED_NODE_SIZE", wrong[i], 1);
-        int opened = k->on_host ? comm_open_mpi(&c, &id, PATIENCE, err, sizeof err)
-                                : comm_open(&c, k, &id, PATIENCE, err, sizeof err);
+        int opened = k->on_host ? comm_open_mpi(&c, &id, PATIENCE, err) : comm_open(&c, k, &id, PATIENCE, err);
         CHECK(opened == -1 && c == NULL && strstr(err, "RAGGED_NODE_SIZE") && strstr(err, wrong[i]));
     }
     unsetenv("RAGGED_NODE_SIZE");
@@ -562,7 +561,7 @@ static Timer timer;
 
 // A step of the world from here on.
 static void begin_timing(double drag) {
-    CHECK(world->table->barrier(world, err, sizeof err) == 0);
+    CHECK(world->table->barrier(world, err) == 0);
     timer.on = 1, timer.drag = drag;
     world->timer = &timer;
     timer_begin(&timer, k, NULL);
@@ -585,8 +584,8 @@ static void every_kind_of_communication(Buffer x, Buffer y, size_t n) {
     comm_reduce_scatter(world, y.device, x.device, n, DT_F32, NULL);
     comm_all_gather(world, x.device, y.device, n, DT_F32, NULL);
     comm_send_receive(world, &send, n > 0, &receive, n > 0, NULL);
-    CHECK(world->table->all_gather_host(world, bytes, bytes, n, err, sizeof err) == 0);
-    CHECK(world->table->broadcast_host(world, bytes, n, 0, err, sizeof err) == 0);
+    CHECK(world->table->all_gather_host(world, bytes, bytes, n, err) == 0);
+    CHECK(world->table->broadcast_host(world, bytes, n, 0, err) == 0);
 }
 
 // A begun one when it ends. What has nothing to send does not cut, and a rank alone waits for nobody.
@@ -598,8 +597,8 @@ static void each_communication_that_is_waited_for_cuts_a_step_once(void) {
         begin_timing(0);
         every_kind_of_communication(x, y, 1);
         every_kind_of_communication(x, y, 0);
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
-        CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+        CHECK(world->table->barrier(world, err) == 0);
+        CHECK(world->table->wait(world, NULL, err) == 0);
         end_timing(seconds);
         CHECK(timer.n_segments == n_waits + 1);
     }

@@ -20,7 +20,7 @@ static inline Docs* open_one_as(const char* name, const Tokenizer* tokenizer, Do
     Docs* docs = NULL;
     const char* path = path_of(name);
     err[0] = 0;
-    int status = docs_open_as(&docs, &path, 1, tokenizer, reading, err, sizeof err);
+    int status = docs_open_as(&docs, &path, 1, tokenizer, reading, err);
     CHECK((status == 0) == (docs != NULL));
     CHECK(status == 0 || (status == -1 && err[0]));
     return docs;
@@ -43,7 +43,7 @@ static inline const char* document(const Docs* docs, int64_t d) {
     static char text[8192];
     int n = (int)docs_length(docs, d), *tokens = malloc(((size_t)n + 1) * sizeof *tokens), part[3];
     size_t at = 0;
-    if (docs_read(docs, d, 0, n, tokens, err, sizeof err)) return err;
+    if (docs_read(docs, d, 0, n, tokens, err)) return err;
     for (int i = 0; i < n && at < sizeof text - 32; i++) {
         if (tokens[i] == docs->end_of_text) text[at++] = '|';
         else if (tokens[i] < 256) text[at++] = (char)tokens[i];
@@ -52,12 +52,12 @@ static inline const char* document(const Docs* docs, int64_t d) {
     text[at] = 0;
     for (int first = 0; first < n; first++) {
         int k = MIN(3, n - first);
-        CHECK(docs_read(docs, d, first, k, part, err, sizeof err) == 0);
+        CHECK(docs_read(docs, d, first, k, part, err) == 0);
         CHECK(memcmp(part, tokens + first, (size_t)k * sizeof *part) == 0);
     }
-    CHECK(docs_read(docs, d, n, 0, part, err, sizeof err) == 0);
-    CHECK(docs_read(docs, d, n, 1, part, err, sizeof err) == -1);
-    CHECK(docs_read(docs, d, -1, 1, part, err, sizeof err) == -1);
+    CHECK(docs_read(docs, d, n, 0, part, err) == 0);
+    CHECK(docs_read(docs, d, n, 1, part, err) == -1);
+    CHECK(docs_read(docs, d, -1, 1, part, err) == -1);
     free(tokens);
     return text;
 }
@@ -77,8 +77,7 @@ static inline Docs* open_paths(const char* const* names, int n, const Tokenizer*
     const char* paths[8];
     Docs* docs = NULL;
     for (int i = 0; i < n; i++) paths[i] = path_of(names[i]);
-    CHECK((docs_open_as(&docs, paths, n, tokenizer, (DocsReading){NULL, NULL}, err, sizeof err) == 0) ==
-          (docs != NULL));
+    CHECK((docs_open_as(&docs, paths, n, tokenizer, (DocsReading){NULL, NULL}, err) == 0) == (docs != NULL));
     return docs;
 }
 
@@ -110,7 +109,7 @@ static inline Tokenizer* make_bpe(void) {
         p = (unsigned char*)stpcpy((char*)p, more[i]);
     }
     Tokenizer* t = NULL;
-    if (tokenizer_parse(&t, file, (size_t)(p - file), err, sizeof err)) printf("    %s\n", err), exit(1);
+    if (tokenizer_parse(&t, file, (size_t)(p - file), err)) printf("    %s\n", err), exit(1);
     return t;
 }
 
@@ -118,7 +117,7 @@ static inline void corpus_begin(void) {
     // Holes of sparse files are read fastest in a file system that is memory.
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
     temporary_begin();
-    if (tokenizer_open(&bytes, NULL, err, sizeof err)) exit(1);
+    if (tokenizer_open(&bytes, NULL, err)) exit(1);
     bpe = make_bpe();
 }
 

@@ -9,13 +9,13 @@
 
 // As docs_open of a file whose name ends so (".bin", ".jsonl"). The file is gone afterwards; the Docs keeps it open.
 static inline int docs_open_bytes(Docs** docs, const char* ending, const void* bytes, size_t n,
-                                  const Tokenizer* tokenizer, char* err, size_t errlen) {
+                                  const Tokenizer* tokenizer, Err err) {
     static char path[64];
     const char *place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm", *paths[] = {path};
     snprintf(path, sizeof path, "%s/docs_bytes_%ld%s", place, (long)getpid(), ending);
     FILE* file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, n, file) != n || fclose(file)) abort();
-    int status = docs_open_as(docs, paths, 1, tokenizer, (DocsReading){NULL, NULL}, err, errlen);
+    int status = docs_open_as(docs, paths, 1, tokenizer, (DocsReading){NULL, NULL}, err);
     unlink(path);
     return status;
 }

@@ -19,10 +19,9 @@ static inline void* block(size_t bytes) {
     return memset(aligned_alloc(64, bytes), 0xff, bytes);
 }
 
-static inline int open_exact(const KernelLimits* limits, char* err, size_t errlen) {
+static inline int open_exact(const KernelLimits* limits, Err err) {
     CpuScratch need = EXACT_FAMILY.scratch(limits);
-    if (limits->threads > COUNT(scratch.threads))
-        return fail(err, errlen, "at most %d threads", COUNT(scratch.threads));
+    if (limits->threads > COUNT(scratch.threads)) return fail(err, "at most %d threads", COUNT(scratch.threads));
     team_open(limits->threads);
     scratch.n_threads = limits->threads;
     scratch.shared = block(need.shared_bytes);

@@ -239,7 +239,7 @@ static void check_all_shapes(const Kernels* k, DType dt, Epilogues e) {
 static void* all_results(const Kernels* k, const Shape* s, DType dt, int threads, size_t* bytes) {
     KernelLimits limits = {.N = s->N, .C = s->C, .OC = s->OC, .threads = threads, .dt = dt, .attention = ATTENTION_OWN};
     char err[ERR_BYTES];
-    CHECK(k->open(&limits, err, sizeof err) == 0);
+    CHECK(k->open(&limits, err) == 0);
     Options o = {dt, 0, 1, 1, EPILOGUE_BIAS};
     double *x64, *weight64, *dout64;
     size_t e = dtype_bytes(dt), x_n = (size_t)s->N * s->C, dout_n = (size_t)s->N * s->OC,
@@ -317,7 +317,7 @@ static void check_matmuls(const Kernels* k, DType dt, Epilogues epilogues) {
     char err[ERR_BYTES];
     limits.threads = 2;
     limits.dt = dt;
-    CHECK(k->open(&limits, err, sizeof err) == 0);
+    CHECK(k->open(&limits, err) == 0);
     check_all_shapes(k, dt, epilogues);
     check_specials(k, dt);
     k->close();

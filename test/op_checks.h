@@ -108,7 +108,7 @@ static void run_table(const Kernels* table, int threads, void (*call)(const Kern
     for (int i = 0; i < world.n; i++) memcpy(world.b[i].now, world.b[i].start, bytes_of(&world.b[i]));
     world.limits.threads = threads;
     world.table = table;
-    CHECK(table->open(&world.limits, err, sizeof err) == 0);
+    CHECK(table->open(&world.limits, err) == 0);
     call(table);
     bring_back();
     table->close();

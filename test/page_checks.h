@@ -28,7 +28,7 @@ static inline int page_json(Json* json, const char* page) {
     char err[ERR_BYTES] = "no data";
     const char *begin = strstr(page, mark), *end = begin ? strchr(begin + strlen(mark), '\n') : NULL;
     if (end) begin += strlen(mark);
-    if (end && !json_parse(json, begin, (size_t)(end - begin), err, sizeof err)) return 0;
+    if (end && !json_parse(json, begin, (size_t)(end - begin), err)) return 0;
     printf("    %s\n", err);
     test_failures_in_claim++;
     return -1;

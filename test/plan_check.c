@@ -4,44 +4,43 @@
 
 // ---- the rules
 
-static int check_shape(const Plan* plan, int n, const PlanLimits* limits, char* err, size_t errlen) {
+static int check_shape(const Plan* plan, int n, const PlanLimits* limits, Err err) {
     if (plan->ranks != limits->ranks)
-        return fail(err, errlen, "the plan is for %d ranks, expected %d", plan->ranks, limits->ranks);
-    if (plan->n_docs != n)
-        return fail(err, errlen, "the plan has %d documents, expected the %d of the step", plan->n_docs, n);
+        return fail(err, "the plan is for %d ranks, expected %d", plan->ranks, limits->ranks);
+    if (plan->n_docs != n) return fail(err, "the plan has %d documents, expected the %d of the step", plan->n_docs, n);
     if (plan->n_micro_batches < 0 || plan->n_micro_batches > n)
-        return fail(err, errlen, "the plan has %d micro-batches, expected 0 to %d, one for each document",
+        return fail(err, "the plan has %d micro-batches, expected 0 to %d, one for each document",
                     plan->n_micro_batches, n);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
         if (mb->first_rank < 0 || mb->cp_size < 1 || mb->cp_size > plan->ranks - MAX(mb->first_rank, 0))
-            return fail(err, errlen, "micro-batch %d is on %d ranks from rank %d, beyond the ranks 0 to %d", i,
-                        mb->cp_size, mb->first_rank, plan->ranks - 1);
+            return fail(err, "micro-batch %d is on %d ranks from rank %d, beyond the ranks 0 to %d", i, mb->cp_size,
+                        mb->first_rank, plan->ranks - 1);
         if (mb->ulysses_size < 1 || mb->cp_size % mb->ulysses_size != 0)
-            return fail(err, errlen, "micro-batch %d: %d ranks share heads, which does not divide its %d ranks", i,
+            return fail(err, "micro-batch %d: %d ranks share heads, which does not divide its %d ranks", i,
                         mb->ulysses_size, mb->cp_size);
         if (mb->ulysses_size > limits->kv_heads)
-            return fail(err, errlen, "micro-batch %d: %d ranks share %d key/value heads, so that some have none", i,
+            return fail(err, "micro-batch %d: %d ranks share %d key/value heads, so that some have none", i,
                         mb->ulysses_size, limits->kv_heads);
         if (mb->n_docs < 1 || mb->first_doc < 0 || mb->n_docs > n - mb->first_doc)
-            return fail(err, errlen, "micro-batch %d has %d documents from number %d on, of %d", i, mb->n_docs,
-                        mb->first_doc, n);
+            return fail(err, "micro-batch %d has %d documents from number %d on, of %d", i, mb->n_docs, mb->first_doc,
+                        n);
     }
     return 0;
 }
 
-static int check_documents(const Plan* plan, int n, Arena* arena, char* err, size_t errlen) {
+static int check_documents(const Plan* plan, int n, Arena* arena, Err err) {
     int* seen = TAKE(arena, int, n);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(seen, 0, sizeof(int) * (size_t)n);
     for (int i = 0; i < plan->n_micro_batches; i++)
         for (int j = 0; j < plan->micro_batches[i].n_docs; j++) {
             int doc = plan->docs[plan->micro_batches[i].first_doc + j];
-            if (doc < 0 || doc >= n) return fail(err, errlen, "micro-batch %d has document %d, of %d", i, doc, n);
-            if (seen[doc]++) return fail(err, errlen, "document %d is there twice, again in micro-batch %d", doc, i);
+            if (doc < 0 || doc >= n) return fail(err, "micro-batch %d has document %d, of %d", i, doc, n);
+            if (seen[doc]++) return fail(err, "document %d is there twice, again in micro-batch %d", doc, i);
         }
     for (int doc = 0; doc < n; doc++)
-        if (!seen[doc]) return fail(err, errlen, "document %d is in no micro-batch", doc);
+        if (!seen[doc]) return fail(err, "document %d is in no micro-batch", doc);
     return 0;
 }
 
@@ -52,19 +51,18 @@ static int borders_are(const int* border, int n, int end) {
 }
 
 static int check_placement(const Plan* plan, int i, const Placement* p, const int* lengths, const PlanLimits* limits,
-                           char* err, size_t errlen) {
+                           Err err) {
     const MicroBatch* mb = &plan->micro_batches[i];
     int u = mb->ulysses_size, ring_size = mb->cp_size / u;
     if (!borders_are(p->head_border, u, limits->kv_heads))
-        return fail(err, errlen, "micro-batch %d: borders of heads do not rise from 0 to %d", i, limits->kv_heads);
+        return fail(err, "micro-batch %d: borders of heads do not rise from 0 to %d", i, limits->kv_heads);
     for (int d = 0; d < mb->n_docs; d++)
         if (!borders_are(p->chunk_border + d * (p->n_chunks + 1), p->n_chunks, lengths[plan->docs[mb->first_doc + d]]))
-            return fail(err, errlen,
-                        "micro-batch %d: borders of chunks do not rise from 0 to the %d tokens of a document", i,
+            return fail(err, "micro-batch %d: borders of chunks do not rise from 0 to the %d tokens of a document", i,
                         lengths[plan->docs[mb->first_doc + d]]);
     for (int j = 0; j < p->n_chunks; j++)
         if (p->owner[j] < 0 || p->owner[j] >= ring_size)
-            return fail(err, errlen, "micro-batch %d: chunk %d is ring rank %d's, of %d", i, j, p->owner[j], ring_size);
+            return fail(err, "micro-batch %d: chunk %d is ring rank %d's, of %d", i, j, p->owner[j], ring_size);
     for (int a = 0; a < ring_size; a++) {
         int tokens = 0;
         for (int k = 0; k < mb->n_docs * p->n_chunks; k++) {
@@ -72,8 +70,8 @@ static int check_placement(const Plan* plan, int i, const Placement* p, const in
             tokens += p->owner[k % p->n_chunks] == a ? border[1] - border[0] : 0;
         }
         if (!borders_are(p->token_border + a * (u + 1), u, tokens))
-            return fail(err, errlen, "micro-batch %d: borders of tokens do not rise from 0 to the %d of ring rank %d",
-                        i, tokens, a);
+            return fail(err, "micro-batch %d: borders of tokens do not rise from 0 to the %d of ring rank %d", i,
+                        tokens, a);
     }
     return 0;
 }
@@ -84,61 +82,60 @@ typedef struct Used {
     int round, shared, ring_docs;  // ring_docs: in all passes
 } Used;
 
-static int check_used(const Used* used, int rank, int i, const PlanLimits* limits, char* err, size_t errlen) {
+static int check_used(const Used* used, int rank, int i, const PlanLimits* limits, Err err) {
     if (used->load.tokens > limits->capacity)
-        return fail(err, errlen, "micro-batch %d: with it %lld tokens in a pass of rank %d, the capacity is %d", i,
+        return fail(err, "micro-batch %d: with it %lld tokens in a pass of rank %d, the capacity is %d", i,
                     (long long)used->load.tokens, rank, limits->capacity);
     if (used->load.pairs > (int64_t)limits->capacity * limits->kv_heads)
-        return fail(err, errlen,
+        return fail(err,
                     "micro-batch %d: with it attention of %lld pairs of token and key/value head in a pass of rank %d, "
                     "the capacity is %d tokens at %d heads",
                     i, (long long)used->load.pairs, rank, limits->capacity, limits->kv_heads);
     if (used->shared > MOST_SHARED)
-        return fail(err, errlen, "micro-batch %d: with it rank %d shares %d in a pass, at most %d", i, rank,
-                    used->shared, MOST_SHARED);
+        return fail(err, "micro-batch %d: with it rank %d shares %d in a pass, at most %d", i, rank, used->shared,
+                    MOST_SHARED);
     if (used->ring_docs > limits->max_ring_docs)
-        return fail(err, errlen, "rank %d: %d documents in rings up to micro-batch %d, at most %d", rank,
-                    used->ring_docs, i, limits->max_ring_docs);
+        return fail(err, "rank %d: %d documents in rings up to micro-batch %d, at most %d", rank, used->ring_docs, i,
+                    limits->max_ring_docs);
     return 0;
 }
 
 // Placements, and the limits of passes, in the order of the list: the passes of a rank follow each other there.
-static int check_passes(const Plan* plan, const int* lengths, const PlanLimits* limits, Arena* arena, char* err,
-                        size_t errlen) {
+static int check_passes(const Plan* plan, const int* lengths, const PlanLimits* limits, Arena* arena, Err err) {
     Used* used = TAKE(arena, Used, plan->ranks);
     PassLoad* more = TAKE(arena, PassLoad, plan->ranks);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) used[r] = (Used){.round = -1}, more[r] = (PassLoad){0, 0};
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
         ArenaMark mark = arena_mark(arena);
         Placement p = micro_batch_placement(plan, mb, lengths, limits->kv_heads, arena);
-        if (arena_check(arena, err, errlen) < 0) return -1;
-        if (check_placement(plan, i, &p, lengths, limits, err, errlen) < 0) return -1;
+        if (arena_check(arena, err) < 0) return -1;
+        if (check_placement(plan, i, &p, lengths, limits, err) < 0) return -1;
         micro_batch_load(more, mb, &p);
         arena_reset(arena, mark);
         for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
             Used* u = &used[r];
             int round = plan->n_rounds ? mb->round : i;
             if (round < 0 || round < u->round)
-                return fail(err, errlen, "micro-batch %d is in round %d, but rank %d runs one before it in round %d", i,
-                            round, r, u->round);
+                return fail(err, "micro-batch %d is in round %d, but rank %d runs one before it in round %d", i, round,
+                            r, u->round);
             if (round > u->round) *u = (Used){.round = round, .ring_docs = u->ring_docs};
             u->load.tokens += more[r].tokens, u->load.pairs += more[r].pairs;
             u->shared += mb->cp_size > 1;
             u->ring_docs += mb->ulysses_size < mb->cp_size ? mb->n_docs : 0;
             more[r] = (PassLoad){0, 0};
-            if (check_used(u, r, i, limits, err, errlen) < 0) return -1;
+            if (check_used(u, r, i, limits, err) < 0) return -1;
         }
     }
     return 0;
 }
 
-static int check_rounds(const Plan* plan, Arena* arena, char* err, size_t errlen) {
+static int check_rounds(const Plan* plan, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_rounds = 0;
     char* seen = TAKE(arena, char, n);
     if (plan->n_rounds == 0) return 0;
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(seen, 0, (size_t)n);
     for (int i = 0; i < n; i++) {
         int round = plan->micro_batches[i].round;
@@ -146,9 +143,9 @@ static int check_rounds(const Plan* plan, Arena* arena, char* err, size_t errlen
         n_rounds = MAX(n_rounds, round + 1);
     }
     if (plan->n_rounds != n_rounds)
-        return fail(err, errlen, "the plan has %d rounds, its micro-batches need %d", plan->n_rounds, n_rounds);
+        return fail(err, "the plan has %d rounds, its micro-batches need %d", plan->n_rounds, n_rounds);
     for (int r = 0; r < n_rounds; r++)
-        if (r >= n || !seen[r]) return fail(err, errlen, "no micro-batch is in round %d of %d", r, n_rounds);
+        if (r >= n || !seen[r]) return fail(err, "no micro-batch is in round %d of %d", r, n_rounds);
     return 0;
 }
 
@@ -159,7 +156,7 @@ int schedule_stuck(const MicroBatch* micro_batches, int n_micro_batches, const i
     ArenaMark mark = arena_mark(arena);
     int *arrived = TAKE(arena, int, n_micro_batches), *next = TAKE(arena, int, ranks),
         *moving = TAKE(arena, int, ranks), n_moving = 0, n_run = 0;
-    if (arena_check(arena, NULL, 0) < 0) return -1;
+    if (arena_check(arena, NULL) < 0) return -1;
     memset(arrived, 0, sizeof(int) * (size_t)n_micro_batches);
     for (int r = 0; r < ranks; r++) next[r] = first[r], moving[n_moving++] = r;
     while (n_moving > 0) {
@@ -191,33 +188,32 @@ static void list_micro_batches(const Plan* plan, const MicroBatch* ordered, int 
 
 // Micro-batches are followed in the order in which their exchanges are posted, in runs whose lists stay short: where
 // the ones before all end, the next start afresh.
-static int check_end(const Plan* plan, int node_size, Arena* arena, char* err, size_t errlen) {
+static int check_end(const Plan* plan, int node_size, Arena* arena, Err err) {
     int64_t room = (int64_t)plan->n_docs + plan->ranks;
     int n = plan->n_micro_batches, *order = TAKE(arena, int, n);
     MicroBatch* ordered = TAKE(arena, MicroBatch, n);
     int *list = TAKE(arena, int, room), *first = TAKE(arena, int, plan->ranks + 1);
-    if (arena_check(arena, err, errlen) < 0 || pass_order(plan, node_size, order, arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0 || pass_order(plan, node_size, order, arena, err) < 0) return -1;
     for (int i = 0; i < n; i++) ordered[i] = plan->micro_batches[order[i]];
     for (int begin = 0, end = 0; begin < n; begin = end) {
         int64_t entries = 0;
         while (end < n && entries + ordered[end].cp_size <= room) entries += ordered[end++].cp_size;
         list_micro_batches(plan, ordered + begin, end - begin, list, first);
         int stuck = schedule_stuck(ordered + begin, end - begin, list, first, plan->ranks, arena);
-        if (stuck < 0) return arena_check(arena, err, errlen);
-        if (stuck) return fail(err, errlen, "%d of %d micro-batches can never run", stuck, end - begin);
+        if (stuck < 0) return arena_check(arena, err);
+        if (stuck) return fail(err, "%d of %d micro-batches can never run", stuck, end - begin);
     }
     return 0;
 }
 
-int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
-               size_t errlen) {
+int plan_check(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
-    if (check_shape(plan, n, limits, err, errlen) < 0) return -1;
-    if (check_documents(plan, n, arena, err, errlen) < 0) return -1;
-    if (check_passes(plan, lengths, limits, arena, err, errlen) < 0) return -1;
-    if (check_rounds(plan, arena, err, errlen) < 0) return -1;
-    if (check_end(plan, limits->node_size, arena, err, errlen) < 0) return -1;
+    if (check_lengths(lengths, n, limits, err) < 0) return -1;
+    if (check_shape(plan, n, limits, err) < 0) return -1;
+    if (check_documents(plan, n, arena, err) < 0) return -1;
+    if (check_passes(plan, lengths, limits, arena, err) < 0) return -1;
+    if (check_rounds(plan, arena, err) < 0) return -1;
+    if (check_end(plan, limits->node_size, arena, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }

@@ -149,9 +149,9 @@ static int holds_all(const PlanLimits* limits, const MicroBatch* mb, const Place
     return fits;
 }
 
-static int draw_placements(Plan* plan, Groups* g, const int* lengths, Arena* arena, char* err, size_t errlen) {
+static int draw_placements(Plan* plan, Groups* g, const int* lengths, Arena* arena, Err err) {
     plan->placed_at = TAKE(arena, int, plan->n_micro_batches);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         plan->placed_at[i] = plan->n_placed;
         plan->n_placed += (int)placement_ints(&plan->micro_batches[i]);
@@ -159,7 +159,7 @@ static int draw_placements(Plan* plan, Groups* g, const int* lengths, Arena* are
     plan->placed = TAKE(arena, int, plan->n_placed);
     ArenaMark mark = arena_mark(arena);
     PassLoad* loads = TAKE(arena, PassLoad, plan->ranks);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(loads, 0, sizeof(PassLoad) * (size_t)plan->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
@@ -185,17 +185,17 @@ static int fits_beside(const PassLoad* have, const PassLoad* more, int n_shared,
 }
 
 int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, uint64_t* random, Arena* arena,
-                     char* err, size_t errlen) {
+                     Err err) {
     ArenaMark mark = arena_mark(arena);
     int *last = TAKE(arena, int, plan->ranks), *shared = TAKE(arena, int, plan->ranks);
     PassLoad *have = TAKE(arena, PassLoad, plan->ranks), *more = TAKE(arena, PassLoad, plan->ranks);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) last[r] = -1, shared[r] = 0, have[r] = more[r] = (PassLoad){0, 0};
     plan->n_rounds = 0;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         MicroBatch* mb = &plan->micro_batches[i];
         int first = mb->first_rank, end = first + mb->cp_size;
-        if (plan_add_load(more, plan, i, lengths, limits, arena) < 0) return arena_check(arena, err, errlen);
+        if (plan_add_load(more, plan, i, lengths, limits, arena) < 0) return arena_check(arena, err);
         mb->round = -1;
         for (int r = first; r < end; r++) mb->round = MAX(mb->round, last[r]);
         int joins = mb->round >= 0 && !(random && hash64(++*random) % 3 == 0);
@@ -216,11 +216,11 @@ int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, u
 }
 
 int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
-                Arena* arena, char* err, size_t errlen) {
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+                Arena* arena, Err err) {
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Groups g = {limits, {seed, 0}, 0, limits->ranks, TAKE(arena, int, limits->ranks)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(g.ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
     if (draw(&g.random, 2)) {  // some ranks stay empty, if the others can do without them
         g.first = draw(&g.random, limits->ranks);
@@ -231,7 +231,7 @@ int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
         int doc = plan->docs[first];
         MicroBatch group = find_group(&g, lengths[doc]);
         if (group.cp_size == 0)
-            return fail(err, errlen,
+            return fail(err,
                         "document %d of the step has %d tokens, and no group of up to %d ranks holds it at capacity "
                         "%d with at most %d documents in the rings of a rank; try a larger --capacity or more ranks",
                         doc, lengths[doc], limits->ranks, limits->capacity, limits->max_ring_docs);
@@ -239,8 +239,8 @@ int plan_random(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
     }
     shuffle_micro_batches(plan->micro_batches, plan->n_micro_batches, &g.random);
     arena_reset(arena, mark);
-    if (draw(&g.random, 2) && draw_placements(plan, &g, lengths, arena, err, errlen) < 0) return -1;
+    if (draw(&g.random, 2) && draw_placements(plan, &g, lengths, arena, err) < 0) return -1;
     uint64_t joins = hash64(seed);
-    if (draw(&g.random, 4)) return plan_join_rounds(plan, lengths, limits, &joins, arena, err, errlen);
-    return plan_set_rounds(plan, arena, err, errlen);
+    if (draw(&g.random, 4)) return plan_join_rounds(plan, lengths, limits, &joins, arena, err);
+    return plan_set_rounds(plan, arena, err);
 }

@@ -60,22 +60,18 @@ static inline int next_step(uint64_t* seed, uint64_t n) {
 }
 
 static inline int step_static(Step* step, int cp_size, CpChoice kind) {
-    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, cp_size, kind, &step->arena, step->err,
-                       sizeof step->err);
+    return plan_static(&step->plan, 7, step->lengths, step->n, &step->limits, cp_size, kind, &step->arena, step->err);
 }
 
 static inline int step_random(Step* step, uint64_t seed) {
-    return plan_random(&step->plan, 7, step->lengths, step->n, &step->limits, seed, &step->arena, step->err,
-                       sizeof step->err);
+    return plan_random(&step->plan, 7, step->lengths, step->n, &step->limits, seed, &step->arena, step->err);
 }
 
 static inline int step_check(Step* step) {
-    return plan_check(&step->plan, step->lengths, step->n, &step->limits, &step->arena, step->err, sizeof step->err);
+    return plan_check(&step->plan, step->lengths, step->n, &step->limits, &step->arena, step->err);
 }
 
-static inline void step_rounds(Step* step) {
-    CHECK(plan_set_rounds(&step->plan, &step->arena, step->err, sizeof step->err) == 0);
-}
+static inline void step_rounds(Step* step) { CHECK(plan_set_rounds(&step->plan, &step->arena, step->err) == 0); }
 
 static inline Step small_step(int ranks, int kv_heads, int capacity, int n, const int* lengths) {
     Step step = {.n = n, .limits = {ranks, ranks, capacity, kv_heads, MOST_DOCS, 0.001}};

@@ -164,7 +164,7 @@ static inline void each_logged(const char* run, void (*read)(void* context, cons
     snprintf(name, sizeof name, "%s/log.jsonl", run);
     FILE* file = fopen(path_of(name), "r");
     while (file && (length = getline(&line, &bytes, file)) > 0) {
-        int failed = json_parse(&json, line, (size_t)length, NULL, 0);
+        int failed = json_parse(&json, line, (size_t)length, NULL);
         CHECK(!failed);
         if (failed) break;
         read(context, &json);

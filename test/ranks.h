@@ -54,7 +54,7 @@ static inline void ranks_map(const char* path) {
     size_t bytes = MOST_SUMS * sizeof(RanksSum);
     RankIdentity id;
     char err[ERR_BYTES];
-    if (rank_identity(&id, err, sizeof err)) die("%s", err);
+    if (rank_identity(&id, err)) die("%s", err);
     rank = id.rank;
     size = id.size;
     int file = open(path, O_RDWR);
@@ -117,7 +117,7 @@ static inline Comm* ranks_open(double timeout_seconds) {
     RankIdentity id;
     Comm* c = NULL;
     char err[ERR_BYTES];
-    if (rank_identity(&id, err, sizeof err) || comm_open_mpi(&c, &id, timeout_seconds, err, sizeof err)) {
+    if (rank_identity(&id, err) || comm_open_mpi(&c, &id, timeout_seconds, err)) {
         printf("    rank %d: %s\n", rank, err);
         fflush(stdout);
     }
@@ -139,14 +139,14 @@ static inline void ranks_check_failed(Comm* c, Comm* part, const char* words, vo
     c->table->broadcast(c, memory, 4, 0, NULL);
     comm_reduce_scatter(c, memory, memory, 1, DT_F32, NULL);
     comm_all_gather(c, memory, memory, 1, DT_F32, NULL);
-    CHECK(c->table->wait(c, NULL, later, sizeof later) == -1);
+    CHECK(c->table->wait(c, NULL, later) == -1);
     CHECK_STRING(later, words);
-    CHECK(c->table->barrier(c, later, sizeof later) == -1);
-    CHECK(c->table->all_gather_host(c, all, own, sizeof own, later, sizeof later) == -1);
-    CHECK(c->table->broadcast_host(c, own, sizeof own, 0, later, sizeof later) == -1);
-    CHECK(c->table->split(c, &none, 0, 0, later, sizeof later) == -1 && none == NULL);
+    CHECK(c->table->barrier(c, later) == -1);
+    CHECK(c->table->all_gather_host(c, all, own, sizeof own, later) == -1);
+    CHECK(c->table->broadcast_host(c, own, sizeof own, 0, later) == -1);
+    CHECK(c->table->split(c, &none, 0, 0, later) == -1 && none == NULL);
     CHECK_STRING(later, words);
-    if (part) CHECK(part->table->wait(part, NULL, later, sizeof later) == -1);
+    if (part) CHECK(part->table->wait(part, NULL, later) == -1);
 }
 
 static inline void ranks_run(const char* name, void (*claim)(void)) {

@@ -55,20 +55,20 @@ static void done(Followed* f, const Task* t) {
 }
 
 // Stage s goes on as far as it can; returns the tasks that it, or the two sides of a message, ran, or -1.
-static int follow(const Schedule* schedule, const Pipeline* p, Followed* f, int s, char* err, size_t errlen) {
+static int follow(const Schedule* schedule, const Pipeline* p, Followed* f, int s, Err err) {
     int n = 0;
     for (const Task* t; (t = current(schedule, f, s));) {
         const char* wrong = may_run(p, &f[s], s, t);
         if (wrong)
-            return fail(err, errlen, "stage %d, task %d, %s of round %d: %s", s, f[s].next, kind_names[t->kind],
-                        t->round, wrong);
+            return fail(err, "stage %d, task %d, %s of round %d: %s", s, f[s].next, kind_names[t->kind], t->round,
+                        wrong);
         if (t->kind >= TASK_SEND && !meet(schedule, f, p->stages, s, t)) return n;
         if (t->kind >= TASK_SEND) {
             int other = (t->kind == TASK_SEND) == !t->backward ? s + 1 : s - 1;
             const Task* theirs = current(schedule, f, other);
             wrong = may_run(p, &f[other], other, theirs);
             if (wrong)
-                return fail(err, errlen, "stage %d, task %d, %s of round %d: %s", other, f[other].next,
+                return fail(err, "stage %d, task %d, %s of round %d: %s", other, f[other].next,
                             kind_names[theirs->kind], theirs->round, wrong);
             done(&f[other], theirs), n++;
         }
@@ -77,14 +77,14 @@ static int follow(const Schedule* schedule, const Pipeline* p, Followed* f, int 
     return n;
 }
 
-int schedule_check(const Schedule* schedule, const Pipeline* p, Arena* arena, char* err, size_t errlen) {
+int schedule_check(const Schedule* schedule, const Pipeline* p, Arena* arena, Err err) {
     Followed* f = TAKE(arena, Followed, p->stages);
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     memset(f, 0, sizeof *f * (size_t)p->stages);
     for (int ran = 1; ran > 0;) {
         ran = 0;
         for (int s = 0; s < p->stages; s++) {
-            int n = follow(schedule, p, f, s, err, errlen);
+            int n = follow(schedule, p, f, s, err);
             if (n < 0) return -1;
             ran += n;
         }
@@ -92,12 +92,12 @@ int schedule_check(const Schedule* schedule, const Pipeline* p, Arena* arena, ch
     for (int s = 0; s < p->stages; s++) {
         const Task* t = current(schedule, f, s);
         if (t)
-            return fail(err, errlen, "stage %d waits for ever at task %d, the %s of round %d", s, f[s].next,
+            return fail(err, "stage %d waits for ever at task %d, the %s of round %d", s, f[s].next,
                         kind_names[t->kind], t->round);
         int backward = p->training ? p->rounds : 0, to_next = s < p->stages - 1 ? p->rounds : 0;
         if (f[s].forward != p->rounds || f[s].backward != backward || f[s].sent[0] != to_next ||
             f[s].sent[1] != (s > 0 ? backward : 0))
-            return fail(err, errlen,
+            return fail(err,
                         "stage %d runs %d forward and %d backward passes and sends %d and %d messages of "
                         "%d rounds",
                         s, f[s].forward, f[s].backward, f[s].sent[0], f[s].sent[1], p->rounds);

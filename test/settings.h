@@ -19,8 +19,8 @@ static inline void named_setting(Setting* setting, GroupCost* groups, const char
     Machine machine;
     char text[4096], err[ERR_BYTES];
     int n = snprintf(text, sizeof text, "%s%s", known ? known : "", more);
-    if (!known || machine_parse(&machine, text, (size_t)n, err, sizeof err) < 0 ||
-        machine_setting(setting, &machine, ranks, node_size, 1 << 20, groups, err, sizeof err) < 0)
+    if (!known || machine_parse(&machine, text, (size_t)n, err) < 0 ||
+        machine_setting(setting, &machine, ranks, node_size, 1 << 20, groups, err) < 0)
         die("%s: %s", name, known ? err : "no such machine");
 }
 
@@ -86,7 +86,7 @@ static inline double plan_ms(const Plan* plan, const int* lengths, const Setting
     static Arena arena;
     Timeline t;
     soil(&arena, 1, 1 << 18);
-    return timeline_play(&t, plan, lengths, setting, &arena, NULL, 0) < 0 ? NAN : t.makespan;
+    return timeline_play(&t, plan, lengths, setting, &arena, NULL) < 0 ? NAN : t.makespan;
 }
 
 // Whether groups hold a document: any, or such as planners use.

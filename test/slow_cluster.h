@@ -54,7 +54,7 @@ static inline Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, u
     x->n = docs_per_rank * ranks;
     x->noise = 0.05, x->factor = 1, x->seed = seed;
     for (int r = 0; r < ranks; r++) x->slowness[r] = 1;
-    x->source = lengths_open(lengths, 32768, 1000, x->err, sizeof x->err);
+    x->source = lengths_open(lengths, 32768, 1000, x->err);
     soil(&x->speeds_arena, 0xa5, 1 << 12);
     if (!x->source || speeds_start(&x->speeds, ranks, &x->speeds_arena)) abort();
     return x;
@@ -109,7 +109,7 @@ static inline double play(Sim* x, const Plan* plan) {
     Timeline t;
     for (int r = 0; r < plan->ranks; r++) x->true_speeds[r] = 1 / x->slowness[r];
     ArenaMark mark = arena_mark(&x->arena);
-    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &x->arena, x->err, sizeof x->err) == 0);
+    CHECK(timeline_play(&t, plan, x->lengths, &x->truth, &x->arena, x->err) == 0);
     arena_reset(&x->arena, mark);
     return t.makespan;
 }
@@ -118,7 +118,7 @@ static inline double plan_and_play(Sim* x, const double* speeds) {
     Setting setting = x->setting;
     setting.speeds = speeds;
     soil(&x->arena, 0xa5, 1 << 20);
-    int result = plan_flex(&x->plan, &x->prediction, x->step, x->lengths, x->n, &setting, &x->arena, x->err, ERR_BYTES);
+    int result = plan_flex(&x->plan, &x->prediction, x->step, x->lengths, x->n, &setting, &x->arena, x->err);
     CHECK(result == 0);
     if (result) printf("    %s\n", x->err);
     return play(x, &x->plan);

@@ -20,7 +20,7 @@ static inline int tested_tables(const Kernels** tables) {
     int n = 0;
 #ifdef TEST_DEVICE
     char err[ERR_BYTES];
-    tables[0] = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
+    tables[0] = kernels_find(TEST_DEVICE, "auto", err);
     if (tables[0]) n = 1;
     else printf("    %s\n", err), test_failures_in_claim++;
 #elif defined(TEST_TABLE)

@@ -6,8 +6,8 @@
 #include "plan/base/disk.h"
 
 // As safetensors_open, but with SafeTensor.data set, to values in *bytes, which the caller frees.
-static inline int tensors_load(SafeTensors* out, char** bytes, const char* path, char* err, size_t errlen) {
+static inline int tensors_load(SafeTensors* out, char** bytes, const char* path, Err err) {
     size_t n = 0;
-    *bytes = disk_read_file(path, (size_t)1 << 30, &n, err, errlen);
-    return *bytes ? safetensors_parse(out, *bytes, n, err, errlen) : -1;
+    *bytes = disk_read_file(path, (size_t)1 << 30, &n, err);
+    return *bytes ? safetensors_parse(out, *bytes, n, err) : -1;
 }

@@ -350,7 +350,7 @@ static void try_group_of_ranks(int sharing) {
         size_t widths[] = {NH, NH, NH, KV, KV};
         Tensor y[5];
         for (int j = 0; j < 5; j++) y[j] = tensor(rows, widths[j], 0, DT_F32);
-        CHECK(k->open(&limits, err, sizeof err) == 0);
+        CHECK(k->open(&limits, err) == 0);
         Attention a = {data_for(k, q), data_for(k, v), data_for(k, v), .Nq = (int)rows, .Nk = (int)rows};
         a.cu_q = a.cu_k = (int*)there(k, cu, (rows + 1) * sizeof(int));
         a.ldq = a.ldo = a.NH = NH, a.ldkv = a.NKV = KV, a.n_docs = (int)rows, a.HS = 1, a.causal = 1, a.scale = 1;
@@ -398,7 +398,7 @@ CLAIM(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone) {
         KernelLimits limits = {
             .N = ROW, .C = ROW_HS, .OC = ROW_HS, .NH = 1, .NKV = 1, .HS = ROW_HS, .context = ROW, .threads = 1};
         limits.dt = DT_BF16, limits.attention = ATTENTION_OWN;
-        CHECK(k->open(&limits, err, sizeof err) == 0);
+        CHECK(k->open(&limits, err) == 0);
         char* memory = (char*)k->alloc(2 * sizeof x + (ROW + 4) * sizeof(float));
         k->upload(memory, x, sizeof x, NULL);
         forward_row(out[0], k, memory, 5, 64);

@@ -9,7 +9,7 @@ static Bounds bounds(const Setting* setting, const int* sorted, int n) {
     Bounds b;
     static Arena arena;
     soil(&arena, 0xa5, 1 << 16);
-    CHECK(bounds_of(&b, sorted, n, setting, &arena, NULL, 0) == 0);
+    CHECK(bounds_of(&b, sorted, n, setting, &arena, NULL) == 0);
     return b;
 }
 
@@ -17,7 +17,7 @@ static double shares_bound(const Setting* setting, const int* sorted, int n) {
     double l4;
     static Arena arena;
     soil(&arena, 0xa5, 1 << 16);
-    CHECK(bound_of_shares(&l4, sorted, n, setting, &arena, NULL, 0) == 0);
+    CHECK(bound_of_shares(&l4, sorted, n, setting, &arena, NULL) == 0);
     return l4;
 }
 

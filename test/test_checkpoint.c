@@ -13,11 +13,11 @@ CLAIM(a_commit_gives_a_directory_that_verifies) {
     begin(&w, 100);
     CHECK(exists(in(run_dir, "step-000100.tmp")) && !strcmp(w.dir, in(run_dir, "step-000100.tmp")));
     CHECK(latest_step() == -1);
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&w, 0, err) == 0);
     CHECK(latest(path) == 100);
     CHECK_STRING(path, in(run_dir, "step-000100"));
-    CHECK(!exists(w.dir) && checkpoint_verify(path, err, sizeof err) == 0);
-    char* text = checkpoint_read_file(path, "config.json", &n, err, sizeof err);
+    CHECK(!exists(w.dir) && checkpoint_verify(path, err) == 0);
+    char* text = checkpoint_read_file(path, "config.json", &n, err);
     CHECK(text && n == 8 && !strcmp(text, "{\"a\": 1}"));
     free(text);
 }
@@ -31,8 +31,8 @@ CLAIM(the_marker_lists_every_file_with_size_and_hash) {
     fresh("marker");
     save(7, 0);
     CHECK(latest(path) == 7);
-    char* text = checkpoint_read_file(path, "DONE", &n, err, sizeof err);
-    CHECK(text && json_parse(&json, text, n, err, sizeof err) == 0);
+    char* text = checkpoint_read_file(path, "DONE", &n, err);
+    CHECK(text && json_parse(&json, text, n, err) == 0);
     const JsonValue* files = json_get(&json, json.values, "files");
     CHECK(json_int64(json_get(&json, json.values, "step"), &step) == 0 && step == 7);
     CHECK(files && files->n == 3);
@@ -66,8 +66,8 @@ CLAIM(names_of_files_are_plain) {
     memset(longest, 'x', sizeof longest - 1);
     for (int i = 0; i <= COUNT(bad); i++) {
         const char* name = i < COUNT(bad) ? bad[i] : longest;
-        CHECK(checkpoint_write_file(&w, name, "x", 1, err, sizeof err) == -1 && strstr(err, "plain file name"));
-        CHECK(checkpoint_add_file(&w, name, 1, 1, err, sizeof err) == -1 && strstr(err, "plain file name"));
+        CHECK(checkpoint_write_file(&w, name, "x", 1, err) == -1 && strstr(err, "plain file name"));
+        CHECK(checkpoint_add_file(&w, name, 1, 1, err) == -1 && strstr(err, "plain file name"));
     }
     CHECK(!exists(in(run_dir, "x")) && !exists(in(w.dir, "DONE")));
     checkpoint_abort(&w);
@@ -79,16 +79,16 @@ CLAIM(names_of_files_are_plain) {
 CLAIM(another_process_joins_a_save_that_was_begun) {
     CheckpointWriter first, second;
     fresh("joined");
-    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1 && strstr(err, run_dir) && strstr(err, "--out"));
+    CHECK(checkpoint_join(&second, run_dir, 5, err) == -1 && strstr(err, run_dir) && strstr(err, "--out"));
     CHECK(!exists(run_dir));
     begin(&first, 5);
-    CHECK(checkpoint_join(&second, run_dir, 6, err, sizeof err) == -1 && strstr(err, "step-000006.tmp"));
-    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == 0);
+    CHECK(checkpoint_join(&second, run_dir, 6, err) == -1 && strstr(err, "step-000006.tmp"));
+    CHECK(checkpoint_join(&second, run_dir, 5, err) == 0);
     CHECK(!strcmp(second.dir, first.dir) && !strcmp(second.final, first.final));
-    CHECK(checkpoint_write_file(&second, "part", "x", 1, err, sizeof err) == 0 && add(&first, "part") == 0);
-    CHECK(checkpoint_commit(&first, 0, err, sizeof err) == 0);
+    CHECK(checkpoint_write_file(&second, "part", "x", 1, err) == 0 && add(&first, "part") == 0);
+    CHECK(checkpoint_commit(&first, 0, err) == 0);
     CHECK(exists(in(first.final, "part")) && exists(in(first.final, "state.json")));
-    CHECK(checkpoint_join(&second, run_dir, 5, err, sizeof err) == -1);
+    CHECK(checkpoint_join(&second, run_dir, 5, err) == -1);
 }
 
 // The last file is another process's, of which this one is told.
@@ -96,8 +96,7 @@ static int commit_with(uint64_t bytes, uint64_t hash, int is_there) {
     CheckpointWriter w;
     begin(&w, 2);
     if (is_there) write_file(in(w.dir, "other"), "content", 7);
-    if (checkpoint_add_file(&w, "other", bytes, hash, err, sizeof err) == 0)
-        return checkpoint_commit(&w, 1, err, sizeof err);
+    if (checkpoint_add_file(&w, "other", bytes, hash, err) == 0) return checkpoint_commit(&w, 1, err);
     checkpoint_abort(&w);
     return -1;
 }
@@ -106,11 +105,11 @@ CLAIM(a_file_of_another_process_is_in_the_marker_as_told_and_not_read_again) {
     uint64_t hash = hash_bytes("content", 7, 0);
     const char* of_step_2 = "step-000002";
     fresh("told");
-    CHECK(commit_with(7, hash, 1) == 0 && checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == 0);
+    CHECK(commit_with(7, hash, 1) == 0 && checkpoint_verify(in(run_dir, of_step_2), err) == 0);
     write_file(in(run_dir, "step-000002/other"), "Content", 7);
-    CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
+    CHECK(checkpoint_verify(in(run_dir, of_step_2), err) == -1 && strstr(err, "/other"));
     CHECK(commit_with(7, hash + 1, 1) == 0);  // believed, so that it can be found to be wrong
-    CHECK(checkpoint_verify(in(run_dir, of_step_2), err, sizeof err) == -1 && strstr(err, "/other"));
+    CHECK(checkpoint_verify(in(run_dir, of_step_2), err) == -1 && strstr(err, "/other"));
 }
 
 CLAIM(a_file_that_never_came_or_came_short_is_not_committed) {
@@ -141,9 +140,9 @@ CLAIM(only_final_names_with_a_marker_are_found) {
     CHECK(mkdir(in(run_dir, "step-000801"), 0777) == 0 && mkdir(in(run_dir, "step-000801/DONE"), 0777) == 0);
     write_file(in(run_dir, "step-000802"), "a file", 6);
     CHECK(latest_step() == -1);
-    CHECK(checkpoint_verify(in(run_dir, "step-000800"), err, sizeof err) == -1 && strstr(err, "DONE"));
+    CHECK(checkpoint_verify(in(run_dir, "step-000800"), err) == -1 && strstr(err, "DONE"));
     save(5, 1);
-    CHECK(latest(path) == 5 && checkpoint_verify(path, err, sizeof err) == 0);
+    CHECK(latest(path) == 5 && checkpoint_verify(path, err) == 0);
     CHECK(exists(in(run_dir, "step-000800/state.json")) && exists(in(run_dir, "step-9/DONE")));
 }
 
@@ -169,9 +168,9 @@ CLAIM(leftovers_are_removed) {
     CHECK(mkdir(in(run_dir, "step-000005.old.tmp"), 0777) == 0);
     write_file(in(run_dir, "step-000005.old.tmp/file"), "x", 1);
     write_file(in(run_dir, "step-000005.old.tmp/DONE"), "x", 1);
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&w, 0, err) == 0);
     CHECK(!exists(in(run_dir, "step-000010.tmp")) && !exists(in(run_dir, "step-000005.old.tmp")));
-    CHECK(latest_step() == 20 && checkpoint_verify(w.final, err, sizeof err) == 0);
+    CHECK(latest_step() == 20 && checkpoint_verify(w.final, err) == 0);
 }
 
 CLAIM(a_directory_without_marker_is_set_aside_by_the_commit) {
@@ -180,7 +179,7 @@ CLAIM(a_directory_without_marker_is_set_aside_by_the_commit) {
     write_file(in(run_dir, "step-000004/old"), "x", 1);
     save(4, 0);
     CHECK(!exists(in(run_dir, "step-000004/old")) && exists(in(run_dir, "step-000004.damaged/old")));
-    CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err, sizeof err) == 0);
+    CHECK(latest_step() == 4 && checkpoint_verify(in(run_dir, "step-000004"), err) == 0);
 }
 
 CLAIM(a_checkpoint_of_the_same_step_is_replaced) {
@@ -188,10 +187,10 @@ CLAIM(a_checkpoint_of_the_same_step_is_replaced) {
     fresh("again");
     save(4, 0);
     write_file(in(run_dir, "step-000004/model.safetensors"), "not really a mOdel", 18);  // damaged or not
-    CHECK(checkpoint_begin(&w, run_dir, 4, err, sizeof err) == 0);
-    CHECK(checkpoint_write_file(&w, "other", "y", 1, err, sizeof err) == 0);
+    CHECK(checkpoint_begin(&w, run_dir, 4, err) == 0);
+    CHECK(checkpoint_write_file(&w, "other", "y", 1, err) == 0);
     CHECK(exists(in(run_dir, "step-000004/config.json")));
-    CHECK(checkpoint_commit(&w, 1, err, sizeof err) == 0);
+    CHECK(checkpoint_commit(&w, 1, err) == 0);
     CHECK(exists(in(run_dir, "step-000004/other")) && !exists(in(run_dir, "step-000004/config.json")));
     CHECK(!exists(w.dir) && !exists(in(run_dir, "step-000004.old.tmp")) && latest_step() == 4);
 }
@@ -207,7 +206,7 @@ CLAIM(only_the_newest_are_kept) {
         save(step, saves[step - 1].keep);
         for (int i = 1; i <= step; i++) CHECK(is_there(i) == (i >= saves[step - 1].oldest));
     }
-    CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err, sizeof err) == 0);
+    CHECK(latest_step() == 10 && checkpoint_verify(in(run_dir, "step-000010"), err) == 0);
 }
 
 CLAIM(the_newest_checkpoint_is_the_one_that_was_written_last) {
@@ -232,7 +231,7 @@ CLAIM(a_checkpoint_that_somebody_reads_stays_until_a_later_commit) {
     save(2, 1);
     save(3, 1);
     CHECK(is_there(1) && !is_there(2) && is_there(3));
-    CHECK(checkpoint_verify(in(run_dir, "step-000001"), err, sizeof err) == 0);
+    CHECK(checkpoint_verify(in(run_dir, "step-000001"), err) == 0);
     checkpoint_unpin(pin);
     save(4, 1);
     CHECK(!is_there(1) && !is_there(3) && is_there(4));
@@ -244,13 +243,13 @@ CLAIM(temporary_directories_of_others_stay) {
     CheckpointWriter w;
     fresh("strangers");
     for (int i = 0; i < COUNT(others); i++) {
-        CHECK(disk_make_dirs(in(run_dir, others[i]), err, sizeof err) == 0);
+        CHECK(disk_make_dirs(in(run_dir, others[i]), err) == 0);
         write_file(in(in(run_dir, others[i]), "notes.txt"), "mine", 4);
     }
     begin(&w, 5), forget(&w);  // never committed
     save(6, 1);
     CHECK(!exists(w.dir));
-    CHECK(checkpoint_begin(&w, run_dir, 7, err, sizeof err) == -1 && strstr(err, "step-000007.tmp"));
+    CHECK(checkpoint_begin(&w, run_dir, 7, err) == -1 && strstr(err, "step-000007.tmp"));
     for (int i = 0; i < COUNT(others); i++) CHECK(exists(in(in(run_dir, others[i]), "notes.txt")));
 }
 

@@ -17,22 +17,22 @@ CLAIM(whatever_is_damaged_is_found_by_name) {
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     for (size_t n = 0; n < 20; n++) {
         write_file(path, "not really a model!", n);
-        CHECK(checkpoint_verify(dir, err, sizeof err) == (n == 18 ? 0 : -1));
+        CHECK(checkpoint_verify(dir, err) == (n == 18 ? 0 : -1));
         CHECK(n == 18 || strstr(err, "model.safetensors: expected 18 bytes"));
         for (int bit = 0; n == 18 && bit < 18 * 8; bit++) {
             char bytes[] = "not really a model";
             bytes[bit / 8] ^= (char)(1 << bit % 8);
             write_file(path, bytes, 18);
-            CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors: expected content"));
+            CHECK(checkpoint_verify(dir, err) == -1 && strstr(err, "model.safetensors: expected content"));
         }
     }
     unlink(path);
-    CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors"));
-    CHECK(mkdir(path, 0777) == 0 && checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "model.safetensors"));
+    CHECK(checkpoint_verify(dir, err) == -1 && strstr(err, "model.safetensors"));
+    CHECK(mkdir(path, 0777) == 0 && checkpoint_verify(dir, err) == -1 && strstr(err, "model.safetensors"));
     rmdir(path);
     write_file(path, "not really a model", 18);
     write_file(in(dir, "extra"), "x", 1);  // not listed: none of our business
-    CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
+    CHECK(checkpoint_verify(dir, err) == 0);
 }
 
 CLAIM(a_damaged_marker_is_refused) {
@@ -58,23 +58,23 @@ CLAIM(a_damaged_marker_is_refused) {
     save(1, 0);
     CHECK(latest(dir) == 1);
     snprintf(done, sizeof done, "%s/DONE", dir);
-    char* text = checkpoint_read_file(dir, "DONE", &n, err, sizeof err);
+    char* text = checkpoint_read_file(dir, "DONE", &n, err);
     for (int i = 0; i < COUNT(bad); i++) {
         char quoted[256];
         for (size_t k = 0; k <= strlen(bad[i]); k++) quoted[k] = bad[i][k] == '\'' ? '"' : bad[i][k];
         write_file(done, quoted, strlen(quoted));
-        CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "DONE"));
+        CHECK(checkpoint_verify(dir, err) == -1 && strstr(err, "DONE"));
     }
     for (size_t k = 0; k < n - 1; k++) {  // the last byte is a line break
         write_file(done, text, k);
-        CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "DONE"));
+        CHECK(checkpoint_verify(dir, err) == -1 && strstr(err, "DONE"));
     }
     write_file(done, text, n);
-    CHECK(checkpoint_verify(dir, err, sizeof err) == 0);
+    CHECK(checkpoint_verify(dir, err) == 0);
     free(text);
     unlink(done);
-    CHECK(checkpoint_verify(dir, err, sizeof err) == -1 && strstr(err, "DONE"));
-    CHECK(checkpoint_verify(in(run_dir, "missing"), err, sizeof err) == -1 && strstr(err, "missing"));
+    CHECK(checkpoint_verify(dir, err) == -1 && strstr(err, "DONE"));
+    CHECK(checkpoint_verify(in(run_dir, "missing"), err) == -1 && strstr(err, "missing"));
 }
 
 CLAIM(large_files_are_hashed_whole) {
@@ -84,12 +84,12 @@ CLAIM(large_files_are_hashed_whole) {
     for (size_t i = 0; i < N; i++) bytes[i] = (char)hash64(i / 8);
     fresh("large");
     begin(&w, 1);
-    CHECK(checkpoint_write_file(&w, "large", bytes, N, err, sizeof err) == 0);
-    CHECK(checkpoint_commit(&w, 0, err, sizeof err) == 0 && checkpoint_verify(w.final, err, sizeof err) == 0);
+    CHECK(checkpoint_write_file(&w, "large", bytes, N, err) == 0);
+    CHECK(checkpoint_commit(&w, 0, err) == 0 && checkpoint_verify(w.final, err) == 0);
     for (size_t i = 0; i < N; i += 262139) {  // a prime near N / 8: every piece, off its borders
         bytes[i] ^= 1;
         write_file(in(w.final, "large"), bytes, N);
-        CHECK(checkpoint_verify(w.final, err, sizeof err) == -1 && strstr(err, "/large: expected content"));
+        CHECK(checkpoint_verify(w.final, err) == -1 && strstr(err, "/large: expected content"));
         bytes[i] ^= 1;
     }
 }
@@ -119,27 +119,27 @@ CLAIM(a_run_directory_that_cannot_be_is_an_error) {
     fresh("a_file");
     snprintf(file, sizeof file, "%s", run_dir);
     write_file(file, "x", 1);
-    CHECK(checkpoint_begin(&w, file, 1, err, sizeof err) == -1 && strstr(err, file));
-    CHECK(checkpoint_begin(&w, in(file, "below"), 1, err, sizeof err) == -1 && strstr(err, file));
-    CHECK(checkpoint_latest(file, path, &step, err, sizeof err) == -1 && strstr(err, file));
-    CHECK(checkpoint_begin(&w, "", 1, err, sizeof err) == -1);
-    CHECK(checkpoint_begin(&w, work, -1, err, sizeof err) == -1 && strstr(err, "step"));
-    CHECK(checkpoint_begin(&w, "/proc/cannot/be", 1, err, sizeof err) == -1 && strstr(err, "/proc/cannot"));
+    CHECK(checkpoint_begin(&w, file, 1, err) == -1 && strstr(err, file));
+    CHECK(checkpoint_begin(&w, in(file, "below"), 1, err) == -1 && strstr(err, file));
+    CHECK(checkpoint_latest(file, path, &step, err) == -1 && strstr(err, file));
+    CHECK(checkpoint_begin(&w, "", 1, err) == -1);
+    CHECK(checkpoint_begin(&w, work, -1, err) == -1 && strstr(err, "step"));
+    CHECK(checkpoint_begin(&w, "/proc/cannot/be", 1, err) == -1 && strstr(err, "/proc/cannot"));
     memset(longest, 'x', sizeof longest);
     for (size_t n = CHECKPOINT_PATH - 20; n < sizeof longest; n++) {
         longest[n] = 0;
-        CHECK(checkpoint_begin(&w, longest, 1, err, sizeof err) == -1);
+        CHECK(checkpoint_begin(&w, longest, 1, err) == -1);
         checkpoint_abort(&w);  // harmless after a failure
         longest[n] = 'x';
     }
     for (int i = 0; i < 200; i++) longest[i] = i % 2 ? '/' : 'y';  // names short enough, the path too long
     longest[sizeof longest - 1] = 0;
-    CHECK(checkpoint_begin(&w, longest, 1, err, sizeof err) == -1);
+    CHECK(checkpoint_begin(&w, longest, 1, err) == -1);
 }
 
 static int is_locked(void) {
     CheckpointWriter w;
-    return checkpoint_begin(&w, run_dir, 1, err, sizeof err) == -1 && strstr(err, "locked");
+    return checkpoint_begin(&w, run_dir, 1, err) == -1 && strstr(err, "locked");
 }
 
 CLAIM(a_directory_without_permission_is_an_error) {
@@ -164,30 +164,30 @@ CLAIM(a_full_disk_leaves_older_checkpoints_as_they_were) {
     small = before;
     small.rlim_cur = 50000;
     CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    CHECK(checkpoint_write_file(&w, "big", many, sizeof many, err, sizeof err) == -1 && strstr(err, "big"));
+    CHECK(checkpoint_write_file(&w, "big", many, sizeof many, err) == -1 && strstr(err, "big"));
     CHECK(!exists(in(w.dir, "big")));
     small.rlim_cur = 10;
     CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    CHECK(checkpoint_commit(&w, 1, err, sizeof err) == -1 && strstr(err, "DONE"));
+    CHECK(checkpoint_commit(&w, 1, err) == -1 && strstr(err, "DONE"));
     CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
     signal(SIGXFSZ, SIG_DFL);
     CHECK(!exists(w.dir) && !exists(w.final) && latest_step() == 1);
-    CHECK(checkpoint_verify(in(run_dir, "step-000001"), err, sizeof err) == 0);
+    CHECK(checkpoint_verify(in(run_dir, "step-000001"), err) == 0);
 }
 
 CLAIM(reading_a_file_that_is_none_is_an_error) {
     size_t n;
     fresh("reading");
     CHECK(mkdir(run_dir, 0777) == 0);
-    CHECK(!checkpoint_read_file(run_dir, "missing", &n, err, sizeof err) && strstr(err, "missing"));
-    CHECK(!checkpoint_read_file(work, "reading", &n, err, sizeof err) && strstr(err, "reading"));
+    CHECK(!checkpoint_read_file(run_dir, "missing", &n, err) && strstr(err, "missing"));
+    CHECK(!checkpoint_read_file(work, "reading", &n, err) && strstr(err, "reading"));
     write_file(in(run_dir, "empty"), "", 0);
-    char* text = checkpoint_read_file(run_dir, "empty", &n, err, sizeof err);
+    char* text = checkpoint_read_file(run_dir, "empty", &n, err);
     CHECK(text && n == 0 && text[0] == 0);
     free(text);
     write_file(in(run_dir, "huge"), "", 0);
     CHECK(truncate(in(run_dir, "huge"), (off_t)1 << 40) == 0);  // sparse: takes no room
-    CHECK(!checkpoint_read_file(run_dir, "huge", &n, err, sizeof err) && strstr(err, "huge"));
+    CHECK(!checkpoint_read_file(run_dir, "huge", &n, err) && strstr(err, "huge"));
 }
 
 // ---- kill -9
@@ -198,15 +198,14 @@ static void save_for_ever(int64_t step, uint64_t seed) {
     for (size_t i = 0; i < sizeof bytes; i++) bytes[i] = (char)hash64(i);
     for (;; step++, seed = hash64(seed)) {
         CheckpointWriter w;
-        if (checkpoint_begin(&w, run_dir, step, err, sizeof err)) _exit(1);
+        if (checkpoint_begin(&w, run_dir, step, err)) _exit(1);
         for (int i = 0; i < 2 + (int)(seed >> 7 & 1); i++) {
             char name[32];
             uint64_t r = hash64(seed + (uint64_t)i);
             snprintf(name, sizeof name, "file-%d", i);
-            if (checkpoint_write_file(&w, name, bytes + (r >> 32 & 63), r % (sizeof bytes - 64), err, sizeof err))
-                _exit(1);
+            if (checkpoint_write_file(&w, name, bytes + (r >> 32 & 63), r % (sizeof bytes - 64), err)) _exit(1);
         }
-        if (checkpoint_commit(&w, 2, err, sizeof err)) _exit(1);
+        if (checkpoint_commit(&w, 2, err)) _exit(1);
     }
 }
 
@@ -228,7 +227,7 @@ CLAIM(a_save_killed_at_any_moment_leaves_a_whole_checkpoint) {
         CHECK(WIFSIGNALED(status));  // it did not end by an error of its own
         int64_t step = latest(path);
         CHECK(step >= last);
-        CHECK(checkpoint_verify(path, err, sizeof err) == 0);
+        CHECK(checkpoint_verify(path, err) == 0);
         char next[32];
         snprintf(next, sizeof next, "step-%06lld.tmp", (long long)step + 1);
         interrupted += exists(in(run_dir, next));

@@ -101,7 +101,7 @@ static void random_schedules_of_overlapping_communications(void) {
 static void exposed_seconds_are_those_that_nothing_hides(void) {
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
         float x[2] = {1, 2}, all[2 * MOST_RANKS];
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
+        CHECK(world->table->barrier(world, err) == 0);
         double before = world->exposed_seconds;
         if (own == n_ranks - 1) ranks_sleep(0.5);
         Request request = world->table->begin_all_gather(world, all, x, 2, DT_F32, NULL);
@@ -123,7 +123,7 @@ static double processor_seconds(void) {
 static void who_waits_leaves_the_processor_to_others(void) {
     for (world->overlap = 0; world->overlap < 2; world->overlap++) {
         float x = 1, all[MOST_RANKS];
-        CHECK(world->table->barrier(world, err, sizeof err) == 0);
+        CHECK(world->table->barrier(world, err) == 0);
         double start = processor_seconds();
         if (own == n_ranks - 1) ranks_sleep(1);
         comm_all_gather(world, all, &x, 1, DT_F32, NULL);
@@ -155,9 +155,9 @@ static void waiting_for_room_is_no_computing(void) {
 static void a_launcher_that_mpi_contradicts_is_refused(void) {
     RankIdentity id;
     Comm* c = NULL;
-    CHECK(rank_identity(&id, err, sizeof err) == 0);
+    CHECK(rank_identity(&id, err) == 0);
     id.size++;
-    CHECK(comm_open_mpi(&c, &id, 5, err, sizeof err) == -1 && c == NULL);
+    CHECK(comm_open_mpi(&c, &id, 5, err) == -1 && c == NULL);
     CHECK(strstr(err, "MPI says") && strstr(err, "mpirun"));
 }
 
@@ -173,9 +173,9 @@ static void one_rank_sends_nothing(void) {
 }
 
 static Comm* open_on(const char* device, const RankIdentity* id) {
-    const Kernels* kernels = kernels_find(device, "generic", err, sizeof err);
+    const Kernels* kernels = kernels_find(device, "generic", err);
     Comm* c = NULL;
-    if (!kernels || comm_open(&c, kernels, id, PATIENCE, err, sizeof err)) die("%s", err);
+    if (!kernels || comm_open(&c, kernels, id, PATIENCE, err)) die("%s", err);
     use_world(c, kernels);
     return c;
 }
@@ -198,14 +198,14 @@ int main(int n_arguments, char** arguments) {
     ranks_start(&n_arguments, &arguments);
     ranks_open_world();
     Comm* mpi = world;
-    use_world(mpi, kernels_find("cpu", "generic", err, sizeof err));
+    use_world(mpi, kernels_find("cpu", "generic", err));
     claim_collectives();
     claim_waiting();
     RUN_TOGETHER(bytes_are_counted_by_purpose_and_node);
     RUN_TOGETHER(a_node_of_no_ranks_is_refused);
     RUN_TOGETHER(a_launcher_that_mpi_contradicts_is_refused);
     if (rank == 0) printf("  virtual ranks over these:\n");
-    if (rank_identity(&id, err, sizeof err)) die("%s", err);
+    if (rank_identity(&id, err)) die("%s", err);
     virtual_nodes(2);
     Comm* on_clocks = open_on("virtual-cpu", &id);
     claim_collectives();

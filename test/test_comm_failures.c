@@ -30,13 +30,13 @@ static void a_rank_that_stays_away_is_not_waited_for(void) {
         Comm* part = NULL;
         float x[100] = {0}, all[100 * MOST_RANKS];
         char name[32];
-        CHECK(c && c->table->split(c, &part, 0, 0, err, sizeof err) == 0);
+        CHECK(c && c->table->split(c, &part, 0, 0, err) == 0);
         if (!c) return;
         c->overlap = overlap;
         double start = now_seconds();
         if (rank != size - 1) {
             comm_all_gather(c, all, x, 100, DT_F32, NULL);
-            CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+            CHECK(c->table->wait(c, NULL, err) == -1);
             snprintf(name, sizeof name, "rank %d (process ", size - 1);
             CHECK(strstr(err, name) && strstr(err, "nothing moved for 1 s"));
             CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
@@ -60,7 +60,7 @@ static void lengths_that_differ_are_told(void) {
         if (rank == 0) comm_send_receive(c, &send, 1, NULL, 0, NULL);
         if (rank == 1) {
             comm_send_receive(c, NULL, 0, &receive, 1, NULL);
-            CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+            CHECK(c->table->wait(c, NULL, err) == -1);
             CHECK(strstr(err, longer ? "rank 0 sent 100 bytes, expected 300" : "rank 0 sent more than the 30 bytes"));
         }
         c->table->close(c);
@@ -106,7 +106,7 @@ static int survive(Comm* c, const char* mode) {
     if (strstr(mode, "message")) comm_send_receive(c, NULL, 0, &receive, 1, NULL);
     else if (strstr(mode, "sum")) c->table->all_reduce(c, x, COUNT(x), DT_F32, NULL);
     else comm_all_gather(c, all, x, COUNT(x) / (size_t)c->size, DT_F32, NULL);
-    CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+    CHECK(c->table->wait(c, NULL, err) == -1);
     CHECK(now_seconds() - start < 10);
     snprintf(name, sizeof name, "rank %d (process ", c->size - 1);
     CHECK(strstr(err, name) && strstr(err, "ended: see"));  // others may have ended because of it
@@ -124,12 +124,12 @@ static int survive(Comm* c, const char* mode) {
 static int open_without_memory(int n) {
     RankIdentity id;
     Comm *c = NULL, *part = NULL;
-    if (rank_identity(&id, err, sizeof err)) die("%s", err);
+    if (rank_identity(&id, err)) die("%s", err);
     die_as_rank(id.rank);
     if (id.rank == id.size - 1) succeed = n;
-    if (comm_open_mpi(&c, &id, OPENS_WITHIN, err, sizeof err)) die("%s", err);
-    if (c->table->split(c, &part, 0, 0, err, sizeof err)) die("%s", err);
-    if (c->table->barrier(part, err, sizeof err)) die("%s", err);
+    if (comm_open_mpi(&c, &id, OPENS_WITHIN, err)) die("%s", err);
+    if (c->table->split(c, &part, 0, 0, err)) die("%s", err);
+    if (c->table->barrier(part, err)) die("%s", err);
     printf("survived\n");
     fflush(stdout);
     succeed = -1;

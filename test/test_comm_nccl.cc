@@ -62,10 +62,10 @@ static void share_a_gpu(void) {
 // Who this rank is, and its device with two streams. Ends the program, with words, where a rank has none.
 static void start_nccl_ranks(int* n_arguments, char*** arguments) {
     ranks_start(n_arguments, arguments);
-    int devices = 0, failed = rank_identity(&id, err, sizeof err);
+    int devices = 0, failed = rank_identity(&id, err);
     if (!failed && (id.rank != rank || id.size != size || size < 2 || size > MOST_RANKS))
-        failed = fail(err, sizeof err, "start with test/ranks.sh 4");
-    if (!failed) failed = cuda_find_device(err, sizeof err);
+        failed = fail(err, "start with test/ranks.sh 4");
+    if (!failed) failed = cuda_find_device(err);
     if (!failed) {
         cudaGetDeviceCount(&devices);
         if (!EMULATED && devices < id.local_size) share_a_gpu();
@@ -80,7 +80,7 @@ static void start_nccl_ranks(int* n_arguments, char*** arguments) {
 
 static Comm* open_another(double timeout_seconds) {
     Comm* c = NULL;
-    int opened = comm_open_nccl(&c, &id, timeout_seconds, err, sizeof err);
+    int opened = comm_open_nccl(&c, &id, timeout_seconds, err);
     CHECK(opened == 0);
     if (opened) printf("    rank %d: %s\n", rank, err);
     return c;
@@ -96,10 +96,10 @@ static void communications_on_two_streams_keep_their_order(void) {
     size_t wrong = 0;
     fill(x.host, rank, 0, N, DT_F32);
     to_device(x);
-    CHECK(part->table->wait(part, NULL, err, sizeof err) == 0);
+    CHECK(part->table->wait(part, NULL, err) == 0);
     part->table->all_reduce(part, x.device, N, DT_F32, NULL);
     world->table->all_reduce(world, x.device, N, DT_F32, (Stream)second);
-    CHECK(world->table->wait(world, (Stream)second, err, sizeof err) == 0);
+    CHECK(world->table->wait(world, (Stream)second, err) == 0);
     to_host(world, x);
     for (size_t i = 0; i < N; i++) {  // a pair's sum was counted by each of its ranks
         double sum = 0, magnitude = 0;
@@ -152,7 +152,7 @@ static void wait_waits_for_all_that_has_begun(void) {
     for (int i = 0; i < 3; i++) {
         Job j = begin_job(world, i);
         Request request = j.request;
-        CHECK(world->table->wait(world, (Stream)second, err, sizeof err) == 0);
+        CHECK(world->table->wait(world, (Stream)second, err) == 0);
         j.request = 0;
         end_job(j, everyone, (Stream)second);
         world->table->end(world, request, NULL);
@@ -185,7 +185,7 @@ static void local_ranks_are_counted_where_nobody_tells_them(void) {
     Comm* c = NULL;
     unknown.local_rank = unknown.rank;
     unknown.local_size = 0;
-    CHECK(comm_open_nccl(&c, &unknown, PATIENCE, err, sizeof err) == 0);
+    CHECK(comm_open_nccl(&c, &unknown, PATIENCE, err) == 0);
     if (!c) return;
     CHECK(c->local_rank == id.local_rank && c->local_size == id.local_size);
     for (int r = 0; r < size; r++) CHECK(c->node[r] == 0);
@@ -195,7 +195,7 @@ static void local_ranks_are_counted_where_nobody_tells_them(void) {
 static void one_rank_alone_copies(void) {
     static const RankIdentity alone = {0, 1, 0, 1, "alone", "", 0};
     Comm *all = world, *c = NULL;
-    CHECK(comm_open_nccl(&c, &alone, PATIENCE, err, sizeof err) == 0);
+    CHECK(comm_open_nccl(&c, &alone, PATIENCE, err) == 0);
     if (!c) return;
     use_world(c, k);
     sums_and_gathers_are_those_of_all_ranks();
@@ -215,7 +215,7 @@ static void nothing_says_where_rank_0_is(void) {
     lost.source = "torchrun";
     lost.master[0] = 0;
     unsetenv("NCCL_COMM_ID");
-    CHECK(comm_open_nccl(&c, &lost, 5, err, sizeof err) == -1);
+    CHECK(comm_open_nccl(&c, &lost, 5, err) == -1);
     CHECK(c == NULL && strstr(err, "MASTER_ADDR") && strstr(err, "MASTER_PORT"));
 }
 
@@ -229,7 +229,7 @@ static void two_ranks_on_one_gpu_are_refused(void) {
     for (int i = 0; i < n; i++) {
         Comm* c = NULL;
         setenv("EMU_NCCL_ONE_GPU", words[i], 1);
-        CHECK(comm_open_nccl(&c, &id, PATIENCE, err, sizeof err) == -1);
+        CHECK(comm_open_nccl(&c, &id, PATIENCE, err) == -1);
         CHECK(c == NULL && strstr(err, words[i]) && strstr(err, "CUDA_VISIBLE_DEVICES"));
     }
     unsetenv("EMU_NCCL_ONE_GPU");
@@ -241,7 +241,7 @@ static void master_address_opens_without_mpi(void) {
     named.source = "torchrun";
     snprintf(named.master, sizeof named.master, "127.0.0.1");
     named.master_port = 29611;
-    CHECK(comm_open_nccl(&c, &named, PATIENCE, err, sizeof err) == 0);
+    CHECK(comm_open_nccl(&c, &named, PATIENCE, err) == 0);
     CHECK_STRING(getenv("NCCL_COMM_ID") ? getenv("NCCL_COMM_ID") : "", "127.0.0.1:29611");
     if (c) {
         use_world(c, k);
@@ -283,7 +283,7 @@ static void do_without_the_last(int way) {
     if (rank != size - 1) {
         alarm(2 * SOON);  // for a host that does wait
         Request request = block(c, way, x.device);
-        CHECK(c->table->wait(c, NULL, err, sizeof err) == -1);
+        CHECK(c->table->wait(c, NULL, err) == -1);
         alarm(0);
         CHECK(strstr(err, "waiting for the GPU: not done after 2 s: a rank is missing") != NULL);
         CHECK(now_seconds() - start >= GIVE_UP && now_seconds() - start < GIVE_UP + SOON);
@@ -293,7 +293,7 @@ static void do_without_the_last(int way) {
         CHECK(now_seconds() - start < GIVE_UP);
     } else {
         usleep(2000000 * GIVE_UP);  // and finds nobody
-        CHECK(c->table->all_gather_host(c, all, &here, 1, err, sizeof err) == -1);
+        CHECK(c->table->all_gather_host(c, all, &here, 1, err) == -1);
     }
     close_part(part);
     c->table->close(c);
@@ -313,7 +313,7 @@ static void a_broken_link_is_told_at_once(void) {
     double start = now_seconds();
     char byte = 0;
     if (rank != 0) {
-        CHECK(c->table->broadcast_host(c, &byte, 1, 0, err, sizeof err) == -1);
+        CHECK(c->table->broadcast_host(c, &byte, 1, 0, err) == -1);
         CHECK(strstr(err, "network error") && strstr(err, "rank 0") && strstr(err, "another rank ended"));
     }
     CHECK(now_seconds() - start < SOON);
@@ -329,7 +329,7 @@ static void stay_away(void) {
 static void miss(const char* call) {
     int missing = rank == size - 1;
     if (missing && !strcmp(call, "open")) stay_away();
-    if (comm_open_nccl(&world, &id, GIVE_UP, err, sizeof err)) die("%s", err);
+    if (comm_open_nccl(&world, &id, GIVE_UP, err)) die("%s", err);
     Comm* part = split(world, 0, 0);
     if (missing) stay_away();
     Buffer x = buffer(100);
@@ -372,7 +372,7 @@ int main(int n_arguments, char** arguments) {
     k = &cuda_kernels;
     if (n_arguments > 1) miss(arguments[1]);
     if (EMULATED) setenv("RAGGED_EXCHANGE_SMS", "1", 1);  // of 4
-    if (comm_open_nccl(&world, &id, PATIENCE, err, sizeof err)) die("%s", err);
+    if (comm_open_nccl(&world, &id, PATIENCE, err)) die("%s", err);
     use_world(world, k);
     world->overlap = 1;
     claim_streams();

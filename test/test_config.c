@@ -23,16 +23,12 @@ static int parse(const char* line) {
     argv[argc] = NULL;
     err[0] = 0;
     config_free(&config);
-    return config_read(&config, argc, argv, err, sizeof err);
+    return config_read(&config, argc, argv, err);
 }
 
-static int complete(const char* line) {
-    return parse(line) ? -1 : config_complete(&config, 257, err, sizeof err);
-}
+static int complete(const char* line) { return parse(line) ? -1 : config_complete(&config, 257, err); }
 
-static int restore(const char* name, const char* value) {
-    return config_restore(&config, name, value, err, sizeof err);
-}
+static int restore(const char* name, const char* value) { return config_restore(&config, name, value, err); }
 
 // ---- what is read
 
@@ -205,9 +201,9 @@ static int help_on(const char* topic, char text[1 << 15]) {
 static void help_begins_with_what_a_person_needs_and_a_group_fits_two_screens(void) {
     static char first[1 << 15], all[1 << 15], one[1 << 15];
     static const char *const needed[] = {"--data", "--out", "--preset", "--steps", "--lr", "--resume", "--help ranks"},
-                      *const others[] = {"--adamw", "--straggle", "fill=", "--balance"},
-                      *const groups[] = {"data",   "model", "optimizer", "rhythm", "sampling",
-                                         "device", "ranks", "slow",      "inside"};
+                             *const others[] = {"--adamw", "--straggle", "fill=", "--balance"},
+                             *const groups[] = {"data",   "model", "optimizer", "rhythm", "sampling",
+                                                "device", "ranks", "slow",      "inside"};
     help_on("", first), help_on("all", all);
     for (int i = 0; i < COUNT(needed); i++) CHECK(strstr(first, needed[i]) != NULL);
     for (int i = 0; i < COUNT(others); i++) CHECK(strstr(all, others[i]) && !strstr(first, others[i]));
@@ -222,9 +218,13 @@ static void help_begins_with_what_a_person_needs_and_a_group_fits_two_screens(vo
 // ---- what goes together
 
 static void a_cp_size_means_a_static_plan(void) {
-    static const char* const plans[][2] = {{"", "flex"}, {"--cp 2", "static"}, {"--cp 2 --plan static", "static"},
-                                           {"--cp 0 --plan flex", "flex"}, {"--cp 2 --plan remap=yes", "static"},
-                                           {"--cp 2 --plan flex", NULL}, {"--cp 2 --plan adaptive", NULL}};
+    static const char* const plans[][2] = {{"", "flex"},
+                                           {"--cp 2", "static"},
+                                           {"--cp 2 --plan static", "static"},
+                                           {"--cp 0 --plan flex", "flex"},
+                                           {"--cp 2 --plan remap=yes", "static"},
+                                           {"--cp 2 --plan flex", NULL},
+                                           {"--cp 2 --plan adaptive", NULL}};
     for (int i = 0; i < COUNT(plans); i++) {
         CHECK(complete(plans[i][0]) == (plans[i][1] ? 0 : -1));
         if (plans[i][1]) CHECK_STRING(config.plan, plans[i][1]);
@@ -232,18 +232,16 @@ static void a_cp_size_means_a_static_plan(void) {
     }
     // A run that was saved with another planner goes on under the cp size that is asked for now.
     CHECK(parse("--cp 2") == 0 && restore("--plan", "flex") == 0);
-    CHECK(config_complete(&config, 257, err, sizeof err) == 0);
+    CHECK(config_complete(&config, 257, err) == 0);
     CHECK_STRING(config.plan, "static");
 }
 
 static void presets_fill_in_and_dimensions_must_agree(void) {
-    static const char* const wrong[][2] = {{"--width 100 --heads 3", "102"},
-                                           {"--context 512 --batch-tokens 511", "--batch-tokens 511"},
-                                           {"--capacity 10", "--capacity 256"},
-                                           {"--vocab 100", "257 ids"},
-                                           {"--arch kv-heads=2", "leave them out"},
-                                           {"--arch llama,kv-heads=3", "does not divide"},
-                                           {"--arch llama,head-size=15", "pairs"}};
+    static const char* const wrong[][2] = {
+        {"--width 100 --heads 3", "102"},        {"--context 512 --batch-tokens 511", "--batch-tokens 511"},
+        {"--capacity 10", "--capacity 256"},     {"--vocab 100", "257 ids"},
+        {"--arch kv-heads=2", "leave them out"}, {"--arch llama,kv-heads=3", "does not divide"},
+        {"--arch llama,head-size=15", "pairs"}};
     CHECK(complete("--preset gpt2-124m --context 128") == 0 && config.lr == 6e-4 && config.batch_tokens == 524288);
     CHECK(config.layers == 12 && config.width == 768 && config.context == 128 && config.vocab == 50257);
     CHECK(complete("") == 0 && config.vocab == 257);

@@ -17,8 +17,8 @@ static int pick(uint64_t seed, uint64_t i, int low, int high) {
 static Setting published(const char* name, int ranks, int node_size) {
     Setting setting = {0};
     const char* text = machine_builtin(name);
-    CHECK(text && machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
-    CHECK(machine_setting(&setting, &machine, ranks, node_size, 196608, groups, err, sizeof err) == 0);
+    CHECK(text && machine_parse(&machine, text, strlen(text), err) == 0);
+    CHECK(machine_setting(&setting, &machine, ranks, node_size, 196608, groups, err) == 0);
     return setting;
 }
 

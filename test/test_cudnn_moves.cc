@@ -49,8 +49,8 @@ static void compute_place(const Places* x, int i, float* out, float* lse, float*
     cpu_reference.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int h = 0; h < NH; h++)
         for (int t = 0; t < n; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * n + t];
-    cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i],
-                                             out + x->out[i], lse_of, &a, DT_F32, NULL);
+    cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i], out + x->out[i],
+                                     lse_of, &a, DT_F32, NULL);
     for (int part = 0; part < 3; part++)
         for (int t = 0; t < n; t++)
             memcpy(gradients[part] + (part ? x->kv_gradients : x->gradients)[i] + t * widths[part],
@@ -109,8 +109,8 @@ CLAIM(places_that_are_left_over_change_nothing) {
             place(&x, cu, cases[i].n_docs, B);
             Attention a = attention(cu, cases[i].n_docs, qkv);
             cpu_reference.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
-            cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected,
-                                                     expected_lse, &a, DT_F32, NULL);
+            cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected, expected_lse, &a,
+                                             DT_F32, NULL);
             for (int b = 0; b < B; b++) compute_place(&x, backwards ? B - 1 - b : b, out, lse, gradients);
             CHECK(memcmp(out, expected, (size_t)N * C * sizeof(float)) == 0);
             for (int n = 0; n < N; n++) {
@@ -164,8 +164,8 @@ int main(void) {
     limits.N = MOST_N, limits.spread = 1, limits.C = 4 * C, limits.OC = 4 * C, limits.NH = NH, limits.NKV = NKV,
     limits.HS = HS;
     limits.context = S, limits.attention = ATTENTION_OWN;
-    k = kernels_find("emu", "auto", err, sizeof err);
-    if (!k || k->open(&limits, err, sizeof err)) die("%s", err);
+    k = kernels_find("emu", "auto", err);
+    if (!k || k->open(&limits, err)) die("%s", err);
     for (int i = 0; i < COUNT(qkv); i++) qkv[i] = (float)(int32_t)hash64((uint64_t)i) * 0x1p-30f;
     for (int i = 0; i < COUNT(dout); i++) dout[i] = (float)(int32_t)hash64((uint64_t)i + 1000000) * 0x1p-30f;
     emu::lend_statics();

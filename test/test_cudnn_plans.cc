@@ -36,7 +36,7 @@ static void begin(void) {
     snprintf(path, sizeof path, "%s/libcuda.so.1", work);
     // Whoever asks for libcuda.so.1 from now on gets this one.
     if (!why_no_plans && !dlopen(path, RTLD_NOW | RTLD_GLOBAL)) why_no_plans = "the stand-in for libcuda does not load";
-    if (!why_no_plans && cudnn_load(err, sizeof err)) why_no_plans = err;
+    if (!why_no_plans && cudnn_load(err)) why_no_plans = err;
 }
 
 static PlanShape shape(int sm, int backward, int deterministic) {
@@ -57,7 +57,7 @@ static PlanTarget target(const char* name) {
     size_t n = file ? fread(json, 1, sizeof json - 1, file) : 0;
     if (file) fclose(file);
     CHECK(n > 0);
-    PlanTarget t = {NULL, plan_describe_device(json, err, sizeof err), name};
+    PlanTarget t = {NULL, plan_describe_device(json, err), name};
     if (!t.device) printf("    %s\n", err);
     CHECK(t.device != NULL);
     return t;
@@ -69,12 +69,12 @@ static void check_plan(const char* device, const PlanShape* s) {
     Plan compiled, kept;
     empty_cache();
     double started = now_seconds();
-    int failed = plan_open(&compiled, s, &t, err, sizeof err);
+    int failed = plan_open(&compiled, s, &t, err);
     double to_compile = now_seconds() - started;
     if (failed) printf("    %s\n", err);
     CHECK(!failed && !compiled.was_cached);
     started = now_seconds();
-    CHECK(plan_open(&kept, s, &t, err, sizeof err) == 0);
+    CHECK(plan_open(&kept, s, &t, err) == 0);
     double to_read = now_seconds() - started;
     CHECK(kept.was_cached && kept.workspace == compiled.workspace && to_read < to_compile);
     CHECK((size_t)compiled.workspace <= plan_workspace_most(s));
@@ -112,7 +112,7 @@ CLAIM(b200_has_both_passes_and_a_deterministic_one) {
     check_plan("b200", &forward);
     check_plan("b200", &backward);
     if (cudnn.version < 92300) check_plan("b200", &deterministic);
-    else CHECK(plan_check(&deterministic, cudnn.version, err, sizeof err) == -1);
+    else CHECK(plan_check(&deterministic, cudnn.version, err) == -1);
 }
 
 // Of every architecture all passes, and gradients of query heads that cannot be packed.
@@ -190,7 +190,7 @@ CLAIM(the_scores_of_a_ragged_row_are_counted_as_cudnn_does) {
 
 static int refused(PlanShape s, size_t version, const char* word) {
     err[0] = 0;
-    return plan_check(&s, version, err, sizeof err) == -1 && strstr(err, word) != NULL;
+    return plan_check(&s, version, err) == -1 && strstr(err, word) != NULL;
 }
 
 CLAIM(what_is_not_supported_is_refused_in_words) {
@@ -211,7 +211,7 @@ CLAIM(what_is_not_supported_is_refused_in_words) {
     CHECK(refused(shape(100, 1, 1), 91700, "--device deterministic=no"));
     CHECK(refused(shape(100, 1, 1), 92300, "--device deterministic=no"));
     const PlanShape good[] = {shape(80, 0, 1), shape(86, 1, 0), shape(90, 1, 1), shape(100, 1, 1), shape(103, 1, 0)};
-    for (int i = 0; i < COUNT(good); i++) CHECK(plan_check(&good[i], 91900, err, sizeof err) == 0);
+    for (int i = 0; i < COUNT(good); i++) CHECK(plan_check(&good[i], 91900, err) == 0);
     CHECK(!plan_packed(&good[0]) && !plan_packed(&good[1]) && plan_packed(&good[2]) && plan_packed(&good[3]));
 }
 
@@ -225,23 +225,23 @@ CLAIM(a_damaged_plan_is_compiled_anew) {
     Plan plan;
     empty_cache();
     PlanTarget t = target("a100");
-    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    CHECK(plan_open(&plan, &s, &t, err) == 0 && !plan.was_cached);
     plan_close(&plan);
     const char* path = only_file(good, sizeof good, &n);
     CHECK(n > 10000 && n < sizeof good);
     write_file(path, good, n / 2);
-    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    CHECK(plan_open(&plan, &s, &t, err) == 0 && !plan.was_cached);
     plan_close(&plan);
-    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && plan.was_cached);
+    CHECK(plan_open(&plan, &s, &t, err) == 0 && plan.was_cached);
     plan_close(&plan);
     // A sound file with a plan that cuDNN does not take.
     char key[PLAN_KEY];
     plan_key(key, &s, &t);
     cache_write(key, "{}", 2, 1);
     CHECK(reads(key, "{}"));
-    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && !plan.was_cached);
+    CHECK(plan_open(&plan, &s, &t, err) == 0 && !plan.was_cached);
     plan_close(&plan);
-    CHECK(plan_open(&plan, &s, &t, err, sizeof err) == 0 && plan.was_cached);
+    CHECK(plan_open(&plan, &s, &t, err) == 0 && plan.was_cached);
     plan_close(&plan);
     if (t.device) cudnn.BackendDestroyDescriptor(t.device);
 }

@@ -17,7 +17,7 @@ static Tokenizer* bytes;
 static Docs* open_docs(const char* name, const Tokenizer* tokenizer) {
     const char* path = path_of(name);
     Docs* docs = NULL;
-    return docs_open_as(&docs, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err, sizeof err) ? NULL : docs;
+    return docs_open_as(&docs, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err) ? NULL : docs;
 }
 
 // A hash of all that the documents are; 0: they cannot be opened.
@@ -62,7 +62,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
     int tokens[5] = {0};
-    CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err, sizeof err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
+    CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
     docs_close(docs);
     CHECK_SH(0, "$P " TINY "--data $W/d --out $W/run-d");
     CHECK(strstr(output, "1 file passed over (1 compressed") && strstr(output, "1 .jsonl without \"text\""));
@@ -103,7 +103,7 @@ static void check_document(const Sampler* s, const Docs* docs, int64_t doc, cons
     int n = (int)docs_length(docs, doc), tokens[512], targets[512], labels = 0;
     Piece piece = {doc, 0, n, n - 1, docs_learnt(docs, doc, 1, n - 1, NULL)};
     CHECK(n == (int)strlen(text) && strlen(text) == strlen(learnt) && n < 512);
-    CHECK(sampler_read(s, &piece, tokens, targets, err, sizeof err) == 0);
+    CHECK(sampler_read(s, &piece, tokens, targets, err) == 0);
     for (int i = 0; i < n; i++) {
         int expected = text[i] == '^' ? 256 : text[i], next = i + 1 < n ? (text[i + 1] == '^' ? 256 : text[i + 1]) : -1;
         int is_learnt = i + 1 < n && learnt[i + 1] == 'x';
@@ -126,7 +126,7 @@ CLAIM(only_completions_are_learnt) {
     put_text("chat.jsonl", lines);
     Docs* docs = open_docs("chat.jsonl", bytes);
     Sampler* s = NULL;
-    CHECK(docs && docs->n == 5 && sampler_open(&s, docs, 256, 0, 1, err, sizeof err) == 0);
+    CHECK(docs && docs->n == 5 && sampler_open(&s, docs, 256, 0, 1, err) == 0);
     if (!s) return;
     check_document(s, docs, 0, "^2+2=4^", "-----xx");
     check_document(s, docs, 1, "^user: hi\n\nassistant: yo^user: and\n\nassistant: so^",
@@ -153,12 +153,12 @@ CLAIM(every_piece_has_as_many_labels_as_it_says) {
         Sampler* s = NULL;
         int64_t announced = 0, found = 0;
         int tokens[64], targets[64];
-        CHECK(docs && sampler_open(&s, docs, context, 0, 1, err, sizeof err) == 0);
+        CHECK(docs && sampler_open(&s, docs, context, 0, 1, err) == 0);
         if (!s) return;
         for (int64_t i = 0; i < sampler_pieces(s, SPLIT_TRAIN); i++) {
             Piece p = sampler_train_piece(s, (SamplerPosition){.index = i});
             int n = 0;
-            CHECK(sampler_read(s, &p, tokens, targets, err, sizeof err) == 0);
+            CHECK(sampler_read(s, &p, tokens, targets, err) == 0);
             for (int k = 0; k < p.length; k++) n += targets[k] >= 0;
             CHECK(n == p.n_labels && n <= p.n_targets);
             announced += p.n_labels, found += n;
@@ -228,8 +228,7 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
 // ---- corpora with weights
 
 static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n) {
-    return docs_open_as(docs, paths, n, bytes, (DocsReading){NULL, NULL}, err, sizeof err) ||
-           sampler_open(s, *docs, 32, 0, 3, err, sizeof err);
+    return docs_open_as(docs, paths, n, bytes, (DocsReading){NULL, NULL}, err) || sampler_open(s, *docs, 32, 0, 3, err);
 }
 
 // Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.
@@ -305,7 +304,7 @@ CLAIM(weights_that_make_no_sense_are_named) {
 
 int main(int argc, char** argv) {
     program_begin(argc, argv);
-    if (tokenizer_open(&bytes, NULL, err, sizeof err)) return 1;
+    if (tokenizer_open(&bytes, NULL, err)) return 1;
     run_claims();
     tokenizer_close(bytes);
     return program_end();

@@ -138,9 +138,9 @@ static void a_document_may_be_longer_than_an_int(void) {
     Docs* docs = open_one("huge.txt", bytes);
     int tokens[6];
     CHECK(docs_length(docs, 0) == size + 1 && docs_tokens(docs) == size + 1);
-    CHECK(docs_read(docs, 0, size - 5, 6, tokens, err, sizeof err) == 0);
+    CHECK(docs_read(docs, 0, size - 5, 6, tokens, err) == 0);
     CHECK(tokens[0] == 0 && tokens[1] == 0 && tokens[2] == 'l' && tokens[5] == 't');
-    CHECK(docs_read(docs, 0, size - 4, 6, tokens, err, sizeof err) == -1);
+    CHECK(docs_read(docs, 0, size - 4, 6, tokens, err) == -1);
     docs_close(docs);
     remove_tree("huge.txt");
 }
@@ -150,8 +150,8 @@ static void a_file_that_shrank_is_told(void) {
     Docs* docs = open_one("shrinks.txt", bytes);
     int tokens[11];
     CHECK(truncate(path_of("shrinks.txt"), 4) == 0);
-    CHECK(docs_read(docs, 0, 0, 5, tokens, err, sizeof err) == 0);
-    CHECK(docs_read(docs, 0, 0, 11, tokens, err, sizeof err) == -1);
+    CHECK(docs_read(docs, 0, 0, 5, tokens, err) == 0);
+    CHECK(docs_read(docs, 0, 0, 11, tokens, err) == -1);
     CHECK(strstr(err, "shrinks.txt: ends at byte 4, it had 10 when it was opened") != NULL);
     docs_close(docs);
 }
@@ -194,15 +194,15 @@ static void long_lines_and_escapes_cross_every_buffer(void) {
         write_text("long.jsonl", file, (size_t)(p - file));
         Docs* docs = open_one("long.jsonl", bytes);
         CHECK(docs->n == 3 && docs_length(docs, 1) == N + 1);
-        CHECK(docs_read(docs, 1, 0, N + 1, tokens, err, sizeof err) == 0);
+        CHECK(docs_read(docs, 1, 0, N + 1, tokens, err) == 0);
         int same = 0;
         for (int i = 0; i < N; i++) same += tokens[i + 1] == (unsigned char)text[i];
         CHECK(same == N);
         for (int first = 1; first < N - 50; first += 211) {
-            CHECK(docs_read(docs, 1, first, 50, tokens, err, sizeof err) == 0);
+            CHECK(docs_read(docs, 1, first, 50, tokens, err) == 0);
             for (int i = 0; i < 50; i++) CHECK(tokens[i] == (unsigned char)text[first - 1 + i]);
         }
-        CHECK(docs_read(docs, 1, N - 99, 100, tokens, err, sizeof err) == 0);
+        CHECK(docs_read(docs, 1, N - 99, 100, tokens, err) == 0);
         for (int i = 0; i < 100; i++) CHECK(tokens[i] == (unsigned char)text[N - 100 + i]);
         CHECK_STRING(document(docs, 2), "|behind");
         docs_close(docs);
@@ -224,7 +224,7 @@ static void the_end_of_a_long_line_is_read_at_once(void) {
     int token;
     double begin = now_seconds();
     for (int i = 0; i < 2000; i++) {
-        CHECK(docs_read(docs, 0, N - i, 1, &token, err, sizeof err) == 0);
+        CHECK(docs_read(docs, 0, N - i, 1, &token, err) == 0);
         CHECK(token == 'a' + (N - i - 1) % 26);
     }
     CHECK(now_seconds() - begin < 5);  // a tenth of a second without sanitizers
@@ -264,8 +264,8 @@ static void a_line_that_changed_is_told(void) {
     int tokens[11];
     for (int i = 0; i < COUNT(contents); i++) {
         put_text("changes.jsonl", contents[i]);
-        CHECK(docs_read(docs, 0, 0, 6, tokens, err, sizeof err) == 0);
-        CHECK(docs_read(docs, 0, 0, 11, tokens, err, sizeof err) == -1);
+        CHECK(docs_read(docs, 0, 0, 6, tokens, err) == 0);
+        CHECK(docs_read(docs, 0, 0, 11, tokens, err) == -1);
         CHECK(strstr(err, "changes.jsonl: ") &&
               (strstr(err, "has changed since") || strstr(err, "when it was opened")));
     }
@@ -290,7 +290,7 @@ static void paths_without_a_corpus_are_refused(void) {
     };
     for (int i = 0; i < COUNT(cases); i++) check_refused(cases[i][0], bytes, cases[i][1]);
     Docs* docs;
-    CHECK(docs_open_as(&docs, NULL, 0, bytes, (DocsReading){NULL, NULL}, err, sizeof err) == -1);
+    CHECK(docs_open_as(&docs, NULL, 0, bytes, (DocsReading){NULL, NULL}, err) == -1);
     CHECK_STRING(err, "no corpus given");
     CHECK(!OPEN_PATHS(bytes, "a.txt", "missing.txt"));
 }
@@ -298,10 +298,10 @@ static void paths_without_a_corpus_are_refused(void) {
 static void wrong_documents_are_refused(void) {
     Docs* docs = open_one("a.txt", bytes);
     int token;
-    CHECK(docs_read(docs, -1, 0, 1, &token, err, sizeof err) == -1);
-    CHECK(docs_read(docs, 1, 0, 1, &token, err, sizeof err) == -1);
-    CHECK(docs_read(docs, 0, INT64_MAX, 1, &token, err, sizeof err) == -1);
-    CHECK(docs_read(docs, 0, 0, -1, &token, err, sizeof err) == -1);
+    CHECK(docs_read(docs, -1, 0, 1, &token, err) == -1);
+    CHECK(docs_read(docs, 1, 0, 1, &token, err) == -1);
+    CHECK(docs_read(docs, 0, INT64_MAX, 1, &token, err) == -1);
+    CHECK(docs_read(docs, 0, 0, -1, &token, err) == -1);
     docs_close(docs);
 }
 

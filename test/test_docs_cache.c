@@ -16,7 +16,7 @@ static Tokenizer* tokenizer;
 static Docs* open_kept(const char* name, DocsCache* cache) {
     const char* path = path_of(name);
     Docs* docs = NULL;
-    CHECK(docs_open_cached(&docs, &path, 1, tokenizer, cache, words, err, sizeof err) == 0);
+    CHECK(docs_open_cached(&docs, &path, 1, tokenizer, cache, words, err) == 0);
     return docs;
 }
 
@@ -28,9 +28,8 @@ static int same(const Docs* a, const Docs* b) {
     for (int64_t d = 0; right && d < a->n; d++) {
         int n = (int)docs_length(a, d);
         int *x = malloc((size_t)n * sizeof *x), *y = malloc((size_t)n * sizeof *y);
-        right = docs_length(b, d) == n && a->list[d].hash == b->list[d].hash &&
-                docs_read(a, d, 0, n, x, err, sizeof err) == 0 &&
-                docs_read(b, d, n / 2, n - n / 2, y, err, sizeof err) == 0 &&
+        right = docs_length(b, d) == n && a->list[d].hash == b->list[d].hash && docs_read(a, d, 0, n, x, err) == 0 &&
+                docs_read(b, d, n / 2, n - n / 2, y, err) == 0 &&
                 !memcmp(x + n / 2, y, (size_t)(n - n / 2) * sizeof *x);
         free(x), free(y);
     }
@@ -44,7 +43,7 @@ static void what_is_kept_reads_as_what_was_encoded(void) {
     CHECK_SH(0,
              "mkdir $W/d && cp data/*.h $W/d && cd $W/d && echo 'a<|endoftext|>b' > two.txt && "
              "printf '{\"text\": \"one\"}\\n{\"text\": \"two\"}\\n' > x.jsonl && head -c 10 /dev/zero > no.txt");
-    CHECK(docs_open_as(&plain, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err, sizeof err) == 0);
+    CHECK(docs_open_as(&plain, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err) == 0);
     first = open_kept("d", &cache);
     CHECK(!cache.was_there && cache.path[0] && !words[0] && same(plain, first));
     second = open_kept("d", &cache);
@@ -66,7 +65,7 @@ static void another_text_name_or_tokenizer_has_tokens_of_its_own(void) {
         docs_close(open_kept("d", &cache));
         CHECK(cache.was_there);
     }
-    CHECK(tokenizer_open(&other, "test/golden/tokenizers/qwen3.json", err, sizeof err) == 0);
+    CHECK(tokenizer_open(&other, "test/golden/tokenizers/qwen3.json", err) == 0);
     cache.reading.separator = "none";  // and how text is read
     docs_close(open_kept("d", &cache));
     CHECK(!cache.was_there);
@@ -93,21 +92,21 @@ static void damaged_files_are_refused_and_made_anew(void) {
     const char* name = strrchr(bin, '/');
     CHECK(n > 100 && m > 2000 && name && sscanf(name, "/tokens-%16lx.bin", (unsigned long*)&key) == 1);
     Docs* d = NULL;
-    CHECK(docs_load(&d, bin, idx, key, tokenizer, err, sizeof err) == 0);
+    CHECK(docs_load(&d, bin, idx, key, tokenizer, err) == 0);
     docs_close(d);
-    CHECK(docs_load(&d, bin, idx, key + 1, tokenizer, err, sizeof err) == -1 && strstr(err, "no index of these"));
+    CHECK(docs_load(&d, bin, idx, key + 1, tokenizer, err) == -1 && strstr(err, "no index of these"));
     for (size_t k = 0; k < n; k++) {
         index[k] ^= 1;
         write_text("bad.idx", index, n);
-        CHECK(docs_load(&d, bin, path_of("bad.idx"), key, tokenizer, err, sizeof err) == -1);
+        CHECK(docs_load(&d, bin, path_of("bad.idx"), key, tokenizer, err) == -1);
         index[k] ^= 1;
         write_text("bad.idx", index, k);
-        CHECK(docs_load(&d, bin, path_of("bad.idx"), key, tokenizer, err, sizeof err) == -1);
+        CHECK(docs_load(&d, bin, path_of("bad.idx"), key, tokenizer, err) == -1);
     }
     for (size_t k = 0; k < m; k += 97) {
         shard[k] ^= 4;
         write_text("bad.bin", shard, m);
-        CHECK(docs_load(&d, path_of("bad.bin"), idx, key, tokenizer, err, sizeof err) == -1 && strstr(err, "bad.bin"));
+        CHECK(docs_load(&d, path_of("bad.bin"), idx, key, tokenizer, err) == -1 && strstr(err, "bad.bin"));
         shard[k] ^= 4;
     }
     CHECK(sh("printf x | dd of='%s' bs=1 seek=1500 conv=notrunc", bin) == 0);
@@ -143,7 +142,7 @@ static void ranks_and_runs_share_what_the_first_has_encoded(void) {
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     strcpy(kept_in, path_of("kept"));
-    if (tokenizer_open(&tokenizer, "test/golden/tokenizers/gpt2.json", err, sizeof err)) return 1;
+    if (tokenizer_open(&tokenizer, "test/golden/tokenizers/gpt2.json", err)) return 1;
     RUN(what_is_kept_reads_as_what_was_encoded);
     RUN(another_text_name_or_tokenizer_has_tokens_of_its_own);
     RUN(damaged_files_are_refused_and_made_anew);

@@ -62,7 +62,7 @@ static void documents_longer_than_the_search_block_are_whole(void) {
     CHECK(docs_length(docs, 0) == 16384 && docs_length(docs, 1) == 1);
     CHECK(docs_length(docs, 2) == 90000 - 16385 && docs_length(docs, 3) == 10000);
     int part[3];
-    CHECK(docs_read(docs, 2, 50000, 3, part, err, sizeof err) == 0);
+    CHECK(docs_read(docs, 2, 50000, 3, part, err) == 0);
     CHECK(part[0] == 66385 % 50000 && part[2] == 66387 % 50000);
     docs_close(docs);
     free(tokens);
@@ -157,7 +157,7 @@ static void a_vocabulary_may_have_more_than_65536_tokens(void) {
     *p++ = 1;
     *p++ = '.';
     Tokenizer* t = NULL;
-    CHECK(tokenizer_parse(&t, file, (size_t)(p - file), err, sizeof err) == 0);
+    CHECK(tokenizer_parse(&t, file, (size_t)(p - file), err) == 0);
     put_text("wide.txt", "\xff\xff\xff");
     CHECK_DOCUMENTS(open_one("wide.txt", t), "|<65791>\xff");
     tokenizer_close(t);
@@ -180,7 +180,7 @@ static void text_encoded_in_blocks_is_as_if_at_once(void) {
         Docs* docs = open_one("blocks.txt", bpe);
         CHECK(docs_length(docs, 0) == (int64_t)n_expected + 1);
         int* tokens = malloc((n_expected + 1) * sizeof *tokens);
-        CHECK(docs_read(docs, 0, 0, (int)n_expected + 1, tokens, err, sizeof err) == 0);
+        CHECK(docs_read(docs, 0, 0, (int)n_expected + 1, tokens, err) == 0);
         CHECK(tokens[0] == 260 && memcmp(tokens + 1, expected, n_expected * sizeof *tokens) == 0);
         free(tokens);
         docs_close(docs);

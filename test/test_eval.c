@@ -35,7 +35,7 @@ static double golden(const char* arch, int* context) {
     double loss = NAN;
     snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
     size_t n = read_text(path, text, sizeof text);
-    if (json_parse(&json, text, n, err, sizeof err)) return NAN;
+    if (json_parse(&json, text, n, err)) return NAN;
     json_double(json_at(&json, json_get(&json, json.values, "losses"), 0), &loss);
     const JsonValue* options = json_get(&json, json.values, "options");
     for (int i = 0; options && i + 1 < options->n; i++) {
@@ -96,7 +96,7 @@ CLAIM(endings_are_as_likely_as_pytorch_says) {
         int64_t expected = -1, endings = 0;
         Json json;
         snprintf(path, sizeof path, "test/golden/%s/choices.json", archs[i]);
-        CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err, sizeof err) == 0);
+        CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err) == 0);
         CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
         CHECK_SH(0, "$P --eval test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose", archs[i]);
         snprintf(right, sizeof right, ": %d of 4 right", (int)expected);
@@ -173,13 +173,12 @@ CLAIM(questions_that_are_none_are_named) {
                                       "{\"ctx\": \"x\\u0000y\", \"endings\": [\"a\", \"b\"], \"label\": 1}"};
     const char* good = "{\"ctx\": \"x\", \"endings\": [\"a\", \"b\"], \"label\": 1}";
     Choice c;
-    for (int i = 0; i < COUNT(bad); i++)
-        CHECK(choice_parse(&c, bad[i], strlen(bad[i]), err, sizeof err) == -1 && err[0]);
-    CHECK(choice_parse(&c, good, strlen(good), err, sizeof err) == 0 && c.n == 2 && c.label == 1);
+    for (int i = 0; i < COUNT(bad); i++) CHECK(choice_parse(&c, bad[i], strlen(bad[i]), err) == -1 && err[0]);
+    CHECK(choice_parse(&c, good, strlen(good), err) == 0 && c.n == 2 && c.label == 1);
     choice_free(&c);
     for (size_t n = 0; n < strlen(good); n++) {
         char* prefix = strndup(good, n);
-        CHECK(choice_parse(&c, prefix, n, err, sizeof err) == -1);
+        CHECK(choice_parse(&c, prefix, n, err) == -1);
         free(prefix);
     }
     CHECK_SH(1, "echo '{}' > $W/choices.jsonl; $P " CHOICES);

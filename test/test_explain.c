@@ -29,12 +29,10 @@ static Case* open_case(int n, int same_length) {
         Shown* shown = &c->shown[p];
         *shown = (Shown){.name = p ? "static" : "flex", .words = p ? "one cp size" : "groups", .chosen = p == 0};
         Arena* arena = &c->arena;
-        int failed =
-            p == 0 ? plan_flex(&shown->plan, &c->prediction, 3, c->lengths, n, s, arena, err, sizeof err)
-                   : plan_static(&shown->plan, 3, c->lengths, n, limits, 8, CP_CHOICE_AUTO, arena, err, sizeof err);
+        int failed = p == 0 ? plan_flex(&shown->plan, &c->prediction, 3, c->lengths, n, s, arena, err)
+                            : plan_static(&shown->plan, 3, c->lengths, n, limits, 8, CP_CHOICE_AUTO, arena, err);
         if (failed) printf("    %s\n", err), abort();
-        if (timeline_play(&shown->timeline, &shown->plan, c->lengths, s, arena, err, sizeof err))
-            printf("    %s\n", err), abort();
+        if (timeline_play(&shown->timeline, &shown->plan, c->lengths, s, arena, err)) printf("    %s\n", err), abort();
     }
     c->x = (Explained){
         "a step </script><b>\"quoted\"", c->lengths, n, &c->world.setting, &c->prediction, c->shown, 2, {0}};
@@ -157,7 +155,7 @@ CLAIM(the_page_has_a_lane_for_each_stage) {
     Schedule schedule;
     for (int i = 0; i < 2 * ROUNDS; i++) forward[i] = 1 + i, backward[i] = 2.5 + i;
     Pipeline pipeline = {2, ROUNDS, 1, slots, forward, backward, NULL};
-    CHECK(schedule_tasks(&schedule, &pipeline, &c->arena, err, sizeof err) == 0);
+    CHECK(schedule_tasks(&schedule, &pipeline, &c->arena, err) == 0);
     ShownStage stages[] = {{&schedule.stages[0], 0, 2, 0, 5, 2}, {&schedule.stages[1], 2, 2, 5, 9, 1}};
     c->x.stages = (ShownStages){2, stages, schedule.makespan, 0.25, "{\"step\": 17, \"plan\": \"<\"}"};
     capture(c, 1);

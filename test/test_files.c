@@ -27,11 +27,11 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
                       .own_heads = {3, 1},
                       .own_hidden = {70, 58}},
              found;
-    CHECK(config_parse(&config, 8, argv, err, sizeof err) == 0);
+    CHECK(config_parse(&config, 8, argv, err) == 0);
     char* text = run_state_text(&state, &config);
     size_t n = text ? strlen(text) : 0;
-    CHECK(config_parse(&restored, 3, bare, err, sizeof err) == 0);
-    CHECK(run_state_parse(&found, &restored, text, n, err, sizeof err) == 0);
+    CHECK(config_parse(&restored, 3, bare, err) == 0);
+    CHECK(run_state_parse(&found, &restored, text, n, err) == 0);
     CHECK(found.step == 3 && found.position.epoch == 1 && found.position.index == 1234567890123 &&
           found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX);
     CHECK(!memcmp(&found.position, &state.position, sizeof found.position) && found.loss == 2.5);
@@ -46,8 +46,8 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
     for (size_t i = 0; i + 2 < n; i++) {
         char* prefix = (char*)malloc(i ? i : 1);
         memcpy(prefix, text, i);
-        CHECK(config_parse(&restored, 3, bare, err, sizeof err) == 0);
-        CHECK(run_state_parse(&found, &restored, prefix, i, err, sizeof err) < 0 && err[0]);
+        CHECK(config_parse(&restored, 3, bare, err) == 0);
+        CHECK(run_state_parse(&found, &restored, prefix, i, err) < 0 && err[0]);
         config_free(&restored);
         free(prefix);
     }
@@ -92,18 +92,18 @@ CLAIM(options_of_any_model_that_may_be_trained_come_back) {
         Shape found;
         draw_options(line, sizeof line, seed);
         for (argv[argc] = strtok(line, " "); argv[argc];) argv[++argc] = strtok(NULL, " ");
-        CHECK(config_parse(&config, argc, argv, err, sizeof err) == 0);
-        if (config_complete(&config, MAX(257, draw(seed, 12, 257, 2e6)), err, sizeof err)) refused++;
+        CHECK(config_parse(&config, argc, argv, err) == 0);
+        if (config_complete(&config, MAX(257, draw(seed, 12, 257, 2e6)), err)) refused++;
         else {
             Shape shape = config_shape(&config);
             size_t n;
             char* text = hf_config_text(&shape, DT_F32, 0, 0, &n);
-            int comes_back = hf_config_parse(&found, text, n, err, sizeof err) == 0;
+            int comes_back = hf_config_parse(&found, text, n, err) == 0;
             comes_back = comes_back && shape_hash(&found) == shape_hash(&shape);
             free(text);
             CHECK(comes_back == !is_beyond_ranges(&shape));
-            CHECK(comes_back == (hf_config_check(&shape, err, sizeof err) == 0));
-            CHECK(run_state_check(&state, &config, err, sizeof err) == 0);
+            CHECK(comes_back == (hf_config_check(&shape, err) == 0));
+            CHECK(run_state_check(&state, &config, err) == 0);
             trained += comes_back;
         }
         config_free(&config);
@@ -115,12 +115,12 @@ CLAIM(what_a_state_would_not_keep_is_told) {
     static Config config;
     char* argv[] = {"train", "--data", "plain", "caf\xe9", NULL};
     RunState state = {.balanced = 1, .heads = {INFINITY}};
-    CHECK(config_parse(&config, 3, argv, err, sizeof err) == 0);
-    CHECK(run_state_check(&state, &config, err, sizeof err) < 0);  // no number of JSON
+    CHECK(config_parse(&config, 3, argv, err) == 0);
+    CHECK(run_state_check(&state, &config, err) < 0);  // no number of JSON
     state.balanced = 0;
-    CHECK(run_state_check(&state, &config, err, sizeof err) == 0);
-    CHECK(config_parse(&config, 4, argv, err, sizeof err) == 0);
-    CHECK(run_state_check(&state, &config, err, sizeof err) == 0);  // a name that is no UTF-8
+    CHECK(run_state_check(&state, &config, err) == 0);
+    CHECK(config_parse(&config, 4, argv, err) == 0);
+    CHECK(run_state_check(&state, &config, err) == 0);  // a name that is no UTF-8
 }
 
 // The text of a state in which a member's value is another one; NULL: the member is not there.
@@ -154,15 +154,15 @@ CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
     static char changed[1 << 15];
     char* argv[] = {"train", NULL};
     RunState state = {.balanced = 2, .divided = 2}, found;
-    CHECK(config_parse(&config, 1, argv, err, sizeof err) == 0);
+    CHECK(config_parse(&config, 1, argv, err) == 0);
     char* text = run_state_text(&state, &config);
     config_free(&config);
     CHECK(strlen(text) + 100 < sizeof changed);
     for (int i = 0; i < COUNT(cases); i++)
         for (int b = -1; b < COUNT(cases[i].bad); b++) {
             change_member(changed, text, cases[i].name, b < 0 ? cases[i].good : cases[i].bad[b]);
-            CHECK(config_parse(&config, 1, argv, err, sizeof err) == 0);
-            CHECK(run_state_parse(&found, &config, changed, strlen(changed), err, sizeof err) == (b < 0 ? 0 : -1));
+            CHECK(config_parse(&config, 1, argv, err) == 0);
+            CHECK(run_state_parse(&found, &config, changed, strlen(changed), err) == (b < 0 ? 0 : -1));
             CHECK(b < 0 || strstr(err, "state.json"));
             config_free(&config);
         }
@@ -175,7 +175,7 @@ CLAIM(a_log_forgets_steps_after_the_one_it_continues_from) {
     char dir[600], text[4096];
     double losses[16];
     snprintf(dir, sizeof dir, "%s/log", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
     fflush(stdout);
     int out = dup(1);
     CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
@@ -189,7 +189,7 @@ CLAIM(a_log_forgets_steps_after_the_one_it_continues_from) {
     FILE* torn = fopen(path_of("log/log.jsonl"), "a");
     fprintf(torn, "{\"step\": 6, \"lo");
     fclose(torn);
-    CHECK(runlog_open(&log, dir, 1, 3, err, sizeof err) == 0);
+    CHECK(runlog_open(&log, dir, 1, 3, err) == 0);
     runlog_close(&log);
     CHECK(log_values("log", "loss", losses, 16) == 3);
     read_text(path_of("log/log.jsonl"), text, sizeof text);
@@ -206,7 +206,7 @@ CLAIM(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknow
     r.plan = &plan;
     r.sent[SENT_ULYSSES] = UINT64_C(1) << 60, r.sent[SENT_ACROSS] = 7;
     snprintf(dir, sizeof dir, "%s/planned", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
     r.step = 2;  // no progress line
     log.last_print = now_seconds();
     CHECK(runlog_step(&log, &r) == 0);
@@ -233,7 +233,7 @@ CLAIM(a_log_line_that_cannot_be_written_comes_with_a_later_one) {
     int full = open("/dev/full", O_WRONLY);
     if (full < 0) SKIP("there is no /dev/full");
     snprintf(dir, sizeof dir, "%s/late", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err, sizeof err) == 0);
+    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
     log.last_print = now_seconds();
     CHECK(runlog_step(&log, &r) == 0);
     int file = dup(log.fd);

@@ -174,17 +174,17 @@ CLAIM(a_model_from_elsewhere_brings_its_training) {
     Config config;
     char* argv[] = {"train",   "--init", "x",       "--layers", "12",        "--width", "768",
                     "--heads", "12",     "--vocab", "50257",    "--context", "1024"};
-    CHECK(config_read(&config, COUNT(argv), argv, err, sizeof err) == 0);
-    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(argv), argv, err) == 0);
+    CHECK(config_complete(&config, 50257, err) == 0);
     CHECK(config.lr > 2e-5 && config.lr < 5e-5 && config.batch_tokens == 32768 && config.warmup == 20);
     CHECK(config.context == 1024);
     char* fresh[] = {"train", "--preset", "gpt2-124m"};
-    CHECK(config_read(&config, 3, fresh, err, sizeof err) == 0);
-    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config_read(&config, 3, fresh, err) == 0);
+    CHECK(config_complete(&config, 50257, err) == 0);
     CHECK(config.lr == 6e-4 && config.batch_tokens == 524288 && config.warmup == 350);  // a tenth of 3500 steps
     char* given[] = {"train", "--preset", "gpt2-124m", "--lr", "0.001", "--warmup", "7", "--batch-tokens", "2048"};
-    CHECK(config_read(&config, COUNT(given), given, err, sizeof err) == 0);
-    CHECK(config_complete(&config, 50257, err, sizeof err) == 0);
+    CHECK(config_read(&config, COUNT(given), given, err) == 0);
+    CHECK(config_complete(&config, 50257, err) == 0);
     CHECK(config.lr == 0.001 && config.batch_tokens == 2048 && config.warmup == 7);
 }
 
@@ -243,7 +243,7 @@ static void check_export(const Tokenizer* t, const char* text) {
     char* json = tokenizer_json_text(t, &n);
     Tokenizer* again = NULL;
     int *a = malloc(4 * length + 4), *b = malloc(4 * length + 4);
-    CHECK(json && tokenizer_parse(&again, json, n, err, sizeof err) == 0);
+    CHECK(json && tokenizer_parse(&again, json, n, err) == 0);
     if (!again) printf("    %s\n", err);
     size_t n_a = t->encode(t, a, text, length), n_b = again ? again->encode(again, b, text, length) : 0;
     CHECK(n_a == n_b && !memcmp(a, b, n_a * sizeof *a));
@@ -258,7 +258,7 @@ CLAIM(exports_carry_a_tokenizer_that_others_read) {
     Words words = {0};
     static char text[8192];
     read_text("README.md", text, sizeof text);
-    CHECK(tokenizer_open(&bytes, NULL, err, sizeof err) == 0);
+    CHECK(tokenizer_open(&bytes, NULL, err) == 0);
     check_export(bytes, text);
     check_export(bytes, "\x01\x7f\xc3\xa9\xf0\x9f\x98\x80 \"\\ \t\r\n");
     tokenizer_close(bytes);

@@ -19,11 +19,11 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
     int* sorted = TAKE(&t->arena, int, n);
     CHECK(t->result == 0);
     if (t->result == 0) {
-        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err, sizeof t->err) == 0);
+        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err) == 0);
         CHECK(t->plan.step == 3 && (t->plan.n_rounds == 0 || n > 0));
         CHECK(t->f.makespan == plan_ms(&t->plan, lengths, setting));
         sort_descending(sorted, lengths, n);
-        CHECK(bounds_of(&b, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0);
+        CHECK(bounds_of(&b, sorted, n, setting, &t->arena, t->err) == 0);
         CHECK(t->f.bounds.l1 == b.l1 && t->f.bounds.l2 == b.l2 && t->f.bounds.l3 == b.l3);
         CHECK(t->f.makespan >= b.l3);
         CHECK_CLOSE(terms_ms(&t->f.critical), t->f.makespan, 1e-12 * t->f.makespan);
@@ -231,7 +231,7 @@ CLAIM(any_plan_can_be_predicted) {
             t.plan.step = 3;
             soil(&t.arena, 0xa5, 1 << 18);
             memset(&t.f, 0xa5, sizeof t.f);
-            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, &t.arena, t.err, sizeof t.err);
+            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, &t.arena, t.err);
             world.setting.limits.max_ring_docs = MOST_DOCS;
             check_trial(&t, step.lengths, step.n, &world.setting);
             CHECK(t.f.n_tries == 0);
@@ -257,7 +257,7 @@ CLAIM(documents_join_a_pass_only_where_their_tokens_have_room) {
     step.plan.ranks = 2, step.plan.n_docs = step.plan.n_micro_batches = 4;
     memcpy(step.plan.micro_batches, apart, sizeof apart);
     for (int i = 0; i < 4; i++) step.plan.docs[i] = i;
-    CHECK(plan_merge(&step.plan, &p, step.lengths, &world.setting, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(plan_merge(&step.plan, &p, step.lengths, &world.setting, &step.arena, step.err) == 0);
     CHECK(step_check(&step) == 0);
     for (int i = 0; i < 4; i++) {
         const MicroBatch* mb = &step.plan.micro_batches[i];

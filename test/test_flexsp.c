@@ -367,7 +367,7 @@ CLAIM(the_plan_is_the_best_of_its_trials) {
             if (ms < best) best = ms, best_m = m;
         }
         double ms;
-        CHECK(flexsp_plan(&c->plan, &ms, 1, lengths, n, &c->setting, 1, &c->arena, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &ms, 1, lengths, n, &c->setting, 1, &c->arena, NULL) == 0);
         CHECK(c->plan.n_rounds == best_m);
         CHECK_CLOSE(ms, best, 1e-9 * best);
         later += best_m > least;
@@ -390,7 +390,7 @@ CLAIM(every_plan_holds_and_takes_what_it_says) {
         for (int i = 0; i < n; i++) tokens += lengths[i];
         fix_cost(c, seed % 3 ? 100 : 0);
         double ms;
-        CHECK(flexsp_plan(&c->plan, &ms, 9, lengths, n, &c->setting, 0, &c->arena, c->err, sizeof c->err) == 0);
+        CHECK(flexsp_plan(&c->plan, &ms, 9, lengths, n, &c->setting, 0, &c->arena, c->err) == 0);
         prove_plan(c, lengths, n);
         CHECK(c->plan.has_barriers == 1 && c->plan.step == 9);
         CHECK(c->plan.micro_batches[c->plan.n_micro_batches - 1].round == c->plan.n_rounds - 1);
@@ -412,7 +412,7 @@ CLAIM(wikipedia_plans_look_like_the_papers) {
     for (int batch = 0; batch < 10; batch++) {
         draw_lengths(lengths, 512, "wikipedia", 196608, 1, batch);
         double ms;
-        CHECK(flexsp_plan(&c->plan, &ms, 1, lengths, 512, &c->setting, 0, &c->arena, NULL, 0) == 0);
+        CHECK(flexsp_plan(&c->plan, &ms, 1, lengths, 512, &c->setting, 0, &c->arena, NULL) == 0);
         prove_plan(c, lengths, 512);
         int widest[WIDEST_BATCH] = {0}, kinds = 0, seen = 0;
         for (int i = 0; i < c->plan.n_micro_batches; i++) {

@@ -154,7 +154,7 @@ static double brute_layers(const LayerProblem* p, int l, int before, double ms, 
 static LayerChoice search(const LayerProblem* p, int* chosen) {
     char err[ERR_BYTES];
     LayerChoice choice = {.strategy = chosen};
-    CHECK(layer_search(&choice, p, &arena, err, sizeof err) == 0);
+    CHECK(layer_search(&choice, p, &arena, err) == 0);
     return choice;
 }
 
@@ -343,7 +343,7 @@ CLAIM(the_exact_partition_is_that_of_brute_force) {
         Partition best;
         int layers[PARTITION_STAGES], L = 4 + (int)(seed % 4), P = 1 + (int)(seed % 3);
         PartitionProblem p = uneven_problem(&u, seed, L, P, 4 + 16 * random_uniform(seed, 400));
-        CHECK(partition_exact(&best, &p, &arena, err, sizeof err) == 0);
+        CHECK(partition_exact(&best, &p, &arena, err) == 0);
         double least = brute_partition(&p, layers, 0, L);
         CHECK((best.ms < INFINITY) == (least < INFINITY));
         if (least < INFINITY) CHECK_CLOSE(best.ms, least, 1e-9 * least);
@@ -363,9 +363,9 @@ CLAIM(the_bi_objective_partition_comes_close_to_the_exact_one) {
         Uneven u;
         Partition best;
         PartitionProblem p = uneven_problem(&u, seed, 16, 4, 13 + 6 * random_uniform(seed, 400));
-        CHECK(partition_exact(&best, &p, &arena, err, sizeof err) == 0);
+        CHECK(partition_exact(&best, &p, &arena, err) == 0);
         PlainProblem plain = {p, uneven_plain_bytes, uneven_plain_ms};
-        CHECK(partition_bi_objective(&b, &plain, &arena, err, sizeof err) == 0);
+        CHECK(partition_bi_objective(&b, &plain, &arena, err) == 0);
         if (best.ms == INFINITY) continue;
         int even[] = {4, 4, 4, 4};
         CHECK(b.best.ms >= best.ms * (1 - 1e-12));

@@ -30,7 +30,7 @@ static void read_golden(void) {
     snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
     size_t n = read_text(path, text, sizeof text);
     n_golden = 0;
-    if (json_parse(&json, text, n, NULL, 0)) return;
+    if (json_parse(&json, text, n, NULL)) return;
     const JsonValue *losses = json_get(&json, json.values, "losses"),
                     *norms = json_get(&json, json.values, "grad_norms");
     for (; json_at(&json, losses, n_golden) && n_golden < 64; n_golden++) {
@@ -61,8 +61,7 @@ static double worst_difference(const char* path, const char* golden_path, int ro
     SafeTensors found, golden;
     char err[ERR_BYTES] = "", *found_bytes, *golden_bytes;
     double worst = 0;
-    if (tensors_load(&golden, &golden_bytes, golden_path, err, sizeof err) ||
-        tensors_load(&found, &found_bytes, path, err, sizeof err)) {
+    if (tensors_load(&golden, &golden_bytes, golden_path, err) || tensors_load(&found, &found_bytes, path, err)) {
         printf("    %s\n", err);
         return NAN;
     }
@@ -173,9 +172,9 @@ static int check_same_logits(const char* a_name, const char* b_name, int changed
     SafeTensors a, b;
     char path[600], err[ERR_BYTES] = "", *a_bytes, *b_bytes;
     snprintf(path, sizeof path, "%s/%s", work, a_name);
-    CHECK(tensors_load(&a, &a_bytes, path, err, sizeof err) == 0);
+    CHECK(tensors_load(&a, &a_bytes, path, err) == 0);
     snprintf(path, sizeof path, "%s/%s", work, b_name);
-    CHECK(tensors_load(&b, &b_bytes, path, err, sizeof err) == 0);
+    CHECK(tensors_load(&b, &b_bytes, path, err) == 0);
     const SafeTensor *la = safetensors_get(&a, "logits"), *lb = safetensors_get(&b, "logits");
     const SafeTensor* documents = safetensors_get(&a, "documents");
     CHECK(la && lb && documents && la->bytes == lb->bytes && la->dims[0] == 516);
@@ -250,7 +249,7 @@ static Shape shape_of(const char* dir) {
     Shape shape = {.L = 0};
     snprintf(path, sizeof path, "%s/config.json", dir);
     size_t n = read_text(path, text, sizeof text);
-    CHECK(hf_config_parse(&shape, text, n, err, sizeof err) == 0);
+    CHECK(hf_config_parse(&shape, text, n, err) == 0);
     if (err[0]) printf("    %s\n", err);
     return shape;
 }
@@ -258,7 +257,7 @@ static Shape shape_of(const char* dir) {
 static int count_different_tensors(const char* a_path, const char* b_path) {
     SafeTensors a, b;
     char err[ERR_BYTES] = "", *a_bytes, *b_bytes;
-    if (tensors_load(&a, &a_bytes, a_path, err, sizeof err) || tensors_load(&b, &b_bytes, b_path, err, sizeof err)) {
+    if (tensors_load(&a, &a_bytes, a_path, err) || tensors_load(&b, &b_bytes, b_path, err)) {
         printf("    %s\n", err);
         return -1;
     }

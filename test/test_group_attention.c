@@ -395,7 +395,7 @@ static void run_case(Case* c) {
         before = test_failures_in_claim;
     }
     set_mode(BLOCKING);
-    CHECK(world->table->wait(world, NULL, err, sizeof err) == 0);
+    CHECK(world->table->wait(world, NULL, err) == 0);
     if (err[0]) printf("    rank %d: %s\n", rank, err);
 }
 
@@ -496,11 +496,10 @@ static void open_kernels_and_world(void) {
     KernelLimits limits = {
         .N = 4096, .spread = size, .C = 1280, .OC = 1280, .NH = 40, .NKV = 8, .HS = 32, .context = 4096};
     limits.threads = 1, limits.dt = DT_F32, limits.attention = ATTENTION_OWN;
-    kernels = kernels_find(TEST_DEVICE, "auto", err, sizeof err);
-    if (!kernels || kernels->open(&limits, err, sizeof err)) die("%s", err);
+    kernels = kernels_find(TEST_DEVICE, "auto", err);
+    if (!kernels || kernels->open(&limits, err)) die("%s", err);
     if (kernels->on_host) ranks_open_world();
-    else if (rank_identity(&id, err, sizeof err) || comm_open(&world, kernels, &id, RANKS_PATIENCE, err, sizeof err))
-        die("%s", err);
+    else if (rank_identity(&id, err) || comm_open(&world, kernels, &id, RANKS_PATIENCE, err)) die("%s", err);
 }
 
 int main(int n_arguments, char** arguments) {

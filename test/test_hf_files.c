@@ -112,7 +112,7 @@ static void write_model(const ModelState* state, const char* dir) {
     CHECK_SH(0, "rm -rf $W/%s && mkdir $W/%s", dir, dir);
     snprintf(name, sizeof name, "%s/model.safetensors", dir);
     fill_blocks();
-    CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(name), err, sizeof err) == 0);
+    CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(name), err) == 0);
 }
 
 // ---- tensors
@@ -123,7 +123,7 @@ static void load_model(void) {
     static char* bytes;
     safetensors_close(&file);
     free(bytes);
-    CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
+    CHECK(tensors_load(&file, &bytes, path_of("model/model.safetensors"), err) == 0);
 }
 
 CLAIM(weights_and_moments_come_back_as_they_were) {
@@ -131,12 +131,12 @@ CLAIM(weights_and_moments_come_back_as_they_were) {
         use_model(i / 2);
         ModelState state = make_state(i % 2 ? DT_BF16 : DT_F32);
         write_model(&state, "model");
-        CHECK(optimizer_write(&state, 1, NULL, 0, path_of("model"), err, sizeof err) == 0);
+        CHECK(optimizer_write(&state, 1, NULL, 0, path_of("model"), err) == 0);
         clear_blocks();
-        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_read(&state, 1, path_of("model"), err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);  // --init: masters begin at the weights
-        CHECK(optimizer_read(&state, 1, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(optimizer_read(&state, 1, 1, path_of("model"), err) == 0);
         check_block(STATE_M, STATE_M);
         check_block(STATE_V, STATE_V);
         check_block(STATE_MASTER, STATE_MASTER);
@@ -213,9 +213,9 @@ CLAIM(gradients_have_the_names_of_weights_and_are_fp32) {
         static const float loss = 7;
         SafeTensor extra = {"loss", DT_F32, 0, {0}, &loss, sizeof loss, 0};
         write_model(&state, "model");
-        CHECK(hf_write(&state, STATE_GRADS, &extra, 1, path_of("grads"), err, sizeof err) == 0);
-        CHECK(tensors_load(&weights, &weights_bytes, path_of("model/model.safetensors"), err, sizeof err) == 0);
-        CHECK(tensors_load(&grads, &grads_bytes, path_of("grads"), err, sizeof err) == 0);
+        CHECK(hf_write(&state, STATE_GRADS, &extra, 1, path_of("grads"), err) == 0);
+        CHECK(tensors_load(&weights, &weights_bytes, path_of("model/model.safetensors"), err) == 0);
+        CHECK(tensors_load(&grads, &grads_bytes, path_of("grads"), err) == 0);
         CHECK(grads.n == weights.n + 1);
         for (int t = 0; t < weights.n; t++) {
             const SafeTensor* g = safetensors_get(&grads, weights.tensors[t].name);
@@ -250,16 +250,16 @@ CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
         SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
         tensors[file.n] = further;
         const char* path = path_of("model/model.safetensors");
-        CHECK(safetensors_write(path, tensors, file.n + 1, NULL, NULL, err, sizeof err) == 0);
+        CHECK(safetensors_write(path, tensors, file.n + 1, NULL, NULL, err) == 0);
         clear_blocks();
-        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         tensors[last] = further;
-        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err, sizeof err) == 0);
-        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, prefix) && strstr(err, norm));
+        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, prefix) && strstr(err, norm));
         tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
-        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err, sizeof err) == 0);
-        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "expected shape 70 x 24"));
+        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "expected shape 70 x 24"));
     }
 }
 
@@ -284,10 +284,9 @@ CLAIM(weights_in_half_precision_are_read) {
             halves[t] = file.tensors[t];
             halves[t].dtype = DT_F16, halves[t].bytes /= 2, halves[t].data = NULL;
         }
-        CHECK(safetensors_write(path_of("model/model.safetensors"), halves, file.n, fill_half, file.tensors, err,
-                                sizeof err) == 0);
+        CHECK(safetensors_write(path_of("model/model.safetensors"), halves, file.n, fill_half, file.tensors, err) == 0);
         clear_blocks();
-        CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_read(&state, 0, path_of("model"), err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
     }
 }
@@ -304,8 +303,8 @@ CLAIM(a_weight_that_is_not_finite_is_named_as_the_file_does) {
     for (int i = 0; i < COUNT(cases); i++) {
         fill_blocks();
         blocks[STATE_WEIGHTS][shape_param(&shape, cases[i].id, 1).offset + (size_t)(cases[i].row * shape.C)] = NAN;
-        CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("bad"), err, sizeof err) < 0 &&
-              strstr(err, cases[i].name) && strstr(err, "layers.1") && strstr(err, "finite"));
+        CHECK(hf_write(&state, STATE_WEIGHTS, NULL, 0, path_of("bad"), err) < 0 && strstr(err, cases[i].name) &&
+              strstr(err, "layers.1") && strstr(err, "finite"));
     }
 }
 
@@ -331,7 +330,7 @@ static size_t write_shards(char* text, size_t room) {
         }
         char path[128];
         snprintf(path, sizeof path, "model/%s", name);
-        CHECK(safetensors_write(path_of(path), part, n_part, NULL, NULL, err, sizeof err) == 0);
+        CHECK(safetensors_write(path_of(path), part, n_part, NULL, NULL, err) == 0);
     }
     n += (size_t)snprintf(text + n, room - n, "\n  }\n}\n");
     CHECK(unlink(path_of("model/model.safetensors")) == 0);
@@ -346,7 +345,7 @@ CLAIM(a_model_in_several_files_is_read_by_its_index) {
         ModelState state = make_state(DT_F32);
         write_shards(text, sizeof text);
         clear_blocks();
-        CHECK(hf_read(&state, 1, path_of("model"), err, sizeof err) == 0);
+        CHECK(hf_read(&state, 1, path_of("model"), err) == 0);
         check_block(STATE_WEIGHTS, STATE_WEIGHTS);
         check_block(STATE_MASTER, STATE_WEIGHTS);
         CHECK(hf_has_model(path_of("model")) && !hf_has_model(work));
@@ -359,7 +358,7 @@ CLAIM(a_model_in_several_files_is_read_by_its_index) {
 static int read_index(const char* text) {
     ModelState state = make_state(DT_F32);
     write_text("model/" INDEX, text, strlen(text));
-    int result = hf_read(&state, 0, path_of("model"), err, sizeof err);
+    int result = hf_read(&state, 0, path_of("model"), err);
     if (result) CHECK(err[0] && !strchr(err, '\n'));
     return result;
 }
@@ -390,7 +389,7 @@ CLAIM(an_index_that_names_what_is_not_there_is_refused) {
     }
     CHECK(unlink(path_of("model/" INDEX)) == 0);
     ModelState state = make_state(DT_F32);
-    CHECK(hf_read(&state, 0, path_of("model"), err, sizeof err) < 0 && strstr(err, "model.safetensors"));
+    CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "model.safetensors"));
 }
 
 // ---- config.json
@@ -404,13 +403,13 @@ CLAIM(a_config_comes_back_and_every_prefix_of_it_is_refused) {
         char* text = hf_config_text(&shape, DT_BF16, 256, 257, &n);
         CHECK((shape.arch == ARCH_GPT2) == (strstr(text, "\"n_ctx\": ") != NULL));  // of llama.cpp's converter
         CHECK(text && n == strlen(text));
-        CHECK(hf_config_parse(&found, text, n, err, sizeof err) == 0);
+        CHECK(hf_config_parse(&found, text, n, err) == 0);
         CHECK(shape_hash(&found) == shape_hash(&shape));
         while (n > 0 && strchr("} \n", text[n - 1])) n--;
         for (size_t k = 0; k <= n; k++) {
             char* prefix = (char*)malloc(k ? k : 1);  // exactly this size: a sanitizer sees every byte too far
             memcpy(prefix, text, k);
-            CHECK(hf_config_parse(&found, prefix, k, err, sizeof err) < 0 && strstr(err, "config.json"));
+            CHECK(hf_config_parse(&found, prefix, k, err) < 0 && strstr(err, "config.json"));
             free(prefix);
         }
         free(text);
@@ -422,7 +421,7 @@ static int parse_config(Shape* found, const char* text) {
     char quoted[2048];
     size_t n = strlen(text);
     for (size_t i = 0; i < n; i++) quoted[i] = text[i] == '\'' ? '"' : text[i];
-    return hf_config_parse(found, quoted, n, err, sizeof err);
+    return hf_config_parse(found, quoted, n, err);
 }
 
 // What their makers publish, and how many parameters they say it has.

@@ -53,7 +53,7 @@ static void divide(Case* c, int which) {
         c->parts[which][r] =
             (Part){&splits[g->tp], place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
     }
-    CHECK(holdings_of_parts(&c->held[which], &c->whole, c->parts[which], c->ranks, &c->arena, err, sizeof err) == 0);
+    CHECK(holdings_of_parts(&c->held[which], &c->whole, c->parts[which], c->ranks, &c->arena, err) == 0);
 }
 
 static void open_case(Case* c, uint64_t seed) {
@@ -70,7 +70,7 @@ static void open_case(Case* c, uint64_t seed) {
         CHECK(strategy_ranks(&c->strategy[i]) == c->ranks);
         divide(c, i);
     }
-    CHECK(holdings_of_pieces(&c->pieces, &c->whole, &c->arena, err, sizeof err) == 0);
+    CHECK(holdings_of_pieces(&c->pieces, &c->whole, &c->arena, err) == 0);
 }
 
 // ---- memory of all ranks
@@ -158,14 +158,14 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
                  const Memory* target) {
     memset(p, 0, sizeof *p);
     for (int r = 0; r < c->ranks; r++) {
-        int failed = reshard(&p->of[r], &c->whole, from, to, kind, r, c->ranks, node, &c->arena, err, sizeof err);
+        int failed = reshard(&p->of[r], &c->whole, from, to, kind, r, c->ranks, node, &c->arena, err);
         if (failed) printf("    %s\n", err);
         CHECK(!failed);
         if (failed) return;
     }
     memset(left, 0, sizeof left);
     CHECK(p->of[0].waves <= COUNT(left) &&
-          reshard_visit(&c->whole, from, to, kind, c->ranks, node, add_left, p, &c->arena, err, sizeof err) == 0);
+          reshard_visit(&c->whole, from, to, kind, c->ranks, node, add_left, p, &c->arena, err) == 0);
     for (int w = 0; w < p->of[0].waves; w++)
         for (int r = 0; r < c->ranks; r++) {
             const Wave* here = &p->of[r].wave[w];
@@ -298,10 +298,10 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
         ReshardKind kind = seed % 3 ? RESHARD_COPY : RESHARD_SUM;
         const Holdings *from = kind == RESHARD_SUM ? &c.held[0] : &c.pieces,
                        *to = kind == RESHARD_SUM ? &c.pieces : &c.held[0];
-        CHECK(move_time(ends, &t, &c.whole, from, to, kind, 1, &c.arena, err, sizeof err) == 0);
+        CHECK(move_time(ends, &t, &c.whole, from, to, kind, 1, &c.arena, err) == 0);
         Transfers of[MOST_RANKS];
         for (int r = 0; r < c.ranks; r++)
-            CHECK(!reshard(&of[r], &c.whole, from, to, kind, r, c.ranks, one_node, &c.arena, err, sizeof err));
+            CHECK(!reshard(&of[r], &c.whole, from, to, kind, r, c.ranks, one_node, &c.arena, err));
         for (int w = 0; w < of[0].waves; w++) {
             double most = 0;
             for (int r = 0; r < c.ranks; r++) {
@@ -322,7 +322,7 @@ CLAIM(what_nobody_has_is_an_error) {
     open_case(&c, 7);
     Holdings none = c.pieces;
     none.first = (int*)calloc((size_t)none.tensors + 1, sizeof(int));
-    CHECK(reshard(&t, &c.whole, &none, &c.held[0], RESHARD_COPY, 0, c.ranks, node, &c.arena, err, sizeof err) == -1);
+    CHECK(reshard(&t, &c.whole, &none, &c.held[0], RESHARD_COPY, 0, c.ranks, node, &c.arena, err) == -1);
     CHECK(strstr(err, "nobody has all of wte") != NULL);
     free(none.first);
     arena_free(&c.arena);
@@ -332,7 +332,7 @@ CLAIM(strategies_are_read_and_printed) {
     StrategyList list;
     char text[STRATEGY_TEXT];
     const char* good = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
-    CHECK(strategies_parse(&list, good, strlen(good), err, sizeof err) == 0);
+    CHECK(strategies_parse(&list, good, strlen(good), err) == 0);
     CHECK(list.n == 4);
     CHECK_STRING(strategy_print(&list.strategy[0], text), "tp4+2xtp2");
     CHECK_STRING(strategy_print(&list.strategy[1], text), "tp2pp2+2xtp1pp2");
@@ -340,8 +340,8 @@ CLAIM(strategies_are_read_and_printed) {
     for (int i = 0; i < list.n; i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
     Shape shape = shape_make(3, 32, 4, 300, 16);
     list.n = 3;
-    CHECK(strategies_check(&list, &shape, 8, err, sizeof err) == 0);
-    CHECK(strategies_check(&list, &shape, 6, err, sizeof err) == -1);
+    CHECK(strategies_check(&list, &shape, 8, err) == 0);
+    CHECK(strategies_check(&list, &shape, 6, err) == -1);
     CHECK_STRING(err, "tp4+2xtp2: expected pipelines for all 6 ranks, found some for 8");
 }
 

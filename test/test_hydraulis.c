@@ -34,7 +34,7 @@ static Machine published(void) {
     Machine machine;
     char err[ERR_BYTES];
     const char* text = machine_builtin("hydraulis-32b");
-    if (!text || machine_parse(&machine, text, strlen(text), err, sizeof err) < 0) abort();
+    if (!text || machine_parse(&machine, text, strlen(text), err) < 0) abort();
     return machine;
 }
 
@@ -68,7 +68,7 @@ static StepWork work_for(const SchemePool* pool, const int* lengths, int n) {
     StepWork work;
     char err[ERR_BYTES];
     soil(&arena, 0xa5, 1 << 18);
-    if (step_work(&work, pool, lengths, n, &arena, err, sizeof err)) abort();
+    if (step_work(&work, pool, lengths, n, &arena, err)) abort();
     return work;
 }
 
@@ -355,7 +355,7 @@ CLAIM(proposals_are_those_of_brute_force) {
         random_lengths(sample, n, x.longest, seed);
         Proposal proposal = {x.longest, x.step, seed % 5 == 0 ? 2 : 1, x.charge};
         x.narrowest = proposal.narrowest;
-        int found = strategies_propose(list, &pool, &proposal, sample, n, &proposals, err, sizeof err);
+        int found = strategies_propose(list, &pool, &proposal, sample, n, &proposals, err);
         CHECK(found >= (pool.scheme[0].gpus >= x.narrowest));
         for (int i = 0; i < found; i++) {
             int used = 0, narrowest = ranks, s = CEIL_DIV(list[i].longest, x.step), holds = 0;
@@ -405,7 +405,7 @@ CLAIM(published_constants_propose_published_strategies) {
             double s = 600 * exp((1.1 + 0.1 * i) * random_normal(77 + (uint64_t)i, (uint64_t)j));
             sample[j] = s > LONGEST ? LONGEST + 1 : MAX((int)s, 1);  // longer ones are passed over
         }
-        int found = strategies_propose(list, &pool, &proposal, sample, SAMPLE, &proposals, err, sizeof err);
+        int found = strategies_propose(list, &pool, &proposal, sample, SAMPLE, &proposals, err);
         for (int c = 0; c < found; c++) {
             char text[256];
             print_strategy(text, sizeof text, names, COUNT(names), &list[c]);
@@ -434,7 +434,7 @@ CLAIM(a_searched_list_is_no_slower_than_its_best_or_the_published_one) {
     for (int i = 0; i < COUNT(sample); i++)
         sample[i] = (int)fmin(600 * exp(1.3 * random_normal(5, (uint64_t)i)) + 1, 32768);
     StrategySearch search = {&pool, sample, SAMPLE, 32768, 200000, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
-    int n = strategies_search(list, &score, &search, &proposals, err, sizeof err);
+    int n = strategies_search(list, &score, &search, &proposals, err);
     CHECK(n >= 2 && score.proposed > n && score.batches > 10);
     CHECK(score.ms > 0 && score.ms < score.single_ms);
     double ours = 0, theirs = 0;
@@ -521,8 +521,7 @@ static void close_run(Run* run) {
 
 static int plan_step(Run* run, int64_t step) {
     soil(&run->arena, 0xa5, 1 << 18);
-    return planner_hydraulis.plan(run->planner, &run->plan, step, run->lengths, run->n, &run->arena, run->err,
-                                  sizeof run->err);
+    return planner_hydraulis.plan(run->planner, &run->plan, step, run->lengths, run->n, &run->arena, run->err);
 }
 
 // A published machine, documents of its data set's kind, the longest of them for a node of 8.
@@ -530,13 +529,12 @@ static Run* published_run(int ranks) {
     Run* run = (Run*)must(calloc(1, sizeof *run));
     Machine machine;
     const char* text = machine_builtin("a100-7b");
-    if (!text || machine_parse(&machine, text, strlen(text), run->err, sizeof run->err) < 0 ||
-        machine_setting(&run->setting, &machine, ranks, 8, 8 * 6451, run->groups, run->err, sizeof run->err) < 0)
+    if (!text || machine_parse(&machine, text, strlen(text), run->err) < 0 ||
+        machine_setting(&run->setting, &machine, ranks, 8, 8 * 6451, run->groups, run->err) < 0)
         abort();
     for (int i = 0; i < COUNT(run->sample); i++)
         run->sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
-    run->planner =
-        planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
+    run->planner = planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), &run->opened, run->err);
     if (!run->planner) abort();
     run->n = COUNT(run->lengths);
     return run;
@@ -581,8 +579,7 @@ CLAIM(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice) {
         s->groups = run->groups, s->context = 1000;
         cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
         for (int i = 0; i < COUNT(run->sample); i++) run->sample[i] = 600;
-        run->planner =
-            planner_hydraulis.open(s, run->sample, COUNT(run->sample), &run->opened, run->err, sizeof run->err);
+        run->planner = planner_hydraulis.open(s, run->sample, COUNT(run->sample), &run->opened, run->err);
         run->n = 6;
         for (int i = 0; i < 6; i++) run->lengths[i] = 600;
         CHECK(run->planner && plan_step(run, 0) == 0);

@@ -4,7 +4,7 @@
 
 CLAIM(ranks_know_themselves) {
     RankIdentity id;
-    CHECK(rank_identity(&id, NULL, 0) == 0);
+    CHECK(rank_identity(&id, NULL) == 0);
     CHECK(id.rank == rank && id.size == size && size == 3);
     CHECK(id.local_rank == rank && id.local_size == size);
     CHECK_STRING(id.source, "torchrun");

@@ -58,7 +58,7 @@ static void draw_pieces(Run* r, uint64_t seed) {
 // Lengths and counts, with the program's own plan; cases put theirs in its place.
 static void count_pieces(Run* r, int64_t step) {
     char why[ERR_BYTES];
-    if (batch_plan(&r->batch, r, step, why, sizeof why)) die("%s", why);
+    if (batch_plan(&r->batch, r, step, why)) die("%s", why);
 }
 
 // Everything on rank 0, a row for each document.
@@ -71,7 +71,7 @@ static void plan_alone(Run* r) {
     }
     b->planned->plan.n_docs = b->planned->plan.n_micro_batches = b->n_pieces;
     b->planned->plan.ranks = r->clock->limits.ranks;
-    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)) die("no memory");
+    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL)) die("no memory");
 }
 
 // 10^u with u uniform in [least, most)
@@ -125,9 +125,8 @@ static int planned, refused, barriers;  // plans of it; those with barriers
 static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why) {
     static Arena settled;
     arena_reset(&settled, (ArenaMark){0});
-    void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why, ERR_BYTES);
-    int no_plan =
-        !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why, ERR_BYTES);
+    void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why);
+    int no_plan = !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
     planned += !no_plan, refused += no_plan;
     barriers += !no_plan && b->planned->plan.has_barriers;
@@ -140,24 +139,24 @@ static int plan_case(Batch* b, uint64_t seed) {
     const Setting* s = random_setting(seed);
     int remapped, is_flex = !planner && seed & 1, is_random = !planner && !is_flex;
     if (planner && plan_by_planner(b, s, seed, why)) return -1;
-    if ((is_flex && plan_flex(&b->planned->plan, &b->planned->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why,
-                              sizeof why)) ||
-        (is_random && plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena,
-                                  why, sizeof why)))
+    if ((is_flex &&
+         plan_flex(&b->planned->plan, &b->planned->prediction, 1, b->lengths, b->n_pieces, s, &b->arena, why)) ||
+        (is_random &&
+         plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why)))
         die("seed %" PRIu64 ": %s", seed, why);
     uint64_t joins = seed;
     if (b->planned->plan.n_rounds == 0 &&
-        (seed & 2 ? plan_join_rounds(&b->planned->plan, b->lengths, &s->limits, &joins, &b->arena, NULL, 0)
-                  : plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)))
+        (seed & 2 ? plan_join_rounds(&b->planned->plan, b->lengths, &s->limits, &joins, &b->arena, NULL)
+                  : plan_set_rounds(&b->planned->plan, &b->arena, NULL)))
         die("no memory");
     Setting wide = *s;
     if (is_random) wide.limits = run->clock->limits;
-    if (plan_remap(&b->planned->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena, why,
-                   sizeof why))
+    if (plan_remap(&b->planned->plan, &remapped, b->lengths, &wide, (RemapChoice)(seed / 4 % N_CHOICES), &b->arena,
+                   why))
         die("seed %" PRIu64 ": %s", seed, why);
     remapped_plans += remapped > 0;
     int wrong = plan_check(&b->planned->plan, b->lengths, b->n_pieces, is_random ? &run->clock->limits : &s->limits,
-                           &b->arena, why, sizeof why);
+                           &b->arena, why);
     if (wrong) printf("    seed %" PRIu64 ": %s\n", seed, why);
     CHECK(!wrong);
     int unlike = 0;
@@ -171,7 +170,7 @@ static int plan_case(Batch* b, uint64_t seed) {
 static void list_tasks(Run* r) {
     char why[ERR_BYTES];
     r->batch.training = 1;
-    if (batch_list(&r->batch, r, why, sizeof why)) die("%s", why);
+    if (batch_list(&r->batch, r, why)) die("%s", why);
 }
 
 // Forward and backward under the plan in the batch; the loss of all ranks.
@@ -382,7 +381,7 @@ CLAIM(documents_on_single_ranks_move_nothing_in_attention) {
     count_pieces(run, 1);
     plan_alone(run);
     for (int i = 0; i < b->planned->plan.n_micro_batches; i++) b->planned->plan.micro_batches[i].first_rank = i % ranks;
-    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL, 0)) die("no memory");
+    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL)) die("no memory");
     const Comm* c = run->model.comm;  // of documents; a group's ranks exchange heads in layers of less tp
     uint64_t before[2][2];
     memcpy(before, c->sent + COMM_ULYSSES, sizeof before);
@@ -445,8 +444,7 @@ CLAIM(overlap_changes_no_bit_and_no_byte) {
         uint64_t hash[2];
         draw_pieces(run, seed);
         count_pieces(run, 1);
-        if (plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why,
-                        sizeof why))
+        if (plan_random(&b->planned->plan, 1, b->lengths, b->n_pieces, &run->clock->limits, seed, &b->arena, why))
             die("%s", why);
         tensor[0] = sent(COMM_TENSOR);
         for (int i = 0; i < 2; i++) {
@@ -505,7 +503,7 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
         draw_pieces(run, 70 + (uint64_t)step);
         count_pieces(run, step);
         if (plan_random(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits, (uint64_t)step,
-                        &b->arena, why, sizeof why))
+                        &b->arena, why))
             die("%s", why);
         list_tasks(run);
         run_micro_batches(run, run->data.train, 1);
@@ -553,8 +551,7 @@ static void stage_state(const Model* m, StateKind kind, int i) {
         Segment s = shape_segment(&m->shape, i, r);
         size_t bytes = s.n * sizeof(float);
         if (s.n && r == c->rank) m->k->download(run->books->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
-        if (s.n && c->table->broadcast_host(c, run->books->staging + s.first, bytes, r, why, sizeof why))
-            die("%s", why);
+        if (s.n && c->table->broadcast_host(c, run->books->staging + s.first, bytes, r, why)) die("%s", why);
     }
 }
 

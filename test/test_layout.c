@@ -38,14 +38,14 @@ CLAIM(the_largest_stage_is_as_small_as_layers_allow) {
                 Shape whole = shape_make(L, 48, 4, vocab, 64);
                 Layout even = layout_even(&whole, 1, P, 1, RECOMPUTE_NONE), any = even;
                 char err[ERR_BYTES];
-                CHECK(layout_check(&even, &whole, P, err, sizeof err) == 0);
+                CHECK(layout_check(&even, &whole, P, err) == 0);
                 CHECK_CLOSE(worst_share(&even, &whole), brute_force(&any, &whole, 0, L), 1e-12);
             }
 }
 
 static int parse(Layout* layout, const char* text, char* err) {
     err[0] = 0;
-    return layout_parse(layout, &usual, text, strlen(text), err, ERR_BYTES);
+    return layout_parse(layout, &usual, text, strlen(text), err);
 }
 
 static int is_row(const Layout* layout, int l, int tp, int zero, Recompute recompute) {
@@ -107,7 +107,7 @@ CLAIM(what_is_printed_reads_back) {
         }
         size_t n = layout_print(&a, text, sizeof text);
         CHECK(n < sizeof text && n == strlen(text));
-        CHECK(layout_parse(&b, &usual, text, n, err, sizeof err) == 0 && memcmp(&a, &b, sizeof a) == 0);
+        CHECK(layout_parse(&b, &usual, text, n, err) == 0 && memcmp(&a, &b, sizeof a) == 0);
         char small[20];
         CHECK(layout_print(&a, small, sizeof small) == n && strlen(small) < sizeof small);
     }
@@ -118,14 +118,14 @@ CLAIM(layouts_that_ranks_cannot_run_are_refused) {
     Layout l;
     char err[ERR_BYTES];
     CHECK(parse(&l, "tp 2\nstage layers 3\nstage layers 2\n", err) == 0);
-    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == 0);
-    CHECK(layout_check(&l, &whole, 6, err, sizeof err) == -1);
+    CHECK(layout_check(&l, &whole, 8, err) == 0);
+    CHECK(layout_check(&l, &whole, 6, err) == -1);
     CHECK_STRING(err, "2 stages of tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
     l.layer[4].tp = 3;
-    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
+    CHECK(layout_check(&l, &whole, 8, err) == -1);
     CHECK_STRING(err, "layer 4 has tp 3: expected a divisor of the groups' tp 2");
     l.stage[1].layers = 3;
-    CHECK(layout_check(&l, &whole, 8, err, sizeof err) == -1);
+    CHECK(layout_check(&l, &whole, 8, err) == -1);
     CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");
 }
 

@@ -127,7 +127,7 @@ static int same_try(const LayoutProblem* p, const LayoutTry* t) {
     if (!t->fits) return 0;
     CHECK_CLOSE(t->ms, ms, 1e-9 * ms);
     CHECK_CLOSE(whole_ms(p, &t->layout, t->N), ms, 1e-9 * ms);
-    CHECK(layout_check(&t->layout, p->whole, p->ranks, err, sizeof err) == 0);
+    CHECK(layout_check(&t->layout, p->whole, p->ranks, err) == 0);
     for (int s = 0; s < t->layout.stages; s++)
         CHECK(p->bytes(p->context, &t->layout, s, t->N) <= fmin(p->memory, t->bytes));
     return 1;
@@ -142,7 +142,7 @@ CLAIM(the_search_finds_what_brute_force_finds) {
         World w;
         int L = 2 + (int)(seed % 3), ranks = seed % 2 ? 4 : 6;
         LayoutProblem p = problem_of(&w, seed, L, ranks, 40 + 60 * (double)(seed % 11));
-        int n = layout_search(tries, &p, &arena, err, sizeof err);
+        int n = layout_search(tries, &p, &arena, err);
         CHECK(n > 0);
         for (int i = 0; i < n; i++) same_try(&p, &tries[i]) ? found++ : none++;
         for (int i = 1; i < n; i++) {
@@ -167,9 +167,9 @@ CLAIM(layers_by_strategies_of_their_own_are_those_of_brute_force) {
         LayoutProblem p = problem_of(&w, seed, 3 + (int)(seed % 3), 2, 100 + 50 * (double)(seed % 11));
         p.tp[1] = 2, p.n_rows = 1, p.rows[0] = 100;
         p.alike = w.alike = 1;
-        int n = layout_search(alike, &p, &arena, err, sizeof err);
+        int n = layout_search(alike, &p, &arena, err);
         p.unlike = 1;
-        CHECK(layout_search(unlike, &p, &arena, err, sizeof err) == n);
+        CHECK(layout_search(unlike, &p, &arena, err) == n);
         for (int i = 0; i < n; i++) {
             const LayoutTry* t = &unlike[i];
             Layout any = {.tp = t->layout.tp, .stages = t->layout.stages};

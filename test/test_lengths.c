@@ -26,7 +26,7 @@ static const Shape prolong_data = {3014, 5003, {919, 1913, 3465, 6045, 8370, 162
 // DRAWS lengths of a generator, in ascending order in `drawn`, and their shape.
 static Shape shape_of(const char* name, int limit, uint64_t seed) {
     Shape shape = {0};
-    Lengths* lengths = lengths_open(name, limit, 4096, err, sizeof err);
+    Lengths* lengths = lengths_open(name, limit, 4096, err);
     CHECK(lengths);
     if (!lengths) return shape;
     lengths_draw(lengths, drawn, DRAWS, seed, 0);
@@ -113,7 +113,7 @@ CLAIM(mock_data_are_clipped) {
 }
 
 static void draw(const char* name, int limit, int capacity, int n, uint64_t seed, int64_t batch) {
-    Lengths* lengths = lengths_open(name, limit, capacity, err, sizeof err);
+    Lengths* lengths = lengths_open(name, limit, capacity, err);
     CHECK(lengths);
     if (lengths) lengths_draw(lengths, drawn, n, seed, batch);
     lengths_close(lengths);
@@ -184,7 +184,7 @@ CLAIM(seeds_and_batches_differ_and_more_documents_begin_alike) {
 
 static Lengths* parse(const char* text, int limit) {
     err[0] = 0;
-    return lengths_parse(text, strlen(text), limit, err, sizeof err);
+    return lengths_parse(text, strlen(text), limit, err);
 }
 
 CLAIM(a_file_is_drawn_from_evenly) {
@@ -213,13 +213,13 @@ CLAIM(bad_files_are_refused_with_their_line) {
 }
 
 CLAIM(bad_names_and_limits_are_refused) {
-    CHECK(!lengths_open("nothing", LIMIT, 1, err, sizeof err));
+    CHECK(!lengths_open("nothing", LIMIT, 1, err));
     CHECK(strstr(err, "\"nothing\"") && strstr(err, lengths_names()));
-    CHECK(!lengths_open("prolong", 574, 1, err, sizeof err));
-    CHECK(!lengths_open("mock", 127, 1, err, sizeof err));
-    CHECK(!lengths_open("just-above", 6451, 6451, err, sizeof err));
-    CHECK(!lengths_open("just-above", LIMIT, 0, err, sizeof err));
-    CHECK(!lengths_open("equal", 0, 1, err, sizeof err));
+    CHECK(!lengths_open("prolong", 574, 1, err));
+    CHECK(!lengths_open("mock", 127, 1, err));
+    CHECK(!lengths_open("just-above", 6451, 6451, err));
+    CHECK(!lengths_open("just-above", LIMIT, 0, err));
+    CHECK(!lengths_open("equal", 0, 1, err));
 }
 
 int main(void) { return test_main(); }

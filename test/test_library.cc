@@ -18,15 +18,15 @@ CLAIM(a_library_in_a_wheel_is_found_where_python_says_its_packages_lie) {
         SKIP("cc makes no shared library here");
     CHECK(shell("printf '#!/bin/sh\\necho\\necho /nowhere\\necho '$W'/site\\n' > $W/bin/python3 && "
                 "chmod +x $W/bin/python3") == 0);
-    CHECK(library_open("fake", files, symbols, 1, err, sizeof err) == -1);
+    CHECK(library_open("fake", files, symbols, 1, err) == -1);
     snprintf(path, sizeof path, "%s/bin:%s", work, getenv("PATH"));
     setenv("PATH", path, 1);
-    CHECK(library_open("fake", files, symbols, 1, err, sizeof err) == 0 && answer && answer() == 42);
+    CHECK(library_open("fake", files, symbols, 1, err) == 0 && answer && answer() == 42);
 }
 
 CLAIM(a_library_that_is_nowhere_is_named_with_the_remedy) {
     static const char* const files[] = {"libragged_nowhere.so.1", NULL};
-    CHECK(library_open("nowhere", files, symbols, 1, err, sizeof err) == -1);
+    CHECK(library_open("nowhere", files, symbols, 1, err) == -1);
     CHECK(strstr(err, "nowhere is missing") && strstr(err, "libragged_nowhere.so.1") && strstr(err, "install"));
 }
 

@@ -12,7 +12,7 @@ static int read_bytes(Machine* into, const char* text, size_t n) {
     char* exact = (char*)malloc(n ? n : 1);
     memcpy(exact, text, n);
     memset(err, 0, sizeof err);
-    int bad = machine_parse(into, n ? exact : NULL, n, err, sizeof err);
+    int bad = machine_parse(into, n ? exact : NULL, n, err);
     CHECK(bad ? err[0] && !strchr(err, '\n') : !err[0]);
     free(exact);
     return bad;
@@ -92,8 +92,7 @@ CLAIM(flexsp_ranks_hold_the_published_tokens) {
     machine.parameters = 7.850;
     CHECK(64 * machine_capacity(&machine, 64, 3) == 380800);
     // ZeRO-2: (30 - 7.117 (2 + 16 / 64)) 1024 / 4.480442; ZeRO-1 holds 6 bytes a parameter besides 12 / 64: 44 GB.
-    CHECK(machine_parse(&machine, machine_builtin("flexsp-7b"), strlen(machine_builtin("flexsp-7b")), err,
-                        sizeof err) == 0);
+    CHECK(machine_parse(&machine, machine_builtin("flexsp-7b"), strlen(machine_builtin("flexsp-7b")), err) == 0);
     CHECK(machine_capacity(&machine, 64, 2) == 3196 && machine_capacity(&machine, 64, 1) < 1);
     CHECK(machine_capacity(&machine, 3, 3) < 1);  // 16 bytes a parameter on 4 ranks
 }
@@ -102,7 +101,7 @@ CLAIM(flexsp_ranks_hold_the_published_tokens) {
 // weight.
 CLAIM(zero_moves_layers_in_every_round) {
     const char* text = "name x\nquadratic_ms 1\nlinear_ms 1\nmemory 40 1 8\ntoken_bytes 1\ngroup 4 100\ngroup 8 50\n";
-    CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
+    CHECK(machine_parse(&machine, text, strlen(text), err) == 0);
     double part = 7 / 8. * (1 << 28);
     CHECK_CLOSE(machine_zero_ms(&machine, 2, 8, 4, 4), 4 * 4 * part / 50e6, 1e-9);
     CHECK_CLOSE(machine_zero_ms(&machine, 3, 8, 4, 4), 4 * 4 * part / 50e6 + 2 * 2 * 2 * part / 50e6, 1e-9);
@@ -165,22 +164,22 @@ CLAIM(a_setting_has_the_limits_of_its_machine) {
     static GroupCost groups[65];
     Setting setting;
     read_builtin("flexsp-7b");
-    CHECK(machine_setting(&setting, &machine, 64, 8, 196608, groups, err, sizeof err) == 0);
+    CHECK(machine_setting(&setting, &machine, 64, 8, 196608, groups, err) == 0);
     CHECK(setting.limits.ranks == 64 && setting.limits.node_size == 8 && setting.limits.capacity == 6449);
     CHECK(setting.limits.kv_heads == 64 && setting.limits.quadratic == 5.128e-6 / 0.1839576 &&
           setting.context == 196608);
     CHECK(setting.groups == groups && !setting.speeds && setting.kind == CP_CHOICE_AUTO &&
           setting.cost.link_scale == 1);
     CHECK(groups[64].cp_size == 64 && groups[64].canonical && !groups[12].canonical && groups[8].room == 8 * 6449);
-    CHECK(machine_setting(&setting, &machine, 0, 8, 196608, groups, err, sizeof err) < 0 && strstr(err, "0 ranks"));
-    CHECK(machine_setting(&setting, &machine, 8, 0, 196608, groups, err, sizeof err) < 0);
-    CHECK(machine_setting(&setting, &machine, 8, 8, 0, groups, err, sizeof err) < 0);
-    CHECK(machine_setting(&setting, &machine, 3, 8, 196608, groups, err, sizeof err) < 0 && strstr(err, "more ranks"));
+    CHECK(machine_setting(&setting, &machine, 0, 8, 196608, groups, err) < 0 && strstr(err, "0 ranks"));
+    CHECK(machine_setting(&setting, &machine, 8, 0, 196608, groups, err) < 0);
+    CHECK(machine_setting(&setting, &machine, 8, 8, 0, groups, err) < 0);
+    CHECK(machine_setting(&setting, &machine, 3, 8, 196608, groups, err) < 0 && strstr(err, "more ranks"));
     read_builtin("a100-7b");
     machine.capacity = 0;
-    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err, sizeof err) < 0 && strstr(err, "capacity"));
+    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err) < 0 && strstr(err, "capacity"));
     read_builtin("hydraulis-32b");
-    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err, sizeof err) < 0 && strstr(err, "pipelines"));
+    CHECK(machine_setting(&setting, &machine, 8, 8, 4096, groups, err) < 0 && strstr(err, "pipelines"));
 }
 
 // ---- texts
@@ -236,9 +235,20 @@ CLAIM(blanks_comments_and_order_do_not_matter) {
 CLAIM(printing_and_reading_gives_the_same_doubles) {
     Cost* c = &machine.cost;
     Machine* m = &machine;
-    double* const reals[] = {&c->quadratic, &c->per_token,       &c->micro_batch,  &c->step,        &c->round,
-                             &c->link_scale, &c->link[0].ms[1],  &m->hidden,       &m->vocabulary,  &m->state_bytes,
-                             &m->gpu_mib,    &m->activation[3],  &m->schemes[0].quadratic, &m->schemes[1].linear};
+    double* const reals[] = {&c->quadratic,
+                             &c->per_token,
+                             &c->micro_batch,
+                             &c->step,
+                             &c->round,
+                             &c->link_scale,
+                             &c->link[0].ms[1],
+                             &m->hidden,
+                             &m->vocabulary,
+                             &m->state_bytes,
+                             &m->gpu_mib,
+                             &m->activation[3],
+                             &m->schemes[0].quadratic,
+                             &m->schemes[1].linear};
     for (uint64_t seed = 0; seed < 1000; seed++) {
         CHECK(read_text(whole) == 0);
         for (int i = 0; i < COUNT(reals); i++)

@@ -24,7 +24,7 @@ static void open_kernels(Epilogues epilogues, int most_OC = OC) {
     KernelLimits limits = {};
     limits.N = MOST_N, limits.C = C, limits.OC = most_OC, limits.NH = limits.NKV = 1, limits.HS = 8, limits.context = 8;
     limits.spread = 1, limits.epilogues = epilogues, limits.attention = ATTENTION_OWN;
-    CHECK(k->open(&limits, err, sizeof err) == 0);
+    CHECK(k->open(&limits, err) == 0);
 }
 
 // Three answers, the second of which is the fastest.
@@ -55,7 +55,7 @@ static int forward(int N, int with_bias) {
 
 static void begin(void) {
     cache_begin();
-    k = kernels_find("emu", "auto", err, sizeof err);
+    k = kernels_find("emu", "auto", err);
     if (!k) die("%s", err);
     emu::lend_statics();
     for (int i = 0; i < COUNT(x); i++) x[i] = (float)(int)(hash64((uint64_t)i) % 9) - 4;

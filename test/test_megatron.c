@@ -13,7 +13,7 @@ static int least_cp_size(const Cluster* c, int s) {
 }
 
 static int dynamic(Cluster* c, const int* lengths, int n) {
-    return planner_megatron.plan(&c->setting, &c->plan, 3, lengths, n, &c->arena, c->err, sizeof c->err);
+    return planner_megatron.plan(&c->setting, &c->plan, 3, lengths, n, &c->arena, c->err);
 }
 
 static int micro_batch_is(const Cluster* c, int i, int first_rank, int cp_size, int round, int n_docs) {
@@ -178,7 +178,7 @@ CLAIM(every_choice_is_the_schedulers) {
 // ---- balanced packing
 
 static int balanced_rows(Cluster* c, const int* lengths, int n, int cp_size) {
-    return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err, sizeof c->err);
+    return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err);
 }
 
 CLAIM(rows_fill_in_order_and_are_as_many_for_each_replica) {
@@ -216,7 +216,7 @@ CLAIM(balanced_plans_hold_at_every_cp_size) {
         CHECK(balanced_rows(c, lengths, n, cp_size) == (fits ? 0 : -1));
         int replicas = N / cp_size, loose = 0;
         if (fits) {
-            CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err, sizeof c->err) == 0);
+            CHECK(plan_check(&c->plan, lengths, n, &c->setting.limits, &c->arena, c->err) == 0);
             for (int i = 0; i < c->plan.n_micro_batches; i++) {
                 const MicroBatch* mb = &c->plan.micro_batches[i];
                 CHECK(mb->cp_size == cp_size && mb->first_rank == i % replicas * cp_size);

@@ -311,7 +311,7 @@ static void open_table(const Kernels* t, int oversubscribed) {
     KernelLimits limits = {
         .N = 8, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
     limits.threads = 1, limits.oversubscribed = oversubscribed;
-    CHECK(t->open(&limits, err, sizeof err) == 0);
+    CHECK(t->open(&limits, err) == 0);
 }
 
 // All tables under test, and on the CPU the reference too.

@@ -41,7 +41,7 @@ CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
             lengths[i] = 1 + (int)(pow(random_uniform((uint64_t)trial, (uint64_t)i), 3) * (capacity - 1));
         Rows p;
         soil(&arena, 0xa5, 1 << 18);
-        CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err, sizeof err) == 0);
+        CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err) == 0);
         CHECK(p.n == plain_best_fit(n, capacity, sorted, row_of) && p.first[0] == 0);
         for (int r = 0; r < p.n; r++) {
             for (int i = 0; i < n; i++) {
@@ -57,10 +57,10 @@ CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
 CLAIM(a_document_longer_than_the_capacity_is_named) {
     Rows p;
     lengths[0] = 5, lengths[1] = 11;
-    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
+    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err) < 0);
     CHECK(strstr(err, "document 1") && strstr(err, "11 tokens") && strstr(err, "10"));
     lengths[1] = 0;
-    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err, sizeof err) < 0);
+    CHECK(pack_best_fit(&p, lengths, 2, 10, &arena, err) < 0);
 }
 
 int main(void) { return test_main(); }

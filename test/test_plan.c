@@ -101,7 +101,7 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
     }
     if (most > 65535) return;
     Rows p;
-    CHECK(pack_best_fit(&p, widest, step->n, most, &step->arena, err, sizeof err) == 0);
+    CHECK(pack_best_fit(&p, widest, step->n, most, &step->arena, err) == 0);
     CHECK(step->plan.n_micro_batches <= groups * CEIL_DIV(p.n, groups) &&
           step->plan.n_micro_batches >= MIN(p.n, groups));
 }

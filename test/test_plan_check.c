@@ -183,7 +183,7 @@ CLAIM(rounds_are_as_few_as_the_order_allows) {
             int cp_size = pick(seed, 10 + (uint64_t)i, 1, 4);
             micro_batches[i] = (MicroBatch){pick(seed, 20 + (uint64_t)i, 0, 6 - cp_size), cp_size, 1, i, 1, -5};
         }
-        CHECK(plan_set_rounds(&plan, &arena, NULL, 0) == 0);
+        CHECK(plan_set_rounds(&plan, &arena, NULL) == 0);
         arena_free(&arena);
         CHECK(possible_in(&plan, plan.n_rounds) && (plan.n_rounds == 1 || !possible_in(&plan, plan.n_rounds - 1)));
         several += plan.n_rounds > 1;
@@ -200,7 +200,7 @@ CLAIM(micro_batches_join_passes_where_limits_allow) {
             step_rounds(&step);
             int alone = step.plan.n_rounds;
             CHECK(plan_join_rounds(&step.plan, step.lengths, &step.limits, seed % 2 ? &random : NULL, &step.arena,
-                                   step.err, sizeof step.err) == 0);
+                                   step.err) == 0);
             CHECK(step_check(&step) == 0 && step.plan.n_rounds <= alone);
             planned++, joined += step.plan.n_rounds < alone;
         }

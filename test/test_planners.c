@@ -28,8 +28,8 @@ static void open_trial(Trial* t, const Setting* setting, const int* lengths, int
     *t = (Trial){.setting = setting, .lengths = lengths, .n = n, .arena = t->arena};
     if (!has_bounds) return;
     sort_descending(sorted, lengths, n);
-    CHECK(bounds_of(&bounds, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0);
-    CHECK(bound_of_shares(&t->l4, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0);
+    CHECK(bounds_of(&bounds, sorted, n, setting, &t->arena, t->err) == 0);
+    CHECK(bound_of_shares(&t->l4, sorted, n, setting, &t->arena, t->err) == 0);
     t->l3 = bounds.l3;
 }
 
@@ -41,16 +41,16 @@ static int is_wrong(Trial* t, const char* words, double value) {
 static int plan_in(Trial* t, const Planner* planner, const void* state, int dirt) {
     soil(&t->arena, dirt, 1 << 18);
     t->err[0] = 0;
-    return planner->plan(state, &t->plan, 3, t->lengths, t->n, &t->arena, t->err, sizeof t->err);
+    return planner->plan(state, &t->plan, 3, t->lengths, t->n, &t->arena, t->err);
 }
 
 // What came of a planner: 1 planned, 0 refused with words, -1 anything else.
 static int try_planner(Trial* t, const Planner* planner, const void* state) {
     if (plan_in(t, planner, state, 0x5a) < 0) return t->err[0] ? 0 : -1;
     uint64_t hash = plan_hash(&t->plan, t->lengths);
-    if (plan_check(&t->plan, t->lengths, t->n, &t->setting->limits, &t->arena, t->err, sizeof t->err) < 0) return -1;
+    if (plan_check(&t->plan, t->lengths, t->n, &t->setting->limits, &t->arena, t->err) < 0) return -1;
     if (t->plan.step != 3) return is_wrong(t, "another step", (double)t->plan.step);
-    if (step_play(&t->timeline, &t->plan, t->lengths, t->setting, &t->arena, t->err, sizeof t->err) < 0) return -1;
+    if (step_play(&t->timeline, &t->plan, t->lengths, t->setting, &t->arena, t->err) < 0) return -1;
     double makespan = t->timeline.makespan;
     if (!(makespan > 0) || makespan < t->l3 || makespan < t->l4) return is_wrong(t, "makespan", makespan);
     if (plan_in(t, planner, state, 0xc3) < 0 || plan_hash(&t->plan, t->lengths) != hash)
@@ -126,7 +126,7 @@ CLAIM(every_planner_plans_random_steps_validly_or_says_why_not) {
             Arena opened = {0};
             int scarce = step.limits.max_ring_docs < step.n, holds = holds_longest(&kinds[k], &world.setting, longest);
             if (scarce && !kinds[k].rings) continue;
-            void* state = planner->open(&world.setting, step.lengths, step.n, &opened, t.err, sizeof t.err);
+            void* state = planner->open(&world.setting, step.lengths, step.n, &opened, t.err);
             int result = state ? try_planner(&t, planner, state) : t.err[0] ? 0 : -1;
             int right = result > 0 ? holds != 0 && is_of_its_kind(&t.plan, &kinds[k]) : holds != 1 || scarce;
             if (result < 0 || !right) printf("    %s, seed %d: %d, %s\n", planner->name, (int)seed, result, t.err);
@@ -162,8 +162,8 @@ static int open_bench(Bench* b, const char* name, int ranks, int context) {
     Machine machine;
     const char* text = machine_builtin(name);
     memset(b, 0, sizeof *b);
-    if (machine_parse(&machine, text, strlen(text), b->t.err, ERR_BYTES) < 0) abort();
-    if (machine_setting(&b->setting, &machine, ranks, 8, 1, b->groups, b->t.err, ERR_BYTES) < 0) return 0;
+    if (machine_parse(&machine, text, strlen(text), b->t.err) < 0) abort();
+    if (machine_setting(&b->setting, &machine, ranks, 8, 1, b->groups, b->t.err) < 0) return 0;
     // Two thirds of what all ranks hold: some power of two holds it.
     b->setting.context = (int)MIN((int64_t)b->setting.limits.capacity * ranks * 2 / 3, context);
     return 1;
@@ -232,7 +232,7 @@ static void run_batch(Bench* b, Count* counts, void** states, const char* machin
                    t->err);
         CHECK(result >= 0);
         if (result > 0) CHECK(is_of_its_kind(&t->plan, &kinds[i]));
-        if (result > 0 && t->plan.n_rounds == 0) CHECK(plan_set_rounds(&t->plan, &t->arena, t->err, ERR_BYTES) == 0);
+        if (result > 0 && t->plan.n_rounds == 0) CHECK(plan_set_rounds(&t->plan, &t->arena, t->err) == 0);
         if (result > 0) CHECK(!share_nics(b, &counts[i].crossing));
         counts[i].planned += result > 0;
         counts[i].refused += result == 0;
@@ -248,18 +248,18 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     int sample[SAMPLE], n = MIN(4 * ranks, 128);
     char name[64], words[64];
     if (!open_bench(&b, machine, ranks, 196608)) return;
-    Lengths* typical = lengths_open("wikipedia", b.setting.context, b.setting.limits.capacity, b.t.err, ERR_BYTES);
+    Lengths* typical = lengths_open("wikipedia", b.setting.context, b.setting.limits.capacity, b.t.err);
     if (!typical) abort();
     lengths_draw(typical, sample, SAMPLE, 5, -1);
     lengths_close(typical);
     for (int i = 0; i < n_planners; i++) {
         b.t.err[0] = 0;
-        states[i] = planners[i]->open(&b.setting, sample, SAMPLE, &b.opened, b.t.err, ERR_BYTES);
+        states[i] = planners[i]->open(&b.setting, sample, SAMPLE, &b.opened, b.t.err);
         counts[i].closed += !states[i];
         CHECK(states[i] || b.t.err[0]);
     }
     for (const char* at = lengths_names(); next_name(&at, name, sizeof name);) {
-        Lengths* lengths = lengths_open(name, b.setting.context, b.setting.limits.capacity, b.t.err, ERR_BYTES);
+        Lengths* lengths = lengths_open(name, b.setting.context, b.setting.limits.capacity, b.t.err);
         // One rank holds nothing that is above its capacity.
         CHECK(lengths || (ranks == 1 && strcmp(name, "just-above") == 0));
         if (!lengths) continue;
@@ -272,8 +272,8 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         int crossing = 0;
         arena_reset(&b.t.arena, (ArenaMark){0});
-        if (plan_random(&b.t.plan, 1, b.lengths, n, &b.setting.limits, seed, &b.t.arena, b.t.err, ERR_BYTES) < 0 ||
-            plan_set_rounds(&b.t.plan, &b.t.arena, b.t.err, ERR_BYTES) < 0)
+        if (plan_random(&b.t.plan, 1, b.lengths, n, &b.setting.limits, seed, &b.t.arena, b.t.err) < 0 ||
+            plan_set_rounds(&b.t.plan, &b.t.arena, b.t.err) < 0)
             break;
         random_shares += share_nics(&b, &crossing);
     }
@@ -312,7 +312,7 @@ CLAIM(the_table_has_every_planner_once) {
         char err[ERR_BYTES] = "", *arguments[] = {"train", "--plan", (char*)planners[i]->name};
         CHECK(planners[i] == kinds[i].planner && planner_named(planners[i]->name) == planners[i]);
         CHECK(planners[i]->words && planners[i]->words[0]);
-        CHECK(config_read(&config, COUNT(arguments), arguments, err, sizeof err) == 0);
+        CHECK(config_read(&config, COUNT(arguments), arguments, err) == 0);
         CHECK_STRING(config.plan, planners[i]->name);
         config_free(&config);
     }
@@ -327,7 +327,7 @@ CLAIM(a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is_plann
         int is_sized = planner == &planner_static || planner == &planner_fixed;  // for the context
         if (!open_bench(&b, "a100-7b", 16, 65536)) abort();
         for (b.n = 0; b.n < 8; b.n++) b.lengths[b.n] = 700;
-        void* state = planner->open(&b.setting, b.lengths, b.n, &b.opened, b.t.err, ERR_BYTES);
+        void* state = planner->open(&b.setting, b.lengths, b.n, &b.opened, b.t.err);
         CHECK(state != NULL);
         open_trial(&b.t, &b.setting, b.lengths, b.n, 1);
         b.lengths[5] = 16 * 6451 + 1;
@@ -351,7 +351,7 @@ CLAIM(fixed_fills_rows_and_deals_them_in_turn) {
     Step step = small_step(3, 4, 120, 6, (int[]){60, 70, 100, 30, 90, 5});
     random_world(&world, &step.limits, 1);
     world.setting.context = 100;
-    CHECK(planner_fixed.plan(&world.setting, &step.plan, 0, step.lengths, 6, &step.arena, step.err, ERR_BYTES) == 0);
+    CHECK(planner_fixed.plan(&world.setting, &step.plan, 0, step.lengths, 6, &step.arena, step.err) == 0);
     CHECK(step_check(&step) == 0 && step.plan.n_micro_batches == COUNT(tokens));
     for (int i = 0; i < step.plan.n_micro_batches; i++) {
         const MicroBatch* mb = &step.plan.micro_batches[i];
@@ -360,7 +360,7 @@ CLAIM(fixed_fills_rows_and_deals_them_in_turn) {
         CHECK(mb->cp_size == 1 && mb->first_rank == i % 3 && sum == tokens[i]);
     }
     step.lengths[0] = 101;
-    CHECK(planner_fixed.plan(&world.setting, &step.plan, 0, step.lengths, 6, &step.arena, step.err, ERR_BYTES) < 0 &&
+    CHECK(planner_fixed.plan(&world.setting, &step.plan, 0, step.lengths, 6, &step.arena, step.err) < 0 &&
           strstr(step.err, "101"));
     free_step(&step);
 }
@@ -369,12 +369,12 @@ CLAIM(fixed_fills_rows_and_deals_them_in_turn) {
 static int cp_size_of_all(Step* step, const Setting* setting) {
     Arena opened = {0};
     int cp_size = 0;
-    void* state = planner_static.open(setting, NULL, 0, &opened, step->err, sizeof step->err);
+    void* state = planner_static.open(setting, NULL, 0, &opened, step->err);
     int ok = state != NULL;
     for (int s = 1; s <= setting->context && ok; s++) {
         step->lengths[0] = s;
         arena_reset(&step->arena, (ArenaMark){0});
-        ok = !planner_static.plan(state, &step->plan, 0, step->lengths, 1, &step->arena, step->err, ERR_BYTES);
+        ok = !planner_static.plan(state, &step->plan, 0, step->lengths, 1, &step->arena, step->err);
         ok = ok && step_check(step) == 0 && (s == 1 || step->plan.micro_batches[0].cp_size == cp_size);
         cp_size = step->plan.micro_batches[0].cp_size;
     }
@@ -407,7 +407,7 @@ CLAIM(static_holds_any_document_up_to_its_context) {
     random_world(&world, &step.limits, 1);
     world.setting.context = 500;
     step.err[0] = 0;
-    CHECK(planner_static.open(&world.setting, NULL, 0, &step.arena, step.err, sizeof step.err) == NULL);
+    CHECK(planner_static.open(&world.setting, NULL, 0, &step.arena, step.err) == NULL);
     CHECK(strstr(step.err, "500"));
     free_step(&step);
 }
@@ -444,13 +444,13 @@ CLAIM(a_fixed_cost_is_known_and_paid_once_a_micro_batch) {
         int micro_batches[2];
         for (int i = 0; i < 2; i++) {
             Bench* b = i ? &cheap : &dear;
-            void* state = entries[k]->open(&b->setting, NULL, 0, &b->opened, b->t.err, ERR_BYTES);
+            void* state = entries[k]->open(&b->setting, NULL, 0, &b->opened, b->t.err);
             // Two micro-batches of one document on each rank take less than one of 15 on 8, until they cost something.
             b->n = 120;
             for (int d = 0; d < b->n; d++) b->lengths[d] = 3300;
-            CHECK(entries[k]->plan(state, &b->t.plan, 0, b->lengths, b->n, &b->t.arena, b->t.err, ERR_BYTES) == 0);
+            CHECK(entries[k]->plan(state, &b->t.plan, 0, b->lengths, b->n, &b->t.arena, b->t.err) == 0);
             CHECK(!b->t.plan.has_barriers &&
-                  step_play(&b->t.timeline, &b->t.plan, b->lengths, &b->setting, &b->t.arena, NULL, 0) == 0);
+                  step_play(&b->t.timeline, &b->t.plan, b->lengths, &b->setting, &b->t.arena, NULL) == 0);
             CHECK_CLOSE(b->t.timeline.critical.micro_batch,
                         b->t.timeline.critical_micro_batches * b->groups[1].micro_batch, 1e-9);
             micro_batches[i] = b->t.plan.n_micro_batches;
@@ -471,7 +471,7 @@ CLAIM(planning_takes_no_more_than_planner_bytes) {
         Setting setting;
         named_setting(&setting, groups, "a100-7b", "", N, 8);
         setting.context = MIN(2 * N * 3000, 65536), setting.rounds = n < 6000 && c % 3 == 0;
-        Lengths* drawn = lengths_open("wikipedia", setting.context, setting.limits.capacity, err, sizeof err);
+        Lengths* drawn = lengths_open("wikipedia", setting.context, setting.limits.capacity, err);
         if (!drawn) abort();
         lengths_draw(drawn, lengths, n, 4, c);
         lengths_draw(drawn, sample, COUNT(sample), 4, -1);
@@ -481,11 +481,11 @@ CLAIM(planning_takes_no_more_than_planner_bytes) {
             Arena opened = {0}, arena = {0};
             Prediction prediction;
             Plan plan;
-            void* state = planners[p]->open(&setting, sample, COUNT(sample), &opened, err, sizeof err);
+            void* state = planners[p]->open(&setting, sample, COUNT(sample), &opened, err);
             CHECK(state != NULL);
-            if (state && !planners[p]->plan(state, &plan, 1, lengths, n, &arena, err, sizeof err)) {
-                CHECK(predict_plan(&prediction, &plan, lengths, &setting, &arena, err, sizeof err) == 0);
-                CHECK(plan_check(&plan, lengths, n, &setting.limits, &arena, err, sizeof err) == 0);
+            if (state && !planners[p]->plan(state, &plan, 1, lengths, n, &arena, err)) {
+                CHECK(predict_plan(&prediction, &plan, lengths, &setting, &arena, err) == 0);
+                CHECK(plan_check(&plan, lengths, n, &setting.limits, &arena, err) == 0);
             }
             double part = (double)arena_bytes(&arena) / (double)planner_bytes(planners[p], n, &setting.limits),
                    open = (double)arena_bytes(&opened) / (double)planner_open_bytes(planners[p], &setting.limits);
@@ -521,7 +521,7 @@ static double best_cp_size(Step* step, const Setting* setting) {
         if (!setting->groups[d].canonical || !holds(setting, d, longest)) continue;
         if (step_static(step, d, setting->kind) < 0) continue;
         Timeline t;
-        CHECK(step_play(&t, &step->plan, step->lengths, setting, &step->arena, NULL, 0) == 0);
+        CHECK(step_play(&t, &step->plan, step->lengths, setting, &step->arena, NULL) == 0);
         if (best < 0 || t.makespan < best) best = t.makespan;
     }
     return best;
@@ -537,7 +537,7 @@ CLAIM(adaptive_is_the_best_single_cp_size) {
         char err[ERR_BYTES];
         memcpy(err, step.err, sizeof err);
         int result = plan_adaptive(&step.plan, &prediction, 7, step.lengths, step.n, INFINITY, &world.setting,
-                                   &step.arena, step.err, sizeof step.err);
+                                   &step.arena, step.err);
         if (result == 0) {
             planned++;
             ok &= step_check(&step) == 0;
@@ -568,8 +568,8 @@ CLAIM(adaptive_bounds_cp_sizes_by_their_best_kind) {
     *c = (Cost){.per_token = 1, .link_scale = 1, .layers = 1, .channels = 64, .kv_channels = 64, .elem_bytes = 2};
     c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
     cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
-    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, INFINITY, &world.setting, &step.arena, step.err,
-                        sizeof step.err) == 0);
+    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, INFINITY, &world.setting, &step.arena, step.err) ==
+          0);
     CHECK(step.plan.micro_batches[0].cp_size == 4 && step.plan.micro_batches[0].ulysses_size == 4);
     CHECK_CLOSE(prediction.makespan, 45, 1e-9);
     free_step(&step);

@@ -23,7 +23,7 @@ static Machine read_cached(void) {
     char err[ERR_BYTES];
     Machine machine = {.cost = {.per_token = NAN}};
     size_t n = read_text(cached, text, sizeof text);
-    int bad = machine_parse(&machine, text, n, err, sizeof err);
+    int bad = machine_parse(&machine, text, n, err);
     if (bad) printf("    %s: %s\n", cached, err);
     CHECK(!bad);
     return machine;

@@ -362,7 +362,7 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
         SafeTensor tensors[PRUNER_TENSORS];
         Pruner *k = lived(&m, shed, 1), *again = pruner_open(&m, shed, PRIORITY_CHANGE, 1, 1);
         SafeTensors file = file_of(k, tensors);
-        CHECK(file.n > 0 && pruner_load(again, &file, staying(&m), err, sizeof err) == 0);
+        CHECK(file.n > 0 && pruner_load(again, &file, staying(&m), err) == 0);
         CHECK(pruner_layers(again) != NULL && pruner_left_out(again) == pruner_left_out(k));
         for (int step = 5; step < 9; step++) {  // the run goes on as if it had not stopped
             CHECK(hash_lists(k, &m, shed) == hash_lists(again, &m, shed));
@@ -374,7 +374,7 @@ CLAIM(a_checkpoint_brings_back_values_and_lists) {
         CHECK(holds_the_same(k, again));
         pruner_choose(k, &m, 0, all_of(&m), 9);
         file = file_of(k, tensors);  // nothing is left out: there are none, and other tensors are not its
-        CHECK(file.n == 0 && pruner_load(again, &file, all_of(&m), err, sizeof err) == 0);
+        CHECK(file.n == 0 && pruner_load(again, &file, all_of(&m), err) == 0);
         pruner_close(k);
         pruner_close(again);
         free_model(&m);
@@ -390,7 +390,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
             Pruner* k = pruner_open(&m, (Shed)shed, PRIORITY_CHANGE, 1, 1);
             Pruner* other = lived(&others[i], (Shed)(i == 2 ? !shed : shed), 1);
             SafeTensors file = file_of(other, tensors);
-            CHECK(pruner_load(k, &file, staying(&m), err, sizeof err) == -1 && strstr(err, "another model"));
+            CHECK(pruner_load(k, &file, staying(&m), err) == -1 && strstr(err, "another model"));
             pruner_close(other);
             pruner_close(k);
         }
@@ -413,7 +413,7 @@ static int load_changed(const Model* m, const char* list, float value, float kep
         tensors[t].data = values[t];
     }
     memset(err, 0, sizeof err);
-    int result = pruner_load(again, &file, (SliceCount){m->shape.kv_heads, hidden}, err, sizeof err);
+    int result = pruner_load(again, &file, (SliceCount){m->shape.kv_heads, hidden}, err);
     if (result == 0) pruner_choose(again, m, 0.5, all_of(m), 1);
     pruner_close(k);
     pruner_close(again);

@@ -28,7 +28,7 @@ static int identity(const char* variables) {
         setenv(name, value, 1);
     }
     err[0] = 0;
-    return rank_identity(&id, err, sizeof err);
+    return rank_identity(&id, err);
 }
 
 typedef struct Answer {

@@ -32,7 +32,7 @@ static void count_tokens(PassLoad* loads, Step* step, const Plan* plan, int roun
 
 static double makespan(Step* step, Plan* plan, const Setting* s) {
     Timeline t;
-    CHECK(step_play(&t, plan, step->lengths, s, &step->arena, step->err, sizeof step->err) == 0);
+    CHECK(step_play(&t, plan, step->lengths, s, &step->arena, step->err) == 0);
     return t.makespan;
 }
 
@@ -65,8 +65,7 @@ CLAIM(every_remapped_plan_is_a_plan_with_the_same_attention) {
         if (step_random(&step, seed) == 0) {
             Plan before = step.plan;
             cases++;
-            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err,
-                             sizeof step.err) == 0);
+            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err) == 0);
             int wrong = step_check(&step);
             if (wrong) printf("    seed %d: %s\n", (int)seed, step.err);
             CHECK(!wrong);
@@ -87,8 +86,7 @@ CLAIM(what_is_chosen_is_no_slower) {
         any_setting(&s, &step, seed, groups);
         if (step_random(&step, seed) == 0) {
             double before = makespan(&step, &step.plan, &s);
-            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err,
-                             sizeof step.err) == 0);
+            CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err) == 0);
             CHECK(step_check(&step) == 0);
             double after = makespan(&step, &step.plan, &s);
             CHECK(changed ? after < before : after == before);
@@ -121,7 +119,7 @@ CLAIM(even_tokens_take_the_time_of_the_formula) {
     int changed;
     Step step = two_documents(&s, groups, 5000, lengths, 1e-4);
     CHECK_CLOSE(makespan(&step, &step.plan, &s), 400 + 1600, 1e-9);
-    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_YES, &step.arena, step.err) == 0);
     CHECK(changed == 1);
     // 1500 tokens of 2 bytes a channel, 2 layers, both ways: queries, keys, values (128), outputs (64).
     double moved =
@@ -140,7 +138,7 @@ CLAIM(even_times_keep_to_the_capacity) {
     int changed;
     Step step = two_documents(&s, groups, 1800, lengths, 0);
     s.speeds = speeds;
-    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err, sizeof step.err) == 0);
+    CHECK(plan_remap(&step.plan, &changed, step.lengths, &s, REMAP_AUTO, &step.arena, step.err) == 0);
     CHECK(changed == 1 && step_check(&step) == 0);
     count_tokens(loads, &step, &step.plan, 0);
     CHECK(loads[0].tokens == 1200 && loads[1].tokens == 1800);

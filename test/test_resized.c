@@ -34,7 +34,7 @@ static void draw(int first, int tokens) {
         tokens -= piece.length;
         b->pieces[b->n_pieces++] = piece;
     }
-    if (batch_plan(b, run, 1, why, sizeof why)) die("%s", why);
+    if (batch_plan(b, run, 1, why)) die("%s", why);
 }
 
 static void fetch_gradients(float* grads) {
@@ -742,7 +742,7 @@ static void open_model(TestModel model, int n_options, char** options) {
     for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
     add_model(a, model, option_number(n_options, options, "--tp", size));
     for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
-    if (rank_identity(&identity, err, sizeof err)) die("%s", err);
+    if (rank_identity(&identity, err)) die("%s", err);
     trainer_open(&trainer, &identity);
     draw_biases();
     guard_work();

@@ -50,10 +50,10 @@ CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
         waitpid(pid, NULL, 0);
         char run[600];
         snprintf(run, sizeof run, "%s/killed", work);
-        int found = checkpoint_latest(run, path, &step, err, sizeof err);
+        int found = checkpoint_latest(run, path, &step, err);
         CHECK(found >= 0 && step >= last);
         if (found == 1) {
-            CHECK(checkpoint_verify(path, err, sizeof err) == 0);
+            CHECK(checkpoint_verify(path, err) == 0);
             snprintf(arguments, sizeof arguments, "--resume --out %s/killed", work);
         }
         if (step == last && wait < 5000) wait *= 2;

@@ -13,8 +13,7 @@ static double cut_makespan(const int* lengths, int n, const Setting* setting) {
     double ms = -1;
     free_of_rounds.rounds = 0;
     t = planned(plan_flex, lengths, n, &free_of_rounds);
-    if (t.result == 0 && step_play(&timeline, &t.plan, lengths, setting, &t.arena, t.err, sizeof t.err) == 0)
-        ms = timeline.makespan;
+    if (t.result == 0 && step_play(&timeline, &t.plan, lengths, setting, &t.arena, t.err) == 0) ms = timeline.makespan;
     free_trial(&t);
     return ms;
 }
@@ -118,7 +117,7 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
     CHECK(t->result == 0);
     if (t->result == 0) {
         double ms = t->f.makespan;
-        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err, sizeof t->err) == 0);
+        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err) == 0);
         CHECK(t->plan.step == 3 && t->plan.n_docs == n && (t->plan.n_rounds > 0) == (n > 0));
         CHECK_CLOSE(sum_of_rounds(&t->plan, lengths, setting), ms, 1e-9 * ms);
         CHECK_CLOSE(terms_ms(&t->f.critical), ms, 1e-9 * ms);
@@ -126,7 +125,7 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
         int* sorted = TAKE(&t->arena, int, n);
         double l4;
         if (n) sort_descending(sorted, lengths, n);
-        CHECK(bound_of_shares(&l4, sorted, n, setting, &t->arena, t->err, sizeof t->err) == 0 && ms >= l4);
+        CHECK(bound_of_shares(&l4, sorted, n, setting, &t->arena, t->err) == 0 && ms >= l4);
     }
     if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);
 }
@@ -295,9 +294,9 @@ static double flexsp_makespan(const int* lengths, int n, const Setting* setting)
     char err[ERR_BYTES];
     Plan plan;
     Timeline timeline;
-    const void* flexsp = planner_flexsp.open(setting, NULL, 0, &arena, err, sizeof err);
-    if (planner_flexsp.plan(flexsp, &plan, 3, lengths, n, &arena, err, sizeof err) < 0 ||
-        timeline_play(&timeline, &plan, lengths, setting, &arena, err, sizeof err) < 0)
+    const void* flexsp = planner_flexsp.open(setting, NULL, 0, &arena, err);
+    if (planner_flexsp.plan(flexsp, &plan, 3, lengths, n, &arena, err) < 0 ||
+        timeline_play(&timeline, &plan, lengths, setting, &arena, err) < 0)
         die("%s", err);
     arena_free(&arena);
     return timeline.makespan;
@@ -316,7 +315,7 @@ CLAIM(nowhere_behind_flexsp) {
         char err[ERR_BYTES];
         Setting setting;
         named_setting(&setting, groups, name, "", FLEXSP_RANKS, 8);
-        Lengths* drawn = lengths_open(source, 196608, setting.limits.capacity, err, sizeof err);
+        Lengths* drawn = lengths_open(source, 196608, setting.limits.capacity, err);
         setting.rounds = 1;
         for (int batch = 0; batch < BATCHES; batch++) {
             lengths_draw(drawn, lengths, n, 11, batch);
@@ -341,7 +340,7 @@ CLAIM(one_round_that_is_full_of_tokens_is_found) {
     char err[ERR_BYTES];
     Setting setting;
     named_setting(&setting, groups, "flexsp-7b", "", FLEXSP_RANKS, 8);
-    Lengths* drawn = lengths_open("prolong", 196608, setting.limits.capacity, err, sizeof err);
+    Lengths* drawn = lengths_open("prolong", 196608, setting.limits.capacity, err);
     for (int i = 0; i < 2 * COUNT(seeds); i++) {
         int lengths[N];
         lengths_draw(drawn, lengths, N, seeds[i / 2], 0);

@@ -111,11 +111,11 @@ CLAIM(resume_falls_back_to_the_newest_whole_checkpoint_and_names_what_it_skipped
     CHECK(has("worse/step-000010") && has("worse/step-000030"));
 }
 
-static int add(void* context, const char* path, const char* name, char* err, size_t errlen) {
+static int add(void* context, const char* path, const char* name, Err err) {
     uint64_t bytes, hash;
     if (!strcmp(name, "SAVING")) return 0;
-    return disk_hash(path, 0, &bytes, &hash, err, errlen) ||
-           checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err, errlen);
+    return disk_hash(path, 0, &bytes, &hash, err) ||
+           checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err);
 }
 
 // A checkpoint of that step like the newest, one value of which is not a number; whole otherwise.
@@ -125,14 +125,14 @@ static void add_diverged(const char* run, int64_t step, const char* file) {
     int64_t newest;
     CheckpointWriter w;
     snprintf(dir, sizeof dir, "%s/%s", work, run);
-    CHECK(checkpoint_latest(dir, path, &newest, err, sizeof err) == 1);
-    CHECK(checkpoint_begin(&w, dir, step, err, sizeof err) == 0);
+    CHECK(checkpoint_latest(dir, path, &newest, err) == 1);
+    CHECK(checkpoint_begin(&w, dir, step, err) == 0);
     snprintf(command, sizeof command, "cd %s && cp $(ls | grep -v DONE) %s", path, w.dir);
     CHECK(system(command) == 0);
     snprintf(path, sizeof path, "%.3000s/%s", w.dir, file);
     FILE* f = fopen(path, "r+b");
     CHECK(f && fseek(f, -40, SEEK_END) == 0 && fwrite(&wrong, sizeof wrong, 1, f) == 1 && fclose(f) == 0);
-    CHECK(disk_visit(w.dir, add, &w, err, sizeof err) == 0 && checkpoint_commit(&w, 0, err, sizeof err) == 0);
+    CHECK(disk_visit(w.dir, add, &w, err) == 0 && checkpoint_commit(&w, 0, err) == 0);
 }
 
 CLAIM(a_checkpoint_that_is_not_finite_is_passed_over) {
@@ -236,7 +236,7 @@ CLAIM(a_terminal_that_closes_saves_and_nohup_goes_on) {
     CHECK_SH(0, "cat $W/background");
     const char* at = strstr(output, "stopped at step ");
     snprintf(dir, sizeof dir, "%s/hangup", work);
-    CHECK(at && checkpoint_latest(dir, path, &step, err, sizeof err) == 1);
+    CHECK(at && checkpoint_latest(dir, path, &step, err) == 1);
     CHECK(at && atoll(at + 16) == step);
     nohup_goes_on("", "");
 }

@@ -47,7 +47,7 @@ static int is_close(const JsonValue* found, double expected) {
 }
 
 static const char* written(RunPage* page, const char* name) {
-    CHECK(run_page_write(&page, 1, path_of(name), err, sizeof err) == 0);
+    CHECK(run_page_write(&page, 1, path_of(name), err) == 0);
     CHECK(read_text(path_of(name), text, sizeof text) < sizeof text - 1);
     check_page_needs_nothing_else(text);
     return text;
@@ -224,7 +224,7 @@ CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
     static char older[sizeof text];
     RunPage *small = make_page("older", 1, 2), *large = make_page("newer", 1, 600);
     CHECK(mkdir(path_of("full"), 0777) == 0);
-    CHECK(run_page_write(&small, 1, path_of("full/report.html"), err, sizeof err) == 0);
+    CHECK(run_page_write(&small, 1, path_of("full/report.html"), err) == 0);
     size_t n = read_text(path_of("full/report.html"), older, sizeof older);
     struct rlimit before, least;
     getrlimit(RLIMIT_FSIZE, &before);
@@ -233,7 +233,7 @@ CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
     signal(SIGXFSZ, SIG_IGN);
     fflush(stdout);
     setrlimit(RLIMIT_FSIZE, &least);
-    int failed = run_page_write(&large, 1, path_of("full/report.html"), err, sizeof err);
+    int failed = run_page_write(&large, 1, path_of("full/report.html"), err);
     setrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_DFL);
     CHECK(failed < 0 && strstr(err, "full/report.html") && strstr(err, "cannot write"));
@@ -246,10 +246,10 @@ CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
 
 CLAIM(a_page_without_a_place_says_so) {
     RunPage* page = make_page("a run", 1, 2);
-    CHECK(run_page_write(&page, 1, path_of("nowhere/report.html"), err, sizeof err) < 0);
+    CHECK(run_page_write(&page, 1, path_of("nowhere/report.html"), err) < 0);
     CHECK(strstr(err, "nowhere/report.html") != NULL);
     CHECK(mkdir(path_of("place"), 0777) == 0 && mkdir(path_of("place/report.html"), 0777) == 0);
-    CHECK(run_page_write(&page, 1, path_of("place/report.html"), err, sizeof err) < 0);
+    CHECK(run_page_write(&page, 1, path_of("place/report.html"), err) < 0);
     CHECK(strstr(err, "place/report.html: ") != NULL && disk_count(path_of("place")) == 1);
     run_page_close(page);
 }
@@ -260,13 +260,13 @@ CLAIM(a_page_without_a_place_says_so) {
 static int log_line(const char* run, const StepRecord* record, Json* json) {
     RunLog log;
     char name[64];
-    CHECK(mkdir(path_of(run), 0777) == 0 && runlog_open(&log, path_of(run), 0, 0, err, sizeof err) == 0);
+    CHECK(mkdir(path_of(run), 0777) == 0 && runlog_open(&log, path_of(run), 0, 0, err) == 0);
     log.last_print = now_seconds();  // no progress line
     CHECK(runlog_step(&log, record) == 0);
     runlog_close(&log);
     snprintf(name, sizeof name, "%s/log.jsonl", run);
     size_t n = read_text(path_of(name), text, sizeof text);
-    if (!json_parse(json, text, n, err, sizeof err)) return 0;
+    if (!json_parse(json, text, n, err)) return 0;
     printf("    %s\n", err);
     test_failures_in_claim++;
     return -1;

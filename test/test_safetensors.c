@@ -29,7 +29,7 @@ static int parse_copy(const void* bytes, size_t n) {
     unsigned char* copy = (unsigned char*)malloc(n ? n : 1);
     memcpy(copy, bytes, n);
     err[0] = 0;
-    int result = safetensors_parse(&st, copy, n, err, sizeof err);
+    int result = safetensors_parse(&st, copy, n, err);
     if (result) CHECK(err[0] && !strchr(err, '\n') && !st.tensors && st.n == 0);
     for (int i = 0; i < st.n; i++) touched = hash_bytes(st.tensors[i].data, st.tensors[i].bytes, 0);
     safetensors_close(&st);
@@ -68,15 +68,15 @@ static void make_tensors(SafeTensor* t) {
 
 static void write_example(SafeTensor* t) {
     make_tensors(t);
-    CHECK(safetensors_write(path, t, 5, NULL, NULL, err, sizeof err) == 0);
+    CHECK(safetensors_write(path, t, 5, NULL, NULL, err) == 0);
 }
 
 // Of fp32 and bf16 bits, fp64 as fp32: what a read gives is what the same values in memory give.
 static void check_values(const SafeTensors* st, const SafeTensor* t, const SafeTensor* want) {
     float found[16], expected[16];
     size_t n = want->bytes / dtype_bytes(want->dtype);
-    CHECK(t->data == NULL && safetensors_floats(st, t, 0, n, found, err, sizeof err) == 0);
-    CHECK(safetensors_floats(st, want, 0, n, expected, err, sizeof err) == 0);
+    CHECK(t->data == NULL && safetensors_floats(st, t, 0, n, found, err) == 0);
+    CHECK(safetensors_floats(st, want, 0, n, expected, err) == 0);
     CHECK(n == 0 || !memcmp(found, expected, n * sizeof *found));
 }
 
@@ -96,7 +96,7 @@ CLAIM(every_type_and_shape_comes_back_bit_for_bit) {
     SafeTensor t[5];
     SafeTensors st;
     write_example(t);
-    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+    CHECK(safetensors_open(&st, path, err) == 0);
     check_same(&st, t, 5);
     CHECK(!safetensors_get(&st, "matri") && !safetensors_get(&st, "") && !safetensors_get(&st, "__metadata__"));
     safetensors_close(&st);
@@ -112,7 +112,7 @@ CLAIM(elements_of_every_type_come_as_fp32) {
             SafeTensor moved = t[i];  // at an odd address, as in a file
             char* bytes = (char*)malloc(t[i].bytes + 1);
             moved.data = memcpy(bytes + 1, t[i].data, t[i].bytes);
-            CHECK(safetensors_floats(NULL, &moved, first, n - first, found, err, sizeof err) == 0);
+            CHECK(safetensors_floats(NULL, &moved, first, n - first, found, err) == 0);
             for (size_t e = first; e < n; e++) {
                 float expected = i == 0   ? f32_values[e]
                                  : i == 1 ? bf16_to_float(bf16_values[e])
@@ -138,9 +138,9 @@ CLAIM(every_half_precision_number_comes_as_itself) {
     for (int h = 0; h < 1 << 16; h++) halves[h] = (uint16_t)h;
     SafeTensor t = {"halves", DT_F16, 1, {1 << 16}, halves, sizeof halves, 0};
     SafeTensors st;
-    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err) == 0);
-    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
-    CHECK(safetensors_floats(&st, st.tensors, 0, 1 << 16, found, err, sizeof err) == 0);
+    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err) == 0);
+    CHECK(safetensors_open(&st, path, err) == 0);
+    CHECK(safetensors_floats(&st, st.tensors, 0, 1 << 16, found, err) == 0);
     for (int h = 0; h < 1 << 16; h++) {
         double want = half_value(h);
         wrong += isnan(want) ? !isnan(found[h]) : found[h] != want || !signbit(found[h]) != !signbit(want);
@@ -158,7 +158,7 @@ CLAIM(the_header_is_aligned_json_in_the_given_order) {
     size_t n_header = bytes[0] | (size_t)bytes[1] << 8;
     CHECK((8 + n_header) % 64 == 0 && !memcmp(bytes + 2, "\0\0\0\0\0\0", 6) && bytes[8] == '{');
     CHECK(n == 8 + n_header + sizeof f32_values + sizeof bf16_values + sizeof f64_values + sizeof scalar);
-    CHECK(json_parse(&json, (const char*)bytes + 8, n_header, err, sizeof err) == 0);
+    CHECK(json_parse(&json, (const char*)bytes + 8, n_header, err) == 0);
     CHECK(json_get(&json, json_get(&json, json.values, "__metadata__"), "format") != NULL);
     const JsonValue* offsets = json_get(&json, json_get(&json, json.values, "four"), "data_offsets");
     uint64_t begin = 0;
@@ -169,8 +169,8 @@ CLAIM(the_header_is_aligned_json_in_the_given_order) {
 
 CLAIM(a_file_without_tensors_is_one) {
     SafeTensors st;
-    CHECK(safetensors_write(path, NULL, 0, NULL, NULL, err, sizeof err) == 0);
-    CHECK(safetensors_open(&st, path, err, sizeof err) == 0 && st.n == 0);
+    CHECK(safetensors_write(path, NULL, 0, NULL, NULL, err) == 0);
+    CHECK(safetensors_open(&st, path, err) == 0 && st.n == 0);
     safetensors_close(&st);
     CHECK(parse_text("{}", 0) == 0);
     CHECK(parse_text("{}", 1) == -1);
@@ -203,7 +203,7 @@ static Calls write_ramps(void) {
                              {"end", DT_BF16, 1, {7}, NULL, 14, 0},
                              {"mine", DT_F32, 0, {0}, &scalar, 4, 0}};
     Calls calls = {t, 0, -1, 0};
-    CHECK(safetensors_write(path, t, COUNT(t), fill_ramp, &calls, err, sizeof err) == 0);
+    CHECK(safetensors_write(path, t, COUNT(t), fill_ramp, &calls, err) == 0);
     return calls;
 }
 
@@ -212,13 +212,13 @@ CLAIM(a_fill_function_gives_values_piece_by_piece_where_there_are_none) {
     SafeTensors st;
     Calls calls = write_ramps();
     CHECK(calls.calls >= 3 && calls.tensor == 2 && calls.next == 7);  // the first, of more than 1 MiB, takes several
-    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
+    CHECK(safetensors_open(&st, path, err) == 0);
     int wrong = 0;
-    CHECK(safetensors_floats(&st, safetensors_get(&st, "big"), 0, 300003, x, err, sizeof err) == 0);
+    CHECK(safetensors_floats(&st, safetensors_get(&st, "big"), 0, 300003, x, err) == 0);
     for (size_t j = 0; j < 300003; j++) wrong += x[j] != (float)j;
-    CHECK(safetensors_floats(&st, safetensors_get(&st, "end"), 0, 7, x, err, sizeof err) == 0);
+    CHECK(safetensors_floats(&st, safetensors_get(&st, "end"), 0, 7, x, err) == 0);
     for (size_t j = 0; j < 7; j++) wrong += x[j] != bf16_to_float((bf16)j);
-    CHECK(safetensors_floats(&st, safetensors_get(&st, "mine"), 0, 1, x, err, sizeof err) == 0 && x[0] == scalar);
+    CHECK(safetensors_floats(&st, safetensors_get(&st, "mine"), 0, 1, x, err) == 0 && x[0] == scalar);
     CHECK(wrong == 0);
     safetensors_close(&st);
 }
@@ -235,7 +235,7 @@ CLAIM(every_truncated_prefix_is_refused) {
     for (size_t k = 0; k < n; k += 61) {  // the same as a file
         SafeTensors st;
         write_file(path, bytes, k);
-        CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
+        CHECK(safetensors_open(&st, path, err) == -1 && strstr(err, path));
     }
     free(bytes);
 }
@@ -384,13 +384,13 @@ CLAIM(a_file_that_is_cut_off_while_it_is_read_is_an_error) {
     static float x[300003];
     SafeTensors st;
     write_ramps();
-    CHECK(safetensors_open(&st, path, err, sizeof err) == 0);
-    CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err, sizeof err) == 0 && x[300002] == 300002);
+    CHECK(safetensors_open(&st, path, err) == 0);
+    CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err) == 0 && x[300002] == 300002);
     CHECK(truncate(path, 4096) == 0);
-    CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err, sizeof err) == -1 && strstr(err, path));
+    CHECK(safetensors_floats(&st, &st.tensors[0], 0, 300003, x, err) == -1 && strstr(err, path));
     CHECK(strstr(err, "tensor big: cannot read") && strstr(err, "another size than when it was opened"));
     CHECK(unlink(path) == 0);
-    CHECK(safetensors_floats(&st, &st.tensors[1], 3, 2, x, err, sizeof err) == -1 && strstr(err, path));
+    CHECK(safetensors_floats(&st, &st.tensors[1], 3, 2, x, err) == -1 && strstr(err, path));
     safetensors_close(&st);
 }
 
@@ -414,25 +414,25 @@ CLAIM(the_first_value_that_is_not_finite_is_named) {
         if (k == COUNT(places) + 1)
             halves[2] = 0, strcpy(says, "tensor wide: expected finite values, found inf as element 1");
         if (k == COUNT(places) + 2) wide[1] = -1e38;
-        CHECK(safetensors_write(path, t, 3, NULL, NULL, err, sizeof err) == 0);
-        int finite = k == COUNT(places) + 2, found = safetensors_check_finite(path, err, sizeof err);
+        CHECK(safetensors_write(path, t, 3, NULL, NULL, err) == 0);
+        int finite = k == COUNT(places) + 2, found = safetensors_check_finite(path, err);
         CHECK(finite ? found == 0 : found == -1 && strstr(err, says) && strstr(err, path));
         if (in_many) many[places[k]] = 1;
     }
-    CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, err, sizeof err) == -1 && strstr(err, path));
+    CHECK(truncate(path, 900000) == 0 && safetensors_check_finite(path, err) == -1 && strstr(err, path));
 }
 
 CLAIM(what_is_no_file_cannot_be_opened) {
     SafeTensors st;
     const char* other = path_of("missing");
-    CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other) && !st.tensors);
-    CHECK(safetensors_open(&st, work, err, sizeof err) == -1 && strstr(err, work));
+    CHECK(safetensors_open(&st, other, err) == -1 && strstr(err, other) && !st.tensors);
+    CHECK(safetensors_open(&st, work, err) == -1 && strstr(err, work));
     write_file(path, "", 0);
-    CHECK(safetensors_open(&st, path, err, sizeof err) == -1 && strstr(err, path));
+    CHECK(safetensors_open(&st, path, err) == -1 && strstr(err, path));
     other = path_of("pipe");
     CHECK(mkfifo(other, 0600) == 0);
-    CHECK(safetensors_open(&st, other, err, sizeof err) == -1 && strstr(err, other));  // and does not wait for a writer
-    CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err, sizeof err) == -1 && access(other, F_OK) == 0);
+    CHECK(safetensors_open(&st, other, err) == -1 && strstr(err, other));  // and does not wait for a writer
+    CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err) == -1 && access(other, F_OK) == 0);
 }
 
 CLAIM(a_full_disk_is_an_error_and_leaves_no_file) {
@@ -446,15 +446,14 @@ CLAIM(a_full_disk_is_an_error_and_leaves_no_file) {
          limit += 99999) {  // stops in the header, in the values, shortly before the end
         small.rlim_cur = limit;
         CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-        int result = safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err);
+        int result = safetensors_write(path, &t, 1, NULL, NULL, err);
         CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
         CHECK(result == -1 && strstr(err, path) && strstr(err, strerror(EFBIG)));
         CHECK(access(path, F_OK) != 0);
     }
     signal(SIGXFSZ, SIG_DFL);
-    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err) == 0);
-    CHECK(safetensors_write("/proc/no/such/directory/file", &t, 1, NULL, NULL, err, sizeof err) == -1 &&
-          strstr(err, "no/such"));
+    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err) == 0);
+    CHECK(safetensors_write("/proc/no/such/directory/file", &t, 1, NULL, NULL, err) == -1 && strstr(err, "no/such"));
 }
 
 int main(void) {

@@ -36,7 +36,7 @@ static void open_corpus(const int* letters, const int* names, int n) {
         at += (size_t)sprintf(file + at, "\"}\n");
     }
     forget();
-    if (docs_open_bytes(&docs, ".jsonl", file, at, tokenizer, err, sizeof err)) die("%s", err);
+    if (docs_open_bytes(&docs, ".jsonl", file, at, tokenizer, err)) die("%s", err);
     free(file);
 }
 
@@ -54,7 +54,7 @@ static void open_random(int n, int longest, uint64_t seed) {
 static Sampler* sampler_of(int context, double val_fraction, uint64_t seed) {
     Sampler** s = &samplers[n_samplers++ % COUNT(samplers)];
     sampler_close(*s);
-    if (sampler_open(s, docs, context, val_fraction, seed, err, sizeof err)) die("%s", err);
+    if (sampler_open(s, docs, context, val_fraction, seed, err)) die("%s", err);
     return *s;
 }
 
@@ -311,7 +311,7 @@ static void a_document_that_is_cut_has_no_label_across_the_cut(void) {
         if (p.doc != 1 || p.first + p.length != 90) continue;
         found++;
         CHECK(p.n_targets == p.length - 1);
-        CHECK(sampler_read(s, &p, tokens, targets, err, sizeof err) == 0 && targets[p.length - 1] == -1);
+        CHECK(sampler_read(s, &p, tokens, targets, err) == 0 && targets[p.length - 1] == -1);
     }
     CHECK(found == 1);
 }
@@ -333,7 +333,7 @@ static void a_label_is_the_next_token_of_the_document(void) {
         int *tokens = malloc((size_t)context * sizeof *tokens), *targets = malloc((size_t)context * sizeof *targets);
         for (int64_t k = 0; k < sampler_pieces(s, SPLIT_TRAIN); k++) {
             Piece p = piece_at(s, 0, k);
-            CHECK(sampler_read(s, &p, tokens, targets, err, sizeof err) == 0);
+            CHECK(sampler_read(s, &p, tokens, targets, err) == 0);
             for (int i = 0; i < p.length; i++) {
                 int64_t place = p.first + i, last = docs_length(docs, p.doc) - 1;
                 CHECK(tokens[i] == (place == 0 ? 256 : letter_at((int)p.doc, (int)place - 1)));
@@ -357,13 +357,13 @@ static void wrong_settings_are_refused(void) {
     Sampler* s = NULL;
     open_one(9);
     for (int i = 0; i < COUNT(wrong); i++) {
-        CHECK(sampler_open(&s, docs, wrong[i].context, wrong[i].fraction, 1, err, sizeof err) == -1 && s == NULL);
+        CHECK(sampler_open(&s, docs, wrong[i].context, wrong[i].fraction, 1, err) == -1 && s == NULL);
         CHECK_STRING(err, wrong[i].words);
     }
 }
 
 int main(void) {
-    if (tokenizer_open(&tokenizer, NULL, err, sizeof err)) die("%s", err);
+    if (tokenizer_open(&tokenizer, NULL, err)) die("%s", err);
     RUN(every_training_token_is_drawn_once_an_epoch);
     RUN(a_draw_takes_as_many_pieces_as_fit);
     RUN(a_saved_position_continues_alike);

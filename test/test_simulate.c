@@ -33,7 +33,7 @@ static const struct {
 static int read_row(Row* row, const char* line, size_t n) {
     Json json;
     int bad = 0;
-    if (json_parse(&json, line, n, NULL, 0) < 0) return -1;
+    if (json_parse(&json, line, n, NULL) < 0) return -1;
     bad |= json.values[0].type != JSON_OBJECT || json.values[0].n != COUNT(fields) + 1;
     const JsonValue* plan = bad ? NULL : json_get(&json, json.values, "plan");
     bad |= !plan || plan->length >= sizeof row->plan || json_string(plan, row->plan) < 0;
@@ -102,21 +102,21 @@ CLAIM(figures_are_those_of_planner_timeline_and_bound) {
     Prediction prediction;
     const char* text = machine_builtin("h200-8b");
     double ms = 0, worst = 0, gap = 0, gap_worst = 0, idle = 0, links = 0, l4, shares_gap = 0;
-    CHECK(machine_parse(&machine, text, strlen(text), err, sizeof err) == 0);
-    CHECK(machine_setting(&setting, &machine, RANKS, 4, CONTEXT, groups, err, sizeof err) == 0);
-    Lengths* source = lengths_open("prolong", CONTEXT, setting.limits.capacity, err, sizeof err);
+    CHECK(machine_parse(&machine, text, strlen(text), err) == 0);
+    CHECK(machine_setting(&setting, &machine, RANKS, 4, CONTEXT, groups, err) == 0);
+    Lengths* source = lengths_open("prolong", CONTEXT, setting.limits.capacity, err);
     Arena arena = {0};
     for (int b = 0; b < BATCHES; b++) {
         Plan plan;
         Timeline timeline;
         lengths_draw(source, lengths, DOCS, SEED, b);
-        CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, &arena, err, sizeof err) == 0);
-        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &arena, err, sizeof err) == 0);
+        CHECK(plan_flex(&plan, &prediction, b, lengths, DOCS, &setting, &arena, err) == 0);
+        CHECK(timeline_play(&timeline, &plan, lengths, &setting, &arena, err) == 0);
         double over = timeline.makespan / prediction.bounds.l3 - 1;
         ms += timeline.makespan / BATCHES, worst = MAX(worst, timeline.makespan);
         gap += over / BATCHES, gap_worst = MAX(gap_worst, over);
         sort_lengths(lengths, DOCS);
-        CHECK(bound_of_shares(&l4, lengths, DOCS, &setting, &arena, err, sizeof err) == 0);
+        CHECK(bound_of_shares(&l4, lengths, DOCS, &setting, &arena, err) == 0);
         shares_gap += (timeline.makespan / l4 - 1) / BATCHES;
         idle += timeline.idle / BATCHES, links += timeline.communication_share / BATCHES;
     }

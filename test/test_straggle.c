@@ -18,7 +18,7 @@ static int parse(const char* spec, int ranks) {
     memset(list, 0xa5, sizeof list);
     memset(err, 0, sizeof err);
     n = -1;
-    int bad = straggle_parse(list, &n, exact, ranks, err, sizeof err);
+    int bad = straggle_parse(list, &n, exact, ranks, err);
     free(exact);
     return bad;
 }
@@ -52,7 +52,7 @@ CLAIM(a_spec_is_read_as_it_is_written) {
         if (n > 0) CHECK(is(s, e->rank, e->x, e->from, e->to, e->whole));
     }
     n = 5;
-    CHECK(straggle_parse(list, &n, NULL, RANKS, err, sizeof err) == 0 && n == 0);
+    CHECK(straggle_parse(list, &n, NULL, RANKS, err) == 0 && n == 0);
 }
 
 CLAIM(the_example_in_the_words_is_a_spec) {

@@ -130,7 +130,7 @@ static double difference(const char* a, const char* b) {
     double worst = 0;
     for (int i = 0; i < 2; i++) {
         snprintf(path[i], sizeof path[i], "%s/%s", work, i ? b : a);
-        if (tensors_load(&t[i], &bytes[i], path[i], err, sizeof err)) {
+        if (tensors_load(&t[i], &bytes[i], path[i], err)) {
             printf("    %s\n", err);
             free(bytes[0]);
             return -1;
@@ -216,10 +216,9 @@ static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
     double sum = 0;
     int node[8] = {0}, sums = kind == RESHARD_SUM;
     whole.shards = ranks;
-    CHECK(!holdings_of_pieces(&pieces, &whole, &arena, err, sizeof err) &&
-          !holdings_of_parts(&held, &whole, parts, ranks, &arena, err, sizeof err) &&
-          !reshard(&t, &whole, sums ? &held : &pieces, sums ? &pieces : &held, kind, 0, ranks, node, &arena, err,
-                   sizeof err));
+    CHECK(!holdings_of_pieces(&pieces, &whole, &arena, err) &&
+          !holdings_of_parts(&held, &whole, parts, ranks, &arena, err) &&
+          !reshard(&t, &whole, sums ? &held : &pieces, sums ? &pieces : &held, kind, 0, ranks, node, &arena, err));
     for (int w = 0; w < t.waves; w++) sum += 4.0 * (double)t.wave[w].sends.elems;
     arena_free(&arena);
     return sum;

@@ -25,10 +25,10 @@ static void fill_equal(Made* m, double forward, double backward) {
     for (int i = 0; i < m->p.stages * m->p.rounds; i++) m->forward[i] = forward, m->backward[i] = backward;
 }
 
-static int schedule(Made* m) { return schedule_tasks(&m->s, &m->p, &m->arena, m->err, sizeof m->err); }
+static int schedule(Made* m) { return schedule_tasks(&m->s, &m->p, &m->arena, m->err); }
 
 static int is_right(Made* m) {
-    int wrong = schedule_check(&m->s, &m->p, &m->arena, m->err, sizeof m->err);
+    int wrong = schedule_check(&m->s, &m->p, &m->arena, m->err);
     if (wrong) printf("    %s\n", m->err);
     return !wrong;
 }
@@ -155,7 +155,7 @@ CLAIM(swapped_tasks_are_found) {
                 Task t = list->tasks[i];
                 list->tasks[i] = list->tasks[i + 1], list->tasks[i + 1] = t;
                 tried++;
-                found += schedule_check(&m.s, &m.p, &m.arena, m.err, sizeof m.err) != 0;
+                found += schedule_check(&m.s, &m.p, &m.arena, m.err) != 0;
             }
             arena_free(&m.arena);
             if (is_end) break;
@@ -169,11 +169,11 @@ CLAIM(missing_tasks_and_wrong_slots_are_found) {
     fill_equal(&m, 1, 2);
     CHECK(schedule(&m) == 0);
     m.s.stages[1].n--;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err, sizeof m.err) != 0);
+    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
     m.s.stages[1].n++;
     CHECK(is_right(&m));
     m.s.stages[0].tasks[0].slot = 1;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err, sizeof m.err) != 0);
+    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
     CHECK(strstr(m.err, "another slot") != NULL);
     arena_free(&m.arena);
 }
@@ -195,7 +195,7 @@ CLAIM(stages_that_wait_for_each_other_are_found) {
     Task late = list->tasks[receive];
     memmove(list->tasks + receive, list->tasks + receive + 1, sizeof late * (size_t)(send - receive));
     list->tasks[send] = late;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err, sizeof m.err) != 0);
+    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
     CHECK(strstr(m.err, "for ever") != NULL);
     arena_free(&m.arena);
 }

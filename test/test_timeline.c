@@ -12,7 +12,7 @@ typedef struct Played {
 static Played played(const Plan* plan, const int* lengths, const Setting* setting) {
     Played p = {0};
     soil(&p.arena, 0xa5, 1 << 16);
-    p.result = timeline_play(&p.t, plan, lengths, setting, &p.arena, p.err, sizeof p.err);
+    p.result = timeline_play(&p.t, plan, lengths, setting, &p.arena, p.err);
     return p;
 }
 

@@ -360,9 +360,9 @@ static void spin(const Kernels* k, double seconds) {
 static const Kernels* open_cpu(int oversubscribed) {
     KernelLimits limits = {
         .N = 1, .spread = 1, .C = 1, .OC = 1, .NH = 1, .NKV = 1, .HS = 1, .context = 1, .threads = 1};
-    const Kernels* k = kernels_find("cpu", "reference", err, sizeof err);
+    const Kernels* k = kernels_find("cpu", "reference", err);
     limits.oversubscribed = oversubscribed;
-    if (!k || k->open(&limits, err, sizeof err)) die("%s", err);
+    if (!k || k->open(&limits, err)) die("%s", err);
     return k;
 }
 
@@ -420,7 +420,7 @@ CLAIM(a_rank_alone_stands_still_for_nobody) {
     Comm *c = NULL, *part = NULL;
     float from[4] = {1, 2, 3, 4}, to[4] = {0};
     Transfer send = {0, from, sizeof from}, receive = {0, to, sizeof to};
-    CHECK(comm_open_self(&c, 5, err, sizeof err) == 0);
+    CHECK(comm_open_self(&c, 5, err) == 0);
     if (!c) return;
     CHECK(c->timer == NULL);
     c->timer = fresh(0);
@@ -429,8 +429,8 @@ CLAIM(a_rank_alone_stands_still_for_nobody) {
     comm_reduce_scatter(c, to, from, 4, DT_F32, NULL);
     comm_all_gather(c, to, from, 4, DT_F32, NULL);
     comm_send_receive(c, &send, 1, &receive, 1, NULL);
-    CHECK(c->table->barrier(c, err, sizeof err) == 0 && c->table->wait(c, NULL, err, sizeof err) == 0);
-    CHECK(c->table->split(c, &part, 0, 0, err, sizeof err) == 0 && part && part->timer == NULL);
+    CHECK(c->table->barrier(c, err) == 0 && c->table->wait(c, NULL, err) == 0);
+    CHECK(c->table->split(c, &part, 0, 0, err) == 0 && part && part->timer == NULL);
     read_timer();
     CHECK(at->timer.n_segments == 1 && at->seconds[TIME_WAIT] == 0);
     if (part) part->table->close(part);

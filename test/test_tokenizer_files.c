@@ -19,7 +19,7 @@ static void the_file_of_bytes_is_read_as_bytes(void) {
     Tokenizer* t = NULL;
     const void* file;
     size_t n;
-    CHECK(tokenizer_open(&t, NULL, err, sizeof err) == 0);
+    CHECK(tokenizer_open(&t, NULL, err) == 0);
     CHECK_STRING(tokenizer_file(t, &file, &n), "tokenizer.bin");
     Tokenizer* again = parse(file, n);
     CHECK(again->is_bytes && again->vocab == 257 && again->end_of_text == 256);
@@ -97,13 +97,12 @@ static void random_damage_is_survived(void) {
 
 static void files_that_cannot_be_opened_are_named(void) {
     Tokenizer* t = NULL;
-    CHECK(tokenizer_open(&t, path_of("missing.bin"), err, sizeof err) == -1 && t == NULL);
+    CHECK(tokenizer_open(&t, path_of("missing.bin"), err) == -1 && t == NULL);
     CHECK(strstr(err, "missing.bin: cannot read: No such file or directory") != NULL);
-    CHECK(tokenizer_open(&t, work, err, sizeof err) == -1 &&
+    CHECK(tokenizer_open(&t, work, err) == -1 &&
           strstr(err, ": expected tokenizer.json or tokenizer.bin in this directory"));
     put("empty.bin", "", 0);
-    CHECK(tokenizer_open(&t, path_of("empty.bin"), err, sizeof err) == -1 &&
-          strstr(err, "empty.bin: 0 bytes are no tokenizer"));
+    CHECK(tokenizer_open(&t, path_of("empty.bin"), err) == -1 && strstr(err, "empty.bin: 0 bytes are no tokenizer"));
 }
 
 // ---- tokenizer.json

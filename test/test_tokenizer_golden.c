@@ -22,8 +22,8 @@ static char err[ERR_BYTES];
 static Json read_json(const char* path) {
     Json json;
     size_t n;
-    char* text = disk_read_file(path, 1 << 20, &n, err, sizeof err);  // stays: the values point into it
-    if (!text || json_parse(&json, text, n, err, sizeof err)) printf("    %s: %s\n", path, err), exit(1);
+    char* text = disk_read_file(path, 1 << 20, &n, err);  // stays: the values point into it
+    if (!text || json_parse(&json, text, n, err)) printf("    %s: %s\n", path, err), exit(1);
     return json;
 }
 
@@ -170,9 +170,9 @@ static void text_read_in_blocks_is_as_if_at_once(void) {
         const char* paths[] = {path};
         int n_tokens = (int)tokenizers[kind]->encode(tokenizers[kind], expected, text, n);
         DocsReading whole = {.separator = "none"};
-        CHECK(docs_open_as(&docs, paths, 1, tokenizers[kind], whole, err, sizeof err) == 0);
+        CHECK(docs_open_as(&docs, paths, 1, tokenizers[kind], whole, err) == 0);
         CHECK(docs_length(docs, 0) == n_tokens + 1);
-        CHECK(docs_read(docs, 0, 0, n_tokens + 1, found, err, sizeof err) == 0);
+        CHECK(docs_read(docs, 0, 0, n_tokens + 1, found, err) == 0);
         CHECK(found[0] == tokenizers[kind]->end_of_text);
         CHECK(memcmp(found + 1, expected, (size_t)n_tokens * sizeof *found) == 0);
         docs_close(docs);
@@ -211,7 +211,7 @@ static void random_damage_is_survived(void) {
             damaged[at] = draw(2) ? damaged[draw(n)] : (char)draw(256);
         }
         Tokenizer* t = NULL;
-        CHECK((tokenizer_parse(&t, damaged, n, err, sizeof err) == 0) == (t != NULL) && (t || err[0]));
+        CHECK((tokenizer_parse(&t, damaged, n, err) == 0) == (t != NULL) && (t || err[0]));
         if (t) {
             size_t n_line = make_line(line, k), n_tokens = t->encode(t, tokens, line, n_line);
             CHECK(n_tokens <= n_line * (size_t)t->most);
@@ -230,7 +230,7 @@ static void begin(void) {
     for (int i = 0; i < KINDS; i++) {
         char path[256];
         snprintf(path, sizeof path, FOLDER "%s.json", kinds[i]);
-        if (tokenizer_open(&tokenizers[i], path, err, sizeof err)) printf("    %s\n", err), exit(1);
+        if (tokenizer_open(&tokenizers[i], path, err)) printf("    %s\n", err), exit(1);
     }
 }
 

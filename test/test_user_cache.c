@@ -13,7 +13,7 @@ static void new_cache(void) {
     snprintf(path, sizeof path, "%s/cache", work);
     setenv("XDG_CACHE_HOME", path, 1);
     CHECK_SH(0, "rm -rf $W/cache $W/home $W/elsewhere");
-    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "text", 4, 1, err) == 0);
 }
 
 // After this command.
@@ -21,7 +21,7 @@ static int check_after(const char* command) {
     new_cache();
     CHECK_SH(0, "%s", command);
     err[0] = 0;
-    int found = user_cache_check("name", err, sizeof err);
+    int found = user_cache_check("name", err);
     if (found == REFUSED && !strstr(err, "not trusted")) printf("    %s: %s\n", command, err), found = -2;
     return found;
 }
@@ -36,15 +36,15 @@ static int mode_of(const char* name) {
 CLAIM(what_is_saved_is_found_where_it_was_said_to_be) {
     char path[DISK_PATH], expected[700];
     new_cache();
-    CHECK(user_cache_check("name", err, sizeof err) == READABLE);
-    CHECK(user_cache_check("other", err, sizeof err) == ABSENT);
-    CHECK(user_cache_path(path, "name", err, sizeof err) == 0);
+    CHECK(user_cache_check("name", err) == READABLE);
+    CHECK(user_cache_check("other", err) == ABSENT);
+    CHECK(user_cache_path(path, "name", err) == 0);
     snprintf(expected, sizeof expected, "%s/cache/ragged/name", work);
     CHECK_STRING(path, expected);
     CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = text");
-    CHECK(user_cache_save("name", "texts", 5, 1, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "texts", 5, 1, err) == 0);
     CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1");
-    CHECK(user_cache_save("name", "later", 5, 0, err, sizeof err) == 0);  // replaces nothing
+    CHECK(user_cache_save("name", "later", 5, 0, err) == 0);  // replaces nothing
     CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1");
     CHECK(check_after("rm -r $W/cache/ragged") == ABSENT);
     CHECK(check_after("rm -r $W/cache") == ABSENT);
@@ -102,8 +102,8 @@ CLAIM(nothing_is_written_where_others_may_write) {
     for (int i = 0; i < COUNT(opened); i++) {
         new_cache();
         CHECK_SH(0, "chmod 777 $W/%s", opened[i]);
-        CHECK(user_cache_save("name", "other", 5, 1, err, sizeof err) == -1 && strstr(err, "not trusted"));
-        CHECK(user_cache_save("new", "other", 5, 1, err, sizeof err) == -1);
+        CHECK(user_cache_save("name", "other", 5, 1, err) == -1 && strstr(err, "not trusted"));
+        CHECK(user_cache_save("new", "other", 5, 1, err) == -1);
         CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = text && test $(ls $W/cache/ragged | wc -l) = 1");
     }
 }
@@ -112,12 +112,12 @@ CLAIM(without_a_place_there_is_a_message) {
     char path[DISK_PATH], home[600], *before = getenv("HOME") ? strdup(getenv("HOME")) : NULL;
     unsetenv("XDG_CACHE_HOME");
     unsetenv("HOME");
-    CHECK(user_cache_path(path, "name", err, sizeof err) == -1 && strstr(err, "HOME"));
-    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == -1);
+    CHECK(user_cache_path(path, "name", err) == -1 && strstr(err, "HOME"));
+    CHECK(user_cache_save("name", "text", 4, 1, err) == -1);
     snprintf(home, sizeof home, "%s/home", work);
     setenv("HOME", home, 1);
     setenv("XDG_CACHE_HOME", "relative", 1);
-    CHECK(user_cache_save("name", "text", 4, 1, err, sizeof err) == 0);
+    CHECK(user_cache_save("name", "text", 4, 1, err) == 0);
     CHECK_SH(0, "test -f $W/home/.cache/ragged/name");
     if (before) setenv("HOME", before, 1);
     free(before);

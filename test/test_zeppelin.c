@@ -68,7 +68,7 @@ static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limi
     for (int i = 0; i < n; i++) p.documents[i] = i;
     static Arena arena;
     soil(&arena, 0xa5, 1 << 12);
-    p.result = zeppelin_partition(p.windows, &p.zones, p.documents, p.sorted, n, limits, &arena, p.err, sizeof p.err);
+    p.result = zeppelin_partition(p.windows, &p.zones, p.documents, p.sorted, n, limits, &arena, p.err);
     return p;
 }
 
@@ -225,9 +225,9 @@ CLAIM(partitions_follow_their_zones) {
 // ---- plans
 
 static int run_zeppelin(Step* step, const Setting* setting) {
-    void* planner = planner_zeppelin.open(setting, NULL, 0, &step->arena, step->err, sizeof step->err);
+    void* planner = planner_zeppelin.open(setting, NULL, 0, &step->arena, step->err);
     if (!planner) return -2;
-    return planner_zeppelin.plan(planner, &step->plan, 7, step->lengths, step->n, &step->arena, step->err, ERR_BYTES);
+    return planner_zeppelin.plan(planner, &step->plan, 7, step->lengths, step->n, &step->arena, step->err);
 }
 
 // Every rank works on what is across nodes, then inside, then local; rings, unless they have all documents they may.

@@ -4,7 +4,7 @@
 #include "test/settings.h"
 
 typedef int PlanFunction(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n,
-                         const Setting* setting, Arena* arena, char* err, size_t errlen);
+                         const Setting* setting, Arena* arena, Err err);
 
 typedef struct Trial {
     Plan plan;
@@ -18,7 +18,7 @@ static inline Trial planned(PlanFunction* plan, const int* lengths, int n, const
     Trial t = {0};
     soil(&t.arena, 0xa5, 1 << 20);
     memset(&t.f, 0xa5, sizeof t.f);
-    t.result = plan(&t.plan, &t.f, 3, lengths, n, setting, &t.arena, t.err, sizeof t.err);
+    t.result = plan(&t.plan, &t.f, 3, lengths, n, setting, &t.arena, t.err);
     return t;
 }
 

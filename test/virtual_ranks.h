@@ -10,8 +10,7 @@ static inline void virtual_ranks_open(const VirtualMachine* machine, int ranks, 
     if (size != ranks) die("%d ranks, expected %d", size, ranks);
     virtual_nodes(node_size);
     virtual_use(machine);
-    if (rank_identity(&id, err, sizeof err) || comm_open_virtual(&world, payload, &id, RANKS_PATIENCE, err, sizeof err))
-        die("%s", err);
+    if (rank_identity(&id, err) || comm_open_virtual(&world, payload, &id, RANKS_PATIENCE, err)) die("%s", err);
     world->overlap = 1;
 }
 

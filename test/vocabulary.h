@@ -87,7 +87,7 @@ static inline Tokenizer* parse(const void* file, size_t n) {
     void* copy = malloc(n ? n : 1);  // of just this size, so that a sanitizer sees every byte too many
     if (n) memcpy(copy, file, n);
     err[0] = 0;
-    int status = tokenizer_parse(&t, copy, n, err, sizeof err);
+    int status = tokenizer_parse(&t, copy, n, err);
     CHECK((status == 0) == (t != NULL) && (status == 0 || err[0]));
     free(copy);
     return t;

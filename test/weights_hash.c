@@ -19,11 +19,11 @@ int main(int argc, char** argv) {
     snprintf(path, sizeof path, "%s/config.json", argc > 1 ? argv[1] : ".");
     FILE* file = fopen(path, "r");
     size_t n = file ? fread(text, 1, sizeof text, file) : 0;
-    if (!file || hf_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", path, err);
+    if (!file || hf_config_parse(&shape, text, n, err)) die("%s: %s", path, err);
     shape.shards = 1;
     float* staging = (float*)malloc(shape_param_elems(&shape) * sizeof *staging);
     ModelState state = {.shape = &shape, .staging = staging, .put_weights = hash_weights, .context = &shape};
-    if (!staging || hf_read(&state, 0, argv[1], err, sizeof err)) die("%s", err);
+    if (!staging || hf_read(&state, 0, argv[1], err)) die("%s", err);
     printf("weights hash %016" PRIx64 "\n", hash);
     return 0;
 }

@@ -99,7 +99,7 @@ static double cpu_clock(void) {
 static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
 static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
 
-static int open_reference(const KernelLimits* limits, char* err, size_t errlen) {
+static int open_reference(const KernelLimits* limits, Err err) {
     events.oversubscribed = limits->oversubscribed;
     return 0;
 }
@@ -164,7 +164,7 @@ static void release(void) {
     memset(&scratch, 0, sizeof scratch);
 }
 
-static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
+static int open_cpu(const KernelLimits* limits, Err err) {
     CpuScratch need = scratch_needed(limits);
     int n_threads = threads_wanted(limits), users = scratch.users + 1;
     int fits = scratch.users > 0 && need.shared_bytes <= scratch.shared_bytes &&
@@ -176,8 +176,7 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
         scratch.threads = need.thread_bytes ? zeroed(need.thread_bytes * (size_t)n_threads) : NULL;
         if ((need.shared_bytes && !scratch.shared) || (need.thread_bytes && !scratch.threads)) {
             release();
-            return fail(err, errlen,
-                        "no memory for %zu MiB of kernel scratch; try a smaller --capacity or fewer --threads",
+            return fail(err, "no memory for %zu MiB of kernel scratch; try a smaller --capacity or fewer --threads",
                         (need.shared_bytes + need.thread_bytes * (size_t)n_threads) >> 20);
         }
         scratch.shared_bytes = need.shared_bytes;
@@ -185,7 +184,7 @@ static int open_cpu(const KernelLimits* limits, char* err, size_t errlen) {
     }
     scratch.n_threads = n_threads;
     scratch.users = users;
-    return open_reference(limits, err, errlen);
+    return open_reference(limits, err);
 }
 
 static void close_cpu(void) {

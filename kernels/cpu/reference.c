@@ -20,7 +20,7 @@ static double greater(double a, double b) { return b > a ? b : a; }
 // ---- device and memory: the reference needs none of its own
 
 static size_t workspace_bytes(const KernelLimits* limits) { return 0; }
-static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return 0; }
+static int open_nothing(const KernelLimits* limits, Err err) { return 0; }
 static void close_nothing(void) {}
 static const char* no_choices(void) { return ""; }
 

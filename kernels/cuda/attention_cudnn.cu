@@ -25,27 +25,26 @@ const char* cuda_cudnn_choice(void) { return choice; }
 static int sm() { return 10 * cuda.major + cuda.minor; }
 
 // 0 when cuDNN can serve these limits, -1 with the reason.
-static int check_limits(const KernelLimits* limits, char* err, size_t errlen) {
+static int check_limits(const KernelLimits* limits, Err err) {
     PlanShape forward = bucket_shape(limits, sm(), 0, 0), backward = bucket_shape(limits, sm(), 0, 1);
     if (limits->dt != DT_BF16)
-        return fail(err, errlen, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
-    if (cudnn_load(err, errlen) || plan_check(&forward, cudnn.version, err, errlen) ||
-        plan_check(&backward, cudnn.version, err, errlen))
+        return fail(err, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
+    if (cudnn_load(err) || plan_check(&forward, cudnn.version, err) || plan_check(&backward, cudnn.version, err))
         return -1;
     if (((size_t)limits->N + PLAN_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
-        return fail(err, errlen,
+        return fail(err,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
                     "count; try a smaller --capacity",
                     limits->N);
     if (buckets_that_fit(limits, sm(), 0) > 0) return 0;
-    return fail(err, errlen, "cuDNN's attention needs %zu MiB of scratch and may take %zu; try a smaller --capacity",
+    return fail(err, "cuDNN's attention needs %zu MiB of scratch and may take %zu; try a smaller --capacity",
                 bucket_bytes(limits, sm(), 0, 0) >> 20, most_plan_bytes(limits) >> 20);
 }
 
 // The device must have been found before.
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
     size_t most = 0;
-    if (limits->attention == ATTENTION_OWN || check_limits(limits, NULL, 0)) return 0;
+    if (limits->attention == ATTENTION_OWN || check_limits(limits, NULL)) return 0;
     for (int backward = 0; backward < 2; backward++)
         for (int i = 0; i < buckets_that_fit(limits, sm(), backward); i++)
             most = MAX(most, bucket_bytes(limits, sm(), i, backward));
@@ -93,20 +92,20 @@ static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlace
 }
 
 // 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
-static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
+static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, Err err) {
     int i = find_bucket(a, dt, 0);
     if (i < 0 || ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out) % 16) return 1;
     PlanShape shape = bucket_shape(&state.limits, sm(), i, 0);
     CudnnPlaces places;
     PlanMemory m = prepare(&shape, a, &places, s);
     m.tensors[PLAN_OUT] = out;
-    if (plan_run(&state.plans[0][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
+    if (plan_run(&state.plans[0][i], state.handle, s, m.tensors, m.workspace, err)) return -1;
     cudnn_lse_from(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
     return 0;
 }
 
 static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                    const Attention* a, DType dt, cudaStream_t s, char* err, size_t errlen) {
+                    const Attention* a, DType dt, cudaStream_t s, Err err) {
     int i = find_bucket(a, dt, 1);
     uintptr_t read = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out | (uintptr_t)dout;
     if (i < 0 || (read | (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv) % 16) return 1;
@@ -119,7 +118,7 @@ static int backward(void* dq, void* dk, void* dv, const void* dout, const void* 
     cudnn_lse_to(&places, (float*)m.tensors[PLAN_LSE], lse, shape.S, a->Nq, plan_packed(&shape), s);
     m.tensors[PLAN_OUT] = (void*)out;
     m.tensors[PLAN_DOUT] = (void*)dout;
-    if (plan_run(&state.plans[1][i], state.handle, s, m.tensors, m.workspace, err, errlen)) return -1;
+    if (plan_run(&state.plans[1][i], state.handle, s, m.tensors, m.workspace, err)) return -1;
     bf16* const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
     const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
                                   (const bf16*)m.tensors[PLAN_DV]};
@@ -135,13 +134,13 @@ static int checked(int result, const char* err) {
 
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
-    return checked(forward(out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
+    return checked(forward(out, lse, a, dt, cuda_stream(s), err), err);
 }
 
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
-    return checked(backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err, sizeof err), err);
+    return checked(backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err), err);
 }
 
 // ---- which is faster
@@ -187,16 +186,16 @@ static char* set_up(Trial* t, const KernelLimits* limits) {
 }
 
 // Milliseconds of both passes, of our own where cuDNN has no plan. 0, or -1 with a message.
-static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t errlen) {
+static int measure(const Trial* t, int by_cudnn, float* best, Err err) {
     enum { RUNS = 5 };
     const Attention* a = &t->attention;
     bf16 *dk = t->dqkv + (size_t)a->NH * a->HS, *dv = dk + (size_t)a->NKV * a->HS;
     *best = cuda_best_time(RUNS, cuda.stream, [=] {
-        int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen) : 1;
+        int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err) : 1;
         if (first < 0) return -1;
         if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
         int second = 1;
-        if (by_cudnn) second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err, errlen);
+        if (by_cudnn) second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err);
         if (second > 0) cuda_attention_backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, NULL);
         return MIN(second, 0);
     });
@@ -204,12 +203,12 @@ static int measure(const Trial* t, int by_cudnn, float* best, char* err, size_t 
 }
 
 // Leaves the winner's name at the end of `choice`. 0, or -1 with a message.
-static int compare(const KernelLimits* limits, char* err, size_t errlen) {
+static int compare(const KernelLimits* limits, Err err) {
     Trial t;
     float own, cudnns;
     char* memory = set_up(&t, limits);
-    if (!memory) return fail(err, errlen, "no GPU memory to compare cuDNN's attention with our own");
-    int failed = measure(&t, 0, &own, err, errlen) || measure(&t, 1, &cudnns, err, errlen);
+    if (!memory) return fail(err, "no GPU memory to compare cuDNN's attention with our own");
+    int failed = measure(&t, 0, &own, err) || measure(&t, 1, &cudnns, err);
     CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
     CUDA_CHECK(cudaFree(memory));
     if (failed) return -1;
@@ -231,23 +230,23 @@ static int recall(const char* key) {
 
 // ---- open and close
 
-static int open_bucket(int i, int backward, const KernelLimits* limits, char* err, size_t errlen) {
+static int open_bucket(int i, int backward, const KernelLimits* limits, Err err) {
     PlanTarget target = {state.handle, NULL, cuda.model};
     PlanShape shape = bucket_shape(limits, sm(), i, backward);
     Plan* plan = &state.plans[backward][i];
-    if (plan_open(plan, &shape, &target, err, errlen)) return -1;
+    if (plan_open(plan, &shape, &target, err)) return -1;
     if ((size_t)plan->workspace > plan_workspace_most(&shape))
-        return fail(err, errlen, "cuDNN %zu wants %lld bytes of workspace for attention, %zu were planned",
-                    cudnn.version, (long long)plan->workspace, plan_workspace_most(&shape));
+        return fail(err, "cuDNN %zu wants %lld bytes of workspace for attention, %zu were planned", cudnn.version,
+                    (long long)plan->workspace, plan_workspace_most(&shape));
     state.n[backward] = i + 1;
     return 0;
 }
 
 // All plans of both passes from bucket `first` on.
-static int open_buckets(int first, int end, const KernelLimits* limits, char* err, size_t errlen) {
+static int open_buckets(int first, int end, const KernelLimits* limits, Err err) {
     for (int backward = 0; backward < 2; backward++)
         for (int i = first; i < MIN(end, buckets_that_fit(limits, sm(), backward)); i++)
-            if (open_bucket(i, backward, limits, err, errlen)) return -1;
+            if (open_bucket(i, backward, limits, err)) return -1;
     return 0;
 }
 
@@ -258,44 +257,43 @@ static void say_which_rows(const KernelLimits* limits) {
     snprintf(choice + n, sizeof choice - n, ", %s", words);
 }
 
-static int open_state(const KernelLimits* limits, char* err, size_t errlen) {
+static int open_state(const KernelLimits* limits, Err err) {
     enum { CHOICE_VERSION = 2 };  // to be raised when our own kernels become faster
     int automatic = limits->attention == ATTENTION_AUTO;
     char key[500];
-    if (check_limits(limits, err, errlen)) return -1;
+    if (check_limits(limits, err)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
-        return fail(err, errlen, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
+        return fail(err, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
     snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d fast %d backward %d",
              CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
              limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
-    if (known && strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
+    if (known && strstr(choice, ": own")) return fail(err, "%s", choice);
     cudnnStatus_t status = cudnn.Create(&state.handle);
-    if (status != CUDNN_STATUS_SUCCESS)
-        return fail(err, errlen, "cuDNN does not start: %s", cudnn.GetErrorString(status));
+    if (status != CUDNN_STATUS_SUCCESS) return fail(err, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
-    if (open_buckets(0, 1, limits, err, errlen)) return -1;
+    if (open_buckets(0, 1, limits, err)) return -1;
     if (automatic && !known) {
-        if (compare(limits, err, errlen)) return -1;
+        if (compare(limits, err)) return -1;
         cache_write(key, choice, strlen(choice), 0);
         // Another rank of this node may have been first: all take its choice.
         if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
-        if (strstr(choice, ": own")) return fail(err, errlen, "%s", choice);
+        if (strstr(choice, ": own")) return fail(err, "%s", choice);
     }
-    if (open_buckets(1, BUCKETS, limits, err, errlen)) return -1;
+    if (open_buckets(1, BUCKETS, limits, err)) return -1;
     if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
     say_which_rows(limits);
     return 0;
 }
 
-int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen) {
+int cuda_cudnn_open(const KernelLimits* limits, Err err) {
     char why_not[sizeof choice] = "";
     cuda_cudnn_close();
     if (!open_state(limits, why_not, sizeof why_not)) return 0;
     cuda_cudnn_close();
     memcpy(choice, why_not, sizeof choice);
-    return fail(err, errlen, "%s", choice);
+    return fail(err, "%s", choice);
 }
 
 void cuda_cudnn_close(void) {

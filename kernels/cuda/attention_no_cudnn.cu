@@ -6,7 +6,7 @@ static const char reason[] =
     "this program was built without cuDNN's headers; install cuDNN 9 for developers and build again, or use "
     "--device attention=own";
 
-int cuda_cudnn_open(const KernelLimits*, char* err, size_t errlen) { return fail(err, errlen, "%s", reason); }
+int cuda_cudnn_open(const KernelLimits*, Err err) { return fail(err, "%s", reason); }
 void cuda_cudnn_close(void) {}
 size_t cuda_cudnn_scratch_bytes(const KernelLimits*) { return 0; }
 int cuda_cudnn_forward(void*, float*, const Attention*, DType, Stream) { return -1; }

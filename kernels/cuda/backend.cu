@@ -18,36 +18,36 @@ enum { LEAST_MAJOR = 8 };  // mma.sync with bf16 and cp.async came with sm_80
 // With several ranks on a node each takes the GPU of its local rank; CUDA_VISIBLE_DEVICES hides others as usual.
 static int device_index(int n_devices) {
     RankIdentity id;
-    return rank_identity(&id, NULL, 0) ? 0 : id.local_rank % n_devices;
+    return rank_identity(&id, NULL) ? 0 : id.local_rank % n_devices;
 }
 
 static char device_name[300];
 
-int cuda_find_device(char* err, size_t errlen) {
+int cuda_find_device(Err err) {
     int n = 0;
     cudaError_t error = cudaGetDeviceCount(&n);
     if (error != cudaSuccess || n == 0) {
         cudaGetLastError();
-        return fail(err, errlen, "no CUDA device: %s; try --device cpu",
+        return fail(err, "no CUDA device: %s; try --device cpu",
                     error != cudaSuccess ? cudaGetErrorString(error) : "none is visible, see CUDA_VISIBLE_DEVICES");
     }
     cudaDeviceProp properties;
     cuda.index = device_index(n);
     error = cudaGetDeviceProperties(&properties, cuda.index);
-    if (error != cudaSuccess) return fail(err, errlen, "CUDA device %d: %s", cuda.index, cudaGetErrorString(error));
+    if (error != cudaSuccess) return fail(err, "CUDA device %d: %s", cuda.index, cudaGetErrorString(error));
     cuda.major = properties.major;
     cuda.minor = properties.minor;
     cuda.sm_count = properties.multiProcessorCount;
     if (cuda.major < LEAST_MAJOR)
-        return fail(err, errlen, "%s has compute capability %d.%d, expected 8.0 or newer; try --device cpu",
-                    properties.name, cuda.major, cuda.minor);
+        return fail(err, "%s has compute capability %d.%d, expected 8.0 or newer; try --device cpu", properties.name,
+                    cuda.major, cuda.minor);
     int driver = 0;
     CUDA_CHECK(cudaDriverGetVersion(&driver));
     snprintf(device_name, sizeof device_name, "cuda %s, sm_%d%d", properties.name, cuda.major, cuda.minor);
     snprintf(cuda.model, sizeof cuda.model, "%.200s, driver %d", properties.name, driver);
     error = cudaSetDevice(cuda.index);
     if (error != cudaSuccess)
-        return fail(err, errlen, "%s cannot be used: %s; is it busy, or was this program built for another GPU?",
+        return fail(err, "%s cannot be used: %s; is it busy, or was this program built for another GPU?",
                     properties.name, cudaGetErrorString(error));
     return 0;
 }
@@ -179,13 +179,13 @@ void comm_copy_device(void* to, const void* from, size_t bytes, Stream s) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(s)));
 }
 
-static int wait_for_stream(Comm*, Stream s, char* err, size_t errlen) {
+static int wait_for_stream(Comm*, Stream s, Err err) {
     cudaError_t error = cudaStreamSynchronize(cuda_stream(s));
-    return error == cudaSuccess ? 0 : fail(err, errlen, "CUDA: %s", cudaGetErrorString(error));
+    return error == cudaSuccess ? 0 : fail(err, "CUDA: %s", cudaGetErrorString(error));
 }
 
-int comm_open_cuda_self(Comm** c, double timeout_seconds, char* err, size_t errlen) {
-    return comm_open_alone(c, comm_copy_device, wait_for_stream, timeout_seconds, err, errlen);
+int comm_open_cuda_self(Comm** c, double timeout_seconds, Err err) {
+    return comm_open_alone(c, comm_copy_device, wait_for_stream, timeout_seconds, err);
 }
 
 // ---- scratch: one block, as large as the neediest op
@@ -225,19 +225,18 @@ static void close_cuda(void) {
     cuda.stream = NULL;
 }
 
-static int open_cuda(const KernelLimits* limits, char* err, size_t errlen) {
+static int open_cuda(const KernelLimits* limits, Err err) {
     close_cuda();
-    if (cuda_find_device(err, errlen)) return -1;
+    if (cuda_find_device(err)) return -1;
     CUDA_CHECK(cudaStreamCreateWithFlags(&cuda.stream, cudaStreamNonBlocking));
     cuda.limits = *limits;
     cuda.scratch_bytes = workspace_bytes(limits);
     cuda.scratch = (char*)alloc(cuda.scratch_bytes);
     cuda_attention_forget();
     if (!cuda.scratch) {
-        fail(err, errlen, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity",
-             cuda.scratch_bytes >> 20);
-    } else if (!cuda_matmul_open(err, errlen)) {
-        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err, errlen);
+        fail(err, "no GPU memory for %zu MiB of kernel scratch; try a smaller --capacity", cuda.scratch_bytes >> 20);
+    } else if (!cuda_matmul_open(err)) {
+        use_cudnn = limits->attention != ATTENTION_OWN && !cuda_cudnn_open(limits, err);
         if (use_cudnn || limits->attention != ATTENTION_CUDNN) return 0;
     }
     close_cuda();

@@ -62,14 +62,14 @@ static struct {
 #undef MEMBER
 } nccl;
 
-static int load(char* err, size_t errlen) {
+static int load(Err err) {
     static const char* const files[] = {"libnccl.so.2", NULL};
     static const LibrarySymbol symbols[] = {
 #define SYMBOL(name) {"nccl" #name, (void**)&nccl.name},
         NCCL_CALLS(SYMBOL)
 #undef SYMBOL
     };
-    return library_open("NCCL", files, symbols, COUNT(symbols), err, errlen);
+    return library_open("NCCL", files, symbols, COUNT(symbols), err);
 }
 
 // ---- what Comms of a process share
@@ -154,7 +154,7 @@ static int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
 }
 
 // The message of the first failure; -1.
-static int nccl_error(Comm* c, char* err, size_t errlen) { return fail(err, errlen, "%s", world_of(c)->error); }
+static int nccl_error(Comm* c, Err err) { return fail(err, "%s", world_of(c)->error); }
 
 // A call of NCCL, which may wait for other ranks: when that takes longer than timeout_seconds the process ends with a
 // line on stderr (deadline.h). 0, or -1 after a failure.
@@ -286,19 +286,19 @@ static void end(Comm* c, Request request, Stream s) {
     if (!w->failed) CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(s), w->communicated[request % REQUESTS], 0));
 }
 
-static int wait(Comm* c, Stream s, char* err, size_t errlen) {
+static int wait(Comm* c, Stream s, Err err) {
     World* w = world_of(c);
     if (w->last > 0) end(c, w->last, s);
     if (!w->failed) {
         CUDA_CHECK(cudaEventRecord(w->finished, cuda_stream(s)));
         nccl_settle(c, w->finished, "waiting for the GPU");
     }
-    return w->failed ? nccl_error(c, err, errlen) : 0;
+    return w->failed ? nccl_error(c, err) : 0;
 }
 
 // ---- values of the host, in pieces that the staging memory holds
 
-static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+static int run_on_host(Comm* c, const Operation* o, Err err) {
     World* w = world_of(c);
     int gathers = o->kind == OP_ALL_GATHER, sends = gathers || c->rank == o->root;
     const char* what = gathers ? "all-gather of host values" : "broadcast of host values";
@@ -318,7 +318,7 @@ static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
         if (nccl_settle(c, w->finished, what)) break;
         for (size_t r = 0; r < parts; r++) memcpy((char*)o->out + r * o->bytes + done, w->pinned + r * n, n);
     }
-    return w->failed ? nccl_error(c, err, errlen) : 0;
+    return w->failed ? nccl_error(c, err) : 0;
 }
 
 // ---- how the ranks find each other: rank 0's id must reach all of them
@@ -327,15 +327,15 @@ static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
 // It comes from MASTER_ADDR and MASTER_PORT; not under mpirun, which hands on no variables to other nodes unless told
 // to, where MPI is there. torchrun itself listens at its port, so NCCL takes the next.
 
-static int id_by_mpi(ncclUniqueId* unique, Comm* mpi, char* err, size_t errlen) {
+static int id_by_mpi(ncclUniqueId* unique, Comm* mpi, Err err) {
     struct {
         ncclUniqueId id;
         ncclResult_t result;
     } message = {};
     if (mpi->rank == 0) message.result = nccl.GetUniqueId(&message.id);
-    if (mpi->table->broadcast_host(mpi, &message, sizeof message, 0, err, errlen)) return -1;
+    if (mpi->table->broadcast_host(mpi, &message, sizeof message, 0, err)) return -1;
     if (message.result != ncclSuccess)
-        return fail(err, errlen, "ncclGetUniqueId on rank 0: %s; NCCL_DEBUG=INFO tells more",
+        return fail(err, "ncclGetUniqueId on rank 0: %s; NCCL_DEBUG=INFO tells more",
                     nccl.GetErrorString(message.result));
     *unique = message.id;
     return 0;
@@ -343,16 +343,15 @@ static int id_by_mpi(ncclUniqueId* unique, Comm* mpi, char* err, size_t errlen) 
 
 // Rank 0's id on all ranks. 0, or -1 with a message. *mpi becomes the Comm by which it came, if any: it keeps MPI open
 // for the launcher, which takes a rank that leaves without MPI_Finalize for one that failed.
-static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, Comm** mpi, char* err,
-                    size_t errlen) {
+static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout_seconds, Comm** mpi, Err err) {
     *mpi = NULL;
     if (!getenv("NCCL_COMM_ID")) {
         if (strcmp(id->source, "mpirun") == 0) {
-            if (comm_open_mpi(mpi, id, timeout_seconds, err, errlen) == 0) return id_by_mpi(unique, *mpi, err, errlen);
+            if (comm_open_mpi(mpi, id, timeout_seconds, err) == 0) return id_by_mpi(unique, *mpi, err);
             if (!id->master[0]) return -1;
         }
         if (!id->master[0])
-            return fail(err, errlen,
+            return fail(err,
                         "rank %d of %d (%s): nothing says where rank 0 is: set MASTER_ADDR and MASTER_PORT on all "
                         "ranks to its host and a free port",
                         id->rank, id->size, id->source);
@@ -363,7 +362,7 @@ static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout
     }
     ncclResult_t result = nccl.GetUniqueId(unique);
     if (result == ncclSuccess) return 0;
-    return fail(err, errlen, "ncclGetUniqueId with NCCL_COMM_ID=%.200s: %s; %s", getenv("NCCL_COMM_ID"),
+    return fail(err, "ncclGetUniqueId with NCCL_COMM_ID=%.200s: %s; %s", getenv("NCCL_COMM_ID"),
                 nccl.GetErrorString(result), nccl_advice(result, ""));
 }
 
@@ -374,13 +373,13 @@ enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 // A matmul beside an exchange is planned for the multiprocessors that are left, and NCCL takes no more than these: else
 // the last wave of a matmul waits for blocks of NCCL's, and it takes twice as long (PyTorch issue 143988).
 // RAGGED_EXCHANGE_SMS=0 leaves both as they are, to measure what it is worth. -1 with a message.
-static int exchange_processors(char* err, size_t errlen) {
+static int exchange_processors(Err err) {
     const char* text = getenv("RAGGED_EXCHANGE_SMS");
     char* end;
     if (!text || !*text) return MIN(cuda.sm_count / 8, 16);
     long number = strtol(text, &end, 10);
     if (*end || number < 0 || number >= cuda.sm_count)
-        return fail(err, errlen, "RAGGED_EXCHANGE_SMS is \"%.40s\", expected 0 to %d", text, cuda.sm_count - 1);
+        return fail(err, "RAGGED_EXCHANGE_SMS is \"%.40s\", expected 0 to %d", text, cuda.sm_count - 1);
     return (int)number;
 }
 
@@ -432,14 +431,14 @@ static void nccl_close(Comm* c) {
 }
 
 // Every rank takes part in making communicators, also one that gets none.
-static int nccl_split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+static int nccl_split(Comm* c, Comm** part, const Part* p, Err err) {
     ncclConfig_t config = nccl_config(world_of(c));
     ncclComm_t made = NULL;
     int color = p->size > 1 ? p->color : NCCL_SPLIT_NOCOLOR;
     if (!p->single && nccl_call(c, "splitting a communicator",
                                 [&] { return nccl.CommSplit(nccl_of(c)->nccl, color, p->rank, &made, &config); }))
-        return nccl_error(c, err, errlen);
-    if (p->size == 1) return comm_open_cuda_self(part, c->timeout_seconds, err, errlen);
+        return nccl_error(c, err);
+    if (p->size == 1) return comm_open_cuda_self(part, c->timeout_seconds, err);
     if (p->size > 1) *part = new_comm(world_of(c), p->rank, p->size, c->timeout_seconds), nccl_of(*part)->nccl = made;
     return 0;
 }
@@ -459,7 +458,7 @@ static void open_streams(World* w) {
         CUDA_CHECK(cudaEventCreateWithFlags(&w->communicated[i], cudaEventDisableTiming));
 }
 
-static int open_staging(Comm* c, char* err, size_t errlen) {
+static int open_staging(Comm* c, Err err) {
     World* w = world_of(c);
     w->staging_bytes = MAX((size_t)STAGING_BYTES, (size_t)c->size * NCCL_ALIGNMENT);
     if (cudaMalloc((void**)&w->staging, w->staging_bytes) == cudaSuccess &&
@@ -467,19 +466,19 @@ static int open_staging(Comm* c, char* err, size_t errlen) {
         return 0;
     cudaGetLastError();
     nccl_broken(c, "no memory for %zu KiB of staging for host values", w->staging_bytes >> 10);
-    return nccl_error(c, err, errlen);
+    return nccl_error(c, err);
 }
 
-extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, char* err, size_t errlen) {
+extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
     ncclUniqueId unique;
     Comm* mpi;
-    int sms = exchange_processors(err, errlen);
+    int sms = exchange_processors(err);
     *world = NULL;
     if (sms < 0) return -1;
-    if (id->size == 1) return comm_open_cuda_self(world, timeout_seconds, err, errlen);
-    if (load(err, errlen) || share_id(&unique, id, timeout_seconds, &mpi, err, errlen)) return -1;
+    if (id->size == 1) return comm_open_cuda_self(world, timeout_seconds, err);
+    if (load(err) || share_id(&unique, id, timeout_seconds, &mpi, err)) return -1;
     World* w = (World*)calloc(1, sizeof *w);
-    if (!w) return fail(err, errlen, "no memory for a Comm");
+    if (!w) return fail(err, "no memory for a Comm");
     w->mpi = mpi;
     w->sms = sms;
     open_streams(w);
@@ -489,8 +488,8 @@ extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeo
     ncclConfig_t config = nccl_config(w);
     if (nccl_call(c, "opening NCCL",
                   [&] { return nccl.CommInitRankConfig(&nccl_of(c)->nccl, c->size, unique, c->rank, &config); }))
-        nccl_error(c, err, errlen);
-    if (w->failed || open_staging(c, err, errlen) || comm_find_nodes(c, err, errlen)) return nccl_close(c), -1;
+        nccl_error(c, err);
+    if (w->failed || open_staging(c, err) || comm_find_nodes(c, err)) return nccl_close(c), -1;
     watched = c, cuda.settle = settle_watched;
     *world = c;
     return 0;

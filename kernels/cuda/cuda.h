@@ -138,7 +138,7 @@ void cuda_column_sum(float* sums, const void* x, int N, int C, DType dt, Stream 
 void cuda_add_parts(float* sums, float* more_sums, const float* parts, int n_parts, int C, int columns,
                     cudaStream_t stream);
 // matmul.cu
-int cuda_matmul_open(char* err, size_t errlen);
+int cuda_matmul_open(Err err);
 void cuda_matmul_close(void);
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits);  // cuBLASLt's workspace among them
 ENTRY(matmul_forward);
@@ -158,7 +158,7 @@ void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dou
                                    const Attention* a, DType dt, Stream s);
 // attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward and backward
 // return 0, or -1 when cuDNN cannot do this very call (then nothing was done)
-int cuda_cudnn_open(const KernelLimits* limits, char* err, size_t errlen);
+int cuda_cudnn_open(const KernelLimits* limits, Err err);
 void cuda_cudnn_close(void);
 const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
@@ -203,7 +203,7 @@ ENTRY(clip_scale);
 // ---- Comms (backend.cu)
 
 // The Comm of one rank. 0, or -1 with a message.
-int comm_open_cuda_self(Comm** c, double timeout_seconds, char* err, size_t errlen);
+int comm_open_cuda_self(Comm** c, double timeout_seconds, Err err);
 // In device memory, for comm_copy_to_self.
 void comm_copy_device(void* to, const void* from, size_t bytes, Stream s);
 
@@ -334,4 +334,4 @@ __device__ __forceinline__ float gelu_slope(float x) {
 
 extern "C" const Kernels cuda_kernels;
 // The table's device: 0, or -1 with the reason why there is none that can be used.
-extern "C" int cuda_find_device(char* err, size_t errlen);
+extern "C" int cuda_find_device(Err err);

@@ -19,7 +19,7 @@ typedef cudnnBackendDescriptor_t Descriptor;
 
 Cudnn cudnn;
 
-int cudnn_load(char* err, size_t errlen) {
+int cudnn_load(Err err) {
     static const char* const files[] = {"libcudnn.so.9", "libcudnn.so", NULL};
     const LibrarySymbol symbols[] = {
 #define SYMBOL(name) {"cudnn" #name, (void**)&cudnn.name},
@@ -27,19 +27,19 @@ int cudnn_load(char* err, size_t errlen) {
 #undef SYMBOL
     };
     if (cudnn.version) return 0;
-    if (library_open("cuDNN", files, symbols, COUNT(symbols), err, errlen)) return -1;
+    if (library_open("cuDNN", files, symbols, COUNT(symbols), err)) return -1;
     cudnn.version = cudnn.GetVersion();
     return 0;
 }
 
 // cuDNN's message for what just failed, in one line.
-static int fail_cudnn(char* err, size_t errlen, const char* what, cudnnStatus_t status) {
+static int fail_cudnn(Err err, const char* what, cudnnStatus_t status) {
     char words[256] = "";
     cudnn.GetLastErrorString(words, sizeof words);
     words[sizeof words - 1] = 0;
     for (char* c = words; *c; c++)
         if (*c == '\n') *c = ' ';
-    return fail(err, errlen, "cuDNN %zu.%zu.%zu: %s: %s; %s", cudnn.version / 10000, cudnn.version / 100 % 100,
+    return fail(err, "cuDNN %zu.%zu.%zu: %s: %s; %s", cudnn.version / 10000, cudnn.version / 100 % 100,
                 cudnn.version % 100, what, cudnn.GetErrorString(status), words);
 }
 
@@ -56,11 +56,10 @@ struct Graph {
     int n_virtual;
     int failed;
     char* err;
-    size_t errlen;
 };
 
 static void check(Graph* g, cudnnStatus_t status, const char* what) {
-    if (status != CUDNN_STATUS_SUCCESS && !g->failed) g->failed = fail_cudnn(g->err, g->errlen, what, status);
+    if (status != CUDNN_STATUS_SUCCESS && !g->failed) g->failed = fail_cudnn(g->err, what, status);
 }
 
 static Descriptor make(Graph* g, cudnnBackendDescriptorType_t type) {
@@ -363,30 +362,26 @@ size_t plan_workspace_most(const PlanShape* shape) {
     return bytes;
 }
 
-int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen) {
+int plan_check(const PlanShape* shape, size_t version, Err err) {
     int major = shape->sm / 10, deterministic = shape->backward && shape->deterministic;
     char found[40];
     snprintf(found, sizeof found, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     if (version < 91002)
-        return fail(err, errlen, "%s is too old: attention needs 9.10.2, and 9.10.0 and 9.10.1 compute it wrongly",
-                    found);
-    if (version >= 100000) return fail(err, errlen, "%s is not known to this program: attention needs cuDNN 9", found);
+        return fail(err, "%s is too old: attention needs 9.10.2, and 9.10.0 and 9.10.1 compute it wrongly", found);
+    if (version >= 100000) return fail(err, "%s is not known to this program: attention needs cuDNN 9", found);
     if (shape->HS % 8 || shape->HS > 128)
-        return fail(err, errlen, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d",
-                    shape->HS);
+        return fail(err, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d", shape->HS);
     // A last block of 64 keys can make NaN on sm_90 (cudnn-frontend #628): whole blocks of 128 cannot.
-    if (shape->S % 128)
-        return fail(err, errlen, "documents of at most %d tokens, expected a multiple of 128", shape->S);
+    if (shape->S % 128) return fail(err, "documents of at most %d tokens, expected a multiple of 128", shape->S);
     if (major == 12)
-        return fail(err, errlen, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d",
-                    shape->sm);
+        return fail(err, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d", shape->sm);
     if (shape->sm < 80 || shape->sm > 103)
-        return fail(err, errlen, "cuDNN's attention was not tried on sm_%d, only on sm_80 to sm_103", shape->sm);
+        return fail(err, "cuDNN's attention was not tried on sm_%d, only on sm_80 to sm_103", shape->sm);
     if (major == 8 && version < 91801)
-        return fail(err, errlen, "%s is too old: packed documents on sm_%d need 9.18.1", found, shape->sm);
+        return fail(err, "%s is too old: packed documents on sm_%d need 9.18.1", found, shape->sm);
     // On sm_100 the engine is pinned by settings that exist from 9.18 to 9.22.
     if (deterministic && (major == 8 || (major == 10 && (version < 91800 || version >= 92300))))
-        return fail(err, errlen,
+        return fail(err,
                     "%s has no backward pass of attention for sm_%d that is known to add in one order; it "
                     "needs --device deterministic=no",
                     found, shape->sm);
@@ -446,9 +441,9 @@ static Descriptor deterministic_engine_sm100(Graph* g, Descriptor graph, const P
     return config;
 }
 
-cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen) {
+cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err) {
     Graph g = {};
-    g.err = err, g.errlen = errlen;
+    g.err = err;
     Descriptor device = make(&g, CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
     set(&g, device, CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)strlen(json), json);
     finalize(&g, device, "describing a device");
@@ -457,11 +452,11 @@ cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_
     return NULL;
 }
 
-static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err) {
     enum { MOST_ENGINES = 16 };
     Graph* g = (Graph*)calloc(1, sizeof *g);
-    if (!g) return fail(err, errlen, "no memory for a plan of cuDNN");
-    g->shape = shape, g->err = err, g->errlen = errlen;
+    if (!g) return fail(err, "no memory for a plan of cuDNN");
+    g->shape = shape, g->err = err;
     if (shape->backward) backward_graph(g);
     else forward_graph(g);
     Descriptor graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), engines[MOST_ENGINES];
@@ -482,7 +477,7 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
     }
     plan->graph = g;
     if (plan->descriptor) return 0;
-    if (!g->failed) fail_cudnn(err, errlen, "compiling attention", status);
+    if (!g->failed) fail_cudnn(err, "compiling attention", status);
     plan_close(plan);
     return -1;
 }
@@ -491,7 +486,7 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
 static int load(Plan* plan, const PlanTarget* target, const char* json, size_t n) {
     char err[ERR_BYTES];
     Graph g = {};
-    g.err = err, g.errlen = sizeof err;
+    g.err = err;
     Descriptor d = make(&g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
     set_target(&g, d, target, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP);
     set(&g, d, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, CUDNN_TYPE_CHAR, (int64_t)n, json);
@@ -523,24 +518,24 @@ void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* targ
              shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
 }
 
-int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen) {
+int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err) {
     char key[PLAN_KEY];
     size_t n;
     int64_t one;
     memset(plan, 0, sizeof *plan);
-    if (plan_check(shape, cudnn.version, err, errlen)) return -1;
+    if (plan_check(shape, cudnn.version, err)) return -1;
     plan_key(key, shape, target);
     char* json = cache_read(key, &n);
     if (json) plan->was_cached = !load(plan, target, json, n);
     free(json);
     if (!plan->was_cached) {
-        if (compile(plan, shape, target, err, errlen)) return -1;
+        if (compile(plan, shape, target, err)) return -1;
         keep(plan, key);
     }
     cudnnStatus_t status = cudnn.BackendGetAttribute(plan->descriptor, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                                      CUDNN_TYPE_INT64, 1, &one, &plan->workspace);
     if (status == CUDNN_STATUS_SUCCESS && plan->workspace >= 0) return 0;
-    fail_cudnn(err, errlen, "asking for the workspace", status);
+    fail_cudnn(err, "asking for the workspace", status);
     plan_close(plan);
     return -1;
 }
@@ -553,14 +548,14 @@ void plan_close(Plan* plan) {
 }
 
 int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
-             void* workspace, char* err, size_t errlen) {
+             void* workspace, Err err) {
     int64_t ids[PLAN_TENSORS];
     void* pointers[PLAN_TENSORS];
     int n = 0;
     for (int id = 1; id < PLAN_TENSORS; id++)
         if (tensors[id]) ids[n] = id, pointers[n++] = tensors[id];
     Graph g = {};
-    g.err = err, g.errlen = errlen;
+    g.err = err;
     check(&g, cudnn.SetStream(handle, stream), "setting the stream");
     Descriptor pack = make(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);

@@ -36,7 +36,7 @@ typedef struct Cudnn {
 extern Cudnn cudnn;
 
 // Fills the table. 0, or -1 with a message; cheap after the first time.
-int cudnn_load(char* err, size_t errlen);
+int cudnn_load(Err err);
 
 // What a plan is compiled for: any batch of at most B documents of at most S tokens each.
 typedef struct PlanShape {
@@ -100,19 +100,19 @@ static inline int plan_groups(const PlanShape* shape) { return shape->NKV != sha
 // Most workspace that cuDNN is expected to want: known before the plan is.
 size_t plan_workspace_most(const PlanShape* shape);
 // 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
-int plan_check(const PlanShape* shape, size_t version, char* err, size_t errlen);
+int plan_check(const PlanShape* shape, size_t version, Err err);
 // What it is kept under.
 enum { PLAN_KEY = 600 };
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target);
 // Reads the plan from disk or compiles it, which takes up to 3 s. 0, or -1 with a message.
-int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, char* err, size_t errlen);
+int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err);
 void plan_close(Plan* plan);
 // Runs on the stream. tensors[id] is NULL for those that the plan does not have. 0, or -1 with a message.
 int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* const tensors[PLAN_TENSORS],
-             void* workspace, char* err, size_t errlen);
+             void* workspace, Err err);
 
 // A device from its properties in JSON, in the form that cuDNN itself writes; NULL with a message.
-cudnnBackendDescriptor_t plan_describe_device(const char* json, char* err, size_t errlen);
+cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 
 // ---- buckets
 //

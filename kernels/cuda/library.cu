@@ -55,18 +55,16 @@ static void* open_anywhere(const char* file) {
     return handle ? handle : open_wheel(file);
 }
 
-int library_open(const char* library, const char* const* files, const LibrarySymbol* symbols, int n, char* err,
-                 size_t errlen) {
+int library_open(const char* library, const char* const* files, const LibrarySymbol* symbols, int n, Err err) {
     void* handle = NULL;
     for (const char* const* file = files; *file && !handle; file++) handle = open_anywhere(*file);
     if (!handle)
-        return fail(err, errlen,
-                    "%s is missing: no %s on the library path; install it, or add its folder to LD_LIBRARY_PATH",
+        return fail(err, "%s is missing: no %s on the library path; install it, or add its folder to LD_LIBRARY_PATH",
                     library, files[0]);
     for (int i = 0; i < n; i++) {
         *symbols[i].address = dlsym(handle, symbols[i].name);
         if (!*symbols[i].address)
-            return fail(err, errlen, "%s is too old: it has no %s; install a newer one", library, symbols[i].name);
+            return fail(err, "%s is too old: it has no %s; install a newer one", library, symbols[i].name);
     }
     return 0;
 }

@@ -131,15 +131,15 @@ static cublasStatus_t create_descriptors() {
     return status;
 }
 
-int cuda_matmul_open(char* err, size_t errlen) {
+int cuda_matmul_open(Err err) {
     LibrarySymbol symbols[20];
     int n = 0;
 #define SYMBOL(name) symbols[n++] = {#name, (void**)&lt.name}
     FUNCTIONS(SYMBOL)
-    if (library_open("cuBLASLt", library_files, symbols, n, err, errlen)) return -1;
+    if (library_open("cuBLASLt", library_files, symbols, n, err)) return -1;
     cublasStatus_t status = create_descriptors();
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
-    fail(err, errlen, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
+    fail(err, "cuBLASLt does not start: %s, %s; is there GPU memory left, is the driver as new as the library?",
          lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status));
     cuda_matmul_close();
     return -1;

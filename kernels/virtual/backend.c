@@ -152,7 +152,7 @@ static void download(void* host, const void* device, size_t bytes, Stream s) { m
 
 static void nothing_done(void) {}
 static size_t no_workspace(const KernelLimits* limits) { return 0; }
-static int open_nothing(const KernelLimits* limits, char* err, size_t errlen) { return 0; }
+static int open_nothing(const KernelLimits* limits, Err err) { return 0; }
 static const char* no_choices(void) { return ""; }
 static void clear(void* device, size_t bytes, Stream s) {}
 static void synchronize(Stream s) {}

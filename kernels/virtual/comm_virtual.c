@@ -157,14 +157,14 @@ static Request begin(Comm* c, const Operation* o, Stream s) {
 
 // ---- host values: real, and free
 
-static int run_on_host(Comm* c, const Operation* o, char* err, size_t errlen) {
+static int run_on_host(Comm* c, const Operation* o, Err err) {
     Comm* real = ((VirtualComm*)c)->real;
-    return real->transport->run_on_host(real, o, err, errlen);
+    return real->transport->run_on_host(real, o, err);
 }
 
-static int wait_for_all(Comm* c, Stream s, char* err, size_t errlen) {
+static int wait_for_all(Comm* c, Stream s, Err err) {
     Comm* real = ((VirtualComm*)c)->real;
-    return real->transport->wait(real, s, err, errlen);
+    return real->transport->wait(real, s, err);
 }
 
 // ---- open, split, close
@@ -178,31 +178,29 @@ static void close_virtual(Comm* c) {
     free(v);
 }
 
-static int wrap(Comm** c, Comm* real, int payload, char* err, size_t errlen) {
+static int wrap(Comm** c, Comm* real, int payload, Err err) {
     *c = comm_new(sizeof(VirtualComm), &virtual_transport, real->rank, real->size, real->timeout_seconds);
-    if (!*c) return fail(err, errlen, "no memory for a Comm of %d ranks", real->size);
+    if (!*c) return fail(err, "no memory for a Comm of %d ranks", real->size);
     ((VirtualComm*)*c)->real = real, ((VirtualComm*)*c)->payload = payload;
     return 0;
 }
 
-static int split(Comm* c, Comm** part, const Part* p, char* err, size_t errlen) {
+static int split(Comm* c, Comm** part, const Part* p, Err err) {
     VirtualComm* v = (VirtualComm*)c;
     Comm* real = NULL;
-    if (v->real->transport->split(v->real, &real, p, err, errlen)) return -1;
-    return real ? wrap(part, real, v->payload, err, errlen) : 0;
+    if (v->real->transport->split(v->real, &real, p, err)) return -1;
+    return real ? wrap(part, real, v->payload, err) : 0;
 }
 
 static const Transport virtual_transport = {"virtual",   virtual_seconds, begin, end,
                                             run_on_host, wait_for_all,    split, close_virtual};
 
-int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, char* err,
-                      size_t errlen) {
+int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, Err err) {
     Comm* real;
     *world = NULL;
-    if (id->size == 1 ? comm_open_self(&real, timeout_seconds, err, errlen)
-                      : comm_open_mpi(&real, id, timeout_seconds, err, errlen))
+    if (id->size == 1 ? comm_open_self(&real, timeout_seconds, err) : comm_open_mpi(&real, id, timeout_seconds, err))
         return -1;
-    if (wrap(world, real, payload, err, errlen)) return -1;
+    if (wrap(world, real, payload, err)) return -1;
     Comm* c = *world;
     c->local_rank = real->local_rank, c->local_size = real->local_size;
     for (int r = 0; r < c->size; r++) c->node[r] = r / virtual_node_size();

@@ -50,5 +50,4 @@ void virtual_wait_until(double ms);  // the clock is not before that
 double virtual_transfer_ms(const VirtualTransfer* transfer);
 int virtual_node_size(void);
 // Over the transport for host memory that a build has. payload 0: messages say only when they were sent.
-int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, char* err,
-                      size_t errlen);
+int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double timeout_seconds, Err err);

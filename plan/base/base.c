@@ -52,10 +52,10 @@ void warn(const char* format, ...) {
     fputc('\n', stderr);
 }
 
-int fail(char* err, size_t errlen, const char* format, ...) {
+int fail(Err err, const char* format, ...) {
     va_list args;
     va_start(args, format);
-    if (err && errlen > 0) vsnprintf(err, errlen, format, args);
+    if (err) vsnprintf(err, ERR_BYTES, format, args);
     va_end(args);
     return -1;
 }
@@ -92,10 +92,10 @@ void* arena_take(Arena* arena, size_t bytes) {
     return part;
 }
 
-int arena_check(const Arena* arena, char* err, size_t errlen) {
+int arena_check(const Arena* arena, Err err) {
     if (!arena->missing) return 0;
-    return fail(err, errlen, "no memory: %zu bytes more than %zu are needed; try a smaller --batch-tokens",
-                arena->missing, arena_bytes(arena));
+    return fail(err, "no memory: %zu bytes more than %zu are needed; try a smaller --batch-tokens", arena->missing,
+                arena_bytes(arena));
 }
 
 static void free_blocks(ArenaBlock** link) {
@@ -138,14 +138,13 @@ double now_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen) {
+int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, Err err) {
     if (more <= *capacity - n) return 0;
     int64_t wanted = MAX(n + more, MAX(16, *capacity + *capacity / 2));
     void *old, *grown = NULL;
     memcpy(&old, array, sizeof old);  // `array` points to a pointer of whatever type
     if (wanted <= (int64_t)(PTRDIFF_MAX / element_bytes)) grown = realloc(old, (size_t)wanted * element_bytes);
-    if (!grown)
-        return fail(err, errlen, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
+    if (!grown) return fail(err, "out of memory for %lld entries of %zu bytes", (long long)wanted, element_bytes);
     memcpy(array, &grown, sizeof grown);
     *capacity = wanted;
     return 0;

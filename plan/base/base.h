@@ -82,11 +82,16 @@ extern DieAs die_as;
 // Ends the program where standard output could not be written.
 void end_output(void);
 
-// For code that reads bytes: formats the message into err (errlen bytes, always terminated) and returns -1, so that a
-// reader can end with `return fail(err, errlen, "...")`. Prints nothing.
-__attribute__((format(printf, 3, 4))) int fail(char* err, size_t errlen, const char* format, ...);
+// The words of an error, in an array that the caller brings; NULL: none are wanted.
+enum { ERR_BYTES = 512 };
+typedef char Err[ERR_BYTES];
 
-enum { ERR_BYTES = 512 };  // a good size for such a message
+// For code that reads bytes: formats the message into err (always terminated) and returns -1, so that a reader can end
+// with `return fail(err, "...")`. Prints nothing.
+#if defined(__GNUC__)
+__attribute__((format(printf, 2, 3)))
+#endif
+int fail(Err err, const char* format, ...);
 
 // ---- memory for a computation whose sizes nobody wants to know beforehand
 
@@ -107,14 +112,14 @@ typedef struct Arena {
 // Aligned as malloc's, its contents undefined. NULL where there is no memory: take all parts, then ask arena_check.
 void* arena_take(Arena* arena, size_t bytes);
 #define TAKE(arena, type, n) ((type*)arena_take((arena), sizeof(type) * (size_t)(n)))
-int arena_check(const Arena* arena, char* err, size_t errlen);  // 0, or -1 with words when a part could not be had
+int arena_check(const Arena* arena, Err err);  // 0, or -1 with words when a part could not be had
 static inline ArenaMark arena_mark(const Arena* arena) { return arena->at; }
 void arena_reset(Arena* arena, ArenaMark mark);  // {0}: gives back everything
 size_t arena_bytes(const Arena* arena);          // of all blocks
 void arena_free(Arena* arena);
 
 // Makes room in an array: *array has n elements of element_bytes, and shall take `more`. 0, or -1 with a message.
-int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, char* err, size_t errlen);
+int reserve(void* array, int64_t* capacity, int64_t n, int64_t more, size_t element_bytes, Err err);
 
 // ---- hashes: also the source of every random choice, so that all ranks and all compilers agree
 

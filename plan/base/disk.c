@@ -18,18 +18,18 @@ const char* disk_hint(int error) {
     return "";
 }
 
-int disk_join(char path[DISK_PATH], const char* dir, const char* name, char* err, size_t errlen) {
+int disk_join(char path[DISK_PATH], const char* dir, const char* name, Err err) {
     if ((size_t)snprintf(path, DISK_PATH, "%s/%s", dir, name) < DISK_PATH) return 0;
-    return fail(err, errlen, "%.60s.../%s: expected a path of at most %d bytes", dir, name, DISK_PATH - 1);
+    return fail(err, "%.60s.../%s: expected a path of at most %d bytes", dir, name, DISK_PATH - 1);
 }
 
-int disk_open(const char* path, uint64_t* bytes, char* err, size_t errlen) {
+int disk_open(const char* path, uint64_t* bytes, Err err) {
     struct stat s;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);  // O_NONBLOCK: a named pipe would wait for its writer
-    if (fd < 0) return fail(err, errlen, "%s: cannot read: %s%s", path, strerror(errno), disk_hint(errno));
+    if (fd < 0) return fail(err, "%s: cannot read: %s%s", path, strerror(errno), disk_hint(errno));
     if (fstat(fd, &s) || !S_ISREG(s.st_mode)) {
         close(fd);
-        return fail(err, errlen, "%s: expected a file, found another kind", path);
+        return fail(err, "%s: expected a file, found another kind", path);
     }
     *bytes = (uint64_t)s.st_size;
     return fd;
@@ -52,20 +52,18 @@ static int64_t read_from(int fd, const uint64_t* at, void* bytes, size_t n) {
 int64_t disk_read(int fd, void* bytes, size_t n) { return read_from(fd, NULL, bytes, n); }
 int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n) { return read_from(fd, &at, bytes, n); }
 
-char* disk_read_file(const char* path, size_t most, size_t* n, char* err, size_t errlen) {
+char* disk_read_file(const char* path, size_t most, size_t* n, Err err) {
     uint64_t bytes;
-    int fd = disk_open(path, &bytes, err, errlen);
+    int fd = disk_open(path, &bytes, err);
     if (fd < 0) return NULL;
     char* text = bytes <= most ? (char*)malloc((size_t)bytes + 1) : NULL;
     int64_t got = text ? disk_read(fd, text, (size_t)bytes) : 0;
     int error = errno;
     close(fd);
     if (!text)
-        fail(err, errlen, "%s: expected a file of at most %zu bytes that fits in memory, found %" PRIu64, path, most,
-             bytes);
-    else if (got < 0) fail(err, errlen, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error));
-    else if (got != (int64_t)bytes)
-        fail(err, errlen, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, got);
+        fail(err, "%s: expected a file of at most %zu bytes that fits in memory, found %" PRIu64, path, most, bytes);
+    else if (got < 0) fail(err, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error));
+    else if (got != (int64_t)bytes) fail(err, "%s: expected %" PRIu64 " bytes, could read %" PRId64, path, bytes, got);
     if (got != (int64_t)bytes || !text) {
         free(text);
         return NULL;

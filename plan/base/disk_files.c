@@ -19,13 +19,13 @@ enum { PIECE = 1 << 20 };
 
 // ---- files
 
-int disk_create(const char* path, char* err, size_t errlen) {
+int disk_create(const char* path, Err err) {
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
-        return fail(err, errlen, "%s: expected a file to write, found another kind", path);
+        return fail(err, "%s: expected a file to write, found another kind", path);
     int flags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, fd = open(path, flags, 0666);
     if (fd < 0 && errno == EEXIST && unlink(path) == 0) fd = open(path, flags, 0666);
-    if (fd < 0) return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(errno), disk_hint(errno));
+    if (fd < 0) return fail(err, "%s: cannot write: %s%s", path, strerror(errno), disk_hint(errno));
     return fd;
 }
 
@@ -40,32 +40,32 @@ int disk_write(int fd, const void* bytes, size_t n) {
     return 0;
 }
 
-int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen) {
+int disk_finish(int fd, const char* path, int failed, Err err) {
     if (!failed) failed = fsync(fd);
     int error = errno;
     if (close(fd) && !failed) failed = -1, error = errno;
     if (!failed) return 0;
     unlink(path);
-    return fail(err, errlen, "%s: cannot write: %s%s", path, strerror(error), disk_hint(error));
+    return fail(err, "%s: cannot write: %s%s", path, strerror(error), disk_hint(error));
 }
 
-int disk_put(const char* path, const void* bytes, size_t n, int replaces, char* err, size_t errlen) {
+int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err) {
     char whole[PATH_MAX];
     // Ranks in containers may have the same process id.
     if ((size_t)snprintf(whole, sizeof whole, "%s.%ld-%.0f", path, (long)getpid(), 1e9 * now_seconds()) >= sizeof whole)
-        return fail(err, errlen, "%.100s...: path too long", path);
-    int fd = disk_create(whole, err, errlen);
-    if (fd < 0 || disk_finish(fd, whole, disk_write(fd, bytes, n), err, errlen)) return -1;
+        return fail(err, "%.100s...: path too long", path);
+    int fd = disk_create(whole, err);
+    if (fd < 0 || disk_finish(fd, whole, disk_write(fd, bytes, n), err)) return -1;
     // A link fails where the name is taken; some file systems have none.
     int is_there = !replaces && (link(whole, path) == 0 || errno == EEXIST);
     if (!is_there && rename(whole, path) == 0) return 0;
     int error = errno;
     unlink(whole);
-    return is_there ? 0 : fail(err, errlen, "%s: cannot rename a file to this name: %s", path, strerror(error));
+    return is_there ? 0 : fail(err, "%s: cannot rename a file to this name: %s", path, strerror(error));
 }
 
-int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen) {
-    int fd = disk_open(path, bytes, err, errlen);
+int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err err) {
+    int fd = disk_open(path, bytes, err);
     if (fd < 0) return -1;
     char* piece = (char*)malloc(PIECE);
     int bad = !piece || (sync && fsync(fd)), error = errno;
@@ -80,7 +80,7 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
     }
     free(piece);
     close(fd);
-    return bad ? fail(err, errlen, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error)) : 0;
+    return bad ? fail(err, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
 // ---- directories
@@ -88,7 +88,7 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char*
 int disk_is_file(const char* dir, const char* name) {
     char path[DISK_PATH];
     struct stat s;
-    return !disk_join(path, dir, name, NULL, 0) && stat(path, &s) == 0 && S_ISREG(s.st_mode);
+    return !disk_join(path, dir, name, NULL) && stat(path, &s) == 0 && S_ISREG(s.st_mode);
 }
 
 int disk_is_dir(const char* path) {
@@ -104,61 +104,61 @@ int disk_is_named(int fd, const char* path) {
 
 static int is_entry(const struct dirent* entry) { return strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."); }
 
-int disk_visit(const char* dir, DiskVisit visit, void* context, char* err, size_t errlen) {
+int disk_visit(const char* dir, DiskVisit visit, void* context, Err err) {
     char path[DISK_PATH];
     struct dirent** list;
     int n = scandir(dir, &list, is_entry, alphasort), result = 0;
-    if (n < 0) return fail(err, errlen, "%s: cannot list this directory: %s", dir, strerror(errno));
+    if (n < 0) return fail(err, "%s: cannot list this directory: %s", dir, strerror(errno));
     for (int i = 0; i < n; i++) {
-        if (!result) result = disk_join(path, dir, list[i]->d_name, err, errlen);
-        if (!result) result = visit(context, path, list[i]->d_name, err, errlen);
+        if (!result) result = disk_join(path, dir, list[i]->d_name, err);
+        if (!result) result = visit(context, path, list[i]->d_name, err);
         free(list[i]);
     }
     free(list);
     return result;
 }
 
-static int count_one(void* context, const char* path, const char* name, char* err, size_t errlen) {
-    (void)path, (void)name, (void)err, (void)errlen;
+static int count_one(void* context, const char* path, const char* name, Err err) {
+    (void)path, (void)name, (void)err;
     return ++*(int*)context, 0;
 }
 
 int disk_count(const char* dir) {
     int n = 0;
-    return disk_visit(dir, count_one, &n, NULL, 0) ? -1 : n;
+    return disk_visit(dir, count_one, &n, NULL) ? -1 : n;
 }
 
-int disk_sync_dir(const char* path, char* err, size_t errlen) {
+int disk_sync_dir(const char* path, Err err) {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int bad = fd < 0 || fsync(fd), error = errno;
     if (fd >= 0) close(fd);
     // Some file systems sync no directories; a parent may let us make names in it but not read it.
     if (error == EINVAL || error == EACCES) bad = 0;
-    return bad ? fail(err, errlen, "%s: cannot sync the directory: %s%s", path, strerror(error), disk_hint(error)) : 0;
+    return bad ? fail(err, "%s: cannot sync the directory: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
 // mkdir of one directory, and a sync of the one that now names it.
-static int make_dir(const char* path, char* err, size_t errlen) {
+static int make_dir(const char* path, Err err) {
     char parent[PATH_MAX];
     if (disk_is_dir(path)) return 0;
     if (mkdir(path, 0777) && errno != EEXIST)
-        return fail(err, errlen, "%s: cannot make this directory: %s", path, strerror(errno));
-    if (!disk_is_dir(path)) return fail(err, errlen, "%s: expected a directory, found another kind", path);
+        return fail(err, "%s: cannot make this directory: %s", path, strerror(errno));
+    if (!disk_is_dir(path)) return fail(err, "%s: expected a directory, found another kind", path);
     const char* slash = strrchr(path, '/');
     snprintf(parent, sizeof parent, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-    return disk_sync_dir(parent[0] ? parent : "/", err, errlen);
+    return disk_sync_dir(parent[0] ? parent : "/", err);
 }
 
-int disk_make_dirs(const char* path, char* err, size_t errlen) {
+int disk_make_dirs(const char* path, Err err) {
     char part[PATH_MAX];
     size_t n = strlen(path);
     if (n == 0 || n >= sizeof part)
-        return fail(err, errlen, "\"%.100s\": expected a directory name of 1 to %d bytes", path, PATH_MAX - 1);
+        return fail(err, "\"%.100s\": expected a directory name of 1 to %d bytes", path, PATH_MAX - 1);
     while (n > 1 && path[n - 1] == '/') n--;
     for (size_t i = 1; i <= n; i++) {
         if (i < n && (path[i] != '/' || path[i - 1] == '/')) continue;
         snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (make_dir(part, err, errlen)) return -1;
+        if (make_dir(part, err)) return -1;
     }
     return 0;
 }
@@ -168,7 +168,7 @@ static int remove_one(const char* path, const struct stat* s, int type, struct F
     return remove(path);
 }
 
-int disk_remove_tree(const char* path, char* err, size_t errlen) {
+int disk_remove_tree(const char* path, Err err) {
     if (nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS) == 0 || errno == ENOENT) return 0;
-    return fail(err, errlen, "%s: cannot remove: %s", path, strerror(errno));
+    return fail(err, "%s: cannot remove: %s", path, strerror(errno));
 }

@@ -1,8 +1,8 @@
 // disk_files.h - files and directories that are really on disk afterwards, or a message why not.
 //
-//   int fd = disk_create(path, err, errlen);
+//   int fd = disk_create(path, err);
 //   if (fd < 0) return -1;
-//   return disk_finish(fd, path, disk_write(fd, bytes, n), err, errlen);
+//   return disk_finish(fd, path, disk_write(fd, bytes, n), err);
 //
 // POSIX promises nothing before fsync: neither a file's bytes nor, without a sync of the directory, its name.
 #pragma once
@@ -10,20 +10,20 @@
 
 // A new file for writing. An older one of this name goes, or a link to one, which is not followed; anything else (a
 // device, a directory) is refused. A descriptor, or -1 with a message.
-int disk_create(const char* path, char* err, size_t errlen);
+int disk_create(const char* path, Err err);
 // Writes all n bytes. 0, or -1 with errno set.
 int disk_write(int fd, const void* bytes, size_t n);
 // Syncs and closes what disk_create opened. When that fails, or `failed` is not 0 (errno says why), the file is
 // removed and the message names it. 0, or -1.
-int disk_finish(int fd, const char* path, int failed, char* err, size_t errlen);
+int disk_finish(int fd, const char* path, int failed, Err err);
 
 // A file with these bytes under this name, whole from the first moment on: written beside it and renamed. An older one
 // stays whole until then, and when this fails; without `replaces` it stays anyway. 0, or -1 with a message.
-int disk_put(const char* path, const void* bytes, size_t n, int replaces, char* err, size_t errlen);
+int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err);
 
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
 // of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
-int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, char* err, size_t errlen);
+int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err err);
 
 int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file
 int disk_is_dir(const char* path);
@@ -31,10 +31,10 @@ int disk_is_dir(const char* path);
 int disk_is_named(int fd, const char* path);
 // Everything in a directory but . and .., in the order of names, until a call fails. What the last call returned, or
 // -1 with a message.
-typedef int (*DiskVisit)(void* context, const char* path, const char* name, char* err, size_t errlen);
-int disk_visit(const char* dir, DiskVisit visit, void* context, char* err, size_t errlen);
+typedef int (*DiskVisit)(void* context, const char* path, const char* name, Err err);
+int disk_visit(const char* dir, DiskVisit visit, void* context, Err err);
 int disk_count(const char* dir);  // what is in it; -1 where it cannot be listed
 // These return 0, or -1 with a message.
-int disk_make_dirs(const char* path, char* err, size_t errlen);    // with its parents; one that exists is fine
-int disk_sync_dir(const char* path, char* err, size_t errlen);     // the names in it, where the system can
-int disk_remove_tree(const char* path, char* err, size_t errlen);  // links are not followed; no such path is fine
+int disk_make_dirs(const char* path, Err err);    // with its parents; one that exists is fine
+int disk_sync_dir(const char* path, Err err);     // the names in it, where the system can
+int disk_remove_tree(const char* path, Err err);  // links are not followed; no such path is fine

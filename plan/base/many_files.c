@@ -13,9 +13,9 @@
 #include "plan/base/base.h"
 #include "plan/base/disk.h"
 
-int paths_append(Paths* paths, char* path, char* err, size_t errlen) {
-    if (!path) return fail(err, errlen, "out of memory for the list of files");
-    if (reserve(&paths->list, &paths->capacity, paths->n, 1, sizeof *paths->list, err, errlen)) return free(path), -1;
+int paths_append(Paths* paths, char* path, Err err) {
+    if (!path) return fail(err, "out of memory for the list of files");
+    if (reserve(&paths->list, &paths->capacity, paths->n, 1, sizeof *paths->list, err)) return free(path), -1;
     paths->list[paths->n++] = path;
     return 0;
 }
@@ -37,16 +37,16 @@ int may_pass_over(int error) { return error == EACCES || error == EPERM || error
 static int is_visible(const struct dirent* entry) { return entry->d_name[0] != '.'; }
 
 // Appends what is in a directory, of any kind.
-static int list_one(Paths* paths, const char* directory, int64_t* unreadable, char* err, size_t errlen) {
+static int list_one(Paths* paths, const char* directory, int64_t* unreadable, Err err) {
     struct dirent** entries;
     const char* slash = *directory && directory[strlen(directory) - 1] == '/' ? "" : "/";
     int n = scandir(directory, &entries, is_visible, NULL), status = 0;
     if (n < 0 && may_pass_over(errno)) return ++*unreadable, 0;
-    if (n < 0) return fail(err, errlen, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
+    if (n < 0) return fail(err, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
     for (int i = 0; i < n; i++) {
         char* path = NULL;
         if (!status && asprintf(&path, "%s%s%s", directory, slash, entries[i]->d_name) < 0) path = NULL;
-        if (!status) status = paths_append(paths, path, err, errlen);
+        if (!status) status = paths_append(paths, path, err);
         free(entries[i]);
     }
     free(entries);
@@ -62,9 +62,9 @@ static int kind_of(const char* path) {
 }
 
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory),
-                void* context, int64_t* unreadable, char* err, size_t errlen) {
+                void* context, int64_t* unreadable, Err err) {
     int64_t i = paths->n;  // those before are files; a list, not recursion: a deep tree cannot exhaust the stack
-    int status = list_one(paths, directory, unreadable, err, errlen);
+    int status = list_one(paths, directory, unreadable, err);
     while (status == 0 && i < paths->n) {
         char* path = paths->list[i];
         int kind = kind_of(path);
@@ -73,8 +73,7 @@ int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* con
             continue;
         }
         paths->list[i] = paths->list[--paths->n];
-        if (kind > 0 && !(leaves_out && leaves_out(context, path)))
-            status = list_one(paths, path, unreadable, err, errlen);
+        if (kind > 0 && !(leaves_out && leaves_out(context, path))) status = list_one(paths, path, unreadable, err);
         free(path);
     }
     paths_sort(paths);
@@ -83,30 +82,30 @@ int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* con
 
 static int open_path(const char* path) { return open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); }
 
-int file_open(File* file, char* err, size_t errlen) {
+int file_open(File* file, Err err) {
     struct stat st;
     file->fd = open_path(file->path);
     if (file->fd < 0 || fstat(file->fd, &st))
-        return fail(err, errlen, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
+        return fail(err, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
     errno = ENOENT;
     file->size = st.st_size;
-    return S_ISREG(st.st_mode) ? 0 : fail(err, errlen, "%s: is not a regular file", file->path);
+    return S_ISREG(st.st_mode) ? 0 : fail(err, "%s: is not a regular file", file->path);
 }
 
 void file_close(File* file) {
     if (file->fd >= 0 && !file->is_shared) close(file->fd), file->fd = -1;
 }
 
-int file_read(const File* file, int64_t offset, void* out, size_t n, char* err, size_t errlen) {
+int file_read(const File* file, int64_t offset, void* out, size_t n, Err err) {
     int fd = file->fd >= 0 ? file->fd : open_path(file->path);
-    if (fd < 0) return fail(err, errlen, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
+    if (fd < 0) return fail(err, "%s: %s%s", file->path, strerror(errno), disk_hint(errno));
     int64_t got = disk_read_at(fd, (uint64_t)(file->base + offset), out, n);
     int error = errno;
     if (fd != file->fd) close(fd);
-    if (got < 0) return fail(err, errlen, "%s: %s", file->path, strerror(error));
+    if (got < 0) return fail(err, "%s: %s", file->path, strerror(error));
     if (got == (int64_t)n) return 0;
-    return fail(err, errlen, "%s: ends at byte %lld, it had %lld when it was opened", file->path,
-                (long long)(offset + got), (long long)file->size);
+    return fail(err, "%s: ends at byte %lld, it had %lld when it was opened", file->path, (long long)(offset + got),
+                (long long)file->size);
 }
 
 int64_t last_at_most(const int64_t* first, size_t stride, int64_t n, int64_t key) {

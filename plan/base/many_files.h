@@ -4,13 +4,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "plan/base/base.h"
+
 typedef struct Paths {
     char** list;
     int64_t n, capacity;
 } Paths;
 
 // Takes over path, which is malloc'ed, or NULL: memory has run out. 0, or -1 with a message.
-int paths_append(Paths* paths, char* path, char* err, size_t errlen);
+int paths_append(Paths* paths, char* path, Err err);
 void paths_sort(Paths* paths);
 void paths_free(Paths* paths);
 
@@ -18,7 +20,7 @@ void paths_free(Paths* paths);
 // could be loops, nor what is in directories of which leaves_out (NULL: none) says 1. Directories that one may not read
 // are passed over, and counted in *unreadable. 0, or -1 with a message.
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory),
-                void* context, int64_t* unreadable, char* err, size_t errlen);
+                void* context, int64_t* unreadable, Err err);
 
 // Whether a file or directory that nobody named may be left out after this errno: it is not for us, or is gone. After
 // any other (a bad disk, too many open files) another run would find another tree.
@@ -32,10 +34,10 @@ typedef struct File {
 } File;
 
 // Opens file->path, which must be a regular file. 0, or -1 with a message and errno.
-int file_open(File* file, char* err, size_t errlen);
+int file_open(File* file, Err err);
 void file_close(File* file);  // what is not shared
 // Bytes offset .. offset + n. 0, or -1 with a message (shrunk, unreadable). From several threads at once, too.
-int file_read(const File* file, int64_t offset, void* out, size_t n, char* err, size_t errlen);
+int file_read(const File* file, int64_t offset, void* out, size_t n, Err err);
 
 // The last of n > 0 entries of `stride` bytes whose number, an int64_t at its offset from `first`, is at most `key`;
 // ascending, the first at most `key`.

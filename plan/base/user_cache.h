@@ -9,14 +9,14 @@
 #include "plan/base/disk_files.h"
 
 // Where the file of this name is, or would be. 0, or -1 with a message: no home directory, too long a path.
-int user_cache_path(char path[DISK_PATH], const char* name, char* err, size_t errlen);
+int user_cache_path(char path[DISK_PATH], const char* name, Err err);
 // 0: it is there and may be read; 1: it is not there; -1 with a message: another user could have written it.
-int user_cache_check(const char* name, char* err, size_t errlen);
+int user_cache_check(const char* name, Err err);
 // Whether nobody else can rename or remove what this user makes in a directory: it is this user's or root's, and others
 // may not write it, or it is sticky as /tmp. 0; 1: it is not there; -1 with a message.
-int user_cache_check_above(const char* dir, char* err, size_t errlen);
+int user_cache_check_above(const char* dir, Err err);
 // Writes it as disk_put does, with the directories it needs. 0, or -1 with a message.
-int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, char* err, size_t errlen);
+int user_cache_save(const char* name, const void* bytes, size_t n, int replaces, Err err);
 
 // What a backend keeps between runs, one file for each key. A damaged one counts as absent, and so does one that
 // another user could have written: a plan holds code that will run. The n bytes, malloc'ed; NULL when there are none.

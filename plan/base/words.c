@@ -25,9 +25,9 @@ static Word behind(Word text, size_t n) { return (Word){text.at + n, text.n - n}
 
 // ---- statements and words
 
-Words words_of(const char* text, size_t n, char* err, size_t errlen) {
+Words words_of(const char* text, size_t n, Err err) {
     Word all = {n ? text : "", n};
-    return (Words){all, all, n && memchr(text, '\n', n) ? 1 : 0, err, errlen};
+    return (Words){all, all, n && memchr(text, '\n', n) ? 1 : 0, err};
 }
 
 int words_statement(Words* text, Words* statement) {
@@ -72,8 +72,8 @@ int words_refuse(const Words* words, Word at, const char* format, ...) {
         for (char* c = shown[i]; *c; c++)
             if (*c < ' ' || *c > '~') *c = '?';
     if (words->line) snprintf(place, sizeof place, "line %d, ", words->line);
-    if (left + right == 0) return fail(words->err, words->errlen, "%sat the end: %s", place, why);
-    return fail(words->err, words->errlen, "%s\"%s^%s\": %s", place, shown[0], shown[1], why);
+    if (left + right == 0) return fail(words->err, "%sat the end: %s", place, why);
+    return fail(words->err, "%s\"%s^%s\": %s", place, shown[0], shown[1], why);
 }
 
 int word_cut(Word* word, char sign, Word* rest) {

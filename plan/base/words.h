@@ -14,10 +14,9 @@ typedef struct Words {
     Word all;
     int line;  // from 1; 0: the text has but one
     char* err;
-    size_t errlen;
 } Words;
 
-Words words_of(const char* text, size_t n, char* err, size_t errlen);
+Words words_of(const char* text, size_t n, Err err);
 // The next statement that has words. Whether there is one.
 int words_statement(Words* text, Words* statement);
 // The next word up to the sign, which goes, too. ' ' stands for blanks, and no word between them is empty. Whether

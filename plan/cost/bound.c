@@ -384,8 +384,7 @@ static void find_bounds(Bounds* bounds, Search* x, const int* sorted, int n, con
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
 }
 
-int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err,
-              size_t errlen) {
+int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, Err err) {
     int ranks = setting->limits.ranks;
     *bounds = (Bounds){.longest = -1};
     if (n == 0) return 0;
@@ -399,7 +398,7 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
                 .below = TAKE(arena, Range, n),
                 .above = TAKE(arena, Range, n),
                 .dense = TAKE(arena, DensePart, n)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     find_bounds(bounds, &x, sorted, n, setting);
     Bounds hiding = *bounds;
     x.hides = setting->no_overlap ? HIDING_OWN : HIDING_ANY;

@@ -30,7 +30,7 @@ typedef struct Bounds {
 
 // sorted (n): lengths, descending; each is held by some group. All are rounded down, L3 by less than
 // 2e-6 of itself. 0, or -1 without memory.
-int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, char* err, size_t errlen);
+int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, Arena* arena, Err err);
 
 // e_d: a token of a micro-batch of at most so many is not communicated for less, whatever else the micro-batch holds.
 double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides);

@@ -34,13 +34,20 @@ typedef struct Key {
 } Key;
 
 #define AT(field) offsetof(Machine, field)
-#define WORD(field, most) {"", NAME, AT(field), 1, most, NULL}
-#define WHOLE(field, least, most) {"", INT, AT(field), least, most, NULL}
-#define FROM(least, field) {"", REAL, AT(field), least, LARGE, NULL}
+#define WORD(field, most) \
+    { "", NAME, AT(field), 1, most, NULL }
+#define WHOLE(field, least, most) \
+    { "", INT, AT(field), least, most, NULL }
+#define FROM(least, field) \
+    { "", REAL, AT(field), least, LARGE, NULL }
 #define REALS(field) FROM(0, field)
-#define LINK(kind, word)                                                                                     \
-    {"link", "bytes, ms", {REALS(cost.link[kind].bytes), REALS(cost.link[kind].ms)}, SEVERAL, word,          \
-     AT(cost.link[kind].n), LINK_POINTS, 2, {sizeof(double), sizeof(double)}}
+#define LINK(kind, word)                                                                               \
+    {                                                                                                  \
+        "link", "bytes, ms", {REALS(cost.link[kind].bytes), REALS(cost.link[kind].ms)}, SEVERAL, word, \
+            AT(cost.link[kind].n), LINK_POINTS, 2, {                                                   \
+            sizeof(double), sizeof(double)                                                             \
+        }                                                                                              \
+    }
 
 // clang-format off
 static const Key keys[] = {
@@ -168,8 +175,8 @@ static int check_whole(const Words* text, const Machine* machine, uint64_t given
     return wrong ? words_refuse(text, end, "expected %s", wrong) : 0;
 }
 
-int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen) {
-    Words words = words_of(text, n, err, errlen), line;
+int machine_parse(Machine* machine, const char* text, size_t n, Err err) {
+    Words words = words_of(text, n, err), line;
     uint64_t given = 0;
     *machine = standard;
     while (words_statement(&words, &line))
@@ -263,23 +270,21 @@ int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, 
 }
 
 int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
-                    char* err, size_t errlen) {
+                    Err err) {
     const Cost* cost = &machine->cost;
     if (ranks < 1 || node_size < 1 || context < 1)
-        return fail(err, errlen, "%s: %d ranks, %d of a node, a context of %d tokens, expected 1 or more of each",
-                    cost->name, ranks, node_size, context);
+        return fail(err, "%s: %d ranks, %d of a node, a context of %d tokens, expected 1 or more of each", cost->name,
+                    ranks, node_size, context);
     int capacity = machine_capacity(machine, ranks, 3);
     if (cost->per_token <= 0 && cost->quadratic <= 0)
-        return fail(err, errlen,
+        return fail(err,
                     "%s: only whole pipelines have times here, expected linear_ms or quadratic_ms of a rank; "
                     "such machines are for ./train --strategies",
                     cost->name);
     if (!machine->capacity && machine->token_mb <= 0)
-        return fail(err, errlen, "%s: nothing says how many tokens a rank holds, expected capacity or memory",
-                    cost->name);
+        return fail(err, "%s: nothing says how many tokens a rank holds, expected capacity or memory", cost->name);
     if (capacity < 1)
-        return fail(err, errlen,
-                    "%s: the model's states leave no room for a token on %d rank%s of %.15g GB; try more ranks",
+        return fail(err, "%s: the model's states leave no room for a token on %d rank%s of %.15g GB; try more ranks",
                     cost->name, ranks, ranks == 1 ? "" : "s", machine->memory_gb);
     *setting = (Setting){.cost = *cost, .groups = groups, .kind = CP_CHOICE_AUTO, .context = context};
     setting->limits = (PlanLimits){.ranks = ranks,

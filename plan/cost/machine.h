@@ -49,7 +49,7 @@ typedef struct Machine {
 } Machine;
 
 // text (n) need not end in 0. 0, or -1 with the line and what was expected.
-int machine_parse(Machine* machine, const char* text, size_t n, char* err, size_t errlen);
+int machine_parse(Machine* machine, const char* text, size_t n, Err err);
 // The text of a machine that the program knows by name, NULL for another name: those of machine_names (with commas),
 // and hydraulis-32b and hydraulis-7b, which have times of whole pipelines only, for --strategies; with -links behind
 // the name also assumed ones of links.
@@ -78,4 +78,4 @@ int machine_scheme_tokens(const Machine* machine, const Scheme* scheme, int dp, 
 // `context`; groups (ranks + 1) is the caller's and is filled. 0, or -1 with a message (the model does
 // not fit, ranks below 1).
 int machine_setting(Setting* setting, const Machine* machine, int ranks, int node_size, int context, GroupCost* groups,
-                    char* err, size_t errlen);
+                    Err err);

@@ -95,13 +95,13 @@ static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     return &x->other;
 }
 
-static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
+static int weigh_micro_batch(Play* x, int i, Err err) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     double speed = slowest_speed(x->setting, mb->first_rank, mb->cp_size);
     const GroupCost* g = group_of(x, mb);
     x->attends[i] = remapped_to(x->plan, mb);
     if (g->ulysses_size == 0)
-        return fail(err, errlen, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
+        return fail(err, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
                     mb->cp_size, mb->ulysses_size);
     LengthSums sums = micro_batch_sums(x->plan, mb, x->lengths);
     CostTerms* t = &x->terms[i];
@@ -122,7 +122,7 @@ static int weigh_micro_batch(Play* x, int i, char* err, size_t errlen) {
 }
 
 // Without rounds all are of one. 0, or -1 for rounds that no plan of so many micro-batches has.
-static int order_micro_batches(Play* x, char* err, size_t errlen) {
+static int order_micro_batches(Play* x, Err err) {
     const Plan* plan = x->plan;
     int in_rounds = x->in_rounds || plan->n_rounds > 0;
     memset(x->first, 0, sizeof(int) * ((size_t)plan->n_micro_batches + 1));
@@ -130,7 +130,7 @@ static int order_micro_batches(Play* x, char* err, size_t errlen) {
     for (int i = 0; i < plan->n_micro_batches && in_rounds; i++) {
         int round = plan->micro_batches[i].round;
         if (round < 0 || round >= plan->n_micro_batches)
-            return fail(err, errlen, "micro-batch %d is in round %d of a plan of %d micro-batches", i, round,
+            return fail(err, "micro-batch %d is in round %d of a plan of %d micro-batches", i, round,
                         plan->n_micro_batches);
         x->n_rounds = MAX(x->n_rounds, round + 1);
     }
@@ -352,7 +352,7 @@ static void count_shares(const Play* x, Timeline* t) {
 }
 
 int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                  char* err, size_t errlen) {
+                  Err err) {
     int n = plan->n_micro_batches;
     Timeline* t = timeline;
     *t = (Timeline){.start = TAKE(arena, double, n),
@@ -378,10 +378,10 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
               .order = TAKE(arena, int, n),
               .first = TAKE(arena, int, n + 1),
               .last = TAKE(arena, int, plan->ranks)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int i = 0; i < plan->n_micro_batches; i++)
-        if (weigh_micro_batch(&x, i, err, errlen) < 0) return -1;
-    if (order_micro_batches(&x, err, errlen) < 0) return -1;
+        if (weigh_micro_batch(&x, i, err) < 0) return -1;
+    if (order_micro_batches(&x, err) < 0) return -1;
     for (int r = 0; r < plan->ranks; r++) t->rank_end[r] = 0, x.last[r] = -1;
 
     play_rounds(&x, t);

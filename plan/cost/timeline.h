@@ -33,4 +33,4 @@ typedef struct Timeline {
 // The timeline lies in the arena. 0, or -1 with words when a micro-batch cannot be (a group that the cost model does
 // not know).
 int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                  char* err, size_t errlen);
+                  Err err);

@@ -90,14 +90,14 @@ static void add_travel(void* context, int wave, const Holding* from, const Holdi
 }
 
 int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
-              ReshardKind kind, size_t elem, Arena* arena, char* err, size_t errlen) {
+              ReshardKind kind, size_t elem, Arena* arena, Err err) {
     size_t n = (size_t)t->ranks;
     ArenaMark mark = arena_mark(arena);
     MovePlay x = {.t = t, .elem = (double)elem, .elems = TAKE(arena, size_t, n * n), .at = TAKE(arena, RankMove, n)};
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     memset(x.elems, 0, sizeof *x.elems * n * n);
     memset(x.at, 0, sizeof *x.at * n);
-    int failed = reshard_visit(whole, from, to, kind, t->ranks, t->node, add_travel, &x, arena, err, errlen);
+    int failed = reshard_visit(whole, from, to, kind, t->ranks, t->node, add_travel, &x, arena, err);
     play_wave(&x);
     for (size_t r = 0; r < n; r++) ends[r] = MAX(x.at[r].now, x.at[r].over);
     arena_reset(arena, mark);

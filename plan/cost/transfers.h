@@ -49,6 +49,6 @@ typedef struct MoveTime {
 
 // ends (ranks): ms after which each rank has all, where all begin at 0. elem: bytes of an element. 0, or -1 with words.
 int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
-              ReshardKind kind, size_t elem, Arena* arena, char* err, size_t errlen);
+              ReshardKind kind, size_t elem, Arena* arena, Err err);
 // The same where every rank computes the whole model: a collective for each bucket. whole: its shards are the ranks.
 double move_time_plain(const MoveTime* t, const Shape* whole, size_t elem);

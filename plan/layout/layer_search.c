@@ -213,18 +213,18 @@ static int relax(Layers* x, LayerChoice* choice) {
     return 1;
 }
 
-int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, char* err, size_t errlen) {
+int layer_search(LayerChoice* choice, const LayerProblem* p, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     int n = p->layers * p->strategies;
     double known = p->known > 0 ? p->known : INFINITY;
     Layers x = {.p = p, .best_ms = known, .best = choice->strategy};
     x.rest = TAKE(arena, double, n), x.next = TAKE(arena, int, n), x.path = TAKE(arena, int, p->layers + 1);
     choice->ms = INFINITY, choice->slack = 0, choice->pairs = 0;
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     // The second pass knows a better solution, so that fewer pairs are in its way.
     for (int i = 0, open = relax(&x, choice); open && i < PASSES && x.lower < x.best_ms * (1 - 1e-12); i++) {
         ArenaMark pass = arena_mark(arena);
-        if (search_fronts(&x, choice, arena)) return arena_check(arena, err, errlen);
+        if (search_fronts(&x, choice, arena)) return arena_check(arena, err);
         arena_reset(arena, pass);
     }
     arena_reset(arena, mark);

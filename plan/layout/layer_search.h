@@ -27,4 +27,4 @@ typedef struct LayerChoice {
 } LayerChoice;
 
 // 0, or -1 without memory. Gives back what it takes of the arena.
-int layer_search(LayerChoice* choice, const LayerProblem* problem, Arena* arena, char* err, size_t errlen);
+int layer_search(LayerChoice* choice, const LayerProblem* problem, Arena* arena, Err err);

@@ -188,8 +188,8 @@ static int end_text(Reader* r, const Words* text) {
     return 0;
 }
 
-int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, char* err, size_t errlen) {
-    Words words = words_of(text, n, err, errlen), line;
+int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err) {
+    Words words = words_of(text, n, err), line;
     Reader r = {.layout = layout, .usual = otherwise->layer[0]};
     r.usual.tp = 0;
     memset(layout, 0, sizeof *layout);
@@ -220,30 +220,30 @@ size_t layout_print(const Layout* layout, char* text, size_t bytes) {
     return n;
 }
 
-static int check_layer(const Layout* layout, const Shape* whole, int l, char* err, size_t errlen) {
+static int check_layer(const Layout* layout, const Shape* whole, int l, Err err) {
     int tp = layout->layer[l].tp;
     if (layout->tp % tp)
-        return fail(err, errlen, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
+        return fail(err, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
     if (tp < layout->tp && layout->tp > whole->NKV)
-        return fail(err, errlen,
+        return fail(err,
                     "layer %d has tp %d in groups of %d ranks: expected groups of at most %d there, one for each "
                     "key/value head; leave its tp out, or try smaller groups",
                     l, tp, layout->tp, whole->NKV);
     return 0;
 }
 
-int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err, size_t errlen) {
+int layout_check(const Layout* layout, const Shape* whole, int ranks, Err err) {
     int P = layout->stages, R = layout->tp, layers = layout_first(layout, P);
     if (layers != whole->L)
-        return fail(err, errlen, "expected stages of %d layers together, as the model has, found %d", whole->L, layers);
-    if (layers > MOST_LAYERS) return fail(err, errlen, "expected at most %d layers, found %d", MOST_LAYERS, layers);
+        return fail(err, "expected stages of %d layers together, as the model has, found %d", whole->L, layers);
+    if (layers > MOST_LAYERS) return fail(err, "expected at most %d layers, found %d", MOST_LAYERS, layers);
     for (int l = 0; l < layers; l++)
-        if (check_layer(layout, whole, l, err, errlen)) return -1;
+        if (check_layer(layout, whole, l, err)) return -1;
     char stages[32] = "", groups[64] = "";
     if (P > 1) snprintf(stages, sizeof stages, "%d stages", P);
     if (R > 1) snprintf(groups, sizeof groups, "%stensor-parallel groups of %d", P > 1 ? " of " : "", R);
     if (ranks % (R * P))
-        return fail(err, errlen, "%s%s do not divide %d rank%s; try mpirun -n %d", stages, groups, ranks,
-                    ranks > 1 ? "s" : "", ROUND_UP(ranks, R * P));
+        return fail(err, "%s%s do not divide %d rank%s; try mpirun -n %d", stages, groups, ranks, ranks > 1 ? "s" : "",
+                    ROUND_UP(ranks, R * P));
     return 0;
 }

@@ -49,8 +49,8 @@ double layout_work(const Layout* layout, const Shape* whole, int s);
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers);
 
 // `otherwise`: of what the text leaves out. 0, or -1 with the line, what was expected and found.
-int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, char* err, size_t errlen);
+int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err);
 // Writes what layout_parse reads back, at most LAYOUT_TEXT bytes; the length that it wanted, as snprintf.
 size_t layout_print(const Layout* layout, char* text, size_t bytes);
 // Whether `ranks` ranks can run this model by it. 0, or -1 with words.
-int layout_check(const Layout* layout, const Shape* whole, int ranks, char* err, size_t errlen);
+int layout_check(const Layout* layout, const Shape* whole, int ranks, Err err);

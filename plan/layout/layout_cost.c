@@ -396,7 +396,7 @@ double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
     t->forward = times, t->backward = times + P * v, t->message = times + 2 * P * v;
     fill_times(t, c, layout, N, v);
     Pipeline pipeline = {P, v, 1, t->slots, t->forward, t->backward, P > 1 ? t->message : NULL};
-    if (schedule_tasks(&schedule, &pipeline, c->arena, err, sizeof err)) return INFINITY;
+    if (schedule_tasks(&schedule, &pipeline, c->arena, err)) return INFINITY;
     for (int s = 0; s < P; s++) {
         const TaskList* list = &schedule.stages[s];
         double own = rounds_ms(t->terms[s]) + t->terms[s][TERM_STEP];

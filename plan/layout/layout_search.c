@@ -168,7 +168,7 @@ static void find_within(StageBest* best, Search* x, int s, int first, int n, con
     LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
     for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
-        x->out_of_memory |= layer_search(&choice, &p, x->arena, err, sizeof err) != 0;
+        x->out_of_memory |= layer_search(&choice, &p, x->arena, err) != 0;
         if (x->out_of_memory || choice.ms == INFINITY) return;
         memset(count, 0, sizeof count);
         for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
@@ -273,7 +273,7 @@ static double deal_layers(Search* x) {
     Partition best;
     PartitionProblem p = partition_of(x);
     for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
-    if (partition_exact(&best, &p, x->arena, err, sizeof err) || x->out_of_memory) return -1;
+    if (partition_exact(&best, &p, x->arena, err) || x->out_of_memory) return -1;
     if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;
 }
@@ -366,19 +366,19 @@ static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
 
 #define CLOSE 1.25  // so much longer than the best may become the best
 
-int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, char* err, size_t errlen) {
+int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, Err err) {
     int n = 0, L = p->whole->L;
     static LayoutTry t;
     for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
         for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]) && n < LAYOUT_TRIES; stages++) {
             if (p->ranks % (tp * stages)) continue;
-            if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err, errlen);
+            if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err);
             insert(tries, n++, &t);
         }
     double close = n ? CLOSE * tries[0].ms : 0;
     for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
         t = tries[i];
-        if (polish(&t, p, arena)) return arena_check(arena, err, errlen);
+        if (polish(&t, p, arena)) return arena_check(arena, err);
         insert(tries, i, &t);
     }
     return n;

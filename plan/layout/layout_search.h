@@ -47,4 +47,4 @@ typedef struct LayoutTry {
 
 // Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
 // fit. -1 without memory.
-int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, char* err, size_t errlen);
+int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, Err err);

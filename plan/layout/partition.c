@@ -3,7 +3,6 @@
 
 #include <math.h>
 
-
 static void stage_times(double* t, const PartitionProblem* p, const int* layers) {
     for (int s = 0, first = 0; s < p->stages; first += layers[s++])
         t[s] = p->ms(p->context, s, first, first + layers[s]);
@@ -80,7 +79,7 @@ static int deal_all(DealtFront* fronts, const PartitionProblem* p, double known,
     return 0;
 }
 
-int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, char* err, size_t errlen) {
+int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     int width = p->layers + 1, at = -1;
     best->ms = INFINITY;
@@ -89,7 +88,7 @@ int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, ch
     int even[PARTITION_STAGES];
     for (int s = 0; s < p->stages; s++) even[s] = p->layers * (s + 1) / p->stages - p->layers * s / p->stages;
     if (p->stages > p->layers) return 0;
-    if (!fronts || deal_all(fronts, p, partition_ms(p, even), arena)) return arena_check(arena, err, errlen);
+    if (!fronts || deal_all(fronts, p, partition_ms(p, even), arena)) return arena_check(arena, err);
     const DealtFront* last = &fronts[p->stages * width + p->layers];
     for (int i = 0; i < last->n; i++) {
         double ms = step_ms(p, last->dealt[i].most, last->dealt[i].sum);

@@ -26,4 +26,4 @@ typedef struct Partition {
 
 double partition_ms(const PartitionProblem* p, const int* layers);
 // The fastest of all. 0, or -1 without memory; infinite ms where none fits.
-int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, char* err, size_t errlen);
+int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Err err);

@@ -49,15 +49,15 @@ static int read_strategy(RankStrategy* s, Words* w) {
     return 0;
 }
 
-int strategies_parse(StrategyList* list, const char* text, size_t n, char* err, size_t errlen) {
-    Words words = words_of(text, n, err, errlen), line;
+int strategies_parse(StrategyList* list, const char* text, size_t n, Err err) {
+    Words words = words_of(text, n, err), line;
     list->n = 0;
     while (words_statement(&words, &line)) {
         if (list->n == MOST_RANK_STRATEGIES)
             return words_refuse(&line, line.all, "expected at most %d strategies", MOST_RANK_STRATEGIES);
         if (read_strategy(&list->strategy[list->n++], &line)) return -1;
     }
-    return list->n ? 0 : fail(err, errlen, "expected strategies like \"tp4+2xtp2; 8xtp1\", found none");
+    return list->n ? 0 : fail(err, "expected strategies like \"tp4+2xtp2; 8xtp1\", found none");
 }
 
 const char* strategy_print(const RankStrategy* strategy, char text[STRATEGY_TEXT]) {
@@ -74,20 +74,20 @@ const char* strategy_print(const RankStrategy* strategy, char text[STRATEGY_TEXT
 
 // ---- what a model and ranks allow
 
-int strategies_check(const StrategyList* list, const Shape* whole, int ranks, char* err, size_t errlen) {
+int strategies_check(const StrategyList* list, const Shape* whole, int ranks, Err err) {
     int most_tp = MIN(MIN(whole->NH, whole->U), (int)MOST_TP), most_pp = MIN(whole->L, (int)MOST_STAGES);
     for (int i = 0; i < list->n; i++) {
         const RankStrategy* s = &list->strategy[i];
         char text[STRATEGY_TEXT];
         strategy_print(s, text);
         if (strategy_ranks(s) != ranks)
-            return fail(err, errlen, "%s: expected pipelines for all %d ranks, found some for %d", text, ranks,
+            return fail(err, "%s: expected pipelines for all %d ranks, found some for %d", text, ranks,
                         strategy_ranks(s));
         for (int g = 0; g < s->n; g++) {
             const PipelineGroup* p = &s->group[g];
             if (p->tp > most_tp || p->pp > most_pp)
-                return fail(err, errlen, "%s: expected at most tp%d and pp%d for this model, found tp%dpp%d", text,
-                            most_tp, most_pp, p->tp, p->pp);
+                return fail(err, "%s: expected at most tp%d and pp%d for this model, found tp%dpp%d", text, most_tp,
+                            most_pp, p->tp, p->pp);
         }
     }
     return 0;

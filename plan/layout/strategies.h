@@ -30,9 +30,9 @@ int strategy_ranks(const RankStrategy* strategy);
 int strategy_group(const RankStrategy* strategy, int rank, int* place);
 
 // 0, or -1 with what was expected and found.
-int strategies_parse(StrategyList* list, const char* text, size_t n, char* err, size_t errlen);
+int strategies_parse(StrategyList* list, const char* text, size_t n, Err err);
 // Whether `ranks` ranks can run this model by each of them. 0, or -1 with words.
-int strategies_check(const StrategyList* list, const Shape* whole, int ranks, char* err, size_t errlen);
+int strategies_check(const StrategyList* list, const Shape* whole, int ranks, Err err);
 // As it could be typed, at most STRATEGY_TEXT bytes.
 enum { STRATEGY_TEXT = 256 };
 const char* strategy_print(const RankStrategy* strategy, char text[STRATEGY_TEXT]);

@@ -12,11 +12,11 @@ Shape part_shape(const Shape* whole, const Part* part) {
 
 // ---- lists
 
-static int open_list(Holdings* h, const Shape* whole, size_t most, Arena* arena, char* err, size_t errlen) {
+static int open_list(Holdings* h, const Shape* whole, size_t most, Arena* arena, Err err) {
     h->tensors = shape_tensors(whole);
     h->first = TAKE(arena, int, h->tensors + 1);
     h->list = TAKE(arena, Holding, most);
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     h->first[0] = 0;
     return 0;
 }
@@ -40,9 +40,9 @@ static Box common(const Box* a, const Box* b) {
     return rows > 0 && cols > 0 ? (Box){row, col, rows, cols} : (Box){0};
 }
 
-int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, char* err, size_t errlen) {
+int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, Err err) {
     int ranks = whole->shards;
-    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * 3, arena, err, errlen)) return -1;
+    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * 3, arena, err)) return -1;
     for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n)
         for (int r = 0; r < ranks; r++) {
             Segment s = shape_segment(whole, i, r);
@@ -54,11 +54,10 @@ int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, char* err,
     return 0;
 }
 
-int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ranks, Arena* arena, char* err,
-                      size_t errlen) {
-    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * MOST_RUNS, arena, err, errlen)) return -1;
+int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ranks, Arena* arena, Err err) {
+    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * MOST_RUNS, arena, err)) return -1;
     Shape* shapes = TAKE(arena, Shape, ranks);
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     for (int r = 0; r < ranks; r++) shapes[r] = part_shape(whole, &parts[r]);
     for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n) {
         ParamTensor t = shape_tensor(whole, i);
@@ -164,10 +163,10 @@ static void sum_to(Search* s, const Holding* from, int n, const Holding* to) {
 }
 
 int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
-                  const int* node, OnTravel on_travel, void* context, Arena* arena, char* err, size_t errlen) {
+                  const int* node, OnTravel on_travel, void* context, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Search s = {node, ranks, 0, TAKE(arena, size_t, ranks), on_travel, context};
-    int failed = arena_check(arena, err, errlen);
+    int failed = arena_check(arena, err);
     if (!failed) memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
     for (int i = 0; i < to->tensors && !failed; i++) {
         ParamTensor t = shape_tensor(whole, i);
@@ -177,8 +176,8 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
         for (int j = to->first[i]; j < to->first[i + 1] && !failed; j++) {
             if (kind == RESHARD_SUM) sum_to(&s, of, n, &to->list[j]);
             else if (copy_to(&s, of, n, &to->list[j]))
-                failed = fail(err, errlen, "nobody has all of %s of layer %d, which rank %d needs",
-                              param_table[t.id].name, t.layer, to->list[j].rank);
+                failed = fail(err, "nobody has all of %s of layer %d, which rank %d needs", param_table[t.id].name,
+                              t.layer, to->list[j].rank);
         }
     }
     arena_reset(arena, mark);
@@ -250,15 +249,15 @@ static size_t pack(Transfers* t, TravelList* travels, int receives, Message* mes
 }
 
 int reshard(Transfers* t, const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int rank,
-            int ranks, const int* node, Arena* arena, char* err, size_t errlen) {
+            int ranks, const int* node, Arena* arena, Err err) {
     Packing p = {.rank = rank};
     *t = (Transfers){.waves = shape_buckets(whole)};
-    int failed = reshard_visit(whole, from, to, kind, ranks, node, note_travel, &p, arena, err, errlen);
+    int failed = reshard_visit(whole, from, to, kind, ranks, node, note_travel, &p, arena, err);
     int n = p.sends.n + p.receives.n;
-    if (!failed && p.missing) failed = fail(err, errlen, "no memory for the transfers of %d ranks", ranks);
+    if (!failed && p.missing) failed = fail(err, "no memory for the transfers of %d ranks", ranks);
     t->wave = TAKE(arena, Wave, t->waves), t->slices = TAKE(arena, Slice, n + 1);
     Message* messages = TAKE(arena, Message, n + 1);
-    if (!failed) failed = arena_check(arena, err, errlen);
+    if (!failed) failed = arena_check(arena, err);
     if (!failed) {
         memset(t->wave, 0, sizeof *t->wave * (size_t)t->waves);
         t->most_send = pack(t, &p.sends, 0, messages, t->slices, rank);

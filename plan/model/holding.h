@@ -38,9 +38,8 @@ Shape part_shape(const Shape* whole, const Part* part);
 
 // Both lie in the arena; 0, or -1 without memory. Of the pieces that ranks own of every bucket, whole->shards of them;
 // and of the parts (ranks) that they compute.
-int holdings_of_pieces(Holdings* holdings, const Shape* whole, Arena* arena, char* err, size_t errlen);
-int holdings_of_parts(Holdings* holdings, const Shape* whole, const Part* parts, int ranks, Arena* arena, char* err,
-                      size_t errlen);
+int holdings_of_pieces(Holdings* holdings, const Shape* whole, Arena* arena, Err err);
+int holdings_of_parts(Holdings* holdings, const Shape* whole, const Part* parts, int ranks, Arena* arena, Err err);
 
 // Elements [first, first + n) of a rank's part of a tensor, which consists of `boxes` of the whole one, as holdings of
 // it: they lie one behind another from `at` on. Returns how many, at most MOST_RUN_HOLDINGS.
@@ -86,9 +85,9 @@ typedef struct Transfers {
 typedef void (*OnTravel)(void* context, int wave, const Holding* from, const Holding* to, const Box* box);
 // Tells of those of all ranks; the arena is as it was. 0, or -1 with words as reshard.
 int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
-                  const int* node, OnTravel on_travel, void* context, Arena* arena, char* err, size_t errlen);
+                  const int* node, OnTravel on_travel, void* context, Arena* arena, Err err);
 
 // What `rank` has to do. node (ranks): the node of each. In the arena; 0, or -1 with words: no memory, or an element
 // that `to` wants and nobody has.
 int reshard(Transfers* transfers, const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind,
-            int rank, int ranks, const int* node, Arena* arena, char* err, size_t errlen);
+            int rank, int ranks, const int* node, Arena* arena, Err err);

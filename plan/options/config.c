@@ -5,9 +5,12 @@
 #include <stdlib.h>
 
 #define AT(field) offsetof(Config, field)
-#define HEAD(name, words) {{name, GROUP, 0, 0, 0, NULL}, START, NULL, words}
-#define WORD(name, type, field, shown) {name, type, AT(field), 0, 0, shown}
-#define NUMBER(name, type, field, least, most) {name, type, AT(field), least, most, NULL}
+#define HEAD(name, words) \
+    { {name, GROUP, 0, 0, 0, NULL}, START, NULL, words }
+#define WORD(name, type, field, shown) \
+    { name, type, AT(field), 0, 0, shown }
+#define NUMBER(name, type, field, least, most) \
+    { name, type, AT(field), least, most, NULL }
 
 #define PRESETS                                                                                                     \
     "tiny|llama-tiny|gpt2-124m|gpt2-350m|gpt2-774m|gpt2-1558m|smollm2-135m|llama-3.2-1b|llama-3.1-8b|qwen2.5-0.5b|" \
@@ -161,29 +164,29 @@ const Option* option_find(const char* name) {
 
 // ---- values
 
-int option_set(Config* c, const Field* field, const char* text, char* err, size_t errlen) {
+int option_set(Config* c, const Field* field, const char* text, Err err) {
     char wanted[WANTED];
     PathList* list = (PathList*)((char*)c + field->at);
     if (field->type != PATHS) {
         if (!field_set(field, c, (Word){text, strlen(text)}, wanted)) return 0;
-        return fail(err, errlen, "%s expects %s, found \"%s\"", field->name, wanted, text);
+        return fail(err, "%s expects %s, found \"%s\"", field->name, wanted, text);
     }
     if (list->n == MAX_PATHS)
-        return fail(err, errlen, "%s takes at most %d paths; try a pattern in quotes", field->name, MAX_PATHS);
+        return fail(err, "%s takes at most %d paths; try a pattern in quotes", field->name, MAX_PATHS);
     list->paths[list->n++] = text;
     return 0;
 }
 
-static int give(Config* c, const Option* o, const char* text, char* err, size_t errlen) {
+static int give(Config* c, const Option* o, const char* text, Err err) {
     c->given[o - config_options] = 1;
-    return option_set(c, &o->value, text, err, errlen);
+    return option_set(c, &o->value, text, err);
 }
 
 // "VALUE,KEY=VALUE,...": each for itself, the first may be missing.
-static int give_list(Config* c, const Option* o, const char* text, char* err, size_t errlen) {
+static int give_list(Config* c, const Option* o, const char* text, Err err) {
     char name[128], keys[128] = "", *copy = config_string(c, strlen(text) + 1);
     size_t n = 0;
-    if (!copy) return fail(err, errlen, "out of memory for options");
+    if (!copy) return fail(err, "out of memory for options");
     for (const Option* key = o + 1; option_key(key); key++)
         text_append(keys, sizeof keys, &n, "%s%s", n ? "|" : "", option_key(key) + 1);
     for (char *word = strcpy(copy, text), *rest; word; word = rest) {
@@ -192,8 +195,8 @@ static int give_list(Config* c, const Option* o, const char* text, char* err, si
         snprintf(name, sizeof name, "%s %.*s", o->value.name, equals ? (int)MIN(equals - word, 60) : 0, word);
         const Option* key = equals ? option_find(name) : o;
         if (!key || key->value.type == KEYS)
-            return fail(err, errlen, "%s expects KEY=VALUE with KEY %s, found \"%s\"", o->value.name, keys, word);
-        if (give(c, key, equals ? equals + 1 : word, err, errlen)) return -1;
+            return fail(err, "%s expects KEY=VALUE with KEY %s, found \"%s\"", o->value.name, keys, word);
+        if (give(c, key, equals ? equals + 1 : word, err)) return -1;
     }
     return 0;
 }
@@ -202,40 +205,40 @@ static int give_list(Config* c, const Option* o, const char* text, char* err, si
 
 // The option at argv[*i] with its value, and moves behind both. A value may begin with a dash (a prompt, a path); an
 // option's name in its place is a forgotten value.
-static int read_option(Config* c, char** argv, int argc, int* i, char* err, size_t errlen) {
+static int read_option(Config* c, char** argv, int argc, int* i, Err err) {
     const char *word = argv[(*i)++], *equals = strchr(word, '='), *next = *i < argc ? argv[*i] : NULL;
     char name[128];
     if (!strcmp(word, "-h")) word = "--help";
     snprintf(name, sizeof name, "%.*s", equals ? (int)MIN(equals - word, 127) : 127, word);
     const Option* o = option_find(name);
     if (!is_option_name(name))
-        return fail(err, errlen, "expected an option, found \"%s\"; a value follows its option: --data PATH", word);
+        return fail(err, "expected an option, found \"%s\"; a value follows its option: --data PATH", word);
     if (!o || option_key(o)) {
         c->unknown = word;
-        return fail(err, errlen, "unknown option %s; try --help all", name);
+        return fail(err, "unknown option %s; try --help all", name);
     }
     ValueType type = o->value.type;
-    if (type == FLAG && equals) return fail(err, errlen, "%s takes no value, found \"%s\"", name, equals + 1);
-    if (type == FLAG) return give(c, o, "1", err, errlen);
-    if (type == MAYBE && !equals && (!next || is_option_name(next))) return give(c, o, "", err, errlen);
+    if (type == FLAG && equals) return fail(err, "%s takes no value, found \"%s\"", name, equals + 1);
+    if (type == FLAG) return give(c, o, "1", err);
+    if (type == MAYBE && !equals && (!next || is_option_name(next))) return give(c, o, "", err);
     if (!equals && (!next || option_find(next)))
-        return fail(err, errlen, "%s expects a value, found %s", name, next ? next : "the end of the line");
+        return fail(err, "%s expects a value, found %s", name, next ? next : "the end of the line");
     if (!equals) ++*i;
     if (type == PATHS && c->given[o - config_options]) c->twice = o->value.name;
     if (type == PATHS) ((PathList*)((char*)c + o->value.at))->n = 0;
     const char* value = equals ? equals + 1 : next;
-    if (option_key(o + 1) ? give_list(c, o, value, err, errlen) : give(c, o, value, err, errlen)) return -1;
+    if (option_key(o + 1) ? give_list(c, o, value, err) : give(c, o, value, err)) return -1;
     while (type == PATHS && *i < argc && !is_option_name(argv[*i]))
-        if (give(c, o, argv[(*i)++], err, errlen)) return -1;
+        if (give(c, o, argv[(*i)++], err)) return -1;
     return 0;
 }
 
-int config_parse(Config* c, int argc, char** argv, char* err, size_t errlen) {
+int config_parse(Config* c, int argc, char** argv, Err err) {
     memset(c, 0, sizeof *c);
     for (const Option* o = config_options; *o->value.name; o++)
-        if (o->standard && option_set(c, &o->value, o->standard, err, errlen)) return -1;
+        if (o->standard && option_set(c, &o->value, o->standard, err)) return -1;
     for (int i = 1; i < argc;)
-        if (read_option(c, argv, argc, &i, err, errlen)) return -1;
+        if (read_option(c, argv, argc, &i, err)) return -1;
     return 0;
 }
 

@@ -76,7 +76,7 @@ typedef struct Config {
 } Config;
 
 // Defaults, then the command line. 0, or -1 with a message.
-int config_parse(Config* config, int argc, char** argv, char* err, size_t errlen);
+int config_parse(Config* config, int argc, char** argv, Err err);
 // Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
 char* config_string(Config* config, size_t n);
 void config_free(Config* config);
@@ -84,8 +84,7 @@ int config_was_given(const Config* config, const char* name);  // name with its 
 
 // Fills what options leave open, the model's dimensions from the preset and the vocabulary of the tokenizer, and checks
 // that they go together. 0, or -1 with a message.
-int config_settle(Config* config, int tokenizer_vocab, char* err, size_t errlen);
+int config_settle(Config* config, int tokenizer_vocab, Err err);
 
 // Once complete: the model that the options describe.
 Shape config_shape(const Config* config);
-

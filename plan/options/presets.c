@@ -47,38 +47,38 @@ static const Preset* preset_of(const Config* config) {
 }
 
 // config.json of a GPT-2 has no members for key/value heads and the size of a head: as many as heads, width / heads.
-static int settle_heads(Config* c, const Preset* preset, int is_preset, char* err, size_t errlen) {
+static int settle_heads(Config* c, const Preset* preset, int is_preset, Err err) {
     int is_gpt2 = arch_of(c) == ARCH_GPT2;
     if (is_gpt2) is_preset = 0;
     if (!c->kv_heads) c->kv_heads = is_preset ? preset->kv_heads : c->heads;
     if (!c->head_size && is_preset) c->head_size = preset->head_size;
     if (!c->head_size && c->width % c->heads)
-        return fail(err, errlen, "--width %d is not a multiple of --heads %d; try --width %d%s", c->width, c->heads,
+        return fail(err, "--width %d is not a multiple of --heads %d; try --width %d%s", c->width, c->heads,
                     ROUND_UP(c->width, c->heads), is_gpt2 ? "" : ", or --arch head-size=N");
     if (!c->head_size) c->head_size = c->width / c->heads;
     if (is_gpt2 && (c->kv_heads != c->heads || (int64_t)c->head_size * c->heads != c->width))
-        return fail(err, errlen,
+        return fail(err,
                     "--arch kv-heads=%d,head-size=%d: a GPT-2 has those of --heads %d and --width %d, no file of it "
                     "could say otherwise; leave them out, or try --arch llama",
                     c->kv_heads, c->head_size, c->heads, c->width);
     if (c->heads % c->kv_heads)
-        return fail(err, errlen, "--arch kv-heads=%d does not divide --heads %d; try kv-heads=%d", c->kv_heads,
-                    c->heads, c->heads);
+        return fail(err, "--arch kv-heads=%d does not divide --heads %d; try kv-heads=%d", c->kv_heads, c->heads,
+                    c->heads);
     if (!is_gpt2 && c->head_size % 2)
-        return fail(err, errlen, "--arch head-size=%d: rotary positions turn pairs of channels; try head-size=%d",
-                    c->head_size, c->head_size + 1);
+        return fail(err, "--arch head-size=%d: rotary positions turn pairs of channels; try head-size=%d", c->head_size,
+                    c->head_size + 1);
     return 0;
 }
 
 // What a preset or another dimension says where an option does not.
-static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, char* err, size_t errlen) {
+static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Err err) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
     const ArchRow* arch = &arch_table[arch_of(c)];
     int is_preset = !c->width && !c->heads, same_mlp = arch->act == arch_table[preset->arch].act;
     if (!c->layers) c->layers = preset->layers;
     if (!c->width) c->width = preset->width;
     if (!c->heads) c->heads = preset->heads;
-    if (settle_heads(c, preset, is_preset, err, errlen)) return -1;
+    if (settle_heads(c, preset, is_preset, err)) return -1;
     if (!c->hidden && is_preset && same_mlp) c->hidden = preset->hidden;
     if (!c->hidden) c->hidden = act_runs(arch->act) == 2 ? ROUND_UP(CEIL_DIV(8 * c->width, 3), 64) : 4 * c->width;
     if (!c->context) c->context = preset->context;
@@ -149,15 +149,15 @@ static void settle_recipe(Config* c) {
     if (tunes) c->warmup = MIN(c->warmup, TUNED_WARMUP);
 }
 
-int config_settle(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
+int config_settle(Config* config, int tokenizer_vocab, Err err) {
     const Preset* preset = preset_of(config);
-    if (settle_model(config, preset, tokenizer_vocab, err, errlen)) return -1;
+    if (settle_model(config, preset, tokenizer_vocab, err)) return -1;
     settle_recipe(config);
     if (config->vocab < tokenizer_vocab)
-        return fail(err, errlen, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
+        return fail(err, "--vocab %d is smaller than the tokenizer's %d ids; leave --vocab out", config->vocab,
                     tokenizer_vocab);
     if (config->batch_tokens < config->context)
-        return fail(err, errlen,
+        return fail(err,
                     "--batch-tokens %d cannot hold one document of up to --context %d tokens; try --batch-tokens %d",
                     config->batch_tokens, config->context, config->context);
     return 0;

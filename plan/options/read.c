@@ -29,15 +29,15 @@ static const char* nearest_option(const char* name) {
 }
 
 // What several options are that may stand alone or before a word.
-static int settle_words(Config* c, char* err, size_t errlen) {
+static int settle_words(Config* c, Err err) {
     char topics[128] = "all";
     size_t n = strlen(topics);
     for (const Option* o = config_options; *o->value.name; o++)
         if (o->value.type == GROUP) text_append(topics, sizeof topics, &n, "|%s", o->value.name);
     if (c->help && *c->help && word_choice((Word){c->help, strlen(c->help)}, topics) < 0)
-        return fail(err, errlen, "--help stands alone or before %s, found \"%s\"", topics, c->help);
+        return fail(err, "--help stands alone or before %s, found \"%s\"", topics, c->help);
     if (c->explain_what && *c->explain_what && strcmp(c->explain_what, "layout") != 0)
-        return fail(err, errlen, "--explain stands alone or before layout, found \"%s\"", c->explain_what);
+        return fail(err, "--explain stands alone or before layout, found \"%s\"", c->explain_what);
     c->explain = c->explain_what && !*c->explain_what;
     c->check_layout = c->explain_what && *c->explain_what;
     c->eval = c->eval_choices && !*c->eval_choices;
@@ -47,13 +47,13 @@ static int settle_words(Config* c, char* err, size_t errlen) {
     return 0;
 }
 
-int config_read(Config* c, int argc, char** argv, char* err, size_t errlen) {
+int config_read(Config* c, int argc, char** argv, Err err) {
     char name[128];
-    if (config_parse(c, argc, argv, err, errlen) == 0) return settle_words(c, err, errlen);
+    if (config_parse(c, argc, argv, err) == 0) return settle_words(c, err);
     if (!c->unknown) return -1;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(c->unknown, "="), c->unknown);
     const char* meant = nearest_option(name);
-    return meant ? fail(err, errlen, "unknown option %s; did you mean %s?", name, meant) : -1;
+    return meant ? fail(err, "unknown option %s; did you mean %s?", name, meant) : -1;
 }
 
 int config_choice(const Config* c, const char* name) {
@@ -65,20 +65,20 @@ int config_choice(const Config* c, const char* name) {
 // ---- ranks
 
 // Only the static planner is told a cp size; the others choose it.
-static int settle_plan(Config* config, char* err, size_t errlen) {
+static int settle_plan(Config* config, Err err) {
     if (config->cp_size == 0 || !strcmp(config->plan, "static")) return 0;
     if (config_was_given(config, "--plan"))
-        return fail(err, errlen, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
+        return fail(err, "--plan %s chooses cp sizes by itself, found --cp %d; try --plan static or --cp 0",
                     config->plan, config->cp_size);
     config->plan = "static";
     return 0;
 }
 
-int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen) {
-    if (settle_plan(config, err, errlen) || config_settle(config, tokenizer_vocab, err, errlen)) return -1;
+int config_complete(Config* config, int tokenizer_vocab, Err err) {
+    if (settle_plan(config, err) || config_settle(config, tokenizer_vocab, err)) return -1;
     if (config->capacity && config->capacity < config->context && !config->several_ranks)
         return fail(
-            err, errlen,
+            err,
             "--capacity %d cannot hold one document of up to --context %d tokens on one rank; try --capacity %d, a "
             "smaller --context, or %d ranks that share it: mpirun -n %d",
             config->capacity, config->context, config->context, CEIL_DIV(config->context, config->capacity),

@@ -5,9 +5,9 @@
 #include "plan/options/config.h"
 
 // config_parse, and what options say together. An unknown one is answered with the nearest name. 0, or -1.
-int config_read(Config* config, int argc, char** argv, char* err, size_t errlen);
+int config_read(Config* config, int argc, char** argv, Err err);
 // config_settle, and the same for ranks and their plans. 0, or -1 with a message.
-int config_complete(Config* config, int tokenizer_vocab, char* err, size_t errlen);
+int config_complete(Config* config, int tokenizer_vocab, Err err);
 
 // Which of its choices an option has, from 0; name as in the table, "--cp kind".
 int config_choice(const Config* config, const char* name);
@@ -17,7 +17,7 @@ void config_help(FILE* out, const char* topic);
 
 // Gives an option that was not on the command line the value it had in a saved run. Unknown names are ignored: a newer
 // program may have saved them. Dimensions of the model may be greater than what can be typed. 0, or -1 with a message.
-int config_restore(Config* config, const char* name, const char* value, char* err, size_t errlen);
+int config_restore(Config* config, const char* name, const char* value, Err err);
 // Calls visit(name, value) for each option that a run consists of, in table order; value as it could be typed.
 void config_visit(const Config* config, void (*visit)(void* context, const char* name, const char* value),
                   void* context);

@@ -18,7 +18,7 @@ static int is_overruled(const Config* c, const Option* o) {
     return (at == offsetof(Config, tp) || at == offsetof(Config, pp)) && (list || file);
 }
 
-int config_restore(Config* c, const char* name, const char* value, char* err, size_t errlen) {
+int config_restore(Config* c, const char* name, const char* value, Err err) {
     const Option* o = option_find(name);
     if (!o || !(o->is & RUN) || c->given[o - config_options]) return 0;
     if (is_overruled(c, o)) {
@@ -27,7 +27,7 @@ int config_restore(Config* c, const char* name, const char* value, char* err, si
     }
     Field field = o->value;
     if ((o->is & SHAPE) == SHAPE) field.most = field.type == REAL ? 1e300 : INT_MAX;
-    return option_set(c, &field, value, err, errlen);
+    return option_set(c, &field, value, err);
 }
 
 void config_visit(const Config* c, void (*visit)(void* context, const char* name, const char* value), void* context) {

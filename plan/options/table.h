@@ -22,4 +22,4 @@ static inline int is_option_name(const char* name) { return !strncmp(name, "--",
 // A key's name has that of its option before it. NULL: it is no key.
 static inline const char* option_key(const Option* o) { return strchr(o->value.name, ' '); }
 // The value of a row, from what was typed or saved. 0, or -1 with a message.
-int option_set(Config* config, const Field* value, const char* text, char* err, size_t errlen);
+int option_set(Config* config, const Field* value, const char* text, Err err);

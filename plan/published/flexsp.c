@@ -430,7 +430,7 @@ typedef struct Work {
 } Work;
 
 // Sorts documents, and what they occupy at least. -1 when no group holds one of them.
-static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen) {
+static int sort_documents(Work* x, const int* lengths, Err err) {
     const FlexspCpSizes* d = &x->cp_sizes;
     sort_longest_first(x->documents, x->lengths, lengths, x->n);
     x->area[0] = 0;
@@ -439,7 +439,7 @@ static int sort_documents(Work* x, const int* lengths, char* err, size_t errlen)
         for (int c = 0; c < d->n; c++)
             if (widest_ring_rank(x->lengths[i], d->ring_size[c]) <= d->room[c])
                 least = fmin(least, d->cp_size[c] * (d->quadratic[c] * s * s + d->linear[c] * s));
-        if (least == INFINITY) return refuse_document(x->documents[i], x->lengths[i], &x->setting->limits, err, errlen);
+        if (least == INFINITY) return refuse_document(x->documents[i], x->lengths[i], &x->setting->limits, err);
         x->area[i + 1] = x->area[i] + least;
     }
     return 0;
@@ -524,7 +524,7 @@ static double try_rounds(Work* x, int m) {
 }
 
 // M' values of M from M_min on, and as many again while none of them fits.
-static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
+static int try_all(Work* x, Plan* plan, Err err) {
     int64_t capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     for (int from = flexsp_least_chunks(x->lengths, x->n, capacity); from <= x->n && x->best == INFINITY;
          from += FLEXSP_TRIALS) {
@@ -532,17 +532,17 @@ static int try_all(Work* x, Plan* plan, char* err, size_t errlen) {
             double ms = try_rounds(x, m);
             if (ms < x->best) x->best = ms, plan_copy(plan, &x->trial);
         }
-        if (arena_check(x->arena, err, errlen) < 0) return -1;
+        if (arena_check(x->arena, err) < 0) return -1;
     }
     if (x->n > 0 && x->best == INFINITY)
-        return fail(err, errlen, "no division of %d ranks into powers of two holds the %d documents of the step",
+        return fail(err, "no division of %d ranks into powers of two holds the %d documents of the step",
                     x->cp_sizes.ranks, x->n);
     return 0;
 }
 
 int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
-                Arena* arena, char* err, size_t errlen) {
-    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
+                Arena* arena, Err err) {
+    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     plan->has_barriers = 1;
     Work x = {.setting = setting,
@@ -562,8 +562,8 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
     plan_take(&x.trial, n, arena);
     x.trial.n_docs = n, x.trial.step = step, x.trial.ranks = setting->limits.ranks, x.trial.has_barriers = 1;
     flexsp_cp_sizes(&x.cp_sizes, setting);
-    if (arena_check(arena, err, errlen) < 0 || sort_documents(&x, lengths, err, errlen) < 0) return -1;
-    if (n > 0 && try_all(&x, plan, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0 || sort_documents(&x, lengths, err) < 0) return -1;
+    if (n > 0 && try_all(&x, plan, err) < 0) return -1;
     if (ms) *ms = x.best;
     arena_reset(arena, mark);
     return 0;
@@ -572,8 +572,8 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
 // ---- the entry of the table
 
 static int plan_flexsp(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                       char* err, size_t errlen) {
-    return flexsp_plan(plan, NULL, step, lengths, n, (const Setting*)planner, 0, arena, err, errlen);
+                       Err err) {
+    return flexsp_plan(plan, NULL, step, lengths, n, (const Setting*)planner, 0, arena, err);
 }
 
 // Tables of buckets, or times and rooms of every cp size, beside lists of documents.

@@ -16,7 +16,7 @@ enum {
 // that trials can be checked by themselves; 0: as published. 0, or -1 with a message that names the document and the
 // limit.
 int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n, const Setting* setting, int no_buckets,
-                Arena* arena, char* err, size_t errlen);
+                Arena* arena, Err err);
 
 // ---- cutting a list of documents into runs
 

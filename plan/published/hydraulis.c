@@ -190,11 +190,11 @@ static int common_unit(const SchemePool* pool, int narrowest) {
 }
 
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
-                       const int* sample, int n_sample, Arena* arena, char* err, size_t errlen) {
+                       const int* sample, int n_sample, Arena* arena, Err err) {
     int longest = proposal->longest, step = proposal->step;
     if (longest < 1 || step < 1 || CEIL_DIV(longest, step) > HYDRAULIS_BINS || pool->ranks < 1 || pool->ranks > 32767)
-        return fail(err, errlen, "no strategies for documents of up to %d tokens in steps of %d on %d ranks", longest,
-                    step, pool->ranks);
+        return fail(err, "no strategies for documents of up to %d tokens in steps of %d on %d ranks", longest, step,
+                    pool->ranks);
     Table t = {.pool = pool, .proposal = proposal, .unit = common_unit(pool, proposal->narrowest)};
     if (t.unit == 0) return 0;
     t.units = pool->ranks / t.unit;
@@ -204,7 +204,7 @@ int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, co
     t.h = h;
     t.ms = TAKE(arena, double, cells);
     t.picks = TAKE(arena, Pick, cells);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     count_lengths(h, sample, n_sample, longest, step);
     fill_table(&t);
     int n = 0;
@@ -223,7 +223,7 @@ typedef struct Load {
     int docs, pipeline;
 } Load;
 
-int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err, size_t errlen) {
+int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err) {
     *w = (StepWork){.pool = pool,
                     .lengths = lengths,
                     .n = n,
@@ -242,7 +242,7 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
                     .scratch = TAKE(arena, int, n),
                     .mb_ms = TAKE(arena, double, n),
                     .mb_room = TAKE(arena, int64_t, n)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     sort_longest_first(w->sorted, w->scratch, lengths, n);
     for (int k = 0; k < pool->n; k++) {
         const PipelineScheme* scheme = &pool->scheme[k];
@@ -547,7 +547,7 @@ int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int 
 // to the first, which has to hold every document, others are added as long as one lowers the sum over the batches of
 // the least time. Into list (HYDRAULIS_LIST); returns how many, -1: out of memory.
 static int strategies_shorten(Strategy* list, const Strategy* candidates, int n, const SchemePool* pool,
-                              const int* sample, int n_sample, Arena* arena, char* err, size_t errlen) {
+                              const int* sample, int n_sample, Arena* arena, Err err) {
     int batches = pool->ranks <= 128 ? HYDRAULIS_BATCHES : HYDRAULIS_BATCHES / 3, most = batch_size(0, pool->ranks);
     int picks[HYDRAULIS_LIST];
     double least[HYDRAULIS_BATCHES];
@@ -556,7 +556,7 @@ static int strategies_shorten(Strategy* list, const Strategy* candidates, int n,
     double(*ms)[HYDRAULIS_BATCHES] = (double(*)[HYDRAULIS_BATCHES])TAKE(arena, double, (HYDRAULIS_BATCHES * n));
     int* lengths = TAKE(arena, int, most);
     ArenaMark mark = arena_mark(arena);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int b = 0; b < batches; b++, arena_reset(arena, mark)) {
         StepWork work;
         int docs = batch_size(b, pool->ranks);
@@ -564,7 +564,7 @@ static int strategies_shorten(Strategy* list, const Strategy* candidates, int n,
             int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
             lengths[i] = MAX(MIN(sample[at], candidates[0].longest), 1);
         }
-        if (step_work(&work, pool, lengths, docs, arena, err, errlen) < 0) return -1;
+        if (step_work(&work, pool, lengths, docs, arena, err) < 0) return -1;
         score(ms, b, candidates, n, &work);
         least[b] = ms[0][b];
     }
@@ -619,8 +619,7 @@ enum { CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS }
 // scheme too well. So it is asked again with the narrow ones left out; and fixed costs are charged in both ways,
 // because micro-batches of short documents share theirs. Then both stages say on batches from the sample what is of
 // use.
-static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample, Arena* arena, char* err,
-                   size_t errlen) {
+static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample, Arena* arena, Err err) {
     const SchemePool* pool = &h->pool;
     int longest = scheme_longest(&pool->scheme[0]), n = 0, found;
     if (h->setting->context > 0) longest = MIN(longest, h->setting->context);
@@ -631,23 +630,21 @@ static int propose(Hydraulis* h, Strategy* list, const int* sample, int n_sample
         Proposal proposal = {longest, strategies_step(longest, pool->ranks), pool->scheme[i / 2].gpus,
                              i % 2 ? FIXED_PER_MICRO_BATCH : FIXED_PER_DOCUMENT};
         Strategy* more = list + n;
-        if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err, errlen)) < 0) return -1;
+        if ((found = strategies_propose(more, pool, &proposal, sample, n_sample, arena, err)) < 0) return -1;
         for (int j = 0; j < found; j++) n = strategies_add(list, n, more[j]);
     }
-    return strategies_shorten(h->list, list, n, pool, sample, n_sample, arena, err, errlen);
+    return strategies_shorten(h->list, list, n, pool, sample, n_sample, arena, err);
 }
 
-static void* planner_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                          size_t errlen) {
+static void* planner_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err) {
     Hydraulis* h = TAKE(arena, Hydraulis, 1);
     ArenaMark mark = arena_mark(arena);
     Strategy* list = TAKE(arena, Strategy, CANDIDATES);
-    if (arena_check(arena, err, errlen) < 0) return NULL;
+    if (arena_check(arena, err) < 0) return NULL;
     h->setting = setting;
     pool_of_setting(&h->pool, setting);
-    if (h->pool.n == 0)
-        return fail(err, errlen, "no cp size of %d ranks is a power of two", setting->limits.ranks), NULL;
-    h->n = propose(h, list, sample, n_sample, arena, err, errlen);
+    if (h->pool.n == 0) return fail(err, "no cp size of %d ranks is a power of two", setting->limits.ranks), NULL;
+    h->n = propose(h, list, sample, n_sample, arena, err);
     if (h->n <= 0) return NULL;
     arena_reset(arena, mark);
     return h;
@@ -689,17 +686,17 @@ static void plan_of_choice(Plan* plan, const Hydraulis* h, StepWork* w, const St
 }
 
 static int planner_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                        char* err, size_t errlen) {
+                        Err err) {
     const Hydraulis* h = (const Hydraulis*)planner;
     StepWork work;
-    if (plan_begin(plan, step, lengths, n, &h->setting->limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, &h->setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    if (step_work(&work, &h->pool, lengths, n, arena, err, errlen) < 0) return -1;
+    if (step_work(&work, &h->pool, lengths, n, arena, err) < 0) return -1;
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
     plan->n_docs = 0;  // until its micro-batches are added
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)
-        return fail(err, errlen,
+        return fail(err,
                     "a document has %d tokens, and no strategy has a group that holds more than %d; try a larger "
                     "--capacity or more ranks",
                     lengths[work.sorted[0]], scheme_longest(&h->pool.scheme[0]));

@@ -65,7 +65,7 @@ typedef struct Proposal {
 // The best strategy for each maximum length, by dynamic programming over the lengths of a sample, each one once.
 // Returns how many; -1 without memory or schemes.
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
-                       const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
+                       const int* sample, int n_sample, Arena* arena, Err err);
 
 // Appends a strategy whose pipelines none of the n in list has; how many there are then.
 int strategies_add(Strategy* list, int n, Strategy strategy);
@@ -98,8 +98,7 @@ typedef struct StepWork {
 } StepWork;
 
 // In the arena. 0, or -1 without memory.
-int step_work(StepWork* work, const SchemePool* pool, const int* lengths, int n, Arena* arena, char* err,
-              size_t errlen);
+int step_work(StepWork* work, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err);
 
 typedef struct Choice {
     int strategy;  // -1: none holds the documents

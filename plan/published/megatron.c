@@ -37,12 +37,12 @@ typedef struct Batch {
     int n_groups, free_ranks, left;
 } Batch;
 
-static int choose_cp_sizes(Batch* x, char* err, size_t errlen) {
+static int choose_cp_sizes(Batch* x, Err err) {
     const PlanLimits* limits = &x->setting->limits;
     for (int i = 0, d = 1; i < x->n; i++) {
         int s = x->lengths[i];
         for (d = 1; d <= limits->ranks && !group_holds(&x->setting->groups[d], s);) d *= 2;
-        if (d > limits->ranks) return refuse_document(x->docs[i], s, limits, err, errlen);
+        if (d > limits->ranks) return refuse_document(x->docs[i], s, limits, err);
         x->cp_size[i] = d;
         x->group[i] = -1;
     }
@@ -144,10 +144,10 @@ static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
 }
 
 static int plan_megatron(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                         char* err, size_t errlen) {
+                         Err err) {
     const Setting* setting = (const Setting*)planner;
     int n_written = 0, ranks = setting->limits.ranks;
-    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Batch x = {.setting = setting,
                .n = n,
@@ -158,10 +158,10 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
                .group = TAKE(arena, int, n),
                .next = TAKE(arena, int, ranks),
                .groups = TAKE(arena, Group, ranks)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     plan->has_barriers = 1;
     sort_longest_first(x.docs, x.lengths, lengths, n);
-    if (choose_cp_sizes(&x, err, errlen) < 0) return -1;
+    if (choose_cp_sizes(&x, err) < 0) return -1;
     for (; x.left > 0; plan->n_rounds++) {
         fill_round(&x);
         widen_groups(&x);

@@ -16,14 +16,13 @@
 
 // ---- what the planners share
 
-void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                           size_t errlen) {
-    (void)sample, (void)n_sample, (void)arena, (void)err, (void)errlen;
+void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err) {
+    (void)sample, (void)n_sample, (void)arena, (void)err;
     return (void*)setting;
 }
 
-int refuse_document(int doc, int length, const PlanLimits* limits, char* err, size_t errlen) {
-    return fail(err, errlen,
+int refuse_document(int doc, int length, const PlanLimits* limits, Err err) {
+    return fail(err,
                 "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds it at "
                 "capacity %d; try a larger --capacity or more ranks",
                 doc, length, limits->ranks, limits->capacity);
@@ -41,7 +40,7 @@ static int holds_context(const Setting* setting, int cp_size, Arena* arena) {
     const PlanLimits* limits = &setting->limits;
     int context = MAX(setting->context, 1);
     Plan plan;
-    if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, arena, NULL, 0) < 0) return 0;
+    if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, arena, NULL) < 0) return 0;
     // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a rank.
     int ulysses_size = plan.micro_batches[0].ulysses_size, ring_size = cp_size / ulysses_size;
     for (int s = context; s > MAX(context - 2 * ring_size, 0); s--)
@@ -56,16 +55,15 @@ static int choose_cp_size(const Setting* setting, Arena* arena) {
     return 0;
 }
 
-static void* static_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                         size_t errlen) {
+static void* static_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err) {
     (void)sample, (void)n_sample;
     Static* x = TAKE(arena, Static, 1);
     ArenaMark mark = arena_mark(arena);
     int cp_size = setting->cp_size ? setting->cp_size : choose_cp_size(setting, arena);
-    if (arena_check(arena, err, errlen) < 0) return NULL;
+    if (arena_check(arena, err) < 0) return NULL;
     arena_reset(arena, mark);
     if (cp_size == 0) {
-        fail(err, errlen,
+        fail(err,
              "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a larger "
              "--capacity or more ranks",
              setting->limits.ranks, setting->context, setting->limits.capacity);
@@ -76,38 +74,36 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
 }
 
 static int static_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                       char* err, size_t errlen) {
+                       Err err) {
     const Static* x = (const Static*)planner;
-    return plan_static(plan, step, lengths, n, &x->setting->limits, x->cp_size, x->setting->kind, arena, err, errlen);
+    return plan_static(plan, step, lengths, n, &x->setting->limits, x->cp_size, x->setting->kind, arena, err);
 }
 
 // ---- adaptive and flex
 
 static int adaptive_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                         char* err, size_t errlen) {
+                         Err err) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    return plan_adaptive(plan, &prediction, step, lengths, n, INFINITY, setting, arena, err, errlen);
+    return plan_adaptive(plan, &prediction, step, lengths, n, INFINITY, setting, arena, err);
 }
 
-static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
-                     size_t errlen) {
+static int flex_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, Err err) {
     const Setting* setting = (const Setting*)planner;
     Prediction prediction;
-    return plan_flex(plan, &prediction, step, lengths, n, setting, arena, err, errlen);
+    return plan_flex(plan, &prediction, step, lengths, n, setting, arena, err);
 }
 
 // ---- fixed
 
-static int fixed_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
-                      size_t errlen) {
+static int fixed_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, Err err) {
     const Setting* setting = (const Setting*)planner;
     const PlanLimits* limits = &setting->limits;
     int row = setting->context > 0 ? MIN(setting->context, limits->capacity) : limits->capacity;
     Rows packing;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen)) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err)) return -1;
     ArenaMark mark = arena_mark(arena);
-    if (pack_best_fit(&packing, lengths, n, row, arena, err, errlen)) return -1;
+    if (pack_best_fit(&packing, lengths, n, row, arena, err)) return -1;
     for (int r = 0; r < packing.n; r++)
         plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){.first_rank = r % limits->ranks,
                                                                     .cp_size = 1,

@@ -14,10 +14,9 @@ typedef struct Planner {
     // What is settled before the first step, in the arena, where it stays as long as the planner is used: a system may
     // look at lengths (n_sample) of the data set. NULL: impossible or out of memory, with a message. The setting
     // outlives the planner.
-    void* (*open)(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err, size_t errlen);
+    void* (*open)(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err);
     // The plan, in the arena. 0, or -1 with a message.
-    int (*plan)(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, char* err,
-                size_t errlen);
+    int (*plan)(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena, Err err);
     // Most bytes of an arena that `plan` takes beyond planning_bytes, and that `open` takes. NULL: none; planning_bytes
     // of a document.
     size_t (*more_bytes)(int n, const PlanLimits* limits);
@@ -38,8 +37,7 @@ size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits);
 // ---- what the planners share
 
 // For systems whose groups are powers of two of the ranks: -1, and err says that none of them holds the document.
-int refuse_document(int doc, int length, const PlanLimits* limits, char* err, size_t errlen);
+int refuse_document(int doc, int length, const PlanLimits* limits, Err err);
 
 // For planners whose state is the setting.
-void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                           size_t errlen);
+void* planner_open_setting(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err);

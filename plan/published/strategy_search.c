@@ -42,7 +42,7 @@ static void add_uniform(Trials* t, int k) {
 }
 
 // The dynamic program knows what a pipeline waits for once: so it sees the documents of one step at a time.
-static int propose(Trials* t, Arena* arena, char* err, size_t errlen) {
+static int propose(Trials* t, Arena* arena, Err err) {
     const StrategySearch* s = t->search;
     for (int k = 0; k < s->pool->n; k++) add_uniform(t, k);
     for (int b = 0; b < t->batches; b++) {
@@ -50,7 +50,7 @@ static int propose(Trials* t, Arena* arena, char* err, size_t errlen) {
         int n = t->first[b + 1] - t->first[b], longest = 1;
         for (int i = 0; i < n; i++) longest = MAX(longest, lengths[i]);
         Proposal proposal = {longest, CEIL_DIV(longest, HYDRAULIS_BINS), 1, s->charge};
-        int found = strategies_propose(t->of_lengths, s->pool, &proposal, lengths, n, arena, err, errlen);
+        int found = strategies_propose(t->of_lengths, s->pool, &proposal, lengths, n, arena, err);
         if (found < 0) return -1;
         for (int i = 0; i < found; i++) add(t, &t->of_lengths[i]);
     }
@@ -75,14 +75,14 @@ static void add_neighbours(Trials* t, const Strategy* s) {
 
 // ---- batches
 
-static int open_batches(Trials* t, Arena* arena, char* err, size_t errlen) {
+static int open_batches(Trials* t, Arena* arena, Err err) {
     const StrategySearch* s = t->search;
     for (int first = 0, end; first < s->n && t->batches < MOST_BATCHES; first = end) {
         int64_t tokens = s->lengths[first];
         for (end = first + 1; end < s->n && tokens + s->lengths[end] <= s->batch_tokens; end++)
             tokens += s->lengths[end];
         if (end == s->n && t->batches > 0) break;  // a short one at the end
-        if (step_work(&t->work[t->batches], s->pool, s->lengths + first, end - first, arena, err, errlen)) return -1;
+        if (step_work(&t->work[t->batches], s->pool, s->lengths + first, end - first, arena, err)) return -1;
         t->first[++t->batches] = end;
     }
     return 0;
@@ -110,14 +110,13 @@ static int take_best(Strategy* list, StrategyScore* score, Trials* t, int most) 
     return sum < UNSERVED ? n : 0;
 }
 
-int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, char* err,
-                      size_t errlen) {
+int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Trials* t = TAKE(arena, Trials, 1);
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     memset(t, 0, sizeof *t);
     t->search = search;
-    if (open_batches(t, arena, err, errlen) || propose(t, arena, err, errlen)) return -1;
+    if (open_batches(t, arena, err) || propose(t, arena, err)) return -1;
     int n = 0;
     for (int round = 0; round < ROUNDS; round++) {
         for (int i = 0; i < n; i++) add_neighbours(t, &list[i]);

@@ -28,5 +28,4 @@ typedef struct StrategyScore {
 } StrategyScore;
 
 // Fills list (most); returns how many, 0 where no pipelines hold the documents, -1 without memory.
-int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, char* err,
-                      size_t errlen);
+int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, Err err);

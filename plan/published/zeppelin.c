@@ -180,8 +180,8 @@ static int lower(const int* sorted, int n, int threshold) {
 
 // ---- nodes
 
-static int refuse(int doc, int s, const PlanLimits* limits, char* err, size_t errlen) {
-    return fail(err, errlen,
+static int refuse(int doc, int s, const PlanLimits* limits, Err err) {
+    return fail(err,
                 "document %d of the step has %d tokens, and a ring of all %d ranks holds %d at capacity %d; try "
                 "--capacity %lld or more ranks",
                 doc, s, limits->ranks, longest_fitting(limits, s, 1, limits->ranks), limits->capacity,
@@ -218,7 +218,7 @@ static int nodes_of(const Partition* p, int s, const Total* total) {
 
 // One pass with this threshold, which may have fallen from `crossing`. 1, or 0 where a document found no room, -1 where
 // one is too long.
-static int assign_nodes(Partition* p, int threshold, int crossing, char* err, size_t errlen) {
+static int assign_nodes(Partition* p, int threshold, int crossing, Err err) {
     const PlanLimits* limits = p->limits;
     for (int b = 0; b < p->n_nodes; b++) {
         p->nodes.bins[b] = (Bin){.ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size)};
@@ -235,7 +235,7 @@ static int assign_nodes(Partition* p, int threshold, int crossing, char* err, si
             int fallen = s >= threshold && s < crossing;
             *count = fallen ? p->n_nodes : nodes_of(p, s, &total);
             p->first[i] = put_cut(&p->nodes, s, count);
-            if (p->first[i] < 0) return refuse(p->documents[i], s, limits, err, errlen);
+            if (p->first[i] < 0) return refuse(p->documents[i], s, limits, err);
         }
         if (*count == 1) *count = 0;
         for (int b = 0; b < *count; b++) ranks += p->nodes.bins[p->first[i] + b].ranks;
@@ -290,9 +290,9 @@ static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
 
 // ---- both
 
-static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, char* err, size_t errlen) {
+static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, Err err) {
     int crossing = zones->across, done;
-    while ((done = assign_nodes(p, zones->across, crossing, err, errlen)) == 0)
+    while ((done = assign_nodes(p, zones->across, crossing, err)) == 0)
         zones->across = lower(p->sorted, p->n, zones->across);
     if (done < 0) return -1;
     crossing = zones->inside;
@@ -307,7 +307,7 @@ static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones
 }
 
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* documents, const int* sorted, int n,
-                       const PlanLimits* limits, Arena* arena, char* err, size_t errlen) {
+                       const PlanLimits* limits, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Partition p = {.limits = limits,
                    .documents = documents,
@@ -327,7 +327,7 @@ int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int*
     // One node has nothing to cut across with.
     if (p.n_nodes == 1) zones->across = INT_MAX;
     zones->inside = MIN(zones->inside, zones->across);
-    if (arena_check(arena, err, errlen) < 0 || partition(&p, windows, zones, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0 || partition(&p, windows, zones, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
@@ -379,7 +379,7 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
 }
 
 // Micro-batches beyond the documents that rings may have become ulysses groups.
-static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, char* err, size_t errlen) {
+static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLimits* limits, Err err) {
     memset(x->ring_docs, 0, sizeof(int) * (size_t)limits->ranks);
     for (int i = 0; i < plan->n_micro_batches; i++) {
         MicroBatch* mb = &plan->micro_batches[i];
@@ -391,7 +391,7 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
         if (most + mb->n_docs <= limits->max_ring_docs) continue;
         int64_t tokens = (int64_t)micro_batch_sums(plan, mb, lengths).tokens;
         if (mb->cp_size > limits->kv_heads || tokens > ring_rank_capacity(limits, mb->cp_size))
-            return fail(err, errlen,
+            return fail(err,
                         "the rings of ranks %d to %d have %d documents, at most %d can be, and they do not fit when %d "
                         "key/value heads are shared",
                         mb->first_rank, mb->first_rank + mb->cp_size - 1, most + mb->n_docs, limits->max_ring_docs,
@@ -403,20 +403,19 @@ static int limit_rings(Plan* plan, Scratch* x, const int* lengths, const PlanLim
 
 // ---- the entry of the table
 
-static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, char* err,
-                           size_t errlen) {
+static void* zeppelin_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err) {
     (void)sample, (void)n_sample;
     Zeppelin* z = TAKE(arena, Zeppelin, 1);
-    if (arena_check(arena, err, errlen) < 0) return NULL;
+    if (arena_check(arena, err) < 0) return NULL;
     *z = (Zeppelin){setting, zeppelin_zones(setting, zeppelin_across_scale(setting))};
     return z;
 }
 
 static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                         char* err, size_t errlen) {
+                         Err err) {
     const Zeppelin* z = (const Zeppelin*)planner;
     const PlanLimits* limits = &z->setting->limits;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.documents = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
@@ -424,12 +423,12 @@ static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const in
                  .room = TAKE(arena, int, n),
                  .windows = TAKE(arena, ZeppelinWindow, n),
                  .ring_docs = TAKE(arena, int, limits->ranks)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     sort_longest_first(x.documents, x.sorted, lengths, n);
     ZeppelinZones zones = z->zones;
-    if (zeppelin_partition(x.windows, &zones, x.documents, x.sorted, n, limits, arena, err, errlen) < 0) return -1;
+    if (zeppelin_partition(x.windows, &zones, x.documents, x.sorted, n, limits, arena, err) < 0) return -1;
     make_micro_batches(plan, &x, limits);
-    if (limit_rings(plan, &x, lengths, limits, err, errlen) < 0) return -1;
+    if (limit_rings(plan, &x, lengths, limits, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }

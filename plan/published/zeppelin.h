@@ -31,4 +31,4 @@ typedef struct ZeppelinWindow {
 // where ranks overflow: they come back as they were in the end. 0, or -1 with a message (a document is too long for all
 // ranks, no memory).
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* documents, const int* sorted, int n,
-                       const PlanLimits* limits, Arena* arena, char* err, size_t errlen);
+                       const PlanLimits* limits, Arena* arena, Err err);

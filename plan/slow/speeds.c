@@ -22,7 +22,7 @@ int speeds_start(Speeds* x, int ranks, Arena* arena) {
                   .measured = TAKE(arena, double, ranks),
                   .now = TAKE(arena, double, ranks),
                   .paces = TAKE(arena, RankPace, ranks)};
-    if (arena_check(arena, NULL, 0) < 0) return -1;
+    if (arena_check(arena, NULL) < 0) return -1;
     for (int r = 0; r < ranks; r++) {
         x->slowness[r] = x->speeds[r] = 1;
         x->expected[r] = (CostTerms){0};

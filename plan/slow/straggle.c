@@ -43,9 +43,9 @@ static int read_piece(Straggler* s, Words* piece, int ranks) {
     return words_refuse(piece, (Word){NULL, 0}, "expected to= of at least from=");
 }
 
-int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, char* err, size_t errlen) {
+int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err) {
     char why[ERR_BYTES];
-    Words text = words_of(spec ? spec : "", spec ? strlen(spec) : 0, why, sizeof why), piece;
+    Words text = words_of(spec ? spec : "", spec ? strlen(spec) : 0, why), piece;
     int found = 0, failed = 0;
     *n = 0;
     while (!failed && words_statement(&text, &piece)) {
@@ -53,7 +53,7 @@ int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, char* e
             failed = words_refuse(&piece, piece.all, "expected at most %d pieces", MOST_STRAGGLERS);
         else failed = read_piece(&list[found++], &piece, ranks);
     }
-    if (failed) return fail(err, errlen, "--straggle: %s; example: \"rank=0,x=4,from=20,to=80,whole\"", why);
+    if (failed) return fail(err, "--straggle: %s; example: \"rank=0,x=4,from=20,to=80,whole\"", why);
     *n = found;
     return 0;
 }

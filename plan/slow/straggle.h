@@ -22,7 +22,7 @@ enum { MOST_STRAGGLERS = 64 };
 
 // Into list (MOST_STRAGGLERS), of which the first *n are filled; ranks: how many there are. Nothing but blanks, or
 // NULL: none. 0, or -1 with a line that shows the place.
-int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, char* err, size_t errlen);
+int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err);
 
 // How many times as long something takes as it would by itself; 1 when nothing slows it.
 typedef struct Slowness {

@@ -56,7 +56,7 @@ void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
 }
 
 // Whether every document is held by some group that planners use.
-static int check_held(const Scratch* x, int n, const Setting* setting, char* err, size_t errlen) {
+static int check_held(const Scratch* x, int n, const Setting* setting, Err err) {
     const PlanLimits* limits = &setting->limits;
     int holds = 0, at = 0, longest = n ? x->sorted[0] : 0;
     int64_t capacity = 0;
@@ -70,7 +70,7 @@ static int check_held(const Scratch* x, int n, const Setting* setting, char* err
         if (!capacity || needed < capacity) capacity = needed;
     }
     if (n == 0) return 0;
-    return fail(err, errlen,
+    return fail(err,
                 "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
                 "%d (one of %d ranks does); try --capacity %lld or more ranks",
                 x->order[0], longest, limits->ranks, holds, limits->capacity, at, (long long)capacity);
@@ -202,10 +202,10 @@ static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* set
 
 // The plan of the best guess, and what it takes.
 static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, const int* lengths,
-                      const Setting* setting, char* err, size_t errlen) {
+                      const Setting* setting, Err err) {
     Timeline timeline;
     write_plan(plan, x, best, setting);
-    if (step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0) return -1;
+    if (step_play(&timeline, plan, lengths, setting, x->arena, err) < 0) return -1;
     f->makespan = timeline.makespan;
     f->critical = timeline.critical;
     return 0;
@@ -226,28 +226,28 @@ static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double 
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
-    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL, 0)) return;
+    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL)) return;
     plan_copy(plan, &by_one);
     choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
 }
 
 // A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
-                      char* err, size_t errlen) {
+                      Err err) {
     Timeline timeline;
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY)
         choose(f, FLEX_CUT, plan->n_micro_batches, f->makespan, &f->critical);
-    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err, errlen);
-    if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err, errlen) < 0)) return -1;
+    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err);
+    if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (better) choose(f, FLEX_ROUNDS, plan->n_micro_batches, timeline.makespan, &timeline.critical);
     return 0;
 }
 
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-              Arena* arena, char* err, size_t errlen) {
+              Arena* arena, Err err) {
     const PlanLimits* limits = &setting->limits;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.order = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
@@ -257,24 +257,24 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                              {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
                  .arena = arena};
     Search search = search_take(x.sorted, n, setting, arena);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
-    if (check_held(&x, n, setting, err, errlen) < 0) return -1;
-    if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err, errlen) < 0) return -1;
+    if (check_held(&x, n, setting, err) < 0) return -1;
+    if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
     Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
     search_all(&search, &best, prediction);
     prediction->makespan = best.makespan;
-    if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err, errlen) < 0 ||
-                                     plan_merge(plan, prediction, lengths, setting, arena, err, errlen) < 0))
+    if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err) < 0 ||
+                                     plan_merge(plan, prediction, lengths, setting, arena, err) < 0))
         return -1;
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
     int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
-    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err, errlen) < 0) return -1;
+    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
-    return fail(err, errlen,
+    return fail(err,
                 "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "
                 "rings of a rank; try --cp kind=ulysses, a larger --capacity or fewer --batch-tokens",
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
@@ -289,24 +289,23 @@ static int descending(const void* a, const void* b) {
 
 void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
 
-int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
-              size_t errlen) {
-    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
-    return timeline_play(timeline, plan, lengths, setting, arena, err, errlen);
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
+    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
+    return timeline_play(timeline, plan, lengths, setting, arena, err);
 }
 
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                 char* err, size_t errlen) {
+                 Err err) {
     Timeline timeline;
     ArenaMark mark = arena_mark(arena);
     int* sorted = TAKE(arena, int, plan->n_docs);
-    if (step_play(&timeline, plan, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (step_play(&timeline, plan, lengths, setting, arena, err) < 0) return -1;
     prediction->makespan = timeline.makespan;
     prediction->critical = timeline.critical;
     prediction->n_tries = 0;
     memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
     sort_lengths(sorted, plan->n_docs);
-    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err, errlen) < 0) return -1;
+    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }

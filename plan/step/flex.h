@@ -38,26 +38,23 @@ double prediction_gap(const Prediction* prediction);
 // Groups of unlike cp sizes, chosen for time: a search over target times. Deterministic: the same bits on every rank
 // and compiler. 0, or -1 with a message that names the document and the limit. lengths (n), each at least 1.
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
-              Arena* arena, char* err, size_t errlen);
+              Arena* arena, Err err);
 // The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use. 1 where none
 // takes less than `below` ms, if that is not INFINITY.
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
-                  const Setting* setting, Arena* arena, char* err, size_t errlen);
+                  const Setting* setting, Arena* arena, Err err);
 // A plan made for rounds: order, sorted (n) documents longest first and their lengths, plan with room for them. 1, and
 // the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
 int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
-                Arena* arena, char* err, size_t errlen);
+                Arena* arena, Err err);
 // Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
-int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, char* err,
-              size_t errlen);
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 // Puts micro-batches of a plan that was not made for rounds into passes together, where a step of ranks that run freely
 // takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
 // of the plan, in makespan and critical. 0, or -1 without memory.
-int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
-               size_t errlen);
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err);
 // What any plan should take. Fills all but the tries, of which it says there are none.
-int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                 char* err, size_t errlen);
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 
 void sort_lengths(int* lengths, int n);  // descending, as bounds want them
 // order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.

@@ -47,12 +47,12 @@ static int best_local(Merge* x, int rank) {
 }
 
 // Rounds from 0 on without gaps, and the list in their order.
-static int tidy(Merge* x, char* err, size_t errlen) {
+static int tidy(Merge* x, Err err) {
     Plan* plan = x->plan;
     int n = plan->n_micro_batches, *order = TAKE(x->arena, int, n), rounds = 0;
     MicroBatch* sorted = TAKE(x->arena, MicroBatch, n);
-    if (arena_check(x->arena, err, errlen) < 0) return -1;
-    if (pass_order(plan, x->setting->limits.node_size, order, x->arena, err, errlen) < 0) return -1;
+    if (arena_check(x->arena, err) < 0) return -1;
+    if (pass_order(plan, x->setting->limits.node_size, order, x->arena, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         sorted[i] = plan->micro_batches[order[i]];
         if (i > 0) rounds += plan->micro_batches[order[i]].round != plan->micro_batches[order[i - 1]].round;
@@ -63,11 +63,11 @@ static int tidy(Merge* x, char* err, size_t errlen) {
     return 0;
 }
 
-static int play(const Merge* x, Timeline* timeline, char* err, size_t errlen) {
+static int play(const Merge* x, Timeline* timeline, Err err) {
     ArenaMark mark = arena_mark(x->arena);
     Setting freely = *x->setting;
     freely.rounds = 0;
-    int failed = timeline_play(timeline, x->plan, x->lengths, &freely, x->arena, err, errlen);
+    int failed = timeline_play(timeline, x->plan, x->lengths, &freely, x->arena, err);
     arena_reset(x->arena, mark);
     return failed;
 }
@@ -149,13 +149,12 @@ static void join_locals(Merge* x) {
 }
 
 // Of the timeline only makespan, critical and shares are left.
-static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, char* err,
-                 size_t errlen) {
+static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_shared = 0;
-    if (plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    if (plan_set_rounds(plan, arena, err) < 0) return -1;
     Merge x = open_merge(plan, lengths, setting, arena);
     Shared* shared = TAKE(arena, Shared, n);
-    if (arena_check(arena, err, errlen) < 0 || play(&x, timeline, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0 || play(&x, timeline, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
         if (mb->cp_size > 1) shared[n_shared++] = (Shared){micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
@@ -168,25 +167,24 @@ static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setti
         if (k == n_shared) join_locals(&x);
         else if (!bring_locals(&x, shared[k].i)) continue;
         plays--;
-        if (play(&x, &tried, err, errlen) < 0) return -1;
+        if (play(&x, &tried, err) < 0) return -1;
         int keep = tried.makespan <= timeline->makespan;
         keep_or_undo(&x, keep);
         if (keep) *timeline = tried;
     }
-    return tidy(&x, err, errlen);
+    return tidy(&x, err);
 }
 
-int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, char* err,
-               size_t errlen) {
+int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Timeline timeline;
     Plan merged;
     if (plan->n_docs == 0) return 0;
     plan_take(&merged, plan->n_docs, arena);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     plan_copy(&merged, plan);
-    if (merge(&merged, &timeline, lengths, setting, arena, err, errlen) < 0) return -1;
-    if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err, errlen) < 0) return -1;
+    if (merge(&merged, &timeline, lengths, setting, arena, err) < 0) return -1;
+    if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err) < 0) return -1;
     if (!setting->rounds || timeline.makespan < prediction->makespan) {
         plan_copy(plan, &merged);
         prediction->makespan = timeline.makespan;

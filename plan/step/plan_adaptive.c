@@ -87,9 +87,9 @@ static int list_candidates(Candidate* list, const Setting* setting, const Work* 
 // ---- the search
 
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
-                  const Setting* setting, Arena* arena, char* err, size_t errlen) {
+                  const Setting* setting, Arena* arena, Err err) {
     const PlanLimits* limits = &setting->limits;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     Work work = {0};
     for (int i = 0; i < n; i++) {
         double s = lengths[i];
@@ -99,7 +99,7 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     }
     ArenaMark mark = arena_mark(arena);
     Candidate* list = TAKE(arena, Candidate, limits->ranks);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     double best = below;
     int made = 0;
     ArenaMark untried = arena_mark(arena);
@@ -108,15 +108,15 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
         Timeline timeline;
         if (list[i].bound >= best) break;
         arena_reset(arena, untried);
-        if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL, 0) < 0) continue;
-        if (step_play(&timeline, &trial, lengths, setting, arena, NULL, 0) < 0 || timeline.makespan >= best) continue;
+        if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL) < 0) continue;
+        if (step_play(&timeline, &trial, lengths, setting, arena, NULL) < 0 || timeline.makespan >= best) continue;
         best = timeline.makespan, made = 1;
         plan_copy(plan, &trial);
     }
     arena_reset(arena, mark);
     if (!made && below < INFINITY) return 1;
     // Where none of these can be, either some other cp size can or this says why not.
-    if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err, errlen) < 0) return -1;
-    if (predict_plan(prediction, plan, lengths, setting, arena, err, errlen) < 0) return -1;
-    return plan_merge(plan, prediction, lengths, setting, arena, err, errlen);
+    if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err) < 0) return -1;
+    if (predict_plan(prediction, plan, lengths, setting, arena, err) < 0) return -1;
+    return plan_merge(plan, prediction, lengths, setting, arena, err);
 }

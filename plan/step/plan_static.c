@@ -44,9 +44,9 @@ static int measure(int* widest, const int* lengths, int n, const PlanLimits* lim
 }
 
 static int refuse_cp_size(int doc, const int* lengths, const PlanLimits* limits, int cp_size, int ulysses_size,
-                          char* err, size_t errlen) {
+                          Err err) {
     int s = lengths[doc];
-    return fail(err, errlen,
+    return fail(err,
                 "document %d of the step has %d tokens, and a group of %d rank%s (%s) at capacity %d holds %d; try a "
                 "larger --cp, 0 for the least that suffices, or --capacity %lld",
                 doc, s, cp_size, cp_size == 1 ? "" : "s",
@@ -55,8 +55,7 @@ static int refuse_cp_size(int doc, const int* lengths, const PlanLimits* limits,
                 (long long)capacity_for(limits, s, ulysses_size, cp_size / ulysses_size));
 }
 
-static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* limits, CpChoice kind, char* err,
-                               size_t errlen) {
+static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* limits, CpChoice kind, Err err) {
     int s = lengths[doc], holds = 0, at = 0;
     int64_t capacity = 0;
     for (int cp_size = 1; cp_size <= limits->ranks; cp_size++) {
@@ -67,7 +66,7 @@ static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* li
         if (fits > holds) holds = fits, at = cp_size;
         if (!capacity || needed < capacity) capacity = needed;
     }
-    return fail(err, errlen,
+    return fail(err,
                 "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
                 "%d (--cp %d does)%s; try --capacity %lld or more ranks",
                 doc, s, limits->ranks, holds, limits->capacity, at,
@@ -79,19 +78,19 @@ static int refuse_all_cp_sizes(int doc, const int* lengths, const PlanLimits* li
 
 // Sets *cp_size where it is 0, *ulysses_size and *widest.
 static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const int* lengths, int n,
-                          const PlanLimits* limits, CpChoice kind, char* err, size_t errlen) {
+                          const PlanLimits* limits, CpChoice kind, Err err) {
     if (*cp_size < 0 || *cp_size > limits->ranks)
-        return fail(err, errlen, "--cp %d, expected 1 to the %d ranks there are, or 0 for the least that suffices",
-                    *cp_size, limits->ranks);
+        return fail(err, "--cp %d, expected 1 to the %d ranks there are, or 0 for the least that suffices", *cp_size,
+                    limits->ranks);
     if (*cp_size > 0) {
         *ulysses_size = choose_ulysses_size(limits, *cp_size, kind);
         if (!*ulysses_size)
-            return fail(err, errlen,
+            return fail(err,
                         "--cp %d with --cp kind=ulysses, but there are %d key/value heads to share; try --cp kind="
                         "auto or --cp %d",
                         *cp_size, limits->kv_heads, limits->kv_heads);
         int doc = measure(widest, lengths, n, limits, *ulysses_size, *cp_size / *ulysses_size);
-        return doc < 0 ? 0 : refuse_cp_size(doc, lengths, limits, *cp_size, *ulysses_size, err, errlen);
+        return doc < 0 ? 0 : refuse_cp_size(doc, lengths, limits, *cp_size, *ulysses_size, err);
     }
     int longest = 0;
     for (int i = 1; i < n; i++)
@@ -108,34 +107,33 @@ static int choose_cp_size(int* cp_size, int* ulysses_size, int* widest, const in
         if (worst < 0) return 0;
         doc = worst;
     }
-    return refuse_all_cp_sizes(doc, lengths, limits, kind, err, errlen);
+    return refuse_all_cp_sizes(doc, lengths, limits, kind, err);
 }
 
 // ---- rows
 
 // Rows of documents that take at most `room` tokens of a ring rank together. room is at least what any document takes.
-static int pack(Scratch* x, int n, int64_t room, char* err, size_t errlen) {
+static int pack(Scratch* x, int n, int64_t room, Err err) {
     arena_reset(x->arena, x->unpacked);
-    return pack_rows(&x->rows, x->widest, n, room, x->arena, err, errlen);
+    return pack_rows(&x->rows, x->widest, n, room, x->arena, err);
 }
 
-static int pack_evenly(Scratch* x, int n, int64_t most, int groups, char* err, size_t errlen) {
+static int pack_evenly(Scratch* x, int n, int64_t most, int groups, Err err) {
     int64_t total = 0, room = 1;
     for (int i = 0; i < n; i++) total += x->widest[i], room = MAX(room, x->widest[i]);
     most = MAX(MIN(most, total), 1);
-    if (pack(x, n, most, err, errlen) < 0) return -1;
+    if (pack(x, n, most, err) < 0) return -1;
     if (groups == 1 || n == 0) return 0;
     int rows = groups * CEIL_DIV(x->rows.n, groups);
     room = MAX(room, CEIL_DIV(total, rows));
     for (;; room += CEIL_DIV(room, 32)) {
-        if (pack(x, n, MIN(room, most), err, errlen) < 0) return -1;
+        if (pack(x, n, MIN(room, most), err) < 0) return -1;
         if (room >= most || x->rows.n <= rows) return 0;
     }
 }
 
 // Rows become micro-batches, in the order in which they are dealt.
-static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, int ulysses_size, char* err,
-                size_t errlen) {
+static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, int ulysses_size, Err err) {
     int groups = limits->ranks / cp_size, most_docs = ulysses_size < cp_size ? limits->max_ring_docs : plan->n_docs;
     for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
     for (int i = 0, doc = 0; i < x->rows.n; i++) {
@@ -145,7 +143,7 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
         for (int g = 0; g < groups; g++)
             if (x->ring_docs[g] + docs <= most_docs && (group < 0 || x->load[g] < x->load[group])) group = g;
         if (group < 0)
-            return fail(err, errlen,
+            return fail(err,
                         "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --cp kind="
                         "ulysses, a smaller --cp or fewer --batch-tokens",
                         plan->n_docs, groups, groups == 1 ? "" : "s", cp_size, most_docs);
@@ -160,21 +158,20 @@ static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, i
 }
 
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
-                CpChoice kind, Arena* arena, char* err, size_t errlen) {
+                CpChoice kind, Arena* arena, Err err) {
     int ulysses_size = 1;
-    if (plan_begin(plan, step, lengths, n, limits, arena, err, errlen) < 0) return -1;
+    if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.widest = TAKE(arena, int, n),
                  .ring_docs = TAKE(arena, int, limits->ranks),
                  .load = TAKE(arena, double, limits->ranks),
                  .arena = arena};
     x.unpacked = arena_mark(arena);
-    if (arena_check(arena, err, errlen) < 0) return -1;
-    if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err, errlen) < 0) return -1;
-    if (pack_evenly(&x, n, ring_rank_capacity(limits, ulysses_size), limits->ranks / cp_size, err, errlen) < 0)
-        return -1;
-    if (rows_weigh(&x.rows, lengths, limits->quadratic, arena, err, errlen) < 0) return -1;
-    if (deal(plan, &x, limits, cp_size, ulysses_size, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
+    if (choose_cp_size(&cp_size, &ulysses_size, x.widest, lengths, n, limits, kind, err) < 0) return -1;
+    if (pack_evenly(&x, n, ring_rank_capacity(limits, ulysses_size), limits->ranks / cp_size, err) < 0) return -1;
+    if (rows_weigh(&x.rows, lengths, limits->quadratic, arena, err) < 0) return -1;
+    if (deal(plan, &x, limits, cp_size, ulysses_size, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }

@@ -180,13 +180,13 @@ static void fill_remapped(const Placement* p, const MicroBatch* mb, const int* s
 }
 
 // The plan as it is drawn, in the order of rounds, in memory of its own.
-static int build(Remap* x, Plan* to, char* err, size_t errlen) {
+static int build(Remap* x, Plan* to, Err err) {
     const Plan* from = x->plan;
     int n = from->n_micro_batches, kv_heads = x->setting->limits.kv_heads;
     *to = *from;
     to->micro_batches = TAKE(x->arena, MicroBatch, n);
     to->placed_at = TAKE(x->arena, int, n);
-    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    if (arena_check(x->arena, err) < 0) return -1;
     to->n_placed = 0;
     for (int j = 0; j < n; j++) {
         to->micro_batches[j] = x->drawn[x->order[j]];
@@ -194,7 +194,7 @@ static int build(Remap* x, Plan* to, char* err, size_t errlen) {
         to->n_placed += (int)placement_ints(&to->micro_batches[j]);
     }
     to->placed = TAKE(x->arena, int, to->n_placed);
-    if (arena_check(x->arena, err, errlen) < 0) return -1;
+    if (arena_check(x->arena, err) < 0) return -1;
     for (int j = 0; j < n; j++) {
         const MicroBatch *mb = &to->micro_batches[j], *was = &from->micro_batches[x->order[j]];
         Placement p = plan_placement(to, mb);
@@ -208,24 +208,24 @@ static int build(Remap* x, Plan* to, char* err, size_t errlen) {
 }
 
 // layouts (n_rounds, nodes). Returns how many micro-batches are remapped, or -1.
-static int draw_plan(Remap* x, Plan* to, const Layout* layouts, char* err, size_t errlen) {
+static int draw_plan(Remap* x, Plan* to, const Layout* layouts, Err err) {
     int n = x->plan->n_micro_batches, remapped = 0;
     memcpy(x->drawn, x->plan->micro_batches, sizeof(MicroBatch) * (size_t)n);
     memset(x->is_remapped, 0, sizeof(int) * (size_t)n);
     for (int i = 0; i < x->plan->n_rounds * x->nodes; i++)
-        if (lay_out(x, i / x->nodes, i % x->nodes, layouts[i]) < 0) return arena_check(x->arena, err, errlen);
+        if (lay_out(x, i / x->nodes, i % x->nodes, layouts[i]) < 0) return arena_check(x->arena, err);
     for (int i = 0; i < n; i++) remapped += x->is_remapped[i];
-    return build(x, to, err, errlen) < 0 ? -1 : remapped;
+    return build(x, to, err) < 0 ? -1 : remapped;
 }
 
 // ---- the choice
 
 // ms (n_rounds, nodes) at which each node ends each round, or without rounds all. Returns the makespan, or -1.
-static double play(const Remap* x, const Plan* plan, double* ms, char* err, size_t errlen) {
+static double play(const Remap* x, const Plan* plan, double* ms, Err err) {
     Timeline t;
     int in_rounds = x->setting->rounds || plan->has_barriers;
     ArenaMark mark = arena_mark(x->arena);
-    if (timeline_play(&t, plan, x->lengths, x->setting, x->arena, err, errlen) < 0) return -1;
+    if (timeline_play(&t, plan, x->lengths, x->setting, x->arena, err) < 0) return -1;
     for (int i = 0; i < plan->n_rounds * x->nodes; i++) ms[i] = 0;
     for (int i = 0; i < plan->n_micro_batches && in_rounds; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
@@ -288,20 +288,20 @@ static Remap open_remap(Plan* plan, const int* lengths, const Setting* setting, 
 
 // Each layout everywhere, then in every node and round the one that ended soonest: the best of these plans in `to`.
 // Returns how many micro-batches it remaps, 0 where none is worth it, or -1.
-static int best_plan(Remap* x, Plan* to, char* err, size_t errlen) {
+static int best_plan(Remap* x, Plan* to, Err err) {
     static const double worth = 0.995;  // of the makespan as planned
     int n = x->plan->n_rounds * x->nodes, best = 0;
     double *ms = TAKE(x->arena, double, n), *least = TAKE(x->arena, double, n);
     Layout *layouts = TAKE(x->arena, Layout, n), *chosen = TAKE(x->arena, Layout, n);
-    if (arena_check(x->arena, err, errlen) < 0) return -1;
-    double makespan = worth * play(x, x->plan, least, err, errlen);
+    if (arena_check(x->arena, err) < 0) return -1;
+    double makespan = worth * play(x, x->plan, least, err);
     if (makespan < 0) return -1;
     for (int i = 0; i < n; i++) chosen[i] = AS_PLANNED;
     for (int layout = EVEN_TOKENS; layout <= N_LAYOUTS; layout++) {
         Plan drawn;
         for (int i = 0; i < n; i++) layouts[i] = layout < N_LAYOUTS ? (Layout)layout : chosen[i];
-        int remapped = draw_plan(x, &drawn, layouts, err, errlen);
-        double played = remapped < 0 ? -1 : play(x, &drawn, ms, err, errlen);
+        int remapped = draw_plan(x, &drawn, layouts, err);
+        double played = remapped < 0 ? -1 : play(x, &drawn, ms, err);
         if (played < 0) return -1;
         if (remapped && played < makespan) makespan = played, best = remapped, *to = drawn;
         for (int i = 0; i < n; i++)
@@ -311,17 +311,17 @@ static int best_plan(Remap* x, Plan* to, char* err, size_t errlen) {
 }
 
 int plan_remap(Plan* plan, int* changed, const int* lengths, const Setting* setting, RemapChoice choice, Arena* arena,
-               char* err, size_t errlen) {
+               Err err) {
     Plan drawn;
     *changed = 0;
     if (choice == REMAP_NO || plan->ranks == 1 || plan->n_micro_batches == 0) return 0;
     if (choice == REMAP_AUTO && !(setting->groups && setting->cost.per_token > 0)) return 0;
-    if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err, errlen) < 0) return -1;
+    if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
     Remap x = open_remap(plan, lengths, setting, arena);
     Layout* even = TAKE(arena, Layout, plan->n_rounds * x.nodes);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int i = 0; i < plan->n_rounds * x.nodes; i++) even[i] = EVEN_TOKENS;
-    *changed = choice == REMAP_YES ? draw_plan(&x, &drawn, even, err, errlen) : best_plan(&x, &drawn, err, errlen);
+    *changed = choice == REMAP_YES ? draw_plan(&x, &drawn, even, err) : best_plan(&x, &drawn, err);
     if (*changed < 0) return -1;
     if (*changed) *plan = drawn;
     return 0;

@@ -22,4 +22,4 @@ typedef enum RemapChoice { REMAP_NO, REMAP_YES, REMAP_AUTO } RemapChoice;
 // with even times, if the step then does. Sets rounds where there
 // are none. *changed: some are. 0, or -1 with a message.
 int plan_remap(Plan* plan, int* changed, const int* lengths, const Setting* setting, RemapChoice choice, Arena* arena,
-               char* err, size_t errlen);
+               Err err);

@@ -264,13 +264,13 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
 }
 
 int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
-                Arena* arena, char* err, size_t errlen) {
+                Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Rounds x = rounds_take(sorted, n, setting, arena);
     int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, setting->limits.ranks);
     Plan made;
     plan_take(&made, n, arena);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     round_begin(&x.search, n);
     int found = n > 0 && cut_into_runs(&x, below);
     if (found) {

@@ -40,10 +40,10 @@ static void counting_sort(int* out, const int* items, const int* key, int n, int
     for (int i = n - 1; i >= 0; i--) out[--first[key[i]]] = items ? items[i] : i;
 }
 
-int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen) {
+int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, Err err) {
     for (int i = 0; i < n; i++)
         if (lengths[i] < 1 || lengths[i] > capacity)
-            return fail(err, errlen,
+            return fail(err,
                         "document %d of the step has %d tokens, expected 1 to the capacity of %d; try --capacity %d", i,
                         lengths[i], capacity, MAX(lengths[i], 1));
     *out = (Rows){0, TAKE(arena, int, n), TAKE(arena, int, n + 1), NULL};
@@ -52,7 +52,7 @@ int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* are
     size_t words = (size_t)capacity / 64 + 1;
     Rooms rooms = {TAKE(arena, uint64_t, words), TAKE(arena, int, capacity + 1), TAKE(arena, int, capacity + 1),
                    TAKE(arena, int, n)};
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(rooms.some, 0, words * sizeof *rooms.some);
     for (int i = 0; i < n; i++) key[i] = capacity - lengths[i];
     counting_sort(sorted, NULL, key, n, count, capacity + 1);
@@ -66,13 +66,13 @@ int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* are
     return 0;
 }
 
-int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, char* err, size_t errlen) {
+int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, Err err) {
     int64_t unit = CEIL_DIV(capacity, MOST_UNITS), most = capacity / unit;
     int* units = TAKE(arena, int, n);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     // Where rounding up makes a document larger than a row, it fills the row, alone.
     for (int i = 0; i < n; i++) units[i] = (int)MIN(CEIL_DIV(lengths[i], unit), most);
-    return pack_best_fit(out, units, n, (int)most, arena, err, errlen);
+    return pack_best_fit(out, units, n, (int)most, arena, err);
 }
 
 static int heavier_first(const void* a, const void* b) {
@@ -80,9 +80,9 @@ static int heavier_first(const void* a, const void* b) {
     return x->cost != y->cost ? (x->cost < y->cost) - (x->cost > y->cost) : x->number - y->number;
 }
 
-int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, char* err, size_t errlen) {
+int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, Err err) {
     rows->heaviest = TAKE(arena, WeighedRow, rows->n);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     for (int r = 0; r < rows->n; r++) {
         rows->heaviest[r] = (WeighedRow){0, r};
         for (int i = rows->first[r]; i < rows->first[r + 1]; i++) {

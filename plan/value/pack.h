@@ -18,8 +18,8 @@ typedef struct Rows {
 
 // lengths (n), each 1 .. capacity. Deterministic: ties go to the smaller index and to the row that has had its room
 // longest. The result lies in the arena. 0, or -1 with a message naming a document that does not fit.
-int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, char* err, size_t errlen);
+int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, Err err);
 // The same with room in units of several tokens where rows are very long. Each length is 1 .. capacity.
-int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, char* err, size_t errlen);
+int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, Err err);
 // The order in which rows run: a document of s tokens weighs s + quadratic s^2. 0, or -1 without memory.
-int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, char* err, size_t errlen);
+int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, Err err);

@@ -33,10 +33,10 @@ void plan_copy(Plan* to, const Plan* from) {
 
 // ---- rounds, hash
 
-int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen) {
+int plan_set_rounds(Plan* plan, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     int* last = TAKE(arena, int, plan->ranks);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(last, 0, sizeof(int) * (size_t)plan->ranks);
     plan->n_rounds = 0;
     for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -56,12 +56,12 @@ static int across_nodes(const MicroBatch* mb, int node_size) {
 }
 
 // A counting sort by round and kind.
-int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, char* err, size_t errlen) {
+int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, Err err) {
     enum { ACROSS, INSIDE, LOCAL, KINDS };
     ArenaMark mark = arena_mark(arena);
     size_t bins = (size_t)KINDS * (size_t)MAX(plan->n_rounds, 1);
     int* begin = TAKE(arena, int, bins + 1);
-    if (arena_check(arena, err, errlen) < 0) return -1;
+    if (arena_check(arena, err) < 0) return -1;
     memset(begin, 0, sizeof(int) * (bins + 1));
     for (int pass = 0; pass < 2; pass++) {
         for (int i = 0; i < plan->n_micro_batches; i++) {
@@ -126,28 +126,27 @@ int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring
                     limits->kv_heads);
 }
 
-int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen) {
+int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err) {
     if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->kv_heads < 1 || n < 0)
-        return fail(err, errlen, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d key/value heads", n,
+        return fail(err, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d key/value heads", n,
                     limits->ranks, limits->node_size, limits->capacity, limits->kv_heads);
     int64_t tokens = 0;
     for (int i = 0; i < n; i++) {
         if (lengths[i] < 1)
-            return fail(err, errlen, "document %d of the step has %d tokens, expected 1 or more", i, lengths[i]);
+            return fail(err, "document %d of the step has %d tokens, expected 1 or more", i, lengths[i]);
         tokens += lengths[i];
     }
     if (tokens > INT_MAX)
-        return fail(err, errlen, "the step has %lld tokens, at most %d can be planned; try fewer --batch-tokens",
+        return fail(err, "the step has %lld tokens, at most %d can be planned; try fewer --batch-tokens",
                     (long long)tokens, INT_MAX);
     return 0;
 }
 
-int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
-               size_t errlen) {
-    if (check_lengths(lengths, n, limits, err, errlen) < 0) return -1;
+int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, Err err) {
+    if (check_lengths(lengths, n, limits, err) < 0) return -1;
     plan_take(plan, n, arena);
     plan->step = step;
     plan->ranks = limits->ranks;
     plan->n_docs = n;
-    return arena_check(arena, err, errlen);
+    return arena_check(arena, err);
 }

@@ -66,15 +66,15 @@ typedef enum CpChoice { CP_CHOICE_AUTO, CP_CHOICE_ULYSSES, CP_CHOICE_RING } CpCh
 // ranks / cp size groups, the heaviest first to the least loaded. Kind auto: ulysses while cp size <= kv_heads and
 // inside a node, a ring where heads do not suffice, both across nodes.
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
-                CpChoice kind, Arena* arena, char* err, size_t errlen);
+                CpChoice kind, Arena* arena, Err err);
 
 // Every micro-batch a pass of its own: each gets the earliest round in which all its ranks are free, in the order of
 // micro-batches. Where parameters or gradients are gathered layer by layer (ZeRO-2 and 3) all ranks are in the same
 // round, and those without a micro-batch run an empty pass; else a rank goes on with its next. 0, or -1 without memory.
-int plan_set_rounds(Plan* plan, Arena* arena, char* err, size_t errlen);
+int plan_set_rounds(Plan* plan, Arena* arena, Err err);
 // The one order in which ranks post exchanges: by round; of a round those across nodes, then those inside one, then
 // micro-batches of one rank; else as in the list. order (n_micro_batches) =; 0, or -1 without memory.
-int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, char* err, size_t errlen);
+int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, Err err);
 
 // Equal on all ranks exactly when plan and lengths are.
 uint64_t plan_hash(const Plan* plan, const int* lengths);
@@ -163,11 +163,10 @@ int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 
 // 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
-int check_lengths(const int* lengths, int n, const PlanLimits* limits, char* err, size_t errlen);
+int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err);
 
 // check_lengths, then an empty plan of this step in the arena.
-int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
-               size_t errlen);
+int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, Arena* arena, Err err);
 
 // ---- a seam for tests: NULL in the program. build/.../train_checked proves every plan and every schedule before it
 // runs, and runs any plan in place of the planner's (test/checked.c).
@@ -177,10 +176,8 @@ struct Pipeline;
 typedef struct PlanChecks {
     // NULL: the planner plans.
     int (*plan)(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, uint64_t seed,
-                Arena* arena, char* err, size_t errlen);
-    int (*check)(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, char* err,
-                 size_t errlen);
-    int (*check_schedule)(const struct Schedule* schedule, const struct Pipeline* pipeline, Arena* arena, char* err,
-                          size_t errlen);
+                Arena* arena, Err err);
+    int (*check)(const Plan* plan, const int* lengths, int n, const PlanLimits* limits, Arena* arena, Err err);
+    int (*check_schedule)(const struct Schedule* schedule, const struct Pipeline* pipeline, Arena* arena, Err err);
 } PlanChecks;
 extern const PlanChecks* plan_checks;

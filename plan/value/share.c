@@ -143,7 +143,7 @@ int plan_add_load(PassLoad* loads, const Plan* plan, int i, const int* lengths, 
                   Arena* arena) {
     ArenaMark mark = arena_mark(arena);
     Placement p = micro_batch_placement(plan, &plan->micro_batches[i], lengths, limits->kv_heads, arena);
-    if (arena_check(arena, NULL, 0) < 0) return -1;
+    if (arena_check(arena, NULL) < 0) return -1;
     micro_batch_load(loads, &plan->micro_batches[i], &p);
     arena_reset(arena, mark);
     return 0;

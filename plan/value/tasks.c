@@ -127,11 +127,11 @@ static void take_play(Play* x, Arena* arena) {
     }
 }
 
-int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, char* err, size_t errlen) {
+int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err) {
     Play x = {.p = pipeline, .schedule = schedule};
     schedule->makespan = 0;
     take_play(&x, arena);
-    if (arena_check(arena, err, errlen)) return -1;
+    if (arena_check(arena, err)) return -1;
     for (int s = 0; s < pipeline->stages; s++) x.link[0][s] = x.link[1][s] = 0;
     for (Candidate c; c = first(&x), c.start < INFINITY;) {
         if (c.kind == TASK_SEND) run_message(&x, &c);

@@ -48,7 +48,7 @@ typedef struct Schedule {
 } Schedule;
 
 // Lies in the arena. 0, or -1 without memory. O(stages^2 rounds).
-int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, char* err, size_t errlen);
+int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err);
 
 // The share of a step that stages spend without computing: (stages - 1) / (stages - 1 + rounds) for equal rounds.
 double schedule_bubble(const Schedule* schedule, int stages);

@@ -37,7 +37,7 @@ static void skip(void* context, const char* dir, const char* why) {
 static void set_aside(const Skipped* skipped) {
     char moved[CHECKPOINT_PATH], err[ERR_BYTES];
     for (int i = 0; i < skipped->n; i++) {
-        if (checkpoint_set_aside(skipped->dirs[i], moved, err, sizeof err)) warn("%s", err);
+        if (checkpoint_set_aside(skipped->dirs[i], moved, err)) warn("%s", err);
         else warn("%s is now %s", skipped->dirs[i], moved);
     }
 }
@@ -55,14 +55,13 @@ static const char* asked_by(const Config* c) { return c->resume ? "--resume" : c
 // --resume runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {
     char* from = config_string(&run->config, strlen(run->config.resume_from) + 1);
-    if (!from) return fail(o->words, sizeof o->words, "out of memory for options");
+    if (!from) return fail(o->words, "out of memory for options");
     strcpy(from, run->config.resume_from);
     for (size_t n = strlen(from); n > 1 && from[n - 1] == '/';) from[--n] = 0;
     run->config.resume_from = from;
     const char* slash = strrchr(from, '/');
     if (!slash) return 0;
-    if (run->config.out)
-        return fail(o->words, sizeof o->words, "--resume %s: expected a step like step-000120 beside --out", from);
+    if (run->config.out) return fail(o->words, "--resume %s: expected a step like step-000120 beside --out", from);
     snprintf(o->out, sizeof o->out, "%.*s", MAX((int)(slash - from), 1), from);
     return 0;
 }
@@ -71,13 +70,13 @@ static int out_of_resume_from(Run* run, Origin* o) {
 static int find_directory(Run* run, Origin* o) {
     const Config* c = &run->config;
     int needs_run = c->resume || (run->books->uses_model && !c->init);
-    if (c->out && !c->out[0]) return fail(o->words, sizeof o->words, "--out: expected a directory, found nothing");
+    if (c->out && !c->out[0]) return fail(o->words, "--out: expected a directory, found nothing");
     if (c->out) snprintf(o->out, sizeof o->out, "%s", c->out);
     if (c->resume_from && out_of_resume_from(run, o)) return -1;
     if (o->out[0] || !needs_run) return 0;
-    int found = run_dir_newest(o->out, "runs", o->words, sizeof o->words);
+    int found = run_dir_newest(o->out, "runs", o->words);
     if (found) return MIN(found, 0);
-    return fail(o->words, sizeof o->words, "%s: expected a run in ./runs, found none; try --out DIR", asked_by(c));
+    return fail(o->words, "%s: expected a run in ./runs, found none; try --out DIR", asked_by(c));
 }
 
 // A run that writes must be alone in its directory.
@@ -85,17 +84,16 @@ static int claim(Run* run, Origin* o) {
     const Config* c = &run->config;
     int64_t step;
     if (c->resume && !disk_is_dir(o->out))
-        return fail(o->words, sizeof o->words, "--resume: no such directory: %s; try another --out", o->out);
-    int failed = o->out[0] ? run_dir_claim(&run->books->dir, o->out, o->words, sizeof o->words)
-                           : run_dir_claim_next(&run->books->dir, "runs", o->words, sizeof o->words);
+        return fail(o->words, "--resume: no such directory: %s; try another --out", o->out);
+    int failed = o->out[0] ? run_dir_claim(&run->books->dir, o->out, o->words)
+                           : run_dir_claim_next(&run->books->dir, "runs", o->words);
     if (failed) return -1;
     claimed = &run->books->dir;
     die_as.last = release_claimed;
     strcpy(o->out, run->books->dir.path);
     if (run->books->dir.unlocked) warn("%s: no locks on this file system: start no second run there", o->out);
-    if (c->resume || checkpoint_latest(o->out, o->start_from, &step, NULL, 0) <= 0) return 0;
-    return fail(o->words, sizeof o->words, "%s holds a run already (step %" PRId64 "); try --resume, or another --out",
-                o->out, step);
+    if (c->resume || checkpoint_latest(o->out, o->start_from, &step, NULL) <= 0) return 0;
+    return fail(o->words, "%s holds a run already (step %" PRId64 "); try --resume, or another --out", o->out, step);
 }
 
 // ---- the checkpoint
@@ -108,18 +106,14 @@ static int choose(Run* run, Origin* o) {
     Skipped skipped = {0};
     if (from && strrchr(from, '/')) from = strrchr(from, '/') + 1;
     int64_t step = from ? checkpoint_step(from) : -1;
-    if (from && step < 0)
-        return fail(o->words, sizeof o->words, "--resume: expected a step like step-000120, found %s", from);
-    int found = checkpoint_choose(o->out, step, o->start_from, &run->books->pin, step < 0 ? skip : NULL, &skipped, err,
-                                  sizeof err);
+    if (from && step < 0) return fail(o->words, "--resume: expected a step like step-000120, found %s", from);
+    int found = checkpoint_choose(o->out, step, o->start_from, &run->books->pin, step < 0 ? skip : NULL, &skipped, err);
     if (found > 0 && run->books->claims) set_aside(&skipped);
     free(skipped.dirs);
     if (found > 0) return 0;
-    if (found < 0) return fail(o->words, sizeof o->words, "%s: %s", why, err);
-    if (step >= 0)
-        return fail(o->words, sizeof o->words, "--resume: no checkpoint of step %" PRId64 " in %s", step, o->out);
-    return fail(o->words, sizeof o->words, "%s: no complete checkpoint in %s; try another --out, or start anew", why,
-                o->out);
+    if (found < 0) return fail(o->words, "%s: %s", why, err);
+    if (step >= 0) return fail(o->words, "--resume: no checkpoint of step %" PRId64 " in %s", step, o->out);
+    return fail(o->words, "%s: no complete checkpoint in %s; try another --out, or start anew", why, o->out);
 }
 
 // What a directory is that holds no checkpoint of ours and no model.
@@ -128,31 +122,27 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
     int64_t step;
     static const char* const parts[] = {"config.json", "model.safetensors or model.safetensors.index.json"};
     int has_config = disk_is_file(init, "config.json"), has_model = hf_has_model(init);
-    if (checkpoint_latest(init, newest, &step, NULL, 0) > 0)
-        return fail(o->words, sizeof o->words, "--init: %s is a run, expected one of its checkpoints; try --init %s",
-                    init, text_quoted(newest, word, sizeof word));
-    if (run_dir_is_marked(init))
-        return fail(o->words, sizeof o->words, "--init: %s is a run that has saved no checkpoint yet", init);
+    if (checkpoint_latest(init, newest, &step, NULL) > 0)
+        return fail(o->words, "--init: %s is a run, expected one of its checkpoints; try --init %s", init,
+                    text_quoted(newest, word, sizeof word));
+    if (run_dir_is_marked(init)) return fail(o->words, "--init: %s is a run that has saved no checkpoint yet", init);
     const char* slash = strrchr(init, '/');
     int n = slash ? MAX((int)(slash - init), 1) : 1;
     if (!disk_is_dir(init) && access(init, F_OK) == 0) {
         snprintf(newest, sizeof newest, "%.*s", n, slash ? init : ".");
-        return fail(o->words, sizeof o->words,
-                    "--init: %s is a file, expected the directory of a model (%s and %s); try --init %s", init,
-                    parts[0], parts[1], text_quoted(newest, word, sizeof word));
+        return fail(o->words, "--init: %s is a file, expected the directory of a model (%s and %s); try --init %s",
+                    init, parts[0], parts[1], text_quoted(newest, word, sizeof word));
     }
     if (!disk_is_dir(init))
-        return fail(o->words, sizeof o->words,
-                    "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)", init);
-    if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE"))
-        return fail(o->words, sizeof o->words, "--init: %s", why);
+        return fail(o->words, "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)",
+                    init);
+    if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE")) return fail(o->words, "--init: %s", why);
     if (disk_is_file(init, "pytorch_model.bin") && !has_model)
-        return fail(o->words, sizeof o->words,
+        return fail(o->words,
                     "--init: %s has pytorch_model.bin, which this program does not read; save the model as safetensors",
                     init);
-    return fail(o->words, sizeof o->words,
-                "--init: expected a checkpoint or a Hugging Face directory (%s and %s), found no %s in %s", parts[0],
-                parts[1], parts[has_config], init);
+    return fail(o->words, "--init: expected a checkpoint or a Hugging Face directory (%s and %s), found no %s in %s",
+                parts[0], parts[1], parts[has_config], init);
 }
 
 static int choose_init(Run* run, Origin* o) {
@@ -160,7 +150,7 @@ static int choose_init(Run* run, Origin* o) {
     char err[ERR_BYTES];
     snprintf(o->start_from, sizeof o->start_from, "%s", init);
     run->books->pin = checkpoint_pin(init);
-    if (checkpoint_is_foreign(init) || checkpoint_verify(init, err, sizeof err) == 0) return 0;
+    if (checkpoint_is_foreign(init) || checkpoint_verify(init, err) == 0) return 0;
     return refuse_init(init, err, o);
 }
 
@@ -226,13 +216,13 @@ static void read_start(Run* run) {
     Config* c = &run->config;
     Shape shape;
     size_t n = 0;
-    char* text = checkpoint_read_file(run->books->start_from, "config.json", &n, err, sizeof err);
-    if (!text || hf_config_parse(&shape, text, n, err, sizeof err)) die("%s: %s", run->books->start_from, err);
+    char* text = checkpoint_read_file(run->books->start_from, "config.json", &n, err);
+    if (!text || hf_config_parse(&shape, text, n, err)) die("%s: %s", run->books->start_from, err);
     free(text);
     if (c->resume || run->books->uses_model) {
-        text = checkpoint_read_file(run->books->start_from, "state.json", &n, err, sizeof err);
+        text = checkpoint_read_file(run->books->start_from, "state.json", &n, err);
         int is_elsewhere = !text && run->books->uses_model;  // a model from elsewhere has none
-        if (!is_elsewhere && (!text || run_state_parse(&run->books->saved, c, text, n, err, sizeof err)))
+        if (!is_elsewhere && (!text || run_state_parse(&run->books->saved, c, text, n, err)))
             die("%s: %s", run->books->start_from, err);
         free(text);
         const RunState* saved = &run->books->saved;
@@ -251,7 +241,7 @@ void run_find_origin(Run* run) {
     Comm* world = run->model.world;
     run->books->dir.lock = run->books->pin = -1;
     if (world->rank == 0) o.failed = decide(run, &o);
-    if (world->table->broadcast_host(world, &o, sizeof o, 0, err, sizeof err)) die("%s", err);
+    if (world->table->broadcast_host(world, &o, sizeof o, 0, err)) die("%s", err);
     if (o.failed) die("%s", o.words);
     strcpy(run->books->out, o.out);
     strcpy(run->books->start_from, o.start_from);
@@ -272,8 +262,8 @@ RunState run_saved_state(const Run* run) {
 static double saved_loss(const char* run_dir, int64_t step) {
     char dir[CHECKPOINT_PATH];
     size_t n;
-    if (checkpoint_path(dir, run_dir, step, NULL, 0)) return NAN;
-    char* text = checkpoint_read_file(dir, "state.json", &n, NULL, 0);
+    if (checkpoint_path(dir, run_dir, step, NULL)) return NAN;
+    char* text = checkpoint_read_file(dir, "state.json", &n, NULL);
     double loss = text ? run_state_loss(text, n) : NAN;
     free(text);
     return loss;
@@ -283,7 +273,7 @@ static double saved_loss(const char* run_dir, int64_t step) {
 static int64_t last_good(const Run* run) {
     double least = INFINITY;
     CheckpointList list;
-    if (checkpoint_list(&list, run->books->out, NULL, 0)) return -1;
+    if (checkpoint_list(&list, run->books->out, NULL)) return -1;
     int64_t good = list.n > 0 ? list.all[0].step : -1;
     for (int i = 0; i < list.n; i++) least = fmin(least, saved_loss(run->books->out, list.all[i].step));
     for (int i = list.n - 1; i >= 0; i--)

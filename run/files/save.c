@@ -22,58 +22,57 @@ void run_check_saving(Run* run) {
     char err[ERR_BYTES];
     RunState saved = run_saved_state(run);
     if (!run->books->claims) return;
-    if (hf_config_check(&run->model.whole, err, sizeof err) || run_state_check(&saved, &run->config, err, sizeof err))
+    if (hf_config_check(&run->model.whole, err) || run_state_check(&saved, &run->config, err))
         die("no checkpoint of this run could be read again: %s", err);
 }
 
 // ---- a save
 
-static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, Err err) {
     Report mine = {0};
     int is_first = run->model.world->rank == 0;
-    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words, sizeof mine.words);
-    if (reports_meet(run, &mine, all, err, errlen)) return -1;
-    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words, sizeof mine.words);
-    if (!reports_meet(run, &mine, all, err, errlen)) return 0;
+    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words);
+    if (reports_meet(run, &mine, all, err)) return -1;
+    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words);
+    if (!reports_meet(run, &mine, all, err)) return 0;
     if (is_first) checkpoint_abort(w);
     return -1;
 }
 
 // A text that was made for it; the writer frees it.
-static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, char* err, size_t errlen) {
-    int failed =
-        text ? checkpoint_write_file(w, name, text, n, err, errlen) : fail(err, errlen, "no memory for %s", name);
+static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, Err err) {
+    int failed = text ? checkpoint_write_file(w, name, text, n, err) : fail(err, "no memory for %s", name);
     free(text);
     return failed;
 }
 
 // The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
-static int write_tokenizer(const Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+static int write_tokenizer(const Run* run, CheckpointWriter* w, Err err) {
     const Tokenizer* t = run->data.tokenizer;
     const void* file;
     size_t n;
     const char* name = tokenizer_file(t, &file, &n);
-    if (checkpoint_write_file(w, name, file, n, err, errlen)) return -1;
+    if (checkpoint_write_file(w, name, file, n, err)) return -1;
     char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
-    if (write_text(w, "tokenizer_config.json", config, n, err, errlen)) return -1;
+    if (write_text(w, "tokenizer_config.json", config, n, err)) return -1;
     if (!strcmp(name, "tokenizer.json")) return 0;
     char* json = tokenizer_json_text(t, &n);
-    return write_text(w, "tokenizer.json", json, n, err, errlen);
+    return write_text(w, "tokenizer.json", json, n, err);
 }
 
 // What is neither weights nor optimizer state.
-static int write_small_files(Run* run, CheckpointWriter* w, char* err, size_t errlen) {
+static int write_small_files(Run* run, CheckpointWriter* w, Err err) {
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
     RunState saved = run_saved_state(run);
     size_t n;
-    if (describes_tokens && write_tokenizer(run, w, err, errlen)) return -1;
+    if (describes_tokens && write_tokenizer(run, w, err)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
     Config config = run_settled_config(run);
-    if (write_text(w, "config.json", text, n, err, errlen) || run_state_check(&saved, &config, err, errlen)) return -1;
+    if (write_text(w, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
     text = run_state_text(&saved, &config);
-    return write_text(w, "state.json", text, text ? strlen(text) : 0, err, errlen);
+    return write_text(w, "state.json", text, text ? strlen(text) : 0, err);
 }
 
 // This rank's files. All ranks fetch all weights, whatever happened to one of them.
@@ -81,53 +80,51 @@ static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
     static const char model[] = "model.safetensors";
     const Comm* c = run->model.world;
     char path[CHECKPOINT_PATH], *err = mine->words;
-    const size_t errlen = sizeof mine->words;
     SafeTensor lists[PRUNER_TENSORS];
     int is_first = c->rank == 0, n_lists = balance_save(run, lists);
     run->books->saved.ranks = c->size;
     run_path(path, w->dir, model);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err, errlen);
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err);
     if (is_first && !failed)
-        failed = disk_hash(path, 0, &mine->bytes, &mine->hash, err, errlen) ||
-                 checkpoint_add_file(w, model, mine->bytes, mine->hash, err, errlen);
-    if (state_write_owned(run, w->dir, lists, n_lists, failed, err, errlen) ||
-        optimizer_path(path, w->dir, c->rank, c->size, err, errlen) ||
-        disk_hash(path, 0, &mine->bytes, &mine->hash, err, errlen))
+        failed = disk_hash(path, 0, &mine->bytes, &mine->hash, err) ||
+                 checkpoint_add_file(w, model, mine->bytes, mine->hash, err);
+    if (state_write_owned(run, w->dir, lists, n_lists, failed, err) ||
+        optimizer_path(path, w->dir, c->rank, c->size, err) || disk_hash(path, 0, &mine->bytes, &mine->hash, err))
         return -1;
-    return is_first ? write_small_files(run, w, err, errlen) : 0;
+    return is_first ? write_small_files(run, w, err) : 0;
 }
 
-static int commit_save(Run* run, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+static int commit_save(Run* run, CheckpointWriter* w, Report* all, Err err) {
     Comm* c = run->model.world;
     Report mine = {0};
     for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
         char name[OPTIMIZER_NAME];
         optimizer_name(name, r, c->size);
-        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words, sizeof mine.words);
+        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words);
         if (mine.failed) checkpoint_abort(w);
     }
     if (c->rank == 0 && !mine.failed) {
-        int saved = checkpoint_commit(w, run->config.keep, mine.words, sizeof mine.words);
+        int saved = checkpoint_commit(w, run->config.keep, mine.words);
         mine.failed = saved < 0;
         if (saved > 0) warn("%s", mine.words);
     }
-    return reports_meet(run, &mine, all, err, errlen);
+    return reports_meet(run, &mine, all, err);
 }
 
-static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, char* err, size_t errlen) {
+static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, Err err) {
     Report mine = {0};
-    if (begin_save(run, dir, w, all, err, errlen)) return -1;
+    if (begin_save(run, dir, w, all, err)) return -1;
     mine.failed = write_files(run, w, &mine);
-    if (reports_meet(run, &mine, all, err, errlen) == 0) return commit_save(run, w, all, err, errlen);
+    if (reports_meet(run, &mine, all, err) == 0) return commit_save(run, w, all, err);
     if (run->model.world->rank == 0) checkpoint_abort(w);
     return -1;
 }
 
-int run_save_checkpoint(Run* run, const char* dir, char* err, size_t errlen) {
+int run_save_checkpoint(Run* run, const char* dir, Err err) {
     CheckpointWriter w;
     Report* all = reports_make(run->model.world);
     double started = now_seconds();
-    int result = save(run, dir, &w, all, err, errlen);
+    int result = save(run, dir, &w, all, err);
     free(all);
     if (result == 0) run_log_event(run, "save", "path", w.final);
     if (result == 0) runlog_say(&run->books->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
@@ -142,22 +139,22 @@ typedef struct Elsewhere {
 // A new directory, which only this user can enter, in one where nobody else can put another in its place.
 static int make_elsewhere(const Run* run, Elsewhere* e) {
     const char *base = getenv("TMPDIR"), *name = strrchr(run->books->out, '/');
-    if (!base || !base[0] || user_cache_check_above(base, NULL, 0) < 0) base = "/tmp";
-    if (user_cache_check_above(base, e->words, sizeof e->words) < 0) return -1;
+    if (!base || !base[0] || user_cache_check_above(base, NULL) < 0) base = "/tmp";
+    if (user_cache_check_above(base, e->words) < 0) return -1;
     snprintf(e->dir, sizeof e->dir, "%.1000s/ragged-%.200s-XXXXXX", base, name && name[1] ? name + 1 : "run");
     if (mkdtemp(e->dir)) return 0;
-    return fail(e->words, sizeof e->words, "%s: cannot make a directory there: %s", base, strerror(errno));
+    return fail(e->words, "%s: cannot make a directory there: %s", base, strerror(errno));
 }
 
 // Where a checkpoint goes that cannot be written into the run directory, with the lines of the log that wait. 0, or -1
 // with a message.
-static int save_elsewhere(Run* run, Elsewhere* e, char* err, size_t errlen) {
+static int save_elsewhere(Run* run, Elsewhere* e, Err err) {
     Comm* c = run->model.world;
     if (c->rank == 0) e->failed = make_elsewhere(run, e);
-    if (c->table->broadcast_host(c, e, sizeof *e, 0, err, errlen)) run_lost(run, err);
-    if (e->failed) return fail(err, errlen, "%s", e->words);
-    if (run_save_checkpoint(run, e->dir, err, errlen)) return -1;
-    if (runlog_move(&run->books->log, e->dir, err, errlen)) warn("%s", err);
+    if (c->table->broadcast_host(c, e, sizeof *e, 0, err)) run_lost(run, err);
+    if (e->failed) return fail(err, "%s", e->words);
+    if (run_save_checkpoint(run, e->dir, err)) return -1;
+    if (runlog_move(&run->books->log, e->dir, err)) warn("%s", err);
     return 0;
 }
 
@@ -168,10 +165,10 @@ void run_save_last(Run* run) {
     int is_first = run->model.world->rank == 0;
     for (int i = 0; i < TRIES; i++) {
         if (i > 0) sleep(1);
-        if (run_save_checkpoint(run, run->books->out, err, sizeof err) == 0) return;
+        if (run_save_checkpoint(run, run->books->out, err) == 0) return;
         if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
     }
-    if (save_elsewhere(run, &elsewhere, why, sizeof why))
+    if (save_elsewhere(run, &elsewhere, why))
         die("cannot save step %" PRId64 " in %s (%s), nor elsewhere (%s); older checkpoints are untouched",
             run->state.step, run->books->out, err, why);
     if (is_first)
@@ -184,7 +181,7 @@ void run_save_last(Run* run) {
 void run_save(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
-    if (run_save_checkpoint(run, run->books->out, err, sizeof err) == 0) {
+    if (run_save_checkpoint(run, run->books->out, err) == 0) {
         saving->done = run->state.step;
         saving->wait = saving->again = 0;
         return;

@@ -93,7 +93,7 @@ static void collect_state(Run* run, int with_master) {
     char err[ERR_BYTES];
     Holdings owned = owned_holdings(m, STATE_M, &arena), pieces;
     const size_t elems = collected_elems(&m->whole);
-    if (holdings_of_pieces(&pieces, &m->whole, &arena, err, sizeof err)) die("%s", err);
+    if (holdings_of_pieces(&pieces, &m->whole, &arena, err)) die("%s", err);
     Mover mover = mover_open(RESHARD_COPY, COMM_STATE, m->world, &m->whole, &owned, &pieces, &arena);
     run->books->collected = (float*)take(m, 3 * elems);
     char* scratch = (char*)take(m, mover_scratch(&mover));
@@ -136,18 +136,16 @@ static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL;
 
 // ---- into files
 
-int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, char* err,
-                size_t errlen) {
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err) {
     ModelState state = model_state(run);
-    return hf_write(&state, kind, extra, n_extra, path, err, errlen);
+    return hf_write(&state, kind, extra, n_extra, path, err);
 }
 
-int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, int has_failed, char* err,
-                      size_t errlen) {
+int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, int has_failed, Err err) {
     ModelState state = model_state(run);
     int with_master = keeps_master(&run->model);
     if (is_divided(&run->model)) collect_state(run, with_master);
-    if (!has_failed) has_failed = optimizer_write(&state, with_master, extra, n_extra, dir, err, errlen);
+    if (!has_failed) has_failed = optimizer_write(&state, with_master, extra, n_extra, dir, err);
     if (run->books->collected) run->model.k->free_memory(run->books->collected);
     run->books->collected = NULL;
     return has_failed ? -1 : 0;
@@ -186,13 +184,13 @@ static void init_weights(Run* run) {
     }
 }
 
-static int read_files(Run* run, char* err, size_t errlen) {
+static int read_files(Run* run, Err err) {
     Shape alone;
     ModelState state = reading_state(run, &alone);
     int with_master = keeps_master(&run->model);
-    if (hf_read(&state, with_master, run->books->start_from, err, errlen)) return -1;
+    if (hf_read(&state, with_master, run->books->start_from, err)) return -1;
     if (!run->config.resume) return 0;
-    return optimizer_read(&state, with_master, run->books->saved.ranks, run->books->start_from, err, errlen);
+    return optimizer_read(&state, with_master, run->books->saved.ranks, run->books->start_from, err);
 }
 
 // Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
@@ -200,9 +198,9 @@ static int read_files(Run* run, char* err, size_t errlen) {
 void run_load_weights(Run* run) {
     char err[ERR_BYTES];
     Report mine = {0}, *all = reports_make(run->model.world);
-    if (run->books->start_from[0]) mine.failed = read_files(run, mine.words, sizeof mine.words);
+    if (run->books->start_from[0]) mine.failed = read_files(run, mine.words);
     else if (!run->model.k->no_results) init_weights(run);
-    if (reports_meet(run, &mine, all, err, sizeof err)) die("%s", err);
+    if (reports_meet(run, &mine, all, err)) die("%s", err);
     free(all);
     checkpoint_unpin(run->books->pin);
 }
@@ -212,7 +210,7 @@ void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
     Comm* c = run->model.world;
     Report mine = {0}, *all = reports_make(c);
     const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
-    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, path, mine.words, sizeof mine.words);
-    if (reports_meet(run, &mine, all, err, sizeof err)) die("--dump-grads: %s", err);
+    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, path, mine.words);
+    if (reports_meet(run, &mine, all, err)) die("--dump-grads: %s", err);
     free(all);
 }

@@ -10,7 +10,7 @@ Mover mover_open(ReshardKind kind, CommPurpose purpose, const Comm* world, const
                  const Holdings* to, Arena* arena) {
     char err[ERR_BYTES];
     Mover mover = {.kind = kind, .purpose = purpose};
-    if (reshard(&mover.transfers, whole, from, to, kind, world->rank, world->size, world->node, arena, err, sizeof err))
+    if (reshard(&mover.transfers, whole, from, to, kind, world->rank, world->size, world->node, arena, err))
         die("a move of %s: %s", purpose == COMM_STATE ? "optimizer state" : "weights", err);
     return mover;
 }
@@ -223,16 +223,16 @@ Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena) {
     Comm* c = m->world;
     Holdings h = {.tensors = shape_tensors(&m->whole)};
     int mine = list_owned(NULL, m, kind), most = 0, sum = 0, *counts = TAKE(arena, int, c->size);
-    if (arena_check(arena, err, sizeof err)) die("%s", err);
-    if (c->table->all_gather_host(c, counts, &mine, sizeof mine, err, sizeof err)) die("%s", err);
+    if (arena_check(arena, err)) die("%s", err);
+    if (c->table->all_gather_host(c, counts, &mine, sizeof mine, err)) die("%s", err);
     for (int r = 0; r < c->size; r++) most = MAX(most, counts[r]), sum += counts[r];
     OwnedBox* all = (OwnedBox*)calloc(((size_t)c->size + 1) * (size_t)MAX(most, 1), sizeof *all);
     OwnedBox* own = all ? all + (size_t)c->size * (size_t)most : NULL;
     h.first = TAKE(arena, int, h.tensors + 1);
     h.list = TAKE(arena, Holding, sum + 1);
-    if (!all || arena_check(arena, err, sizeof err)) die("no memory for what %d ranks own", c->size);
+    if (!all || arena_check(arena, err)) die("no memory for what %d ranks own", c->size);
     list_owned(own, m, kind);
-    if (c->table->all_gather_host(c, all, own, (size_t)most * sizeof *all, err, sizeof err)) die("%s", err);
+    if (c->table->all_gather_host(c, all, own, (size_t)most * sizeof *all, err)) die("%s", err);
     h.first[0] = 0;
     sort_owned(&h, all, counts, most, c->size);
     free(all);

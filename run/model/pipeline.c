@@ -7,7 +7,7 @@ static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
 
 static void split_off(Model* m, Comm** part, int color) {
     char err[ERR_BYTES];
-    if (m->job->table->split(m->job, part, color, m->job->rank, err, sizeof err)) die("--pp %d: %s", m->stages, err);
+    if (m->job->table->split(m->job, part, color, m->job->rank, err)) die("--pp %d: %s", m->stages, err);
     if (!*part) return;
     (*part)->overlap = m->job->overlap;
     (*part)->purpose = COMM_PIPELINE;
@@ -107,5 +107,5 @@ int pipeline_stage_of(const Model* m, const ParamTensor* tensor) {
 void pipeline_share(const Model* m, float* value, size_t n, int stage) {
     char err[ERR_BYTES];
     Comm* c = m->ranks->pipe.comm;
-    if (c && c->table->broadcast_host(c, value, n * sizeof *value, stage, err, sizeof err)) die("%s", err);
+    if (c && c->table->broadcast_host(c, value, n * sizeof *value, stage, err)) die("%s", err);
 }

@@ -201,7 +201,7 @@ static Holdings list_moves(const Model* m, int taken, int gradients, Arena* aren
     Holdings h = {.tensors = shape_tensors(&m->whole)};
     h.first = TAKE(arena, int, h.tensors + 1);
     h.list = TAKE(arena, Holding, h.tensors * plan->n_moves * MOST_RUNS);
-    if (arena_check(arena, err, sizeof err)) die("%s", err);
+    if (arena_check(arena, err)) die("%s", err);
     h.first[0] = 0;
     for (int i = 0, n = 0; i < h.tensors; h.first[++i] = n) {
         ParamTensor t = shape_tensor(&m->whole, i);

@@ -43,7 +43,7 @@ void layers_plan(Model* m) {
 static Comm* join_layer_ranks(const Model* m, int color, CommPurpose purpose, int overlap) {
     char err[ERR_BYTES];
     Comm *job = m->job, *part;
-    if (job->table->split(job, &part, color, job->rank, err, sizeof err)) die("--layout: %s", err);
+    if (job->table->split(job, &part, color, job->rank, err)) die("--layout: %s", err);
     part->purpose = purpose;
     part->overlap = overlap;
     return part;
@@ -307,7 +307,7 @@ void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* par
         Shape shape = split_shape(&m->whole, split, t);
         ParamTensor theirs = shape_param(&shape, tensor->id, tensor->layer);
         float* value = t == c->rank ? part : others;
-        if (c->table->broadcast_host(c, value, theirs.elems * sizeof(float), t, err, sizeof err)) die("%s", err);
+        if (c->table->broadcast_host(c, value, theirs.elems * sizeof(float), t, err)) die("%s", err);
         split_put(whole, value, &m->whole, split, t, tensor->id);
     }
 }
@@ -316,8 +316,7 @@ void tp_share_logits(const Model* m, float* logits) {
     char err[ERR_BYTES];
     for (int t = 0; t < tp_size(m) && m->tp; t++) {
         size_t rows = (size_t)(m->ranks->split.vocab_row[t + 1] - m->ranks->split.vocab_row[t]);
-        if (m->tp->table->broadcast_host(m->tp, logits + m->ranks->split.vocab_row[t], rows * sizeof(float), t, err,
-                                         sizeof err))
+        if (m->tp->table->broadcast_host(m->tp, logits + m->ranks->split.vocab_row[t], rows * sizeof(float), t, err))
             die("%s", err);
     }
 }

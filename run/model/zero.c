@@ -459,7 +459,7 @@ static void fetch_owned_grads(Model* m, const ParamTensor* tensor, float* value)
         Segment s = shape_segment(&m->shape, index, r);
         size_t bytes = s.n * sizeof(float);
         if (r == m->comm->rank) m->k->download(value + s.first, zero_owned_grads(m, &s), bytes, m->s);
-        if (s.n && m->comm->table->broadcast_host(m->comm, value + s.first, bytes, r, err, sizeof err)) die("%s", err);
+        if (s.n && m->comm->table->broadcast_host(m->comm, value + s.first, bytes, r, err)) die("%s", err);
     }
 }
 

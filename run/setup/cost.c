@@ -114,57 +114,56 @@ static void name_file(const Run* run, char name[64]) {
     snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
 }
 
-int cost_cache_path(const Run* run, char path[DISK_PATH], char* err, size_t errlen) {
+int cost_cache_path(const Run* run, char path[DISK_PATH], Err err) {
     char name[64];
     name_file(run, name);
-    return user_cache_path(path, name, err, errlen);
+    return user_cache_path(path, name, err);
 }
 
-int cost_cache_save(const Run* run, char* err, size_t errlen) {
+int cost_cache_save(const Run* run, Err err) {
     enum { ROOM = 1 << 14 };
     char name[64], text[ROOM];
     name_file(run, name);
     size_t n = describe(run, text, sizeof text);
     n += machine_print(&run->clock->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return user_cache_save(name, text, n, 1, err, errlen);
+    return user_cache_save(name, text, n, 1, err);
 }
 
 // ---- reading
 
 // 0; 1 when there is no such file; -1 with a message.
-static int read_machine(Machine* machine, const char* path, char* err, size_t errlen) {
+static int read_machine(Machine* machine, const char* path, Err err) {
     size_t n = 0;
     char words[ERR_BYTES];
-    if (access(path, F_OK)) return fail(err, errlen, "%s: no such file", path), 1;
-    char* text = disk_read_file(path, MOST_BYTES, &n, err, errlen);
+    if (access(path, F_OK)) return fail(err, "%s: no such file", path), 1;
+    char* text = disk_read_file(path, MOST_BYTES, &n, err);
     if (!text) return -1;
-    int bad = machine_parse(machine, text, n, words, sizeof words) ? fail(err, errlen, "%s: %s", path, words) : 0;
+    int bad = machine_parse(machine, text, n, words) ? fail(err, "%s: %s", path, words) : 0;
     free(text);
     return bad;
 }
 
 // A file may have been measured for planning in terms of whole pipelines only.
-static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, char* err, size_t errlen) {
+static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, Err err) {
     const Cost* cost = &machine->cost;
     if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
-    return fail(err, errlen, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
+    return fail(err, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
                 machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
 }
 
 // --machine FILE|NAME.
-static int named_machine(Machine* machine, const Run* run, char* err, size_t errlen) {
+static int named_machine(Machine* machine, const Run* run, Err err) {
     const char* name = run->config.machine;
     char words[ERR_BYTES];
     const char* text = machine_builtin(name);
-    int bad = text ? machine_parse(machine, text, strlen(text), words, sizeof words)
-                   : read_machine(machine, name, words, sizeof words);
+    int bad = text ? machine_parse(machine, text, strlen(text), words) : read_machine(machine, name, words);
     if (bad > 0)
-        return fail(err, errlen, "--machine %s: no such file, and no machine of this name; there are %s", name,
+        return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
     int is_for_pipelines = run->config.strategies || (run->config.layout && !strcmp(run->config.layout, "hydraulis"));
-    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words, sizeof words);
-    return bad ? fail(err, errlen, "--machine: %s", words) : 0;
+    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words);
+    return bad ? fail(err, "--machine: %s", words) : 0;
 }
 
 // ---- a machine's constants for this run
@@ -213,10 +212,10 @@ static void divide_among_group(Cost* cost, const Model* m) {
 }
 
 // A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
-static int use_scheme(Machine* machine, int tp, int pp, char* err, size_t errlen) {
+static int use_scheme(Machine* machine, int tp, int pp, Err err) {
     Cost* cost = &machine->cost;
     const Scheme* s = machine_scheme(machine, tp, pp);
-    if (!s) return fail(err, errlen, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
+    if (!s) return fail(err, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
     cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
     cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
     return 0;
@@ -240,8 +239,8 @@ void run_read_machine(Run* run, Machine* machine) {
     char err[ERR_BYTES];
     Comm* comm = run->model.world;
     memset(&found, 0, sizeof found);
-    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;
 }
@@ -249,11 +248,11 @@ void run_read_machine(Run* run, Machine* machine) {
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
 static int find_measured(Found* found, const Run* run) {
     char path[DISK_PATH], name[64], err[ERR_BYTES];
-    if (cost_cache_path(run, path, err, sizeof err)) return 0;
+    if (cost_cache_path(run, path, err)) return 0;
     name_file(run, name);
-    int missing = user_cache_check(name, err, sizeof err);
-    if (!missing) missing = read_machine(&found->machine, path, err, sizeof err);
-    if (!missing) missing = check_machine(&found->machine, path, 0, err, sizeof err);
+    int missing = user_cache_check(name, err);
+    if (!missing) missing = read_machine(&found->machine, path, err);
+    if (!missing) missing = check_machine(&found->machine, path, 0, err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
@@ -281,12 +280,11 @@ static double zero_ms(const Machine* machine, const Run* run) {
 static void find(Found* found, const Run* run) {
     const char* named = run->config.machine;
     if (named && !run->config.probe) {
-        found->failed = named_machine(&found->machine, run, found->err, sizeof found->err);
+        found->failed = named_machine(&found->machine, run, found->err);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
         if (found->failed) return;
         if (has_schemes_only(&found->machine)) {
-            found->failed =
-                use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err, sizeof found->err);
+            found->failed = use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err);
             return;
         }
         found->machine.cost.micro_batch += zero_ms(&found->machine, run);
@@ -317,12 +315,12 @@ static int find_measured_of(Found* found, const Run* run, int tp) {
     return 0;
 }
 
-int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], char* err, size_t errlen) {
+int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err) {
     Found found;
     const char* named = run->config.machine;
     memset(&found, 0, sizeof found);
     if (named) {
-        found.failed = named_machine(&found.machine, run, found.err, sizeof found.err);
+        found.failed = named_machine(&found.machine, run, found.err);
         snprintf(found.from, sizeof found.from, "of --machine %s", named);
     } else {
         find_measured_of(&found, run, 1);
@@ -331,7 +329,7 @@ int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], cha
     }
     *machine = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
-    return found.failed ? fail(err, errlen, "%s", found.err) : 0;
+    return found.failed ? fail(err, "%s", found.err) : 0;
 }
 
 int run_machine_of_groups(Run* run, Machine* machine, int tp) {
@@ -383,7 +381,7 @@ void run_find_job_cost(Run* run) {
     Comm* comm = run->model.job;
     memset(&found, 0, sizeof found);
     if (comm->rank == 0) find(&found, run);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
     if (found.failed) die("%s", found.err);
     run->clock->probed = found.machine;
     // What ranks send with the cores that compute takes its time from these.

@@ -21,13 +21,13 @@ static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwis
     char why[ERR_BYTES];
     const char* path = run->config.layout;
     if (is_text(path)) {
-        file->failed = layout_parse(&file->layout, otherwise, path, strlen(path), file->words, sizeof file->words);
+        file->failed = layout_parse(&file->layout, otherwise, path, strlen(path), file->words);
         return;
     }
-    char* text = disk_read_file(path, MOST, &n, file->words, sizeof file->words);
+    char* text = disk_read_file(path, MOST, &n, file->words);
     file->failed = !text;
-    if (text && layout_parse(&file->layout, otherwise, text, n, why, sizeof why))
-        file->failed = fail(file->words, sizeof file->words, "%s: %s", path, why);
+    if (text && layout_parse(&file->layout, otherwise, text, n, why))
+        file->failed = fail(file->words, "%s: %s", path, why);
     free(text);
 }
 
@@ -61,16 +61,16 @@ void run_settle_layout(Run* run) {
     if (c->layout && strcmp(c->layout, "hydraulis") != 0) {
         int is_auto = !strcmp(c->layout, "auto");
         if (is_auto) run_measure_limit(run);
-        if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words, ERR_BYTES);
+        if (world->rank == 0 && is_auto) file.failed = run_find_layout(run, &file.layout, file.words);
         else if (world->rank == 0) read_layout(&file, run, &m->ranks->layout);
         file.capacity = run->settled.capacity;
-        if (world->table->broadcast_host(world, &file, sizeof file, 0, err, sizeof err)) die("%s", err);
+        if (world->table->broadcast_host(world, &file, sizeof file, 0, err)) die("%s", err);
         if (file.failed) die("--layout: %s", file.words);
         m->ranks->layout = file.layout;
         run->settled.capacity = file.capacity;  // that auto has searched with
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
-    if (layout_check(&m->ranks->layout, &m->whole, world->size, err, sizeof err))
+    if (layout_check(&m->ranks->layout, &m->whole, world->size, err))
         die("%s: %s%s",
             is_saved    ? "the saved layout"
             : c->layout ? c->layout

@@ -50,11 +50,11 @@ static LayoutProblem problem_of(Known* x) {
     return p;
 }
 
-static int know(Known* x, Run* run, char from[ERR_BYTES], char* err, size_t errlen) {
+static int know(Known* x, Run* run, char from[ERR_BYTES], Err err) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     Machine machine;
-    if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
+    if (run_machine_of_layouts(run, &machine, from, err)) return -1;
     int node = run_node_size(run, m->world, 1, 1);
     x->run = run;
     layout_costs(&x->costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
@@ -116,7 +116,7 @@ void run_predict_layout(Run* run) {
     char from[ERR_BYTES], err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS];
     const Layout* layout = &run->model.ranks->layout;
-    if (know(&known, run, from, err, sizeof err)) die("%s", err);
+    if (know(&known, run, from, err)) die("%s", err);
     double ms = layout_step_ms(terms, &known.costs, layout, run->settled.capacity);
     printf("predicted %.5g ms a step, times %s: ", ms, from);
     layout_print_terms(stdout, &known.costs, layout, run->settled.capacity);
@@ -124,18 +124,18 @@ void run_predict_layout(Run* run) {
     arena_free(&known.arena);
 }
 
-int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
+int run_find_layout(Run* run, Layout* layout, Err err) {
     static LayoutTry tries[LAYOUT_TRIES];
     static Known known;
     char from[ERR_BYTES];
-    if (!run->config.memory) return fail(err, errlen, "auto: expected --memory SIZE, found none; try --memory 4G");
-    if (know(&known, run, from, err, errlen)) return -1;
+    if (!run->config.memory) return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
+    if (know(&known, run, from, err)) return -1;
     run->cluster->most_scratch = 1;  // what is left where memory is short
     LayoutProblem p = problem_of(&known);
     double started = now_seconds();
-    int n = layout_search(tries, &p, &known.arena, err, errlen);
+    int n = layout_search(tries, &p, &known.arena, err);
     if (n < 0) return -1;
-    if (n == 0) return fail(err, errlen, "auto: no layout of %d ranks for this model", p.ranks);
+    if (n == 0) return fail(err, "auto: no layout of %d ranks for this model", p.ranks);
     double seconds = now_seconds() - started;
     print_tries(&known, tries, n, p.memory, from, run->config.explain);
     if (tries[0].fits && run->config.explain) {
@@ -146,7 +146,7 @@ int run_find_layout(Run* run, Layout* layout, char* err, size_t errlen) {
     *layout = tries[0].layout;
     run->settled.capacity = tries[0].N;
     if (tries[0].fits) return 0;
-    return fail(err, errlen,
+    return fail(err,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "
                 "ranks, a smaller --capacity or --context, or --memory %.0fM",
                 p.memory / (1 << 20), tries[0].bytes / (1 << 20), ceil(tries[0].bytes / (1 << 20)));

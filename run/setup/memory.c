@@ -101,7 +101,7 @@ static void allocate(const Run* run, MemoryPlan* plan) {
     const Kernels* k = run->model.k;
     if (plan->total > run->cluster->available.bytes) refuse_memory(run, plan);
     KernelLimits limits = widest_limits(run);
-    if (k->open(&limits, err, sizeof err)) die("%s", err);
+    if (k->open(&limits, err)) die("%s", err);
     memory_take(plan, k);
 }
 

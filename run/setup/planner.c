@@ -39,7 +39,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
         if (!seen[s]) continue;
         longest = MAX(longest, s);
         b->pieces[0] = (Piece){.length = s};
-        if (!batch_plan(b, run, 0, err, sizeof err)) continue;
+        if (!batch_plan(b, run, 0, err)) continue;
         size_t said = strncmp(err, number, strlen(number)) ? 0 : strlen(number);
         die("%s: %s%s", option, said ? "a document" : "", err + said);
     }
@@ -64,7 +64,7 @@ void run_open_planner(Run* run) {
     char err[ERR_BYTES];
     const Planner* planner = run_planner(run);
     if (!planner) return;
-    run->clock->settled = planner->open(&run->clock->setting, sample, run_sample_lengths(run, sample),
-                                        &run->clock->settled_in, err, sizeof err);
+    run->clock->settled =
+        planner->open(&run->clock->setting, sample, run_sample_lengths(run, sample), &run->clock->settled_in, err);
     if (!run->clock->settled) die("--plan %s: %s", planner->name, err);
 }

@@ -37,14 +37,14 @@ static double mean(const Run* run, double mine) {
 static void together(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.comm;
-    if (c->table->barrier(c, err, sizeof err)) run_lost(run, err);
+    if (c->table->barrier(c, err)) run_lost(run, err);
 }
 
 // Until everything that was begun is done.
 static void wait(Run* run) {
     char err[ERR_BYTES];
     Comm* c = run->model.comm;
-    if (c->table->wait(c, run->model.s, err, sizeof err)) run_lost(run, err);
+    if (c->table->wait(c, run->model.s, err)) run_lost(run, err);
     run->model.k->synchronize(run->model.s);
 }
 
@@ -493,6 +493,6 @@ void run_probe(Run* run) {
     print_layouts(&run->clock->probed);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
-    if (cost_cache_path(run, path, err, sizeof err) || cost_cache_save(run, err, sizeof err)) die("--probe: %s", err);
+    if (cost_cache_path(run, path, err) || cost_cache_save(run, err)) die("--probe: %s", err);
     say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
 }

@@ -19,7 +19,7 @@ void run_find_ranks(Run* run) {
     if (host_stack() >> 10 < LEAST_STACK_KIB)
         die("expected a stack of %d KiB, found %zu; raise its limit (ulimit -s 8192)", LEAST_STACK_KIB,
             host_stack() >> 10);
-    if (rank_identity(&run->cluster->identity, err, sizeof err)) die("%s", err);
+    if (rank_identity(&run->cluster->identity, err)) die("%s", err);
     if (run->cluster->identity.size == 1) return;
     die_as_rank(run->cluster->identity.rank);
     if (run->cluster->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
@@ -36,7 +36,7 @@ void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
     char err[ERR_BYTES];
     void* all = calloc((size_t)c->size, bytes);
     if (!all) die("no memory for what %d ranks say", c->size);
-    if (c->table->all_gather_host(c, all, mine, bytes, err, sizeof err)) run_lost(run, err);
+    if (c->table->all_gather_host(c, all, mine, bytes, err)) run_lost(run, err);
     return all;
 }
 
@@ -55,13 +55,13 @@ Report* reports_make(const Comm* c) {
     return all;
 }
 
-int reports_meet(const Run* run, const Report* mine, Report* all, char* err, size_t errlen) {
+int reports_meet(const Run* run, const Report* mine, Report* all, Err err) {
     Comm* c = run->model.world;
-    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err, errlen)) run_lost(run, err);
+    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err)) run_lost(run, err);
     int r = 0;
     while (r < c->size && !all[r].failed) r++;
     if (r == c->size) return 0;
-    return c->size == 1 ? fail(err, errlen, "%s", all[r].words) : fail(err, errlen, "rank %d: %s", r, all[r].words);
+    return c->size == 1 ? fail(err, "%s", all[r].words) : fail(err, "rank %d: %s", r, all[r].words);
 }
 
 // ---- one plan
@@ -252,7 +252,7 @@ int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
 // Those with the same number in the tensor-parallel groups of one stage: `color` says which.
 static void join_data_ranks(Model* m, int color) {
     char err[ERR_BYTES];
-    if (m->job->table->split(m->job, &m->comm, color, m->job->rank, err, sizeof err)) die("%s", err);
+    if (m->job->table->split(m->job, &m->comm, color, m->job->rank, err)) die("%s", err);
     m->comm->overlap = m->job->overlap;
 }
 
@@ -275,7 +275,7 @@ static void split_ranks(Run* run) {
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (job->table->split(job, &m->tp, job->rank / R, job->rank, err, sizeof err)) die("--tp %d: %s", R, err);
+    if (job->table->split(job, &m->tp, job->rank / R, job->rank, err)) die("--tp %d: %s", R, err);
     m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->ranks->split = split_even(&m->whole, R);
@@ -283,8 +283,7 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err, sizeof err))
-        die("--tp %d: %s", R, err);
+    if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err)) die("--tp %d: %s", R, err);
     m->ranks->kv->purpose = COMM_TENSOR;
     if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
 }
@@ -303,7 +302,7 @@ void run_open_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
     if (run->cluster->identity.size > 1) check_room_for_mpi(run);
-    if (comm_open(&m->world, m->k, &run->cluster->identity, run->config.timeout, err, sizeof err)) die("%s", err);
+    if (comm_open(&m->world, m->k, &run->cluster->identity, run->config.timeout, err)) die("%s", err);
     if (m->world->size > 1) settle_threads(run);
 }
 
@@ -376,7 +375,7 @@ void run_measure_limit(Run* run) {
     run->cluster->peak = NAN;
     if (run->model.k->virtual_time) return;
     Limit mine = {0, run->model.k->on_host ? own_cores(run) : 0};
-    mine.peak = kernels_peak(run->model.k, run->model.dt, run->config.threads, mine.cores, err, sizeof err);
+    mine.peak = kernels_peak(run->model.k, run->model.dt, run->config.threads, mine.cores, err);
     if (mine.peak < 0) die("%s", err);
     Limit* all = (Limit*)run_ask_all(run, c, &mine, sizeof mine);
     run->cluster->peak = 0;

@@ -18,7 +18,7 @@ void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
-    if (config_read(c, run->argc, run->argv, err, sizeof err)) die("%s", err);
+    if (config_read(c, run->argc, run->argv, err)) die("%s", err);
     run_find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)
@@ -33,7 +33,7 @@ void run_read_options(Run* run) {
         run->training && !run->books->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
     if (c->tokenize) run->books->claims = 0;
     run->state.val_loss = run->state.loss = run->books->saved.val_loss = run->books->saved.loss = NAN;
-    run->model.k = kernels_find(c->device, c->cpu_isa, err, sizeof err);
+    run->model.k = kernels_find(c->device, c->cpu_isa, err);
     if (!run->model.k) die("%s", err);
     run_check_virtual(run);
 }
@@ -58,7 +58,7 @@ static void open_tokenizer(Run* run) {
         if (path[0] && !config_was_given(&run->config, "--tokenizer")) named = NULL;
     }
     run->data.guessed_bytes = !named && !path[0];
-    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err, sizeof err))
+    if (tokenizer_open(&run->data.tokenizer, named ? named : path, err))
         die("%s%s%s", named ? "--tokenizer: " : "", err,
             named && access(named, F_OK) ? " (a tokenizer of Hugging Face's hub must be downloaded first)" : "");
 }
@@ -82,14 +82,14 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     DocsReading reading = {run->config.separator, run->config.text_key};
     DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
     rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
-    if (takes_turns && rank > 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    if (takes_turns && rank > 0 && world->table->barrier(world, err)) die("%s", err);
     double started = now_seconds();
-    if (docs_open_cached(docs, list->paths, list->n, run->data.tokenizer, &cache, words, err, sizeof err))
+    if (docs_open_cached(docs, list->paths, list->n, run->data.tokenizer, &cache, words, err))
         die("%s: %s%s", option, err,
             config_was_given(&run->config, option) || !run->books->start_from[0]
                 ? ""
                 : "; the saved run has it so: name it anew");
-    if (takes_turns && rank == 0 && world->table->barrier(world, err, sizeof err)) die("%s", err);
+    if (takes_turns && rank == 0 && world->table->barrier(world, err)) die("%s", err);
     if (rank > 0) return;
     if (rewrites_lines) progress_print("", 1);
     if (words[0] && dir) die("--tokenize: %s", words);
@@ -235,7 +235,7 @@ void run_settle_model(Run* run) {
         die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
             run->books->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
     c->several_ranks = run->cluster->identity.size > 1;
-    if (config_complete(c, vocab, err, sizeof err)) die("%s", err);
+    if (config_complete(c, vocab, err)) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     if (!run->books->start_from[0]) m->whole = config_shape(c);
@@ -249,12 +249,10 @@ void run_settle_model(Run* run) {
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
     int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
     double held_out = d->val_docs || all ? 0 : HELD_OUT;
-    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err, sizeof err))
-        die("--data: %s", err);
+    if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err)) die("--data: %s", err);
     d->val = d->train;
-    if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err, sizeof err)) die("--data: %s", err);
-    if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err, sizeof err))
-        die("--val: %s", err);
+    if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
+    if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
 }
 
 // ---- the end
@@ -263,7 +261,7 @@ void run_close(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
     ahead_close(run);
-    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
+    if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
     docs_close(run->data.val_docs);

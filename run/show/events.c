@@ -100,7 +100,7 @@ void run_open_report(Run* run) {
         return;
     }
     run_path(path, run->books->out, "log.jsonl");
-    if (run->config.resume && run_page_read(run->books->page, path, err, sizeof err)) warn("%s", err);
+    if (run->config.resume && run_page_read(run->books->page, path, err)) warn("%s", err);
     Smooth before = run_page_smooth(run->books->page);
     run->books->log.smooth.loss = before.loss,
     run->books->log.smooth.losses = before.losses;  // a run has one training loss
@@ -112,7 +112,7 @@ void run_write_report(Run* run) {
     char path[CHECKPOINT_PATH], err[ERR_BYTES];
     if (!run->books->page) return;
     run_path(path, run->books->out, "report.html");
-    if (run_page_write(&run->books->page, 1, path, err, sizeof err)) warn("%s", err);
+    if (run_page_write(&run->books->page, 1, path, err)) warn("%s", err);
 }
 
 void run_reports(Run* run) {
@@ -124,12 +124,12 @@ void run_reports(Run* run) {
         run_path(path, c->report.paths[i], "log.jsonl");
         pages[i] = run_page_open(c->report.paths[i]);
         if (!pages[i]) die("--report: no memory for %d runs", n);
-        if (run_page_read(pages[i], path, err, sizeof err)) die("--report: %s", err);
+        if (run_page_read(pages[i], path, err)) die("--report: %s", err);
     }
     const char* dir = c->out ? c->out : n == 1 ? c->report.paths[0] : ".";
-    if (c->out && disk_make_dirs(dir, err, sizeof err)) die("--report: %s", err);
+    if (c->out && disk_make_dirs(dir, err)) die("--report: %s", err);
     run_path(path, dir, "report.html");
-    if (run_page_write(pages, n, path, err, sizeof err)) die("--report: %s", err);
+    if (run_page_write(pages, n, path, err)) die("--report: %s", err);
     run_page_table(stdout, pages, n);
     say(stdout, "the same with charts: %s", path);
     for (int i = 0; i < n; i++) run_page_close(pages[i]);

@@ -25,11 +25,11 @@ typedef struct Stage {
 } Stage;
 
 // Plays the plan in shown[n]. 0, or -1 with words.
-static int play(Stage* stage, const char* name, const char* words, double plan_us, char* err, size_t errlen) {
+static int play(Stage* stage, const char* name, const char* words, double plan_us, Err err) {
     const Run* run = stage->run;
     Shown* s = &stage->shown[stage->n];
     s->name = name, s->words = words, s->plan_us = plan_us, s->chosen = stage->n == 0;
-    return step_play(&s->timeline, &s->plan, run->batch.lengths, &run->clock->setting, &stage->arena, err, errlen);
+    return step_play(&s->timeline, &s->plan, run->batch.lengths, &run->clock->setting, &stage->arena, err);
 }
 
 static void play_chosen(Stage* stage) {
@@ -38,22 +38,20 @@ static void play_chosen(Stage* stage) {
     const char* words = "";
     if (planner_named(stage->run->config.plan)) words = planner_named(stage->run->config.plan)->words;
     stage->shown[0].plan = b->planned->plan;
-    if (play(stage, stage->run->config.plan, words, b->planned->plan_us, err, sizeof err)) die("--explain: %s", err);
+    if (play(stage, stage->run->config.plan, words, b->planned->plan_us, err)) die("--explain: %s", err);
     stage->n = 1;
 }
 
-static int play_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, char* err,
-                        size_t errlen) {
+static int play_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, Err err) {
     const Run* run = stage->run;
     const Batch* b = &run->batch;
     Plan* plan = &stage->shown[stage->n].plan;
-    void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err, errlen);
+    void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err);
     if (!opened) return -1;
     double started = now_seconds();
-    int failed =
-        planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err, errlen);
+    int failed = planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err);
     double plan_us = 1e6 * (now_seconds() - started);
-    return failed || play(stage, planner->name, planner->words, plan_us, err, errlen) ? -1 : 0;
+    return failed || play(stage, planner->name, planner->words, plan_us, err) ? -1 : 0;
 }
 
 static void play_planners(Stage* stage) {
@@ -62,7 +60,7 @@ static void play_planners(Stage* stage) {
     int n_sample = run_sample_lengths(stage->run, sample);
     for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
         if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
-        if (!play_planner(stage, planners[i], sample, n_sample, err, sizeof err)) stage->n++;
+        if (!play_planner(stage, planners[i], sample, n_sample, err)) stage->n++;
         else say(stdout, "%s has no plan: %s", planners[i]->name, err);
     }
 }
@@ -78,7 +76,7 @@ static void draw_step(StepWork* w, const Run* run, Arena* arena) {
     SamplerPosition position = run->state.position;
     int n = sampler_draw(run->data.train, &position, idle->pieces, idle->max_tokens, idle->max_tokens);
     for (int i = 0; i < n; i++) idle->lengths[i] = idle->pieces[i].length;
-    if (step_work(w, &run->strategies->pool, idle->lengths, n, arena, err, sizeof err)) die("--explain: %s", err);
+    if (step_work(w, &run->strategies->pool, idle->lengths, n, arena, err)) die("--explain: %s", err);
 }
 
 typedef struct Rated {
@@ -211,7 +209,7 @@ static void show_stages(ShownStages* x, const Run* run, const char* logged, Aren
 
 static void write_page(const Run* run, const Explained* x) {
     char path[CHECKPOINT_PATH], err[ERR_BYTES];
-    if (run->config.out && disk_make_dirs(run->books->out, err, sizeof err)) die("--explain: %s", err);
+    if (run->config.out && disk_make_dirs(run->books->out, err)) die("--explain: %s", err);
     if (snprintf(path, sizeof path, "%s%splan.html", run->config.out ? run->books->out : "",
                  run->config.out ? "/" : "") >= (int)sizeof path)
         die("%s: path too long", run->books->out);

@@ -26,13 +26,13 @@ void run_unigram_loss(Run* run) {
     for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
         SamplerPosition position = {.index = i};
         Piece piece = sampler_train_piece(run->data.train, position);
-        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err, sizeof err)) die("%s", err);
+        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err)) die("%s", err);
         for (int t = 0; t < piece.length; t++)
             if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
     }
     while (batch_draw_val(b, run, &next, &tokens))
         for (int i = 0; i < b->n_pieces; i++) {
-            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err, sizeof err)) die("%s", err);
+            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err)) die("%s", err);
             for (int t = 0; t < b->pieces[i].length; t++)
                 if (b->targets[t] >= 0) {
                     size_t n = 0;
@@ -248,7 +248,7 @@ static void print_communication(Run* run) {
     Comm* c = run->model.world;
     Comm mine = run_sent(run), sum = {0}, *all = c->size > 1 ? (Comm*)calloc((size_t)c->size, sizeof mine) : NULL;
     double least = INFINITY, most = 0;
-    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err, sizeof err)) {
+    if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err)) {
         free(all);
         return;
     }

@@ -137,7 +137,7 @@ int run_page_line(RunPage* page, const char* line, size_t n) {
     Json json;
     int failed = 0;
     while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-    if (n == 0 || memchr(line, '\n', n) || json_parse(&json, line, n, NULL, 0)) return 0;
+    if (n == 0 || memchr(line, '\n', n) || json_parse(&json, line, n, NULL)) return 0;
     LineKind kind = kind_of(&json);
     if (kind != LINE_OTHER) {
         sum(page, &json, kind);
@@ -153,19 +153,19 @@ static double smooth_loss(const RunPage* page) {
     return page->smooth.losses > 0 ? page->smooth.loss / page->smooth.losses : NAN;
 }
 
-int run_page_read(RunPage* page, const char* path, char* err, size_t errlen) {
+int run_page_read(RunPage* page, const char* path, Err err) {
     FILE* file = fopen(path, "r");
     char* line = NULL;
     size_t room = 0;
     ssize_t n;
     int failed = 0;
-    if (!file) return fail(err, errlen, "%s: cannot read: %s", path, strerror(errno));
+    if (!file) return fail(err, "%s: cannot read: %s", path, strerror(errno));
     while (!failed && (n = getline(&line, &room, file)) > 0) failed = run_page_line(page, line, (size_t)n);
     int bad = ferror(file);
     free(line);
     fclose(file);
-    if (failed) return fail(err, errlen, "%s: no memory for its lines", path);
-    return bad ? fail(err, errlen, "%s: cannot read: %s", path, strerror(errno)) : 0;
+    if (failed) return fail(err, "%s: no memory for its lines", path);
+    return bad ? fail(err, "%s: cannot read: %s", path, strerror(errno)) : 0;
 }
 
 // ---- the page
@@ -192,15 +192,14 @@ void run_page_print(FILE* out, RunPage* const* pages, int n) {
     page_end(out, run_show_run_page_js);
 }
 
-int run_page_write(RunPage* const* pages, int n, const char* path, char* err, size_t errlen) {
+int run_page_write(RunPage* const* pages, int n, const char* path, Err err) {
     char* text = NULL;
     size_t bytes = 0;
     FILE* out = open_memstream(&text, &bytes);
-    if (!out) return fail(err, errlen, "%s: no memory for this page: %s", path, strerror(errno));
+    if (!out) return fail(err, "%s: no memory for this page: %s", path, strerror(errno));
     run_page_print(out, pages, n);
     int torn = ferror(out), failed = fclose(out) || torn;
-    failed =
-        failed ? fail(err, errlen, "%s: no memory for this page", path) : disk_put(path, text, bytes, 1, err, errlen);
+    failed = failed ? fail(err, "%s: no memory for this page", path) : disk_put(path, text, bytes, 1, err);
     free(text);
     return failed;
 }
@@ -211,7 +210,7 @@ int run_page_write(RunPage* const* pages, int n, const char* path, char* err, si
 static const JsonValue* last_options(const RunPage* page, Json* json) {
     int i = page->n;
     while (i-- > 0 && page->lines[i].kind != LINE_START) continue;
-    if (i < 0 || json_parse(json, page->lines[i].text, strlen(page->lines[i].text), NULL, 0)) return NULL;
+    if (i < 0 || json_parse(json, page->lines[i].text, strlen(page->lines[i].text), NULL)) return NULL;
     const JsonValue* options = json_get(json, json->values, "options");
     return options && options->type == JSON_OBJECT ? options : NULL;
 }

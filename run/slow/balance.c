@@ -221,11 +221,11 @@ static void take_up(Run* run) {
     memcpy(d->v, s->v, sizeof s->v);
     b->units.head_work = s->head_work[0];
     set_moves(b, d);
-    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err, sizeof err)) die("%s", err);
+    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
     if (b->pruner && d->pruned[t] > 0 && s->ranks == m->world->size) {
         zero_settle(m);
-        if (safetensors_open(&file, path, err, sizeof err)) die("--resume: %s", err);
-        if (pruner_load(b->pruner, &file, staying(b, t), err, sizeof err)) die("--resume: %s: %s", path, err);
+        if (safetensors_open(&file, path, err)) die("--resume: %s", err);
+        if (pruner_load(b->pruner, &file, staying(b, t), err)) die("--resume: %s: %s", path, err);
         safetensors_close(&file);
     }
     set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
@@ -355,8 +355,7 @@ void balance_open(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     int world = m->world->size, ranks = run->strategies ? world : m->comm->size;
-    if (run->training &&
-        straggle_parse(run->cluster->stragglers, &run->cluster->n_stragglers, c->straggle, world, err, sizeof err))
+    if (run->training && straggle_parse(run->cluster->stragglers, &run->cluster->n_stragglers, c->straggle, world, err))
         die("%s", err);
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
     m->timer = (Timer*)calloc(1, sizeof *m->timer);
@@ -450,11 +449,10 @@ static double slowest_segments(Run* run) {
     float* all = run->balance->segments;
     int n = m->timer->n_segments, R = tp_size(m), counts[MOST_TP];
     double sum = 0;
-    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err, sizeof err)) run_lost(run, err);
+    if (m->tp->table->all_gather_host(m->tp, counts, &n, sizeof n, err)) run_lost(run, err);
     for (int t = 0; t < R; t++)
         if (counts[t] != n) return 0;  // of a statistic no run dies
-    if (m->tp->table->all_gather_host(m->tp, all, m->timer->segments, (size_t)n * sizeof *all, err, sizeof err))
-        run_lost(run, err);
+    if (m->tp->table->all_gather_host(m->tp, all, m->timer->segments, (size_t)n * sizeof *all, err)) run_lost(run, err);
     for (int i = 0; i < n; i++) {
         float most = 0;
         for (int t = 0; t < R; t++) most = MAX(most, all[(size_t)t * (size_t)n + (size_t)i]);

@@ -93,7 +93,7 @@ static void take_memory(Pruner* k, const Model* m) {
     k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
     k->scratch = TAKE(a, int, widest);
     k->ratio = TAKE(a, double, L), k->mass = TAKE(a, double, L);
-    if (arena_check(a, err, sizeof err)) die("older weights and lists: %s", err);
+    if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
     memset(k->layers, 0, L * sizeof *k->layers);
 }
@@ -311,37 +311,36 @@ int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
 }
 
 static int read_tensor(const Pruner* k, const List* list, const char* what, float* values, const SafeTensors* file,
-                       char* err, size_t errlen) {
+                       Err err) {
     SafeTensor wanted = describe(k, list, what, values);
     const SafeTensor* t = safetensors_get(file, wanted.name);
     if (!t || t->n_dims != 2 || t->dims[0] != wanted.dims[0] || t->dims[1] != wanted.dims[1])
-        return fail(err, errlen,
+        return fail(err,
                     "expected a tensor %s of %d x %d; is this of another model, another rank or another way to resize?",
                     wanted.name, k->L, list->n);
-    return safetensors_floats(file, t, 0, wanted.bytes / sizeof *values, values, err, errlen);
+    return safetensors_floats(file, t, 0, wanted.bytes / sizeof *values, values, err);
 }
 
 // Values are finite and not negative; of those that stay at least one is kept, of the others none.
-static int check_layer(const List* list, int l, const char* name, char* err, size_t errlen) {
+static int check_layer(const List* list, int l, const char* name, Err err) {
     const float *value = values_of(list, l), *kept = list->kept + (size_t)l * (size_t)list->n;
     int found = 0;
     for (int j = 0; j < list->n; j++) {
         if (!(value[j] >= 0 && value[j] <= FLT_MAX) || (kept[j] != 0 && (kept[j] != 1 || j >= list->stay)))
-            return fail(err, errlen, "%s%s, layer %d: expected a value >= 0 and kept 0%s, found %g and %g at %d",
-                        prefix, name, l, j < list->stay ? " or 1" : "", (double)value[j], (double)kept[j], j);
+            return fail(err, "%s%s, layer %d: expected a value >= 0 and kept 0%s, found %g and %g at %d", prefix, name,
+                        l, j < list->stay ? " or 1" : "", (double)value[j], (double)kept[j], j);
         found += kept[j] == 1;
     }
     if (found || list->stay == 0) return 0;
-    return fail(err, errlen, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
+    return fail(err, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
 }
 
-static int load_list(Pruner* k, List* list, const SafeTensors* file, char* err, size_t errlen) {
-    if (read_tensor(k, list, "value", list->value, file, err, errlen) ||
-        read_tensor(k, list, "kept", list->kept, file, err, errlen))
+static int load_list(Pruner* k, List* list, const SafeTensors* file, Err err) {
+    if (read_tensor(k, list, "value", list->value, file, err) || read_tensor(k, list, "kept", list->kept, file, err))
         return -1;
     for (int l = 0; l < k->L; l++) {
         int n = 0;
-        if (check_layer(list, l, list_names[list->id], err, errlen)) return -1;
+        if (check_layer(list, l, list_names[list->id], err)) return -1;
         for (int j = 0; j < list->stay; j++)
             if (list->kept[(size_t)l * (size_t)list->n + (size_t)j] == 1) row_of(list, l)[n++] = j;
         end_list(list, l, n);
@@ -350,14 +349,14 @@ static int load_list(Pruner* k, List* list, const SafeTensors* file, char* err, 
     return 0;
 }
 
-int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, char* err, size_t errlen) {
+int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
     PruneList lists[N_LINEARS];
     int has_lists = 0;
     for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
     if (!has_lists) return 0;
     set_stay(k, lists, stay);
     for (int i = 0; i < k->n_lists; i++)
-        if (load_list(k, &k->lists[i], file, err, errlen)) return -1;
+        if (load_list(k, &k->lists[i], file, err)) return -1;
     for (int l = 0; l < k->L; l++) {
         show_layer(k, l);
         for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);

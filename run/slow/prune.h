@@ -45,4 +45,4 @@ int pruner_tensors(const Pruner* pruner, SafeTensor tensors[PRUNER_TENSORS]);
 // stay: as at that refresh. The older weights are not saved: after loading they are the weights of that moment, which
 // must be there, and the next refresh learns what changed since. 0; or -1 with a message, where they are of another
 // Shed, model or part of it, or make no sense: then only pruner_close may follow.
-int pruner_load(Pruner* pruner, const SafeTensors* file, SliceCount stay, char* err, size_t errlen);
+int pruner_load(Pruner* pruner, const SafeTensors* file, SliceCount stay, Err err);

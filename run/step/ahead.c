@@ -29,8 +29,7 @@ static void draw_and_plan(Ahead* a) {
     Run* run = a->run;
     Batch* b = &run->ahead;
     batch_draw(b, run);
-    a->failed = batch_plan(b, run, a->step, a->err, sizeof a->err) ||
-                batch_read(b, run, run->data.train, a->err, sizeof a->err);
+    a->failed = batch_plan(b, run, a->step, a->err) || batch_read(b, run, run->data.train, a->err);
 }
 
 static void* work(void* argument) {
@@ -101,7 +100,7 @@ double ahead_wait(Run* run) {
     while (a->busy) pthread_cond_wait(&a->changed, &a->mutex);
     pthread_mutex_unlock(&a->mutex);
     if (a->failed) {
-        fail(run->cluster->why, sizeof run->cluster->why, "step %" PRId64 ": %s", a->step, a->err);
+        fail(run->cluster->why, "step %" PRId64 ": %s", a->step, a->err);
         ahead_none(run);
     }
     return now_seconds() - started;
@@ -145,8 +144,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     run->cluster->processor = c->size > 1 ? 0 : mine.processor;
     run->cluster->agreed[0] = mine;
     run->ahead.planned->expected_ms = mine.predicted;
-    if (c->size > 1 && c->table->all_gather_host(c, run->cluster->agreed, &mine, sizeof mine, err, sizeof err))
-        run_lost(run, err);
+    if (c->size > 1 && c->table->all_gather_host(c, run->cluster->agreed, &mine, sizeof mine, err)) run_lost(run, err);
     for (int r = 0; r < c->size; r++) run->cluster->unplanned |= run->cluster->agreed[r].made.failed != 0;
     for (int r = 0; r < c->size && c->size > 1; r++) {
         const Agreement* other = &run->cluster->agreed[r];

@@ -41,21 +41,20 @@ void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices,
 // ---- the plan
 
 // A rank that is alone packs its rows, whatever the planner.
-static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
+static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
     int alone = run->clock->limits.ranks == 1;
     if (plan_checks && plan_checks->plan)
         return plan_checks->plan(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits,
-                                 hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err, errlen);
+                                 hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err);
     if (alone)
         return plan_static(&b->planned->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena,
-                           err, errlen);
+                           err);
     const Planner* planner = run_planner(run);
     b->planned->predicted = planner == &planner_flex;  // whose prediction also tells of its search
     if (b->planned->predicted)
-        return plan_flex(&b->planned->plan, &b->planned->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err,
-                         errlen);
-    return planner->plan(run->clock->settled, &b->planned->plan, step, b->lengths, b->n_pieces, &b->arena, err, errlen);
+        return plan_flex(&b->planned->plan, &b->planned->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err);
+    return planner->plan(run->clock->settled, &b->planned->plan, step, b->lengths, b->n_pieces, &b->arena, err);
 }
 
 // A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
@@ -69,10 +68,10 @@ static void find_terms(Batch* b, const Run* run) {
     for (int i = 0; i < CALIBRATION_TERMS; i++) b->planned->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
 }
 
-static int predict(Batch* b, const Run* run, char* err, size_t errlen) {
+static int predict(Batch* b, const Run* run, Err err) {
     if (!run->clock->setting.groups) return 0;
-    if (!b->planned->predicted && predict_plan(&b->planned->prediction, &b->planned->plan, b->lengths,
-                                               &run->clock->setting, &b->arena, err, errlen))
+    if (!b->planned->predicted &&
+        predict_plan(&b->planned->prediction, &b->planned->plan, b->lengths, &run->clock->setting, &b->arena, err))
         return -1;
     b->planned->predicted = 1;
     find_terms(b, run);
@@ -93,15 +92,13 @@ static int all_end_together(const Plan* plan, char* seen) {
     return ranks == plan->ranks;
 }
 
-static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
+static int list_passes(Batch* b, const Run* run, Err err) {
     const Plan* plan = &b->planned->plan;
     int rank = run->model.comm->rank, in_rounds = run->clock->setting.rounds && run->clock->limits.ranks > 1, last = -1;
     ArenaMark mark = arena_mark(&b->arena);
     int* order = TAKE(&b->arena, int, plan->n_micro_batches);
     char* seen = TAKE(&b->arena, char, plan->ranks);
-    if (arena_check(&b->arena, err, errlen) ||
-        pass_order(plan, run->clock->limits.node_size, order, &b->arena, err, errlen))
-        return -1;
+    if (arena_check(&b->arena, err) || pass_order(plan, run->clock->limits.node_size, order, &b->arena, err)) return -1;
     b->is_read = b->planned->n_groups = 0;
     b->planned->all_end_together = all_end_together(plan, seen);
     b->n_rows = in_rounds ? plan->n_rounds : 0;
@@ -119,26 +116,23 @@ static int list_passes(Batch* b, const Run* run, char* err, size_t errlen) {
     return 0;
 }
 
-int batch_list(Batch* b, const Run* run, char* err, size_t errlen) {
-    return list_passes(b, run, err, errlen) ? -1 : batch_tasks(b, run, err, errlen);
-}
+int batch_list(Batch* b, const Run* run, Err err) { return list_passes(b, run, err) ? -1 : batch_tasks(b, run, err); }
 
 // A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
-static int remap(Batch* b, const Run* run, const Setting* s, char* err, size_t errlen) {
+static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
     RemapChoice choice = (RemapChoice)config_choice(&run->config, "--plan remap");
     int changed;
-    if (plan_remap(&b->planned->plan, &changed, b->lengths, s, choice, &b->arena, err, errlen)) return -1;
+    if (plan_remap(&b->planned->plan, &changed, b->lengths, s, choice, &b->arena, err)) return -1;
     b->planned->predicted &= !changed;
     return 0;
 }
 
 // A plan, what it should take, and the tasks that follow from it.
-static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, char* err, size_t errlen) {
+static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     b->planned->predicted = 0;
-    if (make_plan(b, run, s, step, err, errlen) || remap(b, run, s, err, errlen) || predict(b, run, err, errlen))
-        return -1;
-    if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err, errlen)) return -1;
-    if (batch_list(b, run, err, errlen)) return -1;
+    if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
+    if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
+    if (batch_list(b, run, err)) return -1;
     batch_predict_tasks(b, run);
     return 0;
 }
@@ -150,10 +144,10 @@ static int chooses_rounds(const Batch* b, const Run* run) {
 }
 
 // The run's setting for rows of at most so many tokens; its groups lie in the arena.
-static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, char* err, size_t errlen) {
+static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, Err err) {
     s->limits.capacity = capacity;
     s->groups = TAKE(&b->arena, GroupCost, run->clock->limits.ranks + 1);
-    if (arena_check(&b->arena, err, errlen)) return -1;
+    if (arena_check(&b->arena, err)) return -1;
     cost_groups(s->groups, &run->clock->setting.cost, &s->limits, s->kind);
     return 0;
 }
@@ -172,8 +166,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
         int64_t share = CEIL_DIV(b->n_tokens, v * run->clock->limits.ranks);
         if (share >= 2 * (int64_t)run->clock->limits.capacity) continue;
         arena_reset(&b->arena, mark);
-        if (set_capacity(&s, b, run, (int)MIN(share, (int64_t)run->clock->limits.capacity), why, sizeof why)) break;
-        if (plan_for(b, run, &s, step, why, sizeof why)) break;  // the longest document does not fit
+        if (set_capacity(&s, b, run, (int)MIN(share, (int64_t)run->clock->limits.capacity), why)) break;
+        if (plan_for(b, run, &s, step, why)) break;  // the longest document does not fit
         worse = b->planned->schedule.makespan < least ? 0 : worse + 1;
         if (worse == 0) least = b->planned->schedule.makespan, best = s.limits.capacity;
     }
@@ -181,19 +175,19 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
     return best;
 }
 
-int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
+int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
     char why[ERR_BYTES];
     double started = now_seconds();
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
-    if (run->strategies && strategies_dispatch(b, run, step, err, errlen)) return -1;
+    if (run->strategies && strategies_dispatch(b, run, step, err)) return -1;
     run = run_under((Run*)run, b->planned->strategy);
     Setting s = run->clock->setting;
-    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err, errlen)) return -1;
-    if (plan_for(b, run, &s, step, err, errlen)) return -1;
+    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err)) return -1;
+    if (plan_for(b, run, &s, step, err)) return -1;
     if (plan_checks &&
-        plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why, sizeof why))
-        return fail(err, errlen, "this plan is wrong: %s", why);
+        plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why))
+        return fail(err, "this plan is wrong: %s", why);
     b->planned->plan_us = 1e6 * (now_seconds() - started);
     return 0;
 }
@@ -201,20 +195,20 @@ int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen)
 // ---- the tokens
 
 // Reads one micro-batch's share behind what stands in the batch. 0, or -1.
-static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, char* err, size_t errlen) {
+static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, Err err) {
     for (int i = 0; i < mine->share.n_spans; i++) {
         const Span* span = &b->planned->spans[i];
-        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err, errlen)) return -1;
+        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
     }
     return 0;
 }
 
 // Where a micro-batch of this rank lies in the row, and what it has.
-static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, char* err, size_t errlen) {
+static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, Err err) {
     mine->placed =
         micro_batch_placement(&b->planned->plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
     mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
-    if (arena_check(&b->arena, err, errlen)) return -1;
+    if (arena_check(&b->arena, err)) return -1;
     mine->share = micro_batch_share(&b->planned->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
     mine->cu = b->n_cu;
     micro_batch_cu(&mine->placed, mine->mb, b->cu + b->n_cu);
@@ -226,7 +220,7 @@ static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine
 }
 
 // Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
-static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, char* err, size_t errlen) {
+static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Err err) {
     BatchPlan* x = b->planned;
     RankGroup *first = x->groups + x->passes[i].first_group, *end = first + x->passes[i].n_groups;
     for (int shares_heads = 0; shares_heads < 2; shares_heads++)
@@ -234,23 +228,23 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, ch
             if ((mine->share.ulysses_size > 1) != shares_heads) continue;
             mine->first = b->n_read - b->rows[i].token;
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
-            if (read_share(b, sampler, mine, err, errlen)) return -1;
+            if (read_share(b, sampler, mine, err)) return -1;
         }
     return 0;
 }
 
-int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen) {
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     run = run_under((Run*)run, b->planned->strategy);
     const Model* m = &run->model;
     b->n_read = b->n_cu = 0;
     b->planned->attention = TAKE(&b->arena, GroupAttention, b->planned->n_groups);
     b->planned->shared = TAKE(&b->arena, RowAttention, b->n_rows);
-    if (arena_check(&b->arena, err, errlen)) return -1;
+    if (arena_check(&b->arena, err)) return -1;
     for (int i = 0; i < b->planned->n_groups; i++)
-        if (place_group(b, m, run, &b->planned->groups[i], err, errlen)) return -1;
+        if (place_group(b, m, run, &b->planned->groups[i], err)) return -1;
     for (int i = 0, group = 0; i < b->n_rows; group += b->planned->passes[i++].n_groups) {
         b->rows[i] = (RowPlace){b->n_read, group < b->planned->n_groups ? b->planned->groups[group].cu : b->n_cu};
-        if (read_pass(b, m, sampler, i, err, errlen)) return -1;
+        if (read_pass(b, m, sampler, i, err)) return -1;
     }
     b->rows[b->n_rows] = (RowPlace){b->n_read, b->n_cu};
     b->is_read = 1;
@@ -259,7 +253,7 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size
 
 static void read_now(Run* run, const Sampler* sampler) {
     char err[ERR_BYTES];
-    if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err, sizeof err)) die("%s", err);
+    if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err)) die("%s", err);
 }
 
 // ---- what core.c asks for
@@ -370,7 +364,7 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
         Piece piece = sampler_train_piece(sampler, at);
         piece.length = MIN(piece.length, N - n);
         piece.n_targets = MIN(piece.n_targets, piece.length);
-        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err, sizeof err)) die("%s", err);
+        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err)) die("%s", err);
         n += piece.length;
     }
 }
@@ -385,7 +379,7 @@ Row batch_probe_row(Run* run, const int* lengths, int n) {
     arena_reset(&b->arena, (ArenaMark){0});
     plan_take(&x->plan, n, &b->arena);
     x->attention = TAKE(&b->arena, GroupAttention, 1);
-    if (arena_check(&b->arena, err, sizeof err)) die("%s", err);
+    if (arena_check(&b->arena, err)) die("%s", err);
     x->plan.micro_batches[0] = mb;
     x->plan.n_docs = n, x->plan.n_micro_batches = 1;
     for (int i = 0; i < n; i++) {
@@ -396,7 +390,7 @@ Row batch_probe_row(Run* run, const int* lengths, int n) {
     b->n_cu = 0, b->is_read = 1;
     x->groups[0] = (RankGroup){.mb = x->plan.micro_batches};
     x->passes[0] = (RankPass){0, 1};
-    if (place_group(b, m, run, &x->groups[0], err, sizeof err)) die("%s", err);
+    if (place_group(b, m, run, &x->groups[0], err)) die("%s", err);
     read_tokens(b, run->data.train, N);
     b->n_read = N;
     b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, b->n_cu};

@@ -55,13 +55,13 @@ size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays
 size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
 void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
-int batch_plan(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
+int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
 // stages. batch_plan has done it already. 0, or -1 with a message.
-int batch_list(Batch* b, const Run* run, char* err, size_t errlen);
+int batch_list(Batch* b, const Run* run, Err err);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
-int batch_read(Batch* b, const Run* run, const Sampler* sampler, char* err, size_t errlen);
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
 // Before pass i of this rank, and with i = n_passes at the end: waits for all ranks at the end of every round that lies
 // between, where the plan's rounds have barriers.
 void batch_end_rounds(const Batch* b, const Model* m, int i);
@@ -73,7 +73,7 @@ Row batch_probe_row(Run* run, const int* lengths, int n);
 // ---- batch_tasks.c
 
 // The schedule of the plan in b, for batch_list. 0, or -1 with a message.
-int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen);
+int batch_tasks(Batch* b, const Run* run, Err err);
 // What the step takes is what its stages take together.
 void batch_predict_tasks(Batch* b, const Run* run);
 size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that it takes of the arena

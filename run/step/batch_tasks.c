@@ -69,11 +69,11 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
 }
 
 // Of one stage all are 0: it runs as it comes.
-static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t errlen) {
+static int pass_times(PassTimes* t, Batch* b, const Run* run, Err err) {
     size_t n = (size_t)t->stages * (size_t)t->rounds;
     t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
     t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
-    if (arena_check(&b->arena, err, errlen)) return -1;
+    if (arena_check(&b->arena, err)) return -1;
     t->backward = t->forward + n, t->message = t->backward + n;
     memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
     if (t->stages == 1) return 0;
@@ -86,16 +86,16 @@ static int pass_times(PassTimes* t, Batch* b, const Run* run, char* err, size_t 
     return 0;
 }
 
-int batch_tasks(Batch* b, const Run* run, char* err, size_t errlen) {
+int batch_tasks(Batch* b, const Run* run, Err err) {
     char why[ERR_BYTES];
     int P = run->model.stages, slots[MOST_STAGES];
     PassTimes t = {.stages = P, .rounds = b->n_rows};
-    if (pass_times(&t, b, run, err, errlen)) return -1;
+    if (pass_times(&t, b, run, err)) return -1;
     for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
     Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
-    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err, errlen)) return -1;
-    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why, sizeof why))
-        return fail(err, errlen, "this schedule is wrong: %s", why);
+    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why))
+        return fail(err, "this schedule is wrong: %s", why);
     return 0;
 }
 

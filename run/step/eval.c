@@ -20,7 +20,7 @@ double eval_loss_sum(Run* run) {
     const Model* m = &run->model;
     m->k->upload(m->grad_norm2, &sums[1], sizeof sums[1], m->s);  // stands behind the loss
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);
-    if (m->world->table->wait(m->world, m->s, err, sizeof err)) run_lost(run, err);
+    if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);
     if (sums[1] > 0 && !run->stopped_by) run->stopped_by = interrupted ? interrupted : SIGTERM;
     return sums[0];
@@ -30,11 +30,8 @@ int eval_plan(Run* run) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
     Pace* pace = &run->clock->pace;
-    int failed =
-        batch_plan(b, run, run->state.step, err, sizeof err) || batch_read(b, run, run->data.val, err, sizeof err);
-    if (failed)
-        fail(run->cluster->why, sizeof run->cluster->why, "validation after step %" PRId64 ": %s", run->state.step,
-             err);
+    int failed = batch_plan(b, run, run->state.step, err) || batch_read(b, run, run->data.val, err);
+    if (failed) fail(run->cluster->why, "validation after step %" PRId64 ": %s", run->state.step, err);
     if (!run_agree_on_plan(run, b, failed)) return 0;
     run_enter_strategy(run, b->planned->strategy);
     pace->before = b->val_from, pace->part = b->val_to - b->val_from;
@@ -121,7 +118,7 @@ static void run_context(Run* run, Tokens* t, int longest) {
 }
 
 // The ending that is most likely.
-static int choose_ending(Run* run, const Choice* c, char* err, size_t errlen) {
+static int choose_ending(Run* run, const Choice* c, Err err) {
     const Tokenizer* tokenizer = run->data.tokenizer;
     size_t most = strlen(c->context), longest = 0;
     int best = -1;
@@ -139,7 +136,7 @@ static int choose_ending(Run* run, const Choice* c, char* err, size_t errlen) {
         size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
         n_longest = MAX(n_longest, (int)tokenizer->encode(tokenizer, ending, text, n));
     }
-    if (n_longest > room) fail(err, errlen, "an ending has %d tokens, the model's context %d", n_longest, room);
+    if (n_longest > room) fail(err, "an ending has %d tokens, the model's context %d", n_longest, room);
     else run_context(run, &t, n_longest);
     for (int i = 0; i < c->n && n_longest <= room; i++) {
         size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
@@ -167,8 +164,8 @@ void run_choices(Run* run) {
         Choice choice;
         number++;
         if (strspn(line, " \t\r\n") == (size_t)n) continue;
-        if (choice_parse(&choice, line, (size_t)n, err, sizeof err)) die("%s:%" PRId64 ": %s", path, number, err);
-        int chosen = choose_ending(run, &choice, err, sizeof err);
+        if (choice_parse(&choice, line, (size_t)n, err)) die("%s:%" PRId64 ": %s", path, number, err);
+        int chosen = choose_ending(run, &choice, err);
         if (chosen < 0) die("%s:%" PRId64 ": %s", path, number, err);
         asked++;
         right += chosen == choice.label;

@@ -82,8 +82,7 @@ static void start(Run* run) {
     run_catch_signals(run);
     ahead_plan_now(run);
     run->books->log.fd = -1;
-    if (run->model.world->rank == 0 &&
-        runlog_open(&run->books->log, run->books->out, c->resume, run->state.step, err, sizeof err))
+    if (run->model.world->rank == 0 && runlog_open(&run->books->log, run->books->out, c->resume, run->state.step, err))
         die("%s", err);
     run_open_report(run);
     run_log_start(run);

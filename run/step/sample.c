@@ -20,7 +20,7 @@ static int held_out_prompt(const Run* run, int which, int* text) {
     Piece piece = sampler_val_piece(val, chosen < 0 ? MIN((int64_t)which, pieces - 1) : chosen);
     int *tokens = (int*)malloc(2 * (size_t)context * sizeof *tokens), n = 0, *targets = tokens + context;
     if (!tokens) die("no memory for a prompt of %d tokens", context);
-    if (sampler_read(val, &piece, tokens, targets, err, sizeof err)) die("%s", err);
+    if (sampler_read(val, &piece, tokens, targets, err)) die("%s", err);
     while (n < piece.length - 1 && targets[n] < 0) n++;
     n = n ? n + 1 : MIN(LENGTH, MAX(piece.length / 2, 1));
     int skips = piece.first == 0;  // the end-of-text

@@ -84,10 +84,9 @@ void strategies_parts(Holdings* parts, const Run* run, int s, Arena* arena) {
     char err[ERR_BYTES];
     int ranks = run->model.world->size;
     Part* list = TAKE(arena, Part, ranks);
-    if (arena_check(arena, err, sizeof err)) die("%s", err);
+    if (arena_check(arena, err)) die("%s", err);
     for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
-    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err, sizeof err))
-        die("--strategies: %s", err);
+    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err)) die("--strategies: %s", err);
 }
 
 int strategies_are_plain(const Run* run, int s) {
@@ -133,19 +132,19 @@ static void keep_pieces(Batch* b, const StepWork* w, const Strategies* x, int gr
     for (int i = 0; i < n; i++) b->lengths[i] = b->pieces[i].length;
 }
 
-int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen) {
+int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     const Strategies* x = run->strategies;
     StepWork w;
     int place, first = b->training ? 0 : x->now, longest = 0;
     ArenaMark mark = arena_mark(&b->arena);
-    if (step_work(&w, &x->pool, b->lengths, b->n_pieces, &b->arena, err, errlen)) return -1;
+    if (step_work(&w, &x->pool, b->lengths, b->n_pieces, &b->arena, err)) return -1;
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)step);
     Choice choice = hydraulis_choose(&w, x->choices + first, b->training ? x->list.n : 1, HYDRAULIS_SHUFFLES, seed);
     if (choice.strategy < 0 && !b->training)
         first = 0, choice = hydraulis_choose(&w, x->choices, x->list.n, HYDRAULIS_SHUFFLES, seed);
     for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
     if (choice.strategy < 0)
-        return fail(err, errlen,
+        return fail(err,
                     "no strategy has a pipeline for a document of %d tokens; try a wider tp, a larger --capacity or a "
                     "smaller --context",
                     longest);
@@ -193,9 +192,9 @@ static void time_moves(double* start, double* end, const Run* run, int s, const 
     *end = counted(run, t->links.cost, gradients, gradients);
     if (strategies_are_plain(run, s)) return;
     strategies_parts(&parts, run, s, arena);
-    if (holdings_of_pieces(&pieces, whole, arena, err, sizeof err) ||
-        move_time(start, t, whole, &pieces, &parts, RESHARD_COPY, elem, arena, err, sizeof err) ||
-        move_time(ends, t, whole, &parts, &pieces, RESHARD_SUM, sizeof(float), arena, err, sizeof err))
+    if (holdings_of_pieces(&pieces, whole, arena, err) ||
+        move_time(start, t, whole, &pieces, &parts, RESHARD_COPY, elem, arena, err) ||
+        move_time(ends, t, whole, &parts, &pieces, RESHARD_SUM, sizeof(float), arena, err))
         die("--strategies: %s", err);
     for (int r = 0; r < ranks; r++) start[r] = counted(run, t->links.cost, start[r], weights);
     for (int r = *end = 0; r < ranks; r++) *end = MAX(*end, counted(run, t->links.cost, ends[r], gradients));
@@ -232,8 +231,8 @@ void strategies_time_moves(Run* run) {
     for (int s = 0; s < x->list.n && world->rank == 0; s++, arena_reset(&arena, (ArenaMark){0}))
         time_moves(x->start_ms + (size_t)s * ranks, &x->end_ms[s], run, s, &t, &arena);
     arena_free(&arena);
-    if (world->table->broadcast_host(world, x->start_ms, n * ranks * sizeof *x->start_ms, 0, err, sizeof err) ||
-        world->table->broadcast_host(world, x->end_ms, sizeof x->end_ms, 0, err, sizeof err))
+    if (world->table->broadcast_host(world, x->start_ms, n * ranks * sizeof *x->start_ms, 0, err) ||
+        world->table->broadcast_host(world, x->end_ms, sizeof x->end_ms, 0, err))
         die("%s", err);
     tell_choices(x, world->size);
 }

@@ -67,6 +67,6 @@ void strategies_add_scheme(SchemePool* pool, PipelineGroup* kind, const Pipeline
                            int64_t capacity);
 // The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
 // of this rank's job. 0, or -1 with a message. On the planner's thread.
-int strategies_dispatch(Batch* b, const Run* run, int64_t step, char* err, size_t errlen);
+int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
 void strategies_turn(Run* run, int strategy);  // the run becomes that under this strategy, whose weights are in place
 void strategies_close(Run* run);

@@ -77,7 +77,7 @@ static RankStrategy as_groups(const Strategy* s, const Kinds* kinds) {
     return out;
 }
 
-static int find_list(Run* run, StrategyList* list, char* err, size_t errlen) {
+static int find_list(Run* run, StrategyList* list, Err err) {
     static int lengths[SAMPLED_LENGTHS];
     static Kinds kinds;
     char from[ERR_BYTES], text[STRATEGY_TEXT];
@@ -86,17 +86,17 @@ static int find_list(Run* run, StrategyList* list, char* err, size_t errlen) {
     Machine machine;
     Arena arena = {0};
     const Config* c = &run->config;
-    if (run_machine_of_layouts(run, &machine, from, err, errlen)) return -1;
+    if (run_machine_of_layouts(run, &machine, from, err)) return -1;
     list_kinds(&kinds, run, &machine);
     int n = run_sample_lengths(run, lengths);
-    StrategySearch search = {
-        &kinds.pool, lengths, n, c->context, c->batch_tokens, LISTED, FIXED_PER_MICRO_BATCH, {0}, {0}};
+    StrategySearch search = {&kinds.pool,           lengths, n,  c->context, c->batch_tokens, LISTED,
+                             FIXED_PER_MICRO_BATCH, {0},     {0}};
     estimate_moves(&search, run, &machine, &kinds);
-    n = strategies_search(found, &score, &search, &arena, err, errlen);
+    n = strategies_search(found, &score, &search, &arena, err);
     arena_free(&arena);
     if (n < 0) return -1;
     if (n == 0)
-        return fail(err, errlen, "no pipelines of %d ranks hold the documents; try a larger --capacity",
+        return fail(err, "no pipelines of %d ranks hold the documents; try a larger --capacity",
                     run->model.world->size);
     printf(
         "layout  hydraulis, times %s: %d strategies tried on %d steps of documents; predicted ms of a step %.4g, with "
@@ -112,15 +112,15 @@ static int find_list(Run* run, StrategyList* list, char* err, size_t errlen) {
 // ---- the list
 
 // A file where there is one of this name, else the list itself.
-static int read_list(StrategyList* list, const char* named, char* err, size_t errlen) {
+static int read_list(StrategyList* list, const char* named, Err err) {
     enum { MOST = 1 << 16 };
     size_t n = strlen(named);
-    if (access(named, R_OK)) return strategies_parse(list, named, n, err, errlen);
-    char words[ERR_BYTES], *text = disk_read_file(named, MOST, &n, err, errlen);
+    if (access(named, R_OK)) return strategies_parse(list, named, n, err);
+    char words[ERR_BYTES], *text = disk_read_file(named, MOST, &n, err);
     if (!text) return -1;
-    int failed = strategies_parse(list, text, n, words, sizeof words);
+    int failed = strategies_parse(list, text, n, words);
     free(text);
-    return failed ? fail(err, errlen, "%s: %s", named, words) : 0;
+    return failed ? fail(err, "%s: %s", named, words) : 0;
 }
 
 // What has no meaning, or is not there, while layouts change.
@@ -174,11 +174,11 @@ static void strategies_read(Run* run) {
     memset(&found, 0, sizeof found);
     if (!named) run_measure_limit(run);
     if (m->world->rank == 0)
-        found.failed = named ? read_list(&found.list, c->strategies, found.words, ERR_BYTES)
-                             : find_list(run, &found.list, found.words, ERR_BYTES);
-    if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err, sizeof err)) die("%s", err);
+        found.failed =
+            named ? read_list(&found.list, c->strategies, found.words) : find_list(run, &found.list, found.words);
+    if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err)) die("%s", err);
     if (found.failed) die("--strategies: %s", found.words);
-    if (strategies_check(&found.list, &m->whole, m->world->size, err, sizeof err))
+    if (strategies_check(&found.list, &m->whole, m->world->size, err))
         die("--strategies: %s; --strategies none goes on without", err);
     check_cp_size(&found.list, c->cp_size);
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
@@ -202,7 +202,7 @@ static Run* make_view(Run* run, int s) {
     Comm* world = m->world;
     const PipelineGroup* g = strategies_group(run, s, world->rank, &place);
     int color = world->rank - place;
-    if (world->table->split(world, &m->job, color, world->rank, err, sizeof err)) die("--strategies: %s", err);
+    if (world->table->split(world, &m->job, color, world->rank, err)) die("--strategies: %s", err);
     m->job->overlap = world->overlap;
     view->settled.tp = g->tp, view->settled.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
@@ -249,7 +249,7 @@ static void strategies_join(Run* run) {
     x->owner.comm = x->owner.job = m->world;
     x->owner.stages = 1;
     x->owner.ranks->zero.holds = ZERO_OWNED;
-    if (holdings_of_pieces(&pieces, &x->owner.shape, &scratch, err, sizeof err)) die("%s", err);
+    if (holdings_of_pieces(&pieces, &x->owner.shape, &scratch, err)) die("%s", err);
     for (int s = 0; s < x->list.n; s++) open_movers(run, s, &pieces);
     arena_free(&scratch);
     strategies_turn(run, 0);

@@ -8,12 +8,11 @@ extern "C" {
 #include "plan/base/base.h"
 }
 
-int library_open(const char* library, const char* const*, const LibrarySymbol* symbols, int n, char* err,
-                 size_t errlen) {
+int library_open(const char* library, const char* const*, const LibrarySymbol* symbols, int n, Err err) {
     void* handle = dlopen(nullptr, RTLD_NOW);
     for (int i = 0; i < n; i++) {
         *symbols[i].address = dlsym(handle, symbols[i].name);
-        if (!*symbols[i].address) return fail(err, errlen, "the emulator has no %s of %s", symbols[i].name, library);
+        if (!*symbols[i].address) return fail(err, "the emulator has no %s of %s", symbols[i].name, library);
     }
     return 0;
 }

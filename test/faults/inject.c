@@ -308,7 +308,7 @@ CALL_READ(getline, ssize_t, (char** line, size_t* room, FILE* file), (line, room
 // ---- time
 
 CALL_BY(sleep, unsigned, (unsigned seconds)) { return getenv("FAULT_LIMIT") ? 0 : __real_sleep(seconds); }
-CALL_BY(kernels_peak, double, (const Kernels* k, DType dt, int threads, double cores, char* err, size_t errlen)) {
+CALL_BY(kernels_peak, double, (const Kernels* k, DType dt, int threads, double cores, Err err)) {
     const char* given = getenv("FAULT_LIMIT");
-    return given ? atof(given) : __real_kernels_peak(k, dt, threads, cores, err, errlen);
+    return given ? atof(given) : __real_kernels_peak(k, dt, threads, cores, err);
 }

@@ -12,8 +12,8 @@ static inline Docs* open_fuzzed(const char* ending, const void* bytes, size_t n)
     static Tokenizer* tokenizer;
     char err[ERR_BYTES] = "";
     Docs* docs = NULL;
-    require(tokenizer || tokenizer_open(&tokenizer, NULL, err, sizeof err) == 0);
-    require(docs_open_bytes(&docs, ending, bytes, n, tokenizer, err, sizeof err) == 0 || err[0]);
+    require(tokenizer || tokenizer_open(&tokenizer, NULL, err) == 0);
+    require(docs_open_bytes(&docs, ending, bytes, n, tokenizer, err) == 0 || err[0]);
     return docs;
 }
 
@@ -24,9 +24,9 @@ static inline void read_fuzzed(Docs* docs, void (*check)(const Docs* docs, int64
     for (int64_t d = 0; docs && d < docs->n; d++) {
         int n = (int)docs_length(docs, d), half = n / 2;
         int *tokens = malloc(2 * (size_t)n * sizeof *tokens), *parts = tokens + n;
-        require(n >= 1 && docs_read(docs, d, 0, n, tokens, err, sizeof err) == 0);
-        require(docs_read(docs, d, 0, half, parts, err, sizeof err) == 0);
-        require(docs_read(docs, d, half, n - half, parts + half, err, sizeof err) == 0);
+        require(n >= 1 && docs_read(docs, d, 0, n, tokens, err) == 0);
+        require(docs_read(docs, d, 0, half, parts, err) == 0);
+        require(docs_read(docs, d, half, n - half, parts + half, err) == 0);
         require(!memcmp(tokens, parts, (size_t)n * sizeof *tokens));
         if (check) check(docs, d, tokens, n);
         total += n;

@@ -13,7 +13,7 @@ static void check(const Shape* s) {
     if (s->V < 1 || s->context < 1 || s->positions < s->context || !(s->eps > 0)) abort();
     if (!shape_has(s, HAS_POSITIONS) && (s->HS % 2 || !(s->theta > 0))) abort();
     char* text = hf_config_text(s, DT_F32, 0, 0, &n);
-    if (!text || hf_config_parse(&again, text, n, err, sizeof err) || memcmp(&again, s, sizeof again)) abort();
+    if (!text || hf_config_parse(&again, text, n, err) || memcmp(&again, s, sizeof again)) abort();
     free(text);
 }
 
@@ -22,9 +22,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t n) {
     char err[ERR_BYTES], *argv[] = {"train", NULL};
     Shape shape;
     RunState state;
-    if (hf_config_parse(&shape, (const char*)bytes, n, err, sizeof err) == 0) check(&shape);
-    if (config_parse(&config, 1, argv, err, sizeof err)) abort();
-    if (run_state_parse(&state, &config, (const char*)bytes, n, err, sizeof err) == 0)
+    if (hf_config_parse(&shape, (const char*)bytes, n, err) == 0) check(&shape);
+    if (config_parse(&config, 1, argv, err)) abort();
+    if (run_state_parse(&state, &config, (const char*)bytes, n, err) == 0)
         if (state.step < 0 || state.position.epoch < 0 || state.position.index < 0) abort();
     config_free(&config);
     return 0;

@@ -10,7 +10,7 @@
 
 static char dir[64];
 
-static void remove_dir(void) { disk_remove_tree(dir, NULL, 0); }
+static void remove_dir(void) { disk_remove_tree(dir, NULL); }
 
 static void make_dir(void) {
     static const float value = 1;
@@ -21,8 +21,8 @@ static void make_dir(void) {
     for (int i = 0; i < 2; i++) {
         SafeTensor t = {"a", DT_F32, 0, {0}, &value, sizeof value, 0};
         t.name[0] += (char)i;
-        require(disk_join(path, dir, i ? "2" : "1", err, sizeof err) == 0);
-        require(safetensors_write(path, &t, 1, NULL, NULL, err, sizeof err) == 0);
+        require(disk_join(path, dir, i ? "2" : "1", err) == 0);
+        require(safetensors_write(path, &t, 1, NULL, NULL, err) == 0);
     }
 }
 
@@ -30,10 +30,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     char path[DISK_PATH], err[ERR_BYTES] = "";
     HfFiles files;
     if (!dir[0]) make_dir();
-    require(disk_join(path, dir, "model.safetensors.index.json", err, sizeof err) == 0);
+    require(disk_join(path, dir, "model.safetensors.index.json", err) == 0);
     FILE* file = fopen(path, "wb");
     require(file && fwrite(data, 1, size, file) == size && fclose(file) == 0);
-    if (hf_open(&files, dir, err, sizeof err)) {
+    if (hf_open(&files, dir, err)) {
         require(err[0] && memchr(err, 0, sizeof err) && !files.n);
         return 0;
     }

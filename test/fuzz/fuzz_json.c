@@ -15,7 +15,7 @@ static void check_string(const JsonValue* v) {
         char* quoted = (char*)malloc(6 * (size_t)n + 3);
         size_t n_quoted = json_quote(quoted, plain, (size_t)n);
         Json again;
-        require(n_quoted <= 6 * (size_t)n + 2 && json_parse(&again, quoted, n_quoted, NULL, 0) == 0 && again.n == 1);
+        require(n_quoted <= 6 * (size_t)n + 2 && json_parse(&again, quoted, n_quoted, NULL) == 0 && again.n == 1);
         char *once = (char*)malloc(n_quoted), *twice = (char*)malloc(6 * n_quoted + 3);
         int64_t n_once = json_string(again.values, once);
         require(n_once >= n);
@@ -56,7 +56,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     char err[64] = "";
     Json json;
     if (size > 1 << 12) return 0;  // json_at walks: the check is quadratic
-    if (json_parse(&json, (const char*)data, size, err, sizeof err)) {
+    if (json_parse(&json, (const char*)data, size, err)) {
         require(err[0] && memchr(err, 0, sizeof err) && !json.values);
         return 0;
     }

@@ -28,7 +28,7 @@ static Tokenizer* parse_json(const uint8_t* data, size_t n, int settings) {
     }
     p = stpcpy(p, settings ? "}}," : "},\"merges\":[");
     memcpy(p, data, n);
-    tokenizer_parse(&t, file, (size_t)(p - file) + n, err, sizeof err);
+    tokenizer_parse(&t, file, (size_t)(p - file) + n, err);
     free(file);
     return t;
 }
@@ -38,7 +38,7 @@ static Tokenizer* parse(const uint8_t* data, size_t n) {
     char err[256];
     if (n > 0 && (data[0] == 'J' || data[0] == 'S')) return parse_json(data + 1, n - 1, data[0] == 'S');
     if (n == 0 || data[0] % 2 == 0) {
-        tokenizer_parse(&t, data, n, err, sizeof err);
+        tokenizer_parse(&t, data, n, err);
         return t;
     }
     uint8_t* file = calloc(HEADER + SINGLE + n, 1);
@@ -48,7 +48,7 @@ static Tokenizer* parse(const uint8_t* data, size_t n) {
     memcpy(file, header, sizeof header);
     for (int b = 0; b < 256; b++) file[HEADER + 2 * b] = 1, file[HEADER + 2 * b + 1] = (uint8_t)b;
     memcpy(file + HEADER + SINGLE, data + 1, n - 1);
-    tokenizer_parse(&t, file, HEADER + SINGLE + n - 1, err, sizeof err);
+    tokenizer_parse(&t, file, HEADER + SINGLE + n - 1, err);
     free(file);
     return t;
 }

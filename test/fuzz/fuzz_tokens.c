@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     const char* place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
     if (n > 2000) return 0;
     if (!tokenizer) {
-        if (tokenizer_open(&tokenizer, NULL, err, sizeof err)) abort();
+        if (tokenizer_open(&tokenizer, NULL, err)) abort();
         snprintf(shard, sizeof shard, "%s/tokens_%ld.bin", place, (long)getpid());
         snprintf(index, sizeof index, "%s/tokens_%ld.idx", place, (long)getpid());
         memcpy(header + 256, tokens, sizeof tokens);
@@ -42,11 +42,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     memcpy(bytes + 8 + sizeof words, data + counts, n - counts);
     put(index, bytes, 8 + sizeof words + n - counts);
     Docs* docs = NULL;
-    if (docs_load(&docs, shard, index, 7, tokenizer, err, sizeof err)) return 0;
+    if (docs_load(&docs, shard, index, 7, tokenizer, err)) return 0;
     int found[8];
     for (int64_t d = 0; d < docs->n; d++)
-        if (docs_length(docs, d) > 8 || docs_read(docs, d, 0, (int)docs_length(docs, d), found, err, sizeof err))
-            abort();
+        if (docs_length(docs, d) > 8 || docs_read(docs, d, 0, (int)docs_length(docs, d), found, err)) abort();
     docs_close(docs);
     return 0;
 }

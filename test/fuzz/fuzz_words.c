@@ -17,7 +17,7 @@ static void check_layout(const char* text, size_t size) {
     static const Layout usual = {.tp = 1, .stages = 1, .stage = {{4, 1}}, .layer = {{1, 1, RECOMPUTE_NONE}}};
     static Layout layout, again;
     static char printed[LAYOUT_TEXT];
-    if (layout_parse(&layout, &usual, text, size, err, sizeof err)) return;
+    if (layout_parse(&layout, &usual, text, size, err)) return;
     require(layout.stages >= 1 && layout.stages <= MOST_STAGES && layout.tp >= 1);
     for (int s = 0; s < layout.stages; s++) {
         const StageLayout* stage = &layout.stage[s];
@@ -30,33 +30,33 @@ static void check_layout(const char* text, size_t size) {
         require(row->recompute >= RECOMPUTE_NONE && row->recompute <= RECOMPUTE_BLOCK);
     }
     size_t n = layout_print(&layout, printed, sizeof printed);
-    require(n < sizeof printed && layout_parse(&again, &usual, printed, n, err, sizeof err) == 0);
+    require(n < sizeof printed && layout_parse(&again, &usual, printed, n, err) == 0);
     require(memcmp(&again, &layout, sizeof layout) == 0);
 }
 
 static void check_strategies(const char* text, size_t size) {
     StrategyList list, again;
     char printed[STRATEGY_TEXT];
-    if (strategies_parse(&list, text, size, err, sizeof err)) return;
+    if (strategies_parse(&list, text, size, err)) return;
     require(list.n >= 1 && list.n <= MOST_RANK_STRATEGIES);
     for (int i = 0; i < list.n; i++) {
         const RankStrategy* s = &list.strategy[i];
         require(s->n >= 1 && s->n <= MOST_PIPELINE_GROUPS);
         for (int g = 0; g < s->n; g++) require(s->group[g].copies >= 1 && s->group[g].tp >= 1 && s->group[g].pp >= 1);
         strategy_print(s, printed);
-        require(strategies_parse(&again, printed, strlen(printed), err, sizeof err) == 0 && again.n == 1);
+        require(strategies_parse(&again, printed, strlen(printed), err) == 0 && again.n == 1);
         require(again.strategy[0].n == s->n &&
                 !memcmp(again.strategy[0].group, s->group, sizeof *s->group * (size_t)s->n));
     }
     Shape shape = shape_make(3, 32, 4, 300, 16);
-    strategies_check(&list, &shape, 8, err, sizeof err);
+    strategies_check(&list, &shape, 8, err);
     err[0] = 0;
 }
 
 static void check_setting(const Machine* machine, int ranks) {
     static GroupCost groups[32];
     Setting setting;
-    if (machine_setting(&setting, machine, ranks, 8, 1 << 20, groups, err, sizeof err) == 0)
+    if (machine_setting(&setting, machine, ranks, 8, 1 << 20, groups, err) == 0)
         for (int d = 1; d <= ranks; d++) {
             double ms = group_ms(&groups[d], 1e10, 1e5);
             require(groups[d].ulysses_size >= 1 && groups[d].room >= 1 && isfinite(ms) && ms >= 0);
@@ -68,9 +68,9 @@ static void check_setting(const Machine* machine, int ranks) {
 static void check_machine(const char* text, size_t size) {
     static Machine machine, again;
     static char printed[1 << 14], twice[1 << 14];
-    if (machine_parse(&machine, text, size, err, sizeof err)) return;
+    if (machine_parse(&machine, text, size, err)) return;
     size_t length = machine_print(&machine, printed, sizeof printed);
-    require(length < sizeof printed && machine_parse(&again, printed, length, err, sizeof err) == 0);
+    require(length < sizeof printed && machine_parse(&again, printed, length, err) == 0);
     require(machine_print(&again, twice, sizeof twice) == length && !strcmp(printed, twice));
     for (int ranks = 1; ranks <= 24; ranks++) check_setting(&machine, ranks);
     for (int i = 0; i < machine.n_schemes; i++)
@@ -86,7 +86,7 @@ static void check_straggler(const Straggler* s, int ranks) {
     int length = snprintf(text, sizeof text, "rank=%d,x=%.17g,from=%lld%s", s->rank, s->x, (long long)s->from,
                           s->whole ? ",whole" : "");
     if (s->to < INT64_MAX) snprintf(text + length, sizeof text - (size_t)length, ",to=%lld", (long long)s->to);
-    require(straggle_parse(again, &n, text, ranks, err, sizeof err) == 0 && n == 1);
+    require(straggle_parse(again, &n, text, ranks, err) == 0 && n == 1);
     require(again->rank == s->rank && again->x == s->x && again->from == s->from && again->to == s->to &&
             again->whole == s->whole);
     Slowness slow = straggle_at(again, 1, s->rank, s->from);
@@ -96,12 +96,12 @@ static void check_straggler(const Straggler* s, int ranks) {
 static void check_stragglers(const char* spec, int ranks) {
     Straggler list[MOST_STRAGGLERS];
     int n = -1;
-    if (straggle_parse(list, &n, spec, ranks, err, sizeof err)) require(n == 0);
+    if (straggle_parse(list, &n, spec, ranks, err)) require(n == 0);
     for (int i = 0; i < n; i++) check_straggler(&list[i], ranks);
 }
 
 static void restore(void* again, const char* name, const char* value) {
-    require(config_restore((Config*)again, name, value, err, sizeof err) == 0);
+    require(config_restore((Config*)again, name, value, err) == 0);
 }
 
 // Options with new lines between them: what a checkpoint keeps of them can be restored.
@@ -110,9 +110,9 @@ static void check_options(char* text) {
     char* argv[64] = {"train"};
     int argc = 1;
     for (char* word = strtok(text, "\n"); word && argc < 63; word = strtok(NULL, "\n")) argv[argc++] = word;
-    if (config_read(&config, argc, argv, err, sizeof err) == 0) {
+    if (config_read(&config, argc, argv, err) == 0) {
         char* none[] = {"train"};
-        require(config_read(&again, 1, none, err, sizeof err) == 0);
+        require(config_read(&again, 1, none, err) == 0);
         config_visit(&config, restore, &again);
         config_free(&again);
     }
