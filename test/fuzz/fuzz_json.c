@@ -53,7 +53,7 @@ static int check_value(const Json* json, int i, const char* text, size_t n) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    char err[64] = "";
+    Err err = "";
     Json json;
     if (size > 1 << 12) return 0;  // json_at walks: the check is quadratic
     if (json_parse(&json, (const char*)data, size, err)) {

@@ -6,7 +6,7 @@
 #include "test/fuzz/require.h"
 
 static void check(const uint8_t* bytes, size_t n) {
-    char err[64] = "";
+    Err err = "";
     SafeTensors st;
     if (safetensors_parse(&st, bytes, n, err)) {
         require(err[0] && memchr(err, 0, sizeof err) && !st.tensors && st.n == 0);

@@ -20,7 +20,7 @@ static Tokenizer* parse_json(const uint8_t* data, size_t n, int settings) {
         "\"model\":{\"vocab\":{\"ab\":257,\"abab\":258,",
         "{\"added_tokens\":[{\"id\":256,\"content\":\"<|endoftext|>\"}],\"model\":{\"merges\":[],\"vocab\":{"};
     Tokenizer* t = NULL;
-    char err[256], *file = malloc(8192 + n), *p = stpcpy(file, before[settings]);
+    char err[ERR_BYTES], *file = malloc(8192 + n), *p = stpcpy(file, before[settings]);
     for (int b = 0, shifted = 256; b < 256; b++) {
         int itself = (b > 32 && b < 127) || (b > 160 && b != 173), code = itself ? b : shifted++;
         p += code < 128 ? sprintf(p, "%s\"%s%c\":%d", b ? "," : "", strchr("\"\\", code) ? "\\" : "", code, b)
@@ -35,7 +35,7 @@ static Tokenizer* parse_json(const uint8_t* data, size_t n, int settings) {
 
 static Tokenizer* parse(const uint8_t* data, size_t n) {
     Tokenizer* t = NULL;
-    char err[256];
+    Err err;
     if (n > 0 && (data[0] == 'J' || data[0] == 'S')) return parse_json(data + 1, n - 1, data[0] == 'S');
     if (n == 0 || data[0] % 2 == 0) {
         tokenizer_parse(&t, data, n, err);

@@ -18,7 +18,7 @@ static void put(const char* path, const void* bytes, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     static Tokenizer* tokenizer;
     static char shard[64], index[64];
-    char err[256], bytes[4096] = "RAGTOK2";
+    char err[ERR_BYTES], bytes[4096] = "RAGTOK2";
     int32_t header[260] = {20240520, 1, 8, 0};
     uint16_t tokens[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     const char* place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
