@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "kernels/open.h"
 #include "plan/base/bf16_in_place.h"
 #include "plan/base/text.h"
 
@@ -333,15 +332,18 @@ void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* 
 
 // ---- the phases of one rank: rows of the table in core_stubs.c
 
+void core_read_options(Run* run) {
+    Err err;
+    Config* c = &run->config;
+    if (config_parse(c, run->argc, run->argv, err) || config_settle(c, byte_tokenizer.vocab, err)) die("%s", err);
+}
+
 void core_open_data(Run* run) {
-    char err[ERR_BYTES];
+    Err err;
     const Config* c = &run->config;
     Data* d = &run->data;
-    Docs start = {.tokenizer = &byte_tokenizer, .most_open = 64};
-    if (config_parse(&run->config, run->argc, run->argv, err) || config_settle(&run->config, byte_tokenizer.vocab, err))
-        die("%s", err);
+    Docs start = {.tokenizer = &byte_tokenizer, .most_open = 64, .separator = c->separator};
     if (!c->data.n) die("expected text to train on, found none; try --data PATH");
-    start.separator = c->separator;
     if (docs_open(&d->docs, start, c->data.paths, c->data.n, err) ||
         sampler_open(&d->train, d->docs, c->context, HELD_OUT, (uint64_t)c->seed, err))
         die("--data: %s", err);
@@ -372,12 +374,10 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
 }
 
 void core_open_model(Run* run) {
-    char err[ERR_BYTES];
     const Config* c = &run->config;
     Model* m = &run->model;
     int asked = c->capacity ? c->capacity : 8192;
-    m->k = kernels_find(c->device, c->cpu_isa, err);
-    if (!m->k) die("%s", err);
+    m->k = &cpu_reference;
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     m->whole = m->shape = config_shape(c);
     LayerLayout* layers = (LayerLayout*)calloc((size_t)m->shape.L, sizeof *layers);  // nothing is computed again

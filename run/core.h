@@ -214,7 +214,8 @@ void token_logits(Run* run, int n);  // of token n of the row, fp32 in host_logi
 // ---- the phases of a run that has one rank only, and its next batch: see core_stubs.c
 
 #define HELD_OUT 0.05           // of the documents, to validate on
-void core_open_data(Run* run);  // and the options
+void core_read_options(Run* run);
+void core_open_data(Run* run);
 void core_open_model(Run* run);
 void core_init_weights(Run* run);
 void core_next_batch(Run* run);

@@ -1,17 +1,20 @@
 // core_stubs.c - build/core: what of the trainer remains where one rank trains alone, by the reference kernels.
 #include <inttypes.h>
 
-#include "kernels/open.h"
 #include "plan/options/read.h"
 #include "run/core.h"
 
-const Kernels* kernels_find(const char* device, const char* isa, Err err) {
-    (void)device, (void)isa, (void)err;
-    return &cpu_reference;
-}
-
 // Of options that only fast kernels have.
 int config_choice(const Config* c, const char* name) { return (void)c, (void)name, 0; }
+
+static void refuse_others(Run* run) {
+    const char* other =
+        config_other(&run->config,
+                     ", model, optimizer, --data, --document-separator, --eval-every, --eval-every tokens, "
+                     "--sample-every, --tokens, --temperature, --top-k, --cpu-isa, --dtype, --dtype rounding, "
+                     "--capacity,");
+    if (other) die("%s: one rank trains here by the reference kernels, and keeps nothing; try ./train", other);
+}
 
 static void tell(Run* run) {
     const Step* s = &run->step;
@@ -42,6 +45,8 @@ static void finish(Run* run) {
 }
 
 const Mechanism mechanisms[] = {
+    {"options", .open = core_read_options},
+    {"others", .open = refuse_others},
     {"data", .open = core_open_data},
     {"model", .open = core_open_model},
     {"weights", .open = core_init_weights},

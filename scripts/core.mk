@@ -9,11 +9,11 @@ core_files := data/docs.h data/docs.c data/sampler.h data/sampler.c plan/value/p
 core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/disk.h \
   plan/base/disk.c plan/base/many_files.h plan/base/many_files.c plan/base/random.c plan/base/bf16_in_place.h \
   plan/base/fields.h plan/base/fields.c plan/options/config.h plan/options/config.c plan/options/table.h \
-  plan/options/presets.c kernels/open.h kernels/memory.h \
+  plan/options/presets.c kernels/memory.h \
   kernels/memory.c kernels/time_kinds.h
 core_stubs := run/core_stubs.c
 core_rest :=
-core_most := 3391
+core_most := 3392
 
 core_sources := $(core_files) $(core_plumbing) $(core_stubs) $(core_rest)
 $(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))

@@ -36,6 +36,11 @@ awk -v to="$work/text" 'BEGIN { x = 1; for (d = 0; d < 40; d++) for (i = d * 7 %
     x = (x * 1103515245 + 12345) % 2147483648; printf "w%d ", x % 97 > (to "/" d ".txt") } }'
 claim the_core_is_small is_small
 claim a_gpt2_is_that_of_the_trainer agrees --layers 2 --width 48 --heads 4 --dtype fp32
+refuses() { # what it does not have: one line, before anything is read
+    ! "$core" --data "$work/text" "$@" > "$work/core" 2>&1 && grep -q "^train: $1: .*try ./train" "$work/core" &&
+        [ "$(wc -l < "$work/core")" = 1 ]
+}
+claim other_options_are_refused eval 'refuses --tp 2 && refuses --resume && refuses --val x && refuses --cp 2'
 claim a_llama_is_that_of_the_trainer agrees --arch llama --layers 2 --width 48 --heads 4 --dtype fp32 --clip 0.5
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -262,3 +262,15 @@ int config_was_given(const Config* c, const char* name) {
     const Option* o = option_find(name);
     return o && c->given[o - config_options];
 }
+
+const char* config_other(const Config* config, const char* known) {
+    int in_group = 0;
+    for (const Option* o = config_options; *o->value.name; o++) {
+        char item[64];
+        snprintf(item, sizeof item, ", %s,", o->value.name);
+        int is_known = strstr(known, item) != NULL;
+        if (o->value.type == GROUP) in_group = is_known;
+        else if (config->given[o - config_options] && !in_group && !is_known) return o->value.name;
+    }
+    return NULL;
+}
