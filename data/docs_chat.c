@@ -180,7 +180,7 @@ int docs_add_instruction(Docs* docs, const Json* json, Err err) {
     char names[256];
     if (!docs_is_instruction(json))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
-                    docs_member_names(json, names, sizeof names));
+                    json_names(json, names, sizeof names));
     for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
     Making m = {docs, (char*)malloc(longest + 1), docs->more->n_encoded, err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", longest);

@@ -84,8 +84,6 @@ int docs_index_shard(Docs* docs, DocsFile* file, Err err);
 int docs_index_jsonl(Docs* docs, DocsFile* file, Err err);
 // Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
 int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err);
-// The names of an object's members, in quotes, for a message.
-const char* docs_member_names(const Json* json, char* words, size_t room);
 // Whether a line of JSONL is an instruction, and the document that it makes.
 extern const DocsFormat docs_instructions;
 int docs_is_instruction(const Json* json);

@@ -120,18 +120,6 @@ static int add_document(Docs* docs, const char* text, size_t n, const JsonValue*
     return docs_add_encoded(docs, first, err);
 }
 
-const char* docs_member_names(const Json* json, char* words, size_t room) {
-    const JsonValue* root = json->values;
-    int at = 1;
-    snprintf(words, room, "%s", root->type == JSON_OBJECT && root->n ? "" : "of none");
-    for (int i = 0; root->type == JSON_OBJECT && i < root->n; i++, at = json->values[at + 1].next) {
-        size_t used = strlen(words);
-        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(json->values[at].length, 64),
-                 json->values[at].text);
-    }
-    return words;
-}
-
 // scratch has room for the line and one byte more.
 static int index_line(Docs* docs, const LineReader* r, const char* line, size_t n, char* scratch, Err err) {
     Json json;
@@ -147,7 +135,7 @@ static int index_line(Docs* docs, const LineReader* r, const char* line, size_t 
             fail(err,
                  "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
                  "%s; try --text-key NAME",
-                 key, key, docs_member_names(&json, names, sizeof names));
+                 key, key, json_names(&json, names, sizeof names));
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
     else status = add_document(docs, scratch, (size_t)length, text, r->offset + (text->text - r->buffer), err);

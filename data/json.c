@@ -205,6 +205,18 @@ const JsonValue* json_at(const Json* json, const JsonValue* array, int i) {
     return v;
 }
 
+const char* json_names(const Json* json, char* words, size_t room) {
+    const JsonValue* root = json->values;
+    int at = 1;
+    snprintf(words, room, "%s", root->type == JSON_OBJECT && root->n ? "" : "of none");
+    for (int i = 0; root->type == JSON_OBJECT && i < root->n; i++, at = json->values[at + 1].next) {
+        size_t used = strlen(words);
+        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(json->values[at].length, 64),
+                 json->values[at].text);
+    }
+    return words;
+}
+
 // ---- conversions
 
 // A terminated copy of a number, whose text is followed by whatever follows it.

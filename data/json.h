@@ -35,6 +35,9 @@ void json_free(Json* json);
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
 
+// The names of the root's members, as a message shows them, in words.
+const char* json_names(const Json* json, char* words, size_t room);
+
 // Conversions: 0, or -1 (*out stays) when the value is NULL, has another type or does not fit. Integers are exact and
 // are those written without point and exponent; a double is the nearest one, finite, of at most 511 characters.
 int json_double(const JsonValue* value, double* out);

@@ -31,7 +31,7 @@ layer run 'run/|data/|kernels/|plan/'
 complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may include dev or test/')"
 
 # Options stay as they were read: what comes of them is in Run.settled.
-readers='^run/(files/origin|setup/start|setup/virtual|setup/ranks|setup/cost|step/eval)\.c:'
+readers='^run/(core|files/origin|setup/start|setup/virtual|setup/ranks|setup/cost|step/eval)\.c:'
 complain "$(grep -rnE '(->|\.)config\.[a-z_]+ *=[^=]|(^|[ (])Config ?\* ?[a-z]+ = &' run --include='*.[ch]' |
     grep -v 'const Config' | grep -vE "$readers" |
     sed 's/$/   <- options are written where they are read, others into Run.settled/')"
