@@ -208,26 +208,20 @@ int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of thi
 // a stage, are of one node, in every stage and at every place in tensor-parallel groups. So what a plan has inside a
 // node is there; of what it has across nodes some may be inside, where nodes are unlike or begin inside a stage.
 int run_node_size(const Run* run, const Comm* job, int tp, int stages);
-void run_join_job(Run* run);          // divides the ranks of m->job into stages, groups and data ranks
-void run_leave_job(Run* run);         // gives back what that has made, and what planning has settled
-void run_compare_ranks(Run* run);     // proves that all mean the same run
+void run_join_job(Run* run);       // divides the ranks of m->job into stages, groups and data ranks
+void run_leave_job(Run* run);      // gives back what that has made, and what planning has settled
+void run_compare_ranks(Run* run);  // proves that all mean the same run
+void run_measure_limit(Run* run);  // of all ranks together, each on its own
+
+// ---- run.c: what every room asks of the ranks
+
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
-void run_measure_limit(Run* run);     // of all ranks together, each on its own
 // Ends the program because ranks can no longer work together.
 void run_lost(const Run* run, const char* words);
 // What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.
 // Collective; end the program where a rank is lost.
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
 double run_most(const Run* run, Comm* c, double mine);
-
-PlanHash run_plan_hash(const Run* run, const Batch* b);
-// Ends the program where rank r has another plan of b than rank 0, or than this one where they share a job.
-void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine);
-// The same of all ranks, which call it together; failed: what planning b has returned here, with Cluster.why. Returns
-// whether all have a plan; else Cluster.unplanned is set.
-int run_agree_on_plan(Run* run, const Batch* b, int failed);
-// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
-void run_end_unplanned(const Run* run);
 
 typedef struct Report {
     int failed;
@@ -239,6 +233,20 @@ Report* reports_make(const Comm* c);  // (size), to be freed; ends the program w
 // All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
 // ends the program where a rank is lost.
 int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
+
+double run_processor_seconds(Run* run);  // of this rank since the step began, on a CPU
+void run_begin_clocks(Run* run);         // a step begins
+
+// ---- agree.c
+
+PlanHash run_plan_hash(const Run* run, const Batch* b);
+// Ends the program where rank r has another plan of b than rank 0, or than this one where they share a job.
+void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine);
+// The same of all ranks, which call it together; failed: what planning b has returned here, with Cluster.why. Returns
+// whether all have a plan; else Cluster.unplanned is set.
+int run_agree_on_plan(Run* run, const Batch* b, int failed);
+// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
+void run_end_unplanned(const Run* run);
 
 // ---- layout.c, layout_auto.c
 
@@ -385,8 +393,6 @@ void run_unigram_loss(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0. explain.c
 void run_explain(const Run* run);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
-double run_processor_seconds(Run* run);  // of this rank since the step began, on a CPU
-void run_begin_clocks(Run* run);         // a step begins
 // Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
 void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before);
 // Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched

@@ -1,4 +1,4 @@
-// ranks.c - the processes of a job find each other, prove that they mean the same run, and ask each other for numbers.
+// ranks.c - the processes of a job find each other, divide themselves, and prove that they mean the same run.
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -23,83 +23,6 @@ void run_find_ranks(Run* run) {
     if (run->cluster->identity.size == 1) return;
     die_as_rank(run->cluster->identity.rank);
     if (run->cluster->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
-}
-
-void run_lost(const Run* run, const char* words) {
-    char out[CHECKPOINT_PATH];
-    const char* saved = run->training && run->config.save_every ? text_quoted(run->books->out, out, sizeof out) : NULL;
-    die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
-        saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
-}
-
-void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
-    char err[ERR_BYTES];
-    void* all = calloc((size_t)c->size, bytes);
-    if (!all) die("no memory for what %d ranks say", c->size);
-    if (c->table->all_gather_host(c, all, mine, bytes, err)) run_lost(run, err);
-    return all;
-}
-
-double run_most(const Run* run, Comm* c, double mine) {
-    double most = mine, *all = (double*)run_ask_all(run, c, &mine, sizeof mine);
-    for (int r = 0; r < c->size; r++) most = MAX(most, all[r]);
-    free(all);
-    return most;
-}
-
-// ---- what ranks report
-
-Report* reports_make(const Comm* c) {
-    Report* all = (Report*)calloc((size_t)c->size, sizeof(Report));
-    if (!all) die("no memory for the reports of %d ranks", c->size);
-    return all;
-}
-
-int reports_meet(const Run* run, const Report* mine, Report* all, Err err) {
-    Comm* c = run->model.world;
-    if (c->table->all_gather_host(c, all, mine, sizeof *mine, err)) run_lost(run, err);
-    int r = 0;
-    while (r < c->size && !all[r].failed) r++;
-    if (r == c->size) return 0;
-    return c->size == 1 ? fail(err, "%s", all[r].words) : fail(err, "rank %d: %s", r, all[r].words);
-}
-
-// ---- one plan
-
-PlanHash run_plan_hash(const Run* run, const Batch* b) {
-    uint64_t made = plan_hash(&b->planned->plan, b->lengths);
-    return run->strategies ? (PlanHash){b->planned->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
-}
-
-void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine) {
-    const char* what = b->training ? "step" : "validation after step";
-    if (theirs.plan != first.plan)
-        die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
-            ": expected the same on all ranks; is it the same program with the same data everywhere?",
-            what, b->planned->plan.step, r, theirs.plan, first.plan);
-    if (strategies_same_job(run, b->planned->strategy, r, run->model.world->rank) && theirs.job != mine.job)
-        die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
-            b->planned->plan.step, r, run->model.world->rank);
-}
-
-int run_agree_on_plan(Run* run, const Batch* b, int failed) {
-    Comm* c = run->model.world;
-    PlanHash mine = {.failed = 1}, *all;
-    if (!failed) mine = run_plan_hash(run, b);
-    all = (PlanHash*)run_ask_all(run, c, &mine, sizeof mine);
-    for (int r = 0; r < c->size; r++) run->cluster->unplanned |= all[r].failed != 0;
-    for (int r = 0; r < c->size && !run->cluster->unplanned; r++) run_compare_plan(run, b, r, all[r], all[0], mine);
-    free(all);
-    return !run->cluster->unplanned;
-}
-
-void run_end_unplanned(const Run* run) {
-    char whose[32] = "";
-    const char* why = (const char*)run_ask_all(run, run->model.world, run->cluster->why, ERR_BYTES);
-    int r = 0;
-    while (!why[r * ERR_BYTES]) r++;
-    if (r > 0) snprintf(whose, sizeof whose, "rank %d: ", r);
-    die("%s%s", whose, why + r * ERR_BYTES);
 }
 
 // ---- one run
@@ -286,16 +209,6 @@ static void split_ranks(Run* run) {
     if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err)) die("--tp %d: %s", R, err);
     m->ranks->kv->purpose = COMM_TENSOR;
     if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
-}
-
-double run_median(double* x, int n) {
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
-            double swapped = x[j];
-            x[j] = x[j - 1];
-            x[j - 1] = swapped;
-        }
-    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
 }
 
 void run_open_ranks(Run* run) {

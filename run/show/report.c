@@ -63,14 +63,6 @@ static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
         }
 }
 
-void run_begin_clocks(Run* run) {
-    if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
-}
-
-double run_processor_seconds(Run* run) {
-    return run->model.k->on_host ? host_processor_seconds() - run->clock->processor_before : 0;
-}
-
 // The share of the peak in the time that the cores were there; a peak that steps come near to is measured again.
 static void share_of_peak(Run* run, StepRecord* r) {
     enum { MOST_TIMES = 8 };
