@@ -20,8 +20,7 @@
 #include "plan/layout/strategies.h"
 #include "plan/base/terminal.h"
 #include "run/core.h"
-#include "run/step/batch_ranks.h"
-#include "run/show/run_page.h"
+#include "run/batch_plan.h"
 #include "run/model/pipeline.h"
 #include "run/model/work.h"
 
@@ -31,6 +30,13 @@ typedef struct PlanHash {
     uint64_t job;     // there: the plan of this rank's job
     uint64_t failed;  // there is none
 } PlanHash;
+
+// What a rank tells all others of its step, in slices and ms; times are 0 in a step that was not timed.
+typedef struct RankReport {
+    double linear, attention, other, update, wait;
+    double pruned, sent, taken;
+    double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
+} RankReport;
 
 // What one rank tells all others before the first communication of a step.
 typedef struct Agreement {
@@ -71,7 +77,8 @@ typedef struct Saving {
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
 } Saving;
 
-typedef struct Ahead Ahead;  // ahead.c
+typedef struct Ahead Ahead;      // ahead.c
+typedef struct RunPage RunPage;  // run_page.h
 
 // This rank among all ranks: who they are, what they have, what they agreed on last.
 struct Cluster {
@@ -150,6 +157,8 @@ typedef struct RunParts {
     ModelRanks ranks;
     BatchPlan planned[2];
 } RunParts;
+
+extern const RunRanks run_ranks;  // what core.c asks for: run/step/batch_ranks.c
 
 static inline void run_attach(Run* run, RunParts* parts) {
     run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;

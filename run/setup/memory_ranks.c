@@ -5,6 +5,7 @@
 #include "kernels/straggle.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
+#include "run/step/batch_ranks.h"
 
 // Plans divide f key/value heads among data ranks, f being the fewest of any rank of a tensor-parallel group, and their
 // capacity counts pairs of a token and one of these. A rank of h heads has at most ceil(h / f) for each.

@@ -6,6 +6,7 @@
 #include "data/sampler_facts.h"
 #include "plan/published/published.h"
 #include "run/run.h"
+#include "run/step/batch_ranks.h"
 
 const Planner* run_planner(const Run* run) {
     return run->clock->limits.ranks > 1 ? planner_named(run->config.plan) : NULL;

@@ -10,6 +10,7 @@
 #include "plan/base/die_as_rank.h"
 #include "run/strategies/strategies.h"
 #include "run/model/tensor_parallel.h"
+#include "run/slow/balance.h"
 
 void run_find_ranks(Run* run) {
     enum { LEAST_STACK_KIB = 512 };  // of all threads; the largest frame takes 110

@@ -13,6 +13,9 @@
 #include "data/docs_cache.h"
 #include "data/hf_files.h"
 #include "run/strategies/strategies.h"
+#include "run/slow/balance.h"
+#include "run/step/batch_ranks.h"
+#include "run/show/run_page.h"
 
 void run_read_options(Run* run) {
     char err[ERR_BYTES];

@@ -9,6 +9,7 @@
 #include "data/sampler_facts.h"
 #include "plan/base/disk_files.h"
 #include "run/run.h"
+#include "run/show/run_page.h"
 
 // An event on its way into the log: further members of its line.
 typedef struct Event {

@@ -10,6 +10,7 @@
 
 #include "kernels/open.h"
 #include "run/strategies/strategies.h"
+#include "run/show/run_page.h"
 
 // ---- the beginning
 

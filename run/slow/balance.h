@@ -11,13 +11,7 @@
 
 typedef struct Run Run;
 typedef struct Balance Balance;
-
-// What a rank tells all others of its step, in slices and ms; times are 0 in a step that was not timed.
-typedef struct RankReport {
-    double linear, attention, other, update, wait;
-    double pruned, sent, taken;
-    double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
-} RankReport;
+typedef struct RankReport RankReport;  // run/run.h
 
 // How a tensor-parallel group had divided the model when the checkpoint was saved, into ModelRanks.split, where groups
 // and --balance moves=keep are as they were. Before anything is divided by it.

@@ -11,6 +11,8 @@
 #include <stdlib.h>
 
 #include "run/strategies/strategies.h"
+#include "run/slow/balance.h"
+#include "run/step/batch_ranks.h"
 
 enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
 

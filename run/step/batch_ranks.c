@@ -15,6 +15,7 @@
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
+#include "run/step/batch_ranks.h"
 
 // ---- memory
 

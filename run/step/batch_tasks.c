@@ -1,6 +1,7 @@
 // batch_tasks.c - the tasks of a step for all stages of the pipeline: what every round takes in every stage, by the
 // cost model, and the order that follows from it (plan/value/tasks.h).
 #include "run/run.h"
+#include "run/step/batch_ranks.h"
 
 // What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
 typedef struct RankRound {

@@ -10,6 +10,7 @@
 #include "data/choices.h"
 #include "data/sampler_facts.h"
 #include "run/run.h"
+#include "run/step/batch_ranks.h"
 
 // ---- the loss
 

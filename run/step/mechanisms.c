@@ -6,6 +6,8 @@
 #include <math.h>
 
 #include "run/strategies/strategies.h"
+#include "run/slow/balance.h"
+#include "run/step/batch_ranks.h"
 
 // ---- the rows
 

@@ -1,5 +1,6 @@
 // strategies.c - see strategies.h.
 #include "run/strategies/strategies.h"
+#include "run/step/batch_ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
