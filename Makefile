@@ -90,8 +90,8 @@ drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
-plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c,$(wildcard plan/*/*.c data/*.c run/*/*.c \
-  kernels/*.c kernels/virtual/*.c)) run/core.c run/run.c $(mpi_files) kernels/cpu/backend.c kernels/cpu/team.c \
+plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c run/core_stubs.c,$(wildcard plan/*/*.c data/*.c \
+  run/*.c run/*/*.c kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/team.c \
   kernels/cpu/reference.c kernels/cpu/reference_ranks.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \

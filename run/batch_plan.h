@@ -20,6 +20,11 @@ typedef struct RankPass {
     int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
 } RankPass;
 
+// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
+typedef struct RankRound {
+    double matmuls, others, micro_batch, tokens;
+} RankRound;
+
 // The plan, and what this rank does of it: the pass of row i is passes[i].
 struct BatchPlan {
     int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
@@ -43,3 +48,8 @@ struct BatchPlan {
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
     Span* spans;                // (max_tokens) of one micro-batch
 };
+
+size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
+size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
+void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
+size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that a schedule takes of the arena

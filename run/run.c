@@ -58,3 +58,12 @@ void run_begin_clocks(Run* run) {
 double run_processor_seconds(Run* run) {
     return run->model.k->on_host ? host_processor_seconds() - run->clock->processor_before : 0;
 }
+
+int run_sample_lengths(const Run* run, int* lengths) {
+    int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLED_LENGTHS);
+    for (int i = 0; i < n; i++) {
+        SamplerPosition position = {.index = i};
+        lengths[i] = sampler_train_piece(run->data.train, position).length;
+    }
+    return n;
+}

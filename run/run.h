@@ -158,12 +158,9 @@ typedef struct RunParts {
     BatchPlan planned[2];
 } RunParts;
 
-extern const RunRanks run_ranks;  // what core.c asks for: run/step/batch_ranks.c
-
 static inline void run_attach(Run* run, RunParts* parts) {
     run->cluster = &parts->cluster, run->clock = &parts->clock, run->books = &parts->books;
     run->batch.planned = &parts->planned[0], run->ahead.planned = &parts->planned[1];
-    run->ranks = &run_ranks;
     model_set_ranks(&run->model, &parts->ranks);
 }
 

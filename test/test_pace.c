@@ -2,6 +2,7 @@
 // rank and by several; and the peak that speeds are compared with. The program is train_faults, whose peak can be said:
 // ranks ask each other only in steps that should take long.
 #include "run/run.h"
+#include "run/step/batch_ranks.h"
 #include "test/program.h"
 
 #define TINY                                                                                                \
@@ -63,6 +64,7 @@ CLAIM(a_long_step_says_how_far_it_is) {
     fflush(stdout);
     static RunParts parts;
     run_attach(&run, &parts);
+    run.ranks = &run_ranks;
     run.model.world = &world, run.model.k = &none;
     run.config.steps = 20;
     run.batch.planned->rows[0].N = 100, run.batch.n_read = 400, run.batch.training = 1;

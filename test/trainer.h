@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 
 #include "run/run.h"
+#include "run/slow/balance.h"
+#include "run/step/batch_ranks.h"
 #include "run/model/tensor_parallel.h"
 #include "test/ranks.h"
 
@@ -198,6 +200,7 @@ static inline void trainer_open(Trainer* t, const RankIdentity* identity) {
     memset(&t->run, 0, sizeof t->run);
     memset(&t->parts, 0, sizeof t->parts);
     run_attach(&t->run, &t->parts);
+    t->run.ranks = &run_ranks;
     t->run.cluster->identity = *identity;
     t->run.books->dir.lock = t->run.books->pin = -1;  // no directory is held
     fflush(stdout);

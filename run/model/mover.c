@@ -24,6 +24,10 @@ size_t mover_scratch(const Mover* mover) {
     return mover->is_plain ? 0 : 2 * wave_elems(mover) + slices;
 }
 
+size_t mover_room(const Model* m) {
+    return MAX(mover_scratch(m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(m->ranks->reduce) * sizeof(float));
+}
+
 static char* buffer(const Moving* x, int w, int comes) {
     size_t first = (size_t)(w & 1) * wave_elems(x->mover) + (comes ? x->mover->transfers.most_send : 0);
     return x->scratch + first * x->elem;

@@ -40,6 +40,7 @@ Mover mover_open(ReshardKind kind, CommPurpose purpose, const Comm* world, const
                  const Holdings* to, Arena* arena);
 // Elements of scratch: two waves on their way, and a slice that is added.
 size_t mover_scratch(const Mover* mover);
+size_t mover_room(const Model* m);  // bytes that its gradients and its weights take on the move, to and from owners
 // From one array of this rank to another, both of dt. scratch: mover_scratch elements of dt. With RESHARD_SUM `to` is
 // added to. All ranks of `world` call it; whole: of the model, its shards are the ranks.
 void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,

@@ -14,7 +14,7 @@
 
 #include "plan/base/disk.h"
 #include "plan/base/user_cache.h"
-#include "run/strategies/strategies.h"
+#include "run/run.h"
 
 enum { MOST_BYTES = 1 << 20 };  // of a machine file
 

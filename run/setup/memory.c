@@ -3,7 +3,6 @@
 
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
-#include "run/step/batch_ranks.h"
 
 // ---- how long rows are
 

@@ -12,10 +12,7 @@
 #include "kernels/open.h"
 #include "data/docs_cache.h"
 #include "data/hf_files.h"
-#include "run/strategies/strategies.h"
-#include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
-#include "run/show/run_page.h"
+#include "run/run.h"
 
 void run_read_options(Run* run) {
     char err[ERR_BYTES];
@@ -256,35 +253,4 @@ void run_settle_model(Run* run) {
     d->val = d->train;
     if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
     if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
-}
-
-// ---- the end
-
-void run_close(Run* run) {
-    char err[ERR_BYTES];
-    Model* m = &run->model;
-    ahead_close(run);
-    if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
-    if (run->data.val != run->data.train) sampler_close(run->data.val);
-    sampler_close(run->data.train);
-    docs_close(run->data.val_docs);
-    docs_close(run->data.docs);
-    tokenizer_close(run->data.tokenizer);
-    run->model.k->close();
-    work_close(m->ranks->work);
-    run_page_close(run->books->page);
-    balance_close(run->balance);
-    if (run->strategies) strategies_close(run);
-    else run_leave_job(run);
-    m->world->table->close(m->world);
-    arena_free(&run->batch.arena);
-    arena_free(&run->ahead.arena);
-    run_dir_release(&run->books->dir);
-    free(m->timer);  // Comms tell it until they are closed
-    free(run->cluster->agreed);
-    config_free(&run->config);
-    if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
-    // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
-    int tells = run->stopped_by && run->cluster->identity.size == 1;
-    run->status = run->failed ? 1 : tells ? 128 + run->stopped_by : 0;
 }

@@ -18,7 +18,7 @@
 #include "plan/slow/speeds.h"
 #include "run/model/mover.h"
 #include "run/slow/prune.h"
-#include "run/strategies/strategies.h"
+#include "run/run.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
@@ -360,8 +360,7 @@ void balance_open(Run* run) {
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
     m->timer = (Timer*)calloc(1, sizeof *m->timer);
     if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
-    if (run->strategies) strategies_time(run, m->timer);
-    else model_set_timer(m, m->timer);
+    model_set_timer(m, m->timer);
     m->timer->on = world > 1;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");

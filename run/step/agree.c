@@ -1,7 +1,9 @@
-// agree.c - all ranks have the same plan of a step, or the run ends.
+// agree.c - every document has a plan, and all ranks the same, or the run ends.
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "data/sampler_facts.h"
+#include "run/step/batch_ranks.h"
 #include "run/strategies/strategies.h"
 
 PlanHash run_plan_hash(const Run* run, const Batch* b) {
@@ -38,4 +40,38 @@ void run_end_unplanned(const Run* run) {
     while (!why[r * ERR_BYTES]) r++;
     if (r > 0) snprintf(whose, sizeof whose, "rank %d: ", r);
     die("%s%s", whose, why + r * ERR_BYTES);
+}
+
+// ---- documents that no plan can hold
+
+// The planner is asked for steps of one document each, as every planner divides them in its own way: of the longest,
+// and of those shorter by less than two tokens a rank, which may take one more of a rank where borders are rounded.
+static void ask_planner(Run* run, const char* option, const char* seen) {
+    static const char number[] = "document 0 of the step";
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
+    b->training = 0, b->n_pieces = 1;
+    for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
+        if (!seen[s]) continue;
+        longest = MAX(longest, s);
+        b->pieces[0] = (Piece){.length = s};
+        if (!batch_plan(b, run, 0, err)) continue;
+        size_t said = strncmp(err, number, strlen(number)) ? 0 : strlen(number);
+        die("%s: %s%s", option, said ? "a document" : "", err + said);
+    }
+}
+
+void run_check_documents(Run* run) {
+    const Config* c = &run->config;
+    const Data* d = &run->data;
+    size_t room = (size_t)c->context + 1;
+    if (c->probe || c->check_layout) return;  // these plan no step
+    char* seen = (char*)calloc(2, room);
+    if (!seen) die("no memory for lengths up to %d", c->context);
+    if (!c->eval && !c->overfit) sampler_mark_lengths(d->train, SPLIT_TRAIN, seen);
+    if (c->eval || c->eval_every) sampler_mark_lengths(d->val, SPLIT_VAL, d->val_docs ? seen + room : seen);
+    ask_planner(run, "--data", seen);
+    ask_planner(run, "--val", seen + room);
+    free(seen);
 }

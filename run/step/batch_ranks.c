@@ -17,28 +17,6 @@
 #include "run/strategies/strategies.h"
 #include "run/step/batch_ranks.h"
 
-// ---- memory
-
-size_t batch_plan_bytes(int max_tokens) {
-    return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
-}
-
-// Besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
-size_t batch_plan_ints(const Run* run, int max_tokens) {
-    size_t of_rings = 4 * (size_t)run->clock->limits.ranks * (size_t)run->clock->limits.max_ring_docs;
-    return batch_index_ints(max_tokens) + (size_t)max_tokens + (run->clock->limits.ranks > 1 ? of_rings : 0);
-}
-
-void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
-    BatchPlan* x = b->planned;
-    size_t n = (size_t)max_tokens;
-    x->groups = (RankGroup*)memory;
-    x->passes = (RankPass*)(x->groups + n);
-    x->spans = (Span*)(x->passes + n);
-    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
-    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
-}
-
 // ---- the plan
 
 // A rank that is alone packs its rows, whatever the planner.

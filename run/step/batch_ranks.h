@@ -3,11 +3,10 @@
 #pragma once
 #include "run/run.h"
 
+extern const RunRanks run_ranks;  // what core.c asks for
+
 // ---- batch_ranks.c
 
-size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
-size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
-void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
@@ -30,7 +29,6 @@ Row batch_probe_row(Run* run, const int* lengths, int n);
 int batch_tasks(Batch* b, const Run* run, Err err);
 // What the step takes is what its stages take together.
 void batch_predict_tasks(Batch* b, const Run* run);
-size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that it takes of the arena
 int batch_next_pass(Run* run, Pass* pass, int i, int train);  // RunRanks.next_pass: by the schedule
 
 // ---- ahead.c, the next step: a thread that draws, plans and reads the next step while this one computes

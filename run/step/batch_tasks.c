@@ -3,11 +3,6 @@
 #include "run/run.h"
 #include "run/step/batch_ranks.h"
 
-// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
-typedef struct RankRound {
-    double matmuls, others, micro_batch, tokens;
-} RankRound;
-
 // Times of a pipeline, from the arena.
 typedef struct PassTimes {
     int stages, rounds, across;                        // across: stages are on several nodes
@@ -106,12 +101,6 @@ void batch_predict_tasks(Batch* b, const Run* run) {
     double longer = b->planned->schedule.makespan / *ms;
     for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->planned->terms[i] *= longer;  // all but the update
     *ms = b->planned->schedule.makespan;
-}
-
-size_t batch_schedule_bytes(const Run* run, int max_tokens) {
-    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
-    size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
-    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
 }
 
 // ---- the rows of a step, by the schedule

@@ -1,6 +1,5 @@
 // strategies.c - see strategies.h.
 #include "run/strategies/strategies.h"
-#include "run/step/batch_ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -34,12 +33,6 @@ void strategies_turn(Run* run, int strategy) {
     run_turn_virtual(strategy);
 }
 
-void strategies_agree(Run* run) {
-    if (!run->strategies) return;
-    if (!run_agree_on_plan(run, &run->ahead, run->cluster->why[0] != 0)) ahead_none(run);
-    run->model.next = &run_under(run, run->ahead.planned->strategy)->model;
-}
-
 void run_enter_strategy(Run* run, int strategy) {
     if (!run->strategies || strategy == run->strategies->now) return;
     zero_gather(&run_under(run, strategy)->model);
@@ -50,13 +43,6 @@ void strategies_time(Run* run, Timer* timer) {
     Strategies* x = run->strategies;
     for (int s = 0; s < x->list.n; s++) model_set_timer(&x->as[s]->model, timer);
     run->model.timer = timer;
-}
-
-// ---- memory
-
-size_t strategies_scratch(const Run* run) {
-    const Model* m = &run->model;
-    return MAX(mover_scratch(m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(m->ranks->reduce) * sizeof(float));
 }
 
 // ---- who does what

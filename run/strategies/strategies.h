@@ -43,12 +43,7 @@ Run* run_under(Run* run, int strategy);
 
 const char* strategies_name(const Run* run, int strategy);            // as it could be typed; lives as long as the run
 int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
-size_t strategies_scratch(const Run* run);  // bytes that weights and gradients take on the move
-
-// All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
-// bucket by bucket.
-void strategies_agree(Run* run);
-void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
+void strategies_time(Run* run, Timer* timer);                         // of all Comms of all strategies
 
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_parts(Holdings* parts, const Run* run, int strategy, Arena* arena);  // what each rank computes

@@ -4,9 +4,11 @@
 // A row of the table at the foot is one of these; train_gpt.cu calls them in their order at the moments of Mechanism.
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
+#include "run/show/run_page.h"
 #include "run/step/batch_ranks.h"
 
 // ---- the rows
@@ -41,11 +43,13 @@ static void plan_next(Run* run) {
 
 static void measure_work(Run* run) { balance_measure(run, &run->cluster->report); }
 
-// The update sends the weights of the strategy that comes next.
+// All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
+// bucket by bucket.
 static void agree_on_strategy(Run* run) {
     if (!run->strategies) return;
     run->books->record.plan_stall_us += 1e6 * ahead_wait(run);
-    strategies_agree(run);
+    if (!run_agree_on_plan(run, &run->ahead, run->cluster->why[0] != 0)) ahead_none(run);
+    run->model.next = &run_under(run, run->ahead.planned->strategy)->model;
     strategies_predict(run, &run->books->record);
 }
 
@@ -165,10 +169,50 @@ static void prepare(Run* run) {
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 
+// ---- the end
+
+void run_close(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    ahead_close(run);
+    if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
+    if (run->data.val != run->data.train) sampler_close(run->data.val);
+    sampler_close(run->data.train);
+    docs_close(run->data.val_docs);
+    docs_close(run->data.docs);
+    tokenizer_close(run->data.tokenizer);
+    run->model.k->close();
+    work_close(m->ranks->work);
+    run_page_close(run->books->page);
+    balance_close(run->balance);
+    if (run->strategies) strategies_close(run);
+    else run_leave_job(run);
+    m->world->table->close(m->world);
+    arena_free(&run->batch.arena);
+    arena_free(&run->ahead.arena);
+    run_dir_release(&run->books->dir);
+    free(m->timer);  // Comms tell it until they are closed
+    free(run->cluster->agreed);
+    config_free(&run->config);
+    if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
+    // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
+    int tells = run->stopped_by && run->cluster->identity.size == 1;
+    run->status = run->failed ? 1 : tells ? 128 + run->stopped_by : 0;
+}
+
+static void time_strategies(Run* run) {
+    if (run->strategies) strategies_time(run, run->model.timer);
+}
+
+static void find_ranks(Run* run) {
+    run->ranks = &run_ranks;
+    run_find_ranks(run);
+}
+
 // ---- the table: first the phases that open a run
 
 const Mechanism mechanisms[] = {
-    {"ranks", .open = run_find_ranks},
+    {"ranks", .open = find_ranks},
     {"options", .open = run_read_options},
     {"communication", .open = run_open_ranks},
     {"origin", .open = run_find_origin, .diverge = run_diverged},
@@ -179,6 +223,7 @@ const Mechanism mechanisms[] = {
     {"saving", .open = run_check_saving},
     {"virtual device", .open = run_open_virtual},
     {"slow ranks", .open = balance_open},
+    {"strategies, timed", .open = time_strategies},
     {"memory and weights", .open = prepare, .start = start},
     {"work", .open = choose_work},
     {"record", .begin = begin_clocks, .end = fill_record},
