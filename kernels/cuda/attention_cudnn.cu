@@ -288,11 +288,11 @@ static int open_state(const KernelLimits* limits, Err err) {
 }
 
 int cuda_cudnn_open(const KernelLimits* limits, Err err) {
-    char why_not[sizeof choice] = "";
+    Err why_not = "";
     cuda_cudnn_close();
-    if (!open_state(limits, why_not, sizeof why_not)) return 0;
+    if (!open_state(limits, why_not)) return 0;
     cuda_cudnn_close();
-    memcpy(choice, why_not, sizeof choice);
+    snprintf(choice, sizeof choice, "%s", why_not);
     return fail(err, "%s", choice);
 }
 
