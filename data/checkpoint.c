@@ -208,7 +208,7 @@ static uint64_t written_at(const char* dir) {
     int64_t step;
     int fd = disk_join(path, dir, marker, NULL) ? -1 : disk_open(path, &bytes, NULL);
     if (fd < 0) return 0;
-    int known = disk_read(fd, head, sizeof head - 1) > 0 &&
+    int known = disk_read_at(fd, 0, head, sizeof head - 1) > 0 &&
                 sscanf(head, "{\"step\": %" SCNd64 ", \"written\": %" SCNu64, &step, &written) == 2;
     if (!known) written = fstat(fd, &s) ? 0 : nanoseconds(s.st_mtim);
     close(fd);

@@ -137,7 +137,7 @@ static int begins_with(const char* dir, const char* name, const char* beginning)
     size_t n = strlen(beginning);
     int fd = disk_join(path, dir, name, NULL) ? -1 : disk_open(path, &bytes, NULL);
     if (fd < 0) return 0;
-    int same = disk_read(fd, found, n) == (int64_t)n && !memcmp(found, beginning, n);
+    int same = disk_read_at(fd, 0, found, n) == (int64_t)n && !memcmp(found, beginning, n);
     close(fd);
     return same;
 }

@@ -13,7 +13,7 @@
 // ---- the numbers
 
 // int64_t, int, a double, from 0 to `most`; 64 bits; a double, null where it is NaN.
-typedef enum Kind { WHOLE, INTEGER, REAL, BITS, LOSS } Kind;
+typedef enum Kind { WHOLE, INTEGER, DOUBLE, BITS, LOSS } Kind;
 
 #define AT(field) offsetof(RunState, field)
 
@@ -38,11 +38,11 @@ static const struct Member {
     {"loss", LOSS, AT(loss), 1, 0, 0},
     {"corpora", WHOLE, AT(position.corpora), MOST_CORPORA * sizeof(CorpusPosition) / sizeof(int64_t), 0, 1e15},
     {"balanced", INTEGER, AT(balanced), 1, 0, MOST_TP},
-    {"pruned", REAL, AT(pruned), 0, AT(balanced), 0.999},
-    {"heads", REAL, AT(heads), 0, AT(balanced), 1e12},
-    {"tiles", REAL, AT(tiles), 0, AT(balanced), 1e12},
-    {"v", REAL, AT(v), 0, AT(balanced), 1e12},
-    {"head_work", REAL, AT(head_work), 0, AT(balanced), 1e12},
+    {"pruned", DOUBLE, AT(pruned), 0, AT(balanced), 0.999},
+    {"heads", DOUBLE, AT(heads), 0, AT(balanced), 1e12},
+    {"tiles", DOUBLE, AT(tiles), 0, AT(balanced), 1e12},
+    {"v", DOUBLE, AT(v), 0, AT(balanced), 1e12},
+    {"head_work", DOUBLE, AT(head_work), 0, AT(balanced), 1e12},
     {"divided", INTEGER, AT(divided), 1, 0, MOST_TP},
     {"own_heads", INTEGER, AT(own_heads), 0, AT(divided), 1 << 20},
     {"own_hidden", INTEGER, AT(own_hidden), 0, AT(divided), 1 << 20},

@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 const char* sampler_describe(const Sampler* s, char words[256]) {
     const Side* val = &s->sides[SPLIT_VAL];

@@ -143,9 +143,9 @@ static int find_functions(Decoder* d, const char* path, Err err) {
 
 // All members or frames of the file, to its last byte.
 static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* held, char* out, Err err) {
-    int64_t total = 0, n;
+    int64_t total = 0, at = 0, n;
     int missing = 1;
-    while ((n = disk_read(in, held, PIECE)) > 0) {
+    for (; (n = disk_read_at(in, (uint64_t)at, held, PIECE)) > 0; at += n) {
         InBuffer from = {held, (size_t)n, 0};
         OutBuffer to = {out, PIECE, PIECE};
         while (from.at < from.size || to.at == to.size) {  // a full piece may not have been all

@@ -147,7 +147,7 @@ static char* read_whole(const char* path, size_t* bytes, const char* instead) {
     int fd = disk_open(path, &size, err);
     if (fd < 0) refuse("%s", err);
     char* text = (char*)need((size_t)size);
-    int64_t n = disk_read(fd, text, (size_t)size);
+    int64_t n = disk_read_at(fd, 0, text, (size_t)size);
     if (n < 0) refuse("cannot read %s: %s", path, strerror(errno));
     close(fd);
     *bytes = (size_t)n;

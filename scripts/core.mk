@@ -6,11 +6,9 @@
 core_files := data/docs.h data/docs.c data/sampler.h data/sampler.c plan/value/pack.h plan/value/pack.c \
   plan/model/shape.h plan/model/shape.c kernels/kernels.h kernels/cpu/reference.c run/model/model.h run/model/model.c \
   train_gpt.cu run/core.h run/core.c
-core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/disk.h \
-  plan/base/disk.c plan/base/many_files.h plan/base/many_files.c plan/base/random.c plan/base/bf16_in_place.h \
-  plan/base/fields.h plan/base/fields.c plan/options/config.h plan/options/config.c plan/options/table.h \
-  plan/options/presets.c kernels/memory.h \
-  kernels/memory.c kernels/time_kinds.h
+core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/many_files.h \
+  plan/base/many_files.c plan/base/random.c plan/base/fields.h plan/base/fields.c plan/options/config.h \
+  plan/options/config.c plan/options/presets.c kernels/memory.h kernels/memory.c kernels/time_kinds.h
 core_stubs := run/core_stubs.c
 core_rest :=
 core_most := 3392

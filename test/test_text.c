@@ -1,5 +1,5 @@
 // test_text.c - claims about plan/base/text.h: what is printed cannot command a terminal, and good text is left alone.
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 #include "plan/base/base.h"
 #include "test/test.h"

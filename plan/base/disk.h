@@ -1,9 +1,12 @@
-// disk.h - files that are read, and messages why they cannot be. What is written: plan/base/disk_files.h.
+// disk.h - files and directories, read whole, or really on disk afterwards; or a message why not.
+//
+//   int fd = disk_create(path, err);
+//   if (fd < 0) return -1;
+//   return disk_finish(fd, path, disk_write(fd, bytes, n), err);
+//
+// POSIX promises nothing before fsync: neither a file's bytes nor, without a sync of the directory, its name.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
-
-#include "plan/base/base.h"
+#include "plan/base/many_files.h"
 
 enum { DISK_PATH = 4096 };
 
@@ -15,14 +18,39 @@ static inline int32_t disk_int32(const unsigned char* p) {
     return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
-// What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
-const char* disk_hint(int error);
-
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, Err err);
-// Reads n bytes, fewer only where the file ends. Their number, or -1 with errno set.
-int64_t disk_read(int fd, void* bytes, size_t n);
-int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n);  // the same from byte `at` on
 // A regular file of at most `most` bytes, whole and terminated by NUL; *n without it. The caller frees. NULL with a
 // message.
 char* disk_read_file(const char* path, size_t most, size_t* n, Err err);
+
+// A new file for writing. An older one of this name goes, or a link to one, which is not followed; anything else (a
+// device, a directory) is refused. A descriptor, or -1 with a message.
+int disk_create(const char* path, Err err);
+// Writes all n bytes. 0, or -1 with errno set.
+int disk_write(int fd, const void* bytes, size_t n);
+// Syncs and closes what disk_create opened. When that fails, or `failed` is not 0 (errno says why), the file is
+// removed and the message names it. 0, or -1.
+int disk_finish(int fd, const char* path, int failed, Err err);
+
+// A file with these bytes under this name, whole from the first moment on: written beside it and renamed. An older one
+// stays whole until then, and when this fails; without `replaces` it stays anyway. 0, or -1 with a message.
+int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err);
+
+// The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
+// of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
+int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err err);
+
+int disk_is_file(const char* dir, const char* name);  // 1 when DIR/NAME is a regular file
+int disk_is_dir(const char* path);
+// 1 when the open file still has this name: another process may have removed or replaced it meanwhile.
+int disk_is_named(int fd, const char* path);
+// Everything in a directory but . and .., in the order of names, until a call fails. What the last call returned, or
+// -1 with a message.
+typedef int (*DiskVisit)(void* context, const char* path, const char* name, Err err);
+int disk_visit(const char* dir, DiskVisit visit, void* context, Err err);
+int disk_count(const char* dir);  // what is in it; -1 where it cannot be listed
+// These return 0, or -1 with a message.
+int disk_make_dirs(const char* path, Err err);    // with its parents; one that exists is fine
+int disk_sync_dir(const char* path, Err err);     // the names in it, where the system can
+int disk_remove_tree(const char* path, Err err);  // links are not followed; no such path is fine

@@ -10,8 +10,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "plan/base/base.h"
-#include "plan/base/disk.h"
+const char* disk_hint(int error) {
+    if (error == ENOSPC || error == EDQUOT) return "; free some space there";
+    if (error == EFBIG) return "; raise the limit of a file's size (ulimit -f)";
+    if (error == EMFILE) return "; raise the limit of open files (ulimit -n)";
+    return "";
+}
+
+int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n) {
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = pread(fd, (char*)bytes + done, n - done, (off_t)(at + done));
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return -1;
+        if (got == 0) break;
+        done += (size_t)got;
+    }
+    return (int64_t)done;
+}
 
 int paths_append(Paths* paths, char* path, Err err) {
     if (!path) return fail(err, "out of memory for the list of files");

@@ -6,6 +6,11 @@
 
 #include "plan/base/base.h"
 
+// What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
+const char* disk_hint(int error);
+// Reads n bytes from byte `at` on, fewer only where the file ends. Their number, or -1 with errno set.
+int64_t disk_read_at(int fd, uint64_t at, void* bytes, size_t n);
+
 typedef struct Paths {
     char** list;
     int64_t n, capacity;

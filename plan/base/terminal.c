@@ -1,10 +1,21 @@
 // terminal.c - see terminal.h.
+#define _POSIX_C_SOURCE 200809L
 #include "plan/base/terminal.h"
 
+#include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
-#include "plan/base/base.h"
+void say(FILE* out, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    say_list(out, format, args);
+    va_end(args);
+    fputc('\n', out);
+}
 
 void say_part(FILE* out, const char* format, ...) {
     va_list args;
@@ -28,6 +39,11 @@ const char* text_quoted(const char* text, char* word, size_t room) {
     if (n + 1 < room) word[n++] = '\'';
     word[n] = 0;
     return word;
+}
+
+const char* text_many(int64_t n, const char* noun, char text[64]) {
+    snprintf(text, 64, "%" PRId64 " %.40s%s", n, noun, n == 1 ? "" : "s");
+    return text;
 }
 
 const char* text_duration(double seconds, char text[32]) {
@@ -79,4 +95,28 @@ void text_table(FILE* out, TextTable* t, const char* indent) {
         }
     free(t->text);
     *t = (TextTable){0};
+}
+
+// ---- the last line of a rank
+
+static volatile sig_atomic_t ended_by_launcher;
+
+static void note_launcher(int number) {
+    (void)number;
+    ended_by_launcher = 1;
+}
+
+// A launcher ends a job by SIGCONT, SIGTERM, SIGKILL, with seconds between them.
+static int others_have_spoken(void) {
+    struct timespec turn = {0, 400000000};
+    signal(SIGCONT, note_launcher);
+    signal(SIGTERM, note_launcher);
+    nanosleep(&turn, NULL);
+    return ended_by_launcher;
+}
+
+void die_as_rank(int rank) {
+    snprintf(die_as.who, sizeof die_as.who, "rank %d: ", rank);
+    die_as.is_said = rank > 0 ? others_have_spoken : NULL;
+    die_as.leave = _exit;  // what libraries have registered for the end may wait for the other ranks
 }

@@ -1,7 +1,10 @@
-// terminal.h - what a run shows to people: durations, sizes, words of a shell, tables.
+// terminal.h - what a run shows to people: durations, sizes, words of a shell, tables, the last line of a rank.
 #pragma once
+#include "plan/base/base.h"
 #include "plan/base/text.h"
 
+// "1 document", "12 documents"
+const char* text_many(int64_t n, const char* noun, char text[64]);
 // "1h02m", "3m05s", "42s"
 const char* text_duration(double seconds, char text[32]);
 // "412.3 MiB", "12.3 GiB"; returns text.
@@ -11,7 +14,8 @@ const char* text_bytes(double bytes, char text[32]);
 // -_./:=,+@%. Cut where it is too long for the room.
 const char* text_quoted(const char* text, char* word, size_t room);
 
-// A part of a line; see say.
+// A line, or a part of one, printed as printf would, safe; newlines in it become '?' too.
+__attribute__((format(printf, 2, 3))) void say(FILE* out, const char* format, ...);
 __attribute__((format(printf, 2, 3))) void say_part(FILE* out, const char* format, ...);
 
 // A table on a terminal: rows are collected, then printed with columns as wide as their widest cell, the first to the
@@ -26,3 +30,8 @@ typedef struct TextTable {
 // behind those of the first row, and the last of a row that has fewer, are words that no column is made wider for.
 __attribute__((format(printf, 2, 3))) void text_cells(TextTable* t, const char* format, ...);
 void text_table(FILE* out, TextTable* t, const char* indent);  // prints and frees it; without memory there is none
+
+// From here on a line of die names the rank. All but rank 0 first wait a moment: most errors are the same on all ranks,
+// and the launcher ends the others when the first one is gone, so that the line appears once. A rank leaves by _exit:
+// no handler that is registered for the end runs.
+void die_as_rank(int rank);

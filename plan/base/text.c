@@ -1,7 +1,6 @@
 // text.c - foreign text made safe, byte by byte; see text.h.
 #include "plan/base/text.h"
 
-#include <inttypes.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,17 +72,4 @@ void say_list(FILE* out, const char* format, va_list args) {
     text_clean(text);
     fputs(text, out);
     if (text != brief) free(text);
-}
-
-void say(FILE* out, const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    say_list(out, format, args);
-    va_end(args);
-    fputc('\n', out);
-}
-
-const char* text_many(int64_t n, const char* noun, char text[64]) {
-    snprintf(text, 64, "%" PRId64 " %.40s%s", n, noun, n == 1 ? "" : "s");
-    return text;
 }

@@ -29,9 +29,5 @@ void text_print_end(FILE* out, TextFilter* t);
 // Makes a string safe in place, as one line.
 void text_clean(char* text);
 
-// "1 document", "12 documents"
-const char* text_many(int64_t n, const char* noun, char text[64]);
-
-// Prints a line as printf would; newlines in it become '?' too. say_list: a part of a line.
-__attribute__((format(printf, 2, 3))) void say(FILE* out, const char* format, ...);
+// A part of a line, printed as printf would; newlines in it become '?' too.
 void say_list(FILE* out, const char* format, va_list args);

@@ -1,5 +1,5 @@
-// config.c - the option table, and the command line that it reads; see config.h and table.h.
-#include "plan/options/table.h"
+// config.c - the option table, and the command line that it reads; see config.h.
+#include "plan/options/config.h"
 
 #include <stdio.h>
 #include <stdlib.h>

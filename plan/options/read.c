@@ -1,6 +1,10 @@
-// read.c - options that go together, and the nearest to a word that is none; see read.h.
+// read.c - options that go together, the nearest to a word that is none, what --help prints, what a checkpoint keeps; see
+// read.h.
 #include "plan/options/read.h"
-#include "plan/options/table.h"
+
+#include <limits.h>
+
+#include "plan/base/words.h"
 
 // Levenshtein distance, two rows of its table at a time.
 static int edit_distance(const char* a, const char* b) {
@@ -84,4 +88,110 @@ int config_complete(Config* config, int tokenizer_vocab, Err err) {
             config->capacity, config->context, config->context, CEIL_DIV(config->context, config->capacity),
             CEIL_DIV(config->context, config->capacity));
     return 0;
+}
+
+// ---- help
+
+enum { HELP_COLUMN = 24, HELP_WIDTH = 80 };
+
+static void print_left(FILE* out, const char* left) {
+    if (strlen(left) < HELP_COLUMN) fprintf(out, "%-*s", HELP_COLUMN, left);
+    else fprintf(out, "%s\n%*s", left, HELP_COLUMN, "");
+}
+
+// Prints words behind column `at`, and on new lines that begin at HELP_COLUMN; returns the column behind them.
+static int print_words(FILE* out, int at, const char* text, const char* ends) {
+    for (int n; *text; text += n + (text[n] != 0)) {
+        n = (int)strcspn(text, ends);
+        if (at > HELP_COLUMN && at + 1 + n > HELP_WIDTH) fprintf(out, "\n%*s", HELP_COLUMN, ""), at = HELP_COLUMN;
+        at += fprintf(out, "%s%.*s", at > HELP_COLUMN ? " " : "", n, text);
+    }
+    return at;
+}
+
+static void print_option(FILE* out, const Option* o, int brief) {
+    enum { MANY = 50 };  // choices that do not fit a line stand behind the help
+    const Field* f = &o->value;
+    char left[128], standard[64];
+    const char* value = f->choices ? f->choices : f->type == FLAG ? "" : f->type == REAL ? "X" : "N";
+    int is_long = f->type == CHOICE && (brief || strlen(value) > MANY), is_number = f->least < f->most;
+    snprintf(left, sizeof left, "%s%s%s%s", option_key(o) ? "      " : "  ",
+             option_key(o) ? option_key(o) + 1 : f->name, option_key(o) ? "=" : " ", is_long ? "NAME" : value);
+    print_left(out, left);
+    int has_standard = o->standard && strcmp(o->standard, "0") != 0, at = print_words(out, HELP_COLUMN, o->help, " ");
+    if (is_long && !brief) at = print_words(out, at, value, "|");
+    if (brief || !is_number) snprintf(standard, sizeof standard, "[%s]", o->standard ? o->standard : "");
+    else snprintf(standard, sizeof standard, "[%s, %.15g to %.15g]", o->standard, f->least, f->most);
+    if (has_standard || (is_number && !brief)) print_words(out, at, standard, "");
+    fputc('\n', out);
+}
+
+static void print_first(FILE* out) {
+    fprintf(out,
+            "usage: train [options]\n\n"
+            "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
+            "small byte-level model on this machine's C headers, in two to four minutes on\n"
+            "two cores.\n\n");
+    for (const Option* o = config_options; *o->value.name; o++)
+        if (o->is & FIRST) print_option(out, o, 1);
+    fprintf(out, "\nAll options by group: --help all. One group:\n\n");
+    for (const Option* o = config_options; *o->value.name; o++) {
+        char left[64];
+        if (o->value.type != GROUP) continue;
+        snprintf(left, sizeof left, "  --help %s", o->value.name);
+        print_left(out, left);
+        fprintf(out, "%s\n", o->help);
+    }
+    fprintf(out,
+            "\nFirst run   ./train                 Use it      ./train --sample \"int main(\"\n"
+            "Go on       ./train --resume        Own text    ./train --data my-texts/ a.jsonl\n"
+            "Ranks       mpirun -n 4 ./train     Clusters    scripts/many_nodes.sh, slurm.sh\n");
+}
+
+void config_help(FILE* out, const char* topic) {
+    int shown = 0;
+    if (!*topic) print_first(out);
+    for (const Option* o = config_options; *topic && *o->value.name; o++) {
+        if (o->value.type == GROUP) shown = !strcmp(topic, "all") || !strcmp(topic, o->value.name);
+        if (!shown) continue;
+        if (o->value.type != GROUP) print_option(out, o, 0);
+        else fprintf(out, "\n%s: %s\n\n", o->value.name, o->help);
+    }
+}
+
+// ---- what a checkpoint keeps
+
+// Ways to divide ranks: one that is given now takes the place of what was saved of the others.
+static int is_overruled(const Config* c, const Option* o) {
+    int list = config_was_given(c, "--strategies") && c->strategies && strcmp(c->strategies, "none") != 0;
+    int file = config_was_given(c, "--layout"), single = config_was_given(c, "--tp") || config_was_given(c, "--pp");
+    size_t at = o->value.at;
+    if (at == offsetof(Config, layout))
+        return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
+    if (at == offsetof(Config, strategies)) return file || single;
+    if (at == offsetof(Config, zero)) return list;
+    return (at == offsetof(Config, tp) || at == offsetof(Config, pp)) && (list || file);
+}
+
+int config_restore(Config* c, const char* name, const char* value, Err err) {
+    const Option* o = option_find(name);
+    if (!o || !(o->is & RUN) || c->given[o - config_options]) return 0;
+    if (is_overruled(c, o)) {
+        if (o->value.type == TEXT) c->overruled = o->value.name;
+        return 0;
+    }
+    Field field = o->value;
+    if ((o->is & SHAPE) == SHAPE) field.most = field.type == REAL ? 1e300 : INT_MAX;
+    return option_set(c, &field, value, err);
+}
+
+void config_visit(const Config* c, void (*visit)(void* context, const char* name, const char* value), void* context) {
+    static char value[1 << 17];  // layouts have a line a layer
+    for (const Option* o = config_options; *o->value.name; o++) {
+        const PathList* list = (const PathList*)((const char*)c + o->value.at);
+        if (!(o->is & RUN)) continue;
+        for (int p = 0; o->value.type == PATHS && p < list->n; p++) visit(context, o->value.name, list->paths[p]);
+        field_print(&o->value, c, value, sizeof value);
+        if (value[0]) visit(context, o->value.name, value);
+    }
 }
