@@ -54,7 +54,6 @@ static double state_bytes(const Searched* x, const Shape* part, const Layout* la
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
     static LayerUnits units[MOST_LAYERS];
     Searched* x = (Searched*)context;
-    Activation acts[N_ACTS];
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), R = layout->tp,
         D = x->costs.ranks / (R * layout->stages), unlike = 0;
     TpSplit split = split_even(&x->whole, R);
@@ -74,7 +73,7 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
                       .slots = rounds_in_flight(layout->stages, s),
                       .tp = R,
                       .dt = x->dt};
-    return state_bytes(x, &part, layout, s) + (double)shape_activations(&part, &needs, acts);
+    return state_bytes(x, &part, layout, s) + (double)shape_activations(&part, &needs, NULL);
 }
 
 // ---- the model

@@ -150,7 +150,10 @@ static Bytes expected_bytes(void) {
             tokens += share.n;
         }
         // They must fit: ranks of a tensor-parallel group may have more heads than the group has on average.
-        CHECK(elems <= (double)run->model.act_table[QKV].elems);
+        double room = 0;
+        for (int l = 0; l < layers(); l++)
+            room = fmax(room, (double)run->model.act_places[QKV * (run->model.shape.L + 1) + l].bytes);
+        CHECK(elems * (double)dtype_bytes(run->model.dt) <= room);
         if (!b->planned->passes[i].n_groups) continue;
         bytes.tensor += row_bytes((int)tokens), bytes.pipeline += stage_bytes((int)tokens);
         for (int l = 0; l < layers(); l++) bytes.heads += exchange_bytes((int)tokens, l);

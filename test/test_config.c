@@ -299,13 +299,17 @@ static void activations_do_not_overlap_and_recompute_takes_less(void) {
     for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_BLOCK; mode++) {
         LayerLayout layer[3] = {{1, 1, (Recompute)mode}, {1, 1, (Recompute)mode}, {1, 1, (Recompute)mode}};
         ActNeeds needs = {.N = 100, .classifier_N = 10, .layer = layer, .training = 1, .tp = 1, .dt = DT_F32};
-        Activation acts[N_ACTS];
-        size_t bytes = shape_activations(&shape, &needs, acts), end = 0;
+        ActPlace places[N_ACTS][4];
+        size_t bytes = shape_activations(&shape, &needs, &places[0][0]), end = 0;
         for (int i = 0; i < N_ACTS; i++) {
-            CHECK(acts[i].offset == end && acts[i].offset % 64 == 0);
-            size_t all = acts[i].shared + acts[i].kept;
-            CHECK(all >= acts[i].elems * (size_t)acts[i].copies * dtype_bytes(acts[i].dtype));
-            end += all;
+            size_t shared = 0, own = 0;
+            for (int l = 0; l < 4; l++) shared = places[i][l].is_own ? shared : MAX(shared, places[i][l].bytes);
+            for (int l = 0; l < 4; l++) {
+                const ActPlace* place = &places[i][l];
+                CHECK(place->at == end + (place->is_own ? shared + own : 0) && place->at % 64 == 0);
+                own += place->is_own ? place->bytes : 0;
+            }
+            end += shared + own;
         }
         CHECK(end == bytes && bytes < last);
         last = bytes;

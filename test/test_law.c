@@ -473,7 +473,7 @@ CLAIM(half_of_a_gather_is_there_while_the_other_half_is_late) {
     int half = t < R / 2 ? R / 2 : R - R / 2, first = t < R / 2 ? 0 : R / 2;
     float *all = run->books->staging, *values = all + 3 * R * C;
     Row row = {.N = 3 * R - 1, .n = 3};
-    char *full = m->acts + m->act_table[D_FULL].offset, *own = m->acts + m->act_table[D_RESIDUAL].offset;
+    char *full = (char*)model_act(m, D_FULL, 0), *own = (char*)model_act(m, D_RESIDUAL, 0);
     for (int i = 0; i < 3 * C; i++) values[i] = (float)(t * 3 * C + i);
     m->k->upload(own, values, (size_t)(3 * C) * sizeof(float), m->s);
     m->k->synchronize(m->s);

@@ -207,7 +207,6 @@ enum { PER_LAYER = -1, PER_BORDER = -2, NEVER = 99 };
 enum { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE };
 
 typedef struct ActRow {
-    const char* name;
     int copies;       // PER_LAYER: L; PER_BORDER: L + 1
     int fp32;         // statistics stay fp32 whatever the model's type
     int needs, when;  // only where the model has these features; FOR_...
@@ -216,35 +215,35 @@ typedef struct ActRow {
 
 // clang-format off
 static const ActRow act_table[N_ACTS] = {
-    [RESIDUAL]   = {"residual",             PER_BORDER, 0, 0,             FOR_EVER,     NEVER},
-    [LN1]        = {"ln1",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_MEAN]   = {"ln1 mean",             PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_RSTD]   = {"ln1 rstd",             PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [QKV]        = {"qkv",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [ATT]        = {"attention",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LSE]        = {"log-sum-exp",          PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [RESIDUAL2]  = {"residual2",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2]        = {"ln2",                  PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_MEAN]   = {"ln2 mean",             PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_RSTD]   = {"ln2 rstd",             PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC]         = {"fc",                   PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC_ACT]     = {"activated",            PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
-    [QK_RAW]     = {"q, k before the norm", PER_LAYER,  0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
-    [PROJ]       = {"projection",           1,          0, 0,             FOR_EVER,     NEVER},
-    [LNF]        = {"lnf",                  1,          0, 0,             FOR_EVER,     NEVER},
-    [LNF_MEAN]   = {"lnf mean",             1,          1, HAS_NORM_BIAS, FOR_EVER,     NEVER},
-    [LNF_RSTD]   = {"lnf rstd",             1,          1, 0,             FOR_EVER,     NEVER},
-    [LOGITS]     = {"logits of a chunk",    1,          0, 0,             FOR_EVER,     NEVER},
-    [LOSSES]     = {"losses",               1,          1, 0,             FOR_EVER,     NEVER},
-    [D_RESIDUAL] = {"d residual",           1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_NORM]     = {"d ln, att, activated", 1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_COLUMN]   = {"d fc, qkv",            1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_FULL]     = {"d residual, gathered", 1,          0, 0,             FOR_TENSOR,   NEVER},
-    [STATS]      = {"classifier parts",     1,          1, 0,             FOR_TENSOR,   NEVER},
-    [ATT_HEADS]  = {"attention, heads",     PER_LAYER,  0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
-    [ATT_TOKENS] = {"attention, tokens",    PER_LAYER,  0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
-    [EXCHANGED]  = {"tokens to heads",      1,          0, 0,             FOR_UNLIKE,   NEVER},
-    [KV]         = {"kv cache",             PER_LAYER,  0, 0,             FOR_SAMPLING, NEVER},
+    [RESIDUAL]   = {PER_BORDER, 0, 0,             FOR_EVER,     NEVER},
+    [LN1]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_MEAN]   = {PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN1_RSTD]   = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [QKV]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [ATT]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LSE]        = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [RESIDUAL2]  = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_MEAN]   = {PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
+    [LN2_RSTD]   = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC]         = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
+    [FC_ACT]     = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
+    [QK_RAW]     = {PER_LAYER,  0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
+    [PROJ]       = {1,          0, 0,             FOR_EVER,     NEVER},
+    [LNF]        = {1,          0, 0,             FOR_EVER,     NEVER},
+    [LNF_MEAN]   = {1,          1, HAS_NORM_BIAS, FOR_EVER,     NEVER},
+    [LNF_RSTD]   = {1,          1, 0,             FOR_EVER,     NEVER},
+    [LOGITS]     = {1,          0, 0,             FOR_EVER,     NEVER},
+    [LOSSES]     = {1,          1, 0,             FOR_EVER,     NEVER},
+    [D_RESIDUAL] = {1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_NORM]     = {1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_COLUMN]   = {1,          0, 0,             FOR_TRAINING, NEVER},
+    [D_FULL]     = {1,          0, 0,             FOR_TENSOR,   NEVER},
+    [STATS]      = {1,          1, 0,             FOR_TENSOR,   NEVER},
+    [ATT_HEADS]  = {PER_LAYER,  0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
+    [ATT_TOKENS] = {PER_LAYER,  0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
+    [EXCHANGED]  = {1,          0, 0,             FOR_UNLIKE,   NEVER},
+    [KV]         = {PER_LAYER,  0, 0,             FOR_SAMPLING, NEVER},
 };
 // clang-format on
 
@@ -304,42 +303,25 @@ static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row,
     return (int)needs->layer[l].recompute < row->shared_from;
 }
 
-static size_t copy_bytes(const Activation* a, size_t elems) {
-    return ROUND_UP(elems * dtype_bytes(a->dtype), (size_t)ALIGN_BYTES);
-}
-
-size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]) {
+size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places) {
     size_t bytes = 0;
     for (int i = 0; i < N_ACTS; i++) {
         const ActRow* row = &act_table[i];
-        Activation a = {.name = row->name, .offset = bytes, .slots = 1, .dtype = row->fp32 ? DT_F32 : needs->dt};
-        int layers = is_needed(shape, needs, (ActId)i) ? shape->L + (row->copies == PER_BORDER) : 0;
-        for (int l = 0; l < layers; l++) {
-            size_t elems = act_elems(shape, needs, (ActId)i, l);
-            int keeps = is_kept(shape, needs, row, l);
-            a.copies += keeps || !a.shared;
-            a.elems = MAX(a.elems, elems);
-            if (keeps) a.kept += copy_bytes(&a, elems);
-            else a.shared = MAX(a.shared, copy_bytes(&a, elems));
+        size_t element = row->fp32 ? sizeof(float) : dtype_bytes(needs->dt), shared = 0, kept = 0;
+        int copies = is_needed(shape, needs, (ActId)i) ? shape->L + (row->copies == PER_BORDER) : 0;
+        for (int l = 0; l <= shape->L; l++) {
+            ActPlace place = {.exists = copies > 0};
+            if (l < copies) place.bytes = ROUND_UP(act_elems(shape, needs, (ActId)i, l) * element, (size_t)ALIGN_BYTES);
+            if (l < copies && is_kept(shape, needs, row, l)) place.is_own = 1, place.at = kept, kept += place.bytes;
+            else shared = MAX(shared, place.bytes);
+            if (places) places[i * (shape->L + 1) + l] = place;
         }
-        if (a.kept && row->when != FOR_SAMPLING) a.slots = MAX(needs->slots, 1);
-        bytes += a.shared + a.kept * (size_t)a.slots;
-        acts[i] = a;
+        for (int l = 0; places && l <= shape->L; l++) {
+            ActPlace* place = &places[i * (shape->L + 1) + l];
+            place->at += bytes + (place->is_own ? shared : 0);
+            place->slot = place->is_own && row->when != FOR_SAMPLING ? kept : 0;
+        }
+        bytes += shared + kept * (size_t)(row->when != FOR_SAMPLING ? MAX(needs->slots, 1) : 1);
     }
     return bytes;
-}
-
-void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places) {
-    for (int i = 0; i < N_ACTS; i++) {
-        const Activation* a = &acts[i];
-        size_t kept = a->offset + a->shared;
-        for (int l = 0; l <= shape->L; l++) {
-            ActPlace place = {a->offset, 0, 0, a->copies > 0};
-            if (a->copies && is_kept(shape, needs, &act_table[i], l)) {
-                place.at = kept, place.slot = a->slots > 1 ? a->kept : 0;
-                kept += place.bytes = copy_bytes(a, act_elems(shape, needs, (ActId)i, l));
-            }
-            places[i * (shape->L + 1) + l] = place;
-        }
-    }
 }

@@ -208,24 +208,13 @@ typedef struct ActNeeds {
     DType dt;
 } ActNeeds;
 
-// First the one copy that is shared by layers that keep none, or by all; then, for each slot, those that layers keep
-// for the backward pass, L or L + 1 of them where all do.
-typedef struct Activation {
-    const char* name;
-    int copies, slots;    // all copies of a slot, with the shared one; 0: not needed
-    size_t elems;         // of the largest copy
-    DType dtype;          // of its elements
-    size_t offset;        // in bytes from the start of the activations
-    size_t shared, kept;  // bytes of the shared copy, and of those of a slot: multiples of 64
-} Activation;
-
-// Where an activation of a layer lies: in bytes from the start of the activations, and from one slot to the next.
+// Where an activation of a layer lies, or of the end of the model: in bytes from the start of the activations, and from
+// one slot to the next.
 typedef struct ActPlace {
-    size_t at, slot, bytes;  // bytes: of a copy of its own; 0: it is the shared one
-    int exists;
+    size_t at, slot, bytes;  // bytes: a multiple of 64
+    int exists, is_own;      // is_own: it is kept for the backward pass; else one copy is shared by all such layers
 } ActPlace;
 
-// Fills acts[N_ACTS] and returns the bytes of all together.
-size_t shape_activations(const Shape* shape, const ActNeeds* needs, Activation acts[N_ACTS]);
-// Fills places[N_ACTS][L + 1], of layer l and of the end of the model, from acts as shape_activations has made them.
-void shape_act_places(const Shape* shape, const ActNeeds* needs, const Activation acts[N_ACTS], ActPlace* places);
+// Returns the bytes of all together, and fills places[N_ACTS][L + 1], unless that is NULL. Of an activation first comes
+// the shared copy, then, for each slot, those that layers keep.
+size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places);

@@ -33,9 +33,12 @@ size_t shape_state_bytes(const Bucket* b, int zero, DType dt) {
            b->piece * (moments + master);
 }
 
-size_t shape_layer_activations(const Shape* shape, const Activation acts[N_ACTS], const ActPlace* places, int l) {
+size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, const ActPlace* places, int l) {
     size_t bytes = 0;
-    for (int i = 0; i < N_ACTS; i++) bytes += places[i * (shape->L + 1) + l].bytes * (size_t)acts[i].slots;
+    for (int i = 0; i < N_ACTS; i++) {
+        const ActPlace* place = &places[i * (shape->L + 1) + l];
+        if (place->is_own) bytes += place->bytes * (size_t)(place->slot ? MAX(needs->slots, 1) : 1);
+    }
     return bytes;
 }
 

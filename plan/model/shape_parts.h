@@ -22,7 +22,7 @@ static inline int param_cut(ParamId id) {
 size_t shape_state_bytes(const Bucket* bucket, int zero, DType dt);
 
 // Of activations the copies that layer l keeps for its backward pass, in all slots: bytes.
-size_t shape_layer_activations(const Shape* shape, const Activation acts[N_ACTS], const ActPlace* places, int l);
+size_t shape_layer_activations(const Shape* shape, const ActNeeds* needs, const ActPlace* places, int l);
 
 // The part of a tensor that `rank` owns: elements [first, first + n) of it, n = 0 for none, at `at` in the arrays of
 // owned elements.

@@ -114,9 +114,8 @@ static size_t rope_elems(const Shape* s) {
 }
 
 void model_plan(MemoryPlan* plan, const Kernels* k, const ModelNeeds* needs) {
-    Activation acts[N_ACTS];
     for (int i = 0; i < N_MODEL_ARRAYS; i++) memory_add(plan, model_array_names[i], needs->arrays[i], ON_DEVICE);
-    memory_add(plan, "activations", shape_activations(&needs->shape, &needs->acts, acts), ON_DEVICE);
+    memory_add(plan, "activations", shape_activations(&needs->shape, &needs->acts, NULL), ON_DEVICE);
     memory_add(plan, "rotary positions", rope_elems(&needs->shape) * sizeof(float), ON_DEVICE);
     memory_add(plan, "sums", SUMS_BYTES, ON_DEVICE);
     memory_add(plan, "kernel scratch", k->workspace_bytes(&needs->limits), ON_DEVICE);
@@ -157,8 +156,7 @@ void model_place_activations(Model* m, const ModelNeeds* needs) {
     m->act_places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)m->shape.L + 1), sizeof *m->act_places);
     if (!m->act_places) die("no memory for the places of %d layers", m->shape.L);
     m->classifier_N = needs->acts.classifier_N;
-    shape_activations(&needs->shape, &needs->acts, m->act_table);
-    shape_act_places(&needs->shape, &needs->acts, m->act_table, m->act_places);
+    m->act_bytes = shape_activations(&needs->shape, &needs->acts, m->act_places);
 }
 
 // ---- the update

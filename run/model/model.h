@@ -78,8 +78,8 @@ struct Model {
     float* grad_scale;              // (1) on the device
     void* array[N_MODEL_ARRAYS];
     char* acts;
-    Activation act_table[N_ACTS];
     ActPlace* act_places;       // (N_ACTS, L + 1)
+    size_t act_bytes;           // of all
     ParamBlock* block;          // (L + 2) embeddings, layers, final norm and head
     const LayerLayout* layers;  // how each layer of the whole model runs
     int slot;                   // of activations, at work now: 0 without a pipeline

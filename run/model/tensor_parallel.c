@@ -133,8 +133,8 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
     const LayerGroup* g = layer_group(m, l);
     int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
     Exchange x = {.group = g, .N = tp_tokens(m, row, l), .per_head = (queries + M - 1) * HS, .n = g->spread->size};
-    const Activation* a = &m->act_table[EXCHANGED];
-    char* packed = (char*)model_act(m, EXCHANGED, l) + a->elems / 2 * dtype_bytes(a->dtype);  // the second place
+    const ActPlace* place = &m->act_places[EXCHANGED * (m->shape.L + 1) + l];
+    char* packed = (char*)model_act(m, EXCHANGED, l) + place->bytes / 2;  // the second place
     size_t head_bytes = (size_t)x.per_head * dtype_bytes(m->dt);
     size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
     for (int i = 0; i < x.n; i++) {

@@ -208,18 +208,16 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
     const Run* as = part_of(&part, run, layout, s, 0);
     const Shape* shape = &as->model.shape;
     ModelNeeds needs = run_model_needs(as, N);
-    Activation acts[N_ACTS];
     ActPlace* places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)shape->L + 1), sizeof *places);
     if (!places) die("no memory for the places of %d layers", shape->L);
-    shape_activations(&needs.shape, &needs.acts, acts);
-    shape_act_places(&needs.shape, &needs.acts, acts, places);
+    shape_activations(&needs.shape, &needs.acts, places);
     for (int b = 0; b <= shape->L + 1; b++) {
         Bucket bucket = shape_bucket(shape, b);
         size_t states = shape_state_bytes(&bucket, zero_stage_of(&as->model, b), as->model.dt);
         int ends = b == 0 || b > shape->L;
         bytes[ends ? shape->L : b - 1].states = states + (b > shape->L ? bytes[shape->L].states : 0);
         bytes[ends ? shape->L : b - 1].activations =
-            ends ? 0 : shape_layer_activations(&needs.shape, acts, places, b - 1);
+            ends ? 0 : shape_layer_activations(&needs.shape, &needs.acts, places, b - 1);
     }
     free(places);
 }

@@ -250,12 +250,7 @@ typedef struct Buffer {
 
 static Buffer free_memory(const Run* run) {
     const Model* m = &run->model;
-    Buffer b = {m->acts, 0};
-    for (int i = 0; i < N_ACTS; i++) {
-        const Activation* a = &m->act_table[i];
-        b.bytes = MAX(b.bytes, a->offset + a->shared + a->kept * (size_t)a->slots);
-    }
-    return b;
+    return (Buffer){m->acts, m->act_bytes};
 }
 
 // From every rank so many ranks on is another node, where that can be: of unlike nodes plans know only parts.

@@ -282,10 +282,9 @@ typedef struct LinearTime {
 
 static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int N) {
     Model* m = &run->model;
-    const Activation* a = m->act_table;
     double seconds[N_TIMES];
-    char *column = m->acts + a[D_COLUMN].offset, *norm = m->acts + a[D_NORM].offset, *fc = m->acts + a[FC].offset,
-         *activated = m->acts + a[FC_ACT].offset, *att = m->acts + a[ATT].offset, *ln = m->acts + a[LN1].offset;
+    void *column = model_act(m, D_COLUMN, 0), *norm = model_act(m, D_NORM, 0), *fc = model_act(m, FC, 0),
+         *activated = model_act(m, FC_ACT, 0), *att = model_act(m, ATT, 0), *ln = model_act(m, LN1, 0);
     int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
