@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "kernels/open.h"
-#include "data/docs_cache.h"
+#include "data/docs_files.h"
 #include "data/hf_files.h"
 #include "run/run.h"
 
