@@ -11,7 +11,7 @@
 
 #include "kernels/open.h"
 #include "data/docs_files.h"
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "run/run.h"
 
 void run_read_options(Run* run) {
