@@ -1,9 +1,8 @@
-// bpe.h - inside of a tokenizer: what tokenizer_files.c keeps, merging (bpe.c), cutting text into parts
-// (tokenizer_split.c), Unicode's normalization form C (tokenizer_nfc.c), and the reader of tokenizer.json
-// (tokenizer_json.c). Everybody else includes tokenizer_files.h.
+// bpe.h - inside of a tokenizer: what tokenizer_files.c keeps, cutting text into parts and merging (bpe.c), and the
+// reader of tokenizer.json (tokenizer_json.c). Everybody else includes tokenizer_files.h.
 #pragma once
-#include "plan/base/base.h"
 #include "data/tokenizer_files.h"
+#include "data/unicode.h"
 
 // Tokens left and right, side by side, become token id; of several candidates the least rank goes first.
 typedef struct Merge {
@@ -19,11 +18,11 @@ typedef struct TokenIndex {
 } TokenIndex;
 
 // The pattern that cuts text into parts.
-typedef enum Split { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } Split;
+typedef enum Pattern { SPLIT_GPT2, SPLIT_GPT2_DIGITS, SPLIT_LLAMA3, SPLIT_QWEN2 } Pattern;
 
 typedef struct Bpe {
     Tokenizer base;
-    Split split;
+    Pattern split;
     int nfc;                // text is brought into normalization form C first
     int ignore_merges;      // a part that is a token is not merged from its bytes
     size_t* begin;          // (vocab)
@@ -63,23 +62,12 @@ int bpe_index_merges(Bpe* t, Err err);
 // Tokens of one part of n bytes: out has room for n. Bytes without a token are left out. Returns the count. The bytes
 // may end where out ends, and are then overwritten: out[i] is written when byte i has been read.
 size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n);
+// Length of the first part of n > 0 bytes, at least 1.
+size_t pretoken_length(Pattern split, const char* text, size_t n);
 
 // ---- tokenizer_files.c
 
 size_t bpe_encode_text(const Tokenizer* t, int* out, const char* text, size_t n);  // Tokenizer.encode
-
-// ---- tokenizer_split.c
-
-// Length of the first part of n > 0 bytes, at least 1.
-size_t pretoken_length(Split split, const char* text, size_t n);
-
-// ---- tokenizer_nfc.c
-
-// 1 when n bytes are certainly in normalization form C (and 0 sometimes when they are).
-int nfc_is_normal(const char* text, size_t n);
-// Writes the normalization form C of n bytes to the end of work, which has 3 n ints, and returns its length, at most
-// 3 n. Bytes that are no UTF-8 stay as they are.
-size_t nfc_normalize(int* work, const char* text, size_t n);
 
 // ---- tokenizer_json.c
 

@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "data/json.h"
 
 static const char marker[] = "DONE", unfinished[] = "SAVING";

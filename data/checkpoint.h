@@ -94,8 +94,8 @@ int checkpoint_set_aside(const char* dir, char* moved, Err err);
 // Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
 // wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
 int checkpoint_verify(const char* dir, Err err);
-// 1 when dir has no marker but holds a model (data/hf_files.h) and config.json without a state.json: one that somebody
-// else saved.
+// 1 when dir has no marker but holds a model (data/model_files.h) and config.json without a state.json: one that
+// somebody else saved.
 int checkpoint_is_foreign(const char* dir);
 
 // Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.

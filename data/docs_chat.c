@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_format.h"
+#include "data/docs_files.h"
 #include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 

@@ -1,9 +1,9 @@
 // docs_encoded.c - text of a BPE vocabulary as documents, whose tokens are kept in memory, and the hash of what all
-// documents hold; see docs_format.h.
+// documents hold; see docs_files.h.
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_format.h"
+#include "data/docs_files.h"
 #include "plan/base/base.h"
 
 // ---- content: four lanes, for speed; in each a block is a bijection, so that no single change is lost

@@ -1,4 +1,4 @@
-// docs_files.c - a corpus of files in all formats; see docs_files.h, and docs_format.h for what is kept.
+// docs_files.c - a corpus of files in all formats; see docs_files.h.
 //
 // A path is a pattern, perhaps with a weight. Each format is told by the name of the file, and its reader indexes the
 // documents (docs_jsonl.c, docs_shard.c, or docs.c).
@@ -6,6 +6,7 @@
 #include "data/docs_files.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>
@@ -15,12 +16,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "data/docs_format.h"
 #include "data/run_dir.h"
 #include "data/sampler_mix.h"
 #include "data/tokenizer_files.h"
-#include "data/unpack.h"
-#include "plan/base/base.h"
 #include "plan/base/disk_files.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
@@ -34,27 +32,24 @@ static int64_t most_open(void) {
 
 // ---- a file
 
-// Does text begin as a JSON array of objects or strings does? That is a data set, not a document.
-static int is_json_array(const char* text, size_t n) {
-    static const char blank[] = " \t\r\n";
-    size_t at = 0;
-    while (at < n && strchr(blank, text[at])) at++;
-    if (at == n || text[at++] != '[') return 0;
-    while (at < n && strchr(blank, text[at])) at++;
-    return at == n ? 0 : text[at] == '{' ? 1 : text[at] == '"' ? 2 : 0;
-}
-
-static int check_array(const DocsFile* file, int* array, Err err) {
-    char head[DOCS_HEAD_BYTES];
-    size_t n = (size_t)MIN(file->file.size, DOCS_HEAD_BYTES);
-    if (file_read(&file->file, 0, head, n, err)) return -1;
-    *array = is_json_array(head, n);
-    return 0;
+// Does a file begin as a JSON array of objects (1) or strings (2) does? That is a data set, not a document. 0, or -1.
+static int is_json_array(const DocsFile* file, Err err) {
+    char head[DOCS_HEAD_BYTES + 1] = "";
+    if (file_read(&file->file, 0, head, (size_t)MIN(file->file.size, DOCS_HEAD_BYTES), err)) return -1;
+    const char* at = head + strspn(head, " \t\r\n");
+    if (*at != '[') return 0;
+    at++;
+    at += strspn(at, " \t\r\n");
+    return *at == '{' ? 1 : *at == '"' ? 2 : 0;
 }
 
 static int has_suffix(const char* name, const char* suffix) {
     size_t n = strlen(name), m = strlen(suffix);
     return n >= m && strcmp(name + n - m, suffix) == 0;
+}
+
+static int is_shard_file(const DocsFile* file) {
+    return file->format == &docs_shard16 || file->format == &docs_shard32;
 }
 
 // All bytes of a file, where it would be indexed. Its name says how it is read.
@@ -72,43 +67,35 @@ static int hash_file(Docs* docs, const DocsFile* file, int named, Err err) {
     return docs_add(docs, 2, 0, "", 0, err);  // a corpus without a text is none
 }
 
-// A compressed file in a directory is read when its name says that it is text.
-static int is_wanted(const char* path) {
-    static const char* const kinds[] = {".jsonl", ".txt", ".text", ".md"};
-    const char* packed = unpack_suffix(path);
-    size_t n = strlen(path) - strlen(packed);
-    for (int i = 0; i < COUNT(kinds); i++)
-        if (n > strlen(kinds[i]) && !strncmp(path + n - strlen(kinds[i]), kinds[i], strlen(kinds[i]))) return 1;
-    return !*packed;
+int docs_unpacked(DocsMore* more, Err err) {
+    char path[DISK_PATH];
+    const char* dir = getenv("TMPDIR");
+    if (more->unpacked >= 0) return more->unpacked;
+    if (disk_join(path, dir && *dir ? dir : "/tmp", "ragged-XXXXXX", err)) return -1;
+    more->unpacked = mkostemp(path, O_CLOEXEC | O_APPEND);
+    if (more->unpacked < 0) return fail(err, "%s: cannot make a file for what is unpacked: %s", path, strerror(errno));
+    unlink(path);
+    return more->unpacked;
 }
 
-// The bytes of a compressed file, at the end of those of all others in a file without a name.
-static int unpack_file(DocsMore* more, File* file, Err err) {
-    if (more->unpacked < 0 && (more->unpacked = unpack_open(err)) < 0) return -1;
-    int64_t bytes = unpack(more->unpacked, file->path, err);
+void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes) {
     file_close(file);
-    if (bytes < 0) return -1;
     *file = (File){file->path, more->unpacked, 1, more->unpacked_bytes, bytes};
     more->unpacked_bytes += bytes;
-    return 0;
 }
 
-// Indexes a file that is open, in whatever format its name says. One that was not named is passed over (1) when it is
-// no text. 0, or -1.
-static int index_by_name(Docs* docs, DocsFile* file, int named, Err err) {
+// Indexes a file that is open, in whatever format its name, without what says that it is compressed, says. One that was
+// not named is passed over (1) when it is no text. 0, or -1.
+static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named, Err err) {
     const char* path = file->file.path;
     DocsMore* more = docs->more;
-    char name[DISK_PATH];  // without what says that it is compressed
-    int cut = file->file.is_shared ? (int)strlen(unpack_suffix(path)) : 0, is_jsonl = named;
-    snprintf(name, sizeof name, "%.*s", (int)strlen(path) - cut, path);
-    int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl"), array = 0;
-    int unfit = is_shard ? 0 : docs_check_text(file, err);
-    if (unfit) return named ? -1 : unfit;
-    if (!is_shard && check_array(file, &array, err)) return -1;
+    int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl"), is_jsonl = named;
+    int unfit = is_shard ? 0 : docs_check_text(file, err), array = is_shard || unfit ? 0 : is_json_array(file, err);
+    if (unfit || array < 0) return named ? -1 : unfit ? unfit : array;
     if (named && array)
         return fail(err, "%s: expected text or JSONL, found a JSON array; try: jq -c '.[]%s' %s > DATA.jsonl", path,
                     array == 2 ? " | {text: .}" : "", path);
-    if (!more->encodes && docs->n_files > 0 && is_shard != docs_is_shard(&docs->files[0]))
+    if (!more->encodes && docs->n_files > 0 && is_shard != is_shard_file(&docs->files[0]))
         return fail(err,
                     "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
                     docs->files[0].file.path, path);
@@ -122,32 +109,31 @@ static int index_by_name(Docs* docs, DocsFile* file, int named, Err err) {
     return docs_index_text(docs, file, named, err);
 }
 
+// A compressed file in a directory is read when its name says that it is text; its bytes go to the end of those of all
+// others.
 static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
-    if (!named && !is_wanted(file->file.path)) return docs->more->packed++, 1;
-    if (*unpack_suffix(file->file.path) && unpack_file(docs->more, &file->file, err)) return -1;
-    return index_by_name(docs, file, named, err);
+    static const char* const kinds[] = {".jsonl", ".txt", ".text", ".md"};
+    const char *path = file->file.path, *suffix = unpack_suffix(path);
+    char name[DISK_PATH];
+    int is_wanted = named || !*suffix;
+    snprintf(name, sizeof name, "%.*s", (int)(suffix - path), path);
+    for (int i = 0; i < COUNT(kinds); i++) is_wanted |= has_suffix(name, kinds[i]);
+    if (!is_wanted) return docs->more->packed++, 1;
+    if (*suffix) {
+        int fd = docs_unpacked(docs->more, err);
+        int64_t bytes = fd < 0 ? -1 : unpack(fd, path, err);
+        if (bytes < 0) return -1;
+        docs_use_unpacked(docs->more, &file->file, bytes);
+    }
+    int status = index_by_name(docs, file, name, named, err);
+    docs->more->files += status == 0;
+    return status;
 }
 
 // ---- directories and patterns
 
-// Does the regular file DIR/NAME begin like this?
-static int begins_with(const char* dir, const char* name, const char* beginning) {
-    char path[DISK_PATH], found[32];
-    uint64_t bytes;
-    size_t n = strlen(beginning);
-    int fd = disk_join(path, dir, name, NULL) ? -1 : disk_open(path, &bytes, NULL);
-    if (fd < 0) return 0;
-    int same = disk_read_at(fd, 0, found, n) == (int64_t)n && !memcmp(found, beginning, n);
-    close(fd);
-    return same;
-}
-
-// A run or a checkpoint of this program, by the marker in it: what it holds changes while a run goes on, and is no text
-// to learn from.
-static int is_run(const char* dir) { return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": "); }
-
 static int leaves_out(void* docs, const char* directory) {
-    int is = is_run(directory);
+    int is = run_dir_is_ours(directory);
     ((Docs*)docs)->more->runs += is;
     return is;
 }
@@ -155,7 +141,7 @@ static int leaves_out(void* docs, const char* directory) {
 static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
     int64_t before = docs->n_files, skipped = docs->skipped, runs = m->runs, packed = m->packed;
-    if (is_run(directory))
+    if (run_dir_is_ours(directory))
         return fail(err,
                     "%s: expected documents, found a run or a checkpoint of this program; try another --data, or name "
                     "its files",
@@ -249,44 +235,32 @@ static int add_weighted(Docs* docs, const char* path, Err err) {
     return 0;
 }
 
-int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }
-const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
-
 // ---- the corpus
 
-DocsMore* docs_more(const Tokenizer* tokenizer) {
-    DocsMore* more = calloc(1, sizeof *more);
-    if (!more) return NULL;
-    more->unpacked = -1;
-    more->encodes = !tokenizer->is_bytes;
-    more->encoded_bytes = tokenizer->vocab <= 65536 ? 2 : 4;
-    return more;
-}
-
-void docs_more_free(DocsMore* more) {
-    if (!more) return;
-    free(more->marks);
+static void close_more(DocsMore* more) {
     free(more->encoded);
     free(more->spans);
     if (more->unpacked >= 0) close(more->unpacked);
     free(more);
 }
 
-static void close_more(Docs* docs) { docs_more_free(docs->more); }
-
-const DocsFormats docs_formats = {add_weighted, index_file, docs_add_text, leaves_out, close_more};
+static void close_formats(Docs* docs) { close_more(docs->more); }
 
 static int open_corpus(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
                        DocsReading reading, int keying, Err err) {
-    DocsMore* more = docs_more(tokenizer);
+    static const DocsFormats formats = {add_weighted, index_file, docs_add_text, leaves_out, close_formats};
+    DocsMore* more = calloc(1, sizeof *more);
     *out = NULL;
     if (!more) return fail(err, "out of memory for the corpus");
     more->text_key = reading.text_key ? reading.text_key : DOCS_TEXT_KEY;
     more->keying = keying;
-    Docs start = {.tokenizer = tokenizer, .separator = reading.separator, .formats = &docs_formats, .more = more};
+    more->unpacked = -1;
+    more->encodes = !tokenizer->is_bytes;
+    more->encoded_bytes = tokenizer->vocab <= 65536 ? 2 : 4;
+    Docs start = {.tokenizer = tokenizer, .separator = reading.separator, .formats = &formats, .more = more};
     start.most_open = most_open();
     if (!docs_open(out, start, paths, n_paths, err)) return 0;
-    docs_more_free(more);
+    close_more(more);
     return -1;
 }
 
@@ -313,12 +287,6 @@ int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_path
     docs_close(docs);
     return 0;
 }
-
-int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
-int64_t docs_files(const Docs* docs) { return docs->more->shown_files ? docs->more->shown_files : docs->n_files; }
-int64_t docs_packed(const Docs* docs) { return docs->more->packed; }
-int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->plain_jsonl; }
-uint64_t docs_content(const Docs* docs) { return docs->more->content; }
 
 uint64_t docs_fingerprint(const Docs* docs) {
     uint64_t h = hash64((uint64_t)docs->n);

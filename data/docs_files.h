@@ -1,15 +1,15 @@
-// docs_files.h - a corpus of files in all formats.
-//
-// What may be given: a directory, a text file (docs.h), a .jsonl file (the string "text" of each line is a document; or
-// each line is an instruction in a form of docs_chat.c, of which only completions are learnt), both also as .gz or
-// .zst, or llm.c's token shards *.bin (docs_shard.c; a document begins at each end-of-text token). Paths may be shell
-// patterns. Text that is read by bytes and shards cannot be mixed: their ids do not agree.
+// docs_files.h - a corpus of files in all formats: directories, text files (docs.h), JSONL, llm.c's token shards, the
+// first two also compressed; data/README.md says how each is read. Paths may be shell patterns. Text that is read by
+// bytes and shards cannot be mixed: their ids do not agree.
 //
 // Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known. (A document
 // without the end-of-text token: tokens of a shard before its first one form one too, the end of one that began
 // elsewhere.)
 #pragma once
 #include "data/docs.h"
+#include "data/json.h"
+#include "data/sampler.h"
+#include "plan/base/disk.h"
 
 enum { CORPUS_NAME = 32 };
 
@@ -35,15 +35,121 @@ typedef struct DocsReading {
 int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
                  Err err);
 
-int docs_corpora(const Docs* docs);  // 0: no weights were given
-const DocsCorpus* docs_corpus(const Docs* docs, int corpus);
-int64_t docs_runs(const Docs* docs);         // directories left out
-int64_t docs_files(const Docs* docs);        // files used
-int64_t docs_packed(const Docs* docs);       // of the files passed over those that are compressed
-int64_t docs_plain_jsonl(const Docs* docs);  // files *.jsonl without documents and JSON arrays, read as plain text
+// Text is encoded once: its tokens are kept as a shard, tokens-KEY.bin, with an index beside it, tokens-KEY.idx. KEY is
+// a hash of the text, of how it is read, and of the tokenizer: so ranks and later runs share it, and it can be nothing
+// else's.
+typedef struct DocsCache {
+    DocsReading reading;                        // of text
+    const char* dir;                            // where to keep it; NULL: the user's cache, and only of 1 MiB or more
+    void (*tell)(int64_t done, int64_t total);  // bytes of text encoded so far; NULL: nobody listens
+    // filled in:
+    char path[DISK_PATH];  // of the shard that was read or written; empty: there is none
+    int was_there;
+} DocsCache;
 
-// A hash of the whole corpus's shape: every length and hash of a document.
-uint64_t docs_fingerprint(const Docs* docs);
+// As docs_open_as; where a shard cannot be kept, why is in words (ERR_BYTES, empty else) and the tokens stay in memory.
+int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
+                     char* words, Err err);
+// A shard and its index, written for this key. 0, or -1 with a message: not there, damaged, another key's.
+int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, Err err);
+
+// ---- inside of such a corpus: what the readers of the formats fill in
+
+// Tokens that are to be learnt, of a document of which not all are: [first, end), counted from the beginning of the
+// corpus; before: how many such tokens there are before it.
+typedef struct DocsSpan {
+    int64_t first, end, before;
+} DocsSpan;
+
+// Of a document that is being indexed: every byte of its text, every token of a shard.
+typedef struct ContentHash {
+    uint64_t lanes[4];
+    unsigned char held[32];  // the bytes behind the last whole block
+    uint64_t bytes;          // so far
+} ContentHash;
+
+// Documents are 24 bytes each (docs.h): a corpus may have 10^8 of them. Tens of thousands of small files are common, so
+// nothing is mapped and few files are kept open.
+typedef struct DocsMore {
+    const char* text_key;
+    int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
+    uint64_t content;     // of all documents that were added
+    ContentHash reading;  // of the next one
+    void* encoded;        // text with a BPE vocabulary: its tokens, encoded_bytes (2 or 4) each
+    int encoded_bytes;
+    int64_t n_encoded, encoded_capacity;
+    DocsSpan* spans;  // of all files of instructions, ascending
+    int64_t n_spans, spans_capacity;
+    DocsCorpus corpora[MOST_CORPORA];
+    double weights[MOST_CORPORA];
+    int n_corpora;
+    int unpacked;  // a file without a name, for text that is not in its file as it is; -1: there is none
+    int64_t unpacked_bytes;
+    int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
+    int64_t keyed_bytes;
+    int64_t files;        // used
+    int64_t runs;         // directories left out
+    int64_t packed;       // of the files passed over those that are compressed
+    int64_t plain_jsonl;  // files *.jsonl without documents and JSON arrays, read as plain text
+} DocsMore;
+
+static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
+static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
+static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
+static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
+static inline int64_t docs_packed(const Docs* docs) { return docs->more->packed; }
+static inline int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->plain_jsonl; }
 // A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is
 // told so, and ranks that see different ones.
-uint64_t docs_content(const Docs* docs);
+static inline uint64_t docs_content(const Docs* docs) { return docs->more->content; }
+// A hash of the whole corpus's shape: every length and hash of a document.
+uint64_t docs_fingerprint(const Docs* docs);
+
+enum { DOCS_HEAD_TOKENS = 1024 };  // what the hash of a document of tokens covers
+
+// The file without a name, of all that is unpacked, in TMPDIR or /tmp: its descriptor for appending, or -1 with a
+// message. Then: from here on the file is what was appended last, so many bytes.
+int docs_unpacked(DocsMore* more, Err err);
+void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes);
+// A hash of all text that these paths name, and of how it is read; *bytes: how much. 0, or -1 as docs_open.
+int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
+             DocsReading reading, Err err);
+
+// ---- docs_encoded.c
+
+// Bytes of the next document, for the hash of the whole content: piece by piece, in order, before docs_finish_content.
+void docs_hash_content(Docs* docs, const void* bytes, size_t n);
+uint64_t docs_finish_content(Docs* docs);  // what was hashed is a document: the hash of all so far
+// docs_add, and the end of what was hashed.
+int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err);
+// Text is encoded at opening: its tokens stand in DocsMore.encoded, a document's from its place on. Appends tokens, and
+// a document of all that were appended from `first` on.
+int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
+int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
+int docs_add_encoded(Docs* docs, int64_t first, Err err);
+extern const DocsFormat docs_encoded;
+int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
+// See DocsFormats.
+int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
+// tell is called now and then while text is encoded, with `total`. One corpus at a time; NULL: nobody is told.
+void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
+
+// ---- docs_jsonl.c, docs_shard.c, docs_chat.c: index the documents of an open file
+
+extern const DocsFormat docs_shard16, docs_shard32;
+int docs_index_shard(Docs* docs, DocsFile* file, Err err);
+int docs_index_jsonl(Docs* docs, DocsFile* file, Err err);
+// Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
+int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err);
+// Whether a line of JSONL is an instruction, and the document that it makes.
+extern const DocsFormat docs_instructions;
+int docs_is_instruction(const Json* json);
+int docs_add_instruction(Docs* docs, const Json* json, Err err);
+
+// ---- unpack.c: through the system's zlib and libzstd, which are opened when a file needs them
+
+// ".gz" or ".zst" at the end of a name; "" where it ends otherwise.
+const char* unpack_suffix(const char* path);
+// Appends what the file holds, by its suffix. The number of bytes, or -1 with a message: a library that is missing, a
+// file that is damaged or cut short, a full disk.
+int64_t unpack(int fd, const char* path, Err err);

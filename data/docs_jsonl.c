@@ -1,57 +1,14 @@
-// docs_jsonl.c - JSONL as documents: the string "text" of each line, or an instruction; see docs_format.h.
+// docs_jsonl.c - JSONL as documents: the string "text" of each line, or an instruction; see docs_files.h.
 //
-// Read by bytes, a document's place is the offset of its string in the file. JSONL is parsed at opening, which marks
-// further offsets in long strings, so that reading a piece need not undo the escapes of all text before it.
-#include <limits.h>
-#include <stdio.h>
+// Text that is read by bytes is unescaped at opening, to the file without a name, where it is text as any other.
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_format.h"
-#include "data/json.h"
-#include "plan/base/base.h"
+#include "data/docs_files.h"
+#include "plan/base/disk_files.h"
 
-enum { STRIDE = 4096 };  // bytes of text between marks
-
-// ---- reading
-
-static int read_jsonl(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
-    char buffer[4096], bytes[4];
-    size_t begin = 0, end = 0;
-    int64_t wanted = docs->list[doc].start + 1 + first;  // the first token asked for
-    const DocsMark* marks = docs->more->marks;
-    DocsMark mark = {docs->list[doc].start + 1, docs->list[doc].place};
-    if (docs->more->n_marks > 0 && marks->token <= wanted) {
-        const DocsMark* last = &marks[last_at_most(&marks->token, sizeof *marks, docs->more->n_marks, wanted)];
-        if (last->token > mark.token) mark = *last;
-    }
-    int64_t place = mark.place;
-    // i: where in out the next byte belongs, which is before it from the mark to the first token asked for
-    for (int64_t i = mark.token - wanted; i < n;) {
-        if (end - begin < 12) {  // the longest escape, a pair of surrogates
-            memmove(buffer, buffer + begin, end - begin);
-            end -= begin;
-            begin = 0;
-            size_t more = (size_t)MIN((int64_t)(sizeof buffer - end), file->file.size - place);
-            if (file_read(&file->file, place, buffer + end, more, err)) return -1;
-            place += (int64_t)more;
-            end += more;
-        }
-        int n_bytes;
-        size_t taken = end > begin ? json_unescape(buffer + begin, end - begin, bytes, &n_bytes) : 0;
-        if (taken == 0)
-            return fail(err, "%s: the string at about byte %lld has changed since it was opened", file->file.path,
-                        (long long)(place - (int64_t)(end - begin)));
-        begin += taken;
-        for (int k = 0; k < n_bytes && i < n; k++, i++)
-            if (i >= 0) out[i] = (unsigned char)bytes[k];
-    }
-    return 0;
-}
-
-static const DocsFormat jsonl = {1, read_jsonl, NULL};
-
-// ---- opening
+// ---- lines
 
 // A window that slides over the file and grows to the longest line.
 typedef struct LineReader {
@@ -61,6 +18,7 @@ typedef struct LineReader {
     int64_t offset;    // of buffer[0] in the file
     int64_t begin, n;  // of the next line, of all bytes in the buffer
     int64_t number;    // of the line, from 1
+    int64_t unpacked;  // bytes of text so far
 } LineReader;
 
 // 1 and the line without its end, 0 at the end of the file, or -1.
@@ -87,41 +45,23 @@ static int next_line(LineReader* r, const char** line, size_t* n, Err err) {
     }
 }
 
-// Marks in the newest document, whose string (n bytes, still escaped) is at offset `place` of the file.
-static int add_marks(Docs* docs, const char* string, size_t n, int64_t place, Err err) {
-    int64_t token = docs->list[docs->n - 1].start + 1, marked = token;
-    if (n <= STRIDE) return 0;
-    for (size_t i = 0, taken; i < n; i += taken) {
-        int n_bytes;
-        char bytes[4];
-        if (token - marked >= STRIDE) {
-            if (reserve(&docs->more->marks, &docs->more->marks_capacity, docs->more->n_marks, 1,
-                        sizeof *docs->more->marks, err))
-                return -1;
-            docs->more->marks[docs->more->n_marks++] = (DocsMark){token, place + (int64_t)i};
-            marked = token;
-        }
-        taken = json_unescape(string + i, n - i, bytes, &n_bytes);
-        if (taken == 0) return fail(err, "the string \"%s\" holds an invalid escape", docs->more->text_key);
-        token += n_bytes;
-    }
-    return 0;
-}
+// ---- documents
 
-// text (n bytes) is the document, string the same in the file, still escaped.
-static int add_document(Docs* docs, const char* text, size_t n, const JsonValue* string, int64_t place, Err err) {
-    docs_hash_content(docs, text, n);
+// text (n bytes) is the document.
+static int add_document(Docs* docs, LineReader* r, const char* text, int64_t n, Err err) {
+    int64_t place = r->unpacked;
     if (!docs->more->encodes) {
-        if (docs_add_hashed(docs, 1 + (int64_t)n, place, text, MIN(n, DOCS_HEAD_BYTES), err)) return -1;
-        return add_marks(docs, string->text, string->length, place, err);
+        int fd = docs_unpacked(docs->more, err);
+        if (fd < 0) return -1;
+        if (disk_write(fd, text, (size_t)n))
+            return fail(err, "cannot write its text to TMPDIR or /tmp: %s%s", strerror(errno), disk_hint(errno));
+        r->unpacked += n;
     }
-    int64_t first = docs->more->n_encoded;
-    if (docs_append_tokens(docs, &docs->end_of_text, 1, err) || docs_append_text(docs, text, n, err)) return -1;
-    return docs_add_encoded(docs, first, err);
+    return docs_add_text(docs, r->file, place, place + n, text, err);
 }
 
 // scratch has room for the line and one byte more.
-static int index_line(Docs* docs, const LineReader* r, const char* line, size_t n, char* scratch, Err err) {
+static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, char* scratch, Err err) {
     Json json;
     if (json_parse(&json, line, n, err)) return -1;
     const char* key = docs->more->text_key;
@@ -138,7 +78,7 @@ static int index_line(Docs* docs, const LineReader* r, const char* line, size_t 
                  key, key, json_names(&json, names, sizeof names));
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
-    else status = add_document(docs, scratch, (size_t)length, text, r->offset + (text->text - r->buffer), err);
+    else status = add_document(docs, r, scratch, length, err);
     json_free(&json);
     return status;
 }
@@ -182,7 +122,8 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, Err err) {
     size_t n = 0;
     int status, first = first_kind(docs, file, err);
     if (first < 0) return -1;
-    file->format = first == 2 ? &docs_instructions : docs->more->encodes ? &docs_encoded : &jsonl;
+    if (first == 2) file->format = &docs_instructions;
+    else if (docs->more->encodes) file->format = &docs_encoded;
     while ((status = next_line(&r, &line, &n, err)) > 0) {
         if (is_blank(line, n)) continue;
         if ((status = reserve(&scratch, &capacity, 0, (int64_t)n + 1, 1, err))) break;
@@ -193,5 +134,6 @@ int docs_index_jsonl(Docs* docs, DocsFile* file, Err err) {
     }
     free(scratch);
     free(r.buffer);
+    if (status == 0 && file->format->is_text) docs_use_unpacked(docs->more, &file->file, r.unpacked);
     return status;
 }

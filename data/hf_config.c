@@ -1,12 +1,11 @@
 // hf_config.c - config.json as tables: whole numbers of a shape, members that have one value, and what is left; see
-// hf_files.h.
+// model_files.h.
 #define _POSIX_C_SOURCE 200809L
-#include "data/hf_files.h"
+#include "data/model_files.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/hf_names.h"
 #include "data/json.h"
 #include "plan/base/words.h"
 #include "plan/model/shape_parts.h"
@@ -21,6 +20,10 @@ enum {
 };
 
 // ---- the tables
+
+// architectures[0]
+static const char* const hf_class[N_ARCHS] = {"GPT2LMHeadModel", "LlamaForCausalLM", "Qwen2ForCausalLM",
+                                              "Qwen3ForCausalLM"};
 
 typedef struct Dimension {
     const char *gpt2, *rotary;  // NULL: follows from the others

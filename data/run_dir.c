@@ -30,14 +30,19 @@ static int read_marker(int fd, char text[MARKER_BYTES]) {
     return n == 0 ? 0 : n > 0 && !strncmp(text, magic, sizeof magic - 1) ? 1 : -1;
 }
 
-int run_dir_is_marked(const char* dir) {
-    char path[DISK_PATH], text[MARKER_BYTES];
+// Does the regular file DIR/NAME begin like this?
+static int begins_with(const char* dir, const char* name, const char* beginning) {
+    char path[DISK_PATH], found[32];
     uint64_t bytes;
-    int fd = disk_join(path, dir, marker, NULL) ? -1 : disk_open(path, &bytes, NULL);
-    int found = fd >= 0 && read_marker(fd, text) == 1;
+    size_t n = strlen(beginning);
+    int fd = disk_join(path, dir, name, NULL) ? -1 : disk_open(path, &bytes, NULL);
+    int same = fd >= 0 && disk_read_at(fd, 0, found, n) == (int64_t)n && !memcmp(found, beginning, n);
     if (fd >= 0) close(fd);
-    return found;
+    return same;
 }
+
+int run_dir_is_marked(const char* dir) { return begins_with(dir, marker, magic); }
+int run_dir_is_ours(const char* dir) { return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": "); }
 
 static int write_marker(int fd) {
     char text[MARKER_BYTES], host[128] = "", since[64] = "";

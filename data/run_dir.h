@@ -25,5 +25,6 @@ void run_dir_release(RunDir* dir);
 // Of the directories with a number as name below parent the one whose checkpoint was written last. 1 found, 0 none,
 // -1 with a message.
 int run_dir_newest(char path[DISK_PATH], const char* parent, Err err);
-// 1 when dir holds the marker of a run.
-int run_dir_is_marked(const char* dir);
+int run_dir_is_marked(const char* dir);  // 1 when dir holds the marker of a run
+// 1 of a run or a checkpoint of this program: what it holds changes while a run goes on, and is no text to learn from.
+int run_dir_is_ours(const char* dir);

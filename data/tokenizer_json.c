@@ -1,5 +1,5 @@
 // tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes byte-level BPE with a pattern that
-// tokenizer_split.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
+// bpe.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
 // the model's do not count. Settings that would make other tokens of the same text are refused by name.
 //
 // And writes it, of a tokenizer that was not read from it, with tokenizer_config.json, so that AutoTokenizer finds what
@@ -15,7 +15,6 @@
 
 #include "data/bpe.h"
 #include "data/json.h"
-#include "data/unicode.h"
 #include "plan/base/base.h"
 
 enum { N_SHIFTED = 68, TOKEN_MAX = 255 };  // bytes without a character of their own; what llm.c's format can hold
@@ -130,7 +129,7 @@ static int read_settings(Bpe* t, const Json* json, const JsonValue* model, Err e
                     "\"pre_tokenizer\" is %s, known are ByteLevel (GPT-2), Digits and ByteLevel (SmolLM2), Split by "
                     "Llama 3's or Qwen2's pattern and ByteLevel, all without add_prefix_space",
                     shown(splitter, found));
-    t->split = (Split)split;
+    t->split = (Pattern)split;
     return 0;
 }
 

@@ -1,4 +1,8 @@
 // unicode.c - see unicode.h. The tables are made of the digits in data/unicode_tables.h when the program starts.
+//
+// Form C: characters are taken apart (é to e and an accent), marks are put into the order of their combining classes,
+// then characters and marks are joined again where a joined form exists. Source: Unicode Standard Annex 15, and chapter
+// 3.11 and 3.12 of the standard (order, composition, Hangul).
 #include "data/unicode.h"
 
 #include <stdlib.h>
@@ -7,13 +11,17 @@
 #include "data/unicode_tables.h"
 #include "plan/base/base.h"
 
-// Of each code point its class, a place in class_names, and its combining class. No table goes beyond KNOWN.
-enum { KNOWN = 0x32400, VOWELS = 0x1161, TRAILING = 0x11a8, N_VOWELS = 21, N_TRAILING = 27 };
+// Of each code point its class, a place in class_names, its combining class (0 to 240), and whether it changes in form
+// C or may join the one before. No table goes beyond KNOWN.
+enum { KNOWN = 0x32400 };
 static const char class_names[] = "OLNS";
 static uint8_t classes[KNOWN], combining[KNOWN], doubtful[KNOWN];
 
+// Hangul syllables are leading consonant (of 19), vowel (of 21) and trailing consonant (of 27, or none): computed.
+enum { S_BASE = 0xac00, L_BASE = 0x1100, V_BASE = 0x1161, T_BASE = 0x11a7, L_COUNT = 19, V_COUNT = 21, T_COUNT = 28 };
+
 typedef struct Decomposition {
-    uint32_t parts[2], code;
+    uint32_t parts[2], code;  // parts[1] is 0 where there is only one
 } Decomposition;
 
 static Decomposition by_code[DECOMPOSITIONS], by_parts[DECOMPOSITIONS];  // the second: those that are undone
@@ -62,8 +70,8 @@ static void make_decompositions(void) {
         }
     }
     qsort(by_parts, n_by_parts, sizeof *by_parts, compare_parts);
-    memset(doubtful + VOWELS, 1, N_VOWELS);
-    memset(doubtful + TRAILING, 1, N_TRAILING);
+    memset(doubtful + V_BASE, 1, V_COUNT);
+    memset(doubtful + T_BASE + 1, 1, T_COUNT - 1);
 }
 
 __attribute__((constructor)) static void make_tables(void) {
@@ -84,23 +92,7 @@ __attribute__((constructor)) static void make_tables(void) {
 }
 
 char unicode_class(uint32_t code) { return class_names[code < KNOWN ? classes[code] : 0]; }
-int unicode_combining(uint32_t code) { return code < KNOWN ? combining[code] : 0; }
-int unicode_is_doubtful(uint32_t code) { return code < KNOWN ? doubtful[code] : 0; }
-
-static const Decomposition* find(Decomposition wanted, const Decomposition* in, size_t n,
-                                 int (*compare)(const void*, const void*)) {
-    return (const Decomposition*)bsearch(&wanted, in, n, sizeof wanted, compare);
-}
-
-const uint32_t* unicode_parts(uint32_t code) {
-    const Decomposition* d = find((Decomposition){{0, 0}, code}, by_code, DECOMPOSITIONS, compare_code);
-    return d ? d->parts : NULL;
-}
-
-uint32_t unicode_joined(uint32_t first, uint32_t second) {
-    const Decomposition* d = find((Decomposition){{first, second}, 0}, by_parts, n_by_parts, compare_parts);
-    return d ? d->code : 0;
-}
+static int combining_class(uint32_t code) { return code < KNOWN ? combining[code] : 0; }
 
 // ---- UTF-8
 
@@ -127,4 +119,120 @@ size_t utf8_encode(char* out, uint32_t code) {
     *out = (char)(lead[more] | code >> 6 * more);
     for (size_t i = 1; i <= more; i++) out[i] = (char)(0x80 | (code >> 6 * (more - i) & 63));
     return 1 + more;
+}
+
+int nfc_is_normal(const char* text, size_t n) {
+    int before = 0;  // the combining class of the character before
+    for (size_t i = 0, length; i < n; i += length) {
+        if ((unsigned char)text[i] < 0xcc) {  // below U+0300, a continuation byte, or none
+            length = 1;
+            before = 0;
+            continue;
+        }
+        uint32_t code = utf8_decode(text + i, n - i, &length);
+        int class = combining_class(code);
+        if ((code < KNOWN && doubtful[code]) || (class && class < before)) return 0;
+        before = class;
+    }
+    return 1;
+}
+
+// ---- form C: apart
+
+// Appends what code is at last taken apart into to out, which has n; returns how many it has then.
+static size_t take_apart(uint32_t code, int* out, size_t n) {
+    uint32_t s = code - S_BASE;
+    if (s < L_COUNT * V_COUNT * T_COUNT) {
+        out[n++] = (int)(L_BASE + s / T_COUNT / V_COUNT);
+        out[n++] = (int)(V_BASE + s / T_COUNT % V_COUNT);
+        if (s % T_COUNT) out[n++] = (int)(T_BASE + s % T_COUNT);
+        return n;
+    }
+    const Decomposition wanted = {{0, 0}, code}, *d;
+    d = bsearch(&wanted, by_code, DECOMPOSITIONS, sizeof wanted, compare_code);
+    if (d) {
+        n = take_apart(d->parts[0], out, n);
+        return d->parts[1] ? take_apart(d->parts[1], out, n) : n;
+    }
+    out[n] = (int)code;
+    return n + 1;
+}
+
+// ---- order
+
+// Sorts n marks by their classes and keeps the order of equals: class by class, so that a megabyte of marks takes no
+// more than the number of classes (some 50) times its length. scratch has n ints.
+static void sort_marks(int* codes, size_t n, int* scratch) {
+    size_t done = 0;
+    for (int class = 0, next; done < n; class = next) {
+        next = 256;
+        for (size_t i = 0; i < n; i++) {
+            int of_this = combining_class((uint32_t)codes[i]);
+            if (of_this == class) scratch[done++] = codes[i];
+            else if (of_this > class) next = MIN(next, of_this);
+        }
+    }
+    memcpy(codes, scratch, n * sizeof *codes);
+}
+
+static void put_in_order(int* codes, size_t n, int* scratch) {
+    for (size_t begin = 0, end; begin < n; begin = end + 1) {
+        int sorted = 1, before = 0;
+        for (end = begin; end < n; end++) {
+            int class = combining_class((uint32_t)codes[end]);
+            if (class == 0) break;
+            sorted &= class >= before;
+            before = class;
+        }
+        if (!sorted) sort_marks(codes + begin, end - begin, scratch);
+    }
+}
+
+// ---- together
+
+// The code point that first and second are parts of, or 0.
+static uint32_t joined(uint32_t first, uint32_t second) {
+    uint32_t l = first - L_BASE, v = second - V_BASE, s = first - S_BASE, t = second - T_BASE;
+    if (l < L_COUNT && v < V_COUNT) return S_BASE + (l * V_COUNT + v) * T_COUNT;
+    if (s < L_COUNT * V_COUNT * T_COUNT && s % T_COUNT == 0 && t > 0 && t < T_COUNT) return first + t;
+    const Decomposition wanted = {{first, second}, 0}, *d;
+    d = bsearch(&wanted, by_parts, n_by_parts, sizeof wanted, compare_parts);
+    return d ? d->code : 0;
+}
+
+// A character joins the last one of class 0 when nothing stands between them that has class 0 or a class not below its
+// own. Returns how many are left.
+static size_t join(int* codes, size_t n) {
+    size_t starter = SIZE_MAX, n_out = 0;
+    int before = 0;  // the class of the last character, which is the starter or stands behind it
+    for (size_t i = 0; i < n; i++) {
+        int class = combining_class((uint32_t)codes[i]);
+        int is_free = starter != SIZE_MAX && (starter + 1 == n_out || before < class);
+        uint32_t both = is_free ? joined((uint32_t)codes[starter], (uint32_t)codes[i]) : 0;
+        if (both) {
+            codes[starter] = (int)both;
+            continue;
+        }
+        if (class == 0) starter = n_out;
+        before = class;
+        codes[n_out++] = codes[i];
+    }
+    return n_out;
+}
+
+// ---- all three
+
+// Apart there are at most 3/2 n code points, and together at most 3 n bytes (dev/unicode.py makes sure): work
+// holds the code points and as many of scratch, then the code points in its first half and the bytes at its end.
+size_t nfc_normalize(int* work, const char* text, size_t n) {
+    char bytes[4];
+    size_t n_codes = 0, n_bytes = 0;
+    for (size_t i = 0, length; i < n; i += length)
+        n_codes = take_apart(utf8_decode(text + i, n - i, &length), work, n_codes);
+    put_in_order(work, n_codes, work + n_codes);
+    n_codes = join(work, n_codes);
+    for (size_t i = 0; i < n_codes; i++) n_bytes += utf8_encode(bytes, (uint32_t)work[i]);
+    char* p = (char*)(work + 3 * n) - n_bytes;
+    for (size_t i = 0; i < n_codes; i++) p += utf8_encode(p, (uint32_t)work[i]);
+    return n_bytes;
 }

@@ -12,7 +12,7 @@ import unicodedata2 as unicodedata
 
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
 WHITE_SPACE |= {0x2028, 0x2029, 0x202F, 0x205F, 0x3000}
-HANGUL = range(0xAC00, 0xD7A4)  # data/tokenizer_nfc.c computes these
+HANGUL = range(0xAC00, 0xD7A4)  # data/unicode.c computes these
 DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'()*+,-./:;<=>@[]^_`{|}~"
 BASE = len(DIGITS) // 2
 
@@ -92,7 +92,7 @@ def main():
         if field and field[0] != "<" and code not in HANGUL:
             parts[code] = [int(part, 16) for part in field.split()]
     composed = {code for code in parts if unicodedata.normalize("NFC", chr(code)) == chr(code)}
-    for code in {*parts, *HANGUL}:  # what data/tokenizer_nfc.c takes room for
+    for code in {*parts, *HANGUL}:  # what data/unicode.c takes room for
         whole, n = unicodedata.normalize("NFD", chr(code)), len(chr(code).encode())
         assert len(whole.encode()) <= 3 * n and 2 * len(whole) <= 3 * n
     print(f"// unicode_tables.h - Unicode {unicodedata.unidata_version} for data/unicode.c, made by dev/unicode.py. "

@@ -1,7 +1,6 @@
-// test_checkpoint_ranks.c - claims of data/optimizer_files.h: what any number of ranks wrote, any other number reads,
+// test_checkpoint_ranks.c - claims of data/model_files.h: what any number of ranks wrote, any other number reads,
 // bit for bit; files that do not belong together are refused with words.
-#include "data/hf_files.h"
-#include "data/optimizer_files.h"
+#include "data/model_files.h"
 #include "test/checkpoint_dirs.h"
 
 // With three ranks the matrices of a layer happen to lie whole on one of them; five cut them.

@@ -3,7 +3,6 @@
 #include "data/docs_files.h"
 #include "data/tokenizer_files.h"
 #include "data/sampler.h"
-#include "data/unpack.h"
 #include "plan/base/base.h"
 #include "test/program.h"
 

@@ -1,6 +1,6 @@
 // test_docs_cache.c - text is encoded once: what is kept reads as what was encoded, is nobody else's, and is made anew
 // where it is damaged.
-#include "data/docs_cache.h"
+#include "data/docs_files.h"
 #include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 #include "test/program.h"

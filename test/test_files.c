@@ -1,6 +1,6 @@
 // test_files.c - the claims of data/run_state.h and data/runlog.h.
 #include <fcntl.h>
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "plan/options/read.h"

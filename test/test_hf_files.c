@@ -1,7 +1,6 @@
 // for one rank: for a model of each architecture.
 #include "data/checkpoint.h"
-#include "data/hf_files.h"
-#include "data/optimizer_files.h"
+#include "data/model_files.h"
 #include "test/program.h"
 #include "test/tensors.h"
 

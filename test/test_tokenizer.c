@@ -149,7 +149,7 @@ static void any_bytes_come_back(void) {
 
 // ---- splitting
 
-static void check_split(Split split, const char* text, const char* parts) {
+static void check_split(Pattern split, const char* text, const char* parts) {
     char found[256], *p = found;
     size_t n = strlen(text), length;
     char* copy = malloc(n);
@@ -206,7 +206,7 @@ static void text_is_split_as_by_the_pattern_of_gpt2(void) {
 // Expected parts as the package tokenizers finds them with the patterns of these kinds.
 static void text_is_split_as_by_the_pattern_of_each_kind(void) {
     static const struct {
-        Split split;
+        Pattern split;
         const char *text, *parts;
     } cases[] = {
         {SPLIT_LLAMA3, "I'm sure THEY'LL say we'Ve won", "I|'m| sure| THEY|'LL| say| we|'Ve| won"},

@@ -305,7 +305,7 @@ static void a_part_that_is_a_token_need_not_be_reached_by_merges(void) {
 static void a_kind_is_what_the_file_says(void) {
     static const struct {
         const char* splitter;
-        Split split;
+        Pattern split;
     } cases[] = {
         {"{\"type\":\"ByteLevel\"}", SPLIT_GPT2},
         {SEQUENCE(DIGITS("true") "," SPLITTER), SPLIT_GPT2_DIGITS},

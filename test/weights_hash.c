@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "data/hf_files.h"
+#include "data/model_files.h"
 
 static uint64_t hash;
 

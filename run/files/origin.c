@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "run/run.h"
 
 // What rank 0 tells the others.

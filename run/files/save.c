@@ -12,8 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/hf_files.h"
-#include "data/optimizer_files.h"
+#include "data/model_files.h"
 #include "plan/base/user_cache.h"
 #include "run/slow/balance.h"
 #include "run/slow/prune.h"

@@ -5,8 +5,7 @@
 // together on the way out, and each takes its own on the way in.
 #include <stdlib.h>
 
-#include "data/hf_files.h"
-#include "data/optimizer_files.h"
+#include "data/model_files.h"
 #include "kernels/cpu/team.h"
 #include "run/model/mover.h"
 #include "run/files/save.h"

@@ -10,7 +10,7 @@
 //
 // With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
 #pragma once
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "kernels/comm.h"
 #include "plan/model/shape_parts.h"
 #include "run/model/model.h"

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "kernels/open.h"
-#include "data/docs_cache.h"
-#include "data/hf_files.h"
+#include "data/docs_files.h"
+#include "data/model_files.h"
 #include "run/run.h"
 
 void run_read_options(Run* run) {

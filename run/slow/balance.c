@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/optimizer_files.h"
+#include "data/model_files.h"
 #include "kernels/straggle.h"
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"

@@ -1,7 +1,7 @@
 // fuzz_config.c - config.json and state.json: any bytes give a shape and a state that make sense, or a message.
 #include <stdlib.h>
 
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "data/run_state.h"
 
 // Sizes that make sense, and a text that gives the same shape again.

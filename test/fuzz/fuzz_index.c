@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "plan/base/disk_files.h"
 #include "test/fuzz/require.h"
 

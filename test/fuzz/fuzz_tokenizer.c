@@ -81,7 +81,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     Bpe* bpe = (Bpe*)t;
     t->is_bytes = 0, t->encode = bpe_encode_text, t->most = 3;
     for (int kind = 0; kind < 16; kind++) {
-        bpe->split = (Split)(kind % 4);
+        bpe->split = (Pattern)(kind % 4);
         bpe->nfc = kind / 4 % 2;
         bpe->ignore_merges = kind / 8;
         if (!bpe->nfc) check(t, (const char*)data, n);

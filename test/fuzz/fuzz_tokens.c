@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/docs_cache.h"
+#include "data/docs_files.h"
 #include "data/tokenizer_files.h"
-#include "plan/base/base.h"
+#include "plan/base/disk_files.h"
 
 static void put(const char* path, const void* bytes, size_t n) {
     FILE* file = fopen(path, "wb");
@@ -18,7 +18,7 @@ static void put(const char* path, const void* bytes, size_t n) {
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
     static Tokenizer* tokenizer;
     static char shard[64], index[64];
-    char err[ERR_BYTES], bytes[4096] = "RAGTOK2";
+    char err[ERR_BYTES], bytes[4096] = "RAGTOK3";
     int32_t header[260] = {20240520, 1, 8, 0};
     uint16_t tokens[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     const char* place = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
@@ -30,17 +30,18 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
         memcpy(header + 256, tokens, sizeof tokens);
         put(shard, header, sizeof header);
     }
-    // key, content, hash of tokens, hash of the rest; then eleven counts, the rest
-    uint64_t words[15] = {7, 0, hash_bytes(tokens, sizeof tokens, 0), 0, 2, 8, 2, 7};
-    size_t counts = n < 88 ? n : 88;
-    uint8_t changes[88] = {0};
-    memcpy(changes, data, counts);
-    for (int i = 0; i < 11; i++) words[4 + i] ^= changes[8 * i] & 15;
-    memcpy(bytes + 8, words, sizeof words);
-    words[3] = hash_bytes(data + counts, n - counts, hash_bytes(bytes, 8 + sizeof words, 0));
-    memcpy(bytes + 8, words, sizeof words);
-    memcpy(bytes + 8 + sizeof words, data + counts, n - counts);
-    put(index, bytes, 8 + sizeof words + n - counts);
+    // key, hash of these, hash of the shard, content; then seven counts, the corpora
+    uint64_t words[11] = {7};
+    uint64_t bytes_of_shard;
+    if (disk_hash(shard, 0, &bytes_of_shard, &words[2], err)) abort();
+    uint8_t changes[sizeof(DocsCorpus) * MOST_CORPORA + 8] = {0};
+    memcpy(changes, data, MIN(n, sizeof changes));
+    words[10] = changes[0] & 15;
+    memcpy(bytes + 8, words, 11 * sizeof *words);
+    memcpy(bytes + 8 + 11 * sizeof *words, changes + 8, sizeof changes - 8);
+    words[1] = hash_bytes(bytes, 8 + 11 * sizeof *words + sizeof changes - 8, 0);
+    memcpy(bytes + 8, words, 11 * sizeof *words);
+    put(index, bytes, 8 + 11 * sizeof *words + sizeof changes - 8);
     Docs* docs = NULL;
     if (docs_load(&docs, shard, index, 7, tokenizer, err)) return 0;
     int found[8];

@@ -1,20 +1,19 @@
-// hf_files.h - a model as Hugging Face's GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM read
-// and write it: its tensors, and config.json (hf_config.c). Tensors pass through one fp32 staging buffer, one of ours
+// model_files.h - a model and its optimizer state in files. Tensors pass through one fp32 staging buffer, one of ours
 // at a time.
 //
-// Differences between the two worlds, settled here alone: names; a tensor of ours may be several there, one for each
-// run of its outputs (queries, keys, values; gate, up); GPT-2's Conv1D weights lie as (in, out) there and (out, in)
-// here; the vocabulary has V rows there and Vp here (the rest are zero); a tied head is not stored.
+// Weights and gradients are as Hugging Face's GPT2LMHeadModel, LlamaForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM
+// have them. Differences between the two worlds, settled here alone: names; a tensor of ours may be several there, one
+// for each run of its outputs (queries, keys, values; gate, up); GPT-2's Conv1D weights lie as (in, out) there and
+// (out, in) here; the vocabulary has V rows there and Vp here (the rest are zero); a tied head is not stored.
+//
+// Optimizer state is ours: each rank writes the segments that it owns, any number of ranks reads what any other number
+// wrote. Rank r of n writes optimizer-RRRRR-of-NNNNN.safetensors, in fp32: "m.h.3.qkvw" is a whole tensor,
+// "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Behind these may
+// stand what else the rank keeps to itself (run/slow/prune.h).
 #pragma once
 #include "data/safetensors.h"
+#include "plan/base/disk.h"
 #include "plan/model/shape_parts.h"
-
-// The place of the first value that is not finite, n when all are.
-static inline size_t first_not_finite(const float* x, size_t n) {
-    size_t i = 0;
-    while (i < n && x[i] - x[i] == 0) i++;
-    return i;
-}
 
 typedef enum StateKind { STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V, STATE_GRADS } StateKind;
 
@@ -35,6 +34,8 @@ typedef struct ModelState {
 
 // All return 0, or -1 with a message.
 
+// ---- weights and gradients
+
 // One file with every tensor of a kind (STATE_WEIGHTS, or STATE_GRADS in fp32) under Hugging Face's names and layouts,
 // and n_extra tensors of the caller's with their own names and data behind them. Each tensor is fetched once, in the
 // order of shape_tensor, even when the file fails: so several ranks may call this together, all but one with path NULL,
@@ -51,13 +52,31 @@ typedef struct HfFiles {
     int n;
 } HfFiles;
 
-// Files lie in dir itself; each is opened and checked (safetensors_open), and holds what the index says. 0, or -1 with
-// a message.
+// Files lie in dir itself; each is opened and checked (safetensors_open), and holds what the index says.
 int hf_open(HfFiles* out, const char* dir, Err err);
 void hf_close(HfFiles* files);
 int hf_has_model(const char* dir);  // 1 when one of the two files is there
 
-// ---- config.json
+// ---- optimizer state
+
+enum { OPTIMIZER_NAME = 64 };
+
+// The name of the file of one of `ranks` ranks; its path in dir.
+void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
+int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err);
+
+// m and v, and master when with_master, of state->rank into its file in dir, and n_extra tensors with data of their own
+// behind them. A value that is not finite is an error.
+int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
+                    Err err);
+// Puts the same of state->rank, from the files of `ranks` ranks in dir; files of another model, or of which one is
+// missing, put nothing.
+int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, Err err);
+// The same from files that are open; file i has the name of rank i in messages.
+int optimizer_take(const ModelState* state, int with_master, const SafeTensors* files, int n_files, const char* dir,
+                   Err err);
+
+// ---- config.json (hf_config.c)
 
 // Its text (*n bytes, malloc'ed), with the tokens that begin and end a document; NULL without memory.
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n);
