@@ -5,12 +5,22 @@
 // transports tell Comm.timer. An event is a reading of the clock, on a GPU an event of the stream; all of them are read
 // once, after the step. Who begins no step records nothing.
 #pragma once
-#include "kernels/time_kinds.h"
+#include "kernels/kernels.h"
+
+typedef enum TimeKind {
+    TIME_OTHER,
+    TIME_LINEAR,     // the matmuls of QKV, attention projection and MLP: what can be resized
+    TIME_ATTENTION,  // its core: moves with the heads
+    TIME_UPDATE,     // after the last micro-batch: optimizer and what goes with it
+    TIME_WAIT,       // this rank stood still for others, or sent
+    N_TIMES
+} TimeKind;
 
 enum { MOST_SEGMENTS = 4096 };
 
-struct Timer {
-    TimerEnter* enter;  // timer_begin sets it
+typedef struct Timer {
+    // Set by timer_begin, so that whoever only enters kinds needs nothing of timer.c.
+    TimeKind (*enter)(struct Timer* t, TimeKind kind, Stream s);
     const Kernels* k;
     int on;                           // 0: all entries return at once
     int n;                            // events so far
@@ -24,7 +34,13 @@ struct Timer {
     int n_segments;
     float segments[MOST_SEGMENTS];  // seconds
     double seconds[MOST_EVENTS];    // scratch
-};
+} Timer;
+
+// What follows on s is of this kind. Returns the kind before, to come back to. Nothing where t is NULL or measures no
+// step. Events beyond MOST_EVENTS are not recorded: the rest of the step is of the last kind.
+static inline TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
+    return t && t->enter ? t->enter(t, kind, s) : TIME_OTHER;
+}
 
 // Begins a step on stream s, in TIME_OTHER. Events of the step before are gone.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
