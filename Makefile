@@ -89,9 +89,8 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
-mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
-plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c run/core_stubs.c,$(wildcard plan/*/*.c data/*.c \
-  run/*.c run/*/*.c kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/team.c \
+plain    := $(filter-out $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c) run/core_stubs.c,$(wildcard plan/*/*.c data/*.c \
+  run/*.c run/*/*.c kernels/*.c kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/team.c \
   kernels/cpu/reference.c kernels/cpu/reference_ranks.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
@@ -186,7 +185,7 @@ $(build)/emu/%.o: test/emu/%.cc $(build)/flags
 	$(call step,CXX $<,$(CXX) $(EMU_FLAGS) -c $< -o $@)
 
 $(build)/emu/open.o: kernels/open.c $(build)/flags
-	$(call step,CC $< for the emulator,$(CC) $(COMMON) $(DEFINES) -DHAVE_EMU -c $< -o $@)
+	$(call step,CC $< for the emulator,$(CC) $(COMMON) $(DEFINES) $(MPI_COMPILE) -DHAVE_EMU -c $< -o $@)
 
 include scripts/core.mk
 

@@ -1,6 +1,7 @@
 // open.c - the one place that knows which backends and transports this build has.
 //
-// HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator.
+// HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator. HAVE_MPI:
+// comm_mpi.c.
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/open.h"
@@ -38,6 +39,17 @@ const Kernels* kernels_find(const char* device, const char* isa, Err err) {
          !strcmp(device, "emu") ? "EMU" : "CUDA");
     return NULL;
 }
+
+#ifndef HAVE_MPI
+int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
+    (void)timeout_seconds;
+    *world = NULL;
+    return fail(err,
+                "this is rank %d of %d (says %s), but the program was built without MPI: install it (Debian: apt-get "
+                "install libopenmpi-dev openmpi-bin) and build again (make)",
+                id->rank, id->size, id->source);
+}
+#endif
 
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err) {
     *world = NULL;
