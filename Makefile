@@ -89,9 +89,9 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
-plain    := $(filter-out $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c) run/core_stubs.c,$(wildcard plan/*/*.c data/*.c \
-  run/*.c run/*/*.c kernels/*.c kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/team.c \
-  kernels/cpu/reference.c kernels/cpu/reference_ranks.c
+left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
+plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
+  kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/team.c kernels/cpu/reference.c kernels/cpu/reference_ranks.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \

@@ -1,8 +1,8 @@
 // comm_mpi.c - the Comm of ranks with host memory, over MPI, see comm.h.
 //
-// MPI only carries messages between two ranks, nonblocking, and this transport polls for them: MPI's own collectives spin
-// while they wait, and never return when a rank has died. In every operation ranks send each other their parts directly,
-// all at once:
+// MPI only carries messages between two ranks, nonblocking, and this transport polls for them: MPI's own collectives
+// spin while they wait, and never return when a rank has died. In every operation ranks send each other their parts
+// directly, all at once:
 //
 //   all-gather of n     a rank sends its n to each other rank                       n (R - 1) bytes
 //   broadcast of n      the root sends n to each other rank                         n (R - 1) from the root
@@ -72,14 +72,14 @@ typedef struct MpiComm {
 
 // ---- messages
 //
-// For as long as the messages should take, the calling thread polls as fast as it can where every rank of the node has a
-// core; elsewhere it yields after each poll. After that, and in the communication thread from the start, it sleeps
+// For as long as the messages should take, the calling thread polls as fast as it can where every rank of the node has
+// a core; elsewhere it yields after each poll. After that, and in the communication thread from the start, it sleeps
 // between polls: others need the cores, and a thread that slept gets one back sooner than a thread that yielded.
 //
 // MPI over shared memory does not notice that a process has ended. So a rank that waits without progress looks whether
-// the processes of the other ranks of its node still exist; one that sees other ids, as in a container of its own, is not
-// watched. For ranks of other nodes there are MPI's errors and the timeout. After a failure MPI may not be trusted to
-// finish anything: receives that no message has met are cancelled, and no call of MPI follows.
+// the processes of the other ranks of its node still exist; one that sees other ids, as in a container of its own, is
+// not watched. For ranks of other nodes there are MPI's errors and the timeout. After a failure MPI may not be trusted
+// to finish anything: receives that no message has met are cancelled, and no call of MPI follows.
 
 enum { PIECE = 64 << 20 };  // longer messages travel in pieces: counts are int, and each piece is progress
 

@@ -1,5 +1,5 @@
-// group_attention.c - a row of groups: Ulysses, tokens to heads and back, around the attention of rings, and exchanges of
-// some groups under the computing of others.
+// group_attention.c - a row of groups: Ulysses, tokens to heads and back, around the attention of rings, and exchanges
+// of some groups under the computing of others.
 //
 // The rows of a rank are cut by units, a key/value head with its g = NH / NKV query heads, into one slice for each
 // ulysses rank of its ring rank. An all-to-all hands the slices out, and because peers hold contiguous runs of tokens,
@@ -86,8 +86,9 @@ typedef struct Pass {
 
 typedef struct Call Call;
 
-// Attention of some heads over the tokens of one ring rank; the ordinary kernel where there is no ring. Q = NH HS elements
-// are a row of queries, W = NKV HS of keys or of values, n_a the tokens of this ring rank, n_x those of any other.
+// Attention of some heads over the tokens of one ring rank; the ordinary kernel where there is no ring. Q = NH HS
+// elements are a row of queries, W = NKV HS of keys or of values, n_a the tokens of this ring rank, n_x those of any
+// other.
 typedef struct RingAttention {
     const Call* c;
     int NH, NKV;      // at least 1, the same on all ranks of the ring
@@ -313,8 +314,8 @@ static Request post_keys(const RingAttention* p, int t) {
     return pass_on(p, t, p->c->kv[t % 2], p->c->kv[(t + 1) % 2], pass->dt);
 }
 
-// Posts the exchange of the first block of keys and values, where there is a ring: those of this rank without the queries
-// between them.
+// Posts the exchange of the first block of keys and values, where there is a ring: those of this rank without the
+// queries between them.
 static void begin_ring(RingAttention* p) {
     const Pass* pass = p->c->pass;
     const GroupAttention* ga = p->c->ga;

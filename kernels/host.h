@@ -53,8 +53,8 @@ void host_keep_ignored(void);
 //   deadline_end();
 //
 // When the seconds are over first, the process prints one line to stderr, "train: rank 1 of 4: MPI_Init: not done after
-// 600 s: ...", and leaves with status 1 at once: nothing that is registered for the end runs, since MPI's end would wait
-// as well. One deadline at a time; it is kept by SIGALRM, which nobody else here uses.
+// 600 s: ...", and leaves with status 1 at once: nothing that is registered for the end runs, since MPI's end would
+// wait as well. One deadline at a time; it is kept by SIGALRM, which nobody else here uses.
 __attribute__((format(printf, 2, 3))) void deadline_begin(double seconds, const char* format, ...);
 void deadline_end(void);
 

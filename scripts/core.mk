@@ -10,7 +10,7 @@ core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/te
   plan/base/disk.c plan/base/many_files.h plan/base/many_files.c plan/base/random.c plan/base/bf16_in_place.h \
   plan/base/fields.h plan/base/fields.c plan/options/config.h plan/options/config.c plan/options/table.h \
   plan/options/presets.c kernels/memory.h \
-  kernels/memory.c kernels/timer.h
+  kernels/timer.h
 core_stubs := run/core_stubs.c
 core_rest :=
 core_most := 3392
