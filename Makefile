@@ -89,10 +89,9 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
-mpi_files := $(if $(filter yes,$(MPI)),$(wildcard kernels/comm_mpi*.c),kernels/comm_no_mpi.c)
-plain    := $(filter-out kernels/comm_mpi%.c kernels/comm_no_mpi.c run/core_stubs.c,$(wildcard plan/*/*.c data/*.c \
-  run/*.c run/*/*.c kernels/*.c kernels/virtual/*.c)) $(mpi_files) kernels/cpu/backend.c kernels/cpu/team.c \
-  kernels/cpu/reference.c kernels/cpu/reference_ranks.c
+left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
+plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
+  kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/reference.c kernels/cpu/reference_ranks.c
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \
@@ -160,7 +159,7 @@ $(build)/plan/base/random.o: plan/base/random.c $(build)/flags
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)
 
-$(build)/kernels/cpu/team.o: KERNEL_FLAGS += $(if $(filter yes,$(OPENMP)),-fopenmp)
+$(build)/kernels/cpu/backend.o: KERNEL_FLAGS += $(if $(filter yes,$(OPENMP)),-fopenmp)
 
 # Styles and scripts of pages become strings of C: plan/show/page.js is plan_show_page_js.
 $(drawn:%=$(build)/%.o): $(build)/%.o: % $(build)/flags
@@ -186,7 +185,7 @@ $(build)/emu/%.o: test/emu/%.cc $(build)/flags
 	$(call step,CXX $<,$(CXX) $(EMU_FLAGS) -c $< -o $@)
 
 $(build)/emu/open.o: kernels/open.c $(build)/flags
-	$(call step,CC $< for the emulator,$(CC) $(COMMON) $(DEFINES) -DHAVE_EMU -c $< -o $@)
+	$(call step,CC $< for the emulator,$(CC) $(COMMON) $(DEFINES) $(MPI_COMPILE) -DHAVE_EMU -c $< -o $@)
 
 include scripts/core.mk
 

@@ -11,7 +11,7 @@
 //   - a rank that has died or a broken link never hangs the others for ever: as soon as that is known, at the latest
 //     after timeout_seconds without any progress, entries return with whatever memory holds, and every later one
 //     returns at once; `wait` and the ..._host entries then return -1 with a message that names the rank. Where a
-//     library's call itself does not come back in that time (deadline.h) the process ends with a message.
+//     library's call itself does not come back in that time (deadline_begin) the process ends with a message.
 //
 // The communications of a Comm run one after another in the order of the calls, also those that only begin. Ranks that
 // follow one global order of all communications therefore never wait for each other in a circle.

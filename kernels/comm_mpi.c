@@ -1,10 +1,8 @@
 // comm_mpi.c - the Comm of ranks with host memory, over MPI, see comm.h.
 //
-// MPI only carries messages between two ranks, nonblocking, and this transport polls for them (comm_mpi_messages.c).
-// MPI's own collectives spin while they wait, which takes the processor from other ranks and threads; and they never
-// return when a rank has died.
-//
-// Every operation is one algorithm, in which ranks send each other their parts directly, all at once:
+// MPI only carries messages between two ranks, nonblocking, and this transport polls for them: MPI's own collectives
+// spin while they wait, and never return when a rank has died. In every operation ranks send each other their parts
+// directly, all at once:
 //
 //   all-gather of n     a rank sends its n to each other rank                       n (R - 1) bytes
 //   broadcast of n      the root sends n to each other rank                         n (R - 1) from the root
@@ -12,77 +10,303 @@
 //     of n a part       time, and adds the chunks that come in the order of ranks
 //   all-reduce of n     both, with parts of n / R rounded up                        2 n / R (R - 1)
 //
-// A sum is taken in the element type, bf16 in fp32: element i is ((x_0[i] + x_1[i]) + x_2[i]) + ... So the bits depend
-// on nothing but the number of ranks.
-//
-// Operations run one after another in the order of the calls, whatever their Comm: each is copied into a slot of a
-// bounded queue. A communication thread, made when it is first needed, works off what only begins. Who waits for a
-// request runs operations itself when no other thread does, so that waiting needs no change of threads. `busy`: a
-// thread runs one. So one thread at a time calls MPI (MPI_THREAD_SERIALIZED), and a World needs no lock of its own.
-// exit() stops the thread first, because MPI shuts down while the program's exit handlers run.
-//
-// Each rank tells all others its process id and host name, so that messages can name it and its neighbours can see
-// whether it lives. A process that sees other ids, as in a container of its own, is not watched.
+// Element i of a sum is ((x_0[i] + x_1[i]) + x_2[i]) + ..., so that the bits depend on the number of ranks alone.
 //
 // A few calls of MPI wait for ever on a rank that does not come: MPI_Init, MPI_Comm_dup, MPI_Comm_split, MPI_Finalize.
 // Before the last two all ranks meet in a gather of this transport, and each of the four has a deadline. Whoever fails
 // to open leaves MPI as it is: to finalize it would wait for the others, who would wait for this one.
-#include "kernels/comm_mpi.h"
-
+#include <errno.h>
+#include <mpi.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "kernels/deadline.h"
+#include "kernels/comm_transport.h"
 #include "kernels/host.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here
 
-enum {
-    LARGEST_CHUNK = 256 << 10,  // bytes from each rank at a time: it should stay in a core's cache until it is added
-    SMALLEST_CHUNK = 4 << 10,
-    MOST_SCRATCH = 8 << 20,  // for the chunks of all ranks, unless they are the smallest
-    BLOCK = 1024             // elements that are added at a time
-};
+// Where a rank runs.
+typedef struct Process {
+    int pid;                 // 0: not known yet
+    int watched;             // it is another process, whose end this one would see
+    uint64_t process_space;  // processes see each other's ids where it is the same
+    char host[64];           // for people
+} Process;
+
+// A message that is under way.
+typedef struct Message {
+    MPI_Request request;
+    int peer, bytes;  // -1: it is sent
+} Message;
+
+// What the Comms that come from one comm_open_mpi share. Only the thread that runs an operation writes to it.
+typedef struct World {
+    int comms;  // not yet closed
+    int rank, size;
+    int oversubscribed;  // the ranks of this node outnumber its cores
+    atomic_int failed;   // then `error` says why, and nothing is started any more
+    char error[ERR_BYTES];
+    Process* processes;  // (size)
+    double watched;      // when the processes of this node were last looked at
+    Message* messages;   // (room) n are under way; room grows to that of the largest operation and stays
+    int n, room;
+    size_t bytes;                // of all that were started together
+    Transfer *sends, *receives;  // (size) what a collective exchanges at a time
+    char* scratch;               // of sums: the chunks of other ranks
+    const void** terms;          // (size)
+} World;
+
+typedef struct MpiComm {
+    Comm comm;
+    World* world;
+    MPI_Comm mpi;
+} MpiComm;
+
+// ---- messages
+//
+// For as long as the messages should take, the calling thread polls as fast as it can where every rank of the node has
+// a core; elsewhere it yields after each poll. After that, and in the communication thread from the start, it sleeps
+// between polls: others need the cores, and a thread that slept gets one back sooner than a thread that yielded.
+//
+// MPI over shared memory does not notice that a process has ended. So a rank that waits without progress looks whether
+// the processes of the other ranks of its node still exist; one that sees other ids, as in a container of its own, is
+// not watched. For ranks of other nodes there are MPI's errors and the timeout. After a failure MPI may not be trusted
+// to finish anything: receives that no message has met are cancelled, and no call of MPI follows.
+
+enum { PIECE = 64 << 20 };  // longer messages travel in pieces: counts are int, and each piece is progress
+
+static const double LATENCY = 50e-6, BANDWIDTH = 4e9;  // of a good link
+static const double SHORTEST_PAUSE = 20e-6, LONGEST_PAUSE = 200e-6;
+static const double UNSUSPICIOUS = 0.3, BETWEEN_LOOKS = 0.1;
+
+static atomic_int stopped;              // the process is ending: an exchange returns -1 at once and leaves all as it is
+static _Thread_local int polls_slowly;  // from the start
+
+static void abandon(World* w) {
+    for (int i = 0; i < w->n; i++) {
+        Message* m = &w->messages[i];
+        int done;
+        if (m->bytes < 0 || m->request == MPI_REQUEST_NULL) continue;
+        MPI_Cancel(&m->request);
+        MPI_Test(&m->request, &done, MPI_STATUS_IGNORE);
+    }
+    w->n = 0;
+}
+
+// Records the first failure, after "rank R of N: "; -1.
+__attribute__((format(printf, 2, 3))) static int world_fail(World* w, const char* format, ...) {
+    if (atomic_load(&w->failed)) return -1;
+    int length = snprintf(w->error, sizeof w->error, "rank %d of %d: ", w->rank, w->size);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(w->error + length, sizeof w->error - (size_t)length, format, arguments);
+    va_end(arguments);
+    abandon(w);
+    atomic_store(&w->failed, 1);
+    return -1;
+}
+
+static int world_fail_call(World* w, const char* call, int error) {
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length;
+    MPI_Error_string(error, text, &length);
+    return world_fail(w, "%s: %.200s; another rank ended or its link broke: see the first error among the ranks", call,
+                      text);
+}
+
+static int make_room(World* w) {
+    if (w->n < w->room) return 0;
+    int room = MAX(64, 2 * w->room);
+    Message* messages = (Message*)realloc(w->messages, (size_t)room * sizeof *messages);
+    if (!messages) return world_fail(w, "no memory for %d messages", room);
+    w->messages = messages;
+    w->room = room;
+    return 0;
+}
+
+static int start(MpiComm* m, const Transfer* t, int receives) {
+    World* w = m->world;
+    for (size_t at = 0, piece; at < t->bytes; at += piece) {
+        if (make_room(w)) return -1;
+        Message* x = &w->messages[w->n];
+        char* data = (char*)t->data + at;
+        piece = MIN(t->bytes - at, (size_t)PIECE);
+        *x = (Message){.peer = t->peer, .bytes = receives ? (int)piece : -1};
+        int error = receives ? MPI_Irecv(data, (int)piece, MPI_BYTE, t->peer, 0, m->mpi, &x->request)
+                             : MPI_Isend(data, (int)piece, MPI_BYTE, t->peer, 0, m->mpi, &x->request);
+        if (error) return world_fail_call(w, receives ? "MPI_Irecv" : "MPI_Isend", error);
+        w->n++;
+        w->bytes += piece;
+    }
+    return 0;
+}
+
+// The process is gone, or is a zombie: its parent has not asked for its status yet.
+static int has_ended(int pid) {
+    char path[64], line[256];
+    if (kill(pid, 0) != 0 && errno == ESRCH) return 1;
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE* file = fopen(path, "r");
+    if (!file) return 0;
+    const char* read = fgets(line, sizeof line, file);
+    fclose(file);
+    // The state follows the name, which stands in parentheses and may have some itself.
+    const char* state = read ? strrchr(line, ')') : NULL;
+    return state && (strncmp(state, ") Z", 3) == 0 || strncmp(state, ") X", 3) == 0);
+}
+
+typedef struct Names {
+    char text[300];  // ends with "others" where not all have room
+    int length, n, full;
+} Names;
+
+static void add_name(Names* names, const World* w, int rank) {
+    const Process* p = &w->processes[rank];
+    char name[128];
+    if (p->pid) snprintf(name, sizeof name, "rank %d (process %d of node %s)", rank, p->pid, p->host);
+    else snprintf(name, sizeof name, "rank %d", rank);
+    if (names->full) return;
+    names->full = names->length + (int)strlen(name) + 15 > (int)sizeof names->text;
+    names->length += snprintf(names->text + names->length, sizeof names->text - (size_t)names->length, "%s%s",
+                              names->full ? " and "
+                              : names->n  ? ", "
+                                          : "",
+                              names->full ? "others" : name);
+    names->n++;
+}
+
+// Others may have ended already because one did, so all are named.
+static int look_for_the_dead(World* w) {
+    Names dead = {.n = 0};
+    for (int r = 0; r < w->size; r++)
+        if (w->processes[r].watched && has_ended(w->processes[r].pid)) add_name(&dead, w, r);
+    if (dead.n == 0) return 0;
+    return world_fail(w, "%s %s ended: see what was said last", dead.text, dead.n == 1 ? "has" : "have");
+}
+
+// Which rank of the world a rank of the Comm is.
+static int world_rank(const MpiComm* m, int peer) {
+    MPI_Group part, all;
+    int rank;
+    MPI_Comm_group(m->mpi, &part), MPI_Comm_group(MPI_COMM_WORLD, &all);
+    MPI_Group_translate_ranks(part, 1, &peer, all, &rank);
+    MPI_Group_free(&part), MPI_Group_free(&all);
+    return rank;
+}
+
+static int give_up(const MpiComm* m) {
+    World* w = m->world;
+    Names late = {.n = 0};
+    for (int i = 0; i < w->n; i++) {
+        int first = 0;
+        while (w->messages[first].peer != w->messages[i].peer) first++;
+        if (first == i) add_name(&late, w, world_rank(m, w->messages[i].peer));
+    }
+    return world_fail(w,
+                      "nothing moved for %g s while waiting for %s: ended, missing, or not at the same collective; "
+                      "see the first error among the ranks",
+                      m->comm.timeout_seconds, late.text);
+}
+
+static void pause_between_polls(const World* w, double waited) {
+    if (waited < LATENCY + (double)w->bytes / BANDWIDTH && !polls_slowly) {
+        if (w->oversubscribed) sched_yield();
+        return;
+    }
+    struct timespec t = {0, (long)(1e9 * MIN(MAX(waited / 10, SHORTEST_PAUSE), LONGEST_PAUSE))};
+    nanosleep(&t, NULL);
+}
+
+// 1 when the message has come or gone, 0 when not yet, -1 when the world has failed.
+static int is_over(MpiComm* m, Message* x) {
+    MPI_Status status;
+    int done, bytes, error = MPI_Test(&x->request, &done, &status);
+    if (error == MPI_ERR_TRUNCATE)
+        return world_fail(m->world, "rank %d sent more than the %d bytes that were expected", world_rank(m, x->peer),
+                          x->bytes);
+    if (error) return world_fail_call(m->world, "MPI_Test", error);
+    if (!done || x->bytes < 0) return done;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    if (bytes == x->bytes) return 1;
+    return world_fail(m->world, "rank %d sent %d bytes, expected %d", world_rank(m, x->peer), bytes, x->bytes);
+}
+
+// How many messages have come or gone since the last poll, -1 when the world has failed.
+static int poll_all(MpiComm* m) {
+    World* w = m->world;
+    int n = w->n;
+    for (int i = 0; i < w->n;) {
+        int over = is_over(m, &w->messages[i]);
+        if (over < 0) return -1;
+        if (over) w->messages[i] = w->messages[--w->n];
+        else i++;
+    }
+    return n - w->n;
+}
+
+static int wait_for_messages(MpiComm* m) {
+    World* w = m->world;
+    for (double moved = now_seconds(); w->n > 0;) {
+        int n = poll_all(m);
+        if (n < 0 || atomic_load(&stopped)) return -1;
+        double now = now_seconds(), waited = now - moved;
+        if (n > 0) {
+            moved = now;
+            continue;
+        }
+        if (waited > UNSUSPICIOUS && now - w->watched > BETWEEN_LOOKS) {
+            w->watched = now;
+            if (look_for_the_dead(w)) return -1;
+        }
+        if (waited > m->comm.timeout_seconds) return give_up(m);
+        pause_between_polls(w, waited);
+    }
+    return 0;
+}
+
+// Exchanges all messages that have bytes and are not to or from oneself. 0, or -1 when the world has failed.
+static int exchange(MpiComm* m, const Transfer* sends, int n_sends, const Transfer* receives, int n_receives) {
+    m->world->bytes = 0;
+    for (int i = 0; i < n_receives; i++)
+        if (comm_leaves(&m->comm, &receives[i]) && start(m, &receives[i], 1)) return -1;
+    for (int i = 0; i < n_sends; i++)
+        if (comm_leaves(&m->comm, &sends[i]) && start(m, &sends[i], 0)) return -1;
+    return wait_for_messages(m);
+}
 
 // ---- sums
 
+enum {
+    LARGEST_CHUNK = 256 << 10,  // bytes from each rank at a time: it should stay in a core's cache until it is added
+    SCRATCH = 8 << 20,          // for the chunks of all other ranks
+    BLOCK = 1024                // elements that are added at a time
+};
+
 // The same on all ranks of a Comm.
 static size_t chunk_bytes(int size) {
-    size_t share = MOST_SCRATCH / (size_t)MAX(1, size - 1) / SMALLEST_CHUNK * SMALLEST_CHUNK;
-    return MIN(MAX(share, SMALLEST_CHUNK), LARGEST_CHUNK);
+    return MIN((size_t)LARGEST_CHUNK, SCRATCH / (size_t)MAX(1, size - 1) / BLOCK * BLOCK);
 }
 
-// A chunk of each other rank; enough also for any smaller Comm.
-static size_t scratch_bytes(int size) {
-    size_t others = (size_t)MAX(1, size - 1);
-    return MIN(others * LARGEST_CHUNK, MAX(MOST_SCRATCH, others * SMALLEST_CHUNK));
-}
-
-// out[first .. first + n] = the sum of terms there, in order, for elements of one type.
-#define ADD(name, T)                                                                 \
-    static void name(T* out, const void** terms, int n_terms, size_t first, int n) { \
-        T sum[BLOCK];                                                                \
-        memcpy(sum, (const T*)terms[0] + first, (size_t)n * sizeof *sum);            \
-        for (int t = 1; t < n_terms; t++)                                            \
-            for (int i = 0; i < n; i++) sum[i] += ((const T*)terms[t] + first)[i];   \
-        memcpy(out + first, sum, (size_t)n * sizeof *sum);                           \
+// out[first .. first + n] = the sum of terms there, in order: of elements of type T, taken in type S.
+#define ADD(name, T, S, widen, narrow)                                                    \
+    static void name(T* out, const void** terms, int n_terms, size_t first, int n) {      \
+        S sum[BLOCK];                                                                     \
+        for (int i = 0; i < n; i++) sum[i] = widen(((const T*)terms[0] + first)[i]);      \
+        for (int t = 1; t < n_terms; t++)                                                 \
+            for (int i = 0; i < n; i++) sum[i] += widen(((const T*)terms[t] + first)[i]); \
+        for (int i = 0; i < n; i++) out[first + (size_t)i] = narrow(sum[i]);              \
     }
-ADD(add_f32, float)
-ADD(add_f64, double)
-
-static void add_bf16(bf16* out, const void** terms, int n_terms, size_t first, int n) {
-    float sum[BLOCK];
-    for (int i = 0; i < n; i++) sum[i] = bf16_to_float(((const bf16*)terms[0])[first + (size_t)i]);
-    for (int t = 1; t < n_terms; t++) {
-        const bf16* x = (const bf16*)terms[t] + first;
-        for (int i = 0; i < n; i++) sum[i] += bf16_to_float(x[i]);
-    }
-    for (int i = 0; i < n; i++) out[first + (size_t)i] = bf16_from_float(sum[i]);
-}
+ADD(add_f32, float, float, , )
+ADD(add_f64, double, double, , )
+ADD(add_bf16, bf16, float, bf16_to_float, bf16_from_float)
 
 // out (n) = terms[0] (n) + terms[1] (n) + ... in that order; out may be one of them.
 static void add_in_order(void* out, const void** terms, int n_terms, size_t n, DType dt) {
@@ -115,7 +339,7 @@ static int rank_after(const Comm* c, int i) { return (c->rank + i) % c->size; }
 // To and from each other rank what stands in the world's lists.
 static int exchange_with_all(MpiComm* m) {
     int others = m->comm.size - 1;
-    return messages_exchange(m, m->world->sends, others, m->world->receives, others);
+    return exchange(m, m->world->sends, others, m->world->receives, others);
 }
 
 // out = this rank's part of the sum of `in`, which is laid out by p.
@@ -163,8 +387,7 @@ static int broadcast(MpiComm* m, void* x, size_t bytes, int root) {
     const Comm* c = &m->comm;
     Transfer receive = {root, x, bytes};
     for (int i = 1; i < c->size; i++) m->world->sends[i - 1] = (Transfer){rank_after(c, i), x, bytes};
-    return c->rank == root ? messages_exchange(m, m->world->sends, c->size - 1, NULL, 0)
-                           : messages_exchange(m, NULL, 0, &receive, 1);
+    return c->rank == root ? exchange(m, m->world->sends, c->size - 1, NULL, 0) : exchange(m, NULL, 0, &receive, 1);
 }
 
 static void run(MpiComm* m, const Operation* o) {
@@ -176,11 +399,17 @@ static void run(MpiComm* m, const Operation* o) {
     else if (o->kind == OP_ALL_GATHER) gather_parts(m, (char*)o->out, (const char*)o->in, parts);
     else {
         comm_copy_to_self(&m->comm, o, comm_copy_host, NULL);
-        messages_exchange(m, o->sends, o->n_sends, o->receives, o->n_receives);
+        exchange(m, o->sends, o->n_sends, o->receives, o->n_receives);
     }
 }
 
 // ---- the queue
+//
+// Operations run one after another in the order of the calls, whatever their Comm: each is copied into a slot of a
+// bounded queue. A communication thread, made when it is first needed, works off what only begins. Who waits for a
+// request runs operations itself when no other thread does, so that waiting needs no change of threads. `busy`: a
+// thread runs one. So one thread at a time calls MPI (MPI_THREAD_SERIALIZED), and a World needs no lock of its own.
+// exit() stops the thread first, because MPI shuts down while the program's exit handlers run.
 
 enum { SLOTS = 64 };
 
@@ -221,9 +450,9 @@ static void finish(Request request) {
 }
 
 static void* run_thread(void* unused) {
-    messages_poll_slowly();
+    polls_slowly = 1;
     pthread_mutex_lock(&queue.mutex);
-    while (!messages_stopped())
+    while (!atomic_load(&stopped))
         if (queue.busy || queue.finished == queue.begun) pthread_cond_wait(&queue.work, &queue.mutex);
         else run_next();
     pthread_mutex_unlock(&queue.mutex);
@@ -233,7 +462,7 @@ static void* run_thread(void* unused) {
 static void stop_thread(void) {
     if (!queue.has_thread || pthread_equal(pthread_self(), queue.thread)) return;
     pthread_mutex_lock(&queue.mutex);
-    messages_stop(1);
+    atomic_store(&stopped, 1);
     pthread_cond_signal(&queue.work);
     pthread_mutex_unlock(&queue.mutex);
     pthread_join(queue.thread, NULL);
@@ -308,12 +537,9 @@ static int wait(Comm* c, Stream s, Err err) {
 
 static void close_queue(void) {
     stop_thread();
-    messages_stop(0);
-    for (int i = 0; i < SLOTS; i++) {
-        free(queue.slots[i].transfers);
-        queue.slots[i].transfers = NULL;
-        queue.slots[i].room = 0;
-    }
+    atomic_store(&stopped, 0);
+    for (int i = 0; i < SLOTS; i++) free(queue.slots[i].transfers);
+    memset(queue.slots, 0, sizeof queue.slots);
 }
 
 // ---- the process
@@ -339,15 +565,6 @@ static int initialize(const RankIdentity* id, double timeout_seconds, Err err) {
     return 0;
 }
 
-// Undoes `initialize`, after the last world.
-static void finalize(double timeout_seconds, int rank, int size) {
-    if (!process.finalize || process.failed) return;
-    process.finalize = 0;
-    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Finalize", rank, size);
-    MPI_Finalize();
-    deadline_end();
-}
-
 // ---- worlds and their Comms
 
 static const Transport mpi_transport;
@@ -363,24 +580,23 @@ static Comm* make_comm(World* w, MPI_Comm mpi, int rank, int size, double timeou
 }
 
 static void free_world(World* w) {
-    free(w->processes), free(w->messages), free(w->sends), free(w->receives), free(w->scratch), free(w->terms);
+    free(w->messages);
     free(w);
 }
 
+// With its lists, of a rank each, and the scratch behind it.
 static World* make_world(int rank, int size) {
     size_t n = (size_t)size;
-    World* w = (World*)calloc(1, sizeof *w);
+    World* w = (World*)calloc(1, sizeof *w + n * (sizeof(Process) + 2 * sizeof(Transfer) + sizeof(void*)) + SCRATCH);
     if (!w) return NULL;
     w->rank = rank;
     w->size = size;
-    w->processes = (Process*)calloc(n, sizeof *w->processes);
-    w->sends = (Transfer*)calloc(n, sizeof *w->sends);
-    w->receives = (Transfer*)calloc(n, sizeof *w->receives);
-    w->terms = (const void**)calloc(n, sizeof *w->terms);
-    w->scratch = (char*)malloc(scratch_bytes(size));
-    if (w->processes && w->sends && w->receives && w->terms && w->scratch) return w;
-    free_world(w);
-    return NULL;
+    w->processes = (Process*)(w + 1);
+    w->sends = (Transfer*)(w->processes + n);
+    w->receives = w->sends + n;
+    w->terms = (const void**)(w->receives + n);
+    w->scratch = (char*)(w->terms + n);
+    return w;
 }
 
 static void close_comm(Comm* c) {
@@ -398,7 +614,11 @@ static void close_comm(Comm* c) {
     free_world(w);
     if (--process.worlds > 0) return;
     close_queue();
-    finalize(timeout_seconds, rank, size);
+    if (!process.finalize || process.failed) return;
+    process.finalize = 0;
+    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Finalize", rank, size);
+    MPI_Finalize();
+    deadline_end();
 }
 
 static int split(Comm* c, Comm** part, const Part* p, Err err) {
@@ -446,14 +666,6 @@ static int gather_processes(Comm* c, Err err) {
     return 0;
 }
 
-// A copy of MPI's Comm of all ranks. 0, or -1.
-static int duplicate_world(MPI_Comm* mpi, const RankIdentity* id, double timeout_seconds) {
-    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Comm_dup", id->rank, id->size);
-    int error = MPI_Comm_dup(MPI_COMM_WORLD, mpi);
-    deadline_end();
-    return error ? -1 : 0;
-}
-
 static int open_world(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
     MPI_Comm mpi;
     int rank, size;
@@ -465,7 +677,10 @@ static int open_world(Comm** world, const RankIdentity* id, double timeout_secon
                     "that it was built with",
                     id->source, id->rank, id->size, rank, size);
     World* w = make_world(rank, size);
-    Comm* c = !w || duplicate_world(&mpi, id, timeout_seconds) ? NULL : make_comm(w, mpi, rank, size, timeout_seconds);
+    deadline_begin(timeout_seconds, "rank %d of %d: MPI_Comm_dup", id->rank, id->size);
+    int error = MPI_Comm_dup(MPI_COMM_WORLD, &mpi);
+    deadline_end();
+    Comm* c = w && !error ? make_comm(w, mpi, rank, size, timeout_seconds) : NULL;
     if (!c) {
         if (w) free_world(w);
         return fail(err, "no memory for a Comm of %d ranks", size);

@@ -1,5 +1,5 @@
-// group_attention.c - a row of groups: Ulysses, tokens to heads and back, around the attention of rings
-// (ring_attention.c), and exchanges of some groups under the computing of others.
+// group_attention.c - a row of groups: Ulysses, tokens to heads and back, around the attention of rings, and exchanges
+// of some groups under the computing of others.
 //
 // The rows of a rank are cut by units, a key/value head with its g = NH / NKV query heads, into one slice for each
 // ulysses rank of its ring rank. An all-to-all hands the slices out, and because peers hold contiguous runs of tokens,
@@ -10,11 +10,12 @@
 // i * parts + p is part p of rank i. With shared groups A (Ulysses) and B (a ring), and local ones, all ranks follow
 //
 //   A in 0, A in 1, B block 0 | local | (wait A in 0) compute, A out 0, (wait A in 1) compute, A out 1, B blocks 1 ..
-#include "kernels/ring_attention.h"
+#include "kernels/group_attention.h"
 #include "kernels/route.h"
 
 enum {
     MOST_PEERS = 1024,  // of a plan's ulysses ranks, at most as many as key/value heads
+    MOST_RING = 4096
 };
 
 // ---- scratch
@@ -24,9 +25,10 @@ typedef struct Scratch {
     char *token_qkv, *token_out;
     // dqkv and dout of own units, all tokens of the ring rank: (n_a, (g + 2) H, HS), (n_a, g H, HS).
     char *head_qkv, *head_out;
-    char* kv[2];  // of all rings; the rest is RingAttention's, of one at a time
-    float *sum, *block[3];
-    char* route;
+    char* kv[2];  // largest n_x times 2 W, of all rings
+    // Of one ring at a time; see its two passes for what lies there.
+    float *sum, *block[3];  // n_a Q; largest n_x times 2 W, the first also n_a Q, the second n_a NH
+    char* route;            // route_scratch of a block
 } Scratch;
 
 static char* take(char* base, size_t* used, size_t bytes) {
@@ -82,9 +84,23 @@ typedef struct Pass {
     Used used;
 } Pass;
 
+typedef struct Call Call;
+
+// Attention of some heads over the tokens of one ring rank; the ordinary kernel where there is no ring. Q = NH HS
+// elements are a row of queries, W = NKV HS of keys or of values, n_a the tokens of this ring rank, n_x those of any
+// other.
+typedef struct RingAttention {
+    const Call* c;
+    int NH, NKV;      // at least 1, the same on all ranks of the ring
+    const void* qkv;  // (n_a, Q + 2 W)
+    void* out;        // (n_a,Q) = forward
+    float* lse;       // (NH,n_a) = forward; in a ring chunk after chunk, so that each is a tensor
+    Request keys;     // the exchange of the first block of keys and values, posted beforehand
+} RingAttention;
+
 // A group in it. Rows of tokens before and after attention; where ranks share heads, the same cut into slices, and of
 // the own units over all tokens. Else the latter are the rows themselves.
-typedef struct Call {
+struct Call {
     const Pass* pass;
     const GroupAttention* ga;
     int parts;   // of the units
@@ -95,7 +111,7 @@ typedef struct Call {
     char* kv[2];
     RingAttention ring;  // without ulysses
     Request there[ATTENTION_PARTS], back[ATTENTION_PARTS];
-} Call;
+};
 
 // Bytes of `pairs` units of queries alone (M = 1), or of queries, keys and values (3).
 static size_t unit_bytes(const Pass* x, size_t pairs, int M) {
@@ -126,18 +142,20 @@ static char* part_of(const Call* c, char* x, int p, int M) {
 }
 
 static RingAttention ring_of(const Call* c, int p) {
-    const Pass* x = c->pass;
-    int slice = c->ga->ulysses_rank * c->parts + p;
-    RingAttention ring = {.row = x->row, .ga = c->ga, .k = x->k, .dt = x->dt, .s = x->s, .sum = x->m.sum};
-    ring.NKV = unit_border(c, slice + 1) - unit_border(c, slice);
-    ring.NH = x->g * ring.NKV;
-    ring.qkv = part_of(c, c->qkv, p, 3);
-    ring.out = part_of(c, c->att, p, 1);
-    ring.lse = (float*)part_of(c, (char*)c->lse, p, 0);
-    memcpy(ring.kv, c->kv, sizeof ring.kv);
-    memcpy(ring.block, x->m.block, sizeof ring.block);
-    ring.route = x->m.route;
-    return ring;
+    int slice = c->ga->ulysses_rank * c->parts + p, NKV = unit_border(c, slice + 1) - unit_border(c, slice);
+    return (RingAttention){.c = c,
+                           .NH = c->pass->g * NKV,
+                           .NKV = NKV,
+                           .qkv = part_of(c, c->qkv, p, 3),
+                           .out = part_of(c, c->att, p, 1),
+                           .lse = (float*)part_of(c, (char*)c->lse, p, 0)};
+}
+
+// Tokens of ring rank a.
+static int ring_tokens(const GroupAttention* ga, int a) {
+    int tokens = 0;
+    for (int j = 0; j < ga->n_chunks; j++) tokens += ga->owner[j] == a ? ga->chunk_tokens[j] : 0;
+    return tokens;
 }
 
 // Pairs of token and own unit of the widest rank of a ring.
@@ -178,6 +196,227 @@ static Call open_call(Pass* x, const GroupAttention* ga) {
     return c;
 }
 
+// ---- attention over the tokens of a ring: keys and values travel around, queries stay
+//
+// Chunks belong to ring ranks as their owners say. What a query may see is a matter of the numbers of its chunk and of
+// the keys': of an earlier chunk all, of its own what is not later than itself, of a later one nothing. In the usual
+// zigzag, here of a ring of 3, every step but the first is two products of equal size on each rank:
+//
+//   chunk               0      1      2      3      4        5
+//   held by ring rank   0      1      2      2      1        0
+//   chunk 4 sees        all    all    all    all    causal   nothing
+//
+// Ring rank a keeps its queries and lets the blocks of keys and values of all ring ranks come by: at step t it has the
+// block of ring rank x = a - t, and passes it on while it computes with it.
+//
+// Forward, naively; `merge` is RankOps.attention_merge, which is exact in any order of parts:
+//
+//   out = 0, lse = -infinity
+//   for (t = 0; t < ring_size; t++) {
+//       (part, part_lse) = attention(queries, keys of block x, values of block x)     x = a - t
+//       M = max(lse, part_lse), p = exp(lse - M), r = exp(part_lse - M)
+//       out = (p out + r part) / (p + r), lse = M + log(p + r)                        merge
+//       send the block to ring rank a + 1, receive the next one from ring rank a - 1
+//   }
+//
+// Backward, probabilities are exp(S - lse) with the merged lse, so each pair of chunks simply adds its share: dq stays
+// here, dk and dv travel behind their keys in fp32, one step late, and are home after ring_size steps.
+
+typedef struct Chunk {
+    const int* cu;  // where its documents begin
+    int first, n;   // rows within its ring rank
+} Chunk;
+
+static Chunk chunk_of(const GroupAttention* ga, int j) {
+    Chunk chunk = {ga->cu + (size_t)j * (size_t)(ga->n_docs + 1), 0, ga->chunk_tokens[j]};
+    for (int i = 0; i < j; i++) chunk.first += ga->owner[i] == ga->owner[j] ? ga->chunk_tokens[i] : 0;
+    return chunk;
+}
+
+// What this rank computes with block x, one after another, from {0}: chunk q of the queries here with chunk k of the
+// keys there. The causal pairs come first: each writes its part of out, the others merge.
+typedef struct Pair {
+    int q, k, causal, next;
+} Pair;
+
+static int next_pair(Pair* pair, const GroupAttention* ga, int x) {
+    for (int n = ga->n_chunks, at = pair->next; at < 2 * n * n; at++) {
+        int q = at / n % n, k = at % n, causal = at < n * n;
+        if (ga->owner[q] != ga->ring_rank || !ga->chunk_tokens[q]) at += n - 1 - k;  // nothing of this chunk
+        else if ((causal ? k == q : k < q) && ga->owner[k] == x && ga->chunk_tokens[k]) {
+            *pair = (Pair){q, k, causal, at + 1};
+            return 1;
+        }
+    }
+    return 0;
+}
+
+// Elements of a row: of queries, of keys or of values, of all three.
+static size_t q_width(const RingAttention* p) { return (size_t)p->NH * (size_t)p->c->pass->row->HS; }
+static size_t kv_width(const RingAttention* p) { return (size_t)p->NKV * (size_t)p->c->pass->row->HS; }
+static size_t row_width(const RingAttention* p) { return q_width(p) + 2 * kv_width(p); }
+static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * dtype_bytes(dt); }
+
+static Attention pair_attention(const RingAttention* p, const void* kv, Chunk q, Chunk k, int causal) {
+    const Pass* pass = p->c->pass;
+    size_t W = kv_width(p), key = (size_t)k.first * 2 * W;
+    return (Attention){.q = element(p->qkv, (size_t)q.first * row_width(p), pass->dt),
+                       .k = element(kv, key, pass->dt),
+                       .v = element(kv, key + W, pass->dt),
+                       .cu_q = q.cu,
+                       .cu_k = k.cu,
+                       .Nq = q.n,
+                       .Nk = k.n,
+                       .ldq = (int)row_width(p),
+                       .ldkv = (int)(2 * W),
+                       .ldo = (int)q_width(p),
+                       .n_docs = p->c->ga->n_docs,
+                       .NH = p->NH,
+                       .NKV = p->NKV,
+                       .HS = pass->row->HS,
+                       .causal = causal,
+                       .scale = pass->row->scale,
+                       .row = pass->row->row,
+                       .partial = 1,
+                       .ld_dq = (int)q_width(p),
+                       .ld_dkv = (int)(2 * W)};
+}
+
+// ---- around the ring
+
+// The ring rank whose block is here at step t <= ring_size.
+static int block_at(const GroupAttention* ga, int t) { return (ga->ring_rank - t + ga->ring_size) % ga->ring_size; }
+
+static size_t block_elems(const RingAttention* p, int x) { return (size_t)ring_tokens(p->c->ga, x) * 2 * kv_width(p); }
+
+// Begins to send the block of step t on, elements of dt, and to receive that of step t + 1.
+static Request pass_on(const RingAttention* p, int t, void* send, void* receive, DType dt) {
+    const Pass* pass = p->c->pass;
+    const GroupAttention* ga = p->c->ga;
+    Comm* comm = pass->row->comm;
+    CommPurpose before = comm->purpose;
+    RouteMessage messages[MOST_RING];
+    int R = ga->ring_size, first = ga->first_rank + ga->ulysses_rank;
+    if (R > MOST_RING) broken("a ring of %d ranks, at most %d can", R, MOST_RING);
+    for (int a = 0; a < R; a++)
+        messages[a] = (RouteMessage){first + a * ga->ulysses_size, first + (a + 1) % R * ga->ulysses_size,
+                                     block_elems(p, (a - t % R + R) % R) * dtype_bytes(dt)};
+    comm->purpose = COMM_RING;
+    Request request = begin_routed(comm, messages, R, ga->ulysses_size, send, receive, pass->m.route, pass->s);
+    comm->purpose = before;
+    return request;
+}
+
+// The exchange of the keys of step t; that of the first has been posted.
+static Request post_keys(const RingAttention* p, int t) {
+    const Pass* pass = p->c->pass;
+    if (t == 0 || t + 1 == p->c->ga->ring_size) return p->keys;
+    return pass_on(p, t, p->c->kv[t % 2], p->c->kv[(t + 1) % 2], pass->dt);
+}
+
+// Posts the exchange of the first block of keys and values, where there is a ring: those of this rank without the
+// queries between them.
+static void begin_ring(RingAttention* p) {
+    const Pass* pass = p->c->pass;
+    const GroupAttention* ga = p->c->ga;
+    int W = (int)kv_width(p);
+    if (ga->ring_size == 1 || W == 0) return;
+    pass->k->ranks->gather_rows(p->c->kv[0], element(p->qkv, q_width(p), pass->dt), NULL,
+                                ring_tokens(ga, ga->ring_rank), 2 * W, 2 * W, (int)row_width(p), pass->dt, pass->s);
+    p->keys = pass_on(p, 0, p->c->kv[0], p->c->kv[1], pass->dt);
+}
+
+// ---- forward: out so far is in sum; block[0] and block[1] hold the out and lse of one pair
+
+static void forward_pair(const RingAttention* p, Pair pair, const void* kv) {
+    const Pass* pass = p->c->pass;
+    Chunk q = chunk_of(p->c->ga, pair.q), k = chunk_of(p->c->ga, pair.k);
+    Attention a = pair_attention(p, kv, q, k, pair.causal);
+    float *out = pass->m.sum + (size_t)q.first * q_width(p), *lse = p->lse + (size_t)q.first * (size_t)p->NH;
+    if (pair.causal) {
+        pass->k->attention_forward(out, lse, &a, pass->dt, pass->s);
+        return;
+    }
+    pass->k->attention_forward(pass->m.block[0], pass->m.block[1], &a, pass->dt, pass->s);
+    pass->k->ranks->attention_merge(out, lse, pass->m.block[0], pass->m.block[1], q.n, p->NH, pass->row->HS, pass->s);
+}
+
+static void forward_ring(const RingAttention* p) {
+    const Pass* pass = p->c->pass;
+    const GroupAttention* ga = p->c->ga;
+    Comm* comm = pass->row->comm;
+    for (int t = 0; t < ga->ring_size; t++) {
+        void* kv = p->c->kv[t % 2];
+        Request keys = post_keys(p, t);
+        for (Pair pair = {0}; next_pair(&pair, ga, block_at(ga, t));) forward_pair(p, pair, kv);
+        if (t + 1 < ga->ring_size) comm->table->end(comm, keys, pass->s);
+    }
+    pass->k->ranks->cast(p->out, pass->dt, pass->m.sum, DT_F32, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p),
+                         pass->s);
+}
+
+// ---- backward: dq so far is in sum; block[0] and block[1] hold, in turns, what this rank adds to the dk and dv of
+// the block that is here; block[2] receives what the ranks before it added
+
+static void backward_pair(const RingAttention* p, Pair pair, const void* kv, float* dkv, const void* dout) {
+    const Pass* pass = p->c->pass;
+    Chunk q = chunk_of(p->c->ga, pair.q), k = chunk_of(p->c->ga, pair.k);
+    size_t W = kv_width(p), row = (size_t)q.first * q_width(p), key = (size_t)k.first * 2 * W;
+    Attention a = pair_attention(p, kv, q, k, pair.causal);
+    pass->k->attention_backward(pass->m.sum + row, dkv + key, dkv + key + W, element(dout, row, pass->dt),
+                                element(p->out, row, pass->dt), p->lse + (size_t)q.first * (size_t)p->NH, &a, pass->dt,
+                                pass->s);
+}
+
+// columns = x, rounded: (n,width) into rows of qkv.
+static void store_columns(void* columns, const RingAttention* p, const float* x, void* rounded, size_t width) {
+    const Pass* pass = p->c->pass;
+    int n = ring_tokens(p->c->ga, p->c->ga->ring_rank);
+    pass->k->ranks->cast(rounded, pass->dt, x, DT_F32, (size_t)n * width, pass->s);
+    pass->k->ranks->gather_rows(columns, rounded, NULL, n, (int)width, (int)row_width(p), (int)width, pass->dt,
+                                pass->s);
+}
+
+static void backward_ring(void* dqkv, const void* dout, const RingAttention* p) {
+    const Pass* pass = p->c->pass;
+    const GroupAttention* ga = p->c->ga;
+    Comm* comm = pass->row->comm;
+    float* so_far = pass->m.block[2];
+    Request gradients = 0;
+    pass->k->clear(pass->m.sum, (size_t)ring_tokens(ga, ga->ring_rank) * q_width(p) * sizeof(float), pass->s);
+    for (int t = 0; t < ga->ring_size; t++) {
+        void* kv = p->c->kv[t % 2];
+        Request keys = post_keys(p, t);
+        float* dkv = pass->m.block[t % 2];
+        int x = block_at(ga, t);
+        pass->k->clear(dkv, block_elems(p, x) * sizeof(float), pass->s);
+        for (Pair pair = {0}; next_pair(&pair, ga, x);) backward_pair(p, pair, kv, dkv, dout);
+        if (t + 1 < ga->ring_size) comm->table->end(comm, keys, pass->s);
+        if (t > 0) {
+            comm->table->end(comm, gradients, pass->s);
+            pass->k->add(dkv, dkv, so_far, block_elems(p, x), DT_F32, pass->s);
+        }
+        gradients = pass_on(p, t, dkv, so_far, DT_F32);
+    }
+    comm->table->end(comm, gradients, pass->s);
+    // Nothing travels any more: the other blocks are free for what is rounded.
+    store_columns(dqkv, p, pass->m.sum, pass->m.block[0], q_width(p));
+    store_columns(element(dqkv, q_width(p), pass->dt), p, so_far, pass->m.block[1], 2 * kv_width(p));
+}
+
+// ---- no ring: whole documents, the ordinary kernel
+
+// The pair of all with all is causal, and its keys stand beside the queries.
+static Attention whole_attention(const RingAttention* p) {
+    Chunk whole = chunk_of(p->c->ga, 0);
+    Attention a = pair_attention(p, NULL, whole, whole, 1);
+    a.k = element(p->qkv, q_width(p), p->c->pass->dt);
+    a.v = element(p->qkv, q_width(p) + kv_width(p), p->c->pass->dt);
+    a.ldkv = a.ldq;
+    a.partial = 0;
+    return a;
+}
+
 // ---- tokens to heads, or back
 
 static int one_has_all_heads(const GroupAttention* ga) {
@@ -204,14 +443,15 @@ static Request begin_all_to_all(const Call* c, Direction direction, char* tokens
         token_side[i] = (Transfer){peer, tokens + first_unit * (size_t)c->n * row, n_units * (size_t)c->n * row};
         head_side[i] = (Transfer){peer, part_of(c, heads, p, M) + first_token * own_row, n_tokens * own_row};
     }
-    CommPurpose purpose = one_has_all_heads(ga) ? COMM_REMAP : COMM_ULYSSES;
     Comm* comm = x->row->comm;
+    CommPurpose before = comm->purpose;
     for (int i = 0; i < ga->ulysses_size; i++)
         comm->at_once += comm->node[token_side[i].peer] == comm->node[comm->rank];
     Transfer *sends = direction == TO_HEADS ? token_side : head_side,
              *receives = sends == head_side ? token_side : head_side;
-    Request request = begin_send_receive_for(purpose, comm, sends, receives, ga->ulysses_size, x->s);
-    comm->at_once = 0;
+    comm->purpose = one_has_all_heads(ga) ? COMM_REMAP : COMM_ULYSSES;
+    Request request = comm->table->begin_send_receive(comm, sends, ga->ulysses_size, receives, ga->ulysses_size, x->s);
+    comm->purpose = before, comm->at_once = 0;
     return request;
 }
 
@@ -231,9 +471,18 @@ static int shares_heads(const Call* c) { return c->ga->ulysses_size > 1; }
 
 // With fewer units than slices a part may have none.
 static void compute(RingAttention* ring, const Call* c, int p) {
+    const Pass* pass = c->pass;
     if (ring->NKV == 0) return;
-    if (c->pass->M_in == 3) ring_attention_forward(ring);
-    else ring_attention_backward(part_of(c, c->head_out, p, 3), part_of(c, c->head_in, p, 1), ring);
+    char *dqkv = part_of(c, c->head_out, p, 3), *dout = part_of(c, c->head_in, p, 1);
+    if (c->ga->ring_size > 1) {
+        if (pass->M_in == 3) forward_ring(ring);
+        else backward_ring(dqkv, dout, ring);
+        return;
+    }
+    Attention a = whole_attention(ring);
+    void *dk = element(dqkv, q_width(ring), pass->dt), *dv = element(dqkv, q_width(ring) + kv_width(ring), pass->dt);
+    if (pass->M_in == 3) pass->k->attention_forward(ring->out, ring->lse, &a, pass->dt, pass->s);
+    else pass->k->attention_backward(dqkv, dk, dv, dout, ring->out, ring->lse, &a, pass->dt, pass->s);
 }
 
 static void post(Call* c) {
@@ -243,7 +492,7 @@ static void post(Call* c) {
         return;
     }
     c->ring = ring_of(c, 0);
-    ring_attention_begin(&c->ring);
+    begin_ring(&c->ring);
 }
 
 static void work(Call* c) {
@@ -252,7 +501,7 @@ static void work(Call* c) {
     for (int p = 0; p < c->parts && shares_heads(c); p++) {
         RingAttention ring = ring_of(c, p);
         comm->table->end(comm, c->there[p], c->pass->s);
-        if (ring.NKV > 0) ring_attention_begin(&ring);
+        begin_ring(&ring);
         compute(&ring, c, p);
         c->back[p] = begin_all_to_all(c, TO_TOKENS, c->token_out, c->head_out, c->pass->M_out, p);
     }

@@ -1,4 +1,4 @@
-// host.c - limits of the machine, the container and the process; see host.h.
+// host.c - limits of the machine, the container and the process, signals, deadlines; see host.h.
 //
 // A control group limits all processes in it and below it, so what is left is the least of all groups from that of the
 // process up to the top. Formats: proc_pid_cgroup(5), and the kernel's cgroup-v2.rst, cgroup-v1/memory.rst and
@@ -11,11 +11,14 @@
 #include <ctype.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "plan/base/base.h"
@@ -249,4 +252,47 @@ __attribute__((section(".preinit_array"), used)) static void (*const before_libr
 __attribute__((constructor)) void host_keep_ignored(void) {
     for (int i = 0; i < COUNT(ends); i++)
         if (was_ignored[i]) signal(ends[i], SIG_IGN);
+}
+
+// ---- deadlines
+
+// The line is made beforehand: a signal handler must not.
+static char last_line[2 * ERR_BYTES];
+static struct sigaction action_before;
+
+static void leave(int number) {
+    (void)number;
+    ssize_t written = write(STDERR_FILENO, last_line, strlen(last_line));
+    _exit(written >= 0 ? 1 : 2);
+}
+
+static void set_alarm(double seconds) {
+    struct itimerval t = {{0, 0}, {(time_t)seconds, (suseconds_t)(1e6 * (seconds - floor(seconds)))}};
+    setitimer(ITIMER_REAL, &t, NULL);
+}
+
+void deadline_begin(double seconds, const char* format, ...) {
+    struct sigaction action;
+    sigset_t alarm_only;
+    char call[ERR_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(call, sizeof call, format, arguments);
+    va_end(arguments);
+    snprintf(last_line, sizeof last_line,
+             "train: %s: not done after %g s (--timeout): a rank was not started, has ended, or has not come so far; "
+             "see the first error among the ranks\n",
+             call, seconds);
+    memset(&action, 0, sizeof action);
+    action.sa_handler = leave;
+    sigaction(SIGALRM, &action, &action_before);
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_UNBLOCK, &alarm_only, NULL);
+    set_alarm(MAX(seconds, 1e-3));
+}
+
+void deadline_end(void) {
+    set_alarm(0);
+    sigaction(SIGALRM, &action_before, NULL);
 }

@@ -1,5 +1,6 @@
 // host.h - what this process may take of its machine: the least of what the machine has, what the limits of its
-// container (control groups, version 1 and 2) leave, and what its own limits (ulimit) leave.
+// container (control groups, version 1 and 2) leave, and what its own limits (ulimit) leave. And its signals, and a
+// deadline for calls that may not return.
 //
 // root: "", or a directory in which a test has laid out /proc and /sys. What cannot be read is no limit.
 #pragma once
@@ -44,6 +45,18 @@ size_t host_stack(void);
 // Of SIGHUP, SIGINT, SIGTERM and SIGUSR1, those that were ignored when this process began are ignored again: a library
 // may take one when it is loaded (UCX: SIGHUP). It is so when main begins; to be called where others have been loaded.
 void host_keep_ignored(void);
+
+// An end for a call that never returns where a rank is missing: MPI's start and end, and the calls of NCCL.
+//
+//   deadline_begin(timeout_seconds, "rank %d of %d: MPI_Init", rank, size);
+//   MPI_Init(NULL, NULL);
+//   deadline_end();
+//
+// When the seconds are over first, the process prints one line to stderr, "train: rank 1 of 4: MPI_Init: not done after
+// 600 s: ...", and leaves with status 1 at once: nothing that is registered for the end runs, since MPI's end would
+// wait as well. One deadline at a time; it is kept by SIGALRM, which nobody else here uses.
+__attribute__((format(printf, 2, 3))) void deadline_begin(double seconds, const char* format, ...);
+void deadline_end(void);
 
 // How many of so many descriptors can be had at once.
 int host_descriptors(int wanted);

@@ -1,16 +1,21 @@
-// timer.h - where the time of a step goes on this rank: computing, and waiting for others.
-//
-// In a step whose ranks wait for each other the wall clock shows the same on all of them. So the time of a step is cut
-// by events (Kernels.record_event) into pieces, each of a kind. Time inside a collective is a kind of its own: the
-// transports tell Comm.timer. An event is a reading of the clock, on a GPU an event of the stream; all of them are read
-// once, after the step. Who begins no step records nothing.
+// timer.h - where the time of a step goes on this rank. The wall clock shows the same on all ranks that wait for each
+// other; so events (Kernels.record_event) cut the time into pieces, each of a kind, and are read once, after the step.
 #pragma once
-#include "kernels/time_kinds.h"
+#include "kernels/kernels.h"
+
+typedef enum TimeKind {
+    TIME_OTHER,
+    TIME_LINEAR,     // the matmuls of QKV, attention projection and MLP: what can be resized
+    TIME_ATTENTION,  // its core: moves with the heads
+    TIME_UPDATE,     // after the last micro-batch: optimizer and what goes with it
+    TIME_WAIT,       // this rank stood still for others, or sent: Comm.timer is told
+    N_TIMES
+} TimeKind;
 
 enum { MOST_SEGMENTS = 4096 };
 
-struct Timer {
-    TimerEnter* enter;  // timer_begin sets it
+typedef struct Timer {
+    TimeKind (*enter)(struct Timer* t, TimeKind kind, Stream s);  // timer_begin sets it
     const Kernels* k;
     int on;                           // 0: all entries return at once
     int n;                            // events so far
@@ -18,15 +23,19 @@ struct Timer {
     TimeKind now;
     double drag;   // > 1: an injected slowdown: this rank computes everything so many times as slowly
     double since;  // for drag: Kernels.clock at the last event
-    // After timer_read: computing time between two waits, in order. The ranks of a tensor-parallel group have the same
-    // number of segments; the slowest rank's, summed over segments, is what a step takes where each rank has a
-    // processor of its own.
+    // After timer_read: computing time between two waits, in order. Ranks of a tensor-parallel group have as many; the
+    // slowest rank's, summed over segments, is what a step takes where each rank has a processor of its own.
     int n_segments;
     float segments[MOST_SEGMENTS];  // seconds
     double seconds[MOST_EVENTS];    // scratch
-};
+} Timer;
 
-// Begins a step on stream s, in TIME_OTHER. Events of the step before are gone.
+// What follows on s is of this kind. Returns the kind before. Nothing where t is NULL or measures no step. Beyond
+// MOST_EVENTS the rest of the step is of the last kind.
+static inline TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
+    return t && t->enter ? t->enter(t, kind, s) : TIME_OTHER;
+}
+// Begins a step on stream s, in TIME_OTHER. Who begins none records nothing.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
 // Before results leave for other ranks: an injected slowdown is waited for first. No event is recorded.
 void timer_lag(Timer* t, Stream s);

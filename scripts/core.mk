@@ -8,7 +8,7 @@ core_files := data/docs.h data/docs.c data/sampler.h data/sampler.c plan/value/p
   train_gpt.cu run/core.h run/core.c
 core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/text.c plan/base/many_files.h \
   plan/base/many_files.c plan/base/random.c plan/base/fields.h plan/base/fields.c plan/options/config.h \
-  plan/options/config.c plan/options/presets.c kernels/memory.h kernels/memory.c kernels/time_kinds.h
+  plan/options/config.c plan/options/presets.c kernels/memory.h kernels/timer.h
 core_stubs := run/core_stubs.c
 core_rest :=
 core_most := 3392

@@ -32,7 +32,6 @@
 #include "kernels/cuda/library.h"
 
 extern "C" {
-#include "kernels/deadline.h"
 #include "kernels/host.h"
 }
 
@@ -157,7 +156,7 @@ static int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
 static int nccl_error(Comm* c, Err err) { return fail(err, "%s", world_of(c)->error); }
 
 // A call of NCCL, which may wait for other ranks: when that takes longer than timeout_seconds the process ends with a
-// line on stderr (deadline.h). 0, or -1 after a failure.
+// line on stderr (host.h). 0, or -1 after a failure.
 template <class Call>
 static int nccl_call(Comm* c, const char* what, Call call) {
     deadline_begin(c->timeout_seconds, "rank %d of %d: %s", c->rank, c->size, what);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "data/model_files.h"
-#include "kernels/cpu/team.h"
+#include "kernels/cpu/cpu.h"
 #include "run/model/mover.h"
 #include "run/files/save.h"
 #include "run/model/tensor_parallel.h"

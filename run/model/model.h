@@ -5,7 +5,7 @@
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
-#include "kernels/time_kinds.h"
+#include "kernels/timer.h"
 #include "plan/model/shape.h"
 #include "plan/options/config.h"
 
