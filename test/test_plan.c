@@ -174,7 +174,7 @@ static int refused_with(int ranks, int NH, int capacity, int n, const int* lengt
 CLAIM(what_cannot_be_planned_is_refused_with_words) {
     int lengths[] = {5, 900, 7, 901, 3};
     CHECK(refused_with(4, 4, 200, 5, lengths, 0, CP_CHOICE_AUTO, "document 3 ", "901 tokens", "more than 800"));
-    CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "holds 400", "--cp"));
+    CHECK(refused_with(4, 4, 200, 5, lengths, 2, CP_CHOICE_AUTO, "document 3 ", "more than 400", "--cp"));
     CHECK(refused_with(8, 3, 200, 5, lengths, 0, CP_CHOICE_ULYSSES, "more than 600", "--cp kind=ulysses",
                        "--capacity 301"));
     CHECK(refused_with(8, 3, 200, 5, lengths, 4, CP_CHOICE_ULYSSES, "--cp 4", "3 key/value heads", "--cp kind=auto"));
@@ -182,7 +182,7 @@ CLAIM(what_cannot_be_planned_is_refused_with_words) {
     CHECK(refused_with(4, 4, 200, 5, lengths, -1, CP_CHOICE_AUTO, "--cp -1", "4 ranks", "0 for"));
     // 650 tokens on a ring of 2: borders 0 162 325 487 650, so 325 at both places; 641 tokens have 321 at one.
     lengths[3] = 650, lengths[1] = 1;
-    CHECK(refused_with(2, 4, 320, 5, lengths, 2, CP_CHOICE_RING, "document 3 ", "holds 640", "--capacity 325"));
+    CHECK(refused_with(2, 4, 320, 5, lengths, 2, CP_CHOICE_RING, "document 3 ", "more than 640", "--capacity 325"));
     lengths[4] = 0;
     CHECK(refused_with(4, 4, 1000, 5, lengths, 0, CP_CHOICE_AUTO, "document 4 ", "0 tokens", "1 or more"));
     lengths[4] = 2000000000, lengths[0] = 2000000000;
@@ -204,7 +204,7 @@ CLAIM(the_least_cp_size_holds_shorter_documents_too) {
     Step step = small_step(6, 4, 1, 2, lengths);
     CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
           step.plan.micro_batches[0].cp_size == 6);
-    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "holds 2"));
+    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "more than 2"));
     free_step(&step);
 }
 

@@ -4,8 +4,7 @@
 // Alone on one rank a document does the least work: heads divide evenly there, nothing is communicated, and V_d / d
 // never falls. So only documents that do not fit one rank, or would take longer there than the guess, look at all
 // groups. For one group w(s, d) = a s^2 + b s with coefficients that rise with d nearly everywhere: a search over
-// groups, by cp size, ends where the least a and b of all that are left cannot win. Bisection remembers for every such
-// document the groups between its two ends that could still change its work, so a guess looks at few.
+// groups, by cp size, ends where the least a and b of all that are left cannot win.
 #include "plan/cost/bound.h"
 
 #include <math.h>
@@ -21,28 +20,15 @@ typedef struct Group {
     double least2, least1;  // least of work2 and work1 from here on
 } Group;
 
-// What is known of a document between two guesses: its least work at the lower one, and the groups [first, end) of
-// which some may do less at the upper one.
-typedef struct Range {
-    double work;
-    int first, end;
-} Range;
-
-typedef struct Wide {
-    int length, count;  // so many documents of this length
-} Wide;
-
-typedef struct Search {
+typedef struct Groups {
     Hiding hides;
-    int capacity, n_groups, n_others, n_wide;
-    Group* groups;                 // (n_groups) by cp size; [0] is one rank
-    int* first;                    // (ranks + 1) group of a cp size; of the next larger where it has none
-    GroupCost* others;             // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting does not have
-    double* speeds;                // (ranks) ascending
-    Wide* wide;                    // (n) documents that look at all groups
-    Range *range, *below, *above;  // (n) of these; below and above a guess
-    DensePart* dense;              // (n) documents and their work
-} Search;
+    int capacity, n, n_others;
+    Group* list;        // (n) by cp size; [0] is one rank
+    int* first;         // (ranks + 1) group of a cp size; of the next larger where it has none
+    GroupCost* others;  // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting does not have
+    double* speeds;     // (ranks) ascending
+    DensePart* dense;   // (documents) and their work
+} Groups;
 
 // ---- what groups cost
 
@@ -71,19 +57,19 @@ double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
 }
 
 // slow: V_d
-static void add_group(Search* x, const GroupCost* g, double fastest, double slow) {
+static void add_group(Groups* x, const GroupCost* g, double fastest, double slow) {
     double tokens = (double)g->cp_size * x->capacity;
     double shared = least_token_ms(g, tokens, x->hides) + g->micro_batch / tokens;
-    x->groups[x->n_groups++] = (Group){.cost = g,
-                                       .time2 = g->quadratic / fastest,
-                                       .time1 = g->per_token / fastest,
-                                       .work2 = g->cp_size * g->quadratic,
-                                       .work1 = g->cp_size * g->per_token + slow * shared};
+    x->list[x->n++] = (Group){.cost = g,
+                              .time2 = g->quadratic / fastest,
+                              .time1 = g->per_token / fastest,
+                              .work2 = g->cp_size * g->quadratic,
+                              .work1 = g->cp_size * g->per_token + slow * shared};
 }
 
 // Where the kind leaves a choice, what else ulysses_size could be. Where heads divide evenly on a published machine
 // only what communicates for less can be better.
-static void add_others(Search* x, const Setting* setting, int cp_size, double fastest, double slow) {
+static void add_others(Groups* x, const Setting* setting, int cp_size, double fastest, double slow) {
     const GroupCost* known = &setting->groups[cp_size];
     int ulysses_sizes[GROUP_ULYSSES_SIZES],
         even = known->ulysses_size > 0 && setting->limits.kv_heads % known->ulysses_size == 0;
@@ -99,23 +85,23 @@ static void add_others(Search* x, const Setting* setting, int cp_size, double fa
 }
 
 // Returns the sum of speeds.
-static double weigh_groups(Search* x, const Setting* setting) {
+static double weigh_groups(Groups* x, const Setting* setting) {
     int ranks = setting->limits.ranks;
     double slow = 0;
     x->capacity = setting->limits.capacity;
-    x->n_groups = x->n_others = 0;
+    x->n = x->n_others = 0;
     for (int r = 0; r < ranks; r++) x->speeds[r] = setting->speeds ? setting->speeds[r] : 1;
     if (setting->speeds) qsort(x->speeds, (size_t)ranks, sizeof(double), ascending);
     for (int d = 1; d <= ranks; d++) {
         slow += x->speeds[d - 1];
-        x->first[d] = x->n_groups;
+        x->first[d] = x->n;
         if (setting->groups[d].ulysses_size > 0) add_group(x, &setting->groups[d], x->speeds[ranks - 1], slow);
         add_others(x, setting, d, x->speeds[ranks - 1], slow);
     }
     double least2 = INFINITY, least1 = INFINITY;
-    for (int i = x->n_groups - 1; i >= 0; i--) {
-        least2 = x->groups[i].least2 = MIN(x->groups[i].work2, least2);
-        least1 = x->groups[i].least1 = MIN(x->groups[i].work1, least1);
+    for (int i = x->n - 1; i >= 0; i--) {
+        least2 = x->list[i].least2 = MIN(x->list[i].work2, least2);
+        least1 = x->list[i].least1 = MIN(x->list[i].work1, least1);
     }
     return slow;
 }
@@ -131,24 +117,42 @@ static double work_on(const Group* g, double s) { return g->work2 * s * s + g->w
 // No group from g on does less work than this.
 static double least_from(const Group* g, double s) { return g->least2 * s * s + g->least1 * s; }
 
-static int fits_one(const Search* x, int s) { return group_holds(x->groups[0].cost, s); }
+// Alone on one rank.
+static int ends_by(const Groups* x, int s, double tau) {
+    return group_holds(x->list[0].cost, s) && time_on(&x->list[0], s) <= tau;
+}
 
 // The first group that could hold s tokens.
-static int first_group(const Search* x, int s) { return x->first[CEIL_DIV(s, x->capacity)]; }
+static int first_group(const Groups* x, int s) { return x->first[CEIL_DIV(s, x->capacity)]; }
 
-// ---- L1 and L2
-
-static double least_work(const Search* x, int s) {
+static double least_work(const Groups* x, int s, double tau) {
     double least = INFINITY;
-    for (int i = first_group(x, s); i < x->n_groups && least_from(&x->groups[i], s) < least; i++)
-        if (group_holds(x->groups[i].cost, s)) least = MIN(least, work_on(&x->groups[i], s));
+    if (ends_by(x, s, tau)) return work_on(&x->list[0], s);
+    for (int i = first_group(x, s); i < x->n && least_from(&x->list[i], s) < least; i++) {
+        const Group* g = &x->list[i];
+        double work = work_on(g, s);
+        if (work < least && group_holds(g->cost, s) && time_on(g, s) <= tau) least = work;
+    }
     return least;
 }
 
-static double least_time(const Search* x, int s, const Group** fastest) {
+// Of n documents, each on the group where it does least of all that end it by tau; infinite: one has none. Micro-batches
+// of `own` ms are left out. each: NULL, or (n) of every document.
+static double work_by(const Groups* x, const int* sorted, int n, double tau, double own, DensePart* each) {
+    double sum = 0, work = 0;
+    for (int i = 0; i < n; i++) {
+        double s = sorted[i];
+        if (i == 0 || sorted[i] != sorted[i - 1]) work = least_work(x, sorted[i], tau) - own * s / x->capacity;
+        if (each) each[i] = (DensePart){s, work};
+        sum += work;
+    }
+    return sum;
+}
+
+static double least_time(const Groups* x, int s, const Group** fastest) {
     double least = INFINITY;
-    for (int i = first_group(x, s); i < x->n_groups; i++) {
-        const Group* g = &x->groups[i];
+    for (int i = first_group(x, s); i < x->n; i++) {
+        const Group* g = &x->list[i];
         if (!group_holds(g->cost, s)) continue;
         double ms = time_on(g, s);
         if (ms < least) least = ms, *fastest = g;
@@ -156,26 +160,16 @@ static double least_time(const Search* x, int s, const Group** fastest) {
     return least;
 }
 
-static double sum_of_least_work(const Search* x, const int* sorted, int n) {
-    double sum = 0, work = 0;
-    for (int i = 0; i < n; i++) {
-        if (i == 0 || sorted[i] != sorted[i - 1])
-            work = fits_one(x, sorted[i]) ? work_on(&x->groups[0], sorted[i]) : least_work(x, sorted[i]);
-        sum += work;
-    }
-    return sum;
-}
-
 // The longest document's, unless a shorter one does not fit where that is fastest: chunks of a ring are uneven by a
 // token or two.
-static double longest_least_time(const Search* x, const int* sorted, int n, int* longest) {
-    const Group* fastest = x->groups;
+static double longest_least_time(const Groups* x, const int* sorted, int n, int* longest) {
+    const Group* fastest = x->list;
     double most = least_time(x, sorted[0], &fastest);
     *longest = 0;
     for (int i = 1; i < n; i++) {
         int s = sorted[i];
         if (s == sorted[i - 1]) continue;
-        if (fits_one(x, s) && time_on(&x->groups[0], s) <= most) break;
+        if (ends_by(x, s, most)) break;
         if (group_holds(fastest->cost, s) && time_on(fastest, s) <= most) continue;
         const Group* other = fastest;
         double ms = least_time(x, s, &other);
@@ -186,65 +180,22 @@ static double longest_least_time(const Search* x, const int* sorted, int n, int*
 
 // ---- L3
 
-// What is known of a document of s tokens at a guess of tau, before any other guess.
-static Range first_range(const Search* x, int s, double tau) {
-    Range range = {INFINITY, x->n_groups, 0};
-    for (int i = first_group(x, s); i < x->n_groups && least_from(&x->groups[i], s) < range.work; i++) {
-        const Group* g = &x->groups[i];
-        if (!group_holds(g->cost, s)) continue;
-        if (time_on(g, s) <= tau) range.work = MIN(range.work, work_on(g, s));
-        else range.first = MIN(range.first, i), range.end = i + 1;
-    }
-    return range;
-}
-
-// Finds the documents that look at all groups, and their ranges at tau; the others stay on one rank. Returns the work
-// of these; *wide is that of the first.
-static double start_search(Search* x, const int* sorted, int n, double tau, double* wide) {
-    double narrow = 0;
-    int i = 0;
-    *wide = 0;
-    x->n_wide = 0;
-    for (; i < n && !(fits_one(x, sorted[i]) && time_on(&x->groups[0], sorted[i]) <= tau); i++) {
-        if (x->n_wide == 0 || sorted[i] != x->wide[x->n_wide - 1].length) {
-            x->range[x->n_wide] = first_range(x, sorted[i], tau);
-            x->wide[x->n_wide++] = (Wide){sorted[i], 0};
-        }
-        x->wide[x->n_wide - 1].count++;
-        *wide += x->range[x->n_wide - 1].work;
-    }
-    for (; i < n; i++) narrow += work_on(&x->groups[0], sorted[i]);
-    return narrow;
-}
-
-// Parts the range of a document at tau.
-static void part(const Search* x, int s, double tau, const Range* range, Range* below, Range* above) {
-    *below = *above = (Range){range->work, x->n_groups, 0};
-    for (int i = range->first; i < range->end; i++) {
-        const Group* g = &x->groups[i];
-        if (!group_holds(g->cost, s)) continue;
-        double work = work_on(g, s);
-        if (work >= range->work) continue;
-        Range* side = time_on(g, s) <= tau ? below : above;
-        if (side == below) above->work = MIN(above->work, work);
-        side->first = MIN(side->first, i);
-        side->end = i + 1;
-    }
+// Of the documents, by length, those that do not end on one rank by tau, nor by less.
+static int count_wide(const Groups* x, const int* sorted, int n, double tau) {
+    int wide = 0;
+    while (wide < n && !ends_by(x, sorted[wide], tau)) wide++;
+    return wide;
 }
 
 // Least tau at which the work fits; low: a lower bound that every document reaches.
-static double bisect(Search* x, const int* sorted, int n, double low, double speeds) {
-    double wide, narrow = start_search(x, sorted, n, low, &wide);
-    double high = (wide + narrow) / speeds;  // there the work is no more than at low, so it fits
+static double bisect(const Groups* x, const int* sorted, int n, double low, double speeds) {
+    int wide = count_wide(x, sorted, n, low);
+    double narrow = work_by(x, sorted + wide, n - wide, low, 0, NULL);
+    double high = (work_by(x, sorted, wide, low, 0, NULL) + narrow) / speeds;  // no more work there, so it fits
     while (high - low > 1e-6 * low) {
-        double tau = low + (high - low) / 2, sum = narrow;
-        for (int i = 0; i < x->n_wide; i++) {
-            part(x, x->wide[i].length, tau, &x->range[i], &x->below[i], &x->above[i]);
-            sum += x->wide[i].count * x->above[i].work;
-        }
-        Range* range = x->range;
-        if (sum <= tau * speeds) high = tau, x->range = x->below, x->below = range;
-        else low = tau, x->range = x->above, x->above = range;
+        double tau = low + (high - low) / 2;
+        if (narrow + work_by(x, sorted, wide, tau, 0, NULL) <= tau * speeds) high = tau;
+        else low = tau;
     }
     return low;
 }
@@ -309,76 +260,39 @@ int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double w
     return 1;
 }
 
-// Of documents that look at all groups, the least work at tau, without the micro-batches' own; also of each, into dense
-// unless it is NULL. The others, from n on, do theirs alone at any tau from l3 on.
-static double wide_work_at(const Search* x, const int* sorted, int n, double tau, DensePart* dense) {
-    double sum = 0, work = 0;
-    for (int i = 0; i < n; i++) {
-        double s = sorted[i];
-        if (i == 0 || sorted[i] != sorted[i - 1]) {
-            int narrow = fits_one(x, sorted[i]) && time_on(&x->groups[0], s) <= tau;
-            work = narrow ? work_on(&x->groups[0], s) : first_range(x, sorted[i], tau).work;
-            work -= x->groups[0].cost->micro_batch * s / x->capacity;
-        }
-        if (dense) dense[i] = (DensePart){s, work};
-        sum += work;
-    }
-    return sum;
-}
-
-// Least work at l3 into dense, denser ones first. Returns how many documents look at all groups; *narrow: the work of
-// the others. These are shorter and less dense, but for links that send longer messages faster.
-static int weigh_dense(const Search* x, const int* sorted, int n, double l3, double* narrow) {
-    const Group* one = &x->groups[0];
-    int wide = 0;
-    while (wide < n && !(fits_one(x, sorted[wide]) && time_on(one, sorted[wide]) <= l3)) wide++;
-    wide_work_at(x, sorted, wide, l3, x->dense);
-    *narrow = 0;
-    for (int i = wide; i < n; i++) {
-        double s = sorted[i], work = work_on(one, s) - one->cost->micro_batch * s / x->capacity;
-        x->dense[i] = (DensePart){s, work};
-        *narrow += work;
-    }
-    qsort(x->dense, (size_t)wide, sizeof(DensePart), denser_first);
-    for (int i = 1; i < n; i++)
-        if (denser_first(&x->dense[i - 1], &x->dense[i]) > 0) {
-            qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
-            break;
-        }
-    return wide;
-}
-
 // The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
-static double raise_by_micro_batches(const Search* x, const int* sorted, int n, int ranks, int in_rounds, double l3) {
-    const GroupCost* one = x->groups[0].cost;
-    double low = l3, high = l3, step = 0.01, tokens = 0, narrow;
-    int wide = weigh_dense(x, sorted, n, l3, &narrow);
-    double work = narrow + wide_work_at(x, sorted, wide, l3, NULL);
+static double raise_by_micro_batches(const Groups* x, const int* sorted, int n, const Setting* setting, double l3) {
+    const GroupCost* one = x->list[0].cost;
+    int ranks = setting->limits.ranks, wide = count_wide(x, sorted, n, l3);
+    double low = l3, high = l3, step = 0.01, tokens = 0, own = one->micro_batch;
+    double narrow = work_by(x, sorted + wide, n - wide, l3, own, x->dense + wide);
+    double work = narrow + work_by(x, sorted, wide, l3, own, x->dense);
+    qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     for (int i = 0; i < n; i++) tokens += sorted[i];
-    double rounds = in_rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
-    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, one->micro_batch, one->per_token, 0, x->dense, n};
+    double rounds = setting->rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
+    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, own, one->per_token, 0, x->dense, n};
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
-        work = narrow + wide_work_at(x, sorted, wide, high, NULL);
+        work = narrow + work_by(x, sorted, wide, high, own, NULL);
     }
     while (high - low > 1e-4 * low) {
         double tau = low + (high - low) / 2;
-        work = narrow + wide_work_at(x, sorted, wide, tau, NULL);
+        work = narrow + work_by(x, sorted, wide, tau, own, NULL);
         if (whole_micro_batches_suffice(&micro_batches, tau, work)) high = tau;
         else low = tau;
     }
     return low;
 }
 
-static void find_bounds(Bounds* bounds, Search* x, const int* sorted, int n, const Setting* setting) {
+static void find_bounds(Bounds* bounds, Groups* x, const int* sorted, int n, const Setting* setting) {
     double speeds = weigh_groups(x, setting);
     // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
     double down = 1 - (n + 16) * 0x1p-51;
-    bounds->l1 = sum_of_least_work(x, sorted, n) / speeds * down;
+    bounds->l1 = work_by(x, sorted, n, INFINITY, 0, NULL) / speeds * down;
     bounds->l2 = longest_least_time(x, sorted, n, &bounds->longest);
     bounds->l3 = bisect(x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
-    if (!setting->speeds && x->groups[0].cost->micro_batch > dear_micro_batch * bounds->l3)
-        bounds->l3 = raise_by_micro_batches(x, sorted, n, setting->limits.ranks, setting->rounds, bounds->l3);
+    if (!setting->speeds && x->list[0].cost->micro_batch > dear_micro_batch * bounds->l3)
+        bounds->l3 = raise_by_micro_batches(x, sorted, n, setting, bounds->l3);
     bounds->l3 *= down;
     bounds->l2 *= down;
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
@@ -389,14 +303,10 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
     *bounds = (Bounds){.longest = -1};
     if (n == 0) return 0;
     ArenaMark mark = arena_mark(arena);
-    Search x = {.groups = TAKE(arena, Group, (GROUP_ULYSSES_SIZES + 1) * ranks),
+    Groups x = {.list = TAKE(arena, Group, (GROUP_ULYSSES_SIZES + 1) * ranks),
                 .first = TAKE(arena, int, ranks + 1),
                 .others = TAKE(arena, GroupCost, GROUP_ULYSSES_SIZES * ranks),
                 .speeds = TAKE(arena, double, ranks),
-                .wide = TAKE(arena, Wide, n),
-                .range = TAKE(arena, Range, n),
-                .below = TAKE(arena, Range, n),
-                .above = TAKE(arena, Range, n),
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err) < 0) return -1;
     find_bounds(bounds, &x, sorted, n, setting);

@@ -30,6 +30,7 @@ const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size
 typedef struct Scratch {
     int *order, *sorted, *swap;  // (n) documents by descending length, and their lengths
     int* first;                  // (n + 1)
+    int* ulysses_sizes;          // (ranks + 1) of groups that planners use
     Guess guesses[2];
     Arena* arena;
 } Scratch;
@@ -58,22 +59,12 @@ void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
 // Whether every document is held by some group that planners use.
 static int check_held(const Scratch* x, int n, const Setting* setting, Err err) {
     const PlanLimits* limits = &setting->limits;
-    int holds = 0, at = 0, longest = n ? x->sorted[0] : 0;
-    int64_t capacity = 0;
     for (int d = 1; d <= limits->ranks; d++) {
         const GroupCost* g = &setting->groups[d];
-        if (!g->ulysses_size || !g->canonical) continue;
-        if (group_holds(g, longest)) return 0;
-        int fits = longest_fitting(limits, longest, g->ulysses_size, d / g->ulysses_size);
-        int64_t needed = capacity_for(limits, longest, g->ulysses_size, d / g->ulysses_size);
-        if (fits > holds) holds = fits, at = d;
-        if (!capacity || needed < capacity) capacity = needed;
+        x->ulysses_sizes[d] = g->canonical ? g->ulysses_size : 0;
+        if (n == 0 || (g->canonical && group_holds(g, x->sorted[0]))) return 0;
     }
-    if (n == 0) return 0;
-    return fail(err,
-                "document %d of the step has %d tokens, and no group of up to %d ranks holds more than %d at capacity "
-                "%d (one of %d ranks does); try --capacity %lld or more ranks",
-                x->order[0], longest, limits->ranks, holds, limits->capacity, at, (long long)capacity);
+    return refuse_length(x->order[0], x->sorted[0], limits, x->ulysses_sizes, 1, limits->ranks, "", err);
 }
 
 // ---- the search
@@ -253,6 +244,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                  .sorted = TAKE(arena, int, n),
                  .swap = TAKE(arena, int, n),
                  .first = TAKE(arena, int, n + 1),
+                 .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
                  .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
                              {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
                  .arena = arena};

@@ -126,6 +126,23 @@ int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring
                     limits->kv_heads);
 }
 
+int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_sizes, int first, int last,
+                  const char* how, Err err) {
+    int holds = 0, at = 0;
+    int64_t capacity = INT64_MAX;
+    for (int d = first; d <= last; d++) {
+        if (!ulysses_sizes[d]) continue;
+        int fits = longest_fitting(limits, s, ulysses_sizes[d], d / ulysses_sizes[d]);
+        if (fits > holds) holds = fits, at = d;
+        capacity = MIN(capacity, capacity_for(limits, s, ulysses_sizes[d], d / ulysses_sizes[d]));
+    }
+    return fail(err,
+                "document %d of the step has %d tokens, and no group of %s%d ranks%s holds more than %d at capacity %d "
+                "(one of %d does); try --capacity %lld%s",
+                doc, s, first < last ? "up to " : "", last, how, holds, limits->capacity, at, (long long)capacity,
+                first < last ? " or more ranks" : ", or a larger --cp, 0 for the least that suffices");
+}
+
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err) {
     if (limits->ranks < 1 || limits->node_size < 1 || limits->capacity < 1 || limits->kv_heads < 1 || n < 0)
         return fail(err, "no plan for %d documents, %d ranks, %d of a node, capacity %d, %d key/value heads", n,
