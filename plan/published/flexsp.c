@@ -412,6 +412,12 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
 
 // ---- whole plans
 
+// A group of a round: its cp size, what it got, its micro-batch.
+typedef struct RoundGroup {
+    int c, n_docs, mb;
+    double load;
+} RoundGroup;
+
 typedef struct Work {
     const Setting* setting;
     int n, no_buckets;
@@ -422,8 +428,8 @@ typedef struct Work {
     int* first;                // (n + 1) rounds
     int* bucket;               // (n + 1)
     int* group_of;             // (n)
-    double* load;              // (ranks) of its groups
-    int* size;                 // (ranks) documents of its groups
+    int* mb_of;                // (n) of each document, in `trial`
+    RoundGroup* groups;        // (ranks) of the round
     Plan trial;                // the plan of the trial that is made
     Arena* arena;
     double best;  // ms of the best trial
@@ -455,40 +461,32 @@ static int make_buckets(Work* x, int first, int n) {
     return flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
 }
 
-// The time of the slowest group, from true lengths, and into x->size the documents of each.
-static double true_ms(Work* x, int first, int n, const int* counts) {
-    const FlexspCpSizes* d = &x->cp_sizes;
-    double slowest = 0;
-    int number = 0;
-    for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = 0, x->size[number] = 0;
-    for (int i = 0; i < n; i++) {
-        int group = x->group_of[i], c = d->n - 1;
-        for (int from = counts[c]; from <= group; from += counts[c]) c--;
-        double s = x->lengths[first + i];
-        x->load[group] += d->quadratic[c] * s * s + d->linear[c] * s;
-        x->size[group]++;
-        slowest = fmax(slowest, x->load[group]);
-    }
-    return slowest;
-}
-
-// Micro-batches of a round, behind those of the ones before. The widest group begins at rank 0: since each cp size
-// divides the ones before it, every group begins at a multiple of its own.
-static void write_micro_batches(Work* x, int round, int first, int n, const int* counts) {
+// The micro-batches of a round, behind those of the ones before; the time of the slowest, from true lengths. The widest
+// group begins at rank 0: since each cp size divides the ones before it, every group begins at a multiple of its own.
+static double write_round(Work* x, int round, int first, int n, const int* counts) {
     const FlexspCpSizes* d = &x->cp_sizes;
     Plan* plan = &x->trial;
-    int number = 0, rank = 0, first_doc = first;
+    double slowest = 0;
+    int groups = 0;
     for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++, rank += d->cp_size[c]) {
-            int size = x->size[number];
-            x->size[number] = first_doc;  // from here on: where its next document goes
-            if (size == 0) continue;
-            plan->micro_batches[plan->n_micro_batches++] =
-                (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
-            first_doc += size;
-        }
-    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i];
+        for (int g = 0; g < counts[c]; g++) x->groups[groups++] = (RoundGroup){.c = c};
+    for (int i = 0; i < n; i++) {
+        RoundGroup* group = &x->groups[x->group_of[i]];
+        double s = x->lengths[first + i];
+        group->load += d->quadratic[group->c] * s * s + d->linear[group->c] * s;
+        group->n_docs++;
+        slowest = fmax(slowest, group->load);
+    }
+    for (int g = 0, rank = 0; g < groups; g++) {
+        int c = x->groups[g].c;
+        x->groups[g].mb = plan->n_micro_batches;
+        if (x->groups[g].n_docs)
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){
+                .first_rank = rank, .cp_size = d->cp_size[c], .ulysses_size = d->ulysses_size[c], .round = round};
+        rank += d->cp_size[c];
+    }
+    for (int i = 0; i < n; i++) x->mb_of[x->documents[first + i]] = x->groups[x->group_of[i]].mb;
+    return slowest;
 }
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
@@ -499,10 +497,7 @@ static double plan_round(Work* x, int round, int first, int end) {
     flexsp_batch(&batch, x->lengths + first, n, x->bucket, buckets, &x->cp_sizes, x->arena);
     double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, x->arena);
     arena_reset(x->arena, mark);
-    if (ms == INFINITY) return ms;
-    ms = true_ms(x, first, n, counts);
-    write_micro_batches(x, round, first, n, counts);
-    return ms;
+    return ms == INFINITY ? ms : write_round(x, round, first, n, counts);
 }
 
 // ---- trials
@@ -530,7 +525,10 @@ static int try_all(Work* x, Plan* plan, Err err) {
          from += FLEXSP_TRIALS) {
         for (int m = from; m <= MIN(from + FLEXSP_TRIALS - 1, x->n); m++) {
             double ms = try_rounds(x, m);
-            if (ms < x->best) x->best = ms, plan_copy(plan, &x->trial);
+            if (ms >= x->best) continue;
+            x->best = ms;
+            plan_fill(&x->trial, x->documents, x->mb_of);
+            plan_copy(plan, &x->trial);
         }
         if (arena_check(x->arena, err) < 0) return -1;
     }
@@ -555,8 +553,8 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
               .first = TAKE(arena, int, n + 1),
               .bucket = TAKE(arena, int, n + 1),
               .group_of = TAKE(arena, int, n),
-              .load = TAKE(arena, double, setting->limits.ranks),
-              .size = TAKE(arena, int, setting->limits.ranks),
+              .mb_of = TAKE(arena, int, n),
+              .groups = TAKE(arena, RoundGroup, setting->limits.ranks),
               .arena = arena,
               .best = INFINITY};
     plan_take(&x.trial, n, arena);
