@@ -84,55 +84,36 @@ int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t mos
     return q < most ? q : without_buckets(first, n);
 }
 
-// The greatest j from `from` on, at most k, at which documents from .. j - 1 have at most `most` tokens.
-static int run_end(const int64_t* sums, int from, int k, int64_t most) {
-    int low = from, high = k;
-    while (low < high) {
-        int j = low + (high - low + 1) / 2;
-        if (sums[j] - sums[from] <= most) low = j;
-        else high = j - 1;
-    }
-    return low;
-}
-
-static int runs_suffice(const int64_t* sums, int k, int runs, int64_t most) {
-    int at = 0;
-    for (; runs > 0 && at < k; runs--) at = run_end(sums, at, k, most);
-    return at == k;
-}
-
-static int64_t least_maximum(const int64_t* sums, int k, int runs) {
-    int64_t low = CEIL_DIV(sums[k], runs), high = sums[k];
-    while (low < high) {
-        int64_t most = low + (high - low) / 2;
-        if (runs_suffice(sums, k, runs, most)) high = most;
-        else low = most + 1;
-    }
-    return low;
-}
-
-void flexsp_chunks(int* first, const int* lengths, int n, int m, int64_t* sums) {
-    sums[0] = 0;
-    for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
-    first[m] = n;
-    for (int runs = m, k = n; runs > 0; runs--) {
-        int64_t most = least_maximum(sums, k, runs);
-        int j = runs - 1;
-        while (runs > 1 && sums[k] - sums[j] > most) j++;
-        first[runs - 1] = k = runs > 1 ? j : 0;
-    }
-}
-
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
-    int64_t tokens = 0, in_chunk = 0;
+    int64_t in_chunk = 0;
     int chunks = n > 0;
     for (int i = 0; i < n; i++) {
         if (lengths[i] > capacity) return n + 1;
         if (in_chunk + lengths[i] > capacity) chunks++, in_chunk = 0;
         in_chunk += lengths[i];
-        tokens += lengths[i];
     }
-    return (int)MAX((int64_t)chunks, CEIL_DIV(tokens, capacity));
+    return chunks;
+}
+
+static int64_t least_maximum(const int* lengths, int n, int64_t tokens, int runs) {
+    int64_t low = CEIL_DIV(tokens, runs), high = tokens;
+    while (low < high) {
+        int64_t most = low + (high - low) / 2;
+        if (flexsp_least_chunks(lengths, n, most) <= runs) high = most;
+        else low = most + 1;
+    }
+    return low;
+}
+
+void flexsp_chunks(int* first, const int* lengths, int n, int m) {
+    int64_t tokens = 0;
+    for (int i = 0; i < n; i++) tokens += lengths[i];
+    first[m] = n;
+    for (int runs = m, j = n; runs > 0; runs--) {
+        int64_t left = least_maximum(lengths, j, tokens, runs);
+        for (; j >= runs && left >= lengths[j - 1]; left -= lengths[j]) tokens -= lengths[--j];
+        first[runs - 1] = j;
+    }
 }
 
 // ---- groups of one round, and who goes into which
@@ -325,28 +306,17 @@ typedef struct Candidate {
     int expanded;
 } Candidate;
 
-enum { SEEN = 1 << 14 };  // partitions that are remembered; the beam ends when half of them are
-
 typedef struct Beam {
     Search* x;
     Candidate candidates[FLEXSP_BEAM];
-    int n, n_seen;
-    uint64_t seen[SEEN];  // hashes, 0: free
+    int n;
 } Beam;
 
-static int seen_before(Beam* beam, const int* counts) {
-    uint64_t hash = hash_bytes(counts, sizeof(int) * FLEXSP_CP_SIZES, 1);
-    size_t at = hash % SEEN;
-    for (; beam->seen[at]; at = (at + 1) % SEEN)
-        if (beam->seen[at] == hash) return 1;
-    beam->seen[at] = hash;
-    beam->n_seen++;
-    return 0;
-}
-
-// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam.
+// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam. One
+// that was not, or is no longer among them, is none later either.
 static void offer(Beam* beam, const int* counts) {
-    if (seen_before(beam, counts)) return;
+    for (int i = 0; i < beam->n; i++)
+        if (!memcmp(beam->candidates[i].counts, counts, sizeof beam->candidates[i].counts)) return;
     double limit = beam->n == FLEXSP_BEAM ? beam->candidates[beam->n - 1].ms : INFINITY;
     double ms = fill_groups(beam->x, counts, limit);
     if (ms >= limit) return;
@@ -376,7 +346,7 @@ static void search_beam(Search* x, Beam* beam) {
     memset(beam, 0, sizeof *beam);
     beam->x = x;
     for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(beam, counts);
-    for (int i = 0; i < beam->n && beam->n_seen < SEEN / 2;) {
+    for (int i = 0; i < beam->n;) {
         if (beam->candidates[i].expanded) {
             i++;
             continue;
@@ -424,7 +394,6 @@ typedef struct Work {
     FlexspCpSizes cp_sizes;
     int *documents, *lengths;  // (n) the longest first, and their lengths
     double* area;              // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;             // (n + 1)
     int* first;                // (n + 1) rounds
     int* bucket;               // (n + 1)
     int* group_of;             // (n)
@@ -505,7 +474,7 @@ static double plan_round(Work* x, int round, int first, int end) {
 // M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best.
 static double try_rounds(Work* x, int m) {
     double total = 0, fixed = x->setting->groups[1].micro_batch;
-    flexsp_chunks(x->first, x->lengths, x->n, m, x->sums);
+    flexsp_chunks(x->first, x->lengths, x->n, m);
     x->trial.n_micro_batches = 0;
     for (int i = 0; i < m; i++) {
         double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + fixed * (m - i);
@@ -549,7 +518,6 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
               .documents = TAKE(arena, int, n),
               .lengths = TAKE(arena, int, n),
               .area = TAKE(arena, double, n + 1),
-              .sums = TAKE(arena, int64_t, n + 1),
               .first = TAKE(arena, int, n + 1),
               .bucket = TAKE(arena, int, n + 1),
               .group_of = TAKE(arena, int, n),

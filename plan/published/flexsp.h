@@ -25,10 +25,9 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
 // each when that takes FLEXSP_MOST_BUCKETS. first (n + 1): where each begins, and n. Returns the number.
 int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t most_tokens, Arena* arena);
 // first (m + 1): where each of m rounds begins, and n. Contiguous runs of lengths (n) in the order of cutting, whose
-// largest sum of tokens is the least; the later ones are filled first. sums: scratch, (n + 1).
-void flexsp_chunks(int* first, const int* lengths, int n, int m, int64_t* sums);
-// The least number of contiguous runs of at most `capacity` tokens, at least ceil(sum / capacity). n + 1 when a
-// document is longer than that.
+// largest sum of tokens is the least; the later ones are filled first.
+void flexsp_chunks(int* first, const int* lengths, int n, int m);
+// The least number of contiguous runs of at most `capacity` tokens. n + 1 when a document is longer than that.
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity);
 
 // ---- groups of one round
