@@ -1,6 +1,6 @@
-// test_flexsp.c - the claims of plan/published/flexsp.h: cuts against tables and brute force, groups against a plain
+// test_flexsp.c - the claims of plan/published/flexsp.c: cuts against tables and brute force, groups against a plain
 // search and against all assignments, plans against their proof.
-#include "plan/published/flexsp.h"
+#include "plan/published/published.h"
 
 #include "test/clusters.h"
 

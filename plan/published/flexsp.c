@@ -12,7 +12,7 @@
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
 // not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
 // (Setting.groups): ulysses or ring. MicroBatch.round is the round.
-#include "plan/published/flexsp.h"
+#include "plan/published/published.h"
 
 #include <math.h>
 
