@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "plan/cost/machine.h"
-#include "plan/published/strategy_search.h"
+#include "plan/published/hydraulis.h"
 
 enum { GPUS = 64, CONTEXT = 32768, TOKENS = 200000, BATCHES = 20, SAMPLE = 40000, MOST = 16384 };
 
@@ -170,7 +170,7 @@ static void climb(double median, double sigma) {
     uniform.copies[widest] = GPUS / pool.scheme[widest].gpus;
     draw_batches(median, sigma);
     for (int i = 0; i < SAMPLE; i++) sample[i] = draw_length(median, sigma, 7, (uint64_t)i);
-    StrategySearch search = {&pool, sample, SAMPLE, CONTEXT, TOKENS, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
+    StrategySearch search = {&pool, sample, SAMPLE, TOKENS, 16, {0}, {0}};
     int n_ours = strategies_search(ours, &score, &search, &arena, err);
     if (n_ours < 1) die("no strategies: %s", n_ours < 0 ? err : "nothing holds the documents");
     for (int b = 0; b < BATCHES; b++) {

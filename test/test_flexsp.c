@@ -1,6 +1,6 @@
-// test_flexsp.c - the claims of plan/published/flexsp.h: cuts against tables and brute force, groups against a plain
+// test_flexsp.c - the claims of plan/published/flexsp.c: cuts against tables and brute force, groups against a plain
 // search and against all assignments, plans against their proof.
-#include "plan/published/flexsp.h"
+#include "plan/published/published.h"
 
 #include "test/clusters.h"
 
@@ -54,14 +54,14 @@ CLAIM(buckets_are_the_best_there_are) {
 CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
     FOR_SEEDS(seed, 0, 300) {
         int lengths[11], first[12], n = random_lengths(lengths, seed, 11, seed % 2);
-        int64_t scratch[12], capacity = lengths[0];
+        int64_t capacity = lengths[0];
         for (int i = 0; i < n; i++) capacity = MAX(capacity, lengths[i]);
         // As little as some number of runs needs, or any.
         if (seed % 3) capacity = best_cut(lengths, n, pick(seed, 4, 1, n), 1);
         else capacity += pick(seed, 4, 0, 3000);
         int least = 0;
         for (int m = n; m > 0; m--) {
-            flexsp_chunks(first, lengths, n, m, scratch);
+            flexsp_chunks(first, lengths, n, m);
             CHECK(first[0] == 0 && first[m] == n);
             int64_t most = 0;
             for (int i = 0; i < m; i++) {
@@ -345,7 +345,6 @@ CLAIM(a_bucket_takes_what_its_widest_document_takes) {
 
 // M_min to M_min + 4 rounds, each planned to its end. Without buckets, so that what is searched is what counts.
 CLAIM(the_plan_is_the_best_of_its_trials) {
-    static int64_t scratch[301];
     static int sorted[300];
     int later = 0;
     FOR_SEEDS(seed, 0, 16) {
@@ -358,7 +357,7 @@ CLAIM(the_plan_is_the_best_of_its_trials) {
         int least = flexsp_least_chunks(sorted, n, (int64_t)c->setting.limits.ranks * c->setting.limits.capacity);
         for (int m = least; m < least + 5; m++) {
             double ms = m * c->groups[1].micro_batch;
-            flexsp_chunks(first, sorted, n, m, scratch);
+            flexsp_chunks(first, sorted, n, m);
             for (int i = 0; i < m; i++) {
                 Tiny* x = open_tiny(c, sorted + first[i], first[i + 1] - first[i]);
                 ms += tiny_groups(x, FLEXSP_ENUMERATED);

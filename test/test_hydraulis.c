@@ -6,7 +6,6 @@
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/cost/machine.h"
 #include "plan/published/hydraulis.h"
-#include "plan/published/strategy_search.h"
 #include "test/arenas.h"
 #include "test/numbers.h"
 #include "test/plans.h"
@@ -433,7 +432,7 @@ CLAIM(a_searched_list_is_no_slower_than_its_best_or_the_published_one) {
     StrategyScore score;
     for (int i = 0; i < COUNT(sample); i++)
         sample[i] = (int)fmin(600 * exp(1.3 * random_normal(5, (uint64_t)i)) + 1, 32768);
-    StrategySearch search = {&pool, sample, SAMPLE, 32768, 200000, 16, FIXED_PER_MICRO_BATCH, {0}, {0}};
+    StrategySearch search = {&pool, sample, SAMPLE, 200000, 16, {0}, {0}};
     int n = strategies_search(list, &score, &search, &proposals, err);
     CHECK(n >= 2 && score.proposed > n && score.batches > 10);
     CHECK(score.ms > 0 && score.ms < score.single_ms);

@@ -1,6 +1,6 @@
-// test_zeppelin.c - the claims of plan/published/zeppelin.h: formulas against worked numbers, the partition by the
+// test_zeppelin.c - the claims of plan/published/zeppelin.c: formulas against worked numbers, the partition by the
 // rules of its zones, and the plans that come out.
-#include "plan/published/zeppelin.h"
+#include "plan/published/published.h"
 
 #include <limits.h>
 

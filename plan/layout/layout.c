@@ -75,13 +75,9 @@ double layout_again(const Layout* layout, int s) {
     return (double)n / (end - first);
 }
 
-double layout_work(const Layout* layout, const Shape* whole, int s) {
-    return work_of(whole, layout_first(layout, s), layout_first(layout, s + 1)) / work_of(whole, 0, whole->L);
-}
-
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers) {
     for (int s = 0; s < layout->stages; s++) {
-        matmuls[s] = layout_work(layout, whole, s);
+        matmuls[s] = work_of(whole, layout_first(layout, s), layout_first(layout, s + 1)) / work_of(whole, 0, whole->L);
         layers[s] = (double)layout->stage[s].layers / whole->L;
     }
 }
@@ -94,109 +90,89 @@ typedef struct Line {
     LayerLayout row;
 } Line;
 
-static const Field pairs[] = {
-    {"layers", INT, offsetof(Line, layers), 1, MOST_LAYERS, NULL},
-    {"tp", INT, offsetof(Line, row.tp), 1, MOST_STAGES, NULL},
-    {"zero", INT, offsetof(Line, row.zero), 1, 3, NULL},
-    {"recompute", INDEX, offsetof(Line, row.recompute), 0, 0, "none|activation|block"},
+enum { LAYERS, TP, ZERO, RECOMPUTE, N_PAIRS };
+static const Field pairs[N_PAIRS] = {
+    [LAYERS] = {"layers", INT, offsetof(Line, layers), 1, MOST_LAYERS, NULL},
+    [TP] = {"tp", INT, offsetof(Line, row.tp), 1, MOST_STAGES, NULL},
+    [ZERO] = {"zero", INT, offsetof(Line, row.zero), 1, 3, NULL},
+    [RECOMPUTE] = {"recompute", INDEX, offsetof(Line, row.recompute), 0, 0, "none|activation|block"},
 };
 
-// What lines leave out while a file is read.
-typedef struct Reader {
-    Layout* layout;
-    LayerLayout usual;  // of the options
-    Line stage;         // that is read; 0 layers: its line says none
-    int found;          // layers of the lines below it
-} Reader;
+static int read_pair(Line* line, const Field* pair, Words* w) {
+    char wanted[WANTED];
+    Word value;
+    if (!words_next(w, ' ', &value)) value = (Word){NULL, 0};
+    return field_set(pair, line, value, wanted) ? words_refuse(w, value, "expected %s", wanted) : 0;
+}
 
 static int read_pairs(Line* line, Words* w) {
-    char wanted[WANTED];
-    Word key, value;
-    while (words_next(w, ' ', &key)) {
-        const Field* pair = field_find(pairs, COUNT(pairs), key);
+    for (Word key; words_next(w, ' ', &key);) {
+        const Field* pair = field_find(pairs, N_PAIRS, key);
         if (!pair) return words_refuse(w, key, "expected layers N, tp N, zero 1|2|3 or recompute NAME");
-        if (!words_next(w, ' ', &value)) value = (Word){NULL, 0};
-        if (field_set(pair, line, value, wanted)) return words_refuse(w, value, "expected %s", wanted);
+        if (read_pair(line, pair, w)) return -1;
     }
     return 0;
 }
 
-// The stage that was read last has all its lines.
-static int end_stage(Reader* r, const Words* w) {
-    Layout* layout = r->layout;
-    int s = layout->stages - 1, expected = r->stage.layers, first = s < 0 ? 0 : layout_first(layout, s);
-    if (s < 0) return 0;
-    if (!expected && !r->found) return words_refuse(w, w->left, "expected layers N of the stage before");
-    if (expected && r->found && expected != r->found)
-        return words_refuse(w, w->left, "expected lines of %d layers together below stage %d, found %d", expected, s,
-                            r->found);
-    if (first + expected > MOST_LAYERS) return words_refuse(w, w->left, "expected at most %d layers", MOST_LAYERS);
-    if (!r->found) layout_set_stage(layout, s, expected, r->stage.row);
-    layout->stage[s].layers = r->found ? r->found : expected;
-    r->found = 0;
+// The last stage gets the layers of a line.
+static int add_layers(Layout* layout, const Line* line, const Words* w) {
+    int first = layout_first(layout, layout->stages), end = first + line->layers;
+    if (end > MOST_LAYERS) return words_refuse(w, w->all, "expected at most %d layers", MOST_LAYERS);
+    for (int l = first; l < end; l++) layout->layer[l] = line->row;
+    layout->stage[layout->stages - 1].layers += line->layers;
     return 0;
 }
 
-static int read_stage(Reader* r, Words* w) {
-    Layout* layout = r->layout;
-    if (end_stage(r, w)) return -1;
-    if (layout->stages == MOST_STAGES) return words_refuse(w, w->all, "expected at most %d stages", MOST_STAGES);
-    r->stage = (Line){0, r->usual};
-    if (read_pairs(&r->stage, w)) return -1;
-    layout->stage[layout->stages++] = (StageLayout){0, r->stage.row.zero};
-    return 0;
+// The last stage, which this line begins (0 layers: it says none), has all lines below it.
+static int end_stage(Layout* layout, const Line* stage, const Words* w) {
+    int s = layout->stages - 1, expected = stage->layers, found = s < 0 ? 0 : layout->stage[s].layers;
+    if (s < 0 || (found && !expected) || (found && found == expected)) return 0;
+    if (!expected) return words_refuse(w, w->left, "expected layers N of the stage before");
+    if (!found) return add_layers(layout, stage, w);
+    return words_refuse(w, w->left, "expected lines of %d layers together below stage %d, found %d", expected, s,
+                        found);
 }
 
-static int read_layers(Reader* r, Words* w) {
-    Layout* layout = r->layout;
-    Line line = {0, r->stage.row};
-    if (layout->stages == 0) return words_refuse(w, w->all, "expected stage ... before layers");
-    if (read_pairs(&line, w)) return -1;
-    int first = layout_first(layout, layout->stages - 1) + r->found;
-    if (first + line.layers > MOST_LAYERS) return words_refuse(w, w->all, "expected at most %d layers", MOST_LAYERS);
-    for (int l = first; l < first + line.layers; l++) layout->layer[l] = line.row;
-    r->found += line.layers;
-    return 0;
-}
-
-static int read_line(Reader* r, Words* w) {
+// stage: the line of the last stage; usual: what lines leave out.
+static int read_line(Layout* layout, Line* stage, const LayerLayout* usual, Words* w) {
     Words rest = *w;
     Word word;
+    Line line = {0, stage->row};
     words_next(&rest, ' ', &word);
-    if (word_is(word, "stage")) return read_stage(r, &rest);
-    if (word_is(word, "layers")) return read_layers(r, w);
-    char wanted[WANTED];
-    Line line = {0, {0}};
-    Word value = {NULL, 0};
+    if (word_is(word, "stage")) {
+        if (end_stage(layout, stage, &rest)) return -1;
+        if (layout->stages == MOST_STAGES) return words_refuse(w, w->all, "expected at most %d stages", MOST_STAGES);
+        *stage = (Line){0, *usual};
+        if (read_pairs(stage, &rest)) return -1;
+        layout->stage[layout->stages++] = (StageLayout){0, stage->row.zero};
+        return 0;
+    }
+    if (word_is(word, "layers")) {
+        if (layout->stages == 0) return words_refuse(w, w->all, "expected stage ... before layers");
+        return read_pairs(&line, w) ? -1 : add_layers(layout, &line, w);
+    }
     if (!word_is(word, "tp")) return words_refuse(w, word, "expected stage ..., layers N ... or tp N");
-    words_next(&rest, ' ', &value);
-    if (field_set(field_find(pairs, COUNT(pairs), word), &line, value, wanted))
-        return words_refuse(w, value, "expected %s", wanted);
-    if (words_next(&rest, ' ', &value)) return words_refuse(w, value, "expected the end of the line");
-    r->layout->tp = line.row.tp;
-    return 0;
+    if (read_pair(&line, &pairs[TP], &rest)) return -1;
+    layout->tp = line.row.tp;
+    return words_next(&rest, ' ', &word) ? words_refuse(w, word, "expected the end of the line") : 0;
 }
 
 // A layer whose tp no line says has the group's, which a line further down may say: 0 until then.
-static int end_text(Reader* r, const Words* text) {
-    Layout* layout = r->layout;
-    if (layout->stages == 0)
-        return words_refuse(text, (Word){NULL, 0}, "expected a line stage layers N for every stage");
-    if (end_stage(r, text)) return -1;
-    for (int l = 0; l < layout_first(layout, layout->stages); l++)
-        if (layout->layer[l].tp == 0) layout->layer[l].tp = layout->tp;
-    return 0;
-}
-
 int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err) {
     Words words = words_of(text, n, err), line;
-    Reader r = {.layout = layout, .usual = otherwise->layer[0]};
-    r.usual.tp = 0;
+    Line stage = {0};
+    LayerLayout usual = otherwise->layer[0];
+    usual.tp = 0;
     memset(layout, 0, sizeof *layout);
     layout->tp = otherwise->tp;
     while (words_statement(&words, &line))
-        if (read_line(&r, &line)) return -1;
-    return end_text(&r, &words);
+        if (read_line(layout, &stage, &usual, &line)) return -1;
+    if (layout->stages == 0)
+        return words_refuse(&words, (Word){NULL, 0}, "expected a line stage layers N for every stage");
+    if (end_stage(layout, &stage, &words)) return -1;
+    for (int l = 0; l < layout_first(layout, layout->stages); l++)
+        if (layout->layer[l].tp == 0) layout->layer[l].tp = layout->tp;
+    return 0;
 }
 
 size_t layout_print(const Layout* layout, char* text, size_t bytes) {

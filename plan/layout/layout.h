@@ -43,9 +43,7 @@ void layout_set_stage(Layout* layout, int s, int n, LayerLayout row);
 double layout_again(const Layout* layout, int s);
 // Layers from l on, within their stage, that are like it.
 int layout_run(const Layout* layout, int l);
-// The share of a token's matmuls that stage s has.
-double layout_work(const Layout* layout, const Shape* whole, int s);
-// Of each stage (stages): that, and its share of the layers.
+// Of each stage (stages): the shares of a token's matmuls and of the layers that it has.
 void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, double* layers);
 
 // `otherwise`: of what the text leaves out. 0, or -1 with the line, what was expected and found.

@@ -12,7 +12,7 @@
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
 // not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
 // (Setting.groups): ulysses or ring. MicroBatch.round is the round.
-#include "plan/published/flexsp.h"
+#include "plan/published/published.h"
 
 #include <math.h>
 
@@ -84,55 +84,36 @@ int flexsp_buckets(int* first, const int* lengths, int n, int least, int64_t mos
     return q < most ? q : without_buckets(first, n);
 }
 
-// The greatest j from `from` on, at most k, at which documents from .. j - 1 have at most `most` tokens.
-static int run_end(const int64_t* sums, int from, int k, int64_t most) {
-    int low = from, high = k;
-    while (low < high) {
-        int j = low + (high - low + 1) / 2;
-        if (sums[j] - sums[from] <= most) low = j;
-        else high = j - 1;
-    }
-    return low;
-}
-
-static int runs_suffice(const int64_t* sums, int k, int runs, int64_t most) {
-    int at = 0;
-    for (; runs > 0 && at < k; runs--) at = run_end(sums, at, k, most);
-    return at == k;
-}
-
-static int64_t least_maximum(const int64_t* sums, int k, int runs) {
-    int64_t low = CEIL_DIV(sums[k], runs), high = sums[k];
-    while (low < high) {
-        int64_t most = low + (high - low) / 2;
-        if (runs_suffice(sums, k, runs, most)) high = most;
-        else low = most + 1;
-    }
-    return low;
-}
-
-void flexsp_chunks(int* first, const int* lengths, int n, int m, int64_t* sums) {
-    sums[0] = 0;
-    for (int i = 0; i < n; i++) sums[i + 1] = sums[i] + lengths[i];
-    first[m] = n;
-    for (int runs = m, k = n; runs > 0; runs--) {
-        int64_t most = least_maximum(sums, k, runs);
-        int j = runs - 1;
-        while (runs > 1 && sums[k] - sums[j] > most) j++;
-        first[runs - 1] = k = runs > 1 ? j : 0;
-    }
-}
-
 int flexsp_least_chunks(const int* lengths, int n, int64_t capacity) {
-    int64_t tokens = 0, in_chunk = 0;
+    int64_t in_chunk = 0;
     int chunks = n > 0;
     for (int i = 0; i < n; i++) {
         if (lengths[i] > capacity) return n + 1;
         if (in_chunk + lengths[i] > capacity) chunks++, in_chunk = 0;
         in_chunk += lengths[i];
-        tokens += lengths[i];
     }
-    return (int)MAX((int64_t)chunks, CEIL_DIV(tokens, capacity));
+    return chunks;
+}
+
+static int64_t least_maximum(const int* lengths, int n, int64_t tokens, int runs) {
+    int64_t low = CEIL_DIV(tokens, runs), high = tokens;
+    while (low < high) {
+        int64_t most = low + (high - low) / 2;
+        if (flexsp_least_chunks(lengths, n, most) <= runs) high = most;
+        else low = most + 1;
+    }
+    return low;
+}
+
+void flexsp_chunks(int* first, const int* lengths, int n, int m) {
+    int64_t tokens = 0;
+    for (int i = 0; i < n; i++) tokens += lengths[i];
+    first[m] = n;
+    for (int runs = m, j = n; runs > 0; runs--) {
+        int64_t left = least_maximum(lengths, j, tokens, runs);
+        for (; j >= runs && left >= lengths[j - 1]; left -= lengths[j]) tokens -= lengths[--j];
+        first[runs - 1] = j;
+    }
 }
 
 // ---- groups of one round, and who goes into which
@@ -325,28 +306,17 @@ typedef struct Candidate {
     int expanded;
 } Candidate;
 
-enum { SEEN = 1 << 14 };  // partitions that are remembered; the beam ends when half of them are
-
 typedef struct Beam {
     Search* x;
     Candidate candidates[FLEXSP_BEAM];
-    int n, n_seen;
-    uint64_t seen[SEEN];  // hashes, 0: free
+    int n;
 } Beam;
 
-static int seen_before(Beam* beam, const int* counts) {
-    uint64_t hash = hash_bytes(counts, sizeof(int) * FLEXSP_CP_SIZES, 1);
-    size_t at = hash % SEEN;
-    for (; beam->seen[at]; at = (at + 1) % SEEN)
-        if (beam->seen[at] == hash) return 1;
-    beam->seen[at] = hash;
-    beam->n_seen++;
-    return 0;
-}
-
-// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam.
+// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam. One
+// that was not, or is no longer among them, is none later either.
 static void offer(Beam* beam, const int* counts) {
-    if (seen_before(beam, counts)) return;
+    for (int i = 0; i < beam->n; i++)
+        if (!memcmp(beam->candidates[i].counts, counts, sizeof beam->candidates[i].counts)) return;
     double limit = beam->n == FLEXSP_BEAM ? beam->candidates[beam->n - 1].ms : INFINITY;
     double ms = fill_groups(beam->x, counts, limit);
     if (ms >= limit) return;
@@ -376,7 +346,7 @@ static void search_beam(Search* x, Beam* beam) {
     memset(beam, 0, sizeof *beam);
     beam->x = x;
     for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(beam, counts);
-    for (int i = 0; i < beam->n && beam->n_seen < SEEN / 2;) {
+    for (int i = 0; i < beam->n;) {
         if (beam->candidates[i].expanded) {
             i++;
             continue;
@@ -412,18 +382,23 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
 
 // ---- whole plans
 
+// A group of a round: its cp size, what it got, its micro-batch.
+typedef struct RoundGroup {
+    int c, n_docs, mb;
+    double load;
+} RoundGroup;
+
 typedef struct Work {
     const Setting* setting;
     int n, no_buckets;
     FlexspCpSizes cp_sizes;
     int *documents, *lengths;  // (n) the longest first, and their lengths
     double* area;              // (n + 1) rank-ms that the first of them occupy at least
-    int64_t* sums;             // (n + 1)
     int* first;                // (n + 1) rounds
     int* bucket;               // (n + 1)
     int* group_of;             // (n)
-    double* load;              // (ranks) of its groups
-    int* size;                 // (ranks) documents of its groups
+    int* mb_of;                // (n) of each document, in `trial`
+    RoundGroup* groups;        // (ranks) of the round
     Plan trial;                // the plan of the trial that is made
     Arena* arena;
     double best;  // ms of the best trial
@@ -455,40 +430,32 @@ static int make_buckets(Work* x, int first, int n) {
     return flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
 }
 
-// The time of the slowest group, from true lengths, and into x->size the documents of each.
-static double true_ms(Work* x, int first, int n, const int* counts) {
-    const FlexspCpSizes* d = &x->cp_sizes;
-    double slowest = 0;
-    int number = 0;
-    for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++) x->load[number] = 0, x->size[number] = 0;
-    for (int i = 0; i < n; i++) {
-        int group = x->group_of[i], c = d->n - 1;
-        for (int from = counts[c]; from <= group; from += counts[c]) c--;
-        double s = x->lengths[first + i];
-        x->load[group] += d->quadratic[c] * s * s + d->linear[c] * s;
-        x->size[group]++;
-        slowest = fmax(slowest, x->load[group]);
-    }
-    return slowest;
-}
-
-// Micro-batches of a round, behind those of the ones before. The widest group begins at rank 0: since each cp size
-// divides the ones before it, every group begins at a multiple of its own.
-static void write_micro_batches(Work* x, int round, int first, int n, const int* counts) {
+// The micro-batches of a round, behind those of the ones before; the time of the slowest, from true lengths. The widest
+// group begins at rank 0: since each cp size divides the ones before it, every group begins at a multiple of its own.
+static double write_round(Work* x, int round, int first, int n, const int* counts) {
     const FlexspCpSizes* d = &x->cp_sizes;
     Plan* plan = &x->trial;
-    int number = 0, rank = 0, first_doc = first;
+    double slowest = 0;
+    int groups = 0;
     for (int c = d->n; c-- > 0;)
-        for (int g = 0; g < counts[c]; g++, number++, rank += d->cp_size[c]) {
-            int size = x->size[number];
-            x->size[number] = first_doc;  // from here on: where its next document goes
-            if (size == 0) continue;
-            plan->micro_batches[plan->n_micro_batches++] =
-                (MicroBatch){rank, d->cp_size[c], d->ulysses_size[c], first_doc, size, round};
-            first_doc += size;
-        }
-    for (int i = 0; i < n; i++) plan->docs[x->size[x->group_of[i]]++] = x->documents[first + i];
+        for (int g = 0; g < counts[c]; g++) x->groups[groups++] = (RoundGroup){.c = c};
+    for (int i = 0; i < n; i++) {
+        RoundGroup* group = &x->groups[x->group_of[i]];
+        double s = x->lengths[first + i];
+        group->load += d->quadratic[group->c] * s * s + d->linear[group->c] * s;
+        group->n_docs++;
+        slowest = fmax(slowest, group->load);
+    }
+    for (int g = 0, rank = 0; g < groups; g++) {
+        int c = x->groups[g].c;
+        x->groups[g].mb = plan->n_micro_batches;
+        if (x->groups[g].n_docs)
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){
+                .first_rank = rank, .cp_size = d->cp_size[c], .ulysses_size = d->ulysses_size[c], .round = round};
+        rank += d->cp_size[c];
+    }
+    for (int i = 0; i < n; i++) x->mb_of[x->documents[first + i]] = x->groups[x->group_of[i]].mb;
+    return slowest;
 }
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
@@ -499,10 +466,7 @@ static double plan_round(Work* x, int round, int first, int end) {
     flexsp_batch(&batch, x->lengths + first, n, x->bucket, buckets, &x->cp_sizes, x->arena);
     double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, x->arena);
     arena_reset(x->arena, mark);
-    if (ms == INFINITY) return ms;
-    ms = true_ms(x, first, n, counts);
-    write_micro_batches(x, round, first, n, counts);
-    return ms;
+    return ms == INFINITY ? ms : write_round(x, round, first, n, counts);
 }
 
 // ---- trials
@@ -510,7 +474,7 @@ static double plan_round(Work* x, int round, int first, int end) {
 // M rounds. The total in ms, INFINITY where one does not fit or the total cannot beat the best.
 static double try_rounds(Work* x, int m) {
     double total = 0, fixed = x->setting->groups[1].micro_batch;
-    flexsp_chunks(x->first, x->lengths, x->n, m, x->sums);
+    flexsp_chunks(x->first, x->lengths, x->n, m);
     x->trial.n_micro_batches = 0;
     for (int i = 0; i < m; i++) {
         double to_come = (x->area[x->n] - x->area[x->first[i]]) / x->cp_sizes.ranks + fixed * (m - i);
@@ -530,7 +494,10 @@ static int try_all(Work* x, Plan* plan, Err err) {
          from += FLEXSP_TRIALS) {
         for (int m = from; m <= MIN(from + FLEXSP_TRIALS - 1, x->n); m++) {
             double ms = try_rounds(x, m);
-            if (ms < x->best) x->best = ms, plan_copy(plan, &x->trial);
+            if (ms >= x->best) continue;
+            x->best = ms;
+            plan_fill(&x->trial, x->documents, x->mb_of);
+            plan_copy(plan, &x->trial);
         }
         if (arena_check(x->arena, err) < 0) return -1;
     }
@@ -551,12 +518,11 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
               .documents = TAKE(arena, int, n),
               .lengths = TAKE(arena, int, n),
               .area = TAKE(arena, double, n + 1),
-              .sums = TAKE(arena, int64_t, n + 1),
               .first = TAKE(arena, int, n + 1),
               .bucket = TAKE(arena, int, n + 1),
               .group_of = TAKE(arena, int, n),
-              .load = TAKE(arena, double, setting->limits.ranks),
-              .size = TAKE(arena, int, setting->limits.ranks),
+              .mb_of = TAKE(arena, int, n),
+              .groups = TAKE(arena, RoundGroup, setting->limits.ranks),
               .arena = arena,
               .best = INFINITY};
     plan_take(&x.trial, n, arena);

@@ -16,7 +16,8 @@ enum {
     HYDRAULIS_SHUFFLES = 50,
     HYDRAULIS_COUNTS = 20,
     HYDRAULIS_LIST = 16,
-    HYDRAULIS_BATCHES = 36  // on which strategies are compared
+    HYDRAULIS_BATCHES = 36,  // on which strategies are compared
+    HYDRAULIS_CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS  // of the published planner
 };
 
 typedef struct PipelineScheme {
@@ -67,14 +68,35 @@ typedef struct Proposal {
 int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, const Proposal* proposal,
                        const int* sample, int n_sample, Arena* arena, Err err);
 
-// Appends a strategy whose pipelines none of the n in list has; how many there are then.
-int strategies_add(Strategy* list, int n, Strategy strategy);
+// The published planner's list for documents of up to `context` tokens (0: any): the first holds all that any does.
+// Returns how many, -1 without memory.
+int strategies_short_list(Strategy list[HYDRAULIS_LIST], const SchemePool* pool, int context, const int* sample,
+                          int n_sample, Arena* arena, Err err);
 
-// Which of n strategies a run needs, whose times on batches are ms (n): picks (most), always the one that lowers
-// the sum of the least times most, until none does by more than `worth` of it. least (batches): what the best so far
-// takes, to begin with and in the end. Returns how many.
-int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int n, int batches, double* least,
-                     double worth);
+// The list of a run, so few that every step finds one that is fast for its documents. Proposed are those for every
+// longest document of one step of a sample after another, and each kind of pipeline alone. All are tried on these
+// steps, dispatched and packed as a run would, and taken one after another: always the one with which the steps, each
+// under its best strategy so far, take least in all, until that saves too little. Then what differs from those taken
+// in one exchange of pipelines is tried, too, and they are chosen anew, some times.
+typedef struct StrategySearch {
+    const SchemePool* pool;
+    const int* lengths;  // (n) of a sample, in the order in which steps draw them
+    int n;
+    int64_t batch_tokens;  // of a step
+    int most;              // strategies, at most HYDRAULIS_LIST
+    // What moving takes pipelines of a scheme: Strategy.start, and what it adds to Strategy.end, ms.
+    double start[HYDRAULIS_SCHEMES], end[HYDRAULIS_SCHEMES];
+} StrategySearch;
+
+// What a list takes on the batches of the sample.
+typedef struct StrategyScore {
+    int batches, proposed;
+    double ms;         // mean of a batch, each under its best strategy
+    double single_ms;  // of the best strategy alone; infinite where none holds all batches
+} StrategyScore;
+
+// Fills list (most); returns how many, 0 where no pipelines hold the documents, -1 without memory.
+int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, Err err);
 
 // ---- every step
 

@@ -21,7 +21,7 @@ static int64_t takes(const GroupCost* g, int s) { return widest_ring_rank(s, g->
 // ---- dynamic cp sizes
 
 typedef struct Group {
-    int cp_size, n_docs;
+    int cp_size;
     int64_t taken;
     double load;
 } Group;
@@ -32,7 +32,7 @@ typedef struct Batch {
     int *docs, *lengths;  // (n) documents, longest first, and their lengths
     int* cp_size;         // (n) the least that holds them
     int* group;           // (n) in this round, -1: none yet, -2: in an earlier one
-    int* next;            // (ranks) where the next document of a group goes
+    int* mb_of;           // (n) of each document
     Group* groups;        // (ranks)
     int n_groups, free_ranks, left;
 } Batch;
@@ -94,7 +94,6 @@ static void fill_round(Batch* x) {
         double s = x->lengths[i];
         Group* group = &x->groups[k];
         x->group[i] = k;
-        group->n_docs++;
         group->taken += takes(&x->setting->groups[group->cp_size], x->lengths[i]);
         group->load += s * s / group->cp_size;
         x->left--;
@@ -127,18 +126,16 @@ static void widen_groups(Batch* x) {
 
 // Groups lie in the order in which they were opened. Their cp sizes never rise from one to the next, so each begins at
 // a multiple of its own.
-static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
+static void write_round(Batch* x, Plan* plan, int round) {
+    int first = plan->n_micro_batches;
     for (int k = 0, rank = 0; k < x->n_groups; rank += x->groups[k++].cp_size) {
-        Group* group = &x->groups[k];
-        int ulysses_size = x->setting->groups[group->cp_size].ulysses_size;
+        int cp_size = x->groups[k].cp_size, ulysses_size = x->setting->groups[cp_size].ulysses_size;
         plan->micro_batches[plan->n_micro_batches++] =
-            (MicroBatch){rank, group->cp_size, ulysses_size, *n_written, group->n_docs, round};
-        x->next[k] = *n_written;
-        *n_written += group->n_docs;
+            (MicroBatch){.first_rank = rank, .cp_size = cp_size, .ulysses_size = ulysses_size, .round = round};
     }
     for (int i = 0; i < x->n; i++) {
         if (x->group[i] < 0) continue;
-        plan->docs[x->next[x->group[i]]++] = x->docs[i];
+        x->mb_of[x->docs[i]] = first + x->group[i];
         x->group[i] = -2;
     }
 }
@@ -146,7 +143,6 @@ static void write_round(Batch* x, Plan* plan, int round, int* n_written) {
 static int plan_megatron(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
                          Err err) {
     const Setting* setting = (const Setting*)planner;
-    int n_written = 0, ranks = setting->limits.ranks;
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Batch x = {.setting = setting,
@@ -156,8 +152,8 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
                .lengths = TAKE(arena, int, n),
                .cp_size = TAKE(arena, int, n),
                .group = TAKE(arena, int, n),
-               .next = TAKE(arena, int, ranks),
-               .groups = TAKE(arena, Group, ranks)};
+               .mb_of = TAKE(arena, int, n),
+               .groups = TAKE(arena, Group, setting->limits.ranks)};
     if (arena_check(arena, err) < 0) return -1;
     plan->has_barriers = 1;
     sort_longest_first(x.docs, x.lengths, lengths, n);
@@ -165,8 +161,9 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
     for (; x.left > 0; plan->n_rounds++) {
         fill_round(&x);
         widen_groups(&x);
-        write_round(&x, plan, plan->n_rounds, &n_written);
+        write_round(&x, plan, plan->n_rounds);
     }
+    plan_fill(plan, x.docs, x.mb_of);
     arena_reset(arena, mark);
     return 0;
 }

@@ -28,6 +28,20 @@ int refuse_document(int doc, int length, const PlanLimits* limits, Err err) {
                 doc, length, limits->ranks, limits->capacity);
 }
 
+void plan_fill(Plan* plan, const int* order, const int* mb_of) {
+    MicroBatch* mbs = plan->micro_batches;
+    for (int i = 0; i < plan->n_docs; i++) mbs[mb_of[i]].n_docs++;
+    for (int i = 0, first = 0; i < plan->n_micro_batches; i++) {
+        mbs[i].first_doc = first;
+        first += mbs[i].n_docs;
+        mbs[i].n_docs = 0;
+    }
+    for (int i = 0; i < plan->n_docs; i++) {
+        MicroBatch* mb = &mbs[mb_of[order[i]]];
+        plan->docs[mb->first_doc + mb->n_docs++] = order[i];
+    }
+}
+
 // ---- static
 
 typedef struct Static {

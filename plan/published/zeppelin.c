@@ -10,7 +10,7 @@
 // are the engine's, for any plan (plan/step/remap.h, plan/cost/cost.h). For where zones begin, communication across
 // nodes is taken at the routed over the direct time of as many NICs as ranks, at the best number of proxies. A
 // published machine's bandwidths are those of an all-to-all, which uses all NICs already: there this flatters Zeppelin.
-#include "plan/published/zeppelin.h"
+#include "plan/published/published.h"
 
 #include <limits.h>
 
@@ -27,25 +27,20 @@ static GroupCost ring(const Setting* setting, int cp_size) {
     return g;
 }
 
-// ms that a rank of such a ring needs for an all-to-all of a token's heads, all layers, both ways; in the long run.
-static double token_ms(const Setting* setting, int cp_size) {
+// ms of a byte that goes far inside a node, or among ranks of several, in one unit for both; 0: not known.
+static double byte_ms(const Setting* setting, int ranks) {
     const Cost* cost = &setting->cost;
-    GroupCost g = ring(setting, cp_size);
-    if (cp_size == 1) return 0;
-    if (cost->n_groups > 0) return g.link_linear * cp_size;
-    const LinkTable* link = &cost->link[g.across ? LINK_ACROSS : LINK_INSIDE];
-    if (link->n == 0) return 0;
-    double per_byte = link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1);
-    return cost->link_scale * per_byte * 4 * cost->layers * (cost->channels + cost->kv_channels) * cost->elem_bytes;
+    if (cost->n_groups > 0) return published_token_ms(cost, ranks) * ranks;
+    const LinkTable* link = &cost->link[ranks > setting->limits.node_size ? LINK_ACROSS : LINK_INSIDE];
+    return link->n ? link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1) : 0;
 }
 
 double zeppelin_across_scale(const Setting* setting) {
     int node = setting->limits.node_size;
     if (setting->limits.ranks <= node) return 1;
-    double across = token_ms(setting, MIN(2 * node, setting->limits.ranks)), least = 1;
-    if (across <= 0) return 1;
-    for (int proxies = 2; proxies <= node; proxies++)
-        least = MIN(least, zeppelin_routed(proxies, node, token_ms(setting, node) / across));
+    double across = byte_ms(setting, MIN(2 * node, setting->limits.ranks)), least = 1;
+    for (int proxies = 2; proxies <= node && across > 0; proxies++)
+        least = MIN(least, zeppelin_routed(proxies, node, byte_ms(setting, node) / across));
     return least;
 }
 
@@ -88,104 +83,70 @@ ZeppelinZones zeppelin_zones(const Setting* setting, double scale) {
 // over. What falls into a zone so is cut over all nodes, or all ranks of its node. Thresholds only fall, so this
 // ends, at worst with every document on all ranks. What finds no room even so goes to further rounds.
 
-// A node on level 1, a rank on level 2. Work and tokens are of each of its ranks.
+// A node, or a rank of one. Work and tokens are of each of its ranks.
 typedef struct Bin {
     int ranks;
     double work, tokens;
 } Bin;
 
+// Documents and where they go: on level 1 to nodes, on level 2 those of one node to its ranks.
 typedef struct Level {
     const PlanLimits* limits;
+    int of_nodes, n_bins, n;
     Bin* bins;
-    int n_bins;
-    double room;  // tokens of a rank
+    double room, work, tokens;  // of a rank: that it has, and what lies there from the beginning
+    const int* sorted;          // (n) lengths of the documents, the longest first
+    int *first, *width;         // (n) the bins of each
 } Level;
-
-typedef struct Partition {
-    const PlanLimits* limits;
-    const int *documents, *sorted;  // (n) the longest first, and their lengths
-    int n, n_nodes;
-    Level nodes, ranks;
-    Bin* across;                // (nodes) what is cut across them
-    int *first, *count;         // (n) nodes of a document, or with count 0 its one node
-    int *whole, *whole_sorted;  // (n) the documents of one node, as indices into `documents`, and their lengths
-} Partition;
-
-// ---- windows
 
 static int holds(const PlanLimits* limits, int s, int ranks) {
     return CEIL_DIV(s, ranks) <= limits->capacity && widest_ring_rank(s, ranks) <= limits->capacity;
 }
 
-// Whether a document is in the zone from threshold on, or has to be cut because `ranks` do not hold it.
-static int is_cut(const PlanLimits* limits, int s, int threshold, int ranks) {
-    return s >= threshold || !holds(limits, s, ranks);
+// Whether a document is in the zone from threshold on, or has to be cut because a bin does not hold it.
+static int is_cut(const Level* l, int s, int threshold) {
+    return s >= threshold || !holds(l->limits, s, l->bins[0].ranks);
 }
 
-// By what a window is chosen; beyond_room: it need not have room for the document.
-typedef struct Choice {
-    int by_tokens, beyond_room;
-} Choice;
-
-// The window of `width` bins with the least maximum of work, or of tokens, among those that hold the document; -1 when
-// there is none. *work: its maximum of work, *ranks: its ranks.
-static int find_window(const Level* level, int s, int width, Choice choice, double* work, int* ranks) {
+// The window of `width` bins with the least maximum of work, or by_tokens, among those that hold the document and have
+// room for it, or beyond_room; -1 when there is none. *work: its maximum of work, *ranks: its ranks.
+static int find_window(const Level* l, int s, int width, int by_tokens, int beyond_room, double* work, int* ranks) {
     double least = 0;
     int best = -1;
-    for (int at = 0; at + width <= level->n_bins; at++) {
+    for (int at = 0; at + width <= l->n_bins; at++) {
         double most = 0, tokens = 0;
         int n = 0;
         for (int b = at; b < at + width; b++) {
-            n += level->bins[b].ranks;
-            most = MAX(most, level->bins[b].work);
-            tokens = MAX(tokens, level->bins[b].tokens);
+            n += l->bins[b].ranks;
+            most = MAX(most, l->bins[b].work);
+            tokens = MAX(tokens, l->bins[b].tokens);
         }
-        double key = choice.by_tokens ? tokens : most;
+        double key = by_tokens ? tokens : most;
         if (best >= 0 && key >= least) continue;
-        if (!choice.beyond_room && tokens + (double)s / n > level->room) continue;
-        if (!holds(level->limits, s, n)) continue;
+        if (!beyond_room && tokens + (double)s / n > l->room) continue;
+        if (!holds(l->limits, s, n)) continue;
         best = at, least = key, *work = most, *ranks = n;
     }
     return best;
 }
 
 // Puts a document on `width` bins. Returns the first of them, -1 where no window can have it.
-static int put(const Level* level, int s, int width, Choice choice) {
+static int put(const Level* l, int s, int width, int by_tokens, int beyond_room) {
     double work = 0;
-    int ranks = 0, at = find_window(level, s, width, choice, &work, &ranks);
+    int ranks = 0, at = find_window(l, s, width, by_tokens, beyond_room, &work, &ranks);
     for (int b = at; at >= 0 && b < at + width; b++) {
-        level->bins[b].work = work + (double)s * s / ranks;
-        level->bins[b].tokens += (double)s / ranks;
+        l->bins[b].work = work + (double)s * s / ranks;
+        l->bins[b].tokens += (double)s / ranks;
     }
     return at;
 }
 
-// The same on at least *width bins, if need be beyond their room; *width becomes how many. -1: all do not hold it.
-static int put_cut(const Level* level, int s, int* width) {
-    int least = *width;
-    for (int beyond_room = 0; beyond_room < 2; beyond_room++)
-        for (*width = least; *width <= level->n_bins; ++*width) {
-            int at = put(level, s, *width, (Choice){0, beyond_room});
-            if (at >= 0) return at;
-        }
-    return -1;
-}
-
-// The threshold after an overflow; some of the n documents are below it.
-static int lower(const int* sorted, int n, int threshold) {
-    int whole = 0;
-    while (sorted[whole] >= threshold) whole++;
-    return sorted[MIN(whole + n / 64, n - 1)];
-}
-
-// ---- nodes
-
-static int refuse(int doc, int s, const PlanLimits* limits, Err err) {
-    return fail(err,
-                "document %d of the step has %d tokens, and a ring of all %d ranks holds %d at capacity %d; try "
-                "--capacity %lld or more ranks",
-                doc, s, limits->ranks, longest_fitting(limits, s, 1, limits->ranks), limits->capacity,
-                (long long)capacity_for(limits, s, 1, limits->ranks));
+// The same on at least *width bins, if need be beyond their room; *width becomes how many. All together hold it.
+static int put_cut(const Level* l, int s, int* width) {
+    int least = *width, at = -1;
+    for (int beyond_room = 0; beyond_room < 2 && at < 0; beyond_room++)
+        for (*width = least; (at = put(l, s, *width, 0, beyond_room)) < 0 && *width < l->n_bins;) ++*width;
+    return at;
 }
 
 // ceil(part / (all / bins)), 1 to bins: how many bins a part of all takes.
@@ -196,138 +157,89 @@ static int bins_of(double part, double all, int bins) {
     return MAX(whole + (whole < share), 1);
 }
 
-// Of the documents that have to be cut, those from threshold on and those that `ranks` do not hold.
-typedef struct Total {
-    double tokens, work;
-} Total;
-
-static Total total_cut(const PlanLimits* limits, const int* sorted, int n, int threshold, int ranks) {
-    Total total = {0};
-    for (int i = 0; i < n; i++) {
-        double s = sorted[i];
-        if (!is_cut(limits, sorted[i], threshold, ranks)) continue;
-        total.tokens += s;
-        total.work += s * s;
+// One pass with this threshold, which may have fallen from `crossing`. Whether all documents found room.
+static int assign(const Level* l, int threshold, int crossing) {
+    double tokens = 0, work = 0;  // of those that are cut
+    for (int b = 0; b < l->n_bins; b++) l->bins[b].work = l->work, l->bins[b].tokens = l->tokens;
+    for (int i = 0; i < l->n; i++) {
+        double s = l->sorted[i];
+        if (is_cut(l, l->sorted[i], threshold)) tokens += s, work += s * s;
     }
-    return total;
-}
-
-static int nodes_of(const Partition* p, int s, const Total* total) {
-    return MAX(bins_of(s, total->tokens, p->n_nodes), bins_of((double)s * s, total->work, p->n_nodes));
-}
-
-// One pass with this threshold, which may have fallen from `crossing`. 1, or 0 where a document found no room, -1 where
-// one is too long.
-static int assign_nodes(Partition* p, int threshold, int crossing, Err err) {
-    const PlanLimits* limits = p->limits;
-    for (int b = 0; b < p->n_nodes; b++) {
-        p->nodes.bins[b] = (Bin){.ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size)};
-        p->across[b] = (Bin){0};
-    }
-    Total total = total_cut(limits, p->sorted, p->n, threshold, p->nodes.bins[0].ranks);
-    for (int i = 0; i < p->n; i++) {
-        int s = p->sorted[i], *count = &p->count[i], ranks = 0;
-        *count = 1;
-        if (!is_cut(limits, s, threshold, p->nodes.bins[0].ranks)) {
-            p->first[i] = put(&p->nodes, s, 1, (Choice){1, p->n_nodes == 1});
-            if (p->first[i] < 0) return 0;
-        } else {
-            int fallen = s >= threshold && s < crossing;
-            *count = fallen ? p->n_nodes : nodes_of(p, s, &total);
-            p->first[i] = put_cut(&p->nodes, s, count);
-            if (p->first[i] < 0) return refuse(p->documents[i], s, limits, err);
-        }
-        if (*count == 1) *count = 0;
-        for (int b = 0; b < *count; b++) ranks += p->nodes.bins[p->first[i] + b].ranks;
-        for (int b = p->first[i]; b < p->first[i] + *count; b++) {
-            p->across[b].work += (double)s * s / ranks;
-            p->across[b].tokens += (double)s / ranks;
-        }
+    for (int i = 0; i < l->n; i++) {
+        int s = l->sorted[i], *width = &l->width[i];
+        *width = 1;
+        if (is_cut(l, s, threshold)) {
+            *width = bins_of((double)s * s, work, l->n_bins);
+            if (l->of_nodes) *width = MAX(*width, bins_of(s, tokens, l->n_bins));
+            if (s >= threshold && s < crossing) *width = l->n_bins;
+            l->first[i] = put_cut(l, s, width);
+        } else if ((l->first[i] = put(l, s, 1, 1, l->of_nodes && l->n_bins == 1)) < 0) return 0;
     }
     return 1;
 }
 
-// ---- the ranks of a node
-
-// One pass for the n_whole documents that are whole in a node, all of which fit it. 1, or 0 where a document found no
-// room.
-static int assign_ranks(Partition* p, ZeppelinWindow* windows, int node, int n_whole, int threshold, int crossing) {
-    int ranks = p->nodes.bins[node].ranks;
-    Total total = total_cut(p->limits, p->whole_sorted, n_whole, threshold, 1);
-    p->ranks.n_bins = ranks;
-    for (int r = 0; r < ranks; r++) p->ranks.bins[r] = (Bin){1, p->across[node].work, p->across[node].tokens};
-    for (int i = 0; i < n_whole; i++) {
-        int s = p->whole_sorted[i], cp_size = 1, at;
-        if (!is_cut(p->limits, s, threshold, 1)) {
-            at = put(&p->ranks, s, 1, (Choice){1, 0});
-            if (at < 0) return 0;
-        } else {
-            cp_size = bins_of((double)s * s, total.work, ranks);
-            if (s >= threshold && s < crossing) cp_size = ranks;
-            at = put_cut(&p->ranks, s, &cp_size);
-        }
-        windows[p->whole[i]] =
-            (ZeppelinWindow){node * p->limits->node_size + at, cp_size, cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
+// Lowers the threshold until all documents find room.
+static int settle(const Level* l, int crossing) {
+    int threshold = crossing;
+    while (!assign(l, threshold, crossing)) {
+        int whole = 0;
+        while (l->sorted[whole] >= threshold) whole++;
+        threshold = l->sorted[MIN(whole + l->n / 64, l->n - 1)];
     }
-    return 1;
+    return threshold;
 }
 
-// What lies in node `node`: those cut across get their windows, the others are listed. Returns how many these are.
-static int list_members(Partition* p, ZeppelinWindow* windows, int node) {
-    int n_whole = 0;
-    for (int i = 0; i < p->n; i++) {
-        if (p->first[i] != node) continue;
-        if (p->count[i] == 0) {
-            p->whole[n_whole] = i, p->whole_sorted[n_whole++] = p->sorted[i];
-            continue;
-        }
-        int ranks = 0;
-        for (int b = node; b < node + p->count[i]; b++) ranks += p->nodes.bins[b].ranks;
-        windows[i] = (ZeppelinWindow){node * p->limits->node_size, ranks, QUEUE_ACROSS};
+// Documents of one node to its ranks; those cut across nodes, which begin there, get their windows. whole: scratch (2 n).
+static int settle_node(ZeppelinWindow* windows, Level* ranks, const Level* nodes, int node, int crossing, int* whole) {
+    int first_rank = node * nodes->limits->node_size, *lengths = whole + nodes->n;
+    ranks->sorted = lengths;
+    ranks->n = 0, ranks->work = 0, ranks->tokens = 0;
+    ranks->n_bins = nodes->bins[node].ranks;
+    for (int i = 0; i < nodes->n; i++) {
+        int first = nodes->first[i], end = first + nodes->width[i], n = 0;
+        double s = nodes->sorted[i];
+        if (node < first || node >= end) continue;
+        for (int b = first; b < end; b++) n += nodes->bins[b].ranks;
+        if (nodes->width[i] == 1) whole[ranks->n] = i, lengths[ranks->n++] = nodes->sorted[i];
+        else ranks->work += s * s / n, ranks->tokens += s / n;
+        windows[i] = (ZeppelinWindow){first * nodes->limits->node_size, n, QUEUE_ACROSS};
     }
-    return n_whole;
-}
-
-// ---- both
-
-static int partition(Partition* p, ZeppelinWindow* windows, ZeppelinZones* zones, Err err) {
-    int crossing = zones->across, done;
-    while ((done = assign_nodes(p, zones->across, crossing, err)) == 0)
-        zones->across = lower(p->sorted, p->n, zones->across);
-    if (done < 0) return -1;
-    crossing = zones->inside;
-    zones->inside = MIN(zones->inside, zones->across);
-    for (int node = 0; node < p->n_nodes; node++) {
-        int n_whole = list_members(p, windows, node), threshold = crossing;
-        while (!assign_ranks(p, windows, node, n_whole, threshold, crossing))
-            threshold = lower(p->whole_sorted, n_whole, threshold);
-        zones->inside = MIN(zones->inside, threshold);
-    }
-    return 0;
+    int threshold = settle(ranks, crossing);
+    for (int i = 0; i < ranks->n; i++)
+        windows[whole[i]] = (ZeppelinWindow){first_rank + ranks->first[i], ranks->width[i],
+                                             ranks->width[i] > 1 ? QUEUE_INSIDE : QUEUE_LOCAL};
+    return threshold;
 }
 
 int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int* documents, const int* sorted, int n,
                        const PlanLimits* limits, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    Partition p = {.limits = limits,
-                   .documents = documents,
-                   .sorted = sorted,
-                   .n = n,
-                   .n_nodes = CEIL_DIV(limits->ranks, limits->node_size),
-                   .first = TAKE(arena, int, n),
-                   .count = TAKE(arena, int, n),
-                   .whole = TAKE(arena, int, n),
-                   .whole_sorted = TAKE(arena, int, n)};
-    p.across = TAKE(arena, Bin, p.n_nodes);
+    int n_nodes = CEIL_DIV(limits->ranks, limits->node_size), *whole = TAKE(arena, int, 2 * n), inside = zones->inside;
     int64_t total = 0, held = (int64_t)limits->capacity * limits->ranks;
     for (int i = 0; i < n; i++) total += sorted[i];
-    int64_t room = limits->capacity * MAX(CEIL_DIV(total, held), 1);
-    p.nodes = (Level){limits, TAKE(arena, Bin, p.n_nodes), p.n_nodes, (double)room};
-    p.ranks = (Level){limits, TAKE(arena, Bin, limits->ranks), 0, (double)room};
+    Level nodes = {.limits = limits, .of_nodes = 1, .n_bins = n_nodes, .n = n, .sorted = sorted}, ranks;
+    nodes.room = (double)(limits->capacity * MAX(CEIL_DIV(total, held), 1));
+    ranks = nodes, ranks.of_nodes = 0;
+    for (int level = 0; level < 2; level++) {
+        Level* l = level ? &ranks : &nodes;
+        l->first = TAKE(arena, int, n), l->width = TAKE(arena, int, n), l->bins = TAKE(arena, Bin, limits->ranks);
+    }
+    if (arena_check(arena, err) < 0) return -1;
+    for (int r = 0; r < limits->ranks; r++) ranks.bins[r].ranks = 1;
+    for (int b = 0; b < n_nodes; b++)
+        nodes.bins[b].ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size);
+    for (int i = 0; i < n; i++)
+        if (!holds(limits, sorted[i], limits->ranks))
+            return fail(err,
+                        "document %d of the step has %d tokens, and a ring of all %d ranks holds %d at capacity %d; "
+                        "try --capacity %lld or more ranks",
+                        documents[i], sorted[i], limits->ranks, longest_fitting(limits, sorted[i], 1, limits->ranks),
+                        limits->capacity, (long long)capacity_for(limits, sorted[i], 1, limits->ranks));
     // One node has nothing to cut across with.
-    if (p.n_nodes == 1) zones->across = INT_MAX;
-    zones->inside = MIN(zones->inside, zones->across);
-    if (arena_check(arena, err) < 0 || partition(&p, windows, zones, err) < 0) return -1;
+    zones->across = settle(&nodes, n_nodes == 1 ? INT_MAX : zones->across);
+    zones->inside = MIN(inside, zones->across);
+    for (int b = 0; b < n_nodes; b++)
+        zones->inside = MIN(zones->inside, settle_node(windows, &ranks, &nodes, b, inside, whole));
     arena_reset(arena, mark);
     return 0;
 }
@@ -341,14 +253,13 @@ typedef struct Zeppelin {
 
 typedef struct Scratch {
     int *documents, *sorted;  // (n) the longest first, their lengths
-    int *micro_batch, *room;  // (n)
+    int *mb_of, *room;        // (n)
     ZeppelinWindow* windows;  // (n)
     int* ring_docs;           // (ranks)
 } Scratch;
 
 // Micro-batches of all windows, queue by queue; a document joins the first micro-batch of its window that has room.
 static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits) {
-    plan->n_micro_batches = 0;
     for (ZeppelinQueue queue = 0; queue < N_QUEUES; queue++)
         for (int i = 0, first = plan->n_micro_batches; i < plan->n_docs; i++) {
             const ZeppelinWindow* w = &x->windows[i];
@@ -364,18 +275,9 @@ static void make_micro_batches(Plan* plan, Scratch* x, const PlanLimits* limits)
                 x->room[at] = limits->capacity;
             }
             x->room[at] -= widest;
-            plan->micro_batches[at].n_docs++;
-            x->micro_batch[i] = at;
+            x->mb_of[x->documents[i]] = at;
         }
-    for (int i = 0, docs = 0; i < plan->n_micro_batches; i++) {
-        plan->micro_batches[i].first_doc = docs;
-        docs += plan->micro_batches[i].n_docs;
-        plan->micro_batches[i].n_docs = 0;
-    }
-    for (int i = 0; i < plan->n_docs; i++) {
-        MicroBatch* mb = &plan->micro_batches[x->micro_batch[i]];
-        plan->docs[mb->first_doc + mb->n_docs++] = x->documents[i];
-    }
+    plan_fill(plan, x->documents, x->mb_of);
 }
 
 // Micro-batches beyond the documents that rings may have become ulysses groups.
@@ -419,7 +321,7 @@ static int zeppelin_plan(const void* planner, Plan* plan, int64_t step, const in
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.documents = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
-                 .micro_batch = TAKE(arena, int, n),
+                 .mb_of = TAKE(arena, int, n),
                  .room = TAKE(arena, int, n),
                  .windows = TAKE(arena, ZeppelinWindow, n),
                  .ring_docs = TAKE(arena, int, limits->ranks)};

@@ -6,11 +6,10 @@
 #include <unistd.h>
 
 #include "plan/base/disk.h"
-#include "plan/published/strategy_search.h"
 #include "run/strategies/strategies.h"
 
 // ---- --layout hydraulis, on rank 0: strategies for this model, these ranks and the lengths of the training pieces, by
-// plan/published/strategy_search.h
+// plan/published/hydraulis.h
 
 enum { MOST_KINDS = HYDRAULIS_SCHEMES, LISTED = 8 };  // strategies are few: each has Comms of its own
 
@@ -89,8 +88,7 @@ static int find_list(Run* run, StrategyList* list, Err err) {
     if (run_machine_of_layouts(run, &machine, from, err)) return -1;
     list_kinds(&kinds, run, &machine);
     int n = run_sample_lengths(run, lengths);
-    StrategySearch search = {&kinds.pool,           lengths, n,  c->context, c->batch_tokens, LISTED,
-                             FIXED_PER_MICRO_BATCH, {0},     {0}};
+    StrategySearch search = {&kinds.pool, lengths, n, c->batch_tokens, LISTED, {0}, {0}};
     estimate_moves(&search, run, &machine, &kinds);
     n = strategies_search(found, &score, &search, &arena, err);
     arena_free(&arena);
