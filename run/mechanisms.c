@@ -8,24 +8,14 @@
 
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
-#include "run/show/run_page.h"
 #include "run/step/batch_ranks.h"
 
 // ---- the rows
 
-static void begin_clocks(Run* run) {
+static void begin_record(Run* run) {
     run->cluster->sent_before = run_sent(run);
     run->clock->step_began = run_seconds(run);
-    run_begin_clocks(run);
-}
-
-static void fill_record(Run* run) {
-    StepRecord* r = &run->books->record;
-    const Step* step = &run->step;
-    r->step = step->number, r->steps = run->config.steps;
-    r->loss = step->loss, r->grad_norm = step->grad_norm, r->lr = step->lr;
-    run_fill_record(run, r, run_seconds(run) - run->clock->step_began, &run->cluster->sent_before);
-    run_remember_step(run, r);
+    if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
 }
 
 static void take_plan(Run* run) {
@@ -104,7 +94,7 @@ static void start(Run* run) {
 static void finish(Run* run) {
     int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every > 0;
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
-    run_print_end(run, now_seconds() - run->began);
+    run_print_end(run);
     run_write_report(run);
     run->failed |= runlog_close(&run->books->log) != 0;
     if (run->cluster->unplanned) run_end_unplanned(run);
@@ -183,7 +173,6 @@ void run_close(Run* run) {
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
     work_close(m->ranks->work);
-    run_page_close(run->books->page);
     balance_close(run->balance);
     if (run->strategies) strategies_close(run);
     else run_leave_job(run);
@@ -214,6 +203,7 @@ static void find_ranks(Run* run) {
 const Mechanism mechanisms[] = {
     {"ranks", .open = find_ranks},
     {"options", .open = run_read_options},
+    {"other runs", .open = run_show_others},
     {"communication", .open = run_open_ranks},
     {"origin", .open = run_find_origin, .diverge = run_diverged},
     {"data", .open = run_open_data},
@@ -226,7 +216,7 @@ const Mechanism mechanisms[] = {
     {"strategies, timed", .open = time_strategies},
     {"memory and weights", .open = prepare, .start = start},
     {"work", .open = choose_work},
-    {"record", .begin = begin_clocks, .end = fill_record},
+    {"record", .begin = begin_record, .end = run_end_record},
     {"batch", .begin = take_plan},
     {"slow ranks, decisions", .begin = balance_change},
     {"planner", .begin = plan_next},

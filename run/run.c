@@ -1,14 +1,61 @@
-// run.c - what every room of a run asks of its ranks; see run.h.
+// run.c - what every room of a run asks of its ranks, and the memory of a step's plan; see run.h.
 #include "run/run.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+#include "data/json.h"
+
+Config run_settled_config(const Run* run) {
+    Config c = run->config;
+    c.layout = run->settled.layout, c.strategies = run->settled.strategies;
+    if (!run->strategies) c.capacity = run->settled.capacity, c.tp = run->settled.tp, c.pp = run->settled.pp;
+    return c;
+}
+
+void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
+    char err[ERR_BYTES];
+    if (disk_join(path, dir, name, err)) die("%s", err);
+}
+
+static int ascending(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+double run_median(double* x, int n) {
+    qsort(x, (size_t)n, sizeof *x, ascending);
+    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
+}
+
+int run_sample_lengths(const Run* run, int* lengths) {
+    int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLED_LENGTHS);
+    for (int i = 0; i < n; i++) lengths[i] = sampler_train_piece(run->data.train, (SamplerPosition){.index = i}).length;
+    return n;
+}
+
+void run_log_event(Run* run, const char* event, const char* name, const char* value) {
+    size_t n = strlen(value), room = strlen(name) + 6 * n + 16;
+    char* member = (char*)malloc(room);
+    if (!member) return;
+    int at = snprintf(member, room, ", \"%s\": ", name);
+    member[(size_t)at + json_quote(member + at, value, n)] = 0;
+    runlog_event(&run->books->log, event, run->state.step, member);
+    free(member);
+}
+
+// ---- what ranks ask each other
 
 void run_lost(const Run* run, const char* words) {
     char out[CHECKPOINT_PATH];
     const char* saved = run->training && run->config.save_every ? text_quoted(run->books->out, out, sizeof out) : NULL;
     die("step %" PRId64 ": %s; %s%s", run->state.step + 1, words,
         saved ? "continue from the last checkpoint with --resume --out " : "start it again", saved ? saved : "");
+}
+
+void run_tell_all(Comm* c, void* what, size_t bytes) {
+    char err[ERR_BYTES];
+    if (c->table->broadcast_host(c, what, bytes, 0, err)) die("%s", err);
 }
 
 void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes) {
@@ -41,29 +88,31 @@ int reports_meet(const Run* run, const Report* mine, Report* all, Err err) {
     return c->size == 1 ? fail(err, "%s", all[r].words) : fail(err, "rank %d: %s", r, all[r].words);
 }
 
-double run_median(double* x, int n) {
-    for (int i = 1; i < n; i++)
-        for (int j = i; j > 0 && x[j - 1] > x[j]; j--) {
-            double swapped = x[j];
-            x[j] = x[j - 1];
-            x[j - 1] = swapped;
-        }
-    return n ? (x[(n - 1) / 2] + x[n / 2]) / 2 : 0;
+// ---- the memory of a batch and its plan
+
+size_t batch_plan_bytes(int max_tokens) {
+    return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
 }
 
-void run_begin_clocks(Run* run) {
-    if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
+// Besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
+size_t batch_plan_ints(const Run* run, int max_tokens) {
+    const PlanLimits* limits = &run->clock->limits;
+    size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings;
 }
 
-double run_processor_seconds(Run* run) {
-    return run->model.k->on_host ? host_processor_seconds() - run->clock->processor_before : 0;
+void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+    BatchPlan* x = b->planned;
+    size_t n = (size_t)max_tokens;
+    x->groups = (RankGroup*)memory;
+    x->passes = (RankPass*)(x->groups + n);
+    x->spans = (Span*)(x->passes + n);
+    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
+    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
 }
 
-int run_sample_lengths(const Run* run, int* lengths) {
-    int n = (int)MIN(sampler_pieces(run->data.train, SPLIT_TRAIN), (int64_t)SAMPLED_LENGTHS);
-    for (int i = 0; i < n; i++) {
-        SamplerPosition position = {.index = i};
-        lengths[i] = sampler_train_piece(run->data.train, position).length;
-    }
-    return n;
+size_t batch_schedule_bytes(const Run* run, int max_tokens) {
+    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
+    size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
 }

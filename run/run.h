@@ -1,8 +1,8 @@
-// run.h - a run: everything that main has, and the phases that set it up before the first step of train_gpt.cu.
+// run.h - a run: everything that main has, what each room does for it, and the plan of a step.
 //
-// Read in the order of main: start.c (options, data, device), ranks.c, origin.c (directory, checkpoint), memory.c (the
-// memory table), state.c (weights from and to files), cost.c (what planners know of this machine) and probe.c (how it
-// is measured), save.c (checkpoints), report.c (what is said).
+// Read in the order of main: setup/start.c (options, data, device), ranks.c, files/origin.c (directory, checkpoint),
+// setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (what planners
+// know of this machine) and probe.c (how it is measured), files/save.c, show/report.c (what is said).
 #pragma once
 #include <signal.h>
 
@@ -14,15 +14,69 @@
 #include "data/safetensors.h"
 #include "data/tokenizer_files.h"
 #include "kernels/host.h"
-#include "plan/options/read.h"
-#include "plan/cost/machine.h"
-#include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
 #include "plan/base/terminal.h"
+#include "plan/cost/calibration.h"
+#include "plan/cost/machine.h"
+#include "plan/layout/strategies.h"
+#include "plan/options/read.h"
+#include "plan/slow/straggle.h"
+#include "plan/step/flex.h"
+#include "plan/value/tasks.h"
 #include "run/core.h"
-#include "run/batch_plan.h"
 #include "run/model/pipeline.h"
 #include "run/model/work.h"
+
+// ---- the plan of a step, which run/step/ makes
+
+// A micro-batch of the plan as this rank sees it.
+typedef struct RankGroup {
+    const MicroBatch* mb;
+    Share share;
+    Placement placed;
+    int* chunk_tokens;  // of each chunk, all documents
+    int first, cu;      // where its tokens begin in the row, and its cu_seqlens in Batch.cu
+} RankGroup;
+
+// A pass of this rank, a row: all its micro-batches of a round.
+typedef struct RankPass {
+    int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
+} RankPass;
+
+// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
+typedef struct RankRound {
+    double matmuls, others, micro_batch, tokens;
+} RankRound;
+
+// The plan, and what this rank does of it: the pass of row i is passes[i].
+struct BatchPlan {
+    int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
+                         // n_targets and sum_s2 stay those of all
+    double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
+    uint64_t dispatch_hash;
+    double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
+    Plan plan;
+    double plan_us;                   // what planning took, all of it
+    int predicted;                    // prediction and terms are known
+    Prediction prediction;            // under the model that planned
+    double terms[CALIBRATION_TERMS];  // of the prediction under the model before it was calibrated, and Cost.step
+    RankPass* passes;                 // (max_tokens) in the order in which this rank runs them
+    RankGroup* groups;                // (max_tokens)
+    int n_groups;
+    int all_end_together;       // all ranks have a pass in the last round
+    GroupAttention* attention;  // (n_groups), once read
+    RowAttention* shared;       // (n_rows) of those that other ranks have a part in
+    Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
+    Row rows[MOST_STAGES];      // under way, by slot
+    int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
+    Span* spans;                // (max_tokens) of one micro-batch
+};
+
+size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
+size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
+void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
+size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that a schedule takes of the arena
+
+// ---- what a run has
 
 // A rank's plan of a batch.
 typedef struct PlanHash {
@@ -77,8 +131,8 @@ typedef struct Saving {
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
 } Saving;
 
-typedef struct Ahead Ahead;      // ahead.c
-typedef struct RunPage RunPage;  // run_page.h
+typedef struct Ahead Ahead;      // step/ahead.c
+typedef struct RunPage RunPage;  // show/run_page.h
 
 // This rank among all ranks: who they are, what they have, what they agreed on last.
 struct Cluster {
@@ -113,7 +167,7 @@ struct Clock {
     // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
     // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
     double (*time_row)(Run* run, const int* lengths, int n, int repeats);
-    void* settled;     // what the planner of --plan settled before the first step, see planner.c; NULL: none is asked
+    void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
     Arena settled_in;  // where it lies
     Ahead* planner;
     double last_ms;                        // of the step before, 0 when it is not to be learnt from
@@ -141,7 +195,7 @@ struct Books {
     RunState saved;        // what of it Run.state has not
     StepRecord record;     // of the step at work
     RunLog log;
-    RunPage* page;           // of report.html, on rank 0
+    RunPage* page;           // of report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation
     size_t memory_bytes;     // of the memory table
     double resident_before;  // bytes of this process before the table's memory was taken
@@ -176,35 +230,60 @@ static inline void run_view(RunView* view, const Run* run) {
     view->run.clock = &view->clock;
     model_set_ranks(&view->run.model, &view->ranks);
 }
+
+// ---- run.c: what every room asks
+
 // Seconds from any origin: virtual ones on a virtual device.
 static inline double run_seconds(const Run* run) {
     return run->model.k->virtual_time ? run->model.k->clock() : now_seconds();
 }
+// Whether a run says only what a person needs first; all of it stands in log.jsonl.
+static inline int run_is_brief(const Run* run) {
+    return (run->books->claims || run->books->uses_model || run->config.explain) && !run->config.verbose;
+}
+// Of tokens, at most, that a step or a text consists of.
+static inline int run_most_tokens(const Run* run) {
+    return run->training ? run->config.batch_tokens : run->model.shape.context;
+}
+Config run_settled_config(const Run* run);  // the options with what is settled in their place, for people and files
+void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name);  // dir/name, or the end of the program
+double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
+// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
+// how many.
+enum { SAMPLED_LENGTHS = 4096 };
+int run_sample_lengths(const Run* run, int* lengths);
+// A line of log.jsonl, with one more member, a string; on rank 0.
+void run_log_event(Run* run, const char* event, const char* name, const char* value);
 
-// ---- start.c: every phase ends the program with one line when it cannot go on
+// All these are collective, and end the program where a rank is lost.
+void run_lost(const Run* run, const char* words);  // because of that
+// What rank 0 of c has, in memory of all.
+void run_tell_all(Comm* c, void* what, size_t bytes);
+// What every rank of c says: (size) values of so many bytes in memory to be freed; the greatest of their numbers.
+void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
+double run_most(const Run* run, Comm* c, double mine);
 
-void run_read_options(Run* run);  // --help ends here; finds the device
+typedef struct Report {
+    int failed;
+    char words[ERR_BYTES];
+    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
+} Report;
+
+Report* reports_make(const Comm* c);  // (size), to be freed; ends the program where there is no memory
+// Fills all (size). 0 when every report is good, else -1 with the words of the first that is not.
+int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
+
+// ---- mechanisms.c
+
+void run_close(Run* run);  // what was opened; the status of the program
+
+// ---- setup/start.c: every phase ends the program with one line when it cannot go on
+
+void run_read_options(Run* run);  // --help ends here; finds the command and the device
 void run_open_data(Run* run);     // tokenizer, documents
 void run_settle_model(Run* run);  // element type, shape; opens the samplers
-#define RUN_VERSION "1.0"
-void run_print_version(void);  // first_screen.c
-void run_close(Run* run);      // the status of the program
-static inline void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name) {
-    if (snprintf(path, CHECKPOINT_PATH, "%s/%s", dir, name) >= CHECKPOINT_PATH) die("%s/%s: path too long", dir, name);
-}
 
-// ---- report.c: the command
-
-void run_find_command(Run* run, const char* program);  // run->books->command; program: as it was called
-
-// ---- origin.c
-
-void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
-// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
-void run_diverged(Run* run);
-RunState run_saved_state(const Run* run);  // what state.json says
-
-// ---- ranks.c
+// ---- setup/ranks.c
 
 void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
 void run_open_ranks(Run* run);  // opens the Comm of all ranks
@@ -219,60 +298,15 @@ void run_leave_job(Run* run);      // gives back what that has made, and what pl
 void run_compare_ranks(Run* run);  // proves that all mean the same run
 void run_measure_limit(Run* run);  // of all ranks together, each on its own
 
-// ---- run.c: what every room asks of the ranks
-
-double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
-// Ends the program because ranks can no longer work together.
-void run_lost(const Run* run, const char* words);
-// What every rank of c says: (size) values of so many bytes in memory to be freed. The greatest of their numbers.
-// Collective; end the program where a rank is lost.
-void* run_ask_all(const Run* run, Comm* c, const void* mine, size_t bytes);
-double run_most(const Run* run, Comm* c, double mine);
-
-typedef struct Report {
-    int failed;
-    char words[ERR_BYTES];
-    uint64_t bytes, hash;  // of the rank's optimizer file, once it is written
-} Report;
-
-Report* reports_make(const Comm* c);  // (size), to be freed; ends the program where there is no memory
-// All ranks call it. Fills all (size). 0 when every report is good, else -1 with the words of the first that is not;
-// ends the program where a rank is lost.
-int reports_meet(const Run* run, const Report* mine, Report* all, Err err);
-
-double run_processor_seconds(Run* run);  // of this rank since the step began, on a CPU
-void run_begin_clocks(Run* run);         // a step begins
-
-// ---- agree.c
-
-PlanHash run_plan_hash(const Run* run, const Batch* b);
-// Ends the program where rank r has another plan of b than rank 0, or than this one where they share a job.
-void run_compare_plan(const Run* run, const Batch* b, int r, PlanHash theirs, PlanHash first, PlanHash mine);
-// The same of all ranks, which call it together; failed: what planning b has returned here, with Cluster.why. Returns
-// whether all have a plan; else Cluster.unplanned is set.
-int run_agree_on_plan(Run* run, const Batch* b, int failed);
-// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
-void run_end_unplanned(const Run* run);
-
-// ---- layout.c, layout_auto.c
+// ---- setup/layout.c
 
 // m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.
 void run_settle_layout(Run* run);
-void run_check_layout(Run* run);  // --explain layout: prints what every stage holds
-// --layout auto, on rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what
-// comes next. 0, or -1 with words.
-void run_predict_layout(Run* run);  // prints on rank 0 what a step of m->ranks->layout should take, by term
-int run_find_layout(Run* run, Layout* layout, Err err);
+void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
-// ---- memory_ranks.c: the memory table, a function of a run and of N tokens a row
+// ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
 
-MemoryPlan run_plan_rows(const Run* run, int N);
 ModelNeeds run_model_needs(const Run* run, int N);
-// Of tokens, at most, that a step or a text consists of.
-static inline int run_most_tokens(const Run* run) {
-    return run->training ? run->config.batch_tokens : run->model.shape.context;
-}
-size_t run_largest_tensor(const Run* run);  // elements
 // Bytes of the table of a rank of stage s. Before ranks are joined.
 size_t run_memory_of(const Run* run, const Layout* layout, int s, int N);
 // Of it what each layer of a rank of stage s has to itself, and behind them the embedding and the classifier: weights,
@@ -281,18 +315,6 @@ typedef struct LayerBytes {
     size_t states, activations;
 } LayerBytes;
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
-void run_carve_work(Run* run, const MemoryPlan* plan, int N);  // of slow ranks
-
-// The options with what is settled in their place, for people and files.
-static inline Config run_settled_config(const Run* run) {
-    Config c = run->config;
-    c.layout = run->settled.layout, c.strategies = run->settled.strategies;
-    if (!run->strategies) c.capacity = run->settled.capacity, c.tp = run->settled.tp, c.pp = run->settled.pp;
-    return c;
-}
-
-// ---- memory.c
-
 // When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
 void run_carve_activations(Run* run);
 MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
@@ -300,56 +322,17 @@ MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
 void run_take_job_memory(Run* run, MemoryPlan* plan);
 
-// ---- strategies_open.c: phases of main, for every strategy
-
-void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
-MemoryPlan run_plan_memory(Run* run);
-void run_take_memory(Run* run, MemoryPlan* plan);
-void run_find_cost(Run* run);  // all ranks call it together
-// strategies.c: the run becomes that under this strategy, and the weights go there; between steps it is that of
-// run->ahead. All ranks call it.
-void run_enter_strategy(Run* run, int strategy);
-
-// ---- state.c
-
-void run_load_weights(Run* run);  // from start_from, or initial values
-// What --dump-grads writes: every gradient under Hugging Face's names, fp32, and the tensors in extra.
-void run_dump_gradients(Run* run, const SafeTensor* extra, int n_extra);
-
-// ---- save.c
-
-// Before anything is trained: ends the program where a checkpoint's files could not hold this model or its options.
-void run_check_saving(Run* run);
-// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
-// or -1 with a message on all ranks: then nothing is changed there.
-int run_save_checkpoint(Run* run, const char* dir, Err err);
-// The last one of the run: tried three times, then in another directory; ends the program when that fails too.
-void run_save_last(Run* run);
-void run_save(Run* run);  // between steps; tried again later where it fails
-int run_save_is_due(const Run* run);
-
-// ---- virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
+// ---- setup/virtual.c: --device virtual, see kernels/virtual/virtual.h. On other devices these do nothing
 
 void run_check_virtual(Run* run);     // what goes with it; turns off what it has no results for
 void run_turn_virtual(int strategy);  // its times count from here on
 void run_open_virtual(Run* run);      // the machine of --machine becomes that of all ranks; its capacity and memory
 
-// ---- planner.c
-
-enum { SAMPLED_LENGTHS = 4096 };
+// ---- setup/cost.c, setup/probe.c
 
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
-// Lengths of the first training pieces: what a planner that looks at the data set before it starts gets to see. Returns
-// how many.
-int run_sample_lengths(const Run* run, int* lengths);
-// Ends the program where the longest documents, as they are cut to --context, have no plan.
-void run_check_documents(Run* run);
-void run_open_planner(Run* run);  // where the cost model is known; ends the program where the planner cannot plan
-
-// ---- cost.c, probe.c
-
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
 // --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
@@ -363,10 +346,10 @@ typedef struct PipelineCost {
 } PipelineCost;
 PipelineCost group_pipeline_cost(const GroupCost* g);
 int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
-void run_find_job_cost(Run* run);  // fills probed, calibration, setting.cost and groups; all ranks of the job call it
-void run_probe(Run* run);          // measures this machine into run->clock->probed
-void run_set_cost(Run* run);       // setting.cost and groups: probed with what calibration has learnt
-
+// Fills probed, calibration, setting.cost and groups, and opens the planner; all ranks of the job call it together.
+void run_find_job_cost(Run* run);
+void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
+void run_probe(Run* run);     // measures this machine into run->clock->probed, and saves it
 // Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
 int cost_cache_path(const Run* run, char path[DISK_PATH], Err err);
 // Writes run->clock->probed there, whole or not at all. 0, or -1 with a message.
@@ -381,58 +364,27 @@ typedef struct ProbeTime {
 // n >= 1; what the rows do not tell apart is given to as few constants as will do.
 void probe_fit(double c[3], const ProbeTime* rows, int n);
 
-// ---- first_screen.c
+// ---- strategies/strategies_open.c: phases of main, for every strategy
 
-// Whether a run says only what a person needs first; all of it stands in log.jsonl.
-static inline int run_is_brief(const Run* run) {
-    return (run->books->claims || run->books->uses_model || run->config.explain) && !run->config.verbose;
-}
-void run_print(const Run* run, const MemoryPlan* plan);
+void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
+MemoryPlan run_plan_memory(Run* run);
+void run_take_memory(Run* run, MemoryPlan* plan);
+void run_find_cost(Run* run);  // all ranks call it together
+// strategies.c: the run becomes that under this strategy, and the weights go there; between steps it is that of
+// run->ahead. All ranks call it.
+void run_enter_strategy(Run* run, int strategy);
 
-// ---- report.c
+// ---- step/ahead.c
 
-// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
-// training tokens, each counted once more so that none has probability zero. What a language model must beat. Also
-// finds val_bytes.
-// Overwrites run->batch.
-void run_unigram_loss(Run* run);
-// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0. explain.c
-void run_explain(const Run* run);
-Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
-// Of run->batch, which took so long; before: run_sent as it was when the step began. r->plan_stall_us is known.
-void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before);
-// Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
-// and opened first: nothing is learnt from it.
-void run_remember_step(Run* run, const StepRecord* r);
-// At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
-// with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
-void run_print_end(Run* run, double seconds);
+// All ranks, which call it together, have the same plan of b, or the run ends; failed: what planning b has returned
+// here, with Cluster.why. Returns whether all have one; else Cluster.unplanned is set.
+int run_agree_on_plan(Run* run, const Batch* b, int failed);
+// Ends the program on all ranks where Cluster.unplanned is set, with the words of the first rank that has some.
+void run_end_unplanned(const Run* run);
+// Ends the program where the longest documents, as they are cut to --context, have no plan.
+void run_check_documents(Run* run);
 
-// ---- events.c: lines of log.jsonl beside those of steps, on rank 0
-
-void run_log_start(Run* run);  // the options and what the run consists of
-// report.html is made of the lines of log.jsonl as they come; both do nothing but on rank 0.
-void run_open_report(Run* run);
-void run_write_report(Run* run);
-void run_reports(Run* run);  // --report: of other runs; ends the program
-// With one more member, a string.
-void run_log_event(Run* run, const char* event, const char* name, const char* value);
-
-// ---- dump.c
-
-// The loss and gradients of the planned step in run->batch, fp32, into the file of --dump-grads. With one rank also the
-// logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits" (tokens, V) and
-// "documents" (tokens), the ids.
-void run_dump(Run* run);
-
-// ---- sample.c
-
-// Of a run's own prompts, which: 0 or 1; for the log too.
-enum { SAMPLES_OF_A_STEP = 2 };
-void run_log_sample(Run* run, int which, uint64_t seed);
-void run_sample(Run* run);  // both, between steps
-
-// ---- eval.c
+// ---- step/eval.c
 
 // See RunRanks.
 int eval_plan(Run* run);
@@ -440,19 +392,24 @@ int eval_end(Run* run);
 double eval_loss_sum(Run* run);
 void eval_tell(Run* run);    // of an evaluation between steps
 void run_eval(Run* run);     // --eval
-void run_choices(Run* run);  // --eval
+void run_choices(Run* run);  // --eval FILE
+// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
+// training tokens, each counted once more so that none has probability zero. What a language model must beat. Also
+// finds val_bytes. Overwrites run->batch.
+void run_unigram_loss(Run* run);
+// Between steps, texts that begin with a run's own prompts, the same at every step; into the log, too.
+void run_sample(Run* run);
 
-// ---- pace.c: steps that take long
+// ---- step/pace.c: steps that take long
 
 extern volatile sig_atomic_t interrupted;  // the signal that asks for an end, 0 none
 void run_catch_signals(const Run* run);    // from here on
+double run_processor_seconds(Run* run);    // of this rank since the step began, on a CPU
 // Between steps, whether the run ends: alone by the signal itself, with others by what all have agreed on.
 void pace_see_signals(Run* run);
 // What the matmuls of linear layers and of attention reach of the peak, roughly, before anything is measured.
 #define LINEAR_SHARE_OF_PEAK 0.5
 #define ATTENTION_SHARE_OF_PEAK 0.25
-// Of a step or an evaluation of all ranks, by its operations and the peak; NaN where that is not known.
-double run_expected_seconds(const Run* run, const Batch* b);
 void run_tell_of_long_steps(const Run* run);  // before the first one, on rank 0: what it should take, what to lower
 // Around the tasks of run->batch; end: behind all batches of an evaluation, or a step.
 void pace_begin(Run* run, int train);
@@ -462,3 +419,50 @@ void pace_say_left(Run* run);  // instead of the line of a step
 // Whether this task is left out, because the run is to end and much of the step is ahead. Those who share its pass take
 // the same decision. All that is collective at the end of the step has to come all the same.
 int pace_leaves(Run* run, const Task* task);
+
+// ---- files/origin.c
+
+void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
+// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
+void run_diverged(Run* run);
+RunState run_saved_state(const Run* run);  // what state.json says
+
+// ---- files/state.c
+
+// Weights, and with --resume moments too, from start_from; the model's own initial values without it.
+void run_load_weights(Run* run);
+// All ranks call these two, whatever has failed on one of them. 0, or -1 with a message.
+// Whole tensors of the model and those in extra, which the rank that names a path writes there.
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err);
+// The optimizer state that this rank owns, and extra, into its file in `dir`. has_failed: nothing is written any more.
+int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, int has_failed, Err err);
+// --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
+// rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
+// (tokens, V) and "documents" (tokens), the ids.
+void run_dump(Run* run);
+
+// ---- files/save.c
+
+// Before anything is trained: ends the program where a checkpoint's files could not hold this model or its options.
+void run_check_saving(Run* run);
+// The last one of the run: tried three times, then in another directory; ends the program when that fails too.
+void run_save_last(Run* run);
+void run_save(Run* run);  // between steps; tried again later where it fails
+int run_save_is_due(const Run* run);
+
+// ---- show/report.c, show/explain.c
+
+void run_show_others(Run* run);  // --report, --version: end the program
+void run_print(const Run* run, const MemoryPlan* plan);
+void run_log_start(Run* run);  // the first line of the log: the options and what the run consists of
+// report.html is made of the lines of log.jsonl; both do nothing but on rank 0.
+void run_open_report(Run* run);
+void run_write_report(Run* run);
+Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
+// Of run->batch, behind its step; record.plan_stall_us is known.
+void run_end_record(Run* run);
+// At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
+// with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
+void run_print_end(Run* run);
+// --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
+void run_explain(const Run* run);

@@ -16,27 +16,40 @@ enum { RANKS = 3, MOST_LINES = 1200, LAST_LINES = 200 };
 static char err[ERR_BYTES];
 static char text[1 << 21];
 
-static void line(RunPage* page, const char* format, ...) {
-    char text[1024];
+// A page of a new directory, with an empty log.
+static void open_page(RunPage* page, const char* name) {
+    char log[DISK_PATH];
+    CHECK_SH(0, "cd $W && rm -rf '%s' && mkdir -p '%s' && : > '%s/log.jsonl'", name, name, name);
+    snprintf(log, sizeof log, "%s", path_of(name));
+    run_page_open(page, log);
+}
+
+// Into its log.
+static void line(const RunPage* page, const char* format, ...) {
+    char path[DISK_PATH];
     va_list args;
+    CHECK(disk_join(path, page->dir, "log.jsonl", err) == 0);
+    FILE* file = fopen(path, "a");
+    if (!file) die("cannot write %s", path);
     va_start(args, format);
-    int n = vsnprintf(text, sizeof text, format, args);
+    vfprintf(file, format, args);
     va_end(args);
-    CHECK(run_page_line(page, text, (size_t)n) == 0);
+    fputc('\n', file);
+    CHECK(fclose(file) == 0);
 }
 
 // A step and its evaluation.
-static void add_step(RunPage* page, int64_t s, int val_loss) {
-    line(page, "{\"step\": %" PRId64 ", \"loss\": %.17g, \"time\": 200}\n", s, 1.0 / (double)s);
-    line(page, "{\"step\": %" PRId64 ", \"val_loss\": %d, \"val_targets\": 9, \"bits_per_byte\": null}", s, val_loss);
+static void add_step(const RunPage* page, int64_t s, int val_loss) {
+    line(page,
+         "{\"step\": %" PRId64 ", \"loss\": %.17g, \"time\": 200}\n{\"step\": %" PRId64
+         ", \"val_loss\": %d, \"val_targets\": 9, \"bits_per_byte\": null}",
+         s, 1.0 / (double)s, s, val_loss);
 }
 
-static RunPage* make_page(const char* name, int64_t first, int steps) {
-    RunPage* page = run_page_open(name);
-    if (!page) abort();
-    line(page, "{\"event\": \"start\", \"at\": 0, \"time\": 100.5}\n");
+static void make_page(RunPage* page, const char* name, int64_t first, int steps) {
+    open_page(page, name);
+    line(page, "{\"event\": \"start\", \"at\": 0, \"time\": 100.5}");
     for (int s = 0; s < steps; s++) add_step(page, first + s, s == steps / 3 ? 1 : 2);
-    return page;
 }
 
 // Numbers of ranks are written with four digits: half a unit of the last is at most 5e-4 of the number.
@@ -47,7 +60,7 @@ static int is_close(const JsonValue* found, double expected) {
 }
 
 static const char* written(RunPage* page, const char* name) {
-    CHECK(run_page_write(&page, 1, path_of(name), err) == 0);
+    CHECK(run_page_write(page, 1, path_of(name), err) == 0);
     CHECK(read_text(path_of(name), text, sizeof text) < sizeof text - 1);
     check_page_needs_nothing_else(text);
     return text;
@@ -61,31 +74,34 @@ CLAIM(a_page_has_the_lines_of_the_log_as_they_are) {
         "{\"event\": \"of another version\", \"at\": 1}",
         "{\"event\": \"sample\", \"at\": 1, \"text\": \"\\u003c/script>\\u003cb>\xc3\xa9\"}",
     };
-    char expected[2048] =
-        "\n{\"run\":\"runs/0\",\"seconds\":null,\"loss\":2.5,\"val_loss\":null,\"bits_per_byte\":null}\n";
-    RunPage* page = run_page_open("runs/0");
+    char expected[2 * DISK_PATH];
+    RunPage page;
+    open_page(&page, "runs");
+    snprintf(expected, sizeof expected,
+             "\n{\"run\":\"%s\",\"seconds\":null,\"loss\":2.5,\"val_loss\":null,\"bits_per_byte\":null}\n", page.dir);
     for (int i = 0; i < COUNT(lines); i++) {
-        if (i < COUNT(lines) - 1) line(page, "%s\r\n", lines[i]);
-        else line(page, "{\"event\": \"sample\", \"at\": 1, \"text\": \"</script><b>\xc3\xa9\"}");
+        if (i < COUNT(lines) - 1) line(&page, "%s\r", lines[i]);
+        else line(&page, "{\"event\": \"sample\", \"at\": 1, \"text\": \"</script><b>\xc3\xa9\"}");
         snprintf(expected + strlen(expected), sizeof expected - strlen(expected), "%s\n", lines[i]);
     }
-    CHECK(strstr(written(page, "lines.html"), expected) != NULL);
-    run_page_close(page);
+    CHECK(strstr(written(&page, "lines.html"), expected) != NULL);
+    run_page_close(&page);
 }
 
 CLAIM(a_name_cannot_end_the_data_and_no_step_is_a_page_too) {
     Json json;
-    char name[64];
+    char name[DISK_PATH];
     const char* bad = "a run </script><b>\"of\\ two";
-    RunPage* page = run_page_open(bad);
-    CHECK(!strstr(written(page, "none.html"), "<b>") && !strstr(text, "nan"));
+    RunPage page;
+    open_page(&page, bad);
+    CHECK(!strstr(written(&page, "none.html"), "<b>") && !strstr(text, "nan"));
     if (!page_json(&json, text)) {
         CHECK(json_string(member(&json, json.values, "run"), name) > 0);
-        CHECK_STRING(name, bad);
+        CHECK_STRING(name, page.dir);
         CHECK(member(&json, json.values, "loss")->type == JSON_NULL);
         json_free(&json);
     }
-    run_page_close(page);
+    run_page_close(&page);
 }
 
 // The steps of a kind of line, from the first on; returns how many.
@@ -119,9 +135,10 @@ CLAIM(of_a_long_log_equally_many_are_left_out_but_of_the_last) {
         int n = lengths[i];
         int64_t first = i % 2 ? INT64_MAX - n : 1;
         Json json;
-        RunPage* page = make_page("long", first, n);
-        for (int k = 0; k < 3000; k++) line(page, "{\"event\": \"start\", \"at\": %d, \"time\": 300}", k);
-        written(page, "long.html");
+        RunPage page;
+        make_page(&page, "long", first, n);
+        for (int k = 0; k < 3000; k++) line(&page, "{\"event\": \"start\", \"at\": %d, \"time\": 300}", k);
+        written(&page, "long.html");
         check_kept(steps, steps_kept(steps, "loss", first), n);
         check_kept(steps, steps_kept(steps, "val_loss", first), n);
         CHECK(strstr(text, "\"at\": 2999,") && count(text, "{\"event\": \"start\"") <= MOST_LINES);
@@ -131,22 +148,24 @@ CLAIM(of_a_long_log_equally_many_are_left_out_but_of_the_last) {
             json_free(&json);
         }
         if (test_failures_in_claim) printf("    of %d lines\n", n);
-        run_page_close(page);
+        run_page_close(&page);
         if (test_failures_in_claim) return;
     }
 }
 
 CLAIM(a_page_may_be_written_at_any_time_and_changes_nothing) {
     static char once[sizeof text];
-    RunPage *once_written = make_page("a run", 1, 1300), *often = make_page("a run", 1, 0);
-    strcpy(once, written(once_written, "once.html"));
+    RunPage page;
+    make_page(&page, "a run", 1, 1300);
+    strcpy(once, written(&page, "once.html"));
+    run_page_close(&page);
+    make_page(&page, "a run", 1, 0);
     for (int s = 0; s < 1300; s++) {
-        add_step(often, 1 + s, s == 1300 / 3 ? 1 : 2);
-        if (s % 101 == 0) written(often, "often.html");
+        add_step(&page, 1 + s, s == 1300 / 3 ? 1 : 2);
+        if (s % 101 == 0) written(&page, "often.html");
     }
-    CHECK(!strcmp(written(often, "often.html"), once));
-    run_page_close(once_written);
-    run_page_close(often);
+    CHECK(!strcmp(written(&page, "often.html"), once));
+    run_page_close(&page);
 }
 
 CLAIM(lines_that_are_no_log_change_nothing) {
@@ -161,11 +180,12 @@ CLAIM(lines_that_are_no_log_change_nothing) {
                                       "{\"step\": 1}",
                                       "{\"step\": 1,\n\"loss\": 2}"};
     static char clean[sizeof text];
-    RunPage* page = run_page_open("x");
-    strcpy(clean, written(page, "clean.html"));
-    for (int i = 0; i < COUNT(bad); i++) line(page, "%s", bad[i]);
-    CHECK(!strcmp(written(page, "clean.html"), clean));
-    run_page_close(page);
+    RunPage page;
+    open_page(&page, "x");
+    strcpy(clean, written(&page, "clean.html"));
+    for (int i = 0; i < COUNT(bad); i++) line(&page, "%s", bad[i]);
+    CHECK(!strcmp(written(&page, "clean.html"), clean));
+    run_page_close(&page);
 }
 
 #define TINY                                                                                                           \
@@ -222,7 +242,8 @@ CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
 
 CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
     static char older[sizeof text];
-    RunPage *small = make_page("older", 1, 2), *large = make_page("newer", 1, 600);
+    RunPage small, large;
+    make_page(&small, "older", 1, 2), make_page(&large, "newer", 1, 600);
     CHECK(mkdir(path_of("full"), 0777) == 0);
     CHECK(run_page_write(&small, 1, path_of("full/report.html"), err) == 0);
     size_t n = read_text(path_of("full/report.html"), older, sizeof older);
@@ -239,19 +260,20 @@ CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
     CHECK(failed < 0 && strstr(err, "full/report.html") && strstr(err, "cannot write"));
     CHECK(read_text(path_of("full/report.html"), text, sizeof text) == n && !strcmp(text, older));
     CHECK(disk_count(path_of("full")) == 1);
-    CHECK(strstr(written(large, "full/report.html"), "\"newer\"") && disk_count(path_of("full")) == 1);
-    run_page_close(small);
-    run_page_close(large);
+    CHECK(strstr(written(&large, "full/report.html"), "/newer\"") && disk_count(path_of("full")) == 1);
+    run_page_close(&small);
+    run_page_close(&large);
 }
 
 CLAIM(a_page_without_a_place_says_so) {
-    RunPage* page = make_page("a run", 1, 2);
+    RunPage page;
+    make_page(&page, "a run", 1, 2);
     CHECK(run_page_write(&page, 1, path_of("nowhere/report.html"), err) < 0);
     CHECK(strstr(err, "nowhere/report.html") != NULL);
     CHECK(mkdir(path_of("place"), 0777) == 0 && mkdir(path_of("place/report.html"), 0777) == 0);
     CHECK(run_page_write(&page, 1, path_of("place/report.html"), err) < 0);
     CHECK(strstr(err, "place/report.html: ") != NULL && disk_count(path_of("place")) == 1);
-    run_page_close(page);
+    run_page_close(&page);
 }
 
 // ---- the log

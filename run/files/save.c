@@ -4,8 +4,6 @@
 // with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
 // fails where, all ranks learn of it at the next meeting and end with the same words.
 #define _GNU_SOURCE
-#include "run/files/save.h"
-
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -14,6 +12,7 @@
 
 #include "data/model_files.h"
 #include "plan/base/user_cache.h"
+#include "run/run.h"
 #include "run/slow/balance.h"
 #include "run/slow/prune.h"
 
@@ -119,7 +118,9 @@ static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, Err
     return -1;
 }
 
-int run_save_checkpoint(Run* run, const char* dir, Err err) {
+// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
+// or -1 with a message on all ranks: then nothing is changed there.
+static int save_checkpoint(Run* run, const char* dir, Err err) {
     CheckpointWriter w;
     Report* all = reports_make(run->model.world);
     double started = now_seconds();
@@ -152,7 +153,7 @@ static int save_elsewhere(Run* run, Elsewhere* e, Err err) {
     if (c->rank == 0) e->failed = make_elsewhere(run, e);
     if (c->table->broadcast_host(c, e, sizeof *e, 0, err)) run_lost(run, err);
     if (e->failed) return fail(err, "%s", e->words);
-    if (run_save_checkpoint(run, e->dir, err)) return -1;
+    if (save_checkpoint(run, e->dir, err)) return -1;
     if (runlog_move(&run->books->log, e->dir, err)) warn("%s", err);
     return 0;
 }
@@ -164,7 +165,7 @@ void run_save_last(Run* run) {
     int is_first = run->model.world->rank == 0;
     for (int i = 0; i < TRIES; i++) {
         if (i > 0) sleep(1);
-        if (run_save_checkpoint(run, run->books->out, err) == 0) return;
+        if (save_checkpoint(run, run->books->out, err) == 0) return;
         if (is_first) warn("cannot save step %" PRId64 ", try %d of %d: %s", run->state.step, i + 1, TRIES, err);
     }
     if (save_elsewhere(run, &elsewhere, why))
@@ -180,7 +181,7 @@ void run_save_last(Run* run) {
 void run_save(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
-    if (run_save_checkpoint(run, run->books->out, err) == 0) {
+    if (save_checkpoint(run, run->books->out, err) == 0) {
         saving->done = run->state.step;
         saving->wait = saving->again = 0;
         return;

@@ -1,6 +1,5 @@
-// start.c - from the command line to open documents, a device and a model's shape; and the end of all of it.
+// start.c - from the command line to open documents, a device and a model's shape.
 #define _GNU_SOURCE
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -14,36 +13,74 @@
 #include "data/model_files.h"
 #include "run/run.h"
 
+// ---- the command that started this program, up to its options: what a person pastes to go on
+
+// Our scripts say how they were called.
+#define LAUNCHER_VARIABLE "RAGGED_LAUNCHER"
+
+static void add_word(char* text, const char* word) {
+    char quoted[CHECKPOINT_PATH];
+    size_t n = strlen(text);
+    snprintf(text + n, CHECKPOINT_PATH - n, "%s%s", n ? " " : "", text_quoted(word, quoted, sizeof quoted));
+}
+
+// A launcher's command has this program's name as it was typed: the words up to it. Ranks of other nodes have a parent
+// that was told otherwise. Whether there are any.
+static int add_parent(char* text, const char* program) {
+    char path[64], words[CHECKPOINT_PATH];
+    snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)getppid());
+    FILE* file = fopen(path, "r");
+    size_t n = file ? fread(words, 1, sizeof words - 1, file) : 0;
+    if (file) fclose(file);
+    words[n] = 0;
+    for (const char* word = words; word < words + n; word += strlen(word) + 1) {
+        if (word > words && !strcmp(word, program)) return 1;
+        add_word(text, word);
+    }
+    text[0] = 0;
+    return 0;
+}
+
+// program: as it was called.
+static void find_command(Run* run, const char* program) {
+    const RankIdentity* id = &run->cluster->identity;
+    const char* launcher = getenv(LAUNCHER_VARIABLE);
+    char *text = run->books->command, ranks[32];
+    snprintf(text, CHECKPOINT_PATH, "%s", launcher ? launcher : "");
+    if (text[0]) return;
+    if (strcmp(id->source, "alone") != 0 && !add_parent(text, program)) {
+        int is_torchrun = !strcmp(id->source, "torchrun"), is_slurm = !strcmp(id->source, "slurm");
+        snprintf(ranks, sizeof ranks, "%d", id->size);
+        strcpy(text, is_torchrun ? "torchrun --no-python --nproc-per-node" : is_slurm ? "srun -n" : "mpirun -n");
+        add_word(text, ranks);
+    }
+    add_word(text, program);
+}
+
 void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
+    Books* books = run->books;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_read(c, run->argc, run->argv, err)) die("%s", err);
-    run_find_command(run, run->argc ? run->argv[0] : "./train");
+    find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)
         warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
-    if (c->report.n) run_reports(run);
-    if (c->version) run_print_version(), end_output(), exit(0);
+    if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
-    run->books->uses_model = c->sample || c->eval || c->eval_choices;
-    if (run->books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
+    books->uses_model = c->sample || c->eval || c->eval_choices;
+    if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
     run->training = !c->sample && !c->eval_choices;
-    run->books->claims =
-        run->training && !run->books->uses_model && !c->probe && !c->explain && !c->dump_grads && !c->check_layout;
-    if (c->tokenize) run->books->claims = 0;
-    run->state.val_loss = run->state.loss = run->books->saved.val_loss = run->books->saved.loss = NAN;
+    books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
+                    !c->check_layout && !c->tokenize;
+    run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err);
     if (!run->model.k) die("%s", err);
     run_check_virtual(run);
 }
 
-// Without --data: the C headers of this machine, or the sources of this project where there are none.
-static void default_data(Config* c) {
-    struct stat st;
-    if (c->data.n > 0) return;
-    c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
-}
+// ---- documents
 
 // The one that is named on the command line, or the one that the checkpoint carries (a run may have been moved away
 // from the file that it began with), or bytes.
@@ -119,38 +156,47 @@ static void find_ends(Data* d) {
     d->stop = d->begin == t->end_of_text ? t->stop : d->begin == LLAMA3_BEGIN ? LLAMA3_END : d->begin;
 }
 
+// A run goes on with the documents that it had.
+static void compare_documents(Run* run) {
+    const Config* c = &run->config;
+    const Data* d = &run->data;
+    RunState* saved = &run->books->saved;
+    uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs),
+             val = d->val_docs ? docs_content(d->val_docs) : 0;
+    int by_shape = saved->corpus != corpus, by_content = saved->content != content;
+    if (c->resume && (by_shape || by_content))
+        die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
+            "); restore them, or start a new run with --init %s",
+            by_shape ? "fingerprint" : "hash of all bytes", by_shape ? saved->corpus : saved->content,
+            by_shape ? corpus : content, run->books->start_from);
+    if (c->resume && saved->val_content && val != saved->val_content) {
+        if (!config_was_given(c, "--val"))
+            die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
+                ", found %016" PRIx64 "); restore them, or name others: --val PATH",
+                saved->val_content, val);
+        if (run->cluster->identity.rank == 0)
+            warn("--val names other documents than before: validation losses do not compare");
+    }
+    saved->corpus = corpus, saved->content = content, saved->val_content = val;
+}
+
 void run_open_data(Run* run) {
     Config* c = &run->config;
     Data* d = &run->data;
+    struct stat st;
     open_tokenizer(run);
     find_ends(d);
     if (!run->training) return;
-    default_data(c);
+    if (c->data.n == 0)  // the C headers of this machine, or the sources of this project where there are none
+        c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
     if (c->tokenize) tokenize_only(run);
     open_docs(run, "--data", &c->data, &d->docs, NULL);
     find_ends(d);
     if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
-    uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs);
-    int by_shape = run->books->saved.corpus != corpus, by_content = run->books->saved.content != content;
-    if (c->resume && (by_shape || by_content))
-        die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
-            "); restore them, or start a new run with --init %s",
-            by_shape ? "fingerprint" : "hash of all bytes",
-            by_shape ? run->books->saved.corpus : run->books->saved.content, by_shape ? corpus : content,
-            run->books->start_from);
-    run->books->saved.corpus = corpus;
-    run->books->saved.content = content;
-    uint64_t val = d->val_docs ? docs_content(d->val_docs) : 0;
-    if (c->resume && run->books->saved.val_content && val != run->books->saved.val_content) {
-        if (!config_was_given(c, "--val"))
-            die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
-                ", found %016" PRIx64 "); restore them, or name others: --val PATH",
-                run->books->saved.val_content, val);
-        if (run->cluster->identity.rank == 0)
-            warn("--val names other documents than before: validation losses do not compare");
-    }
-    run->books->saved.val_content = val;
+    compare_documents(run);
 }
+
+// ---- the model
 
 // Text in bytes for a vocabulary that was made for words: trains, but hardly what anybody wants.
 static void warn_of_bytes(const Run* run, int vocab) {

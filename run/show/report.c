@@ -1,64 +1,277 @@
-// report.c - what a run says after first_screen.c: of every step, for the log and for the cost model, and at the end.
-#include <errno.h>
+// report.c - what a run says: before its first step what is trained, on what, where, in how much memory, and where it
+// goes; of every step, for the log and for the cost model; and at the end. Its page, and those of other runs.
+#define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
+#include "data/json.h"
+#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "kernels/open.h"
-#include "run/strategies/strategies.h"
+#include "plan/base/disk_files.h"
 #include "run/show/run_page.h"
+#include "run/strategies/strategies.h"
 
-// ---- the beginning
+#define RUN_VERSION "1.0"
 
-void run_unigram_loss(Run* run) {
-    enum { ENOUGH_TOKENS = 4000000 };
-    char err[ERR_BYTES];
-    Batch* b = &run->batch;
-    int V = run->model.shape.V;
-    double* count = (double*)calloc((size_t)V, sizeof(double));
-    double total = V, sum = 0, bytes = 0;
-    int64_t next = 0, tokens = 0, targets = 0;
-    if (!count) die("no memory to count %d token frequencies", V);
-    for (int v = 0; v < V; v++) count[v] = 1;
-    for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
-        SamplerPosition position = {.index = i};
-        Piece piece = sampler_train_piece(run->data.train, position);
-        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err)) die("%s", err);
-        for (int t = 0; t < piece.length; t++)
-            if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
+// ---- the first screen
+
+static void print_version(void) {
+    printf("ragged " RUN_VERSION
+           "\n"
+           "compiled by "
+#ifndef __clang__
+           "gcc "
+#endif
+           __VERSION__
+#ifdef HAVE_CUDA
+           ", with CUDA"
+#endif
+#ifdef HAVE_MPI
+           ", with MPI"
+#endif
+           "\n");
+}
+
+static void print_option(void* column, const char* name, const char* value) {
+    int *at = (int*)column, n = (int)(strlen(name) + strlen(value)) + 2;
+    if (*at + n > 118) printf("\n "), *at = 1;
+    say_part(stdout, " %s %s", name, value);
+    *at += n;
+}
+
+static void print_options(const Run* run) {
+    int column = 7;
+    Config config = run_settled_config(run);
+    printf("options");
+    config_visit(&config, print_option, &column);
+    printf("\n");
+}
+
+// "118.39M", "0.86M", "1234"
+static const char* count(int64_t n, char text[32]) {
+    if (n >= 100000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
+    else snprintf(text, 32, "%" PRId64, n);
+    return text;
+}
+
+static void print_model(const Run* run) {
+    const Shape* s = &run->model.whole;
+    char n[32], layers[64], heads[64], kv[64] = "";
+    if (s->NKV != s->NH) snprintf(kv, sizeof kv, " (%d of keys and values)", s->NKV);
+    say(stdout, "model   %s, %s parameters: %s, width %d, %s%s, context %d, %s%d tokens", arch_table[s->arch].title,
+        count((int64_t)shape_param_count(s), n), text_many(s->L, "layer", layers), s->C,
+        text_many(s->NH, "head", heads), kv, s->context,
+        run->data.tokenizer->is_bytes && run->data.guessed_bytes ? "bytes as " : "", s->V);
+}
+
+static void print_data(const Run* run) {
+    const Docs* docs = run->data.docs;
+    const Sampler *train = run->data.train, *val = run->data.val;
+    char n[32], held[32], many[64], words[256];
+    printf("data    %s tokens in %s to train on, %s in %" PRId64 " to validate",
+           count(sampler_tokens(train, SPLIT_TRAIN), n),
+           text_many(sampler_documents(train, SPLIT_TRAIN), "document", many),
+           count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
+    if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
+        printf(" (at most %d tokens a time)", run->config.eval_tokens);
+    if (docs->skipped) printf("; %s passed over", text_many(docs->skipped, "file", many));
+    if (docs_packed(docs))
+        printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
+    if (docs_plain_jsonl(docs))
+        printf("; %" PRId64 " .jsonl without \"text\" or JSON array read as plain text", docs_plain_jsonl(docs));
+    if (docs_runs(docs)) printf("; %s of this program left out", text_many(docs_runs(docs), "run", many));
+    printf("\n");
+    if (!run_is_brief(run)) printf("        %s\n", sampler_describe(val, words));
+    if (docs->divided)
+        say(stdout,
+            "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
+            run->config.separator, docs->divided);
+    for (int c = 0; c < docs_corpora(docs); c++)
+        say(stdout, "        %.1f %% of each step from %s, which has %s tokens", 100 * docs_corpus(docs, c)->share,
+            docs_corpus(docs, c)->name, count(sampler_corpus_tokens(train, c), n));
+}
+
+static void print_device(const Run* run) {
+    const Model* m = &run->model;
+    char ranks[32] = "", threads[64] = "";
+    if (m->world->size > 1) snprintf(ranks, sizeof ranks, "%d ranks of ", m->world->size);
+    if (m->k->virtual_time) {
+        say(stdout, "device  %s%s, %s, times of --machine %s%s", ranks, m->k->name, dtype_name(m->dt),
+            run->config.machine, m->k->no_results ? "; nothing is computed, so there are no losses" : "");
+        return;
     }
-    while (batch_draw_val(b, run, &next, &tokens))
-        for (int i = 0; i < b->n_pieces; i++) {
-            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err)) die("%s", err);
-            for (int t = 0; t < b->pieces[i].length; t++)
-                if (b->targets[t] >= 0) {
-                    size_t n = 0;
-                    run->data.tokenizer->decode(run->data.tokenizer, b->targets[t], &n);
-                    sum -= log(count[b->targets[t]] / total);
-                    bytes += (double)n;
-                    targets++;
-                }
-        }
-    free(count);
-    const Docs* docs = run->data.val_docs ? run->data.val_docs : run->data.docs;
-    int describes = docs->max_token < run->data.tokenizer->vocab;
-    run->books->unigram_loss = targets ? sum / (double)targets : NAN;
-    run->books->val_bytes = targets && describes ? bytes / (double)targets : NAN;
+    if (m->k->on_host && run->config.threads) text_many(run->config.threads, "thread", threads);
+    printf("device  %s%s, %s%s%s, %.0f GFLOP/s at most%s\n", ranks, m->k->name, dtype_name(m->dt),
+           threads[0] ? ", " : "", threads, run->cluster->peak / 1e9,
+           run->cluster->oversubscribed ? "; ranks share cores: expect no speed from that" : "");
+}
+
+static void put_size(TextTable* table, const char* name, size_t bytes) {
+    if (bytes >= (size_t)10 << 20) text_cells(table, "%s\t%.1f MiB\n", name, (double)bytes / (1 << 20));
+    else text_cells(table, "%s\t%.1f KiB\n", name, (double)bytes / (1 << 10));
+}
+
+static void print_memory(const MemoryPlan* plan) {
+    for (int counts = 1; counts >= plan->on_host; counts--) {
+        TextTable table = {0};
+        printf("memory%s\n", plan->on_host ? "" : counts ? " of the device" : " of the host");
+        for (int i = 0; i < plan->n; i++)
+            if (memory_counts(plan, plan->entries[i].where) == counts)
+                put_size(&table, plan->entries[i].name, plan->entries[i].bytes);
+        if (counts) put_size(&table, "total", plan->total);
+        text_table(stdout, &table, "  ");
+    }
+}
+
+void run_print(const Run* run, const MemoryPlan* plan) {
+    const Config* c = &run->config;
+    int says_all = !run_is_brief(run);
+    char text[64], every[64] = "no checkpoint";
+    if (says_all) print_options(run);
+    print_model(run);
+    print_data(run);
+    print_device(run);
+    if (says_all) {
+        printf("step    %d tokens", c->batch_tokens);
+        if (!run->strategies) printf(" in rows of at most %d", run->settled.capacity);
+        printf("\n");
+        print_memory(plan);
+    } else
+        printf("memory  %s%s\n", text_bytes((double)plan->total, text),
+               run->model.world->size > 1 ? " on every rank" : "");
+    if (!run->books->claims) return;
+    if (c->save_every) snprintf(every, sizeof every, "a checkpoint every %d", c->save_every);
+    say(stdout, "run     %s%s%s: %s of %d tokens, %s; report.html, log.jsonl", run->books->out,
+        run->books->start_from[0] ? ", from " : "", run->books->start_from, text_many(c->steps, "step", text),
+        c->batch_tokens, every);
+}
+
+// ---- the first line of the log
+
+// Options as members of an object: one that stands several times (--data) has its values behind each other.
+typedef struct Options {
+    FILE* out;
+    const char* last;
+} Options;
+
+static void put_option(void* context, const char* name, const char* value) {
+    Options* o = (Options*)context;
+    size_t n = strlen(value);
+    char* quoted = (char*)malloc(6 * n + 3);
+    if (o->last && !strcmp(o->last, name)) fputc(' ', o->out);
+    else fprintf(o->out, "%s\"%s\": \"", o->last ? "\", " : "", name);
+    if (quoted) n = json_quote(quoted, value, n), fwrite(quoted + 1, 1, n - 2, o->out);
+    free(quoted);
+    o->last = name;
+}
+
+void run_log_start(Run* run) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    char* text = NULL;
+    size_t n = 0;
+    Options start = {.out = run->books->log.fd >= 0 ? open_memstream(&text, &n) : NULL}, options = start;
+    if (!start.out) return;
+    fputs(", ", start.out);
+    if (c->straggle) put_option(&start, "straggle", c->straggle), fputs("\", ", start.out);
+    fprintf(start.out,
+            "\"resumed\": %d, \"ranks\": %d, \"device\": \"%s\", \"dtype\": \"%s\", \"model\": \"%s\", "
+            "\"parameters\": %.0f, \"tokens\": %" PRId64 ", \"documents\": %" PRId64 ", \"version\": \"" RUN_VERSION
+            "\", \"matmul_gflops\": %.4g, \"options\": {",
+            c->resume, m->world->size, m->k->name, dtype_name(m->dt), arch_table[m->whole.arch].title,
+            (double)shape_param_count(&m->whole), sampler_tokens(run->data.train, SPLIT_TRAIN),
+            sampler_documents(run->data.train, SPLIT_TRAIN),
+            isfinite(run->cluster->peak) ? run->cluster->peak / 1e9 : 0);
+    Config config = run_settled_config(run);
+    config_visit(&config, put_option, &options);
+    fputs(options.last ? "\"}" : "}", options.out);
+    int torn = ferror(start.out);
+    if (!fclose(start.out) && !torn) runlog_event(&run->books->log, "start", run->state.step, text);
+    free(text);
+}
+
+// ---- report.html
+
+void run_open_report(Run* run) {
+    static RunPage page;
+    char err[ERR_BYTES];
+    Smooth* smooth = &run->books->log.smooth;
+    if (run->books->log.fd < 0) return;
+    run->books->page = &page;
+    run_page_open(&page, run->books->out);
+    if (run->config.resume && run_page_read(&page, err)) warn("%s", err);
+    smooth->loss = page.smooth.loss, smooth->losses = page.smooth.losses;  // a run has one training loss
+}
+
+void run_write_report(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    if (!run->books->page) return;
+    run_path(path, run->books->out, "report.html");
+    if (run_page_write(run->books->page, 1, path, err)) warn("%s", err);
+}
+
+static void write_reports(const Config* c) {
+    static RunPage pages[MAX_PATHS];
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    int n = c->report.n;
+    const char* dir = c->out ? c->out : n == 1 ? c->report.paths[0] : ".";
+    for (int i = 0; i < n; i++) run_page_open(&pages[i], c->report.paths[i]);
+    run_path(path, dir, "report.html");
+    if ((c->out && disk_make_dirs(dir, err)) || run_page_write(pages, n, path, err)) die("--report: %s", err);
+    run_page_table(stdout, pages, n);
+    say(stdout, "the same with charts: %s", path);
+}
+
+void run_show_others(Run* run) {
+    const Config* c = &run->config;
+    if (c->report.n) write_reports(c);
+    else if (c->version) print_version();
+    else return;
+    end_output();
+    exit(0);
 }
 
 // ---- a step
 
-static void count_bytes(const Comm* c, const Comm* before, StepRecord* r) {
+static void add_sent(Comm* sum, const Comm* c) {
+    for (int p = 0; p < N_PURPOSES && c; p++)
+        for (int link = 0; link < 2; link++) sum->sent[p][link] += c->sent[p][link];
+    if (c) sum->exposed_seconds += c->exposed_seconds;
+}
+
+static void add_comms(Comm* sum, const Model* m) {
+    const ModelRanks* x = m->ranks;
+    const Comm* const comms[] = {m->comm != m->job ? m->comm : NULL,
+                                 m->job != m->world ? m->job : NULL,
+                                 m->tp,
+                                 x->pipe.comm,
+                                 x->pipe.ends,
+                                 x->kv};
+    for (int i = 0; i < COUNT(comms); i++) add_sent(sum, comms[i]);
+    for (int i = 0; i < x->n_groups; i++)
+        add_sent(sum, x->groups[i].cut), add_sent(sum, x->groups[i].spread), add_sent(sum, x->groups[i].data);
+}
+
+Comm run_sent(const Run* run) {
+    Comm sum = *run->model.world;
+    if (!run->strategies) add_comms(&sum, &run->model);
+    for (int s = 0; run->strategies && s < run->strategies->list.n; s++)
+        add_comms(&sum, &run->strategies->as[s]->model);
+    return sum;
+}
+
+static void count_bytes(StepRecord* r, const Comm* now, const Comm* before) {
     static const CommPurpose purposes[SENT_INSIDE] = {COMM_ULYSSES,   COMM_RING,       COMM_ROUTE,  COMM_REMAP,
                                                       COMM_GRADIENTS, COMM_PARAMETERS, COMM_TENSOR, COMM_SLICES};
     memset(r->sent, 0, sizeof r->sent);
     for (int i = 0; i < COUNT(purposes); i++)
         for (int link = 0; link < 2; link++) {
-            uint64_t bytes = c->sent[purposes[i]][link] - before->sent[purposes[i]][link];
+            uint64_t bytes = now->sent[purposes[i]][link] - before->sent[purposes[i]][link];
             r->sent[i] += bytes;
             r->sent[SENT_INSIDE + link] += bytes;
         }
@@ -85,43 +298,56 @@ static void share_of_peak(Run* run, StepRecord* r) {
     r->mfu = x->peak > 0 ? flops / x->peak : NAN;
 }
 
-void run_fill_record(Run* run, StepRecord* r, double seconds, const Comm* before) {
-    const Batch* b = &run->batch;
-    Comm now = run_sent(run);
-    const Comm* c = &now;
-    r->exposed_seconds = c->exposed_seconds - before->exposed_seconds;
-    r->seconds = seconds;
-    r->tokens = b->n_tokens;
-    r->targets = b->n_targets;
-    r->micro_batches = b->planned->plan.n_micro_batches;
-    r->planner = run->config.plan;
-    r->strategy = run->strategies ? strategies_name(run, b->planned->strategy) : NULL;
-    r->plan = &b->planned->plan;
-    r->plan_us = b->planned->plan_us;
-    r->virtual_time = run->model.k->virtual_time;
-    share_of_peak(run, r);
-    r->measured_ms = 1e3 * seconds - (run->model.k->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
-    r->stages = run->model.stages;
-    r->rounds = b->n_rows;
-    r->in_flight = b->planned->schedule.stages[0].most_in_flight;
-    r->bubble = schedule_bubble(&b->planned->schedule, r->stages);
-    r->gap = b->planned->predicted ? prediction_gap(&b->planned->prediction) : NAN;
-    count_bytes(c, before, r);
+// Keeps what is told to the others in the next agreement. The first step of an invocation also pays for what is touched
+// and opened first: nothing is learnt from it.
+static void remember_step(Run* run, const StepRecord* r) {
+    const BatchPlan* b = run->batch.planned;
+    PlanningSums* sum = &run->clock->planning;
+    sum->plan_us += b->plan_us;
+    sum->worst_us = MAX(sum->worst_us, b->plan_us);
+    sum->stall_us += r->plan_stall_us;
+    sum->predicted += b->predicted;
+    sum->gap += b->predicted ? r->gap : 0;
+    if (sum->steps++ == 0 || !b->predicted) return;
+    if (r->virtual_time || run->strategies) return;  // there the model is the machine; here jobs have unlike terms
+    run->clock->last_ms = r->measured_ms;
+    memcpy(run->clock->last_terms, b->terms, sizeof run->clock->last_terms);
 }
 
-void run_remember_step(Run* run, const StepRecord* r) {
+void run_end_record(Run* run) {
+    StepRecord* r = &run->books->record;
     const Batch* b = &run->batch;
-    PlanningSums* sum = &run->clock->planning;
-    sum->plan_us += b->planned->plan_us;
-    sum->worst_us = MAX(sum->worst_us, b->planned->plan_us);
-    sum->stall_us += r->plan_stall_us;
-    sum->predicted += b->planned->predicted;
-    sum->gap += b->planned->predicted ? r->gap : 0;
-    if (sum->steps++ == 0 || !b->planned->predicted) return;
-    if (run->model.k->virtual_time) return;  // there the model is the machine
-    if (run->strategies) return;             // jobs have unlike terms
-    run->clock->last_ms = r->measured_ms;
-    memcpy(run->clock->last_terms, b->planned->terms, sizeof run->clock->last_terms);
+    const BatchPlan* x = b->planned;
+    const Step* step = &run->step;
+    Comm now = run_sent(run), *before = &run->cluster->sent_before;
+    r->step = step->number, r->steps = run->config.steps;
+    r->loss = step->loss, r->grad_norm = step->grad_norm, r->lr = step->lr;
+    r->exposed_seconds = now.exposed_seconds - before->exposed_seconds;
+    r->seconds = run_seconds(run) - run->clock->step_began;
+    r->tokens = b->n_tokens, r->targets = b->n_targets;
+    r->micro_batches = x->plan.n_micro_batches;
+    r->planner = run->config.plan, r->plan = &x->plan, r->plan_us = x->plan_us;
+    r->strategy = run->strategies ? strategies_name(run, x->strategy) : NULL;
+    r->virtual_time = run->model.k->virtual_time;
+    share_of_peak(run, r);
+    r->measured_ms = 1e3 * r->seconds - (r->virtual_time ? 0 : 1e-3 * r->plan_stall_us);
+    r->stages = run->model.stages, r->rounds = b->n_rows;
+    r->in_flight = x->schedule.stages[0].most_in_flight;
+    r->bubble = schedule_bubble(&x->schedule, r->stages);
+    r->gap = x->predicted ? prediction_gap(&x->prediction) : NAN;
+    count_bytes(r, &now, before);
+    remember_step(run, r);
+}
+
+// ---- the end
+
+static void print_peak(const Run* run) {
+    struct rusage usage;
+    double before = run->books->resident_before, mib = 1 << 20;
+    if (!run->model.k->on_host || before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
+    double most = (double)usage.ru_maxrss * 1024;
+    printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / mib,
+           run->model.world->size > 1 ? " on rank 0" : "", (most - before) / mib, before / mib);
 }
 
 static void print_planning(const Run* run) {
@@ -136,110 +362,16 @@ static void print_planning(const Run* run) {
     printf("\n");
 }
 
-// ---- the command that started this program, up to its options: what a person pastes to go on
-
-// Our scripts say how they were called.
-#define LAUNCHER_VARIABLE "RAGGED_LAUNCHER"
-
-typedef struct Words {
-    char* text;
-    size_t n, room;
-} Words;
-
-static void add_word(Words* w, const char* word) {
-    char quoted[CHECKPOINT_PATH];
-    int n = snprintf(w->text + w->n, w->room - w->n, "%s%s", w->n ? " " : "", text_quoted(word, quoted, sizeof quoted));
-    w->n = MIN(w->n + (size_t)n, w->room - 1);
-}
-
-// A launcher's command has this program's name as it was typed: the words up to it. Ranks of other nodes have a parent
-// that was told otherwise. Whether there are any.
-static int add_parent(Words* w, const char* program) {
-    char path[64], words[CHECKPOINT_PATH];
-    snprintf(path, sizeof path, "/proc/%ld/cmdline", (long)getppid());
-    FILE* file = fopen(path, "r");
-    size_t n = file ? fread(words, 1, sizeof words - 1, file) : 0, before = w->n;
-    if (file) fclose(file);
-    words[n] = 0;
-    for (const char* word = words; word < words + n; word += strlen(word) + 1) {
-        if (word > words && !strcmp(word, program)) return 1;
-        add_word(w, word);
-    }
-    w->text[w->n = before] = 0;
-    return 0;
-}
-
-void run_find_command(Run* run, const char* program) {
-    const RankIdentity* id = &run->cluster->identity;
-    const char* launcher = getenv(LAUNCHER_VARIABLE);
-    Words w = {run->books->command, 0, sizeof run->books->command};
-    char ranks[32];
-    run->books->command[0] = 0;
-    if (launcher && *launcher) {
-        snprintf(run->books->command, sizeof run->books->command, "%s", launcher);
-        return;
-    }
-    if (strcmp(id->source, "alone") != 0 && !add_parent(&w, program)) {
-        int is_torchrun = !strcmp(id->source, "torchrun"), is_slurm = !strcmp(id->source, "slurm");
-        snprintf(ranks, sizeof ranks, "%d", id->size);
-        add_word(&w, is_torchrun ? "torchrun" : is_slurm ? "srun" : "mpirun");
-        if (is_torchrun) add_word(&w, "--no-python");
-        add_word(&w, is_torchrun ? "--nproc-per-node" : "-n");
-        add_word(&w, ranks);
-    }
-    add_word(&w, program);
-}
-
-// ---- the end
-
-static void print_peak(const Run* run) {
-    struct rusage usage;
-    if (!run->model.k->on_host || run->books->resident_before == 0 || getrusage(RUSAGE_SELF, &usage)) return;
-    double most = (double)usage.ru_maxrss * 1024, before = run->books->resident_before;
-    printf("memory at most %.1f MiB%s: %.1f for the table above, %.1f before it\n", most / (1 << 20),
-           run->model.world->size > 1 ? " on rank 0" : "", (most - before) / (1 << 20), before / (1 << 20));
-}
-
-static const char* const purposes[N_PURPOSES] = {"other",      "ulysses",
-                                                 "ring",       "routing",
-                                                 "remap",      "gradients",
-                                                 "parameters", "optimizer state",
-                                                 "pipeline",   "tensor parallelism",
-                                                 "slices",     "agreement"};
-
-static void add_sent(Comm* sum, const Comm* c) {
-    for (int p = 0; p < N_PURPOSES; p++)
-        for (int link = 0; link < 2; link++) sum->sent[p][link] += c->sent[p][link];
-    sum->exposed_seconds += c->exposed_seconds;
-}
-
-static void add_comms(Comm* sum, const Model* m) {
-    if (m->comm != m->job) add_sent(sum, m->comm);
-    if (m->job != m->world) add_sent(sum, m->job);
-    if (m->tp) add_sent(sum, m->tp);
-    if (m->ranks->pipe.comm) add_sent(sum, m->ranks->pipe.comm);
-    if (m->ranks->pipe.ends) add_sent(sum, m->ranks->pipe.ends);
-    if (m->ranks->kv) add_sent(sum, m->ranks->kv);
-    for (int i = 0; i < m->ranks->n_groups; i++) {
-        const LayerGroup* g = &m->ranks->groups[i];
-        if (g->cut) add_sent(sum, g->cut);
-        add_sent(sum, g->spread);
-        add_sent(sum, g->data);
-    }
-}
-
-Comm run_sent(const Run* run) {
-    Comm sum = *run->model.world;
-    if (!run->strategies) add_comms(&sum, &run->model);
-    for (int s = 0; run->strategies && s < run->strategies->list.n; s++)
-        add_comms(&sum, &run->strategies->as[s]->model);
-    return sum;
-}
-
 static void print_communication(Run* run) {
+    static const char* const purposes[N_PURPOSES] = {"other",      "ulysses",
+                                                     "ring",       "routing",
+                                                     "remap",      "gradients",
+                                                     "parameters", "optimizer state",
+                                                     "pipeline",   "tensor parallelism",
+                                                     "slices",     "agreement"};
     char err[ERR_BYTES];
-    Comm* c = run->model.world;
-    Comm mine = run_sent(run), sum = {0}, *all = c->size > 1 ? (Comm*)calloc((size_t)c->size, sizeof mine) : NULL;
+    Comm *c = run->model.world, mine = run_sent(run), sum = {0};
+    Comm* all = c->size > 1 ? (Comm*)calloc((size_t)c->size, sizeof mine) : NULL;
     double least = INFINITY, most = 0;
     if (!all || c->table->all_gather_host(c, all, &mine, sizeof mine, err)) {
         free(all);
@@ -247,8 +379,7 @@ static void print_communication(Run* run) {
     }
     for (int r = 0; r < c->size; r++) {
         add_sent(&sum, &all[r]);
-        most = MAX(most, all[r].exposed_seconds);
-        least = MIN(least, all[r].exposed_seconds);
+        most = MAX(most, all[r].exposed_seconds), least = MIN(least, all[r].exposed_seconds);
     }
     printf("sent by all ranks, MiB inside nodes + between them:");
     for (int p = 0; p < N_PURPOSES; p++)
@@ -281,11 +412,13 @@ static void print_next(const Run* run) {
     else printf("nothing was saved\n");
 }
 
-void run_print_end(Run* run, double seconds) {
-    char elapsed[32];
+void run_print_end(Run* run) {
+    char elapsed[32], err[ERR_BYTES];
     const char* how = run->stopped_by || run->cluster->unplanned ? "stopped" : "done";
+    RunPage* page = run->books->page;
+    double seconds = now_seconds() - run->began;
     run_log_event(run, "end", "how", how);
-    if (run->books->page && isfinite(run_page_seconds(run->books->page))) seconds = run_page_seconds(run->books->page);
+    if (page && !run_page_read(page, err) && isfinite(page->seconds)) seconds = page->seconds;
     runlog_say(&run->books->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, how,
                run->state.step, run->config.steps, text_duration(seconds, elapsed), run->state.loss_hash);
     print_next(run);

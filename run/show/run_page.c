@@ -1,4 +1,4 @@
-// run_page.c - lines of log.jsonl are kept, some of very many, and summed; see run_page.h.
+// run_page.c - what the lines of log.jsonl come to, and which of very many a page has; see run_page.h.
 #define _GNU_SOURCE
 #include "run/show/run_page.h"
 
@@ -15,91 +15,23 @@
 
 extern const char run_show_run_page_css[], run_show_run_page_js[];
 
-enum { LAST_LINES = 200, MOST_LINES = 1200 };  // of a kind
+enum { LAST_LINES = 250, MOST_LINES = 1200 };  // of a kind
 
-typedef enum LineKind { LINE_STEP, LINE_EVALUATION, LINE_START, LINE_EVENT, LINE_KINDS, LINE_OTHER } LineKind;
-
-typedef struct Line {
-    char* text;
-    LineKind kind;
-    int64_t number;  // of its kind, from 0
-} Line;
-
-struct RunPage {
-    char* name;
-    Line* lines;  // (n of room) in their order
-    int n, room;
-    int64_t seen[LINE_KINDS], every[LINE_KINDS];  // of each kind; before the last ones every so many-th is kept
-    int kept[LINE_KINDS];
-    // What all lines come to; NaN: not known.
-    int64_t last_step;
-    double val_loss, bits_per_byte;  // the least of all
-    double speed, speeds;            // tokens a second, added up; how many
-    Smooth smooth;                   // of the loss: that of the line of a step
-    double seconds;                  // from the first line to the last, of all invocations
-    double began, earlier;           // when the last of them did, and seconds of those before it
-};
-
-RunPage* run_page_open(const char* name) {
-    RunPage* page = (RunPage*)calloc(1, sizeof *page);
-    if (!page) return NULL;
-    page->name = strdup(name);
-    page->seconds = page->began = page->val_loss = page->bits_per_byte = NAN;
-    for (int k = 0; k < LINE_KINDS; k++) page->every[k] = 1;
-    if (page->name) return page;
-    free(page);
-    return NULL;
+void run_page_open(RunPage* page, const char* dir) {
+    *page = (RunPage){.val_loss = NAN, .bits_per_byte = NAN, .seconds = NAN, .began = NAN};
+    snprintf(page->dir, sizeof page->dir, "%s", dir);
 }
 
 void run_page_close(RunPage* page) {
-    if (!page) return;
-    for (int i = 0; i < page->n; i++) free(page->lines[i].text);
-    free(page->lines);
-    free(page->name);
-    free(page);
-}
-
-// ---- which lines are kept
-
-static void drop(RunPage* page, LineKind kind) {
-    int n = 0;
-    for (int i = 0; i < page->n; i++) {
-        Line* line = &page->lines[i];
-        int stays = line->kind != kind || line->number % page->every[kind] == 0 ||
-                    line->number >= page->seen[kind] - LAST_LINES;
-        if (stays) page->lines[n++] = *line;
-        else free(line->text), page->kept[kind]--;
-    }
-    page->n = n;
-}
-
-static void thin(RunPage* page, LineKind kind) {
-    if (page->kept[kind] <= MOST_LINES) return;
-    drop(page, kind);
-    while (page->kept[kind] > (LAST_LINES + MOST_LINES) / 2) page->every[kind] *= 2, drop(page, kind);
-}
-
-static int keep(RunPage* page, LineKind kind, const char* text, size_t n) {
-    if (page->n == page->room) {
-        int room = 2 * page->room + 64;
-        Line* more = (Line*)realloc(page->lines, (size_t)room * sizeof *more);
-        if (!more) return -1;
-        page->lines = more;
-        page->room = room;
-    }
-    char* copy = strndup(text, n);
-    if (!copy) return -1;
-    page->lines[page->n++] = (Line){copy, kind, page->seen[kind]++};
-    page->kept[kind]++;
-    thin(page, kind);
-    return 0;
+    free(page->kinds);
+    free(page->start);
 }
 
 // ---- what all lines come to
 
 static double number_of(const Json* json, const char* name) {
     double x = NAN;
-    if (json_double(json_get(json, json->values, name), &x)) x = NAN;
+    json_double(json_get(json, json->values, name), &x);
     return x;
 }
 
@@ -133,102 +65,127 @@ static void sum(RunPage* page, const Json* json, LineKind kind) {
     if (isfinite(speed)) page->speed += speed, page->speeds++;
 }
 
-int run_page_line(RunPage* page, const char* line, size_t n) {
-    Json json;
-    int failed = 0;
+static size_t without_end(const char* line, size_t n) {
     while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r')) n--;
-    if (n == 0 || memchr(line, '\n', n) || json_parse(&json, line, n, NULL)) return 0;
+    return n;
+}
+
+LineKind run_page_line(RunPage* page, const char* line, size_t n) {
+    Json json;
+    n = without_end(line, n);
+    if (n == 0 || json_parse(&json, line, n, NULL)) return LINE_OTHER;
     LineKind kind = kind_of(&json);
-    if (kind != LINE_OTHER) {
-        sum(page, &json, kind);
-        failed = keep(page, kind, line, n);
-    }
+    if (kind != LINE_OTHER) sum(page, &json, kind), page->seen[kind]++;
+    if (kind == LINE_START) free(page->start), page->start = strndup(line, n);
     json_free(&json);
-    return failed;
+    return kind;
 }
 
-double run_page_seconds(const RunPage* page) { return page->seconds; }
-Smooth run_page_smooth(const RunPage* page) { return page->smooth; }
-static double smooth_loss(const RunPage* page) {
-    return page->smooth.losses > 0 ? page->smooth.loss / page->smooth.losses : NAN;
-}
-
-int run_page_read(RunPage* page, const char* path, Err err) {
+static FILE* open_log(const RunPage* page, Err err) {
+    char path[DISK_PATH];
+    if (disk_join(path, page->dir, "log.jsonl", err)) return NULL;
     FILE* file = fopen(path, "r");
+    if (!file) fail(err, "%s: cannot read: %s", path, strerror(errno));
+    return file;
+}
+
+int run_page_read(RunPage* page, Err err) {
     char* line = NULL;
     size_t room = 0;
     ssize_t n;
-    int failed = 0;
-    if (!file) return fail(err, "%s: cannot read: %s", path, strerror(errno));
-    while (!failed && (n = getline(&line, &room, file)) > 0) failed = run_page_line(page, line, (size_t)n);
-    int bad = ferror(file);
+    FILE* file = open_log(page, err);
+    if (!file) return -1;
+    int failed = fseeko(file, page->bytes, SEEK_SET);
+    while (!failed && (n = getline(&line, &room, file)) > 0 && line[n - 1] == '\n') {
+        failed = reserve(&page->kinds, &page->room, page->n, 1, 1, err);
+        if (!failed) page->kinds[page->n++] = (char)run_page_line(page, line, (size_t)n), page->bytes += n;
+    }
+    if (ferror(file)) failed = fail(err, "%s/log.jsonl: cannot read: %s", page->dir, strerror(errno));
     free(line);
     fclose(file);
-    if (failed) return fail(err, "%s: no memory for its lines", path);
-    return bad ? fail(err, "%s: cannot read: %s", path, strerror(errno)) : 0;
+    return failed ? -1 : 0;
 }
 
 // ---- the page
 
-void run_page_print(FILE* out, RunPage* const* pages, int n) {
-    char text[32];
-    page_begin(out, run_show_run_page_css);
-    for (int i = 0; i < n; i++) {
-        const RunPage* page = pages[i];
-        const struct {
-            const char* name;
-            double value;
-        } sums[] = {{"seconds", page->seconds},
-                    {"loss", smooth_loss(page)},
-                    {"val_loss", page->val_loss},
-                    {"bits_per_byte", page->bits_per_byte}};
-        fputs("{\"run\":", out);
-        page_string(out, page->name);
-        for (int s = 0; s < COUNT(sums); s++)
-            fprintf(out, ",\"%s\":%s", sums[s].name, runlog_number(sums[s].value, 9, text));
-        fputs("}\n", out);
-        for (int l = 0; l < page->n; l++) page_line(out, page->lines[l].text, strlen(page->lines[l].text));
-    }
-    page_end(out, run_show_run_page_js);
+static double smooth_loss(const RunPage* page) {
+    return page->smooth.losses > 0 ? page->smooth.loss / page->smooth.losses : NAN;
 }
 
-int run_page_write(RunPage* const* pages, int n, const char* path, Err err) {
+// Before the last lines of a kind every so many-th is there.
+static int put_lines(FILE* out, const RunPage* page, Err err) {
+    int64_t every[LINE_KINDS], numbers[LINE_KINDS] = {0};
+    char* line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    FILE* file = open_log(page, err);
+    if (!file) return -1;
+    for (int k = 0; k < LINE_KINDS; k++)
+        for (every[k] = 1; page->seen[k] - LAST_LINES > every[k] * (MOST_LINES - LAST_LINES);) every[k] *= 2;
+    for (int64_t i = 0; i < page->n && (n = getline(&line, &room, file)) > 0; i++) {
+        LineKind kind = (LineKind)page->kinds[i];
+        if (kind == LINE_OTHER) continue;
+        int64_t number = numbers[kind]++;
+        if (number % every[kind] == 0 || number >= page->seen[kind] - LAST_LINES)
+            page_line(out, line, without_end(line, (size_t)n));
+    }
+    free(line);
+    fclose(file);
+    return 0;
+}
+
+static int put_run(FILE* out, const RunPage* page, Err err) {
+    static const char* const names[] = {"seconds", "loss", "val_loss", "bits_per_byte"};
+    const double sums[] = {page->seconds, smooth_loss(page), page->val_loss, page->bits_per_byte};
+    char text[32];
+    fputs("{\"run\":", out);
+    page_string(out, page->dir);
+    for (int s = 0; s < COUNT(sums); s++) fprintf(out, ",\"%s\":%s", names[s], runlog_number(sums[s], 9, text));
+    fputs("}\n", out);
+    return put_lines(out, page, err);
+}
+
+int run_page_write(RunPage* pages, int n, const char* path, Err err) {
     char* text = NULL;
     size_t bytes = 0;
+    int failed = 0;
+    for (int i = 0; i < n; i++)
+        if (run_page_read(&pages[i], err)) return -1;
     FILE* out = open_memstream(&text, &bytes);
     if (!out) return fail(err, "%s: no memory for this page: %s", path, strerror(errno));
-    run_page_print(out, pages, n);
-    int torn = ferror(out), failed = fclose(out) || torn;
-    failed = failed ? fail(err, "%s: no memory for this page", path) : disk_put(path, text, bytes, 1, err);
+    page_begin(out, run_show_run_page_css);
+    for (int i = 0; i < n && !failed; i++) failed = put_run(out, &pages[i], err);
+    page_end(out, run_show_run_page_js);
+    int torn = ferror(out);
+    if (fclose(out) || torn) failed = fail(err, "%s: no memory for this page", path);
+    if (!failed) failed = disk_put(path, text, bytes, 1, err);
     free(text);
     return failed;
 }
 
 // ---- on a terminal
 
-// The options with which the run was started last; NULL: not known. Freed with json.
+// The options with which a run was started last; NULL: not known. Freed with json.
 static const JsonValue* last_options(const RunPage* page, Json* json) {
-    int i = page->n;
-    while (i-- > 0 && page->lines[i].kind != LINE_START) continue;
-    if (i < 0 || json_parse(json, page->lines[i].text, strlen(page->lines[i].text), NULL)) return NULL;
+    if (!page->start || json_parse(json, page->start, strlen(page->start), NULL)) return NULL;
     const JsonValue* options = json_get(json, json->values, "options");
     return options && options->type == JSON_OBJECT ? options : NULL;
 }
 
-static int is_same(const JsonValue* a, const JsonValue* b) {
-    return a && b ? a->length == b->length && !memcmp(a->text, b->text, a->length) : a == b;
-}
-
 // A row with the values of an option, where they differ.
 static void put_option(TextTable* table, const char* name, const Json* json, const JsonValue* const* options, int n) {
-    const JsonValue* first = json_get(&json[0], options[0], name);
+    const JsonValue *first = json_get(&json[0], options[0], name), *value;
     int differs = 0;
-    for (int i = 1; i < n; i++) differs |= !is_same(json_get(&json[i], options[i], name), first);
+    for (int i = 1; i < n; i++) {
+        value = json_get(&json[i], options[i], name);
+        differs |= !value != !first ||
+                   (value && (value->length != first->length || memcmp(value->text, first->text, value->length) != 0));
+    }
     if (!differs) return;
     text_cells(table, "%s", name);
     for (int i = 0; i < n; i++) {
-        const JsonValue* value = json_get(&json[i], options[i], name);
-        char* text = value && value->type == JSON_STRING ? (char*)malloc(value->length + 1) : NULL;
+        value = json_get(&json[i], options[i], name);
+        char* text = value && value->type == JSON_STRING ? (char*)calloc(value->length + 1, 1) : NULL;
         if (text && json_string(value, text) < 0) text[0] = 0;
         if (text) text_clean(text);
         text_cells(table, "\t%s", text && text[0] ? text : "-");
@@ -237,16 +194,15 @@ static void put_option(TextTable* table, const char* name, const Json* json, con
     text_cells(table, "\n");
 }
 
-static void put_options(TextTable* table, RunPage* const* pages, int n) {
-    Json* json = (Json*)calloc((size_t)MAX(n, 1), sizeof *json);
-    const JsonValue** options = (const JsonValue**)calloc((size_t)MAX(n, 1), sizeof *options);
-    for (int i = 0; i < n && json && options; i++) options[i] = last_options(pages[i], &json[i]);
+static void put_options(TextTable* table, const RunPage* pages, int n) {
+    Json* json = (Json*)calloc((size_t)n, sizeof *json);
+    const JsonValue** options = (const JsonValue**)calloc((size_t)n, sizeof *options);
+    for (int i = 0; i < n && json && options; i++) options[i] = last_options(&pages[i], &json[i]);
     for (int i = 0; i < n && json && options; i++) {
         const JsonValue* key = options[i] ? options[i] + 1 : NULL;
         for (int m = 0; key && m < options[i]->n; m++, key = &json[i].values[key[1].next]) {
             char name[64] = "";
-            int is_new = key->length < sizeof name && json_string(key, name) > 0;
-            text_clean(name);
+            int is_new = json_text(key, name, sizeof name) == 0;
             for (int k = 0; k < i && is_new; k++) is_new = !json_get(&json[k], options[k], name);
             if (is_new) put_option(table, name, json, options, n);
         }
@@ -256,26 +212,22 @@ static void put_options(TextTable* table, RunPage* const* pages, int n) {
     free(json);
 }
 
-static void put_number(TextTable* table, double x, int decimals) {
-    if (isfinite(x)) text_cells(table, "\t%.*f", decimals, x);
-    else text_cells(table, "\t-");
-}
-
-void run_page_table(FILE* out, RunPage* const* pages, int n) {
+void run_page_table(FILE* out, const RunPage* pages, int n) {
     TextTable results = {0}, options = {0};
     text_cells(&results, "run\tsteps\tloss\tvalidation\tbits/byte\ttokens/s\tseconds\n");
     for (int i = 0; i < n; i++) {
-        const RunPage* page = pages[i];
-        char* name = strdup(page->name);
-        if (name) text_clean(name);
-        text_cells(&results, "%s\t%" PRId64, name ? name : "", page->last_step);
-        put_number(&results, smooth_loss(page), 4);
-        put_number(&results, page->val_loss, 4);
-        put_number(&results, page->bits_per_byte, 4);
-        put_number(&results, page->speeds > 0 ? page->speed / page->speeds : NAN, 0);
-        put_number(&results, page->seconds, 1);
+        const RunPage* page = &pages[i];
+        char name[DISK_PATH];
+        const double cells[] = {smooth_loss(page), page->val_loss, page->bits_per_byte,
+                                page->speeds > 0 ? page->speed / page->speeds : NAN, page->seconds};
+        static const int decimals[] = {4, 4, 4, 0, 1};
+        strcpy(name, page->dir);
+        text_clean(name);
+        text_cells(&results, "%s\t%" PRId64, name, page->last_step);
+        for (int c = 0; c < COUNT(cells); c++)
+            if (isfinite(cells[c])) text_cells(&results, "\t%.*f", decimals[c], cells[c]);
+            else text_cells(&results, "\t-");
         text_cells(&results, "\n");
-        free(name);
     }
     put_options(&options, pages, n);
     text_table(out, &results, "");

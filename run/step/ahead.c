@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
+#include "data/sampler_facts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 #include "run/step/batch_ranks.h"
@@ -124,42 +125,87 @@ void ahead_close(Run* run) {
 
 // ---- what all ranks agree on
 
+static PlanHash plan_hash_of(const Run* run, const Batch* b) {
+    uint64_t made = plan_hash(&b->planned->plan, b->lengths);
+    return run->strategies ? (PlanHash){b->planned->dispatch_hash, made, 0} : (PlanHash){made, 0, 0};
+}
+
+// What rank r of all said of its plan of b, `each` bytes behind rank r - 1.
+static const PlanHash* hash_of(const void* all, int r, size_t each) {
+    return (const PlanHash*)((const char*)all + (size_t)r * each);
+}
+
+// Ends the program where a rank has another plan of b than rank 0, or than this one where they share a job.
+static void compare_plans(Run* run, const Batch* b, const void* all, size_t each) {
+    const Comm* c = run->model.world;
+    const char* what = b->training ? "step" : "validation after step";
+    const PlanHash *first = hash_of(all, 0, each), *mine = hash_of(all, c->rank, each);
+    for (int r = 0; r < c->size; r++) run->cluster->unplanned |= hash_of(all, r, each)->failed != 0;
+    for (int r = 0; r < c->size && !run->cluster->unplanned; r++) {
+        const PlanHash* its = hash_of(all, r, each);
+        if (its->plan != first->plan)
+            die("%s %" PRId64 ": rank %d has the plan %016" PRIx64 ", rank 0 has %016" PRIx64
+                ": expected the same on all ranks; is it the same program with the same data everywhere?",
+                what, b->planned->plan.step, r, its->plan, first->plan);
+        if (strategies_same_job(run, b->planned->strategy, r, c->rank) && its->job != mine->job)
+            die("%s %" PRId64 ": rank %d has another plan of its pipelines than rank %d: expected the same", what,
+                b->planned->plan.step, r, c->rank);
+    }
+}
+
+int run_agree_on_plan(Run* run, const Batch* b, int failed) {
+    PlanHash mine = {.failed = 1}, *all;
+    if (!failed) mine = plan_hash_of(run, b);
+    all = (PlanHash*)run_ask_all(run, run->model.world, &mine, sizeof mine);
+    compare_plans(run, b, all, sizeof mine);
+    free(all);
+    return !run->cluster->unplanned;
+}
+
+void run_end_unplanned(const Run* run) {
+    char whose[32] = "";
+    const char* why = (const char*)run_ask_all(run, run->model.world, run->cluster->why, ERR_BYTES);
+    int r = 0;
+    while (!why[r * ERR_BYTES]) r++;
+    if (r > 0) snprintf(whose, sizeof whose, "rank %d: ", r);
+    die("%s%s", whose, why + r * ERR_BYTES);
+}
+
 void ahead_agree(Run* run, const RankReport* report) {
     char err[ERR_BYTES];
     Comm* c = run->model.world;
-    PlanHash made = run_plan_hash(run, &run->ahead);
-    made.plan = hash_bytes(run->clock->calibration.theta, sizeof run->clock->calibration.theta,
-                           made.plan ^ balance_state_hash(run));
-    made.failed = run->cluster->why[0] != 0;
-    double expected = calibration_predict(&run->clock->calibration, run->ahead.planned->terms) +
-                      strategies_start_ms(run, run->ahead.planned->strategy);
+    Cluster* x = run->cluster;
+    Clock* clock = run->clock;
+    BatchPlan* next = run->ahead.planned;
+    PlanHash made = plan_hash_of(run, &run->ahead);
+    made.plan =
+        hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ balance_state_hash(run));
+    made.failed = x->why[0] != 0;
+    double expected = calibration_predict(&clock->calibration, next->terms) + strategies_start_ms(run, next->strategy);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
-                      run->clock->last_ms,
-                      run->ahead.planned->predicted ? expected : NAN,
+                      clock->last_ms,
+                      next->predicted ? expected : NAN,
                       run_processor_seconds(run),
                       *report};
     double ms = mine.ms;
-    run->stopped_by = interrupted;
-    run->left = run->model.left;
-    run->cluster->processor = c->size > 1 ? 0 : mine.processor;
-    run->cluster->agreed[0] = mine;
-    run->ahead.planned->expected_ms = mine.predicted;
-    if (c->size > 1 && c->table->all_gather_host(c, run->cluster->agreed, &mine, sizeof mine, err)) run_lost(run, err);
-    for (int r = 0; r < c->size; r++) run->cluster->unplanned |= run->cluster->agreed[r].made.failed != 0;
-    for (int r = 0; r < c->size && c->size > 1; r++) {
-        const Agreement* other = &run->cluster->agreed[r];
-        if (!run->cluster->unplanned)
-            run_compare_plan(run, &run->ahead, r, other->made, run->cluster->agreed[0].made, made);
+    x->agreed[0] = mine;
+    if (c->size > 1 && c->table->all_gather_host(c, x->agreed, &mine, sizeof mine, err)) run_lost(run, err);
+    compare_plans(run, &run->ahead, x->agreed, sizeof mine);
+    run->stopped_by = interrupted, run->left = run->model.left;
+    next->expected_ms = mine.predicted;
+    x->processor = 0;
+    for (int r = 0; r < c->size; r++) {
+        const Agreement* other = &x->agreed[r];
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         run->left |= (int)other->left;
-        run->cluster->processor += other->processor;
+        x->processor += other->processor;
         ms = MAX(ms, other->ms);
-        if (run->strategies) run->ahead.planned->expected_ms = fmax(run->ahead.planned->expected_ms, other->predicted);
+        if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);
     }
-    if (ms > 0 && balance_explains_step(run)) calibration_learn(&run->clock->calibration, run->clock->last_terms, ms);
-    run->clock->last_ms = 0;
+    if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
+    clock->last_ms = 0;
 }
 
 void ahead_plan_now(Run* run) {
@@ -181,4 +227,38 @@ void ahead_plan_next(Run* run) {
     }
     if (run->clock->setting.groups && !run->config.machine && is_due) run_set_cost(run);
     ahead_start(run, step + 1);
+}
+
+// ---- documents that no plan can hold
+
+// The planner is asked for steps of one document each, as every planner divides them in its own way: of the longest,
+// and of those shorter by less than two tokens a rank, which may take one more of a rank where borders are rounded.
+static void ask_planner(Run* run, const char* option, const char* seen) {
+    static const char number[] = "document 0 of the step";
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
+    b->training = 0, b->n_pieces = 1;
+    for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
+        if (!seen[s]) continue;
+        longest = MAX(longest, s);
+        b->pieces[0] = (Piece){.length = s};
+        if (!batch_plan(b, run, 0, err)) continue;
+        size_t said = strncmp(err, number, strlen(number)) ? 0 : strlen(number);
+        die("%s: %s%s", option, said ? "a document" : "", err + said);
+    }
+}
+
+void run_check_documents(Run* run) {
+    const Config* c = &run->config;
+    const Data* d = &run->data;
+    size_t room = (size_t)c->context + 1;
+    if (c->probe || c->check_layout) return;  // these plan no step
+    char* seen = (char*)calloc(2, room);
+    if (!seen) die("no memory for lengths up to %d", c->context);
+    if (!c->eval && !c->overfit) sampler_mark_lengths(d->train, SPLIT_TRAIN, seen);
+    if (c->eval || c->eval_every) sampler_mark_lengths(d->val, SPLIT_VAL, d->val_docs ? seen + room : seen);
+    ask_planner(run, "--data", seen);
+    ask_planner(run, "--val", seen + room);
+    free(seen);
 }

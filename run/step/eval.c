@@ -56,6 +56,42 @@ void eval_tell(Run* run) {
     if (runlog_eval(&run->books->log, run->state.step, loss, run->val_targets, bits)) interrupted = SIGTERM;
 }
 
+void run_unigram_loss(Run* run) {
+    enum { ENOUGH_TOKENS = 4000000 };
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    int V = run->model.shape.V;
+    double* count = (double*)calloc((size_t)V, sizeof(double));
+    double total = V, sum = 0, bytes = 0;
+    int64_t next = 0, tokens = 0, targets = 0;
+    if (!count) die("no memory to count %d token frequencies", V);
+    for (int v = 0; v < V; v++) count[v] = 1;
+    for (int64_t i = 0; i < sampler_pieces(run->data.train, SPLIT_TRAIN) && total < ENOUGH_TOKENS; i++) {
+        SamplerPosition position = {.index = i};
+        Piece piece = sampler_train_piece(run->data.train, position);
+        if (sampler_read(run->data.train, &piece, b->tokens, b->targets, err)) die("%s", err);
+        for (int t = 0; t < piece.length; t++)
+            if (b->targets[t] >= 0) count[b->targets[t]]++, total++;
+    }
+    while (batch_draw_val(b, run, &next, &tokens))
+        for (int i = 0; i < b->n_pieces; i++) {
+            if (sampler_read(run->data.val, &b->pieces[i], b->tokens, b->targets, err)) die("%s", err);
+            for (int t = 0; t < b->pieces[i].length; t++)
+                if (b->targets[t] >= 0) {
+                    size_t n = 0;
+                    run->data.tokenizer->decode(run->data.tokenizer, b->targets[t], &n);
+                    sum -= log(count[b->targets[t]] / total);
+                    bytes += (double)n;
+                    targets++;
+                }
+        }
+    free(count);
+    const Docs* docs = run->data.val_docs ? run->data.val_docs : run->data.docs;
+    int describes = docs->max_token < run->data.tokenizer->vocab;
+    run->books->unigram_loss = targets ? sum / (double)targets : NAN;
+    run->books->val_bytes = targets && describes ? bytes / (double)targets : NAN;
+}
+
 // ---- --eval
 
 void run_eval(Run* run) {
@@ -179,4 +215,65 @@ void run_choices(Run* run) {
     say(stdout,
         "accuracy %.4f: %" PRId64 " of %" PRId64 " right, by the mean log-likelihood of an ending's tokens, %.1f s",
         (double)right / (double)asked, right, asked, now_seconds() - started);
+}
+
+// ---- text from the model while it trains: prompts that are the same at every step, so that samples compare
+
+// The beginnings of two documents that are not trained on, of instructions up to what is learnt; with fewer such
+// documents pieces of them. text has room for a context, and its end-of-text already. The number of all tokens.
+static int held_out_prompt(const Run* run, int which, int* text) {
+    enum { SEARCHED = 1000, LENGTH = 16 };
+    const Sampler* val = run->data.val;
+    char err[ERR_BYTES];
+    int64_t pieces = sampler_pieces(val, SPLIT_VAL), chosen = -1;
+    int context = run->config.context, found = 0;
+    for (int64_t i = 0; i < MIN(pieces, SEARCHED) && chosen < 0; i++)
+        if (sampler_val_piece(val, i).first == 0 && found++ == which) chosen = i;
+    if (pieces == 0) return 1;
+    Piece piece = sampler_val_piece(val, chosen < 0 ? MIN((int64_t)which, pieces - 1) : chosen);
+    int *tokens = (int*)malloc(2 * (size_t)context * sizeof *tokens), n = 0, *targets = tokens + context;
+    if (!tokens) die("no memory for a prompt of %d tokens", context);
+    if (sampler_read(val, &piece, tokens, targets, err)) die("%s", err);
+    while (n < piece.length - 1 && targets[n] < 0) n++;
+    n = n ? n + 1 : MIN(LENGTH, MAX(piece.length / 2, 1));
+    int skips = piece.first == 0;  // the end-of-text
+    memcpy(text + 1, tokens + skips, (size_t)(n - skips) * sizeof *tokens);
+    free(tokens);
+    return 1 + n - skips;
+}
+
+// Onto the terminal and into the log.
+static void print_sample(Run* run, int which, uint64_t seed) {
+    enum { LENGTH = 128 };
+    static const char* const of_headers[] = {"#include <", "static inline "};
+    const PathList* data = &run->config.data;
+    char* copied = NULL;
+    size_t n = 0;
+    int n_new = MIN(run->config.tokens, LENGTH);
+    FILE* copy = open_memstream(&copied, &n);
+    if (data->n == 1 && !strcmp(data->paths[0], "/usr/include"))
+        sample_print(run, of_headers[which], n_new, seed, copy);
+    else {
+        int* text = sample_begin(run, (size_t)run->config.context + (size_t)n_new);
+        sample_tokens(run, text, held_out_prompt(run, which, text), n_new, seed, copy);
+        free(text);
+    }
+    if (copy && !fclose(copy)) run_log_event(run, "sample", "text", copied);
+    free(copied);
+}
+
+void run_sample(Run* run) {
+    enum { SAMPLES = 2 };
+    if (run->data.docs->max_token >= run->data.tokenizer->vocab) {
+        runlog_say(&run->books->log, "step %" PRId64 ": no sample, the tokens of these shards need --tokenizer",
+                   run->state.step);
+        return;
+    }
+    // Only where weights are divided do other ranks have to join in: those of one tensor-parallel group, or all.
+    if (run->model.comm->rank > 0 && run->model.ranks->zero.stage < 3) return;
+    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step);
+    for (int which = 0; which < SAMPLES; which++) {
+        runlog_say(&run->books->log, "step %" PRId64 ": a sample", run->state.step);
+        print_sample(run, which, hash64(seed + (uint64_t)which));
+    }
 }

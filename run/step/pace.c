@@ -45,6 +45,10 @@ void run_catch_signals(const Run* run) {
         if (signal(numbers[i], on_signal) == SIG_IGN) signal(numbers[i], SIG_IGN);
 }
 
+double run_processor_seconds(Run* run) {
+    return run->model.k->on_host ? host_processor_seconds() - run->clock->processor_before : 0;
+}
+
 void pace_see_signals(Run* run) {
     if (run->model.world->size == 1) run->stopped_by = interrupted;
     run->ends = run->stopped_by || run->cluster->unplanned;

@@ -5,10 +5,13 @@
 
 #include "data/json.h"
 #include "plan/base/base.h"
+#include "plan/show/page.h"
 #include "run/show/run_page.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
-    RunPage* page = run_page_open("run");
+    RunPage page;
+    run_page_open(&page, "run");
+    FILE* out = fopen("/dev/null", "w");
     const char *text = (const char*)data, *end = text + n;
     while (text < end) {
         const char* next = memchr(text, '\n', (size_t)(end - text));
@@ -16,14 +19,13 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t n) {
         char* line = malloc(length + 1);  // of just that size, so that a read behind it is seen
         memcpy(line, text, length);
         line[length] = 0;
-        run_page_line(page, line, length);
+        run_page_line(&page, line, length);
+        page_line(out, line, length);
         free(line);
         text += length + 1;
     }
-    FILE* out = fopen("/dev/null", "w");
     run_page_table(out, &page, 1);
-    run_page_print(out, &page, 1);
     fclose(out);
-    run_page_close(page);
+    run_page_close(&page);
     return 0;
 }
