@@ -247,16 +247,13 @@ CLAIM(any_plan_can_be_predicted) {
 CLAIM(documents_join_a_pass_only_where_their_tokens_have_room) {
     static const int lengths[] = {1200, 200, 900, 500};
     static const MicroBatch apart[] = {{0, 2, 2, 0, 1, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {0, 1, 1, 3, 1, 0}};
-    Step step = small_step(2, 3, 1000, 4, lengths);
+    Step step = BY_HAND(2, 3, 1000, lengths, apart);
     World world;
     Prediction p = {0};
     int joined = 0;
     random_world(&world, &step.limits, 1);
     world.setting.cost.micro_batch = 1000;  // what one pass less saves
     cost_groups(world.groups, &world.setting.cost, &step.limits, CP_CHOICE_ULYSSES);
-    step.plan.ranks = 2, step.plan.n_docs = step.plan.n_micro_batches = 4;
-    memcpy(step.plan.micro_batches, apart, sizeof apart);
-    for (int i = 0; i < 4; i++) step.plan.docs[i] = i;
     CHECK(plan_merge(&step.plan, &p, step.lengths, &world.setting, &step.arena, step.err) == 0);
     CHECK(step_check(&step) == 0);
     for (int i = 0; i < 4; i++) {
