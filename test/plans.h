@@ -73,6 +73,7 @@ static inline int step_check(Step* step) {
 
 static inline void step_rounds(Step* step) { CHECK(plan_set_rounds(&step->plan, &step->arena, step->err) == 0); }
 
+// Documents for all of `ranks`, which are one node.
 static inline Step small_step(int ranks, int kv_heads, int capacity, int n, const int* lengths) {
     Step step = {.n = n, .limits = {ranks, ranks, capacity, kv_heads, MOST_DOCS, 0.001}};
     memcpy(step.lengths, lengths, sizeof(int) * (size_t)n);
@@ -80,18 +81,43 @@ static inline Step small_step(int ranks, int kv_heads, int capacity, int n, cons
     return step;
 }
 
+// The same with a plan: these micro-batches of the documents in their order.
+static inline Step step_by_hand(int ranks, int kv_heads, int capacity, int n, const int* lengths, int n_micro_batches,
+                                const MicroBatch* micro_batches) {
+    Step step = small_step(ranks, kv_heads, capacity, n, lengths);
+    step.plan.ranks = ranks, step.plan.n_docs = n, step.plan.n_micro_batches = n_micro_batches;
+    memcpy(step.plan.micro_batches, micro_batches, sizeof *micro_batches * (size_t)n_micro_batches);
+    for (int i = 0; i < n; i++) step.plan.docs[i] = i;
+    return step;
+}
+#define BY_HAND(ranks, kv_heads, capacity, lengths, micro_batches) \
+    step_by_hand(ranks, kv_heads, capacity, COUNT(lengths), lengths, COUNT(micro_batches), micro_batches)
+
 // 4 ranks, 4 heads, capacity 1000: a local micro-batch on rank 0, heads on 1 and 2, a ring on 2 and 3, both on all.
 static inline Step valid_step(void) {
     static const int lengths[] = {900, 100, 1200, 800, 1500, 300, 3000, 600};
     static const MicroBatch micro_batches[] = {
         {0, 1, 1, 0, 2, 0}, {1, 2, 2, 2, 2, 0}, {2, 2, 1, 4, 2, 0}, {0, 4, 2, 6, 1, 0}, {3, 1, 1, 7, 1, 0}};
-    Step step = small_step(4, 4, 1000, 8, lengths);
-    step.plan.ranks = 4;
-    step.plan.n_docs = 8;
-    step.plan.n_micro_batches = COUNT(micro_batches);
-    memcpy(step.plan.micro_batches, micro_batches, sizeof micro_batches);
-    for (int i = 0; i < 8; i++) step.plan.docs[i] = i;
+    Step step = BY_HAND(4, 4, 1000, lengths, micro_batches);
     step.limits.max_ring_docs = 3;
     step_rounds(&step);
     return step;
+}
+
+// The placement of micro-batch i, to be changed; at first the usual one.
+static inline Placement step_place(Step* s, int i) {
+    Plan* plan = &s->plan;
+    if (!plan->placed_at) {
+        plan->placed_at = TAKE(&s->arena, int, plan->n_micro_batches);
+        for (int k = 0; k < plan->n_micro_batches; k++) {
+            plan->placed_at[k] = plan->n_placed;
+            plan->n_placed += (int)placement_ints(&plan->micro_batches[k]);
+        }
+        plan->placed = TAKE(&s->arena, int, plan->n_placed);
+        for (int k = 0; k < plan->n_micro_batches; k++) {
+            Placement p = plan_placement(plan, &plan->micro_batches[k]);
+            fill_usual_placement(&p, plan, &plan->micro_batches[k], s->lengths, s->limits.kv_heads);
+        }
+    }
+    return plan_placement(plan, &plan->micro_batches[i]);
 }

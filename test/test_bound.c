@@ -254,14 +254,11 @@ CLAIM(equal_documents_that_divide_evenly_reach_the_bound) {
     for (int k = 1; k <= 4; k++)
         for (int s = 1; s < 6451; s += 614) {
             World world;
-            Step step = {.n = 16 * k, .limits = {16, 8, 6451, 1, MOST_DOCS, 0}};
+            int lengths[MOST_DOCS];
+            MicroBatch micro_batches[MOST_DOCS];
+            for (int i = 0; i < 16 * k; i++) lengths[i] = s, micro_batches[i] = (MicroBatch){i % 16, 1, 1, i, 1, 0};
+            Step step = step_by_hand(16, 1, 6451, 16 * k, lengths, 16 * k, micro_batches);
             named_world(&world, "a100-7b", 16, 8);
-            step_memory(&step);
-            step.plan.ranks = 16, step.plan.n_docs = step.plan.n_micro_batches = step.n;
-            for (int i = 0; i < step.n; i++) {
-                step.lengths[i] = s, step.plan.docs[i] = i;
-                step.plan.micro_batches[i] = (MicroBatch){i % 16, 1, 1, i, 1, 0};
-            }
             Bounds b = bounds(&world.setting, step.lengths, step.n);
             double makespan = plan_ms(&step.plan, step.lengths, &world.setting);
             // One document a rank is faster on more ranks, but then it is more work.

@@ -351,20 +351,6 @@ CLAIM(the_rank_with_most_heads_sets_the_pace) {
 
 // ---- what planners ask
 
-CLAIM(terms_are_the_parts_of_the_time) {
-    Cost cost = measured();
-    PlanLimits limits = limits_of(24, 8, 4096, 12);
-    cost_groups(groups, &cost, &limits, CP_CHOICE_AUTO);
-    for (uint64_t seed = 0; seed < 5000; seed++) {
-        const GroupCost* g = &groups[1 + seed % 24];
-        double tokens = 1 + floor(1e5 * random_uniform(seed, 0)), s2 = tokens * tokens * random_uniform(seed, 1);
-        CostTerms t = group_terms(g, s2, tokens);
-        CHECK(terms_ms(&t) == group_ms(g, s2, tokens) + g->micro_batch);
-        CHECK(t.communication == group_communication_ms(g, tokens) && t.quadratic == g->quadratic * s2);
-        CHECK(t.per_token == g->per_token * tokens && t.micro_batch == g->micro_batch);
-    }
-}
-
 CLAIM(a_group_holds_what_its_widest_place_can_take) {
     Cost cost = measured();
     int held = 0, tried = 0;

@@ -2,37 +2,6 @@
 // to the best schedule there is where brute force can find it.
 #include "test/trials.h"
 
-// Whether a pass has several micro-batches.
-static int merged(const Plan* plan) {
-    for (int i = 0; i < plan->n_micro_batches && plan->n_rounds > 0; i++)
-        for (int j = 0; j < i; j++) {
-            const MicroBatch *a = &plan->micro_batches[i], *b = &plan->micro_batches[j];
-            int apart = a->first_rank + a->cp_size <= b->first_rank || b->first_rank + b->cp_size <= a->first_rank;
-            if (a->round == b->round && !apart) return 1;
-        }
-    return 0;
-}
-
-// Everything that any plan of a planner must be.
-static void check_trial(Trial* t, const int* lengths, int n, const Setting* setting) {
-    Bounds b;
-    int* sorted = TAKE(&t->arena, int, n);
-    CHECK(t->result == 0);
-    if (t->result == 0) {
-        CHECK(plan_check(&t->plan, lengths, n, &setting->limits, &t->arena, t->err) == 0);
-        CHECK(t->plan.step == 3 && (t->plan.n_rounds == 0 || n > 0));
-        CHECK(t->f.makespan == plan_ms(&t->plan, lengths, setting));
-        sort_descending(sorted, lengths, n);
-        CHECK(bounds_of(&b, sorted, n, setting, &t->arena, t->err) == 0);
-        CHECK(t->f.bounds.l1 == b.l1 && t->f.bounds.l2 == b.l2 && t->f.bounds.l3 == b.l3);
-        CHECK(t->f.makespan >= b.l3);
-        CHECK_CLOSE(terms_ms(&t->f.critical), t->f.makespan, 1e-12 * t->f.makespan);
-        CHECK(n == 0 ? prediction_gap(&t->f) == 0 : prediction_gap(&t->f) == t->f.makespan / b.l3 - 1);
-        CHECK(t->f.n_tries >= 0 && t->f.n_tries <= FLEX_TRIES);
-    }
-    if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);
-}
-
 static int number_after(const char* text, const char* words) {
     const char* at = strstr(text, words);
     return at ? atoi(at + strlen(words)) : -1;
@@ -247,16 +216,13 @@ CLAIM(any_plan_can_be_predicted) {
 CLAIM(documents_join_a_pass_only_where_their_tokens_have_room) {
     static const int lengths[] = {1200, 200, 900, 500};
     static const MicroBatch apart[] = {{0, 2, 2, 0, 1, 0}, {1, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {0, 1, 1, 3, 1, 0}};
-    Step step = small_step(2, 3, 1000, 4, lengths);
+    Step step = BY_HAND(2, 3, 1000, lengths, apart);
     World world;
     Prediction p = {0};
     int joined = 0;
     random_world(&world, &step.limits, 1);
     world.setting.cost.micro_batch = 1000;  // what one pass less saves
     cost_groups(world.groups, &world.setting.cost, &step.limits, CP_CHOICE_ULYSSES);
-    step.plan.ranks = 2, step.plan.n_docs = step.plan.n_micro_batches = 4;
-    memcpy(step.plan.micro_batches, apart, sizeof apart);
-    for (int i = 0; i < 4; i++) step.plan.docs[i] = i;
     CHECK(plan_merge(&step.plan, &p, step.lengths, &world.setting, &step.arena, step.err) == 0);
     CHECK(step_check(&step) == 0);
     for (int i = 0; i < 4; i++) {

@@ -158,18 +158,6 @@ static LayerChoice search(const LayerProblem* p, int* chosen) {
     return choice;
 }
 
-CLAIM(four_layers_take_what_was_worked_out) {
-    const double ms[] = {10, 14, 10, 14, 10, 14, 10, 14}, bytes[] = {6, 3, 6, 3, 6, 3, 6, 3}, change[] = {0, 2, 2, 0};
-    const double least[] = {INFINITY, 56, 56, 56, 54, 54, 54, 50, 50, 50, 46, 46, 46, 40, 40};  // of 11 to 25
-    for (int i = 0; i < COUNT(least); i++) {
-        int chosen[4];
-        LayerProblem p = {4, 2, ms, bytes, change, 11 + i, 0};
-        LayerChoice c = search(&p, chosen);
-        CHECK(c.ms == least[i]);
-        CHECK(c.ms < INFINITY ? c.bytes <= p.memory : c.bytes == 12);
-    }
-}
-
 CLAIM(the_layer_search_finds_what_brute_force_finds) {
     int found = 0, none = 0;
     for (uint64_t seed = 0; seed < 3000; seed++) {
@@ -258,21 +246,6 @@ CLAIM(sixty_four_layers_of_fifty_strategies_take_milliseconds) {
                uneven ? "unlike" : "equal", 1e3 * slowest, slack, 1e3 * plain_seconds);
         CHECK(slowest < 1 && slack < 1e-3);
     }
-}
-
-CLAIM(more_memory_never_costs_time) {
-    enum { L = 24, S = 12 };
-    static double ms[L * S], bytes[L * S], change[S * S];
-    double before = INFINITY;
-    int chosen[L];
-    draw_large(ms, bytes, change, L, S, 1);
-    for (double memory = 400; memory < 2600; memory += 37) {
-        LayerProblem p = {L, S, ms, bytes, change, memory, 0};
-        LayerChoice c = search(&p, chosen);
-        CHECK(c.ms <= before);
-        before = c.ms;
-    }
-    CHECK(before < INFINITY);
 }
 
 // ---- partitions

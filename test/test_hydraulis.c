@@ -6,18 +6,11 @@
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/cost/machine.h"
 #include "plan/published/hydraulis.h"
-#include "test/arenas.h"
-#include "test/numbers.h"
-#include "test/plans.h"
+#include "test/clusters.h"
 
 enum { MOST = 4096 };
 
 static Arena proposals;
-
-static void* must(void* memory) {
-    if (!memory) abort();
-    return memory;
-}
 
 // Mostly short for odd seeds, uniform for even ones.
 static void random_lengths(int* lengths, int n, int longest, uint64_t seed) {
@@ -150,62 +143,6 @@ CLAIM(dispatch_is_close_to_brute_force) {
     printf("    %d cases: %d optimal, %.2f %% above the optimum in the mean, %.1f %% at worst\n", cases, exact,
            100 * sum / cases, 100 * worst);
     CHECK(100 * worst <= 12 && 100 * sum / cases <= 0.1);
-}
-
-// Every document to the pipeline that has least with it, looking at all of them. Loads are sorted in every scheme.
-static void dispatch_plainly(double* loads, const SchemePool* pool, const Strategy* strategy, const int* lengths,
-                             const int* order, int n) {
-    double sum[64] = {0}, longest[64] = {0};
-    int docs[64] = {0}, pipelines = strategy_pipelines(strategy, pool), at = 0;
-    for (int i = 0; i < n; i++) {
-        int best = -1;
-        double least = INFINITY, best_ms = 0;
-        for (int p = 0; p < pipelines; p++) {
-            const PipelineScheme* k = &pool->scheme[scheme_of_pipeline(pool, strategy, p)];
-            double s = lengths[order[i]], ms = (k->quadratic * s + k->linear) * s;
-            double with = sum[p] + ms + (k->pp - 1) * MAX(longest[p], ms);
-            if (s <= (double)k->max_tokens && docs[p] < k->max_docs && with < least)
-                least = with, best = p, best_ms = ms;
-        }
-        if (best < 0) abort();
-        sum[best] += best_ms, longest[best] = MAX(longest[best], best_ms), docs[best]++;
-    }
-    for (int p = 0; p < pipelines; p++)
-        loads[p] = sum[p] + (pool->scheme[scheme_of_pipeline(pool, strategy, p)].pp - 1) * longest[p];
-    for (int k = 0; k < pool->n; at += strategy->copies[k++])
-        qsort(loads + at, (size_t)strategy->copies[k], sizeof *loads, ascending);
-}
-
-CLAIM(the_least_load_is_found_without_looking_at_all) {
-    int forced = 0;
-    FOR_SEEDS(seed, 1, 201) {
-        SchemePool pool = random_pool(seed, 64);
-        Strategy strategy = {0};
-        int lengths[200], of[200], n = pick(seed, 1, 1, 200), at = 0;
-        double plain[64];
-        for (int k = 0; k < pool.n; k++)
-            strategy.copies[k] = pick(seed, 50 + (uint64_t)k, k == 0, k == 0 && seed % 2 ? 1 : 16);
-        int pipelines = strategy_pipelines(&strategy, &pool);
-        // Room for all, and pipelines that are full before the others.
-        for (int k = 0; k < pool.n; k++)
-            if (seed % 3 == 0) pool.scheme[k].max_docs = CEIL_DIV(n, strategy.copies[0]);
-        random_lengths(lengths, n, scheme_longest(&pool.scheme[0]), seed);
-        StepWork work = work_for(&pool, lengths, n);
-        Choice choice = hydraulis_dispatch(of, &work, &strategy, 1, seed);
-        CHECK(choice.strategy == 0);
-        if (strategy.copies[0] == 1) {  // what only the first pipeline holds comes first
-            int others = 0;
-            for (int k = 1; k < pool.n; k++)
-                if (strategy.copies[k] > 0) others = MAX(others, (int)pool.scheme[k].max_tokens);
-            for (int i = 1; i < n; i++) CHECK(lengths[work.order[i]] <= others || lengths[work.order[i - 1]] > others);
-            forced += lengths[work.order[0]] > others && others > 0;
-        }
-        dispatch_plainly(plain, &pool, &strategy, lengths, work.order, n);
-        for (int k = 0; k < pool.n; at += strategy.copies[k++])
-            qsort(work.pipeline_ms + at, (size_t)strategy.copies[k], sizeof(double), ascending);
-        for (int p = 0; p < pipelines; p++) CHECK_CLOSE(work.pipeline_ms[p], plain[p], 1e-9 * choice.ms);
-    }
-    CHECK(forced > 10);
 }
 
 CLAIM(a_document_that_nothing_holds_is_refused) {
@@ -503,57 +440,36 @@ CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
 
 // ---- the planner that is made of it
 
-typedef struct Run {
-    Setting setting;
-    GroupCost groups[65];
-    int sample[2000], lengths[300], n;
-    Plan plan;
-    void* planner;
-    Arena arena, opened;  // opened: for the planner
-    char err[ERR_BYTES];
-} Run;
-
-static void close_run(Run* run) {
-    arena_free(&run->arena), arena_free(&run->opened);
-    free(run);
+// Opened with a sample that is drawn from as a step is.
+static void* open_planner(Cluster* c, const int* sample, int n, Arena* opened) {
+    void* planner = planner_hydraulis.open(&c->setting, sample, n, opened, c->err);
+    CHECK(planner != NULL);
+    return planner;
 }
 
-static int plan_step(Run* run, int64_t step) {
-    soil(&run->arena, 0xa5, 1 << 18);
-    return planner_hydraulis.plan(run->planner, &run->plan, step, run->lengths, run->n, &run->arena, run->err);
+static void plan_step(Cluster* c, void* planner, int64_t step, const int* lengths, int n) {
+    soil(&c->arena, 0xa5, 1 << 18);
+    CHECK(planner_hydraulis.plan(planner, &c->plan, step, lengths, n, &c->arena, c->err) == 0);
 }
 
 // A published machine, documents of its data set's kind, the longest of them for a node of 8.
-static Run* published_run(int ranks) {
-    Run* run = (Run*)must(calloc(1, sizeof *run));
-    Machine machine;
-    const char* text = machine_builtin("a100-7b");
-    if (!text || machine_parse(&machine, text, strlen(text), run->err) < 0 ||
-        machine_setting(&run->setting, &machine, ranks, 8, 8 * 6451, run->groups, run->err) < 0)
-        abort();
-    for (int i = 0; i < COUNT(run->sample); i++)
-        run->sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
-    run->planner = planner_hydraulis.open(&run->setting, run->sample, COUNT(run->sample), &run->opened, run->err);
-    if (!run->planner) abort();
-    run->n = COUNT(run->lengths);
-    return run;
-}
-
-static void draw_step(Run* run, int step) {
-    for (int i = 0; i < run->n; i++)
-        run->lengths[i] = run->sample[pick(1234 + (uint64_t)step, (uint64_t)i, 0, COUNT(run->sample) - 1)];
-}
-
 CLAIM(cp_sizes_differ_in_a_step_and_between_steps) {
-    Run* run = published_run(64);
+    static int sample[2000], lengths[300];
+    Cluster* c = open_cluster("a100-7b", 64, 8);
+    Arena opened = {0};
     int kinds = 0, mixed = 0;
     uint64_t seen[20];
+    c->setting.context = 8 * 6451;
+    for (int i = 0; i < COUNT(sample); i++)
+        sample[i] = (int)MIN(10 + 350 * exp(1.4 * random_normal(9, (uint64_t)i)), 8 * 6451);
+    void* planner = open_planner(c, sample, COUNT(sample), &opened);
     for (int step = 0; step < 20; step++) {
         int window[64] = {0}, new = 1, least = 64, most = 0;
-        draw_step(run, step);
-        CHECK(plan_step(run, step) == 0);
-        for (int i = 0; i < run->plan.n_micro_batches; i++) {
-            const MicroBatch* mb = &run->plan.micro_batches[i];
+        for (int i = 0; i < COUNT(lengths); i++)
+            lengths[i] = sample[pick(1234 + (uint64_t)step, (uint64_t)i, 0, COUNT(sample) - 1)];
+        plan_step(c, planner, step, lengths, COUNT(lengths));
+        for (int i = 0; i < c->plan.n_micro_batches; i++) {
+            const MicroBatch* mb = &c->plan.micro_batches[i];
             window[mb->first_rank] = mb->cp_size;
             least = MIN(least, mb->cp_size), most = MAX(most, mb->cp_size);
         }
@@ -564,27 +480,24 @@ CLAIM(cp_sizes_differ_in_a_step_and_between_steps) {
     }
     printf("    %d strategies in 20 steps, %d steps of unlike cp sizes\n", kinds, mixed);
     CHECK(kinds >= 2 && mixed >= 1);
-    close_run(run);
+    arena_free(&opened), close_cluster(c);
 }
 
-// Documents of 0.6 of a rank: 6 are three micro-batches on each of two ranks, or two on both, which then communicate.
+// Documents of 0.6 of a rank: 6 are three micro-batches on each of two ranks, or two on both, which then communicate
+// 3600 tokens of 1e4 / (2 * 10e6) ms. A micro-batch less saves 5 ms.
 CLAIM(the_fixed_cost_of_a_micro_batch_weighs_in_the_choice) {
+    static int sample[2000];
+    for (int i = 0; i < COUNT(sample); i++) sample[i] = 600;
     for (int dear = 0; dear < 2; dear++) {
-        Run* run = (Run*)must(calloc(1, sizeof *run));
-        Setting* s = &run->setting;
-        s->limits = (PlanLimits){2, 2, 1000, 2, 1000, 0};
-        s->cost = (Cost){.per_token = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4, .n_groups = 1};
-        s->cost.group_cp_size[0] = 2, s->cost.group_gbps[0] = 10;
-        s->groups = run->groups, s->context = 1000;
-        cost_groups(s->groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
-        for (int i = 0; i < COUNT(run->sample); i++) run->sample[i] = 600;
-        run->planner = planner_hydraulis.open(s, run->sample, COUNT(run->sample), &run->opened, run->err);
-        run->n = 6;
-        for (int i = 0; i < 6; i++) run->lengths[i] = 600;
-        CHECK(run->planner && plan_step(run, 0) == 0);
-        // Two ranks communicate 3600 tokens of 1e4 / (2 * 10e6) ms; a micro-batch less saves 5 ms.
-        CHECK(run->plan.n_micro_batches == (dear ? 2 : 6) && run->plan.micro_batches[0].cp_size == 1 + dear);
-        close_run(run);
+        Cluster* c = open_cluster("a100-7b", 2, 2);
+        Arena opened = {0};
+        c->setting.cost = (Cost){.per_token = 0.01, .round = dear ? 5 : 0, .link_scale = 1, .token_bytes = 1e4};
+        c->setting.cost.n_groups = 1, c->setting.cost.group_cp_size[0] = 2, c->setting.cost.group_gbps[0] = 10;
+        c->setting.context = 1000;
+        limit_cluster(c, 1000, 2, CP_CHOICE_AUTO);
+        plan_step(c, open_planner(c, sample, COUNT(sample), &opened), 0, sample, 6);
+        CHECK(c->plan.n_micro_batches == (dear ? 2 : 6) && c->plan.micro_batches[0].cp_size == 1 + dear);
+        arena_free(&opened), close_cluster(c);
     }
 }
 

@@ -120,27 +120,25 @@ static const Scheme* scheme_of(const char* name) {
 }
 
 CLAIM(hydraulis_replicas_hold_the_published_tokens) {
-    // 32B; optimizer state in the layouts (4, 16, 1) and, where known, (64, 16, 1).
+    // 32B; optimizer state in the layouts (4, 16, 1) and, where known, (64, 16, 1). Those of (1, 4, 2) were worked out by
+    // hand in fractions: a pipeline's end holds one embedding, not both. 0: no room.
     static const struct {
         const char* name;
-        int tokens, spread;
-    } golden[] = {{"TP16", 43520, 48256}, {"TP8", 21888, 24704}, {"TP8PP2", 25856, 0},     {"TP8PP3", 27264, 0},
-                  {"TP8PP4", 27904, 0},   {"TP4", 7808, 9472},   {"TP4PP2", 12416, 13952}, {"TP4PP4", 14592, 0},
-                  {"TP2PP2", 3968, 0},    {"TP2PP4", 6272, 0},   {"TP1PP4", 1920, 0}};
+        int dp, tp, pp, tokens;
+    } golden[] = {{"TP16", 4, 16, 1, 43520},   {"TP8", 4, 16, 1, 21888},    {"TP8PP2", 4, 16, 1, 25856},
+                  {"TP8PP3", 4, 16, 1, 27264}, {"TP8PP4", 4, 16, 1, 27904}, {"TP4", 4, 16, 1, 7808},
+                  {"TP4PP2", 4, 16, 1, 12416}, {"TP4PP4", 4, 16, 1, 14592}, {"TP2PP2", 4, 16, 1, 3968},
+                  {"TP2PP4", 4, 16, 1, 6272},  {"TP1PP4", 4, 16, 1, 1920},  {"TP16", 64, 16, 1, 48256},
+                  {"TP8", 64, 16, 1, 24704},   {"TP4", 64, 16, 1, 9472},    {"TP4PP2", 64, 16, 1, 13952},
+                  {"TP8", 1, 4, 2, 768},       {"TP4PP4", 1, 4, 2, 2688},   {"TP16", 1, 4, 2, 8064},
+                  {"TP1PP4", 1, 4, 2, -1152},  {"TP2", 4, 16, 1, 0},        {"TP1PP2", 4, 16, 1, 0}};
     read_builtin("hydraulis-32b");
     CHECK(machine.n_schemes == 15 && scheme_of("TP4PP6")->pp == 6 && scheme_of("TP1PP2")->quadratic == 0);
     for (int i = 0; i < COUNT(golden); i++) {
-        const Scheme* scheme = scheme_of(golden[i].name);
-        CHECK(machine_scheme_tokens(&machine, scheme, 4, 16, 1) == golden[i].tokens);
-        if (golden[i].spread) CHECK(machine_scheme_tokens(&machine, scheme, 64, 16, 1) == golden[i].spread);
+        int tokens =
+            (int)machine_scheme_tokens(&machine, scheme_of(golden[i].name), golden[i].dp, golden[i].tp, golden[i].pp);
+        CHECK(golden[i].tokens ? tokens == golden[i].tokens : tokens < 1);
     }
-    // Worked out by hand in fractions: a pipeline's end holds one embedding, not both.
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP8"), 1, 4, 2) == 768);
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP4PP4"), 1, 4, 2) == 2688);
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP16"), 1, 4, 2) == 8064);
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP1PP4"), 1, 4, 2) == -1152);
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP2"), 4, 16, 1) < 1);
-    CHECK(machine_scheme_tokens(&machine, scheme_of("TP1PP2"), 4, 16, 1) < 1);
     // No bytes of activations are known for 3 tensor-parallel ranks, nor for 32.
     CHECK(machine_scheme_tokens(&machine, &(Scheme){.tp = 3, .pp = 1}, 4, 16, 1) < 1);
     CHECK(machine_scheme_tokens(&machine, &(Scheme){.tp = 32, .pp = 1}, 4, 16, 1) < 1);
@@ -235,54 +233,16 @@ CLAIM(blanks_comments_and_order_do_not_matter) {
 CLAIM(printing_and_reading_gives_the_same_doubles) {
     Cost* c = &machine.cost;
     Machine* m = &machine;
-    double* const reals[] = {&c->quadratic,
-                             &c->per_token,
-                             &c->micro_batch,
-                             &c->step,
-                             &c->round,
-                             &c->link_scale,
-                             &c->link[0].ms[1],
-                             &m->hidden,
-                             &m->vocabulary,
-                             &m->state_bytes,
-                             &m->gpu_mib,
-                             &m->activation[3],
-                             &m->schemes[0].quadratic,
-                             &m->schemes[1].linear};
+    double* const of_cost[] = {&c->quadratic, &c->per_token, &c->micro_batch, &c->step, &c->round, &c->link_scale};
+    double* const others[] = {&c->link[0].ms[1], &m->hidden,        &m->vocabulary,           &m->state_bytes,
+                              &m->gpu_mib,       &m->activation[3], &m->schemes[0].quadratic, &m->schemes[1].linear};
     for (uint64_t seed = 0; seed < 1000; seed++) {
         CHECK(read_text(whole) == 0);
-        for (int i = 0; i < COUNT(reals); i++)
-            *reals[i] += exp(30 * random_uniform(seed, 2 * (uint64_t)i)) * random_uniform(seed, 2 * (uint64_t)i + 1);
+        for (uint64_t i = 0; i < COUNT(of_cost) + COUNT(others); i++)
+            *(i < COUNT(of_cost) ? of_cost[i] : others[i - COUNT(of_cost)]) +=
+                exp(30 * random_uniform(seed, 2 * i)) * random_uniform(seed, 2 * i + 1);
         CHECK(survives_printing(&machine));
     }
-}
-
-// ---- damage
-
-// Whatever is accepted must make sense and print back.
-static int accepts_sense(const char* text, size_t n) {
-    if (read_bytes(&machine, text, n)) return 0;
-    CHECK(machine.cost.name[0] && machine.cost.quadratic >= 0 && machine.cost.per_token >= 0 && machine.heads >= 0);
-    CHECK(survives_printing(&machine));
-    return 1;
-}
-
-// A prefix that ends between two lines may be a smaller machine, one that ends in a number another number; no other is
-// accepted, and none is read beyond its end.
-CLAIM(every_truncated_prefix_is_refused_or_makes_sense) {
-    char names[256];
-    snprintf(names, sizeof names, "%s", machine_names());
-    for (char* name = strtok(names, ", "); name; name = strtok(NULL, ", ")) {
-        const char *text = machine_builtin(name), *linear = strstr(text, "linear_ms");
-        int accepted = 0;
-        for (size_t n = 0; n <= strlen(text); n++) accepted += accepts_sense(text, n);
-        for (size_t n = 0; n < (size_t)(linear - text) + strlen("linear_ms "); n++)
-            CHECK(read_bytes(&machine, text, n));
-        CHECK(accepted > 3 && accepts_sense(text, strlen(text)));
-    }
-    int accepted = 0;
-    for (size_t n = 0; n < sizeof whole; n++) accepted += accepts_sense(whole, n);
-    CHECK(accepted > 20 && accepted < (int)sizeof whole / 2);
 }
 
 int main(void) { return test_main(); }

@@ -16,50 +16,61 @@ static int dynamic(Cluster* c, const int* lengths, int n) {
     return planner_megatron.plan(&c->setting, &c->plan, 3, lengths, n, &c->arena, c->err);
 }
 
-static int micro_batch_is(const Cluster* c, int i, int first_rank, int cp_size, int round, int n_docs) {
-    const MicroBatch* mb = &c->plan.micro_batches[i];
-    return i < c->plan.n_micro_batches && mb->first_rank == first_rank && mb->cp_size == cp_size &&
-           mb->round == round && mb->n_docs == n_docs;
+// ---- by hand
+
+static int balanced_rows(Cluster* c, const int* lengths, int n, int cp_size) {
+    return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err);
 }
 
-// ---- by hand: 4 ranks of 1000 tokens
-
-static Cluster* four_ranks(void) {
-    Cluster* c = open_cluster("a100-7b", 4, 4);
-    limit_cluster(c, 1000, 4, CP_CHOICE_AUTO);
-    return c;
-}
-
-CLAIM(ranks_left_over_widen_the_narrowest_groups) {
-    Cluster* c = open_cluster("a100-7b", 16, 8);
-    const int lengths[] = {100, 100, 100, 100, 100};
-    CHECK(dynamic(c, lengths, 1) == 0);
-    CHECK(c->plan.n_micro_batches == 1 && micro_batch_is(c, 0, 0, 16, 0, 1));
-    CHECK(dynamic(c, lengths, 3) == 0);
-    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 0, 0, 8, 0, 1) && micro_batch_is(c, 1, 8, 4, 0, 1) &&
-          micro_batch_is(c, 2, 12, 4, 0, 1));
-    CHECK(dynamic(c, lengths, 5) == 0);
-    CHECK(c->plan.n_micro_batches == 5 && micro_batch_is(c, 0, 0, 4, 0, 1) && micro_batch_is(c, 2, 8, 4, 0, 1));
-    CHECK(micro_batch_is(c, 3, 12, 2, 0, 1) && micro_batch_is(c, 4, 14, 2, 0, 1));
-    close_cluster(c);
-}
-
-CLAIM(a_balanced_round_ends_once_cp_sizes_fall) {
-    Cluster* c = four_ranks();
+// Ranks of 1000 tokens; balanced packing at a cp size, 0: dynamic. Then documents, and micro-batches in their order.
+// clang-format off
+static const struct {
+    const char* claim;
+    int ranks, cp_size, lengths[9];
+    struct {
+        int first_rank, cp_size, round, tokens;
+    } micro_batches[6];
+} by_hand[] = {
+    {"one_document_takes_all_ranks", 16, 0, {100}, {{0, 16, 0, 100}}},
+    {"ranks_left_over_widen_the_narrowest_of_three_groups", 16, 0, {100, 100, 100},
+     {{0, 8, 0, 100}, {8, 4, 0, 100}, {12, 4, 0, 100}}},
+    {"ranks_left_over_widen_the_narrowest_of_five_groups", 16, 0, {100, 100, 100, 100, 100},
+     {{0, 4, 0, 100}, {4, 4, 0, 100}, {8, 4, 0, 100}, {12, 2, 0, 100}, {14, 2, 0, 100}}},
     // 1400 on 2 ranks: 980000 a rank. 990 on one: 980100. All ranks have work, loads are within 5 %: the short ones
     // wait, though there is room for them.
-    const int lengths[] = {1400, 990, 990, 5, 5};
-    CHECK(dynamic(c, lengths, 5) == 0);
-    CHECK(micro_batch_is(c, 0, 0, 2, 0, 1) && micro_batch_is(c, 1, 2, 1, 0, 1) && micro_batch_is(c, 2, 3, 1, 0, 1));
-    CHECK(micro_batch_is(c, 3, 0, 2, 1, 1) && micro_batch_is(c, 4, 2, 2, 1, 1) && c->plan.n_micro_batches == 5);
-    // Beyond 5 % it goes on, to the least loaded.
-    const int uneven[] = {1400, 990, 900, 5, 5};
-    CHECK(dynamic(c, uneven, 5) == 0);
-    CHECK(c->plan.n_micro_batches == 3 && micro_batch_is(c, 2, 3, 1, 0, 3));
-    // Without a fall of cp sizes loads that are even end nothing.
-    const int alike[] = {400, 400, 400, 400, 300, 300, 300, 300};
-    CHECK(dynamic(c, alike, 8) == 0);
-    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 2));
+    {"a_balanced_round_ends_once_cp_sizes_fall", 4, 0, {1400, 990, 990, 5, 5},
+     {{0, 2, 0, 1400}, {2, 1, 0, 990}, {3, 1, 0, 990}, {0, 2, 1, 5}, {2, 2, 1, 5}}},
+    {"beyond_five_percent_a_round_goes_on_to_the_least_loaded", 4, 0, {1400, 990, 900, 5, 5},
+     {{0, 2, 0, 1400}, {2, 1, 0, 990}, {3, 1, 0, 910}}},
+    {"without_a_fall_of_cp_sizes_even_loads_end_nothing", 4, 0, {400, 400, 400, 400, 300, 300, 300, 300},
+     {{0, 1, 0, 700}, {1, 1, 0, 700}, {2, 1, 0, 700}, {3, 1, 0, 700}}},
+    // 2000 tokens a micro-batch: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four, two for each replica.
+    {"rows_fill_in_order_and_are_as_many_for_each_replica", 4, 2, {1500, 500, 1, 2000, 700, 600, 500},
+     {{0, 2, 0, 2000}, {2, 2, 0, 1}, {0, 2, 1, 2000}, {2, 2, 1, 1800}}},
+    // {500, 1}, {700}, {600}, {500}, as many as replicas.
+    {"rows_of_one_rank_fill_in_order", 4, 1, {500, 1, 700, 600, 500},
+     {{0, 1, 0, 501}, {1, 1, 0, 700}, {2, 1, 0, 600}, {3, 1, 0, 500}}},
+    // {600, 300, 100}, {900}: two for four replicas, so 100 and 300 leave.
+    {"full_rows_give_documents_to_replicas_without_any", 4, 1, {600, 300, 100, 900},
+     {{0, 1, 0, 600}, {1, 1, 0, 900}, {2, 1, 0, 100}, {3, 1, 0, 300}}},
+};
+// clang-format on
+
+static void check_by_hand(int row) {
+    Cluster* c = open_cluster("a100-7b", by_hand[row].ranks, by_hand[row].ranks);
+    const int *lengths = by_hand[row].lengths, cp_size = by_hand[row].cp_size;
+    int n = 0;
+    while (lengths[n]) n++;
+    limit_cluster(c, 1000, 4, CP_CHOICE_AUTO);
+    CHECK((cp_size ? balanced_rows(c, lengths, n, cp_size) : dynamic(c, lengths, n)) == 0);
+    CHECK(c->plan.n_micro_batches <= 5 && c->plan.has_barriers == !cp_size);
+    CHECK(by_hand[row].micro_batches[MIN(c->plan.n_micro_batches, 5)].cp_size == 0);
+    for (int i = 0; i < MIN(c->plan.n_micro_batches, 5); i++) {
+        const MicroBatch* mb = &c->plan.micro_batches[i];
+        const int tokens = (int)micro_batch_sums(&c->plan, mb, lengths).tokens;
+        const int found[] = {mb->first_rank, mb->cp_size, mb->round, tokens};
+        CHECK(!memcmp(found, &by_hand[row].micro_batches[i], sizeof found));
+    }
     close_cluster(c);
 }
 
@@ -177,32 +188,6 @@ CLAIM(every_choice_is_the_schedulers) {
 
 // ---- balanced packing
 
-static int balanced_rows(Cluster* c, const int* lengths, int n, int cp_size) {
-    return megatron_balanced(&c->plan, 3, lengths, n, &c->setting, cp_size, &c->arena, c->err);
-}
-
-CLAIM(rows_fill_in_order_and_are_as_many_for_each_replica) {
-    Cluster* c = four_ranks();
-    // Cp size 2, 2000 tokens a micro-batch: {1500, 500}, {1}, {2000}, {700, 600, 500}. Four, two for each replica.
-    const int lengths[] = {1500, 500, 1, 2000, 700, 600, 500};
-    CHECK(balanced_rows(c, lengths, 7, 2) == 0);
-    CHECK(c->plan.n_micro_batches == 4);
-    CHECK(micro_batch_is(c, 0, 0, 2, 0, 2) && micro_batch_is(c, 1, 2, 2, 0, 1) && micro_batch_is(c, 2, 0, 2, 1, 1));
-    CHECK(micro_batch_is(c, 3, 2, 2, 1, 3));
-    CHECK(c->plan.has_barriers == 0);
-    // Cp size 1: {500, 1}, {700}, {600}, {500}, as many as replicas.
-    const int short_ones[] = {500, 1, 700, 600, 500};
-    CHECK(balanced_rows(c, short_ones, 5, 1) == 0);
-    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 3, 3, 1, 0, 1));
-    // {600, 300, 100}, {900}: two for four replicas, so 100 and 300 leave.
-    const int few[] = {600, 300, 100, 900};
-    CHECK(balanced_rows(c, few, 4, 1) == 0);
-    CHECK(c->plan.n_micro_batches == 4 && micro_batch_is(c, 0, 0, 1, 0, 1) && micro_batch_is(c, 1, 1, 1, 0, 1));
-    CHECK(c->plan.docs[c->plan.micro_batches[2].first_doc] == 2 &&
-          c->plan.docs[c->plan.micro_batches[3].first_doc] == 1);
-    close_cluster(c);
-}
-
 CLAIM(balanced_plans_hold_at_every_cp_size) {
     static const char* const sources[] = {"wikipedia", "prolong", "mock", "github", "one-long"};
     int lengths[400], planned = 0, refused = 0;
@@ -231,4 +216,7 @@ CLAIM(balanced_plans_hold_at_every_cp_size) {
     CHECK(planned > 100 && refused > 30);
 }
 
-int main(void) { return test_main(); }
+int main(void) {
+    for (int i = 0; i < COUNT(by_hand); i++) RUN_AS(by_hand[i].claim, check_by_hand(i));
+    return test_main();
+}

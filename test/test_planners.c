@@ -2,10 +2,9 @@
 // validly, in the memory that was said, the same plan for the same lengths, and none beats a lower bound; and those of
 // plan_adaptive (plan/step/flex.h): it is the best single cp size.
 #include "dev/bound_shares.h"
-#include "dev/lengths.h"
 #include "plan/options/read.h"
 #include "plan/published/published.h"
-#include "test/settings.h"
+#include "test/clusters.h"
 
 enum { MOST_TEST_RANKS = 64, MOST_TEST_DOCS = 256 };
 
@@ -148,51 +147,34 @@ CLAIM(every_planner_plans_random_steps_validly_or_says_why_not) {
 
 // ---- machines that are known by name
 
-// Larger than settings.h has them.
 typedef struct Bench {
-    Setting setting;
-    GroupCost groups[MOST_TEST_RANKS + 1];
+    Cluster* c;
     int lengths[MOST_TEST_DOCS], n;
     Arena opened;  // for planners
     Trial t;
 } Bench;
 
-// 0 where the model does not fit so few ranks.
-static int open_bench(Bench* b, const char* name, int ranks, int context) {
-    Machine machine;
-    const char* text = machine_builtin(name);
+static void open_bench(Bench* b, const char* name, int ranks, int context) {
     memset(b, 0, sizeof *b);
-    if (machine_parse(&machine, text, strlen(text), b->t.err) < 0) abort();
-    if (machine_setting(&b->setting, &machine, ranks, 8, 1, b->groups, b->t.err) < 0) return 0;
+    b->c = open_cluster(name, ranks, 8);
     // Two thirds of what all ranks hold: some power of two holds it.
-    b->setting.context = (int)MIN((int64_t)b->setting.limits.capacity * ranks * 2 / 3, context);
-    return 1;
+    b->c->setting.context = (int)MIN((int64_t)b->c->setting.limits.capacity * ranks * 2 / 3, context);
 }
 
-static void close_bench(Bench* b) { arena_free(&b->t.arena), arena_free(&b->opened); }
+static void close_bench(Bench* b) { arena_free(&b->t.arena), arena_free(&b->opened), close_cluster(b->c); }
 
 enum { ADVERSARIAL = 6 };
 
 // Nothing but the longest; one of them among single tokens; halves of the capacity and a token more; powers of two; one
 // document; all of one token.
 static void adversarial(Bench* b, int which, int n) {
-    int context = b->setting.context, capacity = b->setting.limits.capacity;
+    int context = b->c->setting.context, capacity = b->c->setting.limits.capacity;
     b->n = which == 4 ? 1 : which == 0 ? 3 : n;
     for (int i = 0; i < b->n; i++) {
         int half = capacity / 2 + 1;
         int lengths[ADVERSARIAL] = {context, i ? 1 : context, half, 1 << i % 14, context, 1};
         b->lengths[i] = MIN(lengths[which], context);
     }
-}
-
-static const char* next_name(const char** at, char* name, size_t bytes) {
-    while (**at == ',' || **at == ' ') ++*at;
-    size_t n = strcspn(*at, ", ");
-    if (n == 0 || n >= bytes) return NULL;
-    memcpy(name, *at, n);
-    name[n] = 0;
-    *at += n;
-    return name;
 }
 
 typedef struct Count {
@@ -203,7 +185,7 @@ typedef struct Count {
 // Whether groups of unlike ranks go out of the same node in one round: they would share its NICs, of which neither the
 // cost model nor the virtual cluster knows.
 static int share_nics(const Bench* b, int* crossing) {
-    int node = b->setting.limits.node_size, shared = 0;
+    int node = b->c->setting.limits.node_size, shared = 0;
     const Plan* plan = &b->t.plan;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* x = &plan->micro_batches[i];
@@ -223,12 +205,12 @@ static int share_nics(const Bench* b, int* crossing) {
 
 static void run_batch(Bench* b, Count* counts, void** states, const char* machine, const char* batch) {
     Trial* t = &b->t;
-    open_trial(t, &b->setting, b->lengths, b->n, 1);
+    open_trial(t, &b->c->setting, b->lengths, b->n, 1);
     for (int i = 0; i < n_planners; i++) {
         if (!states[i]) continue;
         int result = try_planner(t, planners[i], states[i]);
         if (result < 0)
-            printf("    %s on %s, %d ranks, %s: %s\n", planners[i]->name, machine, b->setting.limits.ranks, batch,
+            printf("    %s on %s, %d ranks, %s: %s\n", planners[i]->name, machine, b->c->setting.limits.ranks, batch,
                    t->err);
         CHECK(result >= 0);
         if (result > 0) CHECK(is_of_its_kind(&t->plan, &kinds[i]));
@@ -246,25 +228,23 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     Bench b;
     void* states[16] = {0};
     int sample[SAMPLE], n = MIN(4 * ranks, 128);
-    char name[64], words[64];
-    if (!open_bench(&b, machine, ranks, 196608)) return;
-    Lengths* typical = lengths_open("wikipedia", b.setting.context, b.setting.limits.capacity, b.t.err);
-    if (!typical) abort();
-    lengths_draw(typical, sample, SAMPLE, 5, -1);
-    lengths_close(typical);
+    char names[256], words[64];
+    open_bench(&b, machine, ranks, 196608);
+    const Setting* setting = &b.c->setting;
+    draw_lengths(sample, SAMPLE, "wikipedia", setting->context, 5, -1);
     for (int i = 0; i < n_planners; i++) {
         b.t.err[0] = 0;
-        states[i] = planners[i]->open(&b.setting, sample, SAMPLE, &b.opened, b.t.err);
+        states[i] = planners[i]->open(setting, sample, SAMPLE, &b.opened, b.t.err);
         counts[i].closed += !states[i];
         CHECK(states[i] || b.t.err[0]);
     }
-    for (const char* at = lengths_names(); next_name(&at, name, sizeof name);) {
-        Lengths* lengths = lengths_open(name, b.setting.context, b.setting.limits.capacity, b.t.err);
+    snprintf(names, sizeof names, "%s", lengths_names());
+    for (char* name = strtok(names, ", "); name; name = strtok(NULL, ", ")) {
+        Lengths* lengths = lengths_open(name, setting->context, setting->limits.capacity, b.t.err);
         // One rank holds nothing that is above its capacity.
         CHECK(lengths || (ranks == 1 && strcmp(name, "just-above") == 0));
         if (!lengths) continue;
-        b.n = n;
-        lengths_draw(lengths, b.lengths, n, 11, ranks);
+        lengths_draw(lengths, b.lengths, b.n = n, 11, ranks);
         lengths_close(lengths);
         run_batch(&b, counts, states, machine, name);
     }
@@ -272,7 +252,7 @@ static void run_machine(Count* counts, const char* machine, int ranks) {
     for (uint64_t seed = 0; seed < 20; seed++) {
         int crossing = 0;
         arena_reset(&b.t.arena, (ArenaMark){0});
-        if (plan_random(&b.t.plan, 1, b.lengths, n, &b.setting.limits, seed, &b.t.arena, b.t.err) < 0 ||
+        if (plan_random(&b.t.plan, 1, b.lengths, n, &setting->limits, seed, &b.t.arena, b.t.err) < 0 ||
             plan_set_rounds(&b.t.plan, &b.t.arena, b.t.err) < 0)
             break;
         random_shares += share_nics(&b, &crossing);
@@ -290,7 +270,8 @@ CLAIM(every_planner_plans_every_batch_or_says_why_not_and_no_groups_share_nics) 
     static const int ranks[] = {1, 4, 8, 16, 64};
     Count counts[16] = {{0}};
     for (int m = 0; m < COUNT(machines); m++)
-        for (int r = 0; r < COUNT(ranks); r++) run_machine(counts, machines[m], ranks[r]);
+        for (int r = 0; r < COUNT(ranks); r++)
+            if (m < 2 || ranks[r] >= 4) run_machine(counts, machines[m], ranks[r]);  // its model fits no fewer
     for (int i = 0; i < n_planners; i++) {
         const Planner* planner = planners[i];
         int must = planner == &planner_static || planner == &planner_adaptive || planner == &planner_flex ||
@@ -325,11 +306,11 @@ CLAIM(a_document_beyond_all_ranks_is_named_and_a_step_without_documents_is_plann
         Bench b;
         const Planner* planner = kinds[k].planner;
         int is_sized = planner == &planner_static || planner == &planner_fixed;  // for the context
-        if (!open_bench(&b, "a100-7b", 16, 65536)) abort();
+        open_bench(&b, "a100-7b", 16, 65536);
         for (b.n = 0; b.n < 8; b.n++) b.lengths[b.n] = 700;
-        void* state = planner->open(&b.setting, b.lengths, b.n, &b.opened, b.t.err);
+        void* state = planner->open(&b.c->setting, b.lengths, b.n, &b.opened, b.t.err);
         CHECK(state != NULL);
-        open_trial(&b.t, &b.setting, b.lengths, b.n, 1);
+        open_trial(&b.t, &b.c->setting, b.lengths, b.n, 1);
         b.lengths[5] = 16 * 6451 + 1;
         CHECK(plan_in(&b.t, planner, state, 0) < 0 && strstr(b.t.err, "103217 tokens"));
         CHECK(strstr(b.t.err, "document 5 ") || planner == &planner_hydraulis || planner == &planner_fixed);
@@ -412,89 +393,60 @@ CLAIM(static_holds_any_document_up_to_its_context) {
     free_step(&step);
 }
 
-// A rank may have more tokens of a document than of one that is a token longer.
-CLAIM(static_holds_shorter_documents_with_wider_places) {
-    int found = 0;
-    World world;
-    for (int ring_size = 2; ring_size <= 8; ring_size *= 2)
-        for (int s = 2 * ring_size; s < 100; s++) {
-            if (widest_ring_rank(s, ring_size) >= widest_ring_rank(s - 1, ring_size)) continue;
-            Step step = small_step(16, 4, widest_ring_rank(s, ring_size), 1, (int[]){1});
-            random_world(&world, &step.limits, 0);
-            world.setting.kind = CP_CHOICE_RING;
-            cost_groups(world.setting.groups, &world.setting.cost, &step.limits, CP_CHOICE_RING);
-            world.setting.context = s;
-            CHECK(cp_size_of_all(&step, &world.setting) > ring_size);
-            found++;
-            free_step(&step);
-        }
-    CHECK(found > 10);
-}
-
-// What was measured for a round is every system's cost of a micro-batch: who knows it makes fewer.
+// What was measured for a round is every system's cost of a micro-batch: who knows it makes fewer. Two micro-batches of
+// one document on each rank take less than one of 15 on 8, until they cost something.
 CLAIM(a_fixed_cost_is_known_and_paid_once_a_micro_batch) {
-    Bench dear, cheap;
-    if (!open_bench(&dear, "flexsp-7b", 64, 65536) || !open_bench(&cheap, "flexsp-7b", 64, 65536)) abort();
-    CHECK_CLOSE(dear.groups[8].micro_batch, 629.3563, 1e-9);
-    cheap.setting.cost.round = 0;
-    cost_groups(cheap.groups, &cheap.setting.cost, &cheap.setting.limits, cheap.setting.kind);
-    CHECK(cheap.groups[8].micro_batch == 0);
     const Planner* const entries[] = {&planner_adaptive, &planner_flex};
-    for (int k = 0; k < COUNT(entries); k++) {
-        int micro_batches[2];
-        for (int i = 0; i < 2; i++) {
-            Bench* b = i ? &cheap : &dear;
-            void* state = entries[k]->open(&b->setting, NULL, 0, &b->opened, b->t.err);
-            // Two micro-batches of one document on each rank take less than one of 15 on 8, until they cost something.
-            b->n = 120;
-            for (int d = 0; d < b->n; d++) b->lengths[d] = 3300;
-            CHECK(entries[k]->plan(state, &b->t.plan, 0, b->lengths, b->n, &b->t.arena, b->t.err) == 0);
-            CHECK(!b->t.plan.has_barriers &&
-                  step_play(&b->t.timeline, &b->t.plan, b->lengths, &b->setting, &b->t.arena, NULL) == 0);
-            CHECK_CLOSE(b->t.timeline.critical.micro_batch,
-                        b->t.timeline.critical_micro_batches * b->groups[1].micro_batch, 1e-9);
-            micro_batches[i] = b->t.plan.n_micro_batches;
+    int micro_batches[2][COUNT(entries)];
+    for (int dear = 0; dear < 2; dear++) {
+        Bench b;
+        open_bench(&b, "flexsp-7b", 64, 65536);
+        if (!dear) fix_cost(b.c, 0);
+        CHECK_CLOSE(b.c->groups[8].micro_batch, dear ? 629.3563 : 0, 1e-9);
+        for (b.n = 0; b.n < 120; b.n++) b.lengths[b.n] = 3300;
+        for (int k = 0; k < COUNT(entries); k++) {
+            Trial* t = &b.t;
+            open_trial(t, &b.c->setting, b.lengths, b.n, 0);
+            CHECK(plan_in(t, entries[k], entries[k]->open(&b.c->setting, NULL, 0, &b.opened, t->err), 0) == 0);
+            CHECK(!t->plan.has_barriers);
+            CHECK(step_play(&t->timeline, &t->plan, b.lengths, &b.c->setting, &t->arena, NULL) == 0);
+            CHECK_CLOSE(t->timeline.critical.micro_batch,
+                        t->timeline.critical_micro_batches * b.c->groups[1].micro_batch, 1e-9);
+            micro_batches[dear][k] = t->plan.n_micro_batches;
         }
-        CHECK(micro_batches[0] < micro_batches[1]);
+        close_bench(&b);
     }
-    close_bench(&dear), close_bench(&cheap);
+    for (int k = 0; k < COUNT(entries); k++) CHECK(micro_batches[1][k] < micro_batches[0][k]);
 }
 
 CLAIM(planning_takes_no_more_than_planner_bytes) {
     static const int ranks[] = {2, 64, 512}, docs[] = {1, 500, 6000};
     static int lengths[6000], sample[4096];
-    static GroupCost groups[513];
     double most[16] = {0}, most_open[16] = {0};
-    for (int c = 0; c < COUNT(ranks) * COUNT(docs) * 2; c++) {
-        int N = ranks[c / 2 % 3], n = docs[c / 6], ones = c % 2;
-        char err[ERR_BYTES] = "";
-        Setting setting;
-        named_setting(&setting, groups, "a100-7b", "", N, 8);
-        setting.context = MIN(2 * N * 3000, 65536), setting.rounds = n < 6000 && c % 3 == 0;
-        Lengths* drawn = lengths_open("wikipedia", setting.context, setting.limits.capacity, err);
-        if (!drawn) abort();
-        lengths_draw(drawn, lengths, n, 4, c);
-        lengths_draw(drawn, sample, COUNT(sample), 4, -1);
-        lengths_close(drawn);
-        for (int i = 0; i < n && ones; i++) lengths[i] = 1;
+    for (int i = 0; i < COUNT(ranks) * COUNT(docs) * 2; i++) {
+        int N = ranks[i / 2 % 3], n = docs[i / 6], ones = i % 2;
+        Cluster* c = open_cluster("a100-7b", N, 8);
+        Setting* setting = &c->setting;
+        setting->context = MIN(2 * N * 3000, 65536), setting->rounds = n < 6000 && i % 3 == 0;
+        draw_lengths(lengths, n, "wikipedia", setting->context, 4, i);
+        draw_lengths(sample, COUNT(sample), "wikipedia", setting->context, 4, -1);
+        for (int d = 0; d < n && ones; d++) lengths[d] = 1;
         for (int p = 0; p < n_planners; p++) {
             Arena opened = {0}, arena = {0};
             Prediction prediction;
-            Plan plan;
-            void* state = planners[p]->open(&setting, sample, COUNT(sample), &opened, err);
+            void* state = planners[p]->open(setting, sample, COUNT(sample), &opened, c->err);
             CHECK(state != NULL);
-            if (state && !planners[p]->plan(state, &plan, 1, lengths, n, &arena, err)) {
-                CHECK(predict_plan(&prediction, &plan, lengths, &setting, &arena, err) == 0);
-                CHECK(plan_check(&plan, lengths, n, &setting.limits, &arena, err) == 0);
+            if (state && !planners[p]->plan(state, &c->plan, 1, lengths, n, &arena, c->err)) {
+                CHECK(predict_plan(&prediction, &c->plan, lengths, setting, &arena, c->err) == 0);
+                CHECK(plan_check(&c->plan, lengths, n, &setting->limits, &arena, c->err) == 0);
             }
-            double part = (double)arena_bytes(&arena) / (double)planner_bytes(planners[p], n, &setting.limits),
-                   open = (double)arena_bytes(&opened) / (double)planner_open_bytes(planners[p], &setting.limits);
-            if (part > 1 || open > 1)
-                printf("    %s, %d ranks, %d documents: %.2f and %.2f\n", planners[p]->name, N, n, part, open);
+            double part = (double)arena_bytes(&arena) / (double)planner_bytes(planners[p], n, &setting->limits),
+                   open = (double)arena_bytes(&opened) / (double)planner_open_bytes(planners[p], &setting->limits);
             CHECK(part <= 1 && open <= 1);
             most[p] = MAX(most[p], part), most_open[p] = MAX(most_open[p], open);
             arena_free(&arena), arena_free(&opened);
         }
+        close_cluster(c);
     }
     for (int p = 0; p < n_planners; p++)
         printf("    %-10s took up to %.2f of it, and %.2f before the first step\n", planners[p]->name, most[p],
@@ -557,22 +509,6 @@ CLAIM(adaptive_is_the_best_single_cp_size) {
         CHECK(ok);
     }
     CHECK(planned > 1000 && refused > 10);
-}
-
-// Four ranks that share heads take 0.25 + 0.2 ms a token, a ring of them 1.18, one rank 1.
-CLAIM(adaptive_bounds_cp_sizes_by_their_best_kind) {
-    Step step = small_step(4, 4, 1000, 1, (int[]){100});
-    World world = {.setting = {.limits = step.limits, .groups = world.groups}};
-    Prediction prediction;
-    Cost* c = &world.setting.cost;
-    *c = (Cost){.per_token = 1, .link_scale = 1, .layers = 1, .channels = 64, .kv_channels = 64, .elem_bytes = 2};
-    c->link[LINK_INSIDE] = (LinkTable){.n = 2, .bytes = {1, 2}, .ms = {0.2 / 192, 0.4 / 192}};
-    cost_groups(world.groups, c, &step.limits, CP_CHOICE_AUTO);
-    CHECK(plan_adaptive(&step.plan, &prediction, 0, step.lengths, 1, INFINITY, &world.setting, &step.arena, step.err) ==
-          0);
-    CHECK(step.plan.micro_batches[0].cp_size == 4 && step.plan.micro_batches[0].ulysses_size == 4);
-    CHECK_CLOSE(prediction.makespan, 45, 1e-9);
-    free_step(&step);
 }
 
 int main(void) { return test_main(); }

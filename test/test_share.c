@@ -21,25 +21,6 @@ static int64_t pairs(int s, int ring_size, int a) {
     return sum;
 }
 
-CLAIM(causal_work_of_the_places_is_as_known) {
-    static const struct {
-        int s, ring_size;
-        int64_t pairs[8];
-    } golden[] = {
-        {16, 1, {136}},
-        {16, 2, {68, 68}},
-        {16, 4, {34, 34, 34, 34}},
-        {1000, 4, {125125, 125125, 125125, 125125}},
-        {1001, 4, {126126, 125125, 125125, 125125}},
-        {13, 2, {52, 39}},
-        {4096, 8, {1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832, 1048832}},
-        {1000, 3, {167000, 167000, 166500}},
-    };
-    for (int i = 0; i < COUNT(golden); i++)
-        for (int a = 0; a < golden[i].ring_size; a++)
-            CHECK(pairs(golden[i].s, golden[i].ring_size, a) == golden[i].pairs[a]);
-}
-
 // With real borders j s / (2 ring_size) the work of all places is equal. A border that is up to one token lower moves
 // at most border + 1/2 pairs from one chunk to its neighbour; a place has two borders where it loses and two where it
 // wins, at most (2 ring_size + 1) / (2 ring_size) s in sum each.
@@ -174,38 +155,7 @@ CLAIM(every_token_has_one_rank_in_the_order_of_cu_seqlens) {
     for (int k = 0; k < 4; k++) CHECK(kinds[k] > 300);
 }
 
-CLAIM(a_share_may_be_empty) {
-    int lengths[] = {3}, docs[] = {0};
-    MicroBatch mb = {.first_rank = 1, .cp_size = 4, .ulysses_size = 4, .n_docs = 1};
-    Plan plan = {.ranks = 5, .n_docs = 1, .n_micro_batches = 1, .docs = docs, .micro_batches = &mb};
-    int n[4], expected[] = {0, 1, 1, 1};
-    for (int b = 0; b < 4; b++) {
-        Span spans[2];
-        Arena arena = {0};
-        Placement p = micro_batch_placement(&plan, &mb, lengths, 4, &arena);
-        Share share = micro_batch_share(&plan, &mb, &p, 1 + b, spans);
-        arena_free(&arena);
-        n[b] = share.n;
-        CHECK(share.n_spans == share.n && (share.n == 0 || (spans[0].first == b - 1 && spans[0].length == 1)));
-    }
-    CHECK(!memcmp(n, expected, sizeof n));
-}
-
 // ---- shares of the parameters
-
-CLAIM(with_one_shard_tensors_lie_where_they_always_did) {
-    Shape shape = shape_make(3, 40, 4, 257, 50);
-    size_t end = 0;
-    CHECK(shape.shards == 1);
-    for (int i = 0; i < shape_tensors(&shape); i++) {
-        ParamTensor t = shape_tensor(&shape, i);
-        CHECK(t.offset == end);  // each directly behind the last one, at the next multiple of 64
-        end = (t.offset + t.elems + 63) / 64 * 64;
-        Segment segment = shape_segment(&shape, i, 0);
-        CHECK(segment.first == 0 && segment.n == t.elems && segment.at == t.offset);
-    }
-    CHECK(shape_param_elems(&shape) == end);
-}
 
 static void buckets_hold_their_tensors_and_divide_among_the_shards(const Shape* shape) {
     size_t end = 0, shards = (size_t)shape->shards;

@@ -284,19 +284,6 @@ CLAIM(an_even_split_gives_all_of_everything_in_whole_heads_and_tiles) {
     }
 }
 
-CLAIM(one_rank_and_as_many_ranks_as_heads_are_the_two_ends) {
-    Shape whole = shape_make(2, 60, 5, 300, 32);
-    TpSplit one = split_even(&whole, 1), five = split_even(&whole, 5);
-    Shape all = split_shape(&whole, &one, 0);
-    CHECK(shape_hash(&all) == shape_hash(&whole) && shape_param_elems(&all) == shape_param_elems(&whole));
-    CHECK(all.heads == whole.heads && all.kv_heads == whole.kv_heads && all.hidden == whole.hidden);
-    for (int t = 0; t < 5; t++) CHECK(five.head[t] == t && five.head[t + 1] == t + 1);
-    // 240 hidden units are three tiles and a part of one: for five ranks in ones. 320 rows are five tiles.
-    for (int t = 0; t <= 5; t++) CHECK(five.hidden[t] == 48 * t && five.vocab_row[t] == 64 * t);
-    TpSplit two = split_even(&whole, 2);
-    CHECK(two.head[1] == 2 && two.hidden[1] == 128 && two.vocab_row[1] == 128);
-}
-
 // ---- numbers of parameters
 
 // Models as their config.json says, and the parameters that they are known for. Matmuls have all weights but biases,

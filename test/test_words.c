@@ -25,9 +25,16 @@ static int read_strategies(const char* text, size_t n) {
     return strategies_parse(&list, text, n, err);
 }
 
+// Whatever is accepted makes sense, and what is printed of it reads back to the same.
 static int read_machine(const char* text, size_t n) {
-    static Machine machine;
-    return machine_parse(&machine, text, n, err);
+    static Machine machine, again;
+    static char printed[1 << 14], other[1 << 14];
+    if (machine_parse(&machine, text, n, err)) return -1;
+    size_t length = machine_print(&machine, printed, sizeof printed);
+    CHECK(machine.cost.name[0] && machine.cost.quadratic >= 0 && machine.cost.per_token >= 0 && machine.heads >= 0);
+    CHECK(length < sizeof printed && machine_parse(&again, printed, length, err) == 0);
+    CHECK(machine_print(&again, other, sizeof other) == length && !strcmp(printed, other));
+    return 0;
 }
 
 // Of a machine that has what it needs in three lines before.

@@ -72,109 +72,83 @@ static Partitioned partitioned(const int* lengths, int n, const PlanLimits* limi
     return p;
 }
 
-static int is_window(const ZeppelinWindow* w, int first_rank, int cp_size, ZeppelinQueue queue) {
-    return w->first_rank == first_rank && w->cp_size == cp_size && w->queue == queue;
-}
+// By hand: ranks, ranks of a node and tokens of a rank; thresholds before and after (0: not said); then documents and
+// their windows.
+static const struct {
+    int ranks, node_size, capacity;
+    ZeppelinZones zones, after;
+    int n, lengths[9], windows[9][2];  // first rank, cp size
+} by_hand[] = {
+    // Short documents stay whole.
+    {4,
+     2,
+     1000,
+     {301, 5000},
+     {301, 5000},
+     8,
+     {300, 300, 200, 200, 100, 100, 100, 100},
+     {{0, 1}, {2, 1}, {1, 1}, {3, 1}, {1, 1}, {3, 1}, {0, 1}, {2, 1}}},
+    // One giant takes all ranks.
+    {16, 4, 6000, {1000, 10000}, {0, 0}, 1, {80000}, {{0, 16}}},
+    {16, 16, 6000, {1000, 10000}, {0, 0}, 1, {80000}, {{0, 16}}},
+    // 4000 + 2000 tokens across: quota 3000, so 4000 takes both nodes and 2000 one, which has least work. There it makes
+    // the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The 1000 is on the other node, alone
+    // in its zone: it takes both ranks. The short ones go where fewest tokens are.
+    {4, 2, 3000, {500, 1500}, {500, 1500}, 5, {4000, 2000, 1000, 300, 200}, {{0, 4}, {0, 2}, {2, 2}, {2, 1}, {3, 1}}},
+    // Whole documents go by tokens. 300 | 200 + 200: least work on the second rank, fewest tokens on the first.
+    {2, 2, 3000, {1000, 1000}, {0, 0}, 4, {300, 200, 200, 50}, {{0, 1}, {1, 1}, {1, 1}, {0, 1}}},
+    // Cut ones by work. No square is above the mean of a rank, 110000. The third 200 goes to 80000, not to 90000 that are
+    // fewer tokens.
+    {2, 2, 3000, {1, 1000}, {0, 0}, 5, {300, 200, 200, 200, 100}, {{0, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 1}}},
+    // 1000000 / 312500 = 3.2 ranks.
+    {4, 4, 3000, {1, 2000}, {0, 0}, 2, {1000, 500}, {{0, 4}, {0, 1}}},
+    // 300 of 600 tokens are 2 of 4 nodes, 90000 of 120000 tokens^2 are 3.
+    {4, 1, 1000, {50, 50}, {0, 0}, 4, {300, 100, 100, 100}, {{0, 3}, {3, 1}, {3, 1}, {3, 1}}},
+    // 500 of 1500 tokens are 1.3 of 4 nodes, 250000 of 1250000 tokens^2 are 0.8.
+    {4, 1, 1000, {50, 50}, {0, 0}, 2, {1000, 500}, {{0, 4}, {0, 2}}},
+    // A quarter each, but a node holds 120.
+    {4, 1, 120, {50, 50}, {0, 0}, 4, {300, 300, 300, 300}, {{0, 3}, {0, 3}, {0, 3}, {0, 3}}},
+    // Thresholds fall until it fits, no further: three documents of 66 fit two ranks of 100 only in halves, of one node
+    // or of two.
+    {2, 2, 100, {1000, 1000}, {66, INT_MAX}, 3, {66, 66, 66}, {{0, 2}, {0, 2}, {0, 2}}},
+    {2, 2, 100, {1000, 1000}, {66, INT_MAX}, 4, {66, 66, 66, 1}, {{0, 2}, {0, 2}, {0, 2}, {0, 1}}},
+    {2, 1, 100, {1000, 1000}, {66, 66}, 3, {66, 66, 66}, {{0, 2}, {0, 2}, {0, 2}}},
+    // What is cut across takes room: 160 tokens leave 60 on each node of 2 ranks of 100; 35, 35, 30 and 20 for each fill
+    // that only when all of them are cut.
+    {4,
+     2,
+     100,
+     {100, 150},
+     {20, 150},
+     9,
+     {160, 35, 35, 35, 35, 30, 30, 20, 20},
+     {{0, 4}, {0, 2}, {2, 2}, {0, 2}, {2, 2}, {0, 2}, {2, 2}, {0, 2}, {2, 2}}},
+};
 
-CLAIM(short_documents_stay_whole) {
-    static const int lengths[] = {300, 300, 200, 200, 100, 100, 100, 100};
-    PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0};
-    Partitioned p = partitioned(lengths, 8, &limits, (ZeppelinZones){301, 5000});
-    CHECK(p.result == 0 && p.zones.inside == 301 && p.zones.across == 5000);
-    int64_t tokens[4] = {0};
-    for (int i = 0; i < 8; i++) {
-        CHECK(p.windows[i].cp_size == 1 && p.windows[i].queue == QUEUE_LOCAL);
-        tokens[p.windows[i].first_rank] += p.sorted[i];
-    }
-    for (int r = 0; r < 4; r++) CHECK(tokens[r] >= 300 && tokens[r] <= 400);
-}
-
-CLAIM(one_giant_takes_all_ranks) {
-    static const int lengths[] = {80000};
-    PlanLimits limits = {16, 4, 6000, 4, MOST_DOCS, 0};
-    Partitioned p = partitioned(lengths, 1, &limits, (ZeppelinZones){1000, 10000});
-    CHECK(p.result == 0 && is_window(&p.windows[0], 0, 16, QUEUE_ACROSS));
-    limits.node_size = 16;
-    p = partitioned(lengths, 1, &limits, (ZeppelinZones){1000, 10000});
-    CHECK(p.result == 0 && is_window(&p.windows[0], 0, 16, QUEUE_INSIDE));
+static ZeppelinQueue queue_of(int first_rank, int cp_size, int node_size) {
+    int is_across = first_rank / node_size < (first_rank + cp_size - 1) / node_size;
+    return is_across ? QUEUE_ACROSS : cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL;
 }
 
 CLAIM(documents_get_the_windows_of_their_zones) {
-    // 2 nodes of 2 ranks. 4000 + 2000 tokens across: quota 3000, so 4000 takes both and 2000 one node, which has
-    // least work. There it makes the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The
-    // 1000 is on the other node, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
-    static const int lengths[] = {4000, 2000, 1000, 300, 200};
-    PlanLimits limits = {4, 2, 3000, 4, MOST_DOCS, 0};
-    Partitioned p = partitioned(lengths, 5, &limits, (ZeppelinZones){500, 1500});
-    CHECK(p.result == 0 && p.zones.inside == 500 && p.zones.across == 1500);
-    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_ACROSS));
-    CHECK(is_window(&p.windows[1], 0, 2, QUEUE_INSIDE));
-    CHECK(is_window(&p.windows[2], 2, 2, QUEUE_INSIDE));
-    CHECK(is_window(&p.windows[3], 2, 1, QUEUE_LOCAL));
-    CHECK(is_window(&p.windows[4], 3, 1, QUEUE_LOCAL));
-}
-
-CLAIM(whole_documents_go_by_tokens_and_cut_ones_by_work) {
-    PlanLimits limits = {2, 2, 3000, 4, MOST_DOCS, 0};
-    // 300 | 200 + 200: least work on the second rank, fewest tokens on the first.
-    Partitioned p = partitioned((int[]){300, 200, 200, 50}, 4, &limits, (ZeppelinZones){1000, 1000});
-    CHECK(p.windows[0].first_rank == 0 && p.windows[1].first_rank == 1 && p.windows[2].first_rank == 1);
-    CHECK(is_window(&p.windows[3], 0, 1, QUEUE_LOCAL));
-    // No square is above the mean of a rank, 110000. The third 200 goes to 80000, not to 90000 that are fewer tokens.
-    p = partitioned((int[]){300, 200, 200, 200, 100}, 5, &limits, (ZeppelinZones){1, 1000});
-    CHECK(is_window(&p.windows[3], 1, 1, QUEUE_LOCAL) && is_window(&p.windows[4], 0, 1, QUEUE_LOCAL));
-    // 1000000 / 312500 = 3.2 ranks.
-    limits.ranks = limits.node_size = 4;
-    p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){1, 2000});
-    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_INSIDE) && p.windows[1].cp_size == 1);
-}
-
-CLAIM(long_documents_take_machines_by_tokens_and_by_work) {
-    PlanLimits limits = {4, 1, 1000, 4, MOST_DOCS, 0};
-    // 300 of 600 tokens are 2 of 4 nodes, 90000 of 120000 tokens^2 are 3.
-    Partitioned p = partitioned((int[]){300, 100, 100, 100}, 4, &limits, (ZeppelinZones){50, 50});
-    CHECK(is_window(&p.windows[0], 0, 3, QUEUE_ACROSS) && is_window(&p.windows[1], 3, 1, QUEUE_LOCAL));
-    // 500 of 1500 tokens are 1.3 of 4 nodes, 250000 of 1250000 tokens^2 are 0.8.
-    p = partitioned((int[]){1000, 500}, 2, &limits, (ZeppelinZones){50, 50});
-    CHECK(p.windows[0].cp_size == 4 && p.windows[1].cp_size == 2);
-    // A third of everything is 3 of 9 nodes, never 4 by a rounding.
-    limits.ranks = 9;
-    for (int s = 60; s < 200; s++) {
-        p = partitioned((int[]){s, s, s}, 3, &limits, (ZeppelinZones){50, 50});
-        for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 3 * i, 3, QUEUE_ACROSS));
+    for (int i = 0; i < COUNT(by_hand); i++) {
+        PlanLimits limits = {by_hand[i].ranks, by_hand[i].node_size, by_hand[i].capacity, 4, MOST_DOCS, 0};
+        Partitioned p = partitioned(by_hand[i].lengths, by_hand[i].n, &limits, by_hand[i].zones);
+        CHECK(p.result == 0);
+        CHECK(!by_hand[i].after.inside || !memcmp(&p.zones, &by_hand[i].after, sizeof p.zones));
+        for (int d = 0; d < by_hand[i].n; d++) {
+            const int* window = by_hand[i].windows[d];
+            CHECK(p.windows[d].first_rank == window[0] && p.windows[d].cp_size == window[1]);
+            CHECK(p.windows[d].queue == queue_of(window[0], window[1], limits.node_size));
+        }
+        if (test_failures_in_claim) printf("    row %d\n", i);
     }
-    // A quarter each, but a node holds 120.
-    limits.ranks = 4, limits.capacity = 120;
-    p = partitioned((int[]){300, 300, 300, 300}, 4, &limits, (ZeppelinZones){50, 50});
-    for (int i = 0; i < 4; i++) CHECK(p.windows[i].cp_size == 3);
-}
-
-CLAIM(thresholds_fall_until_it_fits) {
-    // Two ranks of one node with room for 100 tokens: three documents of 66 fit only in halves.
-    static const int lengths[] = {66, 66, 66};
-    PlanLimits limits = {2, 2, 100, 2, MOST_DOCS, 0};
-    Partitioned p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
-    CHECK(p.result == 0 && p.zones.inside == 66);
-    for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_INSIDE));
-    // No further than they must.
-    p = partitioned((int[]){66, 66, 66, 1}, 4, &limits, (ZeppelinZones){1000, 1000});
-    CHECK(p.result == 0 && p.zones.inside == 66 && p.windows[2].cp_size == 2 && p.windows[3].cp_size == 1);
-    // The same on two nodes of a rank each.
-    limits.node_size = 1;
-    p = partitioned(lengths, 3, &limits, (ZeppelinZones){1000, 1000});
-    CHECK(p.result == 0 && p.zones.across == 66 && p.zones.inside <= 66);
-    for (int i = 0; i < 3; i++) CHECK(is_window(&p.windows[i], 0, 2, QUEUE_ACROSS));
-}
-
-CLAIM(what_is_cut_across_takes_room) {
-    // 2 nodes of 2 ranks with room for 100 tokens. 160 tokens across leave 60; 35, 35, 30 and 20 for each node
-    // fill that only when all of them are cut.
-    static const int lengths[] = {160, 35, 35, 35, 35, 30, 30, 20, 20};
-    PlanLimits limits = {4, 2, 100, 4, MOST_DOCS, 0};
-    Partitioned p = partitioned(lengths, 9, &limits, (ZeppelinZones){100, 150});
-    CHECK(p.result == 0 && p.zones.across == 150 && p.zones.inside == 20);
-    CHECK(is_window(&p.windows[0], 0, 4, QUEUE_ACROSS));
-    for (int i = 1; i < 9; i++) CHECK(is_window(&p.windows[i], i % 2 ? 0 : 2, 2, QUEUE_INSIDE));
+    // A third of everything is 3 of 9 nodes, never 4 by a rounding.
+    PlanLimits limits = {9, 1, 1000, 4, MOST_DOCS, 0};
+    for (int s = 60; s < 200; s++) {
+        Partitioned p = partitioned((int[]){s, s, s}, 3, &limits, (ZeppelinZones){50, 50});
+        for (int i = 0; i < 3; i++) CHECK(p.windows[i].first_rank == 3 * i && p.windows[i].cp_size == 3);
+    }
 }
 
 // What a random partition must be, for lengths of any distribution.
@@ -187,7 +161,7 @@ static int partition_is_valid(const Partitioned* p, int n, const PlanLimits* l, 
         int last = (w->first_rank + w->cp_size - 1) / node, node_ranks = MIN(node, l->ranks);
         ok &= w->first_rank >= 0 && w->cp_size >= 1 && w->first_rank + w->cp_size <= l->ranks;
         ok &= widest_ring_rank(s, w->cp_size) <= l->capacity;
-        ok &= w->queue == (first < last ? QUEUE_ACROSS : w->cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL);
+        ok &= w->queue == queue_of(w->first_rank, w->cp_size, node);
         // Shorter than a threshold: no traffic of that kind, where capacity allows.
         if (s < p->zones.inside && s <= l->capacity) ok &= w->cp_size == 1;
         if (s < p->zones.across && widest_ring_rank(s, node_ranks) <= l->capacity) ok &= first == last;
@@ -237,8 +211,7 @@ static int queues_in_order(const Step* step) {
         for (int i = 0, at = QUEUE_ACROSS; i < step->plan.n_micro_batches; i++) {
             const MicroBatch* mb = &step->plan.micro_batches[i];
             if (r < mb->first_rank || r >= mb->first_rank + mb->cp_size) continue;
-            int last = (mb->first_rank + mb->cp_size - 1) / node;
-            int queue = mb->first_rank / node < last ? QUEUE_ACROSS : mb->cp_size > 1 ? QUEUE_INSIDE : QUEUE_LOCAL;
+            int queue = queue_of(mb->first_rank, mb->cp_size, node);
             ok &= queue >= at;
             ok &= mb->ulysses_size == 1 || step->limits.max_ring_docs < step->n;
             at = queue;

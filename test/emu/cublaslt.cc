@@ -70,18 +70,12 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {
     switch (status) {
-        case CUBLAS_STATUS_SUCCESS:
-            return "CUBLAS_STATUS_SUCCESS";
-        case CUBLAS_STATUS_NOT_INITIALIZED:
-            return "CUBLAS_STATUS_NOT_INITIALIZED";
-        case CUBLAS_STATUS_ALLOC_FAILED:
-            return "CUBLAS_STATUS_ALLOC_FAILED";
-        case CUBLAS_STATUS_INVALID_VALUE:
-            return "CUBLAS_STATUS_INVALID_VALUE";
-        case CUBLAS_STATUS_ARCH_MISMATCH:
-            return "CUBLAS_STATUS_ARCH_MISMATCH";
-        case CUBLAS_STATUS_NOT_SUPPORTED:
-            return "CUBLAS_STATUS_NOT_SUPPORTED";
+        case CUBLAS_STATUS_SUCCESS: return "CUBLAS_STATUS_SUCCESS";
+        case CUBLAS_STATUS_NOT_INITIALIZED: return "CUBLAS_STATUS_NOT_INITIALIZED";
+        case CUBLAS_STATUS_ALLOC_FAILED: return "CUBLAS_STATUS_ALLOC_FAILED";
+        case CUBLAS_STATUS_INVALID_VALUE: return "CUBLAS_STATUS_INVALID_VALUE";
+        case CUBLAS_STATUS_ARCH_MISMATCH: return "CUBLAS_STATUS_ARCH_MISMATCH";
+        case CUBLAS_STATUS_NOT_SUPPORTED: return "CUBLAS_STATUS_NOT_SUPPORTED";
     }
     return "unknown status";
 }
@@ -89,28 +83,21 @@ const char* cublasLtGetStatusString(cublasStatus_t) { return "said by the emulat
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* product, cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
-    return create(product,
-                  {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr, nullptr, 0, 0});
+    return create(product, {compute_type, scale_type, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, nullptr,
+                            nullptr, 0, 0});
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t product) { return destroy(product); }
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute,
                                               const void* value, size_t bytes) {
     if (!product) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attribute) {
-        case CUBLASLT_MATMUL_DESC_TRANSA:
-            return store(&product->transpose_a, value, bytes);
-        case CUBLASLT_MATMUL_DESC_TRANSB:
-            return store(&product->transpose_b, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE:
-            return store(&product->epilogue, value, bytes);
-        case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
-            return store(&product->bias, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
-            return store(&product->aux, value, bytes);
-        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
-            return store(&product->aux_ld, value, bytes);
-        case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET:
-            return store(&product->sms, value, bytes);
+        case CUBLASLT_MATMUL_DESC_TRANSA: return store(&product->transpose_a, value, bytes);
+        case CUBLASLT_MATMUL_DESC_TRANSB: return store(&product->transpose_b, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE: return store(&product->epilogue, value, bytes);
+        case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return store(&product->bias, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return store(&product->aux, value, bytes);
+        case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return store(&product->aux_ld, value, bytes);
+        case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return store(&product->sms, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -125,14 +112,10 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 size_t bytes) {
     if (!layout) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attribute) {
-        case CUBLASLT_MATRIX_LAYOUT_TYPE:
-            return store(&layout->type, value, bytes);
-        case CUBLASLT_MATRIX_LAYOUT_ROWS:
-            return store(&layout->rows, value, bytes);
-        case CUBLASLT_MATRIX_LAYOUT_COLS:
-            return store(&layout->cols, value, bytes);
-        case CUBLASLT_MATRIX_LAYOUT_LD:
-            return store(&layout->ld, value, bytes);
+        case CUBLASLT_MATRIX_LAYOUT_TYPE: return store(&layout->type, value, bytes);
+        case CUBLASLT_MATRIX_LAYOUT_ROWS: return store(&layout->rows, value, bytes);
+        case CUBLASLT_MATRIX_LAYOUT_COLS: return store(&layout->cols, value, bytes);
+        case CUBLASLT_MATRIX_LAYOUT_LD: return store(&layout->ld, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -147,18 +130,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     size_t bytes) {
     if (!preference) return CUBLAS_STATUS_INVALID_VALUE;
     switch (attribute) {
-        case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
-            return store(&preference->workspace, value, bytes);
-        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-            return store(&preference->schemes, value, bytes);
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
-            return store(&preference->alignment_a, value, bytes);
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
-            return store(&preference->alignment_b, value, bytes);
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
-            return store(&preference->alignment_c, value, bytes);
-        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES:
-            return store(&preference->alignment_d, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return store(&preference->workspace, value, bytes);
+        case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return store(&preference->schemes, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return store(&preference->alignment_a, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return store(&preference->alignment_b, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return store(&preference->alignment_c, value, bytes);
+        case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return store(&preference->alignment_d, value, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
