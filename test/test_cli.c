@@ -167,9 +167,6 @@ CLAIM(overfitting_one_batch_reaches_a_small_loss) {
     printf("    loss %.3f -> %.3f\n", losses[0], n ? losses[n - 1] : NAN);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus && rm $W/corpus/config.c");
-    run_claims();
-    return program_end();
 }

@@ -343,8 +343,4 @@ CLAIM(validation_that_is_trained_on_and_tokenizers_that_are_misread_are_said) {
     CHECK(sh("$P " TINY "--data $W/both --val $W/c.txt --out $W/qwen3 --arch qwen3") == 0 && errors[0] == 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

@@ -330,10 +330,7 @@ CLAIM(an_explanation_is_printed_and_written_and_nothing_is_trained) {
     CHECK(sh("ls $W/runs") != 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     write_ragged_corpus(90, 8.2, 15);
     put_text("machine", machine);
-    run_claims();
-    return program_end();
 }

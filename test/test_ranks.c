@@ -197,9 +197,6 @@ CLAIM(memory_is_what_the_table_says) {
     }
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     write_ragged_corpus(80, 7.6, 5);
-    run_claims();
-    return program_end();
 }

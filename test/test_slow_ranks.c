@@ -517,9 +517,6 @@ CLAIM(what_cannot_be_meant_is_refused_in_one_line) {
     refuse(1, "--balance sometimes", "off|resize|migrate|semi");
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     write_ragged_corpus(60, 8.2, 15);
-    run_claims();
-    return program_end();
 }

@@ -15,7 +15,7 @@ static int is_file_of(const Tokenizer* t, const char* name, const void* file, si
     return !strcmp(tokenizer_file(t, &found, &n_found), name) && n_found == n && !memcmp(found, file, n);
 }
 
-static void the_file_of_bytes_is_read_as_bytes(void) {
+CLAIM(the_file_of_bytes_is_read_as_bytes) {
     Tokenizer* t = NULL;
     const void* file;
     size_t n;
@@ -29,7 +29,7 @@ static void the_file_of_bytes_is_read_as_bytes(void) {
 
 // ---- files of llm.c
 
-static void every_truncated_prefix_is_refused(void) {
+CLAIM(every_truncated_prefix_is_refused) {
     static Words w;
     size_t n;
     small_words(&w);
@@ -41,7 +41,7 @@ static void every_truncated_prefix_is_refused(void) {
     free(file);
 }
 
-static void broken_files_are_refused_by_name(void) {
+CLAIM(broken_files_are_refused_by_name) {
     static Words w;
     small_words(&w);
     static const struct {
@@ -80,7 +80,7 @@ static void broken_files_are_refused_by_name(void) {
     free(longer);
 }
 
-static void random_damage_is_survived(void) {
+CLAIM(random_damage_is_survived) {
     static Words w;
     size_t n;
     random_words(&w, "abc", 30);
@@ -95,7 +95,7 @@ static void random_damage_is_survived(void) {
     }
 }
 
-static void files_that_cannot_be_opened_are_named(void) {
+CLAIM(files_that_cannot_be_opened_are_named) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_open(&t, path_of("missing.bin"), err) == -1 && t == NULL);
     CHECK(strstr(err, "missing.bin: cannot read: No such file or directory") != NULL);
@@ -165,7 +165,7 @@ static Tokenizer* tokenizer_of_json(const char* file) {
 
 static const JsonPair small_merges[] = {{'h', 'e'}, {'l', 'l'}, {256, 257}, {' ', 'w'}};
 
-static void tokenizer_json_is_read_like_the_file_of_llmc(void) {
+CLAIM(tokenizer_json_is_read_like_the_file_of_llmc) {
     static Words w;
     small_words(&w);
     Tokenizer* expected = tokenizer_of(&w);
@@ -186,7 +186,7 @@ static void tokenizer_json_is_read_like_the_file_of_llmc(void) {
     tokenizer_close(expected);
 }
 
-static void merges_in_another_order_than_ids_count(void) {
+CLAIM(merges_in_another_order_than_ids_count) {
     static Words w;
     small_words(&w);
     add_word(&w, "el", 2);  // id 261, but the first of the merges
@@ -212,7 +212,7 @@ static char* small_json_with(const char* place, const char* other) {
 
 #define ADD(token) "true}],\"normalizer\"", "true}," token "],\"normalizer\""
 
-static void added_tokens_extend_the_vocabulary(void) {
+CLAIM(added_tokens_extend_the_vocabulary) {
     char* file = small_json_with(ADD("{\"id\":261,\"content\":\"<|caf\\u00e9|>\"}"));
     Tokenizer* t = tokenizer_of_json(file);
     size_t n;
@@ -223,7 +223,7 @@ static void added_tokens_extend_the_vocabulary(void) {
     free(file);
 }
 
-static void no_text_becomes_an_added_token(void) {
+CLAIM(no_text_becomes_an_added_token) {
     char* file = small_json_with(ADD("{\"id\":261,\"content\":\"hellhe\"}"));
     char *merges = strstr(file, "\"hell"), *longer = malloc(strlen(file) + 100);
     Tokenizer* t = tokenizer_of_json(file);
@@ -237,7 +237,7 @@ static void no_text_becomes_an_added_token(void) {
     free(file);
 }
 
-static void begin_of_text_stands_between_documents_where_there_is_one(void) {
+CLAIM(begin_of_text_stands_between_documents_where_there_is_one) {
     static const char* const added[] = {
         ADD("{\"id\":261,\"content\":\"<|begin_of_text|>\"},{\"id\":262,\"content\":\"<|end_of_text|>\"}"),
         "\"added_tokens\":[", "\"added_tokens\":[{\"id\":261,\"content\":\"<|begin_of_text|>\"},", "<|endoftext|>",
@@ -252,7 +252,7 @@ static void begin_of_text_stands_between_documents_where_there_is_one(void) {
     }
 }
 
-static void bytes_without_a_token_are_left_out(void) {
+CLAIM(bytes_without_a_token_are_left_out) {
     char* file = small_json_with("\"\u00a9\":169", "\"h\u00a9\":169");
     Tokenizer* t = tokenizer_of_json(file);
     CHECK_STRING(encoded(t, "\xa9"), "");
@@ -269,7 +269,7 @@ static void bytes_without_a_token_are_left_out(void) {
     free(file);
 }
 
-static void a_part_that_is_a_token_need_not_be_reached_by_merges(void) {
+CLAIM(a_part_that_is_a_token_need_not_be_reached_by_merges) {
     static const char* const settings[] = {"null", "null,\"ignore_merges\":false", "null,\"ignore_merges\":true"};
     static Words w;
     small_words(&w);
@@ -302,7 +302,7 @@ static void a_part_that_is_a_token_need_not_be_reached_by_merges(void) {
 #define LLAMA3 PATTERN("\\\\p{N}{1,3}")
 #define QWEN2 PATTERN("\\\\p{N}")
 
-static void a_kind_is_what_the_file_says(void) {
+CLAIM(a_kind_is_what_the_file_says) {
     static const struct {
         const char* splitter;
         Split split;
@@ -328,7 +328,7 @@ static void a_kind_is_what_the_file_says(void) {
 }
 
 // Replaces one place of a good tokenizer.json and expects the message.
-static void other_kinds_of_tokenizer_json_are_refused_by_name(void) {
+CLAIM(other_kinds_of_tokenizer_json_are_refused_by_name) {
     static const char* const cases[][3] = {
         {"\"type\":\"BPE\"", "\"type\":\"Unigram\"", "\"model\" is of type \"Unigram\", known is \"BPE\""},
         {"\"type\":\"BPE\"", "\"type\":\"WordPiece\"", "\"model\" is of type \"WordPiece\", known is \"BPE\""},
@@ -384,7 +384,7 @@ static void other_kinds_of_tokenizer_json_are_refused_by_name(void) {
     }
 }
 
-static void every_truncated_prefix_of_json_is_refused(void) {
+CLAIM(every_truncated_prefix_of_json_is_refused) {
     static Words w;
     small_words(&w);
     char* file = json_file(&w, small_merges, COUNT(small_merges), 1);
@@ -394,20 +394,6 @@ static void every_truncated_prefix_of_json_is_refused(void) {
 
 int main(void) {
     temporary_begin();
-    RUN(the_file_of_bytes_is_read_as_bytes);
-    RUN(every_truncated_prefix_is_refused);
-    RUN(broken_files_are_refused_by_name);
-    RUN(random_damage_is_survived);
-    RUN(files_that_cannot_be_opened_are_named);
-    RUN(tokenizer_json_is_read_like_the_file_of_llmc);
-    RUN(merges_in_another_order_than_ids_count);
-    RUN(added_tokens_extend_the_vocabulary);
-    RUN(no_text_becomes_an_added_token);
-    RUN(begin_of_text_stands_between_documents_where_there_is_one);
-    RUN(bytes_without_a_token_are_left_out);
-    RUN(a_part_that_is_a_token_need_not_be_reached_by_merges);
-    RUN(a_kind_is_what_the_file_says);
-    RUN(other_kinds_of_tokenizer_json_are_refused_by_name);
-    RUN(every_truncated_prefix_of_json_is_refused);
+    run_claims();
     return temporary_end();
 }

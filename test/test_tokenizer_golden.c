@@ -77,7 +77,7 @@ static uint64_t golden_hash(int block, const char* name) {
     return hash;
 }
 
-static void lines_are_those_of_the_reference(void) {
+CLAIM(lines_are_those_of_the_reference) {
     char line[LINE_MAX];
     for (int number = 0; number < LINES;) {
         uint64_t hash = 0;
@@ -115,10 +115,10 @@ static void check_kind(int kind) {
     }
 }
 
-static void gpt2_tokens_are_those_of_the_reference(void) { check_kind(0); }
-static void smollm2_tokens_are_those_of_the_reference(void) { check_kind(1); }
-static void llama3_tokens_are_those_of_the_reference(void) { check_kind(2); }
-static void qwen3_tokens_are_those_of_the_reference(void) { check_kind(3); }
+CLAIM(gpt2_tokens_are_those_of_the_reference) { check_kind(0); }
+CLAIM(smollm2_tokens_are_those_of_the_reference) { check_kind(1); }
+CLAIM(llama3_tokens_are_those_of_the_reference) { check_kind(2); }
+CLAIM(qwen3_tokens_are_those_of_the_reference) { check_kind(3); }
 
 // The text that a line must come back as: form C for Qwen3, without the bytes that have no token for SmolLM2.
 static size_t expected_text(const Tokenizer* t, char* out, int* work, const char* line, size_t n) {
@@ -135,7 +135,7 @@ static size_t expected_text(const Tokenizer* t, char* out, int* work, const char
     return n_out;
 }
 
-static void decoded_tokens_are_the_text(void) {
+CLAIM(decoded_tokens_are_the_text) {
     static char line[LINE_MAX], expected[3 * LINE_MAX];
     static int tokens[3 * LINE_MAX];
     int n_other[KINDS] = {0};
@@ -155,7 +155,7 @@ static void decoded_tokens_are_the_text(void) {
 }
 
 // Files above one megabyte are encoded in blocks; the tokens must not show where they end.
-static void text_read_in_blocks_is_as_if_at_once(void) {
+CLAIM(text_read_in_blocks_is_as_if_at_once) {
     enum { N = 5 << 19 };
     char path[] = "/tmp/test_tokenizer_golden_XXXXXX.txt", *text = malloc(N + LINE_MAX);
     int *expected = malloc(3 * N * sizeof *expected), *found = malloc(3 * N * sizeof *found);
@@ -183,7 +183,7 @@ static void text_read_in_blocks_is_as_if_at_once(void) {
     free(found);
 }
 
-static void names_of_tokens_are_ordinary_text(void) {
+CLAIM(names_of_tokens_are_ordinary_text) {
     static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<think>", "<|eot_id|>"};
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < COUNT(names); i++) {
@@ -195,7 +195,7 @@ static void names_of_tokens_are_ordinary_text(void) {
 }
 
 // What opens in spite of some bytes that are others encodes any text, and decodes to no more than the text.
-static void random_damage_is_survived(void) {
+CLAIM(random_damage_is_survived) {
     static char line[LINE_MAX];
     static int tokens[3 * LINE_MAX];
     int n_opened = 0;
@@ -236,15 +236,7 @@ static void begin(void) {
 
 int main(void) {
     begin();
-    RUN(lines_are_those_of_the_reference);
-    RUN(gpt2_tokens_are_those_of_the_reference);
-    RUN(smollm2_tokens_are_those_of_the_reference);
-    RUN(llama3_tokens_are_those_of_the_reference);
-    RUN(qwen3_tokens_are_those_of_the_reference);
-    RUN(decoded_tokens_are_the_text);
-    RUN(text_read_in_blocks_is_as_if_at_once);
-    RUN(names_of_tokens_are_ordinary_text);
-    RUN(random_damage_is_survived);
+    run_claims();
     for (int i = 0; i < KINDS; i++) tokenizer_close(tokenizers[i]);
     return test_done();
 }
