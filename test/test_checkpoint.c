@@ -365,8 +365,4 @@ CLAIM(reading_a_file_that_is_none_is_an_error) {
     CHECK(!checkpoint_read_file(run_dir, "huge", &n, err) && strstr(err, "huge"));
 }
 
-int main(void) {
-    temporary_begin();
-    run_claims();
-    return temporary_end();
-}
+int main(void) { return temporary_main(); }

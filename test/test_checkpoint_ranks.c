@@ -304,8 +304,4 @@ CLAIM(weights_go_to_every_rank_and_masters_to_their_owners) {
     }
 }
 
-int main(void) {
-    temporary_begin();
-    run_claims();
-    return temporary_end();
-}
+int main(void) { return temporary_main(); }

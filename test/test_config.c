@@ -366,7 +366,4 @@ CLAIM(choices_follow_the_probabilities) {
     CHECK(count[0] == 0 && count[1] > 300 && count[2] > 600);
 }
 
-int main(void) {
-    run_claims();
-    return test_done();
-}
+int main(void) { return test_main(); }

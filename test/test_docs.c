@@ -398,8 +398,4 @@ CLAIM(equal_documents_have_one_content_wherever_they_lie) {
     }
 }
 
-int main(void) {
-    corpus_begin();
-    run_claims();
-    return corpus_end();
-}
+int main(void) { return corpus_main(); }

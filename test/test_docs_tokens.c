@@ -206,8 +206,4 @@ CLAIM(corpora_of_different_vocabularies_are_not_mixed) {
     }
 }
 
-int main(void) {
-    corpus_begin();
-    run_claims();
-    return corpus_end();
-}
+int main(void) { return corpus_main(); }

@@ -281,7 +281,4 @@ CLAIM(a_megabyte_of_marks_takes_no_time) {
     free(work);
 }
 
-int main(void) {
-    run_claims();
-    return test_done();
-}
+int main(void) { return test_main(); }

@@ -392,8 +392,4 @@ CLAIM(every_truncated_prefix_of_json_is_refused) {
     free(file);
 }
 
-int main(void) {
-    temporary_begin();
-    run_claims();
-    return temporary_end();
-}
+int main(void) { return temporary_main(); }
