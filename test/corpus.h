@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "test/docs_bytes.h"
+#include "test/readers.h"
 #include "plan/base/base.h"
 #include "test/temporary.h"
 #include "test/vocabulary.h"

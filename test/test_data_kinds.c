@@ -3,7 +3,6 @@
 #include "data/sampler.h"
 #include "test/corpus.h"
 #include "test/program.h"
-#include "test/readers.h"
 
 #define TINY                                                                                                     \
     "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 512 --steps 3 --eval-every 0 --sample-every 0 " \
