@@ -18,6 +18,12 @@ static inline const char* in(const char* dir, const char* name) {
     return strcpy(kept, path);
 }
 
+static inline const char* step_dir(int64_t step) {
+    char name[32];
+    snprintf(name, sizeof name, "step-%06lld", (long long)step);
+    return in(run_dir, name);
+}
+
 static inline int exists(const char* path) { return access(path, F_OK) == 0; }
 
 // A run directory of its own for each claim.
@@ -52,6 +58,10 @@ static inline void save(int64_t step, int keep) {
     CHECK(checkpoint_commit(&w, keep, err) == 0);
 }
 
+// The one of that step verifies; or does not, with words.
+static inline int is_whole(int64_t step) { return checkpoint_verify(step_dir(step), err) == 0; }
+static inline int is_bad(int64_t step, const char* words) { return !is_whole(step) && strstr(err, words); }
+
 static inline int64_t latest(char* path) {
     int64_t step = -7;
     int found = checkpoint_latest(run_dir, path, &step, err);
@@ -63,8 +73,4 @@ static inline int64_t latest_step(void) {
     return latest(path);
 }
 
-static inline int is_there(int64_t step) {
-    char name[32];
-    snprintf(name, sizeof name, "step-%06lld", (long long)step);
-    return exists(in(run_dir, name));
-}
+static inline int is_there(int64_t step) { return exists(step_dir(step)); }

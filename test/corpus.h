@@ -5,29 +5,43 @@
 #include <sys/stat.h>
 
 #include "test/docs_bytes.h"
+#include "test/readers.h"
 #include "plan/base/base.h"
 #include "test/temporary.h"
+#include "test/vocabulary.h"
 
-static char err[ERR_BYTES];
 static Tokenizer *bytes, *bpe;  // bpe: bytes, "ab" 256, "abab" 257, " ab" 258, two spaces 259, end-of-text 260
 
 static inline void make_directory(const char* name) { CHECK(mkdir(path_of(name), 0777) == 0); }
 
 static inline void remove_tree(const char* name) { CHECK(shell("rm -rf '%s'", path_of(name)) == 0); }
 
-// One path below the root; NULL when it is refused, with the message in err.
-static inline Docs* open_one_as(const char* name, const Tokenizer* tokenizer, DocsReading reading) {
+// Paths below the root as one corpus; NULL when it is refused, with the message in err.
+static inline Docs* open_paths_as(const char* const* names, int n, const Tokenizer* tokenizer, DocsReading reading) {
+    const char* paths[8];
     Docs* docs = NULL;
-    const char* path = path_of(name);
+    for (int i = 0; i < n; i++) paths[i] = path_of(names[i]);
     err[0] = 0;
-    int status = docs_open_as(&docs, &path, 1, tokenizer, reading, err);
+    int status = docs_open_as(&docs, paths, n, tokenizer, reading, err);
     CHECK((status == 0) == (docs != NULL));
     CHECK(status == 0 || (status == -1 && err[0]));
     return docs;
 }
 
+static inline Docs* open_one_as(const char* name, const Tokenizer* tokenizer, DocsReading reading) {
+    return open_paths_as(&name, 1, tokenizer, reading);
+}
+
 static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
     return open_one_as(name, tokenizer, (DocsReading){NULL, NULL});
+}
+
+// Of all that the documents are; 0 where they cannot be opened.
+static inline uint64_t content(const char* name, const Tokenizer* tokenizer) {
+    Docs* docs = open_one(name, tokenizer);
+    uint64_t h = docs ? docs_content(docs) : 0;
+    docs_close(docs);
+    return h;
 }
 
 // Whether a file with this content can be opened.
@@ -72,13 +86,8 @@ static inline void check_documents(Docs* docs, const char* const* texts, int n) 
 #define CHECK_DOCUMENTS(docs, ...) \
     check_documents(docs, (const char* const[]){__VA_ARGS__}, COUNT(((const char* const[]){__VA_ARGS__})))
 
-// Several paths below the root as one corpus; NULL when it is refused.
 static inline Docs* open_paths(const char* const* names, int n, const Tokenizer* tokenizer) {
-    const char* paths[8];
-    Docs* docs = NULL;
-    for (int i = 0; i < n; i++) paths[i] = path_of(names[i]);
-    CHECK((docs_open_as(&docs, paths, n, tokenizer, (DocsReading){NULL, NULL}, err) == 0) == (docs != NULL));
-    return docs;
+    return open_paths_as(names, n, tokenizer, (DocsReading){NULL, NULL});
 }
 
 #define OPEN_PATHS(tokenizer, ...) \
@@ -92,37 +101,22 @@ static inline void check_refused(const char* name, const Tokenizer* tokenizer, c
     docs_close(docs);
 }
 
-static inline void put_int32(unsigned char* p, uint32_t value) {
-    for (int i = 0; i < 4; i++) p[i] = (unsigned char)(value >> 8 * i);
-}
-
 static inline Tokenizer* make_bpe(void) {
-    static const char* const more[] = {"ab", "abab", " ab", "  ", "<|endoftext|>"};
-    unsigned char file[1024 + 512 + 64] = {0}, *p = file + 1024;
-    put_int32(file, 20240328);
-    put_int32(file + 4, 2);
-    put_int32(file + 8, 261);
-    put_int32(file + 12, 260);
-    for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (unsigned char)b;
-    for (int i = 0; i < COUNT(more); i++) {
-        *p++ = (unsigned char)strlen(more[i]);
-        p = (unsigned char*)stpcpy((char*)p, more[i]);
-    }
-    Tokenizer* t = NULL;
-    if (tokenizer_parse(&t, file, (size_t)(p - file), err)) printf("    %s\n", err), exit(1);
-    return t;
+    static const char* const more[] = {"ab", "abab", " ab", "  "};
+    static Words w = {.end_of_text = -1};
+    for (int b = 0; b < 256; b++) add_word(&w, &(char){(char)b}, 1);
+    for (int i = 0; i < COUNT(more); i++) add_word(&w, more[i], (int)strlen(more[i]));
+    add_end_of_text(&w);
+    return tokenizer_of(&w);
 }
 
-static inline void corpus_begin(void) {
+static inline int corpus_main(void) {
     // Holes of sparse files are read fastest in a file system that is memory.
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
     temporary_begin();
     if (tokenizer_open(&bytes, NULL, err)) exit(1);
     bpe = make_bpe();
-}
-
-// The end of main.
-static inline int corpus_end(void) {
+    run_claims();
     tokenizer_close(bytes);
     tokenizer_close(bpe);
     return temporary_end();

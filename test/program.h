@@ -3,8 +3,11 @@
 // argument. A claim about a run is three lines:
 //
 //   CHECK_SH(0, "$P " TINY "--out $W/a");                      runs it, and wants this status
-//   CHECK_SAID("done at step 3 of 3");                         on stdout or stderr
+//   CHECK_SAID("done at step 3 of 3 & !warning");              on stdout or stderr
 //   CHECK_LOSSES("b", "a", 3, 1e-5);                           the losses of two runs, within a share of 1e-5
+//   CHECK_REFUSED("--lr & fast", "$P --lr fast");              in one line that has these words
+//
+// Its main is the last line, PROGRAM_TEST { what comes before the claims }.
 #pragma once
 #include <limits.h>
 #include <signal.h>
@@ -55,11 +58,49 @@ __attribute__((format(printf, 1, 2))) static inline int sh(const char* format, .
     return last_status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-#define CHECK_SH(status, ...) CHECK(sh(__VA_ARGS__) == (status))
-#define CHECK_SAID(words) CHECK(strstr(output, words) != NULL)
+// Whether a text has all of some words with " & " between them, and none of those behind a "!".
+static inline int has_words(const char* text, const char* words) {
+    char word[600];
+    for (const char* next; words; words = next) {
+        if ((next = strstr(words, " & "))) next += 3;
+        int wanted = *words != '!';
+        snprintf(word, sizeof word, "%.*s", next ? (int)(next - 3 - words) : 599, words + !wanted);
+        if ((strstr(text, word) != NULL) == wanted) continue;
+        printf("    %s: %s\n", wanted ? "not said" : "said", word);
+        return 0;
+    }
+    return 1;
+}
 
 // Several ranks of what follows: sh(ON_RANKS "$P --out $W/a", 2).
 #define ON_RANKS "mpirun --oversubscribe --bind-to none -n %d "
+
+// Status 1, and one line on stderr (a launcher adds others) that has these words and names no place in the code.
+static inline int is_refusal(int status, const char* words) {
+    const char* end = strchr(errors, '\n');
+    int is_line = end && (!end[1] || strstr(last_command, "mpirun"));
+    return status == 1 && is_line && !strstr(errors, ".c:") && has_words(errors, words);
+}
+
+#define CHECK_SH(status, ...) CHECK(sh(__VA_ARGS__) == (status))
+#define CHECK_SAID(words) CHECK(has_words(output, words))
+#define CHECK_REFUSED(words, ...) CHECK(is_refusal(sh(__VA_ARGS__), words))
+
+typedef struct Refusal {
+    const char *options, *words;
+    int ranks;  // 0: without a launcher
+} Refusal;
+
+// Of the program with `options` and those of each row; nothing is left in $W/refused.
+static inline void check_refusals(const char* options, const Refusal* rows, int n) {
+    char launcher[64] = "";
+    for (int i = 0; i < n; i++) {
+        if (rows[i].ranks) snprintf(launcher, sizeof launcher, ON_RANKS, rows[i].ranks);
+        CHECK_REFUSED(rows[i].words, "%s$P %s %s", rows[i].ranks ? launcher : "", options, rows[i].options);
+        CHECK(access(path_of("refused"), F_OK) != 0);
+    }
+}
+#define CHECK_REFUSALS(options, rows) check_refusals(options, rows, COUNT(rows))
 
 // The same in the background, with its output in the file `background`; returns its process id.
 __attribute__((format(printf, 1, 2))) static inline pid_t start(const char* format, ...) {
@@ -230,3 +271,59 @@ static inline void signal_rank(const char* name, int rank, const char* signal) {
 }
 
 static inline int program_end(void) { return temporary_end(); }
+
+#define PROGRAM_TEST                  \
+    static void before_claims(void);  \
+    int main(int argc, char** argv) { \
+        program_begin(argc, argv);    \
+        before_claims();              \
+        run_claims();                 \
+        return program_end();         \
+    }                                 \
+    static void before_claims(void)
+
+// ---- curves: what runs that are one must have alike
+
+enum { CURVE_STEPS = 64 };
+
+typedef struct Curve {
+    double loss[CURVE_STEPS], norm[CURVE_STEPS], tokens[CURVE_STEPS], val[8];
+    char hash[17], sample[512];  // of losses; the last sample
+} Curve;
+
+// Of a run of n steps in $W/NAME, the last command's.
+static inline Curve curve_in(const char* name, int n) {
+    Curve c;
+    memset(&c, 0, sizeof c);
+    const char *sample = NULL, *next = output;
+    while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
+    const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
+    if (end) snprintf(c.sample, sizeof c.sample, "%.*s", (int)MIN(end - sample, 500), sample);
+    strcpy(c.hash, loss_hash_or_none());
+    CHECK(n <= CURVE_STEPS && log_values(name, "loss", c.loss, CURVE_STEPS) == n);
+    CHECK(log_values(name, "grad_norm", c.norm, CURVE_STEPS) == n);
+    log_values(name, "tokens", c.tokens, CURVE_STEPS), log_values(name, "val_loss", c.val, COUNT(c.val));
+    return c;
+}
+
+// From index `from` on: losses within a share, norms, which are no means over targets, within ten times that. The same
+// last sample.
+static inline void check_curves(const char* what, const Curve* c, const Curve* like, int from, int n,
+                                double tolerance) {
+    double worst = 0;
+    for (int i = from; i < n; i++) {
+        CHECK(like->loss[i] > 0 && c->tokens[i] == like->tokens[i]);
+        CHECK_CLOSE(c->loss[i], like->loss[i], tolerance * like->loss[i]);
+        CHECK_CLOSE(c->norm[i], like->norm[i], 10 * tolerance * like->norm[i]);
+        worst = fmax(worst, fabs(c->loss[i] - like->loss[i]) / like->loss[i]);
+    }
+    printf("    %-32s losses differ by %.1e at most\n", what, worst);
+}
+
+// Evaluations, within a share.
+static inline void check_val(const Curve* c, const Curve* like, int n, double tolerance) {
+    for (int e = 0; e < n; e++) {
+        CHECK(like->val[e] > 0);
+        CHECK_CLOSE(c->val[e], like->val[e], tolerance * like->val[e]);
+    }
+}

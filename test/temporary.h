@@ -34,6 +34,13 @@ static inline int temporary_end(void) {
     return test_done();
 }
 
+// main of a test without arguments.
+static inline int temporary_main(void) {
+    temporary_begin();
+    run_claims();
+    return temporary_end();
+}
+
 // The path of a name there; good for the next seven calls.
 static inline const char* path_of(const char* name) {
     static char paths[8][4400];

@@ -115,13 +115,10 @@ CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
     CHECK(strstr(output, "from back/step-000002") && sh("ls -d $W/back/step-000006.damaged $W/back/step-000006") == 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     char here[2048] = "", train[4096];  // from any directory
     if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
     snprintf(train, sizeof train, "%s%.2000s", here, program);
     setenv("TRAIN", train, 1);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");
-    run_claims();
-    return program_end();
 }

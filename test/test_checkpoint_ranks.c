@@ -143,37 +143,6 @@ CLAIM(any_number_of_ranks_reads_what_any_other_wrote_bit_for_bit) {
             }
 }
 
-CLAIM(each_rank_writes_what_it_owns_under_names_that_say_where_it_lies) {
-    Shape shape = odd();
-    fresh_dir("names");
-    write_all(shape, FILES, 0);
-    shape.shards = FILES;
-    int parts = 0, wholes = 0;
-    for (int r = 0; r < FILES; r++) {
-        SafeTensors file;
-        int expected = 0;
-        CHECK(safetensors_open(&file, file_of(r, FILES), err) == 0);
-        for (int i = 0; i < shape_tensors(&shape); i++) {
-            Segment s = shape_segment(&shape, i, r);
-            if (s.n == 0) continue;
-            expected += 2;
-            char name[128], plain[100];
-            const ParamRow* row = &param_table[s.tensor.id];
-            if (param_is_per_layer(s.tensor.id)) snprintf(plain, sizeof plain, "v.h.%d.%s", s.tensor.layer, row->name);
-            else snprintf(plain, sizeof plain, "v.%s", row->name);
-            int whole = s.n == s.tensor.elems, is_matrix = s.tensor.rows > 1;
-            snprintf(name, sizeof name, whole ? "%s" : "%s@%zu", plain, s.first);
-            const SafeTensor* t = safetensors_get(&file, name);
-            CHECK(t && t->dtype == DT_F32 && t->bytes == 4 * s.n && t->n_dims == (whole && is_matrix ? 2 : 1));
-            CHECK(t && t->dims[0] == (int64_t)(!whole ? s.n : (size_t)(is_matrix ? s.tensor.rows : s.tensor.cols)));
-            *(whole ? &wholes : &parts) += 1;
-        }
-        CHECK(file.n == expected);
-        safetensors_close(&file);
-    }
-    CHECK(parts > 10 && wholes > 10);
-}
-
 CLAIM(values_that_are_not_finite_are_not_written) {
     Shape shape = shape_make(1, 8, 2, 16, 4);
     const float wrong[] = {NAN, INFINITY, -INFINITY};
@@ -245,13 +214,6 @@ CLAIM(files_of_another_number_of_ranks_are_refused) {
     CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "-of-00002") && strstr(err, "m.wte"));
 }
 
-CLAIM(a_file_that_is_there_twice_is_refused) {
-    fresh_dir("twice");
-    write_all(odd(), 3, 0);
-    CHECK(unlink(file_of(1, 3)) == 0 && link(file_of(0, 3), file_of(1, 3)) == 0);
-    CHECK(read_one(odd(), 0, 2, 0) < 0 && strstr(err, "00001-of-00003") && strstr(err, "found none"));
-}
-
 CLAIM(files_of_another_shape_are_refused) {
     fresh_dir("shape");
     write_all(shape_make(2, 24, 3, 71, 11), 2, 0);
@@ -299,25 +261,6 @@ CLAIM(every_change_of_a_name_or_a_form_is_refused) {
     for (int f = 0; f < FILES; f++) safetensors_close(&files[f]);
 }
 
-CLAIM(what_else_a_rank_keeps_stands_behind_and_is_in_nobodys_way) {
-    static const float values[3] = {1, 2, 3};
-    SafeTensor extra = {.name = "mine", .n_dims = 1, .dims = {3}, .data = values, .bytes = sizeof values};
-    SafeTensors file;
-    Rank rank;
-    float found[3];
-    fresh_dir("extra");
-    write_all(odd(), 2, 1);
-    open_rank(&rank, odd(), 1, 2);
-    visit(&rank, N_KINDS, 1);
-    CHECK(optimizer_write(&rank.state, 1, &extra, 1, run_dir, err) == 0);
-    close_rank(&rank);
-    CHECK(safetensors_open(&file, file_of(1, 2), err) == 0);
-    const SafeTensor* t = safetensors_get(&file, "mine");
-    CHECK(t && safetensors_floats(&file, t, 0, 3, found, err) == 0 && !memcmp(found, values, sizeof found));
-    safetensors_close(&file);
-    CHECK(read_one(odd(), 0, 3, 1) == 0);
-}
-
 // ---- weights, by several ranks together
 
 static int fetched;
@@ -334,21 +277,6 @@ static void put_weights(void* context, const ParamTensor* tensor, float* value) 
     (void)context;
     memcpy(weights + tensor->offset, value, tensor->elems * sizeof *value);
     memset(value, 0xff, tensor->elems * sizeof *value);
-}
-
-CLAIM(every_rank_fetches_every_tensor_once_whatever_the_file) {
-    Rank r;
-    fresh_dir("fetches");
-    open_rank(&r, odd(), 0, 3);
-    r.state.fetch = fetch_in_order;
-    const char* paths[] = {in(run_dir, "model"), NULL, in(run_dir, "no/such/directory")};
-    for (int i = 0; i < 3; i++) {
-        fetched = 0;
-        CHECK(hf_write(&r.state, STATE_WEIGHTS, NULL, 0, paths[i], err) == (i == 2 ? -1 : 0));
-        CHECK(fetched == shape_tensors(&r.shape));
-    }
-    CHECK(exists(paths[0]));
-    close_rank(&r);
 }
 
 CLAIM(weights_go_to_every_rank_and_masters_to_their_owners) {
@@ -375,8 +303,4 @@ CLAIM(weights_go_to_every_rank_and_masters_to_their_owners) {
     }
 }
 
-int main(void) {
-    temporary_begin();
-    run_claims();
-    return temporary_end();
-}
+int main(void) { return temporary_main(); }

@@ -45,7 +45,7 @@ static const char* saved(void) {
     return seen;
 }
 
-static void options_are_read_as_they_are_written(void) {
+CLAIM(options_are_read_as_they_are_written) {
     static const char* const cases[][2] = {
         {"--steps 7", "--steps 7\n"},
         {"--lr=0.25", "--lr 0.25\n"},
@@ -74,7 +74,7 @@ static void options_are_read_as_they_are_written(void) {
     CHECK(!config_was_given(&config, "--cp") && !config_was_given(&config, "--seed"));
 }
 
-static void a_word_behind_some_options_may_be_missing(void) {
+CLAIM(a_word_behind_some_options_may_be_missing) {
     CHECK(parse("--resume --eval --out x") == 0 && config.resume && !config.resume_from && config.eval);
     CHECK(!config.eval_choices && !strcmp(config.out, "x") && !config.explain);
     CHECK(parse("--resume 7 --eval=f --explain") == 0 && config.resume && !strcmp(config.resume_from, "7"));
@@ -84,7 +84,7 @@ static void a_word_behind_some_options_may_be_missing(void) {
     CHECK(parse("--help=all") == 0 && !strcmp(config.help, "all") && parse("--steps 5") == 0 && !config.help);
 }
 
-static void what_is_wrong_is_refused_in_one_line(void) {
+CLAIM(what_is_wrong_is_refused_in_one_line) {
     static const char* const cases[][2] = {
         {"--steps -1", "--steps expects a whole number from 0 to 1000000000000, found \"-1\""},
         {"--steps 1.5", "whole number"},
@@ -129,7 +129,7 @@ static void what_is_wrong_is_refused_in_one_line(void) {
 
 // ---- what is saved
 
-static void what_is_visited_restores_the_same_configuration(void) {
+CLAIM(what_is_visited_restores_the_same_configuration) {
     static char before[sizeof seen];
     CHECK(parse("--lr 0.000123 --data x y z --steps 99 --temperature 0.33 --balance fill=same") == 0);
     strcpy(before, saved());
@@ -148,7 +148,7 @@ static void what_is_visited_restores_the_same_configuration(void) {
     CHECK(!strcmp(saved(), before));
 }
 
-static void what_was_given_wins_and_what_is_of_one_start_is_not_restored(void) {
+CLAIM(what_was_given_wins_and_what_is_of_one_start_is_not_restored) {
     CHECK(parse("--balance fill=average,moves=keep --straggle a") == 0);
     CHECK(restore("--balance shed", "slices") == 0 && restore("--balance fill", "same") == 0);
     CHECK(restore("--balance newer", "x") == 0 && restore("--newer", "x") == 0 && restore("--straggle", "b") == 0);
@@ -159,7 +159,7 @@ static void what_was_given_wins_and_what_is_of_one_start_is_not_restored(void) {
     CHECK(restore("--vocab", "2000000") == 0 && config.vocab == 2000000);  // a tokenizer's
 }
 
-static void a_way_to_divide_ranks_that_is_given_takes_the_place_of_saved_ones(void) {
+CLAIM(a_way_to_divide_ranks_that_is_given_takes_the_place_of_saved_ones) {
     static const struct {
         const char *given, *overruled;
         int tp;
@@ -198,7 +198,7 @@ static int help_on(const char* topic, char text[1 << 15]) {
     return lines;
 }
 
-static void help_begins_with_what_a_person_needs_and_a_group_fits_two_screens(void) {
+CLAIM(help_begins_with_what_a_person_needs_and_a_group_fits_two_screens) {
     static char first[1 << 15], all[1 << 15], one[1 << 15];
     static const char *const needed[] = {"--data", "--out", "--preset", "--steps", "--lr", "--resume", "--help ranks"},
                              *const others[] = {"--adamw", "--straggle", "fill=", "--balance"},
@@ -217,7 +217,7 @@ static void help_begins_with_what_a_person_needs_and_a_group_fits_two_screens(vo
 
 // ---- what goes together
 
-static void a_cp_size_means_a_static_plan(void) {
+CLAIM(a_cp_size_means_a_static_plan) {
     static const char* const plans[][2] = {{"", "flex"},
                                            {"--cp 2", "static"},
                                            {"--cp 2 --plan static", "static"},
@@ -236,7 +236,7 @@ static void a_cp_size_means_a_static_plan(void) {
     CHECK_STRING(config.plan, "static");
 }
 
-static void presets_fill_in_and_dimensions_must_agree(void) {
+CLAIM(presets_fill_in_and_dimensions_must_agree) {
     static const char* const wrong[][2] = {
         {"--width 100 --heads 3", "102"},        {"--context 512 --batch-tokens 511", "--batch-tokens 511"},
         {"--capacity 10", "--capacity 256"},     {"--vocab 100", "257 ids"},
@@ -248,7 +248,7 @@ static void presets_fill_in_and_dimensions_must_agree(void) {
     for (int i = 0; i < COUNT(wrong); i++) CHECK(complete(wrong[i][0]) < 0 && strstr(err, wrong[i][1]));
 }
 
-static void defaults_follow_the_size_of_the_model(void) {
+CLAIM(defaults_follow_the_size_of_the_model) {
     static const struct {
         const char* options;
         double lr;
@@ -276,7 +276,7 @@ static void defaults_follow_the_size_of_the_model(void) {
 
 // ---- shape
 
-static void parameters_do_not_overlap_and_count_as_known(void) {
+CLAIM(parameters_do_not_overlap_and_count_as_known) {
     Shape shape = shape_make(12, 768, 12, 50257, 1024);
     CHECK(shape.Vp == 50304);
     CHECK(shape_param_count(&shape) == 124439808);  // GPT-2 124M as Hugging Face counts it
@@ -293,7 +293,7 @@ static void parameters_do_not_overlap_and_count_as_known(void) {
     CHECK(shape_param_count(&xl) == 1557611200);
 }
 
-static void activations_do_not_overlap_and_recompute_takes_less(void) {
+CLAIM(activations_do_not_overlap_and_recompute_takes_less) {
     Shape shape = shape_make(3, 40, 4, 257, 64);
     size_t last = (size_t)-1;
     for (int mode = RECOMPUTE_NONE; mode <= RECOMPUTE_BLOCK; mode++) {
@@ -316,7 +316,7 @@ static void activations_do_not_overlap_and_recompute_takes_less(void) {
     }
 }
 
-static void initial_values_have_the_wanted_spread(void) {
+CLAIM(initial_values_have_the_wanted_spread) {
     Shape shape = shape_make(2, 64, 4, 257, 32);
     static float value[1 << 16];
     for (int i = 0; i < shape_tensors(&shape); i++) {
@@ -338,7 +338,7 @@ static void initial_values_have_the_wanted_spread(void) {
 
 // ---- schedule, choice
 
-static void schedules_rise_and_fall_as_described(void) {
+CLAIM(schedules_rise_and_fall_as_described) {
     const char* kinds[] = {"cosine", "linear", "constant", "wsd"};
     for (int k = 0; k < COUNT(kinds); k++) {
         char line[128];
@@ -355,7 +355,7 @@ static void schedules_rise_and_fall_as_described(void) {
     CHECK(parse("--lr 1 --warmup 0 --steps 0") == 0 && isfinite(schedule_lr(&config, 1)));
 }
 
-static void choices_follow_the_probabilities(void) {
+CLAIM(choices_follow_the_probabilities) {
     float logits[4] = {0, 1, 2, -INFINITY}, scratch[4];
     CHECK(choose_token(logits, 4, 0, 0, 0.99, scratch) == 2);
     CHECK(choose_token(logits, 4, 1, 1, 0.99, scratch) == 2);
@@ -370,21 +370,4 @@ static void choices_follow_the_probabilities(void) {
     CHECK(count[0] == 0 && count[1] > 300 && count[2] > 600);
 }
 
-int main(void) {
-    RUN(options_are_read_as_they_are_written);
-    RUN(a_word_behind_some_options_may_be_missing);
-    RUN(what_is_wrong_is_refused_in_one_line);
-    RUN(what_is_visited_restores_the_same_configuration);
-    RUN(what_was_given_wins_and_what_is_of_one_start_is_not_restored);
-    RUN(a_way_to_divide_ranks_that_is_given_takes_the_place_of_saved_ones);
-    RUN(help_begins_with_what_a_person_needs_and_a_group_fits_two_screens);
-    RUN(a_cp_size_means_a_static_plan);
-    RUN(presets_fill_in_and_dimensions_must_agree);
-    RUN(defaults_follow_the_size_of_the_model);
-    RUN(parameters_do_not_overlap_and_count_as_known);
-    RUN(activations_do_not_overlap_and_recompute_takes_less);
-    RUN(initial_values_have_the_wanted_spread);
-    RUN(schedules_rise_and_fall_as_described);
-    RUN(choices_follow_the_probabilities);
-    return test_done();
-}
+int main(void) { return test_main(); }

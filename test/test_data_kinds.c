@@ -1,32 +1,12 @@
 // test_data_kinds.c - data as people have it: compressed files, JSONL in directories, instructions of which only the
 // completions are learnt.
-#include "data/docs_files.h"
-#include "data/tokenizer_files.h"
 #include "data/sampler.h"
-#include "plan/base/base.h"
+#include "test/corpus.h"
 #include "test/program.h"
 
 #define TINY                                                                                                     \
     "--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 512 --steps 3 --eval-every 0 --sample-every 0 " \
     "--save-every 0 --dtype fp32 "
-
-static char err[ERR_BYTES];
-static Tokenizer* bytes;
-
-static Docs* open_docs(const char* name, const Tokenizer* tokenizer) {
-    const char* path = path_of(name);
-    Docs* docs = NULL;
-    return docs_open_as(&docs, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err) ? NULL : docs;
-}
-
-// A hash of all that the documents are; 0: they cannot be opened.
-static uint64_t content(const char* name) {
-    Docs* docs = open_docs(name, bytes);
-    uint64_t h = docs ? hash64(docs_content(docs) ^ docs_fingerprint(docs)) : 0;
-    if (!docs) printf("    %s\n", err);
-    docs_close(docs);
-    return h;
-}
 
 // ---- compressed
 
@@ -36,19 +16,21 @@ CLAIM(compressed_text_is_the_text) {
              "printf '{\"text\": \"one\"}\\n{\"text\": \"two \\\\u00e4\"}\\n' > "
              "b.jsonl && gzip -k a.txt b.jsonl && cat a.txt.gz b.jsonl.gz > /dev/null",
              getenv("PWD"));
-    CHECK(content("a.txt") && content("a.txt.gz") == content("a.txt"));
-    CHECK(content("b.jsonl") && content("b.jsonl.gz") == content("b.jsonl"));
+    CHECK(content("a.txt", bytes) && content("a.txt.gz", bytes) == content("a.txt", bytes));
+    CHECK(content("b.jsonl", bytes) && content("b.jsonl.gz", bytes) == content("b.jsonl", bytes));
     CHECK_SH(0, "cd $W && head -c 1000 a.txt | gzip > two.txt.gz && tail -c +1001 a.txt | gzip >> two.txt.gz");
-    CHECK(content("two.txt.gz") == content("a.txt"));  // members behind each other
+    CHECK(content("two.txt.gz", bytes) == content("a.txt", bytes));  // members behind each other
     if (sh("command -v zstd")) SKIP("no zstd(1) here");
     CHECK_SH(
         0,
         "cd $W && zstd -q a.txt b.jsonl && head -c 1000 a.txt | zstd -q > two.txt.zst && tail -c +1001 a.txt | zstd "
         "-q >> two.txt.zst");
-    CHECK(content("a.txt.zst") == content("a.txt") && content("b.jsonl.zst") == content("b.jsonl"));
-    CHECK(content("two.txt.zst") == content("a.txt"));
+    CHECK(content("a.txt.zst", bytes) == content("a.txt", bytes) &&
+          content("b.jsonl.zst", bytes) == content("b.jsonl", bytes));
+    CHECK(content("two.txt.zst", bytes) == content("a.txt", bytes));
     CHECK_SH(0, "cd $W && head -c 3000000 /dev/zero | tr '\\0' 'x' > big.txt && zstd -q big.txt && gzip -k big.txt");
-    CHECK(content("big.txt.zst") == content("big.txt") && content("big.txt.gz") == content("big.txt"));
+    CHECK(content("big.txt.zst", bytes) == content("big.txt", bytes) &&
+          content("big.txt.gz", bytes) == content("big.txt", bytes));
 }
 
 CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
@@ -56,7 +38,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
         0,
         "cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
         "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
-    Docs* docs = open_docs("d", bytes);
+    Docs* docs = open_one("d", bytes);
     CHECK(docs && docs->n == 5 && docs_packed(docs) == 1 && docs->skipped == 1);
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
@@ -64,7 +46,7 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
     CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
     docs_close(docs);
     CHECK_SH(0, "$P " TINY "--data $W/d --out $W/run-d");
-    CHECK(strstr(output, "1 file passed over (1 compressed") && strstr(output, "1 .jsonl without \"text\""));
+    CHECK_SAID("1 file passed over (1 compressed & 1 .jsonl without \"text\"");
 }
 
 CLAIM(damaged_files_are_named) {
@@ -76,23 +58,22 @@ CLAIM(damaged_files_are_named) {
         snprintf(name, sizeof name, "cut.%s", names[i]);
         for (size_t k = 0; k < n; k++) {
             write_text(name, whole, k);
-            Docs* docs = open_docs(name, bytes);
+            Docs* docs = open_one(name, bytes);
             CHECK(!docs && strstr(err, name));
             docs_close(docs);
         }
         write_text(name, "plain text", 10);
-        CHECK(!open_docs(name, bytes) && strstr(err, name));
+        CHECK(!open_one(name, bytes) && strstr(err, name));
         // Of a second member, or frame: a bad byte in its magic, all but a byte of it missing, other bytes behind it.
         memcpy(whole + n, whole, n);
         for (int damage = 0; damage < 3; damage++) {
             whole[n] = (char)(whole[0] ^ (damage == 0));
             memcpy(whole + 2 * n, "garbage", 7);
             write_text(name, whole, damage == 0 ? 2 * n : damage == 1 ? n + 1 : 2 * n + 7);
-            CHECK(!open_docs(name, bytes) && strstr(err, name));
+            CHECK(!open_one(name, bytes) && strstr(err, name));
         }
     }
-    CHECK_SH(1, "TMPDIR=$W/nowhere $P --data $W/a.txt.gz --out $W/x");
-    CHECK(strstr(errors, "nowhere") && strchr(errors, '\n') == errors + strlen(errors) - 1);
+    CHECK_REFUSED("nowhere", "TMPDIR=$W/nowhere $P --data $W/a.txt.gz --out $W/x");
 }
 
 // ---- instructions
@@ -123,7 +104,7 @@ CLAIM(only_completions_are_learnt) {
         "{\"instruction\": \"hi\", \"input\": \"\", \"output\": \"yo\"}\n"
         "{\"conversations\": [{\"from\": \"human\", \"value\": \"hi\"}, {\"from\": \"gpt\", \"value\": \"yo\"}]}\n";
     put_text("chat.jsonl", lines);
-    Docs* docs = open_docs("chat.jsonl", bytes);
+    Docs* docs = open_one("chat.jsonl", bytes);
     Sampler* s = NULL;
     CHECK(docs && docs->n == 5 && sampler_open(&s, docs, 256, 0, 1, err) == 0);
     if (!s) return;
@@ -147,7 +128,7 @@ CLAIM(every_piece_has_as_many_labels_as_it_says) {
     }
     fclose(file);
     CHECK_SH(0, "mkdir $W/both && cp $W/many.jsonl $W/a.txt $W/both/");
-    Docs* docs = open_docs("both", bytes);
+    Docs* docs = open_one("both", bytes);
     for (int context = 1; context <= 64; context = 2 * context + 1) {
         Sampler* s = NULL;
         int64_t announced = 0, found = 0;
@@ -176,24 +157,26 @@ CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
     CHECK(targets[0] > 50 && targets[0] < 0.8 * tokens[0]);
     if (!has_mpirun()) SKIP("mpirun is not here");
     for (int i = 0; i < COUNT(ways); i++) {
-        CHECK_SH(0, "rm -rf $W/two; " ON_RANKS "$P " TINY "--data $W/many.jsonl --out $W/two %s", 2, ways[i]);
+        run_on(2, "two", TINY "--data $W/many.jsonl %s", ways[i]);
         CHECK_LOSSES("two", "one", 3, 1e-5);
     }
 }
 
+static int read_second_line(const void* line, size_t n) {
+    char text[512];
+    snprintf(text, sizeof text, "{\"prompt\": \"a\", \"completion\": \"b\"}\n%.*s\n", (int)n, (const char*)line);
+    put_text("bad.jsonl", text);
+    return open_one("bad.jsonl", bytes) ? 0 : -1;
+}
+
 CLAIM(instructions_that_are_none_are_named) {
-    static const char* const bad[] = {"{\"prompt\": \"a\", \"completion\": 5}",
-                                      "{\"text\": \"a\"}",
-                                      "{\"messages\": 5}",
-                                      "{\"messages\": [5]}",
-                                      "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
-                                      "{\"messages\": [{\"role\": \"assistant\", \"content\": null}]}"};
-    for (int i = 0; i < COUNT(bad); i++) {
-        char text[256];
-        snprintf(text, sizeof text, "{\"prompt\": \"a\", \"completion\": \"b\"}\n%s\n", bad[i]);
-        put_text("bad.jsonl", text);
-        CHECK(!open_docs("bad.jsonl", bytes) && strstr(err, "bad.jsonl:2: "));
-    }
+    static const BadText bad[] = {{"{'prompt': 'a', 'completion': 5}", "bad.jsonl:2: "},
+                                  {"{'text': 'a'}", "bad.jsonl:2: "},
+                                  {"{'messages': 5}", "bad.jsonl:2: "},
+                                  {"{'messages': [5]}", "bad.jsonl:2: "},
+                                  {"{'messages': [{'role': 'user', 'content': 'a'}]}", "bad.jsonl:2: "},
+                                  {"{'messages': [{'role': 'assistant', 'content': null}]}", "bad.jsonl:2: "}};
+    CHECK_BAD_TEXTS(read_second_line, err, bad);
 }
 
 // What people have that is none of the forms: said with what was found and what to do.
@@ -211,24 +194,19 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
                    {"s.json", "[\"one\", \"two\"]", "jq -c '.[] | {text: .}' "}};
     for (int i = 0; i < COUNT(refused); i++) {
         put_text(refused[i].name, refused[i].text);
-        CHECK(!open_docs(refused[i].name, bytes) && strstr(err, refused[i].words));
+        CHECK(!open_one(refused[i].name, bytes) && strstr(err, refused[i].words));
     }
     CHECK_SH(0,
              "mkdir $W/array && cp $W/a.json $W/a.txt $W/array && printf 'a<|endoftext|>b' > $W/array/t && "
              "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl");
     CHECK_SH(0, "$P " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen");
-    CHECK(strstr(output, "1 .jsonl without \"text\" or JSON array"));
-    CHECK(strstr(output,
-                 "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n"));
-    CHECK(strstr(output, " to validate (at most 2 tokens a time); "));
+    CHECK_SAID(
+        "1 .jsonl without \"text\" or JSON array &  to validate (at most 2 tokens a time);  & "
+        "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n");
     CHECK(strstr(output, " in 4 documents") || strstr(output, " in 5 documents"));
 }
 
 // ---- corpora with weights
-
-static int open_mixed(Docs** docs, Sampler** s, const char* const* paths, int n) {
-    return docs_open_as(docs, paths, n, bytes, (DocsReading){NULL, NULL}, err) || sampler_open(s, *docs, 32, 0, 3, err);
-}
 
 // Shares of tokens are exact to one piece at any moment; each corpus is visited as often as any other of its pieces.
 CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
@@ -240,9 +218,8 @@ CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
     const double shares[] = {0.3, 0.6, 0.1};
     Docs* docs = NULL;
     Sampler* s = NULL;
-    CHECK(open_mixed(&docs, &s, list, 3) == 0);
-    if (!s) printf("    %s\n", err);
-    if (!s) return;
+    if (docs_open_as(&docs, list, 3, bytes, (DocsReading){NULL, NULL}, err) || sampler_open(&s, docs, 32, 0, 3, err))
+        die("%s", err);
     CHECK(docs_corpora(docs) == 3 && docs_corpus(docs, 1)->end == docs_corpus(docs, 2)->first);
     SamplerPosition position = {0};
     double tokens[3] = {0}, total = 0;
@@ -279,7 +256,7 @@ CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
 CLAIM(a_mixed_run_resumes_to_the_same_bits_and_tells_shares) {
 #define MIX TINY "--steps 8 --save-every 3 --data code=0.3:$W/a.txt books=0.7:$W/many.jsonl "
     CHECK_SH(0, "$P " MIX "--out $W/m1");
-    CHECK(strstr(output, "30.0 % of each step from code") && strstr(output, "70.0 % of each step from books"));
+    CHECK_SAID("30.0 % of each step from code & 70.0 % of each step from books");
     const char* first = loss_hash();
     CHECK_SH(0, "$P " MIX "--out $W/m2 > /dev/null && rm -r $W/m2/step-000008 && $P --resume --out $W/m2");
     CHECK_STRING(loss_hash(), first);
@@ -289,22 +266,15 @@ CLAIM(a_mixed_run_resumes_to_the_same_bits_and_tells_shares) {
 }
 
 CLAIM(weights_that_make_no_sense_are_named) {
-    static const char* const bad[][2] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path"},
-                                         {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path"},
-                                         {"a=0:$W/a.txt", "a weight above 0"},
-                                         {"a=1:$W/a.txt b=1:$W/b.jsonl a=1:$W/many.jsonl", "behind each other"},
-                                         {"a=1:$W/a.txt a=2:$W/b.jsonl", "had the weight 1 before"},
-                                         {"a=1:$W/nowhere", "nowhere"}};
-    for (int i = 0; i < COUNT(bad); i++) {
-        CHECK_SH(1, "$P " TINY "--out $W/w --data %s", bad[i][0]);
-        CHECK_SAID(bad[i][1]);
-    }
+    static const Refusal rows[] = {{"a=0.5:$W/a.txt $W/b.jsonl", "a weight for every path", 0},
+                                   {"$W/a.txt a=0.5:$W/b.jsonl", "a weight for every path", 0},
+                                   {"a=0:$W/a.txt", "a weight above 0", 0},
+                                   {"a=1:$W/a.txt b=1:$W/b.jsonl a=1:$W/many.jsonl", "behind each other", 0},
+                                   {"a=1:$W/a.txt a=2:$W/b.jsonl", "had the weight 1 before", 0},
+                                   {"a=1:$W/nowhere", "nowhere", 0}};
+    CHECK_REFUSALS(TINY "--out $W/refused --data", rows);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    if (tokenizer_open(&bytes, NULL, err)) return 1;
-    run_claims();
-    tokenizer_close(bytes);
-    return program_end();
+PROGRAM_TEST {
+    if (tokenizer_open(&bytes, NULL, err)) exit(1);
 }

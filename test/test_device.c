@@ -134,8 +134,4 @@ CLAIM(the_table_has_a_line_for_libraries) {
     CHECK(line && sscanf(line, " libraries %lf MiB", &mib) == 1 && mib >= 256 && mib <= 1536);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

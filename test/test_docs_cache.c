@@ -36,7 +36,7 @@ static int same(const Docs* a, const Docs* b) {
     return right;
 }
 
-static void what_is_kept_reads_as_what_was_encoded(void) {
+CLAIM(what_is_kept_reads_as_what_was_encoded) {
     const char* path = path_of("d");
     Docs *plain = NULL, *first, *second;
     DocsCache cache = {.dir = kept_in};
@@ -53,7 +53,7 @@ static void what_is_kept_reads_as_what_was_encoded(void) {
     docs_close(plain);
 }
 
-static void another_text_name_or_tokenizer_has_tokens_of_its_own(void) {
+CLAIM(another_text_name_or_tokenizer_has_tokens_of_its_own) {
     static const char* const changes[] = {"echo a > $W/d/y.txt", "echo b > $W/d/y.txt", "mv $W/d/y.txt $W/d/y.jsonl",
                                           "rm $W/d/y.jsonl; mv $W/d/docs.h $W/d/docs.hh"};
     DocsCache cache = {.dir = kept_in};
@@ -78,7 +78,7 @@ static void another_text_name_or_tokenizer_has_tokens_of_its_own(void) {
 }
 
 // Every prefix of the index, and every flipped byte of it and of the shard, is refused.
-static void damaged_files_are_refused_and_made_anew(void) {
+CLAIM(damaged_files_are_refused_and_made_anew) {
     static char index[1 << 16], shard[1 << 20];
     char dir[600];
     DocsCache cache = {.dir = strcpy(dir, path_of("damage"))};
@@ -116,7 +116,7 @@ static void damaged_files_are_refused_and_made_anew(void) {
     docs_close(good);
 }
 
-static void ranks_and_runs_share_what_the_first_has_encoded(void) {
+CLAIM(ranks_and_runs_share_what_the_first_has_encoded) {
 #define CACHED "XDG_CACHE_HOME=$W/cache "
 #define BIG TINY "--data $W/bigger.txt "
     CHECK_SH(0, "for i in 1 2; do cat plan/*/*.c data/*.c run/*/*.c; done > $W/bigger.txt && mkdir -m 700 $W/cache");
@@ -143,10 +143,7 @@ int main(int argc, char** argv) {
     program_begin(argc, argv);
     strcpy(kept_in, path_of("kept"));
     if (tokenizer_open(&tokenizer, "test/golden/tokenizers/gpt2.json", err)) return 1;
-    RUN(what_is_kept_reads_as_what_was_encoded);
-    RUN(another_text_name_or_tokenizer_has_tokens_of_its_own);
-    RUN(damaged_files_are_refused_and_made_anew);
-    RUN(ranks_and_runs_share_what_the_first_has_encoded);
+    run_claims();
     tokenizer_close(tokenizer);
     return program_end();
 }

@@ -185,8 +185,4 @@ CLAIM(questions_that_are_none_are_named) {
     CHECK(strstr(errors, "choices.jsonl:1: ") && strstr(errors, "endings"));
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

@@ -251,8 +251,4 @@ CLAIM(a_log_line_that_cannot_be_written_comes_with_a_later_one) {
     close(full), close(file);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

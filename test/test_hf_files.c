@@ -1,7 +1,9 @@
-// for one rank: for a model of each architecture.
+// test_hf_files.c - files of a model as Hugging Face has them, and optimizer state of one rank: for a model of each
+// architecture.
 #include "data/checkpoint.h"
 #include "data/model_files.h"
 #include "test/program.h"
+#include "test/readers.h"
 #include "test/tensors.h"
 
 static Shape models[N_ARCHS + 1];  // one of each architecture, and a GPT-2 with a head of its own
@@ -354,112 +356,96 @@ CLAIM(a_model_in_several_files_is_read_by_its_index) {
     }
 }
 
-static int read_index(const char* text) {
+static int read_index(const void* text, size_t n) {
     ModelState state = make_state(DT_F32);
-    write_text("model/" INDEX, text, strlen(text));
-    int result = hf_read(&state, 0, path_of("model"), err);
-    if (result) CHECK(err[0] && !strchr(err, '\n'));
-    return result;
+    write_text("model/" INDEX, text, n);
+    return hf_read(&state, 0, path_of("model"), err);
 }
 
 CLAIM(an_index_that_names_what_is_not_there_is_refused) {
     static char text[1 << 14];
-    use_model(ARCH_LLAMA);
-    write_shards(text, sizeof text);
-    CHECK(read_index(text) == 0);
-    static const char* const bad[][2] = {
+    static const BadText bad[] = {
         {"[]", "weight_map"},
-        {"{\"weight_map\": [1]}", "weight_map"},
-        {"{\"weight_map\": {\"lm_head.weight\": 7}}", "lm_head.weight"},
-        {"{\"weight_map\": {\"a\\nb\": \"c\"}}", "names of a tensor"},
-        {"{\"weight_map\": {\"a\": \"../model/model-00001-of-00003.safetensors\"}}", "in this directory"},
-        {"{\"weight_map\": {\"a\": \"/etc/passwd\"}}", "in this directory"},
-        {"{\"weight_map\": {\"a\": \"..\"}}", "another kind"},
-        {"{\"weight_map\": {\"a\": \"model-00001-of-00003.safetensors\"}}", "expected a tensor a, as " INDEX " says"},
-        {"{\"weight_map\": {\"model.norm.weight\": \"model-00004-of-00003.safetensors\"}}", "model-00004-of-00003"},
-        {"{\"weight_map\": {}}", "model.embed_tokens.weight"},
+        {"{'weight_map': [1]}", "weight_map"},
+        {"{'weight_map': {'lm_head.weight': 7}}", "lm_head.weight"},
+        {"{'weight_map': {'a\\nb': 'c'}}", "names of a tensor"},
+        {"{'weight_map': {'a': '../model/model-00001-of-00003.safetensors'}}", "in this directory"},
+        {"{'weight_map': {'a': '/etc/passwd'}}", "in this directory"},
+        {"{'weight_map': {'a': '..'}}", "another kind"},
+        {"{'weight_map': {'a': 'model-00001-of-00003.safetensors'}}", "expected a tensor a, as " INDEX " says"},
+        {"{'weight_map': {'model.norm.weight': 'model-00004-of-00003.safetensors'}}", "model-00004-of-00003"},
+        {"{'weight_map': {}}", "model.embed_tokens.weight"},
     };
-    for (int i = 0; i < COUNT(bad); i++) CHECK(read_index(bad[i][0]) < 0 && strstr(err, bad[i][1]));
-    for (size_t k = 0; k + 2 < strlen(text); k += 7) {
-        char before = text[k];
-        text[k] = 0;
-        CHECK(read_index(text) < 0 && strstr(err, "model"));
-        text[k] = before;
-    }
+    use_model(ARCH_LLAMA);
+    size_t n = write_shards(text, sizeof text);
+    CHECK_BAD_TEXTS(read_index, err, bad);
+    check_prefixes(read_index, text, n, n - 1);
     CHECK(unlink(path_of("model/" INDEX)) == 0);
     ModelState state = make_state(DT_F32);
     CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "model.safetensors"));
 }
 
+static Shape found;
+static int parse_config(const void* text, size_t n) { return hf_config_parse(&found, (const char*)text, n, err); }
+
 // ---- config.json
 
 CLAIM(a_config_comes_back_and_every_prefix_of_it_is_refused) {
     for (int i = 0; i < COUNT(models); i++) {
-        Shape found;
         size_t n;
         use_model(i);
         if (i != ARCH_GPT2 && i != N_ARCHS) shape.context = shape.positions = 131072;
         char* text = hf_config_text(&shape, DT_BF16, 256, 257, &n);
         CHECK((shape.arch == ARCH_GPT2) == (strstr(text, "\"n_ctx\": ") != NULL));  // of llama.cpp's converter
         CHECK(text && n == strlen(text));
-        CHECK(hf_config_parse(&found, text, n, err) == 0);
+        check_prefixes(parse_config, text, n, (size_t)(strrchr(text, '}') - text) + 1);
         CHECK(shape_hash(&found) == shape_hash(&shape));
-        while (n > 0 && strchr("} \n", text[n - 1])) n--;
-        for (size_t k = 0; k <= n; k++) {
-            char* prefix = (char*)malloc(k ? k : 1);  // exactly this size: a sanitizer sees every byte too far
-            memcpy(prefix, text, k);
-            CHECK(hf_config_parse(&found, prefix, k, err) < 0 && strstr(err, "config.json"));
-            free(prefix);
-        }
         free(text);
     }
 }
 
-// A text with ' for ".
-static int parse_config(Shape* found, const char* text) {
-    char quoted[2048];
-    size_t n = strlen(text);
-    for (size_t i = 0; i < n; i++) quoted[i] = text[i] == '\'' ? '"' : text[i];
-    return hf_config_parse(found, quoted, n, err);
+// With ' for ".
+static Shape shape_of(const char* text) {
+    CHECK(parse_config(quoted(text), strlen(text)) == 0);
+    return found;
 }
 
 // What their makers publish, and how many parameters they say it has.
 CLAIM(configs_of_published_models_are_understood) {
-    Shape s;
-    CHECK(parse_config(&s,
-                       "{'architectures': ['LlamaForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0,"
-                       "'bos_token_id': 128000, 'eos_token_id': [128001, 128008], 'head_dim': 64,"
-                       "'hidden_act': 'silu', 'hidden_size': 2048, 'initializer_range': 0.02,"
-                       "'intermediate_size': 8192, 'max_position_embeddings': 131072, 'mlp_bias': false,"
-                       "'model_type': 'llama', 'num_attention_heads': 32, 'num_hidden_layers': 16,"
-                       "'num_key_value_heads': 8, 'pretraining_tp': 1, 'rms_norm_eps': 1e-05,"
-                       "'rope_scaling': {'factor': 32.0, 'high_freq_factor': 4.0, 'low_freq_factor': 1.0,"
-                       "'original_max_position_embeddings': 8192, 'rope_type': 'llama3'}, 'rope_theta': 500000.0,"
-                       "'tie_word_embeddings': true, 'torch_dtype': 'bfloat16', 'vocab_size': 128256}") == 0);
+    Shape s = shape_of(
+        "{'architectures': ['LlamaForCausalLM'], 'attention_bias': false, 'attention_dropout': 0.0,"
+        "'bos_token_id': 128000, 'eos_token_id': [128001, 128008], 'head_dim': 64,"
+        "'hidden_act': 'silu', 'hidden_size': 2048, 'initializer_range': 0.02,"
+        "'intermediate_size': 8192, 'max_position_embeddings': 131072, 'mlp_bias': false,"
+        "'model_type': 'llama', 'num_attention_heads': 32, 'num_hidden_layers': 16,"
+        "'num_key_value_heads': 8, 'pretraining_tp': 1, 'rms_norm_eps': 1e-05,"
+        "'rope_scaling': {'factor': 32.0, 'high_freq_factor': 4.0, 'low_freq_factor': 1.0,"
+        "'original_max_position_embeddings': 8192, 'rope_type': 'llama3'}, 'rope_theta': 500000.0,"
+        "'tie_word_embeddings': true, 'torch_dtype': 'bfloat16', 'vocab_size': 128256}");
     CHECK(s.arch == ARCH_LLAMA && shape_param_count(&s) == 1235814400 && s.positions == 131072 && s.theta == 500000);
     CHECK(s.scaling.factor == 32 && s.scaling.low == 1 && s.scaling.high == 4 && s.scaling.original == 8192);
     CHECK(s.eps == 1e-5 && !shape_has(&s, HAS_HEAD) && s.context == 131072);
-    CHECK(parse_config(&s,
-                       "{'architectures': ['Qwen2ForCausalLM'], 'attention_dropout': 0.0, 'hidden_act': 'silu',"
-                       "'hidden_size': 896, 'intermediate_size': 4864, 'max_position_embeddings': 32768,"
-                       "'max_window_layers': 24, 'model_type': 'qwen2', 'num_attention_heads': 14,"
-                       "'num_hidden_layers': 24, 'num_key_value_heads': 2, 'rms_norm_eps': 1e-06,"
-                       "'rope_theta': 1000000.0, 'sliding_window': 32768, 'tie_word_embeddings': true,"
-                       "'use_mrope': false, 'use_sliding_window': false, 'vocab_size': 151936}") == 0);
+    s = shape_of(
+        "{'architectures': ['Qwen2ForCausalLM'], 'attention_dropout': 0.0, 'hidden_act': 'silu',"
+        "'hidden_size': 896, 'intermediate_size': 4864, 'max_position_embeddings': 32768,"
+        "'max_window_layers': 24, 'model_type': 'qwen2', 'num_attention_heads': 14,"
+        "'num_hidden_layers': 24, 'num_key_value_heads': 2, 'rms_norm_eps': 1e-06,"
+        "'rope_theta': 1000000.0, 'sliding_window': 32768, 'tie_word_embeddings': true,"
+        "'use_mrope': false, 'use_sliding_window': false, 'vocab_size': 151936}");
     CHECK(s.arch == ARCH_QWEN2 && shape_param_count(&s) == 494032768 && s.HS == 64 && s.theta == 1e6);
-    CHECK(parse_config(&s,
-                       "{'architectures': ['Qwen3ForCausalLM'], 'attention_bias': false, 'head_dim': 128,"
-                       "'hidden_act': 'silu', 'hidden_size': 1024, 'intermediate_size': 3072,"
-                       "'max_position_embeddings': 40960, 'max_window_layers': 28, 'model_type': 'qwen3',"
-                       "'num_attention_heads': 16, 'num_hidden_layers': 28, 'num_key_value_heads': 8,"
-                       "'rms_norm_eps': 1e-06, 'rope_scaling': null, 'rope_theta': 1000000,"
-                       "'sliding_window': null, 'tie_word_embeddings': true, 'use_sliding_window': false,"
-                       "'vocab_size': 151936}") == 0);
+    s = shape_of(
+        "{'architectures': ['Qwen3ForCausalLM'], 'attention_bias': false, 'head_dim': 128,"
+        "'hidden_act': 'silu', 'hidden_size': 1024, 'intermediate_size': 3072,"
+        "'max_position_embeddings': 40960, 'max_window_layers': 28, 'model_type': 'qwen3',"
+        "'num_attention_heads': 16, 'num_hidden_layers': 28, 'num_key_value_heads': 8,"
+        "'rms_norm_eps': 1e-06, 'rope_scaling': null, 'rope_theta': 1000000,"
+        "'sliding_window': null, 'tie_word_embeddings': true, 'use_sliding_window': false,"
+        "'vocab_size': 151936}");
     CHECK(s.arch == ARCH_QWEN3 && shape_param_count(&s) == 596049920 && s.NH * s.HS == 2048 && s.eps == 1e-6);
-    CHECK(parse_config(&s,
-                       "{'activation_function': 'gelu_new', 'architectures': ['GPT2LMHeadModel'],"
-                       "'attn_pdrop': 0.1, 'layer_norm_epsilon': 1e-05, 'model_type': 'gpt2', 'n_ctx': 1024,"
-                       "'n_embd': 768, 'n_head': 12, 'n_layer': 12, 'n_positions': 1024, 'vocab_size': 50257}") == 0);
+    s = shape_of(
+        "{'activation_function': 'gelu_new', 'architectures': ['GPT2LMHeadModel'],"
+        "'attn_pdrop': 0.1, 'layer_norm_epsilon': 1e-05, 'model_type': 'gpt2', 'n_ctx': 1024,"
+        "'n_embd': 768, 'n_head': 12, 'n_layer': 12, 'n_positions': 1024, 'vocab_size': 50257}");
     Shape gpt2 = shape_make(12, 768, 12, 50257, 1024);
     CHECK(shape_hash(&s) == shape_hash(&gpt2) && shape_param_count(&s) == 124439808);
 }
@@ -471,15 +457,18 @@ CLAIM(configs_of_published_models_are_understood) {
 // Of transformers 5: positions in one object.
 CLAIM(both_forms_of_rotary_positions_are_understood) {
     Shape s;
-    CHECK(parse_config(&s, "{'model_type': 'llama', 'head_dim': 2, " SIZES ", 'rope_parameters': {'rope_theta': 7e5, "
-                           "'rope_type': 'default'}}") == 0);
+    s = shape_of("{'model_type': 'llama', 'head_dim': 2, " SIZES
+                 ", 'rope_parameters': {'rope_theta': 7e5, "
+                 "'rope_type': 'default'}}");
     CHECK(s.theta == 7e5 && s.scaling.factor == 0);
-    CHECK(parse_config(&s, "{'model_type': 'qwen3', " SIZES ", 'rope_theta': 5, 'rope_parameters': {'factor': 8, "
-                           "'low_freq_factor': 1, 'high_freq_factor': 4.5, 'original_max_position_embeddings': 64, "
-                           "'rope_theta': 7e5, 'rope_type': 'llama3', 'partial_rotary_factor': 1}}") == 0);
+    s = shape_of("{'model_type': 'qwen3', " SIZES
+                 ", 'rope_theta': 5, 'rope_parameters': {'factor': 8, "
+                 "'low_freq_factor': 1, 'high_freq_factor': 4.5, 'original_max_position_embeddings': 64, "
+                 "'rope_theta': 7e5, 'rope_type': 'llama3', 'partial_rotary_factor': 1}}");
     CHECK(s.theta == 7e5 && s.scaling.factor == 8 && s.scaling.high == 4.5 && s.scaling.original == 64);
-    CHECK(parse_config(&s, "{'model_type': 'qwen3', " SIZES ", 'rope_theta': 5, 'rope_scaling': {'type': 'default'}, "
-                           "'rope_parameters': {'rope_theta': 7, 'rope_type': 'llama3'}}") == 0);
+    s = shape_of("{'model_type': 'qwen3', " SIZES
+                 ", 'rope_theta': 5, 'rope_scaling': {'type': 'default'}, "
+                 "'rope_parameters': {'rope_theta': 7, 'rope_type': 'llama3'}}");
     CHECK(s.theta == 5 && s.scaling.factor == 0);  // the older form wins
 }
 
@@ -492,17 +481,17 @@ CLAIM(members_that_are_left_out_are_as_in_hugging_faces_classes) {
     char text[512];
     for (int i = 0; i < COUNT(cases); i++) {
         snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES "}", cases[i].arch);
-        CHECK(parse_config(&s, text) == 0);
+        s = shape_of(text);
         CHECK(s.NH == 64 && s.NKV == cases[i].NKV && s.HS == cases[i].HS && s.positions == cases[i].positions);
         CHECK(s.eps == 1e-6 && s.theta == 10000 && shape_has(&s, HAS_HEAD) && s.scaling.factor == 0);
         snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES ", 'num_key_value_heads': null}",
                  cases[i].arch);
-        CHECK(parse_config(&s, text) == 0 && s.NKV == 64);
+        CHECK(shape_of(text).NKV == 64);
     }
 }
 
 CLAIM(what_is_not_computed_is_refused_by_name) {
-    static const char* const bad[][2] = {
+    static const BadText bad[] = {
         {"{'hidden_size': 64}", "expected model_type gpt2, llama, qwen2 or qwen3, found none"},
         {"{'model_type': 'mistral'}", "expected model_type gpt2, llama, qwen2 or qwen3, found mistral"},
         {"[]", "object"},
@@ -553,12 +542,7 @@ CLAIM(what_is_not_computed_is_refused_by_name) {
         {"{'model_type': 'qwen3', 'rope_scaling': {'rope_type': 'default', 'partial_rotary_factor': 0.25}, " SIZES "}",
          "partial_rotary_factor 1.0, found 0.25"},
     };
-    Shape found;
-    for (int i = 0; i < COUNT(bad); i++) {
-        int refused = parse_config(&found, bad[i][0]) < 0, named = strstr(err, bad[i][1]) && !strchr(err, '\n');
-        CHECK(refused && named);
-        if (!refused || !named) printf("    expected \"%s\", found \"%s\"\n", bad[i][1], err);
-    }
+    CHECK_BAD_TEXTS(parse_config, err, bad);
 }
 
 int main(int argc, char** argv) {

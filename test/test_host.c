@@ -241,10 +241,7 @@ CLAIM(threads_and_descriptors_are_counted_and_given_back) {
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     for (int i = 0; i < COUNT(left); i++)
         if (left[i].claim) RUN_AS(left[i].claim, check_left(&left[i]));
-    run_claims();
-    return program_end();
 }

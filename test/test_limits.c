@@ -185,10 +185,7 @@ CLAIM(too_few_processes_for_mpi_are_told_before_it_starts) {
     CHECK(strstr(errors, "ulimit -u") && !strstr(errors, "libgomp") && !strstr(errors, "PMIX"));
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     sh("mkdir -p $W/corpus $W/open && chmod 755 $W && chmod 777 $W/open && cp $P $W/train && chmod 755 $W/train && "
        "for i in $(seq 300); do echo \"document number $i, and a few words more for it\" > $W/corpus/$i.txt; done");
-    run_claims();
-    return program_end();
 }

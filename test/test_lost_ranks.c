@@ -84,8 +84,4 @@ CLAIM(a_rank_that_stands_still_for_less_is_waited_for) {
     CHECK(job_ended_within(SOON) == 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

@@ -107,8 +107,4 @@ CLAIM(a_peak_that_a_step_beats_is_measured_again) {
     for (int i = 0; i < 3; i++) CHECK(share[i] > 0 && share[i] < 1 && had[i] > 0 && had[i] <= 1);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

@@ -12,55 +12,35 @@ enum { STEPS = 8, HALF = 4 };
     "--threads 1 --dtype fp32 --machine flexsp-7b "
 #define LLAMA "--arch llama,kv-heads=2,tie=no "
 
-typedef struct Curve {
-    double loss[STEPS], norm[STEPS], val[3];
-    char sample[256];  // of the last step
-} Curve;
-
-static int read_curve(const char* run, Curve* c) {
-    const char *sample = NULL, *next = output;
-    while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
-    const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
-    snprintf(c->sample, sizeof c->sample, "%.*s", end ? (int)MIN(end - sample, 250) : 0, end ? sample : "");
-    log_values(run, "val_loss", c->val, 3);
-    return log_values(run, "loss", c->loss, STEPS) == STEPS && log_values(run, "grad_norm", c->norm, STEPS) == STEPS;
+static Curve run(const char* name, int ranks, const char* options) {
+    run_on(ranks, name, TINY "%s", options);
+    return curve_in(name, STEPS);
 }
 
-static int run(const char* name, int ranks, const char* options, Curve* c) {
-    int whole = !run_on(ranks, name, TINY "%s", options) && read_curve(name, c);
-    CHECK(whole);
-    return whole;
-}
-
-static void check_same(const Curve* a, const Curve* b, int from) {
-    for (int i = from; i < STEPS; i++) {
-        CHECK_CLOSE(a->loss[i], b->loss[i], 1e-6 * b->loss[i]);
-        CHECK_CLOSE(a->norm[i], b->norm[i], 1e-5 * b->norm[i]);
-    }
+static void check_same(const char* what, const Curve* a, const Curve* b, int from) {
+    check_curves(what, a, b, from, STEPS, 1e-6);
     CHECK_STRING(a->sample, b->sample);
 }
 
 static const struct {
-    const char *name, *like, *options;
+    const char *name, *options;
     int ranks;
 } jobs[] = {
-    {"two", "one", "--pp 2", 2},
-    {"five", "one", "--pp 5 --recompute block", 5},
-    {"four", "one", "--pp 2 --tp 2 --zero 1", 4},
-    {"six", "one", "--pp 3 --zero 3", 6},
-    {"llama_four", "llama_one", LLAMA "--pp 2 --zero 2", 4},
+    {"two", "--pp 2", 2},          {"five", "--pp 5 --recompute block", 5},    {"four", "--pp 2 --tp 2 --zero 1", 4},
+    {"six", "--pp 3 --zero 3", 6}, {"llama_four", LLAMA "--pp 2 --zero 2", 4},
 };
 
-static Curve one, llama_one, curves[sizeof jobs / sizeof *jobs];
+static Curve one;
 
 CLAIM(a_pipeline_has_the_losses_and_samples_of_one_rank) {
-    if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
+    Curve llama_one = run("llama_one", 1, LLAMA);
+    one = run("one", 1, "");
     CHECK(one.sample[0] && strcmp(one.sample, llama_one.sample) != 0);
     for (int i = 0; i < COUNT(jobs); i++) {
-        const Curve* like = strcmp(jobs[i].like, "one") ? &llama_one : &one;
-        if (!run(jobs[i].name, jobs[i].ranks, jobs[i].options, &curves[i])) continue;
-        check_same(&curves[i], like, 0);
-        for (int e = 0; e < 3; e++) CHECK_CLOSE(curves[i].val[e], like->val[e], 1e-6 * like->val[e]);
+        const Curve c = run(jobs[i].name, jobs[i].ranks, jobs[i].options),
+                    *like = strstr(jobs[i].options, LLAMA) ? &llama_one : &one;
+        check_same(jobs[i].name, &c, like, 0);
+        check_val(&c, like, 3, 1e-6);
     }
 }
 
@@ -75,36 +55,37 @@ CLAIM(a_checkpoint_goes_on_in_any_other_division) {
                 {"four", "--tp 2", 2},
                 {"five", "--pp 2 --zero 2", 4}};
     for (int i = 0; i < COUNT(ways); i++) {
-        Curve c;
         sh("cd $W; rm -rf again; mkdir again; cp -r %s/step-000004 %s/log.jsonl again", ways[i].from, ways[i].from);
         CHECK_SH(0, ON_RANKS "$P --resume step-000004 --pp 1 --tp 1 --zero 1 %s --out $W/again", ways[i].ranks,
                  ways[i].options);
-        CHECK(read_curve("again", &c));
-        check_same(&c, &one, HALF);
+        Curve c = curve_in("again", STEPS);
+        check_same(ways[i].from, &c, &one, HALF);
     }
 }
 
 // Layers of one stage that differ in tp, in what ranks divide, and in what is computed again; a stage without cut
 // layers beside one with some. From its checkpoint one rank goes on.
 CLAIM(layers_of_a_stage_may_be_unlike) {
-    Curve c;
     put_text("unlike.txt",
              "tp 2\nstage\n layers 1 tp 1 zero 3 recompute block\n layers 1 zero 2\n"
              " layers 1 tp 1 zero 1\nstage layers 2 tp 1 zero 2\n");
-    if (run("unlike", 4, "--layout $W/unlike.txt", &c)) check_same(&c, &one, 0);
+    Curve c = run("unlike", 4, "--layout $W/unlike.txt");
+    check_same("unlike", &c, &one, 0);
     CHECK_SH(0, "$P --resume step-000004 --pp 1 --tp 1 --zero 1 --out $W/unlike");
-    if (read_curve("unlike", &c)) check_same(&c, &one, HALF);
-    CHECK(sh(ON_RANKS "$P " TINY "--layout $W/unlike.txt --heads 2 --arch kv-heads=1 --arch llama --balance off", 4));
-    CHECK(strstr(errors, "expected groups of at most 1 there, one for each key/value head") != NULL);
+    c = curve_in("unlike", STEPS);
+    check_same("unlike", &c, &one, HALF);
+    CHECK_REFUSED("expected groups of at most 1 there, one for each key/value head",
+                  ON_RANKS "$P " TINY "--layout $W/unlike.txt --heads 2 --arch kv-heads=1 --arch llama --balance off",
+                  4);
 }
 
 // Ranks 0 to 2 are a node, rank 3 another: stages have unlike shares of nodes.
 CLAIM(stages_on_nodes_of_unlike_size_follow_one_plan) {
-    Curve c;
+    if (!one.sample[0]) one = run("one", 1, "");
     setenv("RAGGED_NODE_SIZE", "3", 1);
-    int whole = run("unlike_nodes", 4, "--pp 2", &c);
+    Curve c = run("unlike_nodes", 4, "--pp 2");
     unsetenv("RAGGED_NODE_SIZE");
-    if (whole && (one.sample[0] || run("one", 1, "", &one))) check_same(&c, &one, 0);
+    check_same("unlike nodes", &c, &one, 0);
 }
 
 // Which way a weight is rounded depends on its place in the whole model. Of the first step nothing else is left:
@@ -127,26 +108,16 @@ CLAIM(the_log_tells_of_the_stages) {
 }
 
 CLAIM(what_cannot_be_is_refused_in_one_line) {
-    const struct {
-        const char *options, *words;
-        int ranks;
-    } refused[] = {{"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
-                   {"--pp 2", "--pp: 2 stages do not divide 3 ranks; try mpirun -n 4", 3},
-                   {"--pp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 2},
-                   {"--layout auto", "expected --memory SIZE, found none", 2},
-                   {"--layout auto --memory 1M", "expected a layout of at most 1.0 MiB a rank, found none below", 4},
-                   {"--memory 1M", "1.0 MiB available (of --memory)", 1},
-                   {"--memory 3X", "--memory expects a size like 64M or 24G", 1},
-                   {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
-    for (int i = 0; i < COUNT(refused); i++) {
-        CHECK(sh(ON_RANKS "$P " TINY "%s --out $W/refused", refused[i].ranks, refused[i].options));
-        CHECK(strstr(errors, refused[i].words));
-    }
+    static const Refusal rows[] = {
+        {"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
+        {"--pp 2", "--pp: 2 stages do not divide 3 ranks; try mpirun -n 4", 3},
+        {"--pp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 2},
+        {"--layout auto", "expected --memory SIZE, found none", 2},
+        {"--layout auto --memory 1M", "expected a layout of at most 1.0 MiB a rank, found none below", 4},
+        {"--memory 1M", "1.0 MiB available (of --memory)", 1},
+        {"--memory 3X", "--memory expects a size like 64M or 24G", 1},
+        {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
+    CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    write_ragged_corpus(60, 7.6, 25);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST { write_ragged_corpus(60, 7.6, 25); }

@@ -277,8 +277,7 @@ CLAIM(ranks_refuse_a_bad_machine_with_one_line) {
     CHECK(first && strstr(errors, "train: rank 0: "));
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     char path[600], text[2000];
     snprintf(path, sizeof path, "%s/cache", work);
     setenv("XDG_CACHE_HOME", path, 1);
@@ -289,6 +288,4 @@ int main(int argc, char** argv) {
         snprintf(name, sizeof name, "corpus/%02d.txt", d);
         write_text(name, text, (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
     }
-    run_claims();
-    return program_end();
 }

@@ -196,9 +196,6 @@ CLAIM(samples_are_repeatable_and_come_from_the_checkpoint) {
     CHECK(strcmp(output, first) != 0);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");  // a corpus that nobody edits meanwhile
-    run_claims();
-    return program_end();
 }

@@ -311,12 +311,9 @@ CLAIM(the_hint_after_all_steps_names_more_than_were_done) {
     CHECK(strstr(output, "--steps 20") && !strstr(output, "--steps 8"));
 }
 
-int main(int argc, char** argv) {
+PROGRAM_TEST {
     char path[4096];
-    program_begin(argc, argv);
     CHECK(realpath(program, path) != NULL);
     setenv("P", path, 1);
     sh("mkdir $W/corpus && cp plan/*/b*.c plan/*/s*.c $W/corpus");
-    run_claims();
-    return program_end();
 }

@@ -329,8 +329,4 @@ CLAIM(a_log_line_has_what_every_rank_did) {
     json_free(&json);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

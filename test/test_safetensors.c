@@ -10,30 +10,26 @@
 
 #include "data/json.h"
 #include "plan/base/disk.h"
+#include "test/readers.h"
 #include "test/temporary.h"
 
 static char err[ERR_BYTES], path[600];
 static volatile uint64_t touched;  // makes every byte that is said to be there be read
 
 static unsigned char* read_whole(const char* name, size_t* n) {
-    FILE* file = fopen(name, "rb");
-    unsigned char* bytes = (unsigned char*)malloc(1 << 22);
-    *n = file ? fread(bytes, 1, 1 << 22, file) : 0;
-    if (file) fclose(file);
-    return bytes;
+    static char bytes[1 << 22];
+    *n = read_text(name, bytes, sizeof bytes);
+    return (unsigned char*)bytes;
 }
 
-// 0 accepted, -1 refused (with a message of one line), from a copy of exactly n bytes.
-static int parse_copy(const void* bytes, size_t n) {
+// 0 accepted, -1 refused (with a message of one line).
+static int parse(const void* bytes, size_t n) {
     SafeTensors st;
-    unsigned char* copy = (unsigned char*)malloc(n ? n : 1);
-    memcpy(copy, bytes, n);
     err[0] = 0;
-    int result = safetensors_parse(&st, copy, n, err);
+    int result = safetensors_parse(&st, bytes, n, err);
     if (result) CHECK(err[0] && !strchr(err, '\n') && !st.tensors && st.n == 0);
     for (int i = 0; i < st.n; i++) touched = hash_bytes(st.tensors[i].data, st.tensors[i].bytes, 0);
     safetensors_close(&st);
-    free(copy);
     return result;
 }
 
@@ -42,8 +38,8 @@ static int parse_text(const char* header, size_t n_data) {
     size_t n = strlen(header);
     unsigned char* bytes = (unsigned char*)calloc(1, 8 + n + n_data);
     for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)((uint64_t)n >> 8 * i);
-    for (size_t i = 0; i < n; i++) bytes[8 + i] = (unsigned char)(header[i] == '\'' ? '"' : header[i]);
-    int result = parse_copy(bytes, 8 + n + n_data);
+    memcpy(bytes + 8, quoted(header), n);
+    int result = parse(bytes, 8 + n + n_data);
     free(bytes);
     return result;
 }
@@ -103,23 +99,24 @@ CLAIM(every_type_and_shape_comes_back_bit_for_bit) {
     CHECK(!st.path && !st.tensors && st.n == 0);
 }
 
+// From an odd address, as in a file.
 CLAIM(elements_of_every_type_come_as_fp32) {
+    static const float expected[4][12] = {{1.5f, -0.0f, INFINITY, 1e-45f, -3.25f, 7},
+                                          {1, -INFINITY, NAN, 0x1p-133f, -0.0f},
+                                          {0.1f, -INFINITY, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10},
+                                          {42}};
     SafeTensor t[5];
     float found[12];
     make_tensors(t);
     for (int i = 0; i < 4; i++)
         for (size_t n = t[i].bytes / dtype_bytes(t[i].dtype), first = 0; first <= n; first++) {
-            SafeTensor moved = t[i];  // at an odd address, as in a file
+            SafeTensor moved = t[i];
             char* bytes = (char*)malloc(t[i].bytes + 1);
             moved.data = memcpy(bytes + 1, t[i].data, t[i].bytes);
             CHECK(safetensors_floats(NULL, &moved, first, n - first, found, err) == 0);
-            for (size_t e = first; e < n; e++) {
-                float expected = i == 0   ? f32_values[e]
-                                 : i == 1 ? bf16_to_float(bf16_values[e])
-                                 : i == 2 ? (float)f64_values[e]
-                                          : scalar;
-                CHECK(!memcmp(&found[e - first], &expected, sizeof expected));
-            }
+            for (size_t e = first; e < n; e++)
+                CHECK(isnan(expected[i][e]) ? isnan(found[e - first])
+                                            : !memcmp(&found[e - first], &expected[i][e], sizeof(float)));
             free(bytes);
         }
 }
@@ -164,7 +161,6 @@ CLAIM(the_header_is_aligned_json_in_the_given_order) {
     uint64_t begin = 0;
     CHECK(json_uint64(json_at(&json, offsets, 0), &begin) == 0 && begin == sizeof f32_values + sizeof bf16_values);
     json_free(&json);
-    free(bytes);
 }
 
 CLAIM(a_file_without_tensors_is_one) {
@@ -230,33 +226,13 @@ CLAIM(every_truncated_prefix_is_refused) {
     size_t n;
     write_example(t);
     unsigned char* bytes = read_whole(path, &n);
-    CHECK(n > 300 && parse_copy(bytes, n) == 0);
-    for (size_t k = 0; k < n; k++) CHECK(parse_copy(bytes, k) == -1);
+    CHECK(n > 300);
+    check_prefixes(parse, bytes, n, n);
     for (size_t k = 0; k < n; k += 61) {  // the same as a file
         SafeTensors st;
         write_file(path, bytes, k);
         CHECK(safetensors_open(&st, path, err) == -1 && strstr(err, path));
     }
-    free(bytes);
-}
-
-CLAIM(corrupted_headers_never_crash) {
-    SafeTensor t[5];
-    size_t n;
-    int refused = 0, rounds = 5000;
-    write_example(t);
-    unsigned char* bytes = read_whole(path, &n);
-    size_t n_header = bytes[0] | (size_t)bytes[1] << 8;
-    for (uint64_t k = 0; k < (uint64_t)rounds; k++) {
-        size_t at = hash64(k) % (8 + n_header);
-        unsigned char before = bytes[at];
-        bytes[at] = (unsigned char)(k & 1 ? (char)hash64(~k) : "0123456789\"{}[],:-"[hash64(~k) % 18]);
-        refused += parse_copy(bytes, n) != 0;
-        bytes[at] = before;
-    }
-    // Spaces of the padding and letters of names may change unpunished, hardly anything else.
-    CHECK(refused > rounds / 2 && refused < rounds);
-    free(bytes);
 }
 
 // One tensor "aa" with these members; a member that is "" is left out.
@@ -307,10 +283,8 @@ CLAIM(a_tensor_that_does_not_fit_is_refused_by_name) {
         {"",     "[1]",         "[0,4]",    4, "tensor aa: expected dtype"},
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        int refused = parse_one(cases[i].dtype, cases[i].shape, cases[i].offsets, cases[i].n_data) == -1;
-        int named = strstr(err, cases[i].says) != NULL;
-        CHECK(refused && named);
-        if (!refused || !named) printf("    case %d: expected \"%s\", found \"%s\"\n", i, cases[i].says, err);
+        CHECK(parse_one(cases[i].dtype, cases[i].shape, cases[i].offsets, cases[i].n_data) == -1);
+        CHECK_STRING(strstr(err, cases[i].says) ? cases[i].says : err, cases[i].says);
     }
     CHECK(parse_one("F32", "[1]", "[0,4]", 4) == 0 && parse_one("F64", "[0,9]", "[0,0]", 0) == 0);
 }
@@ -344,9 +318,8 @@ CLAIM(a_header_that_contradicts_itself_is_refused) {
         {"{} x", "header: JSON: expected the end of the text", 0},
     };
     for (int i = 0; i < COUNT(cases); i++) {
-        int refused = parse_text(cases[i].header, cases[i].n_data) == -1, named = strstr(err, cases[i].says) != NULL;
-        CHECK(refused && named);
-        if (!refused || !named) printf("    case %d: expected \"%s\", found \"%s\"\n", i, cases[i].says, err);
+        CHECK(parse_text(cases[i].header, cases[i].n_data) == -1);
+        CHECK_STRING(strstr(err, cases[i].says) ? cases[i].says : err, cases[i].says);
     }
 }
 // clang-format on
@@ -361,11 +334,10 @@ CLAIM(a_good_header_passes_with_unknown_members_and_any_order) {
 CLAIM(a_header_length_that_lies_is_refused) {
     static const uint64_t lies[] = {UINT64_MAX, UINT64_MAX - 7, 1ull << 63, 1ull << 32, 3, 1, 0};
     unsigned char bytes[10] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
-    CHECK(parse_copy(bytes, sizeof bytes) == 0);
+    CHECK(parse(bytes, sizeof bytes) == 0);
     for (int k = 0; k < COUNT(lies); k++) {
         for (int i = 0; i < 8; i++) bytes[i] = (unsigned char)(lies[k] >> 8 * i);
-        CHECK(parse_copy(bytes, sizeof bytes) == -1 &&
-              strstr(err, lies[k] > 2 ? "inside the file of 10 bytes" : "header"));
+        CHECK(parse(bytes, sizeof bytes) == -1 && strstr(err, lies[k] > 2 ? "inside the file of 10 bytes" : "header"));
     }
 }
 

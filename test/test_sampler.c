@@ -88,7 +88,7 @@ static int same_piece(Piece a, Piece b) {
 
 // ---- claims
 
-static void every_training_token_is_drawn_once_an_epoch(void) {
+CLAIM(every_training_token_is_drawn_once_an_epoch) {
     static const int contexts[] = {1, 2, 3, 16, 64, 1000};
     open_random(60, 150, 1);
     for (int k = 0; k < COUNT(contexts); k++) {
@@ -122,7 +122,7 @@ static void every_training_token_is_drawn_once_an_epoch(void) {
     }
 }
 
-static void a_draw_takes_as_many_pieces_as_fit(void) {
+CLAIM(a_draw_takes_as_many_pieces_as_fit) {
     open_random(40, 90, 2);
     Sampler* s = sampler_of(50, 0, 1);
     SamplerPosition position = {0};
@@ -136,7 +136,7 @@ static void a_draw_takes_as_many_pieces_as_fit(void) {
     CHECK(sampler_draw(s, &position, pieces, 128, 50) >= 1);
 }
 
-static void a_saved_position_continues_alike(void) {
+CLAIM(a_saved_position_continues_alike) {
     open_random(50, 80, 3);
     Sampler *s = sampler_of(32, 0.1, 9), *again = sampler_of(32, 0.1, 9);
     Piece pieces[64], expected[64];
@@ -152,7 +152,7 @@ static void a_saved_position_continues_alike(void) {
 }
 
 // Pieces of context 1 of one document are numbered by their place, so that the order is seen as a permutation.
-static void the_order_is_a_permutation_for_every_length(void) {
+CLAIM(the_order_is_a_permutation_for_every_length) {
     for (int n = 2; n <= 200; n++) {
         open_one(n - 1);
         Sampler* s = sampler_of(1, 0, (uint64_t)n);
@@ -165,7 +165,7 @@ static void the_order_is_a_permutation_for_every_length(void) {
     }
 }
 
-static void a_single_piece_is_drawn_again_and_again(void) {
+CLAIM(a_single_piece_is_drawn_again_and_again) {
     open_one(5);
     Sampler* s = sampler_of(100, 0, 1);
     SamplerPosition position = {0};
@@ -181,7 +181,7 @@ static int same_places(const Sampler* a, int64_t epoch_a, const Sampler* b, int6
 }
 
 // Two random permutations of n agree in one place on average, and in more than 8 with probability below 2e-6 (Poisson).
-static void epochs_and_seeds_have_orders_of_their_own(void) {
+CLAIM(epochs_and_seeds_have_orders_of_their_own) {
     open_one(499);
     Sampler *s = sampler_of(1, 0, 1), *other = sampler_of(1, 0, 2);
     CHECK(same_places(s, 0, s, 0, 500) == 500);
@@ -200,7 +200,7 @@ static void epochs_and_seeds_have_orders_of_their_own(void) {
 
 // Every one of the 24 orders of four pieces should come up: among 2000 epochs each is expected 83 times, with a
 // standard deviation of 9, so that 30 and 140 are six deviations away.
-static void orders_of_few_pieces_are_all_met(void) {
+CLAIM(orders_of_few_pieces_are_all_met) {
     open_one(3);
     Sampler* s = sampler_of(1, 0, 1);
     int count[256] = {0}, n_orders = 0;
@@ -216,7 +216,7 @@ static void orders_of_few_pieces_are_all_met(void) {
     CHECK(n_orders == 24);
 }
 
-static void sides_are_disjoint_and_complete(void) {
+CLAIM(sides_are_disjoint_and_complete) {
     open_random(400, 60, 4);
     for (int k = 0; k < 4; k++) {
         double fraction = (double[]){0, 0.01, 0.1, 0.5}[k];
@@ -249,7 +249,7 @@ static void sides_are_disjoint_and_complete(void) {
     }
 }
 
-static void validation_pieces_do_not_depend_on_the_seed(void) {
+CLAIM(validation_pieces_do_not_depend_on_the_seed) {
     open_random(200, 60, 5);
     Sampler *a = sampler_of(16, 0.2, 1), *b = sampler_of(16, 0.2, 2);
     CHECK(sampler_pieces(a, SPLIT_VAL) > 10 && sampler_pieces(a, SPLIT_VAL) == sampler_pieces(b, SPLIT_VAL));
@@ -257,7 +257,7 @@ static void validation_pieces_do_not_depend_on_the_seed(void) {
         CHECK(same_piece(sampler_val_piece(a, i), sampler_val_piece(b, i)));
 }
 
-static void copies_of_a_document_land_on_one_side(void) {
+CLAIM(copies_of_a_document_land_on_one_side) {
     enum { N = 300 };
     int letters[N], names[N];
     for (int d = 0; d < N; d++) {
@@ -277,7 +277,7 @@ static void copies_of_a_document_land_on_one_side(void) {
 }
 
 // Tokens of both sides, and words of the description.
-static void few_documents_give_a_part_of_the_longest_or_all_or_nothing(void) {
+CLAIM(few_documents_give_a_part_of_the_longest_or_all_or_nothing) {
     static const struct {
         int letters[9], n;
         double fraction;
@@ -300,7 +300,7 @@ static void few_documents_give_a_part_of_the_longest_or_all_or_nothing(void) {
 }
 
 // No label of the training part comes from the held-out part.
-static void a_document_that_is_cut_has_no_label_across_the_cut(void) {
+CLAIM(a_document_that_is_cut_has_no_label_across_the_cut) {
     open_corpus((int[]){10, 99, 20}, NULL, 3);
     Sampler* s = sampler_of(16, 0.1, 1);
     Piece p = sampler_val_piece(s, 0);
@@ -316,7 +316,7 @@ static void a_document_that_is_cut_has_no_label_across_the_cut(void) {
     CHECK(found == 1);
 }
 
-static void copies_of_the_longest_document_are_cut_too(void) {
+CLAIM(copies_of_the_longest_document_are_cut_too) {
     open_corpus((int[]){50, 50, 10}, (int[]){4, 4, 5}, 3);
     Sampler* s = sampler_of(64, 0.2, 1);
     CHECK(sampler_documents(s, SPLIT_VAL) == 2 && sampler_documents(s, SPLIT_TRAIN) == 3);
@@ -326,7 +326,7 @@ static void copies_of_the_longest_document_are_cut_too(void) {
     }
 }
 
-static void a_label_is_the_next_token_of_the_document(void) {
+CLAIM(a_label_is_the_next_token_of_the_document) {
     open_random(30, 70, 8);
     for (int context = 1; context < 80; context += 13) {
         Sampler* s = sampler_of(context, 0, 1);
@@ -345,7 +345,7 @@ static void a_label_is_the_next_token_of_the_document(void) {
     }
 }
 
-static void wrong_settings_are_refused(void) {
+CLAIM(wrong_settings_are_refused) {
     static const struct {
         int context;
         double fraction;
@@ -364,21 +364,7 @@ static void wrong_settings_are_refused(void) {
 
 int main(void) {
     if (tokenizer_open(&tokenizer, NULL, err)) die("%s", err);
-    RUN(every_training_token_is_drawn_once_an_epoch);
-    RUN(a_draw_takes_as_many_pieces_as_fit);
-    RUN(a_saved_position_continues_alike);
-    RUN(the_order_is_a_permutation_for_every_length);
-    RUN(a_single_piece_is_drawn_again_and_again);
-    RUN(epochs_and_seeds_have_orders_of_their_own);
-    RUN(orders_of_few_pieces_are_all_met);
-    RUN(sides_are_disjoint_and_complete);
-    RUN(validation_pieces_do_not_depend_on_the_seed);
-    RUN(copies_of_a_document_land_on_one_side);
-    RUN(few_documents_give_a_part_of_the_longest_or_all_or_nothing);
-    RUN(a_document_that_is_cut_has_no_label_across_the_cut);
-    RUN(copies_of_the_longest_document_are_cut_too);
-    RUN(a_label_is_the_next_token_of_the_document);
-    RUN(wrong_settings_are_refused);
+    run_claims();
     forget();
     tokenizer_close(tokenizer);
     return test_done();

@@ -15,11 +15,6 @@ enum { STEPS = 20, HALF = 10 };
     "--dtype fp32 --machine $W/machine "
 #define LLAMA "--arch llama,kv-heads=2,tie=no "
 
-typedef struct Curve {
-    double loss[STEPS], norm[STEPS], val[4];
-    int strategies;  // unlike ones that were chosen
-} Curve;
-
 typedef struct Seen {
     char name[16][400];
     int n;
@@ -41,48 +36,36 @@ static int count_strategies(const char* name) {
     return seen.n;
 }
 
-static int run(const char* name, int ranks, const char* options, Curve* c) {
-    int status = run_on(ranks, name, TINY "%s", options);
-    c->strategies = count_strategies(name);
-    int whole = status == 0 && log_values(name, "loss", c->loss, STEPS) == STEPS &&
-                log_values(name, "grad_norm", c->norm, STEPS) == STEPS && log_values(name, "val_loss", c->val, 4) == 3;
-    CHECK(whole);
-    return whole;
+static Curve run(const char* name, int ranks, const char* options) {
+    run_on(ranks, name, TINY "%s", options);
+    return curve_in(name, STEPS);
 }
 
-static void check_same(const Curve* a, const Curve* b, int from) {
-    for (int i = from; i < STEPS; i++) {
-        CHECK_CLOSE(a->loss[i], b->loss[i], 1e-6 * b->loss[i]);
-        CHECK_CLOSE(a->norm[i], b->norm[i], 1e-5 * b->norm[i]);
-    }
-}
+static Curve one, llama_one;
 
-static Curve one, llama_one, eight;
+static void run_ones(void) {
+    if (!one.loss[0]) one = run("one", 1, ""), llama_one = run("llama_one", 1, LLAMA);
+}
 
 static const struct {
     const char* options;
-    int ranks, is_llama, least;  // strategies that its steps choose at least
+    int ranks, least;  // strategies that its steps choose at least
 } jobs[] = {
-    {"--capacity 400 --strategies 'tp2+2xtp1'", 4, 0, 1},
-    {"--capacity 400 --strategies 'tp2pp2+tp3'", 7, 0, 1},
-    {"--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", 4, 0, 2},
-    {"--capacity 200 --strategies 'tp4+tp1; 5xtp1; 2xtp2+tp1' --plan static", 5, 1, 2},
-    {"--capacity 330 --strategies 'pp3; tp3; 3xtp1' --recompute block", 3, 1, 1},
+    {"--capacity 400 --strategies 'tp2+2xtp1'", 4, 1},
+    {"--capacity 400 --strategies 'tp2pp2+tp3'", 7, 1},
+    {"--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", 4, 2},
+    {LLAMA "--capacity 200 --strategies 'tp4+tp1; 5xtp1; 2xtp2+tp1' --plan static", 5, 2},
+    {LLAMA "--capacity 330 --strategies 'pp3; tp3; 3xtp1' --recompute block", 3, 1},
 };
 
 CLAIM(unlike_pipelines_have_the_losses_of_one_rank) {
-    if (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one)) return;
+    run_ones();
     for (int i = 0; i < COUNT(jobs); i++) {
-        char options[512], name[16];
-        Curve c;
-        const Curve* like = jobs[i].is_llama ? &llama_one : &one;
-        snprintf(options, sizeof options, "%s%s", jobs[i].is_llama ? LLAMA : "", jobs[i].options);
-        snprintf(name, sizeof name, "job%d", i);
-        if (!run(name, jobs[i].ranks, options, &c)) continue;
-        check_same(&c, like, 0);
-        for (int e = 0; e < 3; e++) CHECK_CLOSE(c.val[e], like->val[e], 1e-6 * like->val[e]);
-        if (c.strategies < jobs[i].least) printf("    %s: %d strategies\n", options, c.strategies);
-        CHECK(c.strategies >= jobs[i].least);
+        const Curve c = run("job", jobs[i].ranks, jobs[i].options),
+                    *like = strstr(jobs[i].options, LLAMA) ? &llama_one : &one;
+        check_curves(jobs[i].options, &c, like, 0, STEPS, 1e-6);
+        check_val(&c, like, 3, 1e-6);
+        CHECK(count_strategies("job") >= jobs[i].least);
     }
 }
 
@@ -106,11 +89,10 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
     static const char *plans[] = {"flex", "static", "adaptive"}, *recompute[] = {"none", "activation", "block"};
     const char *cases = getenv("STRATEGY_CASES"), *first = getenv("STRATEGY_SEED");
     uint64_t from = first ? strtoull(first, NULL, 10) : 1;
-    if (!one.loss[0] && (!run("one", 1, "", &one) || !run("llama_one", 1, LLAMA, &llama_one))) return;
+    run_ones();
     FOR_SEEDS(seed, from, from + (cases ? strtoull(cases, NULL, 10) : 2)) {
         int ranks = pick(seed, 100, 2, 8), n = pick(seed, 101, 1, 3), is_llama = pick(seed, 102, 0, 1), end = 0;
         char list[1024], options[1400];
-        Curve c;
         for (int i = 0; i < n; i++) {
             char text[256];
             random_strategy(text, 1000 * seed + (uint64_t)i, ranks);
@@ -119,39 +101,13 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
         snprintf(options, sizeof options, "%s--capacity %d --plan %s --recompute %s --overlap %s --strategies '%s'",
                  is_llama ? LLAMA : "", pick(seed, 103, 320, 700), plans[pick(seed, 104, 0, 2)],
                  recompute[pick(seed, 105, 0, 2)], pick(seed, 106, 0, 1) ? "yes" : "no", list);
-        if (run("random", ranks, options, &c)) check_same(&c, is_llama ? &llama_one : &one, 0);
+        Curve c = run("random", ranks, options);
+        check_curves(options, &c, is_llama ? &llama_one : &one, 0, STEPS, 1e-6);
     }
 }
 
-// Differences of all tensors of two files, as a share of the norm of each; -1 where they have not the same tensors.
-static double difference(const char* a, const char* b) {
-    char path[2][700], err[ERR_BYTES], *bytes[2] = {NULL, NULL};
-    SafeTensors t[2];
-    double worst = 0;
-    for (int i = 0; i < 2; i++) {
-        snprintf(path[i], sizeof path[i], "%s/%s", work, i ? b : a);
-        if (tensors_load(&t[i], &bytes[i], path[i], err)) {
-            printf("    %s\n", err);
-            free(bytes[0]);
-            return -1;
-        }
-    }
-    for (int i = 0; i < t[1].n && worst >= 0; i++) {
-        const SafeTensor *y = &t[1].tensors[i], *x = safetensors_get(&t[0], y->name);
-        double square = 0, norm = 0;
-        if (!strcmp(y->name, "logits") || !strcmp(y->name, "documents")) continue;
-        if (!x || x->bytes != y->bytes) worst = -1;
-        for (size_t k = 0; worst >= 0 && k < y->bytes / sizeof(float); k++) {
-            float p, q;
-            memcpy(&p, (const char*)x->data + k * sizeof p, sizeof p);
-            memcpy(&q, (const char*)y->data + k * sizeof q, sizeof q);
-            square += (double)(p - q) * (p - q), norm += (double)q * q;
-        }
-        if (worst >= 0 && norm > 0) worst = fmax(worst, sqrt(square / norm));
-    }
-    for (int i = 0; i < 2; i++) safetensors_close(&t[i]), free(bytes[i]);
-    return worst;
-}
+// Of two files in $W.
+static double difference(const char* a, const char* b) { return tensors_differ(path_of(a), path_of(b), 1); }
 
 CLAIM(every_gradient_is_that_of_one_rank) {
     CHECK_SH(0, "$P " TINY "--dump-grads $W/one.grads");
@@ -169,11 +125,9 @@ CLAIM(every_gradient_is_that_of_one_rank) {
 // 20 steps that switch, beside 20 of one strategy. A Llama: a GPT-2's biases of keys have gradients of nothing but
 // rounding, which AdamW makes as large as any others.
 CLAIM(weights_after_switching_are_those_of_a_fixed_strategy) {
-    Curve fixed, switching;
-    if (!run("fixed", 4, LLAMA "--capacity 400 --strategies 'tp2+2xtp1'", &fixed)) return;
-    if (!run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", &switching))
-        return;
-    CHECK(fixed.strategies == 1 && switching.strategies >= 2);
+    run("fixed", 4, LLAMA "--capacity 400 --strategies 'tp2+2xtp1'");
+    run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'");
+    CHECK(count_strategies("fixed") == 1 && count_strategies("switching") >= 2);
     CHECK_CLOSE(difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors"), 0, 1e-5);
 }
 
@@ -236,44 +190,35 @@ CLAIM(bytes_are_those_of_the_transfers_and_optimizer_state_stays) {
     Shape whole = shape_make(4, 48, 4, 257, 320);
     TpSplit two = split_even(&whole, 2), alone = split_even(&whole, 1);
     Part parts[4] = {{&two, 0, 0, 4}, {&two, 1, 0, 4}, {&alone, 0, 0, 4}, {&alone, 0, 0, 4}};
-    Curve c;
-    if (!run("bytes", 4, "--capacity 400 --strategies 'tp2+2xtp1' --verbose", &c)) return;
+    run("bytes", 4, "--capacity 400 --strategies 'tp2+2xtp1' --verbose");
     double gradients = expected_bytes(4, parts, RESHARD_SUM), weights = expected_bytes(4, parts, RESHARD_COPY);
     CHECK(gradients > 0 && weights > 0);
     CHECK_CLOSE(sum_of_bytes("bytes", "bytes.gradients") / STEPS, gradients, 0.5);
     CHECK_CLOSE(sum_of_bytes("bytes", "bytes.parameters") / STEPS, weights, 0.5);
-    CHECK(strstr(output, "sent by all ranks") && !strstr(output, "optimizer state"));
+    CHECK_SAID("sent by all ranks & !optimizer state");
+}
+
+// Without its last ten steps a run goes on by these options to the losses of one rank.
+static void check_goes_on(const char* name, const char* launcher, const char* options) {
+    sh("rm -rf $W/%s/step-000020", name);
+    CHECK_SH(0, "%s $P --resume --out $W/%s --threads 1 %s", launcher, name, options);
+    Curve c = curve_in(name, STEPS);
+    check_curves(options, &c, &one, HALF, STEPS, 1e-6);
 }
 
 CLAIM(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one) {
-    Curve rest;
-    const char* list = "--capacity 90 --strategies '8xtp1; tp4+4xtp1; tp4+2xtp2; tp4pp2; tp2pp2+tp4'";
-    if (!run("eight", 8, list, &eight)) return;
-    check_same(&eight, &one, 0);
-    CHECK(eight.strategies >= 2);
-    sh("rm -rf $W/eight/step-000020");
-    CHECK_SH(0,
-             ON_RANKS "$P --resume --out $W/eight --threads 1 --capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'",
-             5);
-    CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
-    CHECK(log_values("eight", "grad_norm", rest.norm, STEPS) == STEPS);
-    check_same(&rest, &one, HALF);
-    sh("rm -rf $W/eight/step-000020");
-    CHECK(sh("$P --resume --out $W/eight --threads 1 --capacity 400"));
-    CHECK(strstr(errors, "--strategies none goes on without"));
-    CHECK_SH(0, "$P --resume --out $W/eight --threads 1 --capacity 400 --strategies none");
-    CHECK(log_values("eight", "loss", rest.loss, STEPS) == STEPS);
-    check_same(&rest, &one, HALF);
+    run_ones();
+    Curve eight = run("eight", 8, "--capacity 90 --strategies '8xtp1; tp4+4xtp1; tp4+2xtp2; tp4pp2; tp2pp2+tp4'");
+    check_curves("eight", &eight, &one, 0, STEPS, 1e-6);
+    CHECK(count_strategies("eight") >= 2);
+    check_goes_on("eight", "mpirun --oversubscribe -n 5", "--capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'");
+    CHECK_REFUSED("--strategies none goes on without", "$P --resume --out $W/eight --threads 1 --capacity 400");
+    check_goes_on("eight", "", "--capacity 400 --strategies none");
 }
 
 CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {
-    Curve c;
-    if (!run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2", &c)) return;
-    sh("rm -rf $W/divided/step-000020");
-    CHECK_SH(0, ON_RANKS "$P --resume --out $W/divided --threads 1 --strategies 'tp2+2xtp1'", 4);
-    CHECK(log_values("divided", "loss", c.loss, STEPS) == STEPS);
-    CHECK(log_values("divided", "grad_norm", c.norm, STEPS) == STEPS);
-    check_same(&c, &one, HALF);
+    run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2");
+    check_goes_on("divided", "mpirun --oversubscribe -n 4", "--strategies 'tp2+2xtp1'");
 }
 
 // The length of a row is each strategy's own, and settled when --capacity does not say it.
@@ -373,24 +318,19 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
 }
 
 CLAIM(what_does_not_go_with_strategies_is_said) {
-    const struct {
-        const char *options, *words;
-    } wrong[] = {
-        {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout"},
+    static const Refusal rows[] = {
+        {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout", 2},
         {"--strategies tp3",
-         "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without"},
+         "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without", 2},
         {"--strategies '2xtp1;tp2' --cp 2",
-         "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out"},
-        {"--strategies tp2 --explain layout", "expected one layout, found --strategies"},
-        {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3"},
-        {"--strategies tp2 --balance migrate", "--balance is not there"},
-        {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +"},
-        {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of"},
+         "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out", 2},
+        {"--strategies tp2 --explain layout", "expected one layout, found --strategies", 2},
+        {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3", 2},
+        {"--strategies tp2 --balance migrate", "--balance is not there", 2},
+        {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
+        {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of", 2},
     };
-    for (int i = 0; i < COUNT(wrong); i++) {
-        CHECK(sh(ON_RANKS "$P " TINY "%s --out $W/wrong", 2, wrong[i].options));
-        CHECK(strstr(errors, wrong[i].words));
-    }
+    CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }
 
 // --explain says of the first step what the run then does, and its pipelines have all documents.
@@ -419,11 +359,8 @@ CLAIM(explain_shows_the_choice_and_every_pipeline) {
     CHECK(docs == documents && tokens == 0 && pipelines >= 1 && rated == 1);
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     write_ragged_corpus(60, 5.9, 3);
     sh("printf 'name tiny\\nquadratic_ms 5.128e-6\\nlinear_ms 0.184\\nheads 64\\ntoken_bytes 2097152\\n"
        "group 2 125\\ngroup 4 109\\ngroup 8 101\\n' > $W/machine");
-    run_claims();
-    return program_end();
 }

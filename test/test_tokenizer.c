@@ -11,7 +11,7 @@
 
 // ---- bytes
 
-static void bytes_are_their_own_tokens(void) {
+CLAIM(bytes_are_their_own_tokens) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_open(&t, NULL, err) == 0);
     CHECK(t->vocab == 257 && t->end_of_text == 256 && t->is_bytes);
@@ -34,7 +34,7 @@ static void bytes_are_their_own_tokens(void) {
 
 // ---- merging
 
-static void pairs_merge_in_the_order_of_ranks(void) {
+CLAIM(pairs_merge_in_the_order_of_ranks) {
     Words w;
     small_words(&w);
     Tokenizer* t = tokenizer_of(&w);
@@ -46,7 +46,7 @@ static void pairs_merge_in_the_order_of_ranks(void) {
     tokenizer_close(t);
 }
 
-static void the_name_of_end_of_text_is_ordinary_text(void) {
+CLAIM(the_name_of_end_of_text_is_ordinary_text) {
     Words w;
     small_words(&w);
     add_word(&w, "<|endoftext|", 12);  // would join with ">" to what end-of-text is called
@@ -61,7 +61,7 @@ static void the_name_of_end_of_text_is_ordinary_text(void) {
     tokenizer_close(t);
 }
 
-static void the_first_of_equal_tokens_counts(void) {
+CLAIM(the_first_of_equal_tokens_counts) {
     Words w;
     small_words(&w);
     add_word(&w, "ll", 2);
@@ -91,7 +91,7 @@ static int encode_by_definition(const Words* w, int* tokens, const char* text, i
     }
 }
 
-static void merging_is_what_the_definition_says(void) {
+CLAIM(merging_is_what_the_definition_says) {
     static const char* const alphabets[] = {"a", "ab", "abcd", "etaoinshrdlu"};
     static Words w;
     int n_merged = 0;
@@ -114,7 +114,7 @@ static void merging_is_what_the_definition_says(void) {
 }
 
 // A way of merging that looks at every pair each time would take hours here.
-static void a_megabyte_without_a_break_takes_no_time(void) {
+CLAIM(a_megabyte_without_a_break_takes_no_time) {
     enum { N = 1 << 20 };
     static Words w;
     random_words(&w, "ab ", 200);
@@ -131,7 +131,7 @@ static void a_megabyte_without_a_break_takes_no_time(void) {
     tokenizer_close(t);
 }
 
-static void any_bytes_come_back(void) {
+CLAIM(any_bytes_come_back) {
     static Words w;
     random_words(&w, "ab 1\xc3\xa9\n", 300);
     Tokenizer* t = tokenizer_of(&w);
@@ -168,7 +168,7 @@ static void check_split(Pattern split, const char* text, const char* parts) {
 
 // Expected parts as the module regex of Python finds them with GPT-2's pattern: examples of the rules, and bytes that
 // the lines of test_tokenizer_golden.c, which show more, do not have.
-static void text_is_split_as_by_the_pattern_of_gpt2(void) {
+CLAIM(text_is_split_as_by_the_pattern_of_gpt2) {
     static const char* const cases[][2] = {
         {"I'm sure they'll say we've won, it's John's", "I|'m| sure| they|'ll| say| we|'ve| won|,| it|'s| John|'s"},
         {"don't 'tis 'S ''s '", "don|'t| '|tis| '|S| ''|s| '"},
@@ -204,7 +204,7 @@ static void text_is_split_as_by_the_pattern_of_gpt2(void) {
 }
 
 // Expected parts as the package tokenizers finds them with the patterns of these kinds.
-static void text_is_split_as_by_the_pattern_of_each_kind(void) {
+CLAIM(text_is_split_as_by_the_pattern_of_each_kind) {
     static const struct {
         Pattern split;
         const char *text, *parts;
@@ -231,7 +231,7 @@ static void text_is_split_as_by_the_pattern_of_each_kind(void) {
 // ---- form C
 
 // What 10,000 lines of test_tokenizer_golden.c do not show, and an example of each rule.
-static void form_c_joins_orders_and_takes_apart(void) {
+CLAIM(form_c_joins_orders_and_takes_apart) {
     static const char* const cases[][2] = {
         {"u\u0308\u0301", "\u01d8"},                       // marks join
         {"q\u0307\u0323", "q\u0323\u0307"},                // into the order of classes
@@ -267,7 +267,7 @@ static void form_c_joins_orders_and_takes_apart(void) {
 }
 
 // Sorting marks by looking at every pair would take hours here.
-static void a_megabyte_of_marks_takes_no_time(void) {
+CLAIM(a_megabyte_of_marks_takes_no_time) {
     enum { N = 1 << 20 };
     static const char* const marks[] = {"\u0301", "\u0323", "\u0327", "\u0334", "\u035c"};
     char *text = malloc(N), *p = text;
@@ -281,17 +281,4 @@ static void a_megabyte_of_marks_takes_no_time(void) {
     free(work);
 }
 
-int main(void) {
-    RUN(bytes_are_their_own_tokens);
-    RUN(pairs_merge_in_the_order_of_ranks);
-    RUN(the_name_of_end_of_text_is_ordinary_text);
-    RUN(the_first_of_equal_tokens_counts);
-    RUN(merging_is_what_the_definition_says);
-    RUN(a_megabyte_without_a_break_takes_no_time);
-    RUN(any_bytes_come_back);
-    RUN(text_is_split_as_by_the_pattern_of_gpt2);
-    RUN(text_is_split_as_by_the_pattern_of_each_kind);
-    RUN(form_c_joins_orders_and_takes_apart);
-    RUN(a_megabyte_of_marks_takes_no_time);
-    return test_done();
-}
+int main(void) { return test_main(); }

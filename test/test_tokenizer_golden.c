@@ -1,10 +1,7 @@
 // test_tokenizer_golden.c - 10,000 lines of mixed Unicode are the tokens that the reference makes of them, for
 // vocabularies of each kind (dev/golden_tokenizers.py made test/golden/tokenizers with Hugging Face's package).
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "data/bpe.h"
-#include "data/docs_files.h"
+#include "data/tokenizer_files.h"
 #include "data/json.h"
 #include "plan/base/base.h"
 #include "plan/base/disk.h"
@@ -77,7 +74,7 @@ static uint64_t golden_hash(int block, const char* name) {
     return hash;
 }
 
-static void lines_are_those_of_the_reference(void) {
+CLAIM(lines_are_those_of_the_reference) {
     char line[LINE_MAX];
     for (int number = 0; number < LINES;) {
         uint64_t hash = 0;
@@ -115,11 +112,6 @@ static void check_kind(int kind) {
     }
 }
 
-static void gpt2_tokens_are_those_of_the_reference(void) { check_kind(0); }
-static void smollm2_tokens_are_those_of_the_reference(void) { check_kind(1); }
-static void llama3_tokens_are_those_of_the_reference(void) { check_kind(2); }
-static void qwen3_tokens_are_those_of_the_reference(void) { check_kind(3); }
-
 // The text that a line must come back as: form C for Qwen3, without the bytes that have no token for SmolLM2.
 static size_t expected_text(const Tokenizer* t, char* out, int* work, const char* line, size_t n) {
     const char* from = line;
@@ -135,7 +127,7 @@ static size_t expected_text(const Tokenizer* t, char* out, int* work, const char
     return n_out;
 }
 
-static void decoded_tokens_are_the_text(void) {
+CLAIM(decoded_tokens_are_the_text) {
     static char line[LINE_MAX], expected[3 * LINE_MAX];
     static int tokens[3 * LINE_MAX];
     int n_other[KINDS] = {0};
@@ -154,36 +146,7 @@ static void decoded_tokens_are_the_text(void) {
     CHECK(n_other[0] == 0 && n_other[1] > 1000 && n_other[2] == 0 && n_other[3] > 1000);
 }
 
-// Files above one megabyte are encoded in blocks; the tokens must not show where they end.
-static void text_read_in_blocks_is_as_if_at_once(void) {
-    enum { N = 5 << 19 };
-    char path[] = "/tmp/test_tokenizer_golden_XXXXXX.txt", *text = malloc(N + LINE_MAX);
-    int *expected = malloc(3 * N * sizeof *expected), *found = malloc(3 * N * sizeof *found);
-    size_t n = 4096;
-    memset(text, '.', n);  // a NUL before would make it no text
-    for (int number = 0; n < N; number++) n += make_line(text + n, number);
-    n = N;
-    int fd = mkstemps(path, 4);
-    CHECK(fd >= 0 && write(fd, text, n) == (ssize_t)n && close(fd) == 0);
-    for (int kind = 0; kind < KINDS; kind++) {
-        Docs* docs = NULL;
-        const char* paths[] = {path};
-        int n_tokens = (int)tokenizers[kind]->encode(tokenizers[kind], expected, text, n);
-        DocsReading whole = {.separator = "none"};
-        CHECK(docs_open_as(&docs, paths, 1, tokenizers[kind], whole, err) == 0);
-        CHECK(docs_length(docs, 0) == n_tokens + 1);
-        CHECK(docs_read(docs, 0, 0, n_tokens + 1, found, err) == 0);
-        CHECK(found[0] == tokenizers[kind]->end_of_text);
-        CHECK(memcmp(found + 1, expected, (size_t)n_tokens * sizeof *found) == 0);
-        docs_close(docs);
-    }
-    unlink(path);
-    free(text);
-    free(expected);
-    free(found);
-}
-
-static void names_of_tokens_are_ordinary_text(void) {
+CLAIM(names_of_tokens_are_ordinary_text) {
     static const char* const names[] = {"<|endoftext|>", "<|begin_of_text|>", "<|im_start|>", "<think>", "<|eot_id|>"};
     for (int kind = 0; kind < KINDS; kind++)
         for (int i = 0; i < COUNT(names); i++) {
@@ -195,7 +158,7 @@ static void names_of_tokens_are_ordinary_text(void) {
 }
 
 // What opens in spite of some bytes that are others encodes any text, and decodes to no more than the text.
-static void random_damage_is_survived(void) {
+CLAIM(random_damage_is_survived) {
     static char line[LINE_MAX];
     static int tokens[3 * LINE_MAX];
     int n_opened = 0;
@@ -236,15 +199,11 @@ static void begin(void) {
 
 int main(void) {
     begin();
-    RUN(lines_are_those_of_the_reference);
-    RUN(gpt2_tokens_are_those_of_the_reference);
-    RUN(smollm2_tokens_are_those_of_the_reference);
-    RUN(llama3_tokens_are_those_of_the_reference);
-    RUN(qwen3_tokens_are_those_of_the_reference);
-    RUN(decoded_tokens_are_the_text);
-    RUN(text_read_in_blocks_is_as_if_at_once);
-    RUN(names_of_tokens_are_ordinary_text);
-    RUN(random_damage_is_survived);
+    RUN_AS("gpt2_tokens_are_those_of_the_reference", check_kind(0));
+    RUN_AS("smollm2_tokens_are_those_of_the_reference", check_kind(1));
+    RUN_AS("llama3_tokens_are_those_of_the_reference", check_kind(2));
+    RUN_AS("qwen3_tokens_are_those_of_the_reference", check_kind(3));
+    run_claims();
     for (int i = 0; i < KINDS; i++) tokenizer_close(tokenizers[i]);
     return test_done();
 }

@@ -4,9 +4,9 @@
 // Five heads and 3.75 tiles of hidden units divide evenly among no number of ranks that is tried here. Where the ranks
 // are one group every batch is one row, so that a step's tokens say what its collectives weigh. "grouped" is a Qwen3 of
 // ten heads with two key/value heads, "shared" a Qwen2 of four heads with one; their heads' channels are not the width.
-#include "data/safetensors.h"
 #include "plan/base/base.h"
 #include "test/program.h"
+#include "test/tensors.h"
 
 enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
 
@@ -18,27 +18,6 @@ enum { LAYERS = 2, WIDTH = 60, CONTEXT = 128, STEPS = 10 };
 #define SHARED "--arch qwen2 --heads 4 --arch kv-heads=1,head-size=16,hidden=150 "
 
 // ---- runs
-
-typedef struct Curve {
-    double loss[STEPS], norm[STEPS], tokens[STEPS];
-    char hash[17], sample[512];  // of the last step
-} Curve;
-
-static void read_end(Curve* c) {
-    const char *sample = NULL, *next = output;
-    while ((next = strstr(next, ": a sample\n"))) sample = next += strlen(": a sample\n");
-    const char* end = sample ? strstr(sample, "\nsaved ") : NULL;
-    CHECK(end && end > sample);
-    strcpy(c->hash, loss_hash());
-    snprintf(c->sample, sizeof c->sample, "%.*s", end ? (int)MIN(end - sample, 500) : 0, end ? sample : "");
-}
-
-static void read_curve(const char* run, Curve* c) {
-    CHECK(log_values(run, "loss", c->loss, STEPS) == STEPS);
-    CHECK(log_values(run, "grad_norm", c->norm, STEPS) == STEPS);
-    CHECK(log_values(run, "tokens", c->tokens, STEPS) == STEPS);
-    read_end(c);
-}
 
 // A run of STEPS steps in a directory of its name, from which others go on.
 typedef struct Job {
@@ -81,42 +60,27 @@ static const Curve* curve_of(const char* name) {
     Job* job = job_of(name);
     if (job->is_done++) return &job->curve;
     run_on(job->ranks, name, TINY "%s", job->options);
-    read_curve(name, &job->curve);
+    job->curve = curve_in(name, STEPS);
     return &job->curve;
 }
 
 // A copy of a run goes on from its middle.
 static Curve resumed(const char* from, int ranks, const char* options) {
-    Curve c;
-    memset(&c, 0, sizeof c);
     curve_of(from);
     CHECK_SH(0, "rm -rf $W/other && cp -r $W/%s $W/other && rm -r $W/other/step-000010", from);
     CHECK_SH(0, ON_RANKS "$P --resume --threads 1 %s --out $W/other", ranks, options);
-    read_curve("other", &c);
-    return c;
-}
-
-static void check_curve(const char* what, const Curve* a, const Curve* b, double tolerance) {
-    double worst = 0, worst_norm = 0;
-    for (int i = 0; i < STEPS; i++) {
-        double loss = fabs(b->loss[i] - a->loss[i]) / a->loss[i], norm = fabs(b->norm[i] - a->norm[i]) / a->norm[i];
-        CHECK(a->tokens[i] == b->tokens[i] && a->tokens[i] > 100);
-        CHECK(loss <= tolerance && norm <= 10 * tolerance);
-        worst = fmax(worst, loss), worst_norm = fmax(worst_norm, norm);
-    }
-    printf("    %-32s losses differ by %.1e at most, gradient norms by %.1e\n", what, worst, worst_norm);
+    return curve_in("other", STEPS);
 }
 
 // ---- losses and norms
 
 // fp32 in another order of sums is off by 1e-7 in a step, and by 1e-6 at most after ten, because the optimizer divides
-// small gradients by their own size. A head or a token that is lost or counted twice changes the loss by 1e-3. Norms,
-// which are no means over targets, may be ten times as far apart.
+// small gradients by their own size. A head or a token that is lost or counted twice changes the loss by 1e-3.
 static const double FP32 = 1e-5;
 
 CLAIM(ten_steps_are_those_of_one_rank_however_heads_divide) {
     for (int i = 0; i < COUNT(jobs); i++)
-        if (jobs[i].like) check_curve(jobs[i].name, curve_of(jobs[i].like), curve_of(jobs[i].name), FP32);
+        if (jobs[i].like) check_curves(jobs[i].name, curve_of(jobs[i].name), curve_of(jobs[i].like), 0, STEPS, FP32);
 }
 
 // A loss is a mean over some 500 targets of values that are rounded to 2^-9 of logits of size about 5, and as much
@@ -127,10 +91,10 @@ static const double BF16 = 1.8e-3;
 
 CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
     const Curve* one = curve_of("one_bf16");
-    check_curve("three_bf16", one, curve_of("three_bf16"), BF16);
-    check_curve("groups_bf16", one, curve_of("groups_bf16"), BF16);
     Curve alone = resumed("groups_bf16", 1, "--tp 1"), same = resumed("groups_bf16", 4, "");
-    check_curve("groups_bf16 on one rank", one, &alone, BF16);
+    check_curves("three_bf16", curve_of("three_bf16"), one, 0, STEPS, BF16);
+    check_curves("groups_bf16", curve_of("groups_bf16"), one, 0, STEPS, BF16);
+    check_curves("groups_bf16 on one rank", &alone, one, 0, STEPS, BF16);
     CHECK_STRING(same.hash, curve_of("groups_bf16")->hash);  // masters and moments have come back to the bit
 }
 
@@ -150,11 +114,9 @@ CLAIM(a_checkpoint_goes_on_in_any_division) {
                 {"three", 1, "--tp 1"},           {"grouped_five", 3, "--tp 3"},
                 {"grouped_one", 4, "--tp 4"},     {"shared_groups", 3, "--tp 3 --zero 1"}};
     for (int i = 0; i < COUNT(runs); i++) {
-        char what[128];
         Curve c = resumed(runs[i].from, runs[i].ranks, runs[i].options);
-        snprintf(what, sizeof what, "%s on %d, %s", runs[i].from, runs[i].ranks, runs[i].options);
         const char* like = job_of(runs[i].from)->like;
-        check_curve(what, curve_of(like ? like : runs[i].from), &c, FP32);
+        check_curves(runs[i].options, &c, curve_of(like ? like : runs[i].from), 0, STEPS, FP32);
     }
 }
 
@@ -170,20 +132,9 @@ CLAIM(a_checkpoint_goes_on_in_the_same_division_to_the_bit) {
 // Files hold them once: ranks that share them must have had the same bits.
 CLAIM(shared_key_value_heads_go_on_to_the_bit) { check_same_division("shared_bf16"); }
 
-static double relative_difference(const float* a, const float* b, size_t n) {
-    double difference = 0, norm = 0;
-    for (size_t i = 0; i < n; i++) difference += pow((double)a[i] - b[i], 2), norm += pow(b[i], 2);
-    return norm > 0 ? sqrt(difference / norm) : difference > 0;
-}
-
-// Opens a file of the checkpoint after STEPS / 2 steps.
-static int open_tensors(SafeTensors* file, const char* run, const char* name) {
-    char path[700], err[ERR_BYTES] = "";
-    snprintf(path, sizeof path, "%s/%s/step-000005/%s", work, run, name);
-    int failed = safetensors_open(file, path, err);
-    if (failed) printf("    %s\n", err);
-    CHECK(!failed);
-    return failed;
+static const char* file_in(const char* run, const char* name, char path[700]) {
+    snprintf(path, 700, "%s/%s/step-000005/%s", work, run, name);
+    return path;
 }
 
 // Adds what the file has of the whole tensor of this name; returns the number of elements.
@@ -203,16 +154,17 @@ static size_t take_parts(const SafeTensors* file, const char* name, float* value
 // After five steps sums in another order have come to 1e-6 of a tensor's norm; what stands in another place, to 1.
 static void check_state(const char* run, const char* one, int n_files) {
     SafeTensors whole, files[8];
-    char name[64];
+    char name[64], path[700], err[ERR_BYTES];
     size_t parts = 0, found = 0;
     double worst = 0;
-    if (open_tensors(&whole, one, "optimizer-00000-of-00001.safetensors")) return;
-    for (int f = 0; f < n_files; f++) {
+    int failed = safetensors_open(&whole, file_in(one, "optimizer-00000-of-00001.safetensors", path), err);
+    for (int f = 0; f < n_files && !failed; f++) {
         snprintf(name, sizeof name, "optimizer-%05d-of-%05d.safetensors", f, n_files);
-        if (open_tensors(&files[f], run, name)) return;
+        failed = safetensors_open(&files[f], file_in(run, name, path), err);
         for (int i = 0; i < files[f].n; i++) parts += files[f].tensors[i].bytes;
     }
-    for (int i = 0; i < whole.n; i++) {
+    CHECK(!failed);
+    for (int i = 0; i < whole.n && !failed; i++) {
         size_t n = whole.tensors[i].bytes / sizeof(float), taken = 0;
         float *expected = (float*)malloc(n * sizeof(float)), *value = (float*)calloc(n, sizeof(float));
         for (int f = 0; f < n_files; f++) taken += take_parts(&files[f], whole.tensors[i].name, value, n);
@@ -222,40 +174,15 @@ static void check_state(const char* run, const char* one, int n_files) {
         found += n * sizeof(float);
         free(expected), free(value);
     }
-    CHECK(found == parts && whole.n >= 2 * 6 * LAYERS);
-    CHECK(worst <= 1e-5);
-    printf("    %-32s %d tensors of optimizer state in %d files differ by %.1e at most\n", run, whole.n, n_files,
-           worst);
+    CHECK(found == parts && whole.n >= 2 * 6 * LAYERS && worst <= 1e-5);
     for (int f = 0; f < n_files; f++) safetensors_close(&files[f]);
     safetensors_close(&whole);
 }
 
-// The gradient of keys' biases is 0 but for rounding, or nearly so where they hardly turn from one position to the
-// next, and the optimizer makes it as large as any other: they are left out.
-static void check_weights(const char* run, const char* one) {
-    SafeTensors a, b;
-    double worst = 0;
-    if (open_tensors(&a, run, "model.safetensors") || open_tensors(&b, one, "model.safetensors")) return;
-    CHECK(a.n == b.n && a.n > 9 * LAYERS);
-    for (int i = 0; i < MIN(a.n, b.n); i++) {
-        const SafeTensor *x = &a.tensors[i], *y = &b.tensors[i];
-        size_t n = y->bytes / sizeof(float);
-        float *found = (float*)malloc(x->bytes), *expected = (float*)malloc(y->bytes);
-        CHECK_STRING(x->name, y->name);
-        CHECK(x->bytes == y->bytes && x->dims[0] == y->dims[0]);
-        CHECK(!safetensors_floats(&a, x, 0, x->bytes / sizeof(float), found, NULL));
-        CHECK(!safetensors_floats(&b, y, 0, n, expected, NULL));
-        if (strstr(y->name, "c_attn.bias")) memcpy(found + WIDTH, expected + WIDTH, WIDTH * sizeof(float));
-        if (strstr(y->name, "k_proj.bias")) memcpy(found, expected, n * sizeof(float));
-        worst = fmax(worst, relative_difference(found, expected, n));
-        free(found), free(expected);
-    }
-    CHECK(worst <= 1e-5);
-    printf("    %-32s weights differ by %.1e at most\n", run, worst);
-    safetensors_close(&a), safetensors_close(&b);
-}
-
+// Weights without the biases of keys: their gradient is 0 but for rounding, or nearly so where they hardly turn from
+// one position to the next, and the optimizer makes it as large as any other.
 CLAIM(files_name_whole_tensors_and_hold_them_once) {
+    char a[700], b[700];
     const struct {
         const char* name;
         int files;
@@ -264,7 +191,8 @@ CLAIM(files_name_whole_tensors_and_hold_them_once) {
         const char* like = job_of(runs[i].name)->like;
         curve_of(like), curve_of(runs[i].name);
         check_state(runs[i].name, like, runs[i].files);
-        check_weights(runs[i].name, like);
+        CHECK(tensors_differ(file_in(runs[i].name, "model.safetensors", a), file_in(like, "model.safetensors", b), 0) <=
+              1e-5);
     }
 }
 
@@ -296,13 +224,6 @@ CLAIM(samples_are_those_of_one_rank) {
 
 // ---- bytes
 
-// A kind of bytes of every step, which rank 0 has sent. Returns their number.
-static int step_bytes(const char* run, const char* kind, double* values) {
-    char member[64];
-    snprintf(member, sizeof member, "bytes.%s", kind);
-    return log_values(run, member, values, STEPS);
-}
-
 // Of an all-reduce of n fp32: a part to each other rank, and a sum back.
 static double sum_bytes(int R, int n) { return 2.0 * (R - 1) * CEIL_DIV(n, R) * 4; }
 
@@ -331,8 +252,8 @@ CLAIM(activations_move_by_the_formula) {
         double bytes[STEPS] = {0}, gradients[STEPS] = {0}, rows[STEPS] = {0};
         const Curve* c = curve_of(runs[i].name);
         CHECK(log_values(runs[i].name, "micro_batches", rows, STEPS) == STEPS);
-        CHECK(step_bytes(runs[i].name, "tensor", bytes) == STEPS);
-        CHECK(step_bytes(runs[i].name, "gradients", gradients) == STEPS);
+        CHECK(log_values(runs[i].name, "bytes.tensor", bytes, STEPS) == STEPS);
+        CHECK(log_values(runs[i].name, "bytes.gradients", gradients, STEPS) == STEPS);
         for (int t = 0; t < STEPS; t++) {
             CHECK(rows[t] == 1);
             CHECK_CLOSE(bytes[t], tensor_bytes(runs[i].ranks, (int)c->tokens[t], runs[i].elem, runs[i].computed_again),
@@ -372,33 +293,16 @@ CLAIM(weights_are_rounded_alike_however_the_model_is_divided) {
 
 // ---- refusals
 
-// The first rank's words are there, on a line of their own. Other ranks say the same where the launcher is slow.
-static void check_refused(int status, const char* words) {
-    const char *at = strstr(errors, words), *end = at ? strchr(at, '\n') : NULL;
-    CHECK(status == 1 && at && end && end - at < 200);
-}
-
 CLAIM(a_group_that_cannot_be_is_refused_in_one_line) {
-    const struct {
-        int ranks;
-        const char *options, *words;
-    } refused[] = {{3, "--tp 2", "rank 0: --tp: tensor-parallel groups of 2 do not divide 3 ranks; try mpirun -n 4"},
-                   {1, "--tp 2", "--tp: tensor-parallel groups of 2 do not divide 1 rank; try mpirun -n 2"},
-                   {6, "--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5"},
-                   {3, "--tp 3 --arch hidden=2", "--tp 3: expected at most as many ranks as hidden units, found 2"},
-                   {2, "--tp 0", "rank 0: --tp expects a whole number from 1 to 64"}};
-    for (int i = 0; i < COUNT(refused); i++) {
-        check_refused(sh(ON_RANKS "$P " TINY "%s --out $W/refused", refused[i].ranks, refused[i].options),
-                      refused[i].words);
-        CHECK(sh("ls $W/refused") != 0);
-    }
+    static const Refusal rows[] = {
+        {"--tp 2", "rank 0: --tp: tensor-parallel groups of 2 do not divide 3 ranks; try mpirun -n 4\n", 3},
+        {"--tp 2", "--tp: tensor-parallel groups of 2 do not divide 1 rank; try mpirun -n 2\n", 1},
+        {"--tp 6", "rank 0: --tp 6: expected at most as many ranks as heads, found 5 heads; try --tp 5\n", 6},
+        {"--tp 3 --arch hidden=2", "--tp 3: expected at most as many ranks as hidden units, found 2", 3},
+        {"--tp 0", "rank 0: --tp expects a whole number from 1 to 64", 2}};
+    CHECK_REFUSALS(TINY "--out $W/refused", rows);
     curve_of("two");  // which has --tp 2 among its options
-    check_refused(sh("$P --resume --threads 1 --out $W/two"), "groups of 2 do not divide 1 rank");
+    CHECK_REFUSED("groups of 2 do not divide 1 rank", "$P --resume --threads 1 --out $W/two");
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    write_ragged_corpus(60, 7.6, 25);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST { write_ragged_corpus(60, 7.6, 25); }

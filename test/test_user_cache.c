@@ -180,8 +180,4 @@ CLAIM(what_others_could_have_written_is_neither_read_nor_replaced_by_key) {
     CHECK(reads("key", NULL));
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
-    run_claims();
-    return program_end();
-}
+PROGRAM_TEST {}

@@ -1,6 +1,5 @@
 // test_virtual.c - the whole program on virtual ranks (--device virtual): its steps take what the cost model predicts
 // of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
-#include <math.h>
 
 #include "plan/base/base.h"
 #include "test/program.h"
@@ -64,31 +63,18 @@ static void write_machines(void) {
              "link inside 0 0\nlink inside 1000000000 100\nmodel 2 32 2\n");
 }
 
-static int run(int ranks, const char* options, const char* out) {
-    return run_on(ranks, out, SHAPE "--steps %d %s", STEPS, options);
-}
-
 // ---- times
 
+static void read_ms(const char* out, const char* member, double ms[STEPS]) {
+    CHECK(log_values(out, member, ms, STEPS) == STEPS);
+}
+
 // more: ms that a step takes besides.
-static void check_predicted_with(int ranks, const char* options, double more, double tolerance) {
+static void check_predicted(int ranks, const char* options, double tolerance, double more) {
     double measured[STEPS], predicted[STEPS];
-    if (run(ranks, options, "run")) return;
-    CHECK(log_values("run", "measured_ms", measured, STEPS) == STEPS);
-    CHECK(log_values("run", "predicted_ms", predicted, STEPS) == STEPS);
-    for (int i = 0; i < STEPS; i++) {
-        predicted[i] += more;
-        CHECK_CLOSE(measured[i], predicted[i], tolerance * predicted[i]);
-    }
-}
-
-static void check_predicted(int ranks, const char* options, double tolerance) {
-    check_predicted_with(ranks, options, 0, tolerance);
-}
-
-// Nothing is shared, so nothing is rounded to whole tokens or heads: what is left is rounding of sums.
-CLAIM(one_rank_takes_exactly_what_is_predicted) {
-    check_predicted(1, "--data $W/skewed --machine $W/measured --device virtual --capacity 16384", 1e-12);
+    if (run_on(ranks, "run", SHAPE "--device virtual --steps %d %s", STEPS, options)) return;
+    read_ms("run", "measured_ms", measured), read_ms("run", "predicted_ms", predicted);
+    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(measured[i], predicted[i] + more, tolerance * (predicted[i] + more));
 }
 
 // Tokens do not always divide, and whoever has the most sets the pace: the model knows it of heads alone.
@@ -97,136 +83,131 @@ static void plans_take_what_is_predicted(int ranks) {
                *data[] = {"skewed", "even"};
     char options[256];
     for (int i = 0; i < 12; i++) {
-        snprintf(options, sizeof options,
-                 "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
-                 machines[i % 2], data[i / 2 % 2]);
+        snprintf(options, sizeof options, "--heads 16 --overlap no --plan %s --machine $W/%s --data $W/%s",
+                 plans[i / 4], machines[i % 2], data[i / 2 % 2]);
         // Ranks that share a document of a pass meet in every layer; the model plays the passes of flex as wholes.
-        check_predicted(ranks, options, strcmp(plans[i / 4], "flex") ? 0.002 : 0.005);
+        check_predicted(ranks, options, strcmp(plans[i / 4], "flex") ? 0.002 : 0.005, 0);
     }
 }
 
 CLAIM(plans_of_8_ranks_take_what_is_predicted) { plans_take_what_is_predicted(8); }
 CLAIM(plans_of_16_ranks_on_2_nodes_take_what_is_predicted) { plans_take_what_is_predicted(16); }
 
-// Other systems' planners too: with barriers after each of their rounds, or without.
-CLAIM(every_planner_takes_what_is_predicted) {
-    static const char* const plans[] = {"flexsp", "hydraulis", "zeppelin", "megatron"};
-    char options[256];
-    for (int i = 0; i < 2 * COUNT(plans); i++) {
-        int is_published = i % 2;
-        snprintf(options, sizeof options,
-                 "--heads 16 --device virtual --overlap no --plan %s --machine $W/%s --data $W/skewed", plans[i / 2],
-                 is_published ? "published" : "measured");
-        check_predicted(is_published ? 8 : 16, options, 0.02);
-    }
-    check_predicted(8, "--device virtual --plan fixed --capacity 16384 --machine $W/measured --data $W/skewed", 0.002);
+#define PUBLISHED "--machine $W/published --data $W/skewed "
+#define MEASURED "--machine $W/measured --data $W/skewed "
+#define SHOWN "--heads 16 --overlap no "
+#define ZERO SHOWN "--arch llama --layers 12 --width 128 --machine $W/weights --data $W/skewed --capacity 4864 "
+// With ZeRO-2 a gather of all weights, 7/8 of them from others at 96 GB/s.
+#define GATHER (7 / 8. * 2 * (1 << 30) / 96e6)
+
+// Where a claim begins it has a name.
+static const struct Predicted {
+    const char* claim;
+    int ranks;
+    const char* options;
+    double tolerance, more;
+} predicted[] = {
+    // Nothing is shared, so nothing is rounded to whole tokens or heads: what is left is rounding of sums.
+    {"one_rank_takes_exactly_what_is_predicted", 1, MEASURED "--capacity 16384", 1e-12, 0},
+    // Other systems' planners: with barriers after each of their rounds, or without.
+    {"every_planner_takes_what_is_predicted", 16, SHOWN MEASURED "--plan flexsp", 0.02, 0},
+    {NULL, 8, SHOWN PUBLISHED "--plan flexsp", 0.02, 0},
+    {NULL, 16, SHOWN MEASURED "--plan hydraulis", 0.02, 0},
+    {NULL, 8, SHOWN PUBLISHED "--plan hydraulis", 0.02, 0},
+    {NULL, 16, SHOWN MEASURED "--plan zeppelin", 0.02, 0},
+    {NULL, 8, SHOWN PUBLISHED "--plan zeppelin", 0.02, 0},
+    {NULL, 16, SHOWN MEASURED "--plan megatron", 0.02, 0},
+    {NULL, 8, SHOWN PUBLISHED "--plan megatron", 0.02, 0},
+    {NULL, 8, MEASURED "--plan fixed --capacity 16384", 0.002, 0},
+    // Tokens elsewhere than their attention: ranks that get tokens of several others meet them one after another, which
+    // the model does not know. Rings whose messages between nodes go through proxies, with a NIC for each rank or fewer.
+    {"remapped_and_routed_steps_take_what_is_predicted", 16, SHOWN PUBLISHED "--plan zeppelin,remap=yes", 0.05, 0},
+    {NULL, 16, SHOWN MEASURED "--plan zeppelin,remap=yes", 0.05, 0},
+    {NULL, 16, SHOWN PUBLISHED "--cp 16,kind=ring --plan route=yes", 0.005, 0},
+    {NULL, 16, SHOWN MEASURED "--cp 16,kind=ring --plan route=auto", 0.005, 0},
+    {NULL, 16, SHOWN PUBLISHED "--cp 16,kind=ring --plan route=yes --machine $W/two_nics", 0.005, 0},
+    // What ZeRO-2 and 3 gather and reduce in every round is in the cost of a round. What else a step moves is not: a
+    // gather, or with ZeRO-3 two layers and what is no layer (3 % of the parameters).
+    {"what_zero_moves_in_a_round_takes_what_is_predicted", 8, ZERO "--zero 2 --plan flex", 0.02, GATHER},
+    {NULL, 8, ZERO "--zero 3 --plan flex", 0.02, 0},
+    {NULL, 8, ZERO "--zero 2 --plan flexsp", 0.02, GATHER},
+    {NULL, 8, ZERO "--zero 3 --plan flexsp", 0.02, 0},
+    {NULL, 8, ZERO "--zero 2 --plan static --cp 4", 0.02, GATHER},
+    {NULL, 8, ZERO "--zero 3 --plan static --cp 4", 0.02, 0},
+    // Any groups anywhere: rings, heads, both. Ranks of a ring whose neighbours are of their own node end before those
+    // beside another node, and may go on: plans that chain such groups at random, in uneven shares, differ by up to
+    // 5 %, and by 8 % where some have no share at all, and the rest exchange among fewer ranks than the model counts.
+    {"any_plan_takes_what_is_predicted", 24, SHOWN PUBLISHED "--plan random", 0.05, 0},
+    {NULL, 24, SHOWN MEASURED "--plan random --tp 2", 0.05, 0},
+    {NULL, 24, SHOWN PUBLISHED "--plan flex --cp kind=ring", 0.002, 0},
+    {NULL, 24, SHOWN MEASURED "--cp 3,kind=ring --capacity 8000", 0.002, 0},
+    {NULL, 16, SHOWN PUBLISHED "--plan flex --tp 4 --recompute activation --data $W/even", 0.002, 0},
+    {NULL, 16, SHOWN MEASURED "--plan adaptive --tp 2 --data $W/even", 0.002, 0},
+    {NULL, 12, SHOWN PUBLISHED "--plan random --preset llama-tiny --width 64 --arch kv-heads=4", 0.1, 0},
+    {NULL, 64, SHOWN MEASURED "--plan random --batch-tokens 200000", 0.05, 0},
+    // Heads in parts, rings, both; documents alone in a pass, and beside local ones.
+    {"what_hides_under_its_own_attention_takes_what_is_predicted", 16, "--heads 32 --plan flex " PUBLISHED, 0.02, 0},
+    {NULL, 16, "--heads 32 --plan flex " MEASURED, 0.02, 0},
+    {NULL, 16, "--heads 32 --cp 8,kind=ring --machine $W/published --data $W/even", 0.02, 0},
+    {NULL, 16, "--heads 32 --cp 16,kind=ring --plan route=yes --machine $W/published --data $W/even", 0.02, 0},
+    {NULL, 16, "--heads 32 --cp 16,kind=auto --machine $W/measured --data $W/even", 0.02, 0},
+    {NULL, 16, "--heads 32 --plan flexsp --machine $W/slow_links --capacity 4800 --data $W/even", 0.02, 0},
+    {NULL, 16, "--heads 32 --zero 3 --machine $W/slow_links --data $W/mixed --val $W/mixed", 0.02, 0},
+    // Ragged documents, groups of ranks in every stage, tensor parallelism: what stages wait for is in the prediction.
+    {"pipelines_take_what_is_predicted", 8, MEASURED "--overlap no --pp 2", 0.05, 0},
+    {NULL, 8, "--machine $W/measured --data $W/even --overlap no --pp 2 --plan static --cp 4", 0.05, 0},
+    {NULL, 8, PUBLISHED "--overlap no --pp 2 --tp 2 --capacity 8192", 0.05, 0},
+    // Stages that begin inside nodes, and groups that end there.
+    {NULL, 12, SHOWN MEASURED "--pp 2 --plan node-size=4", 0.02, 0},
+    {NULL, 6, SHOWN MEASURED "--pp 2 --plan node-size=2 --cp 3 --capacity 6000", 0.02, 0},
+};
+
+static void check_rows(const struct Predicted* row) {
+    do check_predicted(row->ranks, row->options, row->tolerance, row->more);
+    while (++row < predicted + COUNT(predicted) && !row->claim);
 }
 
-// Tokens elsewhere than their attention; rings whose messages between nodes go through proxies, with a NIC for each
-// rank or fewer. Ranks that get tokens of several others meet them one after another, which the model does not know.
-CLAIM(remapped_and_routed_steps_take_what_is_predicted) {
-    static const char* const cases[] = {"--plan zeppelin,remap=yes --machine $W/published",
-                                        "--plan zeppelin,remap=yes --machine $W/measured",
-                                        "--cp 16,kind=ring --plan route=yes --machine $W/published",
-                                        "--cp 16,kind=ring --plan route=auto --machine $W/measured",
-                                        "--cp 16,kind=ring --plan route=yes --machine $W/two_nics"};
-    static const double tolerances[] = {0.05, 0.05, 0.005, 0.005, 0.005};
-    char options[320];
+// ms of the steps of a run with these options.
+static void measure(int ranks, const char* options, double ms[STEPS]) {
+    run_on(ranks, "run", SHAPE "--device virtual --steps %d %s", STEPS, options);
+    read_ms("run", "measured_ms", ms);
+}
+
+CLAIM(rings_of_many_nodes_are_faster_by_routes) {
     double direct[STEPS], routed[STEPS];
-    for (int i = 0; i < COUNT(cases); i++) {
-        snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --data $W/skewed %s", cases[i]);
-        check_predicted(16, options, tolerances[i]);
-    }
-    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16,kind=ring --machine $W/published", "direct");
-    run(16, "--heads 16 --device virtual --data $W/skewed --cp 16,kind=ring --plan route=auto --machine $W/published",
-        "routed");
-    CHECK(log_values("direct", "measured_ms", direct, STEPS) == STEPS);
-    CHECK(log_values("routed", "measured_ms", routed, STEPS) == STEPS);
+    measure(16, "--heads 16 " PUBLISHED "--cp 16,kind=ring", direct);
+    measure(16, "--heads 16 " PUBLISHED "--cp 16,kind=ring --plan route=auto", routed);
     for (int i = 0; i < STEPS; i++) CHECK(routed[i] < 0.8 * direct[i]);
-}
-
-// What ZeRO-2 and 3 gather and reduce in every round is in the cost of a round. What else a step moves is not: with
-// ZeRO-2 a gather of all weights, 7/8 of them from others at 96 GB/s; with ZeRO-3 two layers and what is no layer (3 %
-// of the parameters).
-CLAIM(what_zero_moves_in_a_round_takes_what_is_predicted) {
-    static const char* const plans[] = {"flex", "flexsp", "static --cp 4"};
-    char options[320];
-    for (int i = 0; i < 2 * COUNT(plans); i++) {
-        snprintf(options, sizeof options,
-                 "--arch llama --layers 12 --width 128 --heads 16 --device virtual --overlap no --zero %d "
-                 "--capacity 4864 --plan %s "
-                 "--machine $W/weights --data $W/skewed",
-                 2 + i % 2, plans[i / 2]);
-        check_predicted_with(8, options, i % 2 ? 0 : 7 / 8. * 2 * (1 << 30) / 96e6, 0.02);
-    }
-}
-
-// Any groups anywhere: rings, heads, both. Ranks of a ring whose neighbours are of their own node end before those
-// beside another node, and may go on:
-// plans that chain such groups at random, in uneven shares, differ by up to 5 %, and by 8 % where some have no share at
-// all, and the rest exchange among fewer ranks than the model counts.
-CLAIM(any_plan_takes_what_is_predicted) {
-    static const struct {
-        int ranks;
-        const char *machine, *options;
-        double tolerance;
-    } cases[] = {
-        {24, "published", "--plan random --data $W/skewed", 0.05},
-        {24, "measured", "--plan random --tp 2 --data $W/skewed", 0.05},
-        {24, "published", "--plan flex --cp kind=ring --data $W/skewed", 0.002},
-        {24, "measured", "--cp 3,kind=ring --capacity 8000 --data $W/skewed", 0.002},
-        {16, "published", "--plan flex --tp 4 --recompute activation --data $W/even", 0.002},
-        {16, "measured", "--plan adaptive --tp 2 --data $W/even", 0.002},
-        {12, "published", "--plan random --preset llama-tiny --width 64 --arch kv-heads=4 --data $W/skewed", 0.1},
-        {64, "measured", "--plan random --batch-tokens 200000 --data $W/skewed", 0.05}};
-    char options[256];
-    for (int i = 0; i < COUNT(cases); i++) {
-        snprintf(options, sizeof options, "--heads 16 --device virtual --overlap no --machine $W/%s %s",
-                 cases[i].machine, cases[i].options);
-        check_predicted(cases[i].ranks, options, cases[i].tolerance);
-    }
 }
 
 // A message of b bytes takes b / 1e7 ms there.
 CLAIM(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes) {
-    double measured[STEPS], predicted[STEPS];
-    if (run(8,
-            "--verbose --heads 4 --device virtual --overlap no --plan static --cp 1 --machine $W/no_step --data "
-            "$W/even",
-            "run"))
-        return;
-    CHECK(log_values("run", "measured_ms", measured, STEPS) == STEPS);
-    CHECK(log_values("run", "predicted_ms", predicted, STEPS) == STEPS);
-    const char *sent = strstr(output, "sent by all ranks"), *gradients = sent ? strstr(sent, "gradients ") : NULL,
-               *parameters = sent ? strstr(sent, "parameters ") : NULL;
-    CHECK(gradients && parameters);
-    if (!gradients || !parameters) return;
-    double mib = atof(gradients + strlen("gradients ")) + atof(parameters + strlen("parameters "));
-    double bytes = mib * (1 << 20) / 8 / STEPS;  // of a rank in a step, known to 0.1 MiB of all ranks and steps
-    for (int i = 0; i < STEPS; i++)
-        CHECK_CLOSE(measured[i] - predicted[i], bytes / 1e7, 0.1 * (1 << 20) / 8 / STEPS / 1e7);
+    double measured[STEPS], predicted_ms[STEPS], bytes = 0;
+    measure(8, "--verbose --heads 4 --overlap no --plan static --cp 1 --machine $W/no_step --data $W/even", measured);
+    read_ms("run", "predicted_ms", predicted_ms);
+    const char *sent = strstr(output, "sent by all ranks"), *kinds[] = {"gradients ", "parameters "};
+    for (int i = 0; i < COUNT(kinds); i++) {
+        const char* at = sent ? strstr(sent, kinds[i]) : NULL;
+        CHECK(at != NULL);
+        bytes += at ? atof(at + strlen(kinds[i])) * (1 << 20) / 8 / STEPS : 0;  // of a rank in a step
+    }
+    for (int i = 0; i < STEPS; i++)  // known to 0.1 MiB of all ranks and steps
+        CHECK_CLOSE(measured[i] - predicted_ms[i], bytes / 1e7, 0.1 * (1 << 20) / 8 / STEPS / 1e7);
 }
 
 // ---- slow ranks
 
 // What the first decision of a run promised to win, ms a step, and what it won: the step before it and the one after.
 static void check_promise(int ranks, const char* options) {
-    double ms[8], idle, expected;
-    char all[512];
-    snprintf(all, sizeof all,
-             "--layers 2 --width 1024 --heads 32 --context 1024 --capacity 8192 --batch-tokens 8192 --data $W/even "
-             "--overfit --machine h200-8b --device virtual --tp %d --plan refresh=4 --balance migrate --steps 6 %s",
-             ranks, options);
-    run_on(ranks, "run", "%s", all);
+    double ms[8], idle = NAN, expected = NAN;
+    run_on(ranks, "run",
+           "--layers 2 --width 1024 --heads 32 --context 1024 --capacity 8192 --batch-tokens 8192 --data $W/even "
+           "--overfit --machine h200-8b --device virtual --tp %d --plan refresh=4 --balance migrate --steps 6 %s",
+           ranks, options);
     const char* said = strstr(output, "balance: ");
     CHECK(said && sscanf(said, "balance: %lf ms a step without, %lf ms expected", &idle, &expected) == 2);
-    if (!said || log_values("run", "measured_ms", ms, 8) != 6) {
-        CHECK(!"a decision and six steps");
-        return;
-    }
-    double won = ms[2] - ms[5], promised = idle - expected;
-    if (fabs(won - promised) > 0.1 * won) printf("    %s: %g ms promised, %g won\n", options, promised, won);
-    CHECK_CLOSE(promised, won, 0.1 * won);
+    CHECK(log_values("run", "measured_ms", ms, 8) == 6);
+    CHECK_CLOSE(idle - expected, ms[2] - ms[5], 0.1 * (ms[2] - ms[5]));
 }
 
 CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
@@ -238,15 +219,10 @@ CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
 }
 
 CLAIM(overlap_hides_communication) {
-    const char* options = "--heads 16 --device virtual --cp 8,kind=ring --machine $W/measured --data $W/even";
-    char without[256];
     double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
-    snprintf(without, sizeof without, "%s --overlap no", options);
-    run(8, options, "hidden"), run(8, without, "shown");
-    CHECK(log_values("hidden", "measured_ms", hidden, STEPS) == STEPS);
-    CHECK(log_values("hidden", "exposed_seconds", waited, STEPS) == STEPS);
-    CHECK(log_values("shown", "measured_ms", shown, STEPS) == STEPS);
-    CHECK(log_values("shown", "exposed_seconds", exposed, STEPS) == STEPS);
+#define RINGS "--heads 16 --cp 8,kind=ring --machine $W/measured --data $W/even "
+    measure(8, RINGS, hidden), read_ms("run", "exposed_seconds", waited);
+    measure(8, RINGS "--overlap no", shown), read_ms("run", "exposed_seconds", exposed);
     for (int i = 0; i < STEPS; i++) {
         CHECK(waited[i] < 0.5 * exposed[i]);
         // What a rank no longer waits for, its step is shorter by; but for what reaches into the next step.
@@ -256,48 +232,21 @@ CLAIM(overlap_hides_communication) {
 
 // Both ranks share all documents: the step is the slow one's, which computes 3 times as long; nothing else changes.
 CLAIM(a_slow_rank_slows_those_that_share_its_documents) {
-    const char* options = "--heads 4 --device virtual --cp 2 --machine $W/no_step --data $W/even --overlap no";
-    char slow[256];
     double usual[STEPS], slowed[STEPS], waited[STEPS];
-    snprintf(slow, sizeof slow, "%s --straggle rank=1,x=3,whole", options);
-    run(2, options, "usual"), run(2, slow, "slowed");
-    CHECK(log_values("usual", "measured_ms", usual, STEPS) == STEPS);
-    CHECK(log_values("usual", "exposed_seconds", waited, STEPS) == STEPS);
-    CHECK(log_values("slowed", "measured_ms", slowed, STEPS) == STEPS);
-    for (int i = 0; i < STEPS; i++) {
-        double computing = usual[i] - 1e3 * waited[i];
-        CHECK_CLOSE(slowed[i] - usual[i], 2 * computing, 1e-3 * usual[i]);
-    }
-}
-
-// Heads in parts, rings, both; documents alone in a pass, and beside local ones.
-CLAIM(what_hides_under_its_own_attention_takes_what_is_predicted) {
-    static const char* const cases[] = {"--plan flex --machine $W/published --data $W/skewed",
-                                        "--plan flex --machine $W/measured --data $W/skewed",
-                                        "--cp 8,kind=ring --machine $W/published --data $W/even",
-                                        "--cp 16,kind=ring --plan route=yes --machine $W/published --data $W/even",
-                                        "--cp 16,kind=auto --machine $W/measured --data $W/even",
-                                        "--plan flexsp --machine $W/slow_links --capacity 4800 --data $W/even",
-                                        "--plan flex --zero 3 --machine $W/slow_links --data $W/mixed --val $W/mixed"};
-    char options[320];
-    for (int i = 0; i < COUNT(cases); i++) {
-        snprintf(options, sizeof options, "--heads 32 --device virtual %s", cases[i]);
-        check_predicted(16, options, 0.02);
-    }
+#define SHARED "--heads 4 --cp 2 --machine $W/no_step --data $W/even --overlap no "
+    measure(2, SHARED, usual), read_ms("run", "exposed_seconds", waited);
+    measure(2, SHARED "--straggle rank=1,x=3,whole", slowed);
+    for (int i = 0; i < STEPS; i++)
+        CHECK_CLOSE(slowed[i] - usual[i], 2 * (usual[i] - 1e3 * waited[i]), 1e-3 * usual[i]);
 }
 
 // Two ranks and two heads, so that a document's own parts hide nothing: what hides is the exchange of long documents,
 // which both share, under the attention of short ones in the same pass. Without overlap nothing does, and plans know.
 CLAIM(exchanges_hide_under_other_documents_as_is_predicted) {
-    const char* options =
-        "--heads 2 --cp kind=ulysses --device virtual --machine $W/slow_links --data $W/mixed --val $W/mixed";
-    char without[256];
     double hidden[STEPS], shown[STEPS];
-    check_predicted(2, options, 1e-3);
-    CHECK(log_values("run", "measured_ms", hidden, STEPS) == STEPS);
-    snprintf(without, sizeof without, "%s --overlap no", options);
-    check_predicted(2, without, 1e-3);
-    CHECK(log_values("run", "measured_ms", shown, STEPS) == STEPS);
+#define HEADS "--heads 2 --cp kind=ulysses --machine $W/slow_links --data $W/mixed --val $W/mixed "
+    check_predicted(2, HEADS, 1e-3, 0), read_ms("run", "measured_ms", hidden);
+    check_predicted(2, HEADS "--overlap no", 1e-3, 0), read_ms("run", "measured_ms", shown);
     CHECK(hidden[0] < 0.995 * shown[0] || hidden[1] < 0.995 * shown[1]);
 }
 
@@ -313,22 +262,20 @@ static void read_digits(const char* out, char* text) {
 }
 
 CLAIM(every_run_has_the_same_digits) {
-    static char first[MOST_LOG], again[MOST_LOG];
+    static char digits[2][MOST_LOG];
     const char* options[] = {"--heads 16 --machine $W/published",
                              "--heads 16 --machine $W/measured --tp 2 --capacity 16384 --balance migrate "
                              "--plan refresh=1 --straggle rank=1,x=4",
                              "--heads 16 --machine $W/measured --zero 3 --plan adaptive"};
     for (int i = 0; i < COUNT(options); i++) {
-        char all[512];
-        snprintf(all, sizeof all, "%s --device virtual --data $W/skewed", options[i]);
-        setenv("OMP_NUM_THREADS", "1", 1);
-        run(8, all, "first"), read_digits("first", first);
-        setenv("OMP_NUM_THREADS", "3", 1);
-        snprintf(all, sizeof all, "%s --device virtual --data $W/skewed --threads 3", options[i]);
-        run(8, all, "again"), read_digits("again", again);
+        for (int k = 0; k < 2; k++) {
+            setenv("OMP_NUM_THREADS", k ? "3" : "1", 1);
+            run_on(8, "run", SHAPE "--steps %d %s --device virtual --data $W/skewed%s", STEPS, options[i],
+                   k ? " --threads 3" : "");
+            read_digits("run", digits[k]);
+        }
         unsetenv("OMP_NUM_THREADS");
-        if (strcmp(first, again)) printf("    %s: two runs\n    %.1200s\n    %.1200s\n", options[i], first, again);
-        CHECK(strcmp(first, again) == 0);
+        CHECK_STRING(digits[1], digits[0]);
     }
 }
 
@@ -363,9 +310,9 @@ CLAIM(a_pipeline_waits_as_theory_says) {
                    "--layers 7 --width 64 --arch hidden=32 --vocab 320 --context 256 --capacity 256 --overfit "
                    "--batch-tokens %d --steps %d --device virtual --machine $W/only_matmuls --data $W/blocks --pp %d",
                    256 * v, STEPS, i ? 4 : 1);
-            CHECK(log_values("run", "measured_ms", ms[i], STEPS) == STEPS);
+            read_ms("run", "measured_ms", ms[i]);
         }
-        CHECK(log_values("run", "bubble", bubble, STEPS) == STEPS);
+        read_ms("run", "bubble", bubble);
         for (int i = 0; i < STEPS; i++) {
             double theory = 3.0 / (3 + v);
             CHECK_CLOSE(1 - ms[0][i] / (4 * ms[1][i]), theory, 1e-9);
@@ -374,44 +321,23 @@ CLAIM(a_pipeline_waits_as_theory_says) {
     }
 }
 
-// Ragged documents, groups of ranks in every stage, tensor parallelism: what stages wait for is in the prediction.
-CLAIM(pipelines_take_what_is_predicted) {
-    check_predicted(8, "--data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2", 0.05);
-    check_predicted(8, "--data $W/even --machine $W/measured --device virtual --overlap no --pp 2 --plan static --cp 4",
-                    0.05);
-    check_predicted(
-        8, "--data $W/skewed --machine $W/published --device virtual --overlap no --pp 2 --tp 2 --capacity 8192", 0.05);
-    // Stages that begin inside nodes, and groups that end there.
-    check_predicted(12,
-                    "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
-                    "--plan node-size=4",
-                    0.02);
-    check_predicted(6,
-                    "--heads 16 --data $W/skewed --machine $W/measured --device virtual --overlap no --pp 2 "
-                    "--plan node-size=2 --cp 3 --capacity 6000",
-                    0.02);
-}
-
 // ---- what it has not
 
 CLAIM(what_has_no_result_is_refused_with_a_line) {
-    const char* refused[][2] = {
-        {"", "needs --machine"},
-        {"--machine a100-7b --sample x", "has no --sample"},
-        {"--machine a100-7b --probe", "has no --probe"},
-        {"--machine a100-7b --resume --out $W/run", "has no --resume"},
-        {"--machine a100-7b --init $W/run", "has no --init"},
-        {"--machine a100-7b --eval-every 5", "has no --eval-every"},
-        {"--machine a100-7b --save-every 5", "has no --save-every"},
-        {"--machine a100-7b --balance semi", "has no --balance resize or semi"},
-        {"--machine a100-7b --dump-grads $W/g", "has no --dump-grads"},
-        {"--machine hydraulis-7b", "a rank alone has no times"},
-        {"--machine hydraulis-7b --layout auto --memory 4G", "it has times of whole pipelines, for --strategies"},
+    static const Refusal rows[] = {
+        {"", "needs --machine", 0},
+        {"--machine a100-7b --sample x", "has no --sample", 0},
+        {"--machine a100-7b --probe", "has no --probe", 0},
+        {"--machine a100-7b --resume --out $W/run", "has no --resume", 0},
+        {"--machine a100-7b --init $W/run", "has no --init", 0},
+        {"--machine a100-7b --eval-every 5", "has no --eval-every", 0},
+        {"--machine a100-7b --save-every 5", "has no --save-every", 0},
+        {"--machine a100-7b --balance semi", "has no --balance resize or semi", 0},
+        {"--machine a100-7b --dump-grads $W/g", "has no --dump-grads", 0},
+        {"--machine hydraulis-7b", "a rank alone has no times", 0},
+        {"--machine hydraulis-7b --layout auto --memory 4G", "it has times of whole pipelines, for --strategies", 0},
     };
-    for (int i = 0; i < COUNT(refused); i++) {
-        CHECK_SH(1, "$P --device virtual --data $W/even %s", refused[i][0]);
-        CHECK(strstr(errors, refused[i][1]) && strchr(errors, '\n') == errors + strlen(errors) - 1);
-    }
+    CHECK_REFUSALS("--device virtual --data $W/even", rows);
 }
 
 CLAIM(a_table_beyond_the_machines_memory_is_refused) {
@@ -419,8 +345,7 @@ CLAIM(a_table_beyond_the_machines_memory_is_refused) {
     put_text("small",
              "name small\nlinear_ms 0.05\nquadratic_ms 1e-5\ncapacity 16384\n"
              "pipeline_memory 1 1 0 0 0 0 0 48 0 0 0 0 0\n");
-    CHECK_SH(1, "$P %s --steps 1 --out $W/run", options);
-    CHECK(strstr(errors, "found 48.0 MiB available (gpu_mib of the machine)"));
+    CHECK_REFUSED("found 48.0 MiB available (gpu_mib of the machine)", "$P %s --steps 1 --out $W/run", options);
     CHECK_SH(0, "$P %s --capacity 1024 --context 1024 --batch-tokens 2048 --steps 1 --out $W/run", options);
 }
 
@@ -462,10 +387,9 @@ CLAIM(rows_fill_the_memory_of_the_device) {
     }
 }
 
-int main(int argc, char** argv) {
-    program_begin(argc, argv);
+PROGRAM_TEST {
     write_corpora();
     write_machines();
-    run_claims();
-    return program_end();
+    for (int i = 0; i < COUNT(predicted); i++)
+        if (predicted[i].claim) RUN_AS(predicted[i].claim, check_rows(&predicted[i]));
 }

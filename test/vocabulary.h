@@ -117,7 +117,7 @@ static inline void small_words(Words* w) {
 static inline const char* encoded(const Tokenizer* t, const char* text) {
     static char list[4096];
     size_t n = strlen(text), at = 0;
-    int* tokens = malloc(n * (size_t)t->most * sizeof *tokens + 1);
+    int* tokens = malloc(MAX(n * (size_t)t->most, 1) * sizeof *tokens);
     size_t n_tokens = t->encode(t, tokens, text, n);
     list[0] = 0;
     for (size_t i = 0; i < n_tokens; i++) at += (size_t)sprintf(list + at, i ? " %d" : "%d", tokens[i]);
@@ -128,7 +128,7 @@ static inline const char* encoded(const Tokenizer* t, const char* text) {
 // Whether text of n bytes comes back as `expected`, of n_expected.
 static inline int comes_back_as(const Tokenizer* t, const char* text, size_t n, const char* expected,
                                 size_t n_expected) {
-    int* tokens = malloc(n * (size_t)t->most * sizeof *tokens + 1);
+    int* tokens = malloc(MAX(n * (size_t)t->most, 1) * sizeof *tokens);
     size_t n_tokens = t->encode(t, tokens, text, n), at = 0;
     int same = n_tokens <= n_expected;
     for (size_t i = 0; same && i < n_tokens; i++) {
