@@ -171,7 +171,7 @@ CLAIM(text_encoded_in_blocks_is_as_if_at_once) {
     int *expected = malloc(n * sizeof *expected), *tokens = malloc((n + 1) * sizeof *tokens);
     Bpe* kind = (Bpe*)bpe;
     for (int k = 0; k < 6; k++) {
-        kind->split = (Split)(k % 4), kind->nfc = k == 4;
+        kind->split = (Pattern)(k % 4), kind->nfc = k == 4;
         int spaced = k < 5;  // without spaces there is no place to cut but the end
         for (size_t i = 0; i < n; i++) text[i] = "ab  1 '."[hash64(i) % (spaced ? 8 : 2)];
         if (spaced) {  // an odd number of spaces ends the first block, more begin the next: pairs of them would differ
