@@ -297,6 +297,8 @@ test-programs: $(filter $(build)/%,$(programs))
 run-tests: test-programs
 	@$(suite) $(tiers)
 
+object-names: # for test/layers.sh
+	@echo $(build)/train_gpt.o $(objects)
 emu-objects: # for test/emu/faults.sh, which links with one of them replaced
 	@echo $(notdir $(emu_objects))
 emu-libraries:
@@ -346,4 +348,4 @@ install: train
 always:
 .SECONDARY:
 .PHONY: all always report simulate test test-all test-long test-faults test-gpu test-programs run-tests emu-objects \
-  bench bench-gpu check check-examples fuzz clean install
+  object-names bench bench-gpu check check-examples fuzz clean install

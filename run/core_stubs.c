@@ -1,11 +1,7 @@
 // core_stubs.c - build/core: what of the trainer remains where one rank trains alone, by the reference kernels.
 #include <inttypes.h>
 
-#include "plan/options/read.h"
 #include "run/core.h"
-
-// Of options that only fast kernels have.
-int config_choice(const Config* c, const char* name) { return (void)c, (void)name, 0; }
 
 static void refuse_others(Run* run) {
     const char* other =

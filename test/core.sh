@@ -17,7 +17,7 @@ sum() { make -s "$1" | tail -n 1 | tr -cd 0-9; } # of the lines in a list of scr
 is_small() {
     make -s core-files core-plumbing core-stubs core-most
     [ "$(make -s core-files | grep -vc total)" = 15 ] && [ "$(make -s core-rest | wc -w)" = 0 ] &&
-        [ "$(sum core-files)" -le "$(sum core-most)" ] && [ "$(sum core-plumbing)" -le 1605 ] &&
+        [ "$(sum core-files)" -le "$(sum core-most)" ] && [ "$(sum core-plumbing)" -le 1500 ] &&
         [ "$(make -s core-stubs | awk '{ print $1 }')" -le 60 ]
 }
 agrees() { # agrees OPTIONS...

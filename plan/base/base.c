@@ -38,10 +38,6 @@ void die_at(const char* file, int line, const char* format, ...) {
     end_with(place, format, args);
 }
 
-void end_output(void) {
-    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
-}
-
 void warn(const char* format, ...) {
     va_list args;
     fflush(stdout);

@@ -96,9 +96,6 @@ typedef struct DieAs {
 } DieAs;
 extern DieAs die_as;
 
-// Ends the program where standard output could not be written.
-void end_output(void);
-
 // The words of an error, in an array that the caller brings; NULL: none are wanted.
 enum { ERR_BYTES = 512 };
 typedef char Err[ERR_BYTES];

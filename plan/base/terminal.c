@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "plan/base/terminal.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,6 +23,10 @@ void say_part(FILE* out, const char* format, ...) {
     va_start(args, format);
     say_list(out, format, args);
     va_end(args);
+}
+
+void end_output(void) {
+    if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));
 }
 
 const char* text_quoted(const char* text, char* word, size_t room) {

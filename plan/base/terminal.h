@@ -10,6 +10,9 @@ const char* text_duration(double seconds, char text[32]);
 // "412.3 MiB", "12.3 GiB"; returns text.
 const char* text_bytes(double bytes, char text[32]);
 
+// Ends the program where standard output could not be written.
+void end_output(void);
+
 // The text as a word of a shell command: as it is, or in single quotes where it holds anything but letters, digits and
 // -_./:=,+@%. Cut where it is too long for the room.
 const char* text_quoted(const char* text, char* word, size_t room);

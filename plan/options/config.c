@@ -250,17 +250,10 @@ char* config_string(Config* c, size_t n) {
     return (char*)(block + 1);
 }
 
-void config_free(Config* c) {
-    while (c->strings) {
-        void** block = (void**)c->strings;
-        c->strings = *block;
-        free(block);
-    }
-}
-
-int config_was_given(const Config* c, const char* name) {
+int config_choice(const Config* c, const char* name) {
     const Option* o = option_find(name);
-    return o && c->given[o - config_options];
+    const char* value = *(const char* const*)((const char*)c + o->value.at);
+    return word_choice((Word){value, strlen(value)}, o->value.choices);
 }
 
 const char* config_other(const Config* config, const char* known) {

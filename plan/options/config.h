@@ -80,10 +80,10 @@ typedef struct Config {
 int config_parse(Config* config, int argc, char** argv, Err err);
 // Room for n bytes that live as long as the config, for values that come from a file. NULL without memory.
 char* config_string(Config* config, size_t n);
-void config_free(Config* config);
 // The first option that was given and is not among `known`, ", NAME, NAME,": of groups or of options; NULL: none.
 const char* config_other(const Config* config, const char* known);
-int config_was_given(const Config* config, const char* name);  // name with its dashes; of a key "--cp kind"
+// Which of its choices an option has, from 0; name as in the table, "--cp kind".
+int config_choice(const Config* config, const char* name);
 
 // Fills what options leave open, the model's dimensions from the preset and the vocabulary of the tokenizer, and checks
 // that they go together. 0, or -1 with a message.

@@ -3,6 +3,7 @@
 #include "plan/options/read.h"
 
 #include <limits.h>
+#include <stdlib.h>
 
 #include "plan/base/words.h"
 
@@ -60,13 +61,12 @@ int config_read(Config* c, int argc, char** argv, Err err) {
     return meant ? fail(err, "unknown option %s; did you mean %s?", name, meant) : -1;
 }
 
-int config_choice(const Config* c, const char* name) {
-    const Option* o = option_find(name);
-    const char* value = *(const char* const*)((const char*)c + o->value.at);
-    return word_choice((Word){value, strlen(value)}, o->value.choices);
-}
-
 // ---- ranks
+
+int config_was_given(const Config* c, const char* name) {
+    const Option* o = option_find(name);
+    return o && c->given[o - config_options];
+}
 
 // Only the static planner is told a cp size; the others choose it.
 static int settle_plan(Config* config, Err err) {
@@ -193,5 +193,13 @@ void config_visit(const Config* c, void (*visit)(void* context, const char* name
         for (int p = 0; o->value.type == PATHS && p < list->n; p++) visit(context, o->value.name, list->paths[p]);
         field_print(&o->value, c, value, sizeof value);
         if (value[0]) visit(context, o->value.name, value);
+    }
+}
+
+void config_free(Config* c) {
+    while (c->strings) {
+        void** block = (void**)c->strings;
+        c->strings = *block;
+        free(block);
     }
 }

@@ -9,8 +9,8 @@ int config_read(Config* config, int argc, char** argv, Err err);
 // config_settle, and the same for ranks and their plans. 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, Err err);
 
-// Which of its choices an option has, from 0; name as in the table, "--cp kind".
-int config_choice(const Config* config, const char* name);
+int config_was_given(const Config* config, const char* name);  // name with its dashes; of a key "--cp kind"
+void config_free(Config* config);
 
 // What --help TOPIC prints: the options that a person needs first (""), all of them by group ("all"), or one group.
 void config_help(FILE* out, const char* topic);

@@ -5,8 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "plan/options/read.h"
-
 // ---- a block
 
 const Sublayer sublayers[N_SUBLAYERS] = {
