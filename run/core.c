@@ -87,7 +87,8 @@ double row_quadratic(const Shape* shape) {
     return 1.0 / (weights / (shape->NH * shape->HS));
 }
 
-int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err) {
+// One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
+static int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     Rows rows;
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
@@ -153,7 +154,7 @@ Row batch_row(Run* run, int i) {
     return row;
 }
 
-Row batch_cached_row(Run* run, const int* tokens, int N, int cached) {
+static Row batch_cached_row(Run* run, const int* tokens, int N, int cached) {
     Batch* b = &run->batch;
     Row row = row_of(b, (RowPlace){0, 0}, N, 1);
     row.qkv = KV;

@@ -69,16 +69,12 @@ int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens);
 void batch_count(Batch* b);  // lengths, and what follows from them alone
 // Reads `length` tokens of a piece, from its token `first` on, behind those that stand in b. 0, or -1 with a message.
 int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int length, Err err);
-// One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
-int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err);
 // What a pair of tokens costs attention, where a token costs the blocks' linears 1.
 double row_quadratic(const Shape* shape);
 int* batch_on_device(const Batch* b, const int* host);
 void batch_upload_ints(const Batch* b, const Model* m, const int* host, int n);
 void batch_upload(Run* run, const Sampler* sampler);  // all that; what is not read yet is read now
 Row batch_row(Run* run, int i);                       // row i, on the device
-// For generation: N tokens of a document that follow `cached` others in the KV cache.
-Row batch_cached_row(Run* run, const int* tokens, int N, int cached);
 
 // ---- a run
 
@@ -213,7 +209,7 @@ void token_logits(Run* run, int n);  // of token n of the row, fp32 in host_logi
 
 // ---- the phases of a run that has one rank only, and its next batch: see core_stubs.c
 
-#define HELD_OUT 0.05           // of the documents, to validate on
+#define HELD_OUT 0.05  // of the documents, to validate on
 void core_read_options(Run* run);
 void core_open_data(Run* run);
 void core_open_model(Run* run);
