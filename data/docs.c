@@ -6,10 +6,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "plan/base/base.h"
-#include "plan/base/disk.h"
-#include "plan/base/many_files.h"
-
 // ---- the byte tokenizer
 
 static size_t encode_bytes(const Tokenizer* t, int* out, const char* text, size_t n) {

@@ -7,8 +7,6 @@
 
 #include <stdlib.h>
 
-#include "plan/base/base.h"
-
 // ---- opening
 
 static int is_held_out(const Sampler* s, int64_t doc) {

@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "plan/base/bf16_in_place.h"
 #include "plan/base/text.h"
 
 // ---- memory of a batch

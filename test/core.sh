@@ -20,6 +20,14 @@ is_small() {
         [ "$(sum core-files)" -le "$(sum core-most)" ] && [ "$(sum core-plumbing)" -le 1500 ] &&
         [ "$(make -s core-stubs | awk '{ print $1 }')" -le 60 ]
 }
+includes_what_is_listed() { # the files that the compiler has read for it, beside the system's
+    make -s core-files core-plumbing core-stubs | awk '$2 != "total" { print $2 }' | sort > "$work/listed"
+    grep -E '\.(c|cu)$' "$work/listed" | sed -E "s,(.*)\.cu?\$,$(dirname "$core")/\1.d," | xargs cat |
+        grep -oE '(^| )(train_gpt\.cu|(plan|run|kernels|data)/[a-z0-9_/]*\.[ch])' | tr -d ' ' | sort -u > "$work/read"
+    comm -23 "$work/read" "$work/listed" > "$work/others"
+    cat "$work/others"
+    [ -s "$work/read" ] && [ ! -s "$work/others" ]
+}
 agrees() { # agrees OPTIONS...
     rm -rf "$work/run"
     set -- --data "$work/text" --steps 5 --context 96 --batch-tokens 700 --capacity 250 --warmup 2 "$@"
@@ -35,6 +43,7 @@ mkdir "$work/text"
 awk -v to="$work/text" 'BEGIN { x = 1; for (d = 0; d < 40; d++) for (i = d * 7 % 60 + 3; i > 0; i--) {
     x = (x * 1103515245 + 12345) % 2147483648; printf "w%d ", x % 97 > (to "/" d ".txt") } }'
 claim the_core_is_small is_small
+claim the_core_includes_only_its_own_files includes_what_is_listed
 claim a_gpt2_is_that_of_the_trainer agrees --layers 2 --width 48 --heads 4 --dtype fp32
 refuses() { # what it does not have: one line, before anything is read
     ! "$core" --data "$work/text" "$@" > "$work/core" 2>&1 && grep -q "^train: $1: .*try ./train" "$work/core" &&
