@@ -350,10 +350,8 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
 void run_find_job_cost(Run* run);
 void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
 void run_probe(Run* run);     // measures this machine into run->clock->probed, and saves it
-// Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
-int cost_cache_path(const Run* run, char path[DISK_PATH], Err err);
-// Writes run->clock->probed there, whole or not at all. 0, or -1 with a message.
-int cost_cache_save(const Run* run, Err err);
+// Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
+int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
 // A row that was timed: documents with sum of squares s2, `tokens` in all.
 typedef struct ProbeTime {

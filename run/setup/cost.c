@@ -17,7 +17,7 @@
 #include "plan/published/published.h"
 #include "run/run.h"
 
-enum { MOST_BYTES = 1 << 20 };  // of a machine file
+enum { MACHINE_TEXT = 1 << 14 };  // bytes of a file that --probe leaves
 
 // ---- the estimate
 
@@ -87,54 +87,43 @@ static void processor_name(char* name, size_t bytes) {
     if (file) fclose(file);
 }
 
-// Everything that changes what is measured, as comment lines of a machine file. Returns their length.
-static size_t describe(const Run* run, char* text, size_t bytes) {
+// Everything that changes what is measured, as comment lines of a machine file; its name is their hash. Returns their
+// length.
+static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     const Shape* s = &m->shape;
     char processor[256], host[256] = "";
     processor_name(processor, sizeof processor);
     gethostname(host, sizeof host - 1);
-    int n =
-        snprintf(text, bytes,
-                 "# ragged: cost model measured by --probe\n"
-                 "# device %s, processor %s, host %s\n"
-                 "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
-                 "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
-                 "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
-                 m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
-                 run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V,
-                 s->context, dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
-    return MIN((size_t)MAX(n, 0), bytes - 1);
-}
-
-// The name of the file for such runs.
-static void name_file(const Run* run, char name[64]) {
-    char text[2048];
-    size_t n = describe(run, text, sizeof text);
+    size_t n = (size_t)snprintf(text, MACHINE_TEXT,
+                                "# ragged: cost model measured by --probe\n"
+                                "# device %s, processor %s, host %s\n"
+                                "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
+                                "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
+                                "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
+                                m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size,
+                                m->comm->name, run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype,
+                                c->overlap, s->L, s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute,
+                                c->attention, c->deterministic, c->epilogues, c->cpu_isa);
+    n = MIN(n, (size_t)MACHINE_TEXT - 1);
     snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
+    return n;
 }
 
-int cost_cache_path(const Run* run, char path[DISK_PATH], Err err) {
-    char name[64];
-    name_file(run, name);
-    return user_cache_path(path, name, err);
-}
-
-int cost_cache_save(const Run* run, Err err) {
-    enum { ROOM = 1 << 14 };
-    char name[64], text[ROOM];
-    name_file(run, name);
-    size_t n = describe(run, text, sizeof text);
+int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
+    char name[64], text[MACHINE_TEXT];
+    size_t n = describe(run, text, name);
     n += machine_print(&run->clock->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return user_cache_save(name, text, n, 1, err);
+    return user_cache_path(path, name, err) || user_cache_save(name, text, n, 1, err) ? -1 : 0;
 }
 
 // ---- reading
 
 // 0; 1 when there is no such file; -1 with a message.
 static int read_machine(Machine* machine, const char* path, Err err) {
+    enum { MOST_BYTES = 1 << 20 };
     size_t n = 0;
     char words[ERR_BYTES];
     if (access(path, F_OK)) return fail(err, "%s: no such file", path), 1;
@@ -212,6 +201,22 @@ static void divide_among_group(Cost* cost, const Model* m) {
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
+// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
+// a step waits for at its ends, plan/value/tasks.h adds.
+static void divide_among_stages(Cost* cost, int stages) {
+    cost->quadratic /= stages;
+    cost->per_token /= stages;
+    cost->micro_batch /= stages;
+    cost->link_scale /= stages;
+}
+
+// What it takes on this run's ranks: groups, and stages.
+static void divide_among_ranks(Cost* cost, const Model* m) {
+    if (cost->n_groups > 0) use_elements(cost, m);
+    if (m->tp) divide_among_group(cost, m);
+    divide_among_stages(cost, m->stages);
+}
+
 // A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
 static int use_scheme(Machine* machine, int tp, int pp, Err err) {
     Cost* cost = &machine->cost;
@@ -226,7 +231,7 @@ static int has_schemes_only(const Machine* machine) {
     return machine->n_schemes > 0 && machine->cost.per_token <= 0 && machine->cost.quadratic <= 0;
 }
 
-// ---- all ranks
+// ---- rank 0's search
 
 typedef struct Found {
     int failed;
@@ -235,22 +240,11 @@ typedef struct Found {
     Machine machine;
 } Found;
 
-void run_read_machine(Run* run, Machine* machine) {
-    Found found;
-    char err[ERR_BYTES];
-    Comm* comm = run->model.world;
-    memset(&found, 0, sizeof found);
-    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
-    if (found.failed) die("%s", found.err);
-    *machine = found.machine;
-}
-
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
 static int find_measured(Found* found, const Run* run) {
-    char path[DISK_PATH], name[64], err[ERR_BYTES];
-    if (cost_cache_path(run, path, err)) return 0;
-    name_file(run, name);
+    char path[DISK_PATH], name[64], text[MACHINE_TEXT], err[ERR_BYTES];
+    describe(run, text, name);
+    if (user_cache_path(path, name, err)) return 0;
     int missing = user_cache_check(name, err);
     if (!missing) missing = read_machine(&found->machine, path, err);
     if (!missing) missing = check_machine(&found->machine, path, 0, err);
@@ -259,13 +253,15 @@ static int find_measured(Found* found, const Run* run) {
     return !missing;
 }
 
-// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
-// a step waits for at its ends, plan/value/tasks.h adds.
-static void divide_among_stages(Cost* cost, int stages) {
-    cost->quadratic /= stages;
-    cost->per_token /= stages;
-    cost->micro_batch /= stages;
-    cost->link_scale /= stages;
+// The machine of --machine, or what was measured, or an estimate.
+static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
+    if (named) {
+        found->failed = named_machine(&found->machine, run, found->err);
+        snprintf(found->from, sizeof found->from, "of --machine %s", named);
+    } else if (!may_be_measured || !find_measured(found, run)) {
+        estimate(&found->machine, run);
+        snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
+    }
 }
 
 // Of the layers of all stages, and of this rank's share of a tensor-parallel group.
@@ -277,67 +273,62 @@ static double zero_ms(const Machine* machine, const Run* run) {
                            m->whole.L);
 }
 
-// Rank 0's search.
+// For the ranks of this job.
 static void find(Found* found, const Run* run) {
-    const char* named = run->config.machine;
-    if (named && !run->config.probe) {
-        found->failed = named_machine(&found->machine, run, found->err);
-        snprintf(found->from, sizeof found->from, "of --machine %s", named);
-        if (found->failed) return;
-        if (has_schemes_only(&found->machine)) {
-            found->failed = use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err);
-            return;
-        }
-        found->machine.cost.micro_batch += zero_ms(&found->machine, run);
-        if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
-        if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
-        divide_among_stages(&found->machine.cost, run->model.stages);
-    } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
-        estimate(&found->machine, run);
-        snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
+    const Model* m = &run->model;
+    Machine* machine = &found->machine;
+    const char* named = run->config.probe ? NULL : run->config.machine;
+    find_machine(found, run, named, !run->config.probe && m->stages == 1);
+    if (!named || found->failed) return;
+    if (has_schemes_only(machine)) {
+        found->failed = use_scheme(machine, tp_size(m), m->stages, found->err);
+        return;
     }
+    machine->cost.micro_batch += zero_ms(machine, run);
+    divide_among_ranks(&machine->cost, m);
 }
 
-// As if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there before ranks
-// are joined.
-static int find_measured_of(Found* found, const Run* run, int tp) {
-    RunView as;
-    run_view(&as, run);
-    Model* m = &as.run.model;
-    run_set_limits(&as.run, tp, m->world->size / tp);
-    as.clock.limits.node_size = run_node_size(&as.run, m->world, tp, 1);
-    as.run.settled.tp = tp, as.run.config.recompute = "none";
+// The run as if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there
+// before ranks are joined.
+static void view_groups(RunView* as, const Run* run, int tp) {
+    run_view(as, run);
+    Model* m = &as->run.model;
+    run_set_limits(&as->run, tp, m->world->size / tp);
+    as->clock.limits.node_size = run_node_size(&as->run, m->world, tp, 1);
+    as->run.settled.tp = tp, as->run.config.recompute = "none";
     m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
     m->ranks->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
-    int is_there = find_measured(found, &as.run);
-    if (is_there || tp > 1) return is_there;
-    estimate(&found->machine, &as.run);
-    snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures them");
-    return 0;
 }
 
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err) {
-    Found found;
-    const char* named = run->config.machine;
-    memset(&found, 0, sizeof found);
-    if (named) {
-        found.failed = named_machine(&found.machine, run, found.err);
-        snprintf(found.from, sizeof found.from, "of --machine %s", named);
-    } else {
-        find_measured_of(&found, run, 1);
-        // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
-        found.machine.cost.step = 0;
-    }
+    Found found = {0};
+    RunView as;
+    view_groups(&as, run, 1);
+    find_machine(&found, &as.run, run->config.machine, 1);
+    // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+    if (!run->config.machine) found.machine.cost.step = 0;
     *machine = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
     return found.failed ? fail(err, "%s", found.err) : 0;
 }
 
 int run_machine_of_groups(Run* run, Machine* machine, int tp) {
-    Found found;
-    if (run->config.machine || !find_measured_of(&found, run, tp)) return 0;
+    Found found = {0};
+    RunView as;
+    view_groups(&as, run, tp);
+    if (run->config.machine || !find_measured(&found, &as.run)) return 0;
     *machine = found.machine;
     return 1;
+}
+
+// ---- all ranks
+
+void run_read_machine(Run* run, Machine* machine) {
+    Found found = {0};
+    if (run->model.world->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
+    run_tell_all(run->model.world, &found, sizeof found);
+    if (found.failed) die("%s", found.err);
+    *machine = found.machine;
 }
 
 static void print_link(const LinkTable* link, const char* where) {
@@ -402,12 +393,10 @@ static void open_planner(Run* run) {
 }
 
 void run_find_job_cost(Run* run) {
-    Found found;
-    char err[ERR_BYTES];
+    Found found = {0};
     Comm* comm = run->model.job;
-    memset(&found, 0, sizeof found);
     if (comm->rank == 0) find(&found, run);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
+    run_tell_all(comm, &found, sizeof found);
     if (found.failed) die("%s", found.err);
     run->clock->probed = found.machine;
     // What ranks send with the cores that compute takes its time from these.
@@ -451,9 +440,7 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
     m->ranks->layout = layout_even(&m->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
     run_set_limits(&stub.run, g->tp, 1);
     stub.clock.limits.node_size = 1, stub.clock.limits.capacity = run->config.context;
-    if (own.cost.n_groups > 0) use_elements(&own.cost, m);
-    if (m->tp) divide_among_group(&own.cost, m);
-    divide_among_stages(&own.cost, m->stages);
+    divide_among_ranks(&own.cost, m);
     cost_groups(groups, &own.cost, &stub.clock.limits, CP_CHOICE_AUTO);
     *out = group_pipeline_cost(&groups[1]);
     return 1;

@@ -22,93 +22,80 @@
 
 #include "run/run.h"
 
-// ---- helpers
+// What is measured with.
+typedef struct Probe {
+    Run* run;
+    Cost* cost;                  // that is found; at first the estimate
+    int most;                    // tokens of a row
+    int* lengths;                // (most) of its documents
+    Transfer *sends, *receives;  // (ranks)
+    char* memory;                // of activations, which nothing else uses while probing
+    size_t bytes;
+} Probe;
+
+static Probe open_probe(Run* run) {
+    const Model* m = &run->model;
+    int most = MIN(run->clock->limits.capacity, run->config.batch_tokens), ranks = run->clock->limits.ranks;
+    Probe p = {.run = run, .cost = &run->clock->probed.cost, .most = most, .memory = m->acts};
+    p.lengths = (int*)malloc((size_t)most * sizeof(int));
+    p.sends = (Transfer*)calloc(2 * (size_t)ranks, sizeof *p.sends), p.receives = p.sends + ranks;
+    if (!p.lengths || !p.sends) die("no memory for %d lengths", most);
+    for (int i = 0; i < N_ACTS; i++) {
+        const Activation* a = &m->act_table[i];
+        p.bytes = MAX(p.bytes, a->offset + a->shared + a->kept * (size_t)a->slots);
+    }
+    return p;
+}
 
 // Of all ranks, those of a tensor-parallel group too: they decide alike how often they do what they do together.
-static double slowest(const Run* run, double mine) { return run_most(run, run->model.world, mine); }
+static double slowest(const Probe* p, double mine) { return run_most(p->run, p->run->model.world, mine); }
 
-static double mean(const Run* run, double mine) {
-    double sum = 0, *all = (double*)run_ask_all(run, run->model.comm, &mine, sizeof mine);
-    for (int r = 0; r < run->clock->limits.ranks; r++) sum += all[r];
+static double mean(const Probe* p, double mine) {
+    int ranks = p->run->clock->limits.ranks;
+    double sum = 0, *all = (double*)run_ask_all(p->run, p->run->model.comm, &mine, sizeof mine);
+    for (int r = 0; r < ranks; r++) sum += all[r];
     free(all);
-    return sum / run->clock->limits.ranks;
+    return sum / ranks;
 }
 
-static void together(Run* run) {
+// All ranks begin together; the time.
+static double begin(const Probe* p) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
-    if (c->table->barrier(c, err)) run_lost(run, err);
+    Comm* c = p->run->model.comm;
+    if (c->table->barrier(c, err)) run_lost(p->run, err);
+    return now_seconds();
 }
 
-// Until everything that was begun is done.
-static void wait(Run* run) {
+// ms until everything that was begun is done, of the slowest rank.
+static double end(const Probe* p, double began) {
     char err[ERR_BYTES];
-    Comm* c = run->model.comm;
-    if (c->table->wait(c, run->model.s, err)) run_lost(run, err);
-    run->model.k->synchronize(run->model.s);
+    Model* m = &p->run->model;
+    if (m->comm->table->wait(m->comm, m->s, err)) run_lost(p->run, err);
+    m->k->synchronize(m->s);
+    return slowest(p, 1e3 * (now_seconds() - began));
 }
 
 // ---- least squares
 
-// Solves a (n,n) x = b by elimination; x replaces b. 0, or -1 where a is singular. a is symmetric and positive
-// semidefinite, so that no pivots are needed.
-static int solve(double a[3][3], double* b, int n) {
-    for (int k = 0; k < n; k++) {
-        if (a[k][k] < 1e-9) return -1;
-        for (int i = 0; i < n; i++) {
-            double factor = i == k ? 0 : a[i][k] / a[k][k];
-            for (int j = k; j < n; j++) a[i][j] -= factor * a[k][j];
-            b[i] -= factor * b[k];
-        }
-    }
-    for (int k = 0; k < n; k++) b[k] /= a[k][k];
-    return 0;
-}
-
-// What constant k of 1 takes of a row's time.
-static double feature(const ProbeTime* row, int k) { return (k == 0 ? row->s2 : k == 1 ? row->tokens : 1) / row->ms; }
-
-// Least squares with the constants whose bits are set; the rest are 0. Returns the sum of squares, infinite where there
-// is no such solution without negative constants.
-static double fit_some(double c[3], int set, const ProbeTime* rows, int n) {
-    double a[3][3] = {{0}}, b[3] = {0}, norm[3], residual = 0;
-    int which[3], m = 0;
-    for (int k = 0; k < 3; k++)
-        if (set >> k & 1) which[m++] = k;
-    for (int i = 0; i < m; i++) {
-        double sum = 0;
-        for (int r = 0; r < n; r++) sum += feature(&rows[r], which[i]) * feature(&rows[r], which[i]);
-        norm[i] = sqrt(sum);
-    }
-    for (int r = 0; r < n; r++)
-        for (int i = 0; i < m; i++) {
-            double x = feature(&rows[r], which[i]) / norm[i];
-            b[i] += x;
-            for (int j = 0; j < m; j++) a[i][j] += x * feature(&rows[r], which[j]) / norm[j];
-        }
-    if (solve(a, b, m)) return INFINITY;
-    c[0] = c[1] = c[2] = 0;
-    for (int i = 0; i < m; i++) {
-        if (b[i] < 0) return INFINITY;
-        c[which[i]] = b[i] / norm[i];
-    }
-    for (int r = 0; r < n; r++) {
-        double off = -1;
-        for (int k = 0; k < 3; k++) off += c[k] * feature(&rows[r], k);
-        residual += off * off;
-    }
-    return residual;
-}
-
+// Coordinate descent on the normal equations a c = b, whose constants stay at 0 or above: a convex problem, so it ends
+// at the least of all. A token's constant comes first and takes what the rows do not tell apart.
 void probe_fit(double c[3], const ProbeTime* rows, int n) {
-    static const int sets[] = {2, 1, 4, 3, 6, 5, 7};  // fewer constants first: more must be better
-    double least = INFINITY;
+    enum { SWEEPS = 100000 };
+    static const int order[] = {1, 0, 2};
+    double a[3][3] = {{0}}, b[3] = {0};
+    for (int r = 0; r < n; r++) {
+        const double x[] = {rows[r].s2 / rows[r].ms, rows[r].tokens / rows[r].ms, 1 / rows[r].ms};
+        for (int k = 0; k < 3; k++) {
+            b[k] += x[k];
+            for (int j = 0; j < 3; j++) a[k][j] += x[k] * x[j];
+        }
+    }
     c[0] = c[1] = c[2] = 0;
-    for (int i = 0; i < COUNT(sets); i++) {
-        double found[3], residual = fit_some(found, sets[i], rows, n);
-        if (!(residual < least)) continue;
-        least = residual;
-        memcpy(c, found, sizeof found);
+    for (int i = 0; i < 3 * SWEEPS; i++) {
+        int k = order[i % 3];
+        double left = b[k];
+        for (int j = 0; j < 3; j++) left -= j == k ? 0 : a[k][j] * c[j];
+        c[k] = left > 1e-12 * b[k] ? left / a[k][k] : 0;
     }
 }
 
@@ -120,38 +107,28 @@ typedef struct ProbeRow {
     int held_out;   // not for the fit
 } ProbeRow;
 
-static const ProbeRow design[] = {
-    {1, 1, {1, 1}, 0}, {1, 1, {8, 8}, 0}, {1, 2, {1, 1}, 0},   {1, 2, {16, 16}, 0}, {1, 4, {2, 2}, 0},
-    {1, 4, {8, 8}, 0}, {1, 8, {4, 4}, 0}, {1, 8, {32, 32}, 0}, {1, 32, {1, 1}, 0},  {3, 4, {3, 3}, 1},
-    {3, 8, {1, 4}, 1}, {1, 2, {2, 8}, 1}, {1, 6, {4, 4}, 1},   {1, 12, {1, 16}, 1}, {7, 8, {1, 5}, 1},
+static const ProbeRow whole_row = {1, 1, {1, 1}, 0},
+                      design[] = {
+                          {1, 1, {1, 1}, 0},  {1, 1, {8, 8}, 0},   {1, 2, {1, 1}, 0}, {1, 2, {16, 16}, 0},
+                          {1, 4, {2, 2}, 0},  {1, 4, {8, 8}, 0},   {1, 8, {4, 4}, 0}, {1, 8, {32, 32}, 0},
+                          {1, 32, {1, 1}, 0}, {3, 4, {3, 3}, 1},   {3, 8, {1, 4}, 1}, {1, 2, {2, 8}, 1},
+                          {1, 6, {4, 4}, 1},  {1, 12, {1, 16}, 1}, {7, 8, {1, 5}, 1},
 };
 enum { ROWS = COUNT(design), MOST_ROUNDS = 40, ROWS_MS = 3000 };  // what rounds may take in all
 
-// ms of a row.
-static double row_ms(Run* run, const int* lengths, int n) {
-    const Model* m = &run->model;
-    double at[2];
-    m->k->record_event(0, m->s);
-    double ms = run->clock->time_row(run, lengths, n, 1);
-    m->k->record_event(1, m->s);
-    m->k->read_events(at, 2);
-    if (!run->cluster->oversubscribed || m->tp) return ms;
-    return 1e3 * (at[1] - at[0]) * m->world->local_size * run->config.threads / host_cores("", getppid());
-}
-
-// Lengths of a row; returns their number.
-static int row_lengths(int* lengths, const ProbeRow* row, int most, int longest) {
-    int left = MAX((int)((int64_t)most * row->parts / row->of), 1), n = 0;
+// Lengths of a row's documents into p->lengths; returns their number.
+static int row_lengths(const Probe* p, const ProbeRow* row, int most) {
+    int left = MAX((int)((int64_t)most * row->parts / row->of), 1), n = 0, longest = MIN(most, p->run->config.context);
     for (; left > 0; n++) {
-        lengths[n] = MIN(left, MAX(longest / row->cut[n % 2], 1));
-        left -= lengths[n];
+        p->lengths[n] = MIN(left, MAX(longest / row->cut[n % 2], 1));
+        left -= p->lengths[n];
     }
     return n;
 }
 
-static ProbeTime row_of(const int* lengths, int n) {
+static ProbeTime row_of(const Probe* p, int n) {
     ProbeTime row = {0, 0, 0};
-    for (int i = 0; i < n; i++) row.tokens += lengths[i], row.s2 += (double)lengths[i] * lengths[i];
+    for (int i = 0; i < n; i++) row.tokens += p->lengths[i], row.s2 += (double)p->lengths[i] * p->lengths[i];
     return row;
 }
 
@@ -159,58 +136,51 @@ static double model_ms(const Cost* c, const ProbeTime* row) {
     return c->quadratic * row->s2 + c->per_token * row->tokens + c->micro_batch;
 }
 
-// What the estimate says of all rows of the design, once each.
-static double design_ms(const Run* run, int* lengths, int most, int longest) {
-    double ms = 0;
-    for (int i = 0; i < ROWS; i++) {
-        ProbeTime row = row_of(lengths, row_lengths(lengths, &design[i], most, longest));
-        ms += model_ms(&run->clock->probed.cost, &row);
-    }
-    return ms;
+// ms of the row of n documents, of this rank, once all are there.
+static double row_ms(const Probe* p, int n) {
+    const Run* run = p->run;
+    const Model* m = &run->model;
+    double at[2];
+    begin(p);
+    m->k->record_event(0, m->s);
+    double ms = run->clock->time_row(p->run, p->lengths, n, 1);
+    m->k->record_event(1, m->s);
+    m->k->read_events(at, 2);
+    if (!run->cluster->oversubscribed || m->tp) return ms;
+    return 1e3 * (at[1] - at[0]) * m->world->local_size * run->config.threads / host_cores("", getppid());
 }
 
 // The most tokens of a row for which three rounds take no longer than the time there is, but not so few that nothing
 // can be told apart. One short row says by how much the estimate is off. The same on all ranks.
-static int largest_row(Run* run, int* lengths) {
-    const ProbeRow whole = {1, 1, {1, 1}, 0};
-    int most = MIN(run->clock->limits.capacity, run->config.batch_tokens), least = MIN(most, 256);
-    int context = run->config.context, n = row_lengths(lengths, &whole, least, MIN(least, context));
-    ProbeTime row = row_of(lengths, n);
-    together(run);
-    double off = slowest(run, run->clock->time_row(run, lengths, n, 2)) / model_ms(&run->clock->probed.cost, &row);
-    while (most / 2 >= least && 3 * off * design_ms(run, lengths, most, MIN(most, context)) > ROWS_MS) most /= 2;
+static int largest_row(const Probe* p) {
+    int most = p->most, least = MIN(most, 256), n = row_lengths(p, &whole_row, least);
+    ProbeTime row = row_of(p, n);
+    begin(p);
+    double off = slowest(p, p->run->clock->time_row(p->run, p->lengths, n, 2)) / model_ms(p->cost, &row);
+    for (; most / 2 >= least; most /= 2) {
+        double ms = 0;
+        for (int i = 0; i < ROWS; i++) row = row_of(p, row_lengths(p, &design[i], most)), ms += model_ms(p->cost, &row);
+        if (3 * off * ms <= ROWS_MS) break;
+    }
     return most;
-}
-
-// What comes, for who waits: it takes most of a minute.
-static void say_next(const Run* run, const char* what, double seconds) {
-    if (run->model.world->rank > 0) return;
-    if (seconds > 0) say(stdout, "probing %s, %.0f s or more", what, seconds);
-    else say(stdout, "probing %s", what);
-    fflush(stdout);
 }
 
 // Times the design, in rounds, so that a disturbance meets some of every row's times and not all of one's. The least of
 // each counts, because what disturbs long rows more often than short ones would look like work. The first round is for
 // caches, and for kernels that are chosen late.
-static void time_rows(Run* run, ProbeTime* rows) {
+static void time_rows(const Probe* p, ProbeTime* rows) {
     double least[ROWS], started = now_seconds();
-    int room = MIN(run->clock->limits.capacity, run->config.batch_tokens),
-        *lengths = (int*)malloc((size_t)room * sizeof(int));
-    if (!lengths) die("no memory for %d lengths", room);
-    int most = largest_row(run, lengths), longest = MIN(most, run->config.context);
+    int most = largest_row(p);
     for (int round = 0; round < MOST_ROUNDS; round++) {
         for (int i = 0; i < ROWS; i++) {
-            int n = row_lengths(lengths, &design[i], most, longest);
-            rows[i] = row_of(lengths, n);
-            together(run);
-            double ms = row_ms(run, lengths, n);
+            int n = row_lengths(p, &design[i], most);
+            rows[i] = row_of(p, n);
+            double ms = row_ms(p, n);
             least[i] = round <= 1 ? ms : MIN(least[i], ms);
         }
-        if (round > 1 && slowest(run, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
+        if (round > 1 && slowest(p, 1e3 * (now_seconds() - started)) > ROWS_MS) break;
     }
-    for (int i = 0; i < ROWS; i++) rows[i].ms = mean(run, least[i]);
-    free(lengths);
+    for (int i = 0; i < ROWS; i++) rows[i].ms = mean(p, least[i]);
 }
 
 static void fit_rows(Cost* cost, const ProbeTime* rows) {
@@ -220,9 +190,7 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
     for (int i = 0; i < ROWS; i++)
         if (!design[i].held_out) fitted[n++] = rows[i];
     probe_fit(c, fitted, n);
-    cost->quadratic = c[0];
-    cost->per_token = c[1];
-    cost->micro_batch = c[2];
+    cost->quadratic = c[0], cost->per_token = c[1], cost->micro_batch = c[2];
 }
 
 static void print_rows(const Cost* cost, const ProbeTime* rows) {
@@ -242,22 +210,6 @@ static void print_rows(const Cost* cost, const ProbeTime* rows) {
 
 // ---- links
 
-// Memory that nothing uses while probing.
-typedef struct Buffer {
-    char* memory;
-    size_t bytes;
-} Buffer;
-
-static Buffer free_memory(const Run* run) {
-    const Model* m = &run->model;
-    Buffer b = {m->acts, 0};
-    for (int i = 0; i < N_ACTS; i++) {
-        const Activation* a = &m->act_table[i];
-        b.bytes = MAX(b.bytes, a->offset + a->shared + a->kept * (size_t)a->slots);
-    }
-    return b;
-}
-
 // From every rank so many ranks on is another node, where that can be: of unlike nodes plans know only parts.
 static int step_across(const Run* run) {
     const Model* m = &run->model;
@@ -270,51 +222,47 @@ static int step_across(const Run* run) {
     return node;
 }
 
-// All messages in which this rank sends `bytes`. Returns their number; the lists have room for the ranks of a node.
-static int messages_of(const Run* run, Buffer b, LinkKind kind, size_t bytes, Transfer* sends, Transfer* receives) {
-    int ranks = run->clock->limits.ranks, node = run->clock->limits.node_size, rank = run->model.comm->rank, n = 0;
-    char* in = b.memory + b.bytes / 128 * 64;
+// All messages in which this rank sends `bytes`, from the lower half of the memory into the upper. Their number.
+static int list_messages(const Probe* p, LinkKind kind, size_t bytes) {
+    const PlanLimits* limits = &p->run->clock->limits;
+    int ranks = limits->ranks, node = limits->node_size, rank = p->run->model.comm->rank, n = 0;
+    char* in = p->memory + p->bytes / 128 * 64;
     if (kind == LINK_ACROSS) {
-        int step = step_across(run);
-        sends[0] = (Transfer){(rank + step) % ranks, b.memory, bytes};
-        receives[0] = (Transfer){(rank + ranks - step) % ranks, in, bytes};
+        int step = step_across(p->run);
+        p->sends[0] = (Transfer){(rank + step) % ranks, p->memory, bytes};
+        p->receives[0] = (Transfer){(rank + ranks - step) % ranks, in, bytes};
         return 1;
     }
     int first = rank / node * node, last = MIN(first + node, ranks);
     size_t part = last - first > 1 ? bytes / (size_t)(last - first - 1) : 0;
     for (int peer = first; peer < last; peer++) {
         if (peer == rank) continue;
-        sends[n] = (Transfer){peer, b.memory + (size_t)n * part, part};
-        receives[n] = (Transfer){peer, in + (size_t)n * part, part};
+        p->sends[n] = (Transfer){peer, p->memory + (size_t)n * part, part};
+        p->receives[n] = (Transfer){peer, in + (size_t)n * part, part};
         n++;
     }
     return n;
 }
 
-// ms of these messages, of the slowest rank: all ranks get the same number.
-static double time_communication(Run* run, LinkKind kind, size_t bytes, int times, Transfer* lists) {
-    Comm* c = run->model.comm;
-    Transfer *sends = lists, *receives = lists + run->clock->limits.ranks;
-    int n = messages_of(run, free_memory(run), kind, bytes, sends, receives);
-    together(run);
-    double started = now_seconds();
-    for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, sends, n, receives, n, run->model.s);
-    wait(run);
-    return slowest(run, 1e3 * (now_seconds() - started) / times);
+// ms of these messages: all ranks get the same number.
+static double time_messages(const Probe* p, LinkKind kind, size_t bytes, int times) {
+    Model* m = &p->run->model;
+    int n = list_messages(p, kind, bytes);
+    double began = begin(p);
+    for (int i = 0; i < times && n > 0; i++) comm_send_receive(m->comm, p->sends, n, p->receives, n, m->s);
+    return end(p, began) / times;
 }
 
 // From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
-static void time_link(Run* run, LinkKind kind, Transfer* lists) {
+static void time_link(const Probe* p, LinkKind kind) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
-    LinkTable* link = &run->clock->probed.cost.link[kind];
-    size_t most = MIN((size_t)1 << 26, free_memory(run).bytes / 128 * 64);
-    link->n = 0;
+    LinkTable* link = &p->cost->link[kind];
+    size_t most = MIN((size_t)1 << 26, p->bytes / 128 * 64);
     for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
-        double first = time_communication(run, kind, bytes, 2, lists), ms = first;
+        double first = time_messages(p, kind, bytes, 2), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
-        for (int i = 0; i < BATCHES && first < slow_ms; i++)
-            ms = fmin(ms, time_communication(run, kind, bytes, repeats, lists));
+        for (int i = 0; i < BATCHES && first < slow_ms; i++) ms = fmin(ms, time_messages(p, kind, bytes, repeats));
         if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
         link->bytes[link->n] = (double)bytes;
         link->ms[link->n++] = ms;
@@ -322,102 +270,11 @@ static void time_link(Run* run, LinkKind kind, Transfer* lists) {
     }
 }
 
-static void time_links(Run* run) {
-    int ranks = run->clock->limits.ranks, node = run->clock->limits.node_size;
-    Cost* cost = &run->clock->probed.cost;
-    Transfer* lists = (Transfer*)calloc(2 * (size_t)ranks, sizeof *lists);
-    if (!lists) die("no memory for %d messages", ranks);
-    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
-    if (ranks > 1 && node > 1) time_link(run, LINK_INSIDE, lists);
-    if (ranks > node) time_link(run, LINK_ACROSS, lists);
-    free(lists);
-}
-
-// ---- layouts
-
-enum { LAYOUT_TIMES = 8 };
-
-static void set_recompute(Model* m, Recompute recompute) {
-    for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[m->shape.first_layer + l].recompute = recompute;
-}
-
-// A row of one document is computed with and without its blocks once more, by turns. What the blocks take of it is
-// known by then: all but the classifier and what a row costs anyway.
-static double time_again(Run* run, const int* lengths, int n) {
-    Model* m = &run->model;
-    const Cost* cost = &run->clock->probed.cost;
-    const Shape* s = &m->whole;
-    double least[2] = {INFINITY, INFINITY}, weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
-    ProbeTime row = row_of(lengths, n);
-    for (int l = 0; l < s->L; l++)
-        if (m->ranks->layout.layer[l].recompute != RECOMPUTE_NONE) return 0;  // nothing of the row is kept
-    for (int i = 0; i < 2 * LAYOUT_TIMES; i++) {
-        set_recompute(m, i % 2 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE);
-        together(run);
-        least[i % 2] = fmin(least[i % 2], row_ms(run, lengths, n));  // MIN would time two rows
-    }
-    set_recompute(m, RECOMPUTE_NONE);
-    double blocks = cost->quadratic * row.s2 + cost->per_token * row.tokens * (1 - (double)s->Vp * s->C / weights);
-    return fmax(0, mean(run, (least[1] - least[0]) / blocks));
-}
-
-// ms of a row, of messages of so many bytes, or of both: the messages begin before the row and end behind it.
-static double time_beside(Run* run, const int* lengths, int n, Buffer b, size_t bytes, Transfer* lists) {
-    Comm* c = run->model.comm;
-    Transfer *sends = lists, *receives = lists + run->clock->limits.ranks;
-    LinkKind kind = run->clock->limits.ranks > run->clock->limits.node_size ? LINK_ACROSS : LINK_INSIDE;
-    int messages = bytes ? messages_of(run, b, kind, bytes, sends, receives) : 0;
-    double least = INFINITY;
-    for (int i = 0; i < LAYOUT_TIMES; i++) {
-        Request request = 0;
-        together(run);
-        double started = now_seconds();
-        if (messages) request = c->table->begin_send_receive(c, sends, messages, receives, messages, run->model.s);
-        if (n) run->clock->time_row(run, lengths, n, 1);
-        if (messages) c->table->end(c, request, run->model.s);
-        wait(run);
-        least = fmin(least, slowest(run, 1e3 * (now_seconds() - started)));
-    }
-    return least;
-}
-
-// How many times as long both take beside each other: 1 where they do not meet, 2 where one waits for the other.
-static double time_overlap(Run* run, const int* lengths, int n) {
-    enum { MOST = 1 << 24 };
-    const Kernels* k = run->model.k;
-    Transfer* lists = (Transfer*)calloc(2 * (size_t)run->clock->limits.ranks, sizeof *lists);
-    Buffer b = {(char*)k->alloc(2 * (size_t)MOST), 2 * (size_t)MOST};
-    if (run->clock->limits.ranks == 1 || !lists || !b.memory) {
-        if (b.memory) k->free_memory(b.memory);
-        free(lists);
-        return 0;
-    }
-    double row = time_beside(run, lengths, n, b, 0, lists), messages = 0, both;
-    size_t bytes = 1 << 12;
-    for (; bytes <= MOST / 4 && messages < row; bytes *= 4) messages = time_beside(run, lengths, 0, b, bytes, lists);
-    both = time_beside(run, lengths, n, b, bytes / 4, lists);
-    k->free_memory(b.memory);
-    free(lists);
-    return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
-}
-
-// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1. The row is as long as the
-// longest that was timed, at most 1024 tokens.
-static void time_layouts(Run* run) {
-    int room = MIN(run->clock->limits.capacity, run->config.batch_tokens), most = MIN(room, 1024), n = 0,
-        *lengths = (int*)malloc((size_t)room * sizeof(int));
-    if (!lengths) die("no memory for %d lengths", room);
-    for (int left = most; left > 0; left -= lengths[n++]) lengths[n] = MIN(left, run->config.context);
-    run->clock->probed.again = time_again(run, lengths, n);
-    run->clock->probed.overlap = time_overlap(run, lengths, n);
-    free(lengths);
-}
-
-static void print_layouts(const Machine* machine) {
-    if (machine->again > 0) printf("blocks computed again take %.3g of what they take", machine->again);
-    if (machine->again > 0 && machine->overlap > 0) printf("; ");
-    if (machine->overlap > 0) printf("computing and exchanging at once take %.3g times as long", machine->overlap);
-    if (machine->again > 0 || machine->overlap > 0) printf("\n");
+static void time_links(const Probe* p) {
+    int ranks = p->run->clock->limits.ranks, node = p->run->clock->limits.node_size;
+    p->cost->link[LINK_INSIDE].n = p->cost->link[LINK_ACROSS].n = 0;
+    if (ranks > 1 && node > 1) time_link(p, LINK_INSIDE);
+    if (ranks > node) time_link(p, LINK_ACROSS);
 }
 
 static void print_links(const Cost* cost) {
@@ -430,20 +287,95 @@ static void print_links(const Cost* cost) {
     }
 }
 
+// ---- layouts
+
+enum { LAYOUT_TIMES = 8 };
+
+static void set_recompute(Model* m, Recompute recompute) {
+    for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[m->shape.first_layer + l].recompute = recompute;
+}
+
+// A row of n documents is computed with and without its blocks once more, by turns. What the blocks take of it is known
+// by then: all but the classifier and what a row costs anyway.
+static double time_again(const Probe* p, int n) {
+    Model* m = &p->run->model;
+    const Shape* s = &m->whole;
+    double least[2] = {INFINITY, INFINITY}, weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    ProbeTime row = row_of(p, n);
+    for (int l = 0; l < s->L; l++)
+        if (m->ranks->layout.layer[l].recompute != RECOMPUTE_NONE) return 0;  // nothing of the row is kept
+    for (int i = 0; i < 2 * LAYOUT_TIMES; i++) {
+        set_recompute(m, i % 2 ? RECOMPUTE_BLOCK : RECOMPUTE_NONE);
+        least[i % 2] = fmin(least[i % 2], row_ms(p, n));  // MIN would time two rows
+    }
+    set_recompute(m, RECOMPUTE_NONE);
+    double linear = p->cost->per_token * row.tokens * (1 - (double)s->Vp * s->C / weights);
+    return fmax(0, mean(p, (least[1] - least[0]) / (p->cost->quadratic * row.s2 + linear)));
+}
+
+// ms of a row of n documents, of messages of so many bytes, or of both: the messages begin before the row and end
+// behind it.
+static double time_beside(const Probe* p, int n, size_t bytes) {
+    Model* m = &p->run->model;
+    Comm* c = m->comm;
+    const PlanLimits* limits = &p->run->clock->limits;
+    int messages = bytes ? list_messages(p, limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE, bytes) : 0;
+    double least = INFINITY;
+    for (int i = 0; i < LAYOUT_TIMES; i++) {
+        Request request = 0;
+        double began = begin(p);
+        if (messages) request = c->table->begin_send_receive(c, p->sends, messages, p->receives, messages, m->s);
+        if (n) p->run->clock->time_row(p->run, p->lengths, n, 1);
+        if (messages) c->table->end(c, request, m->s);
+        least = fmin(least, end(p, began));
+    }
+    return least;
+}
+
+// How many times as long both take beside each other: 1 where they do not meet, 2 where one waits for the other.
+static double time_overlap(const Probe* p, int n) {
+    enum { MOST = 1 << 24 };
+    const Kernels* k = p->run->model.k;
+    Probe apart = *p;  // rows have the other memory
+    apart.memory = p->run->clock->limits.ranks > 1 ? (char*)k->alloc(2 * (size_t)MOST) : NULL;
+    apart.bytes = 2 * (size_t)MOST;
+    if (!apart.memory) return 0;
+    double row = time_beside(&apart, n, 0), messages = 0, both;
+    size_t bytes = 1 << 12;
+    for (; bytes <= MOST / 4 && messages < row; bytes *= 4) messages = time_beside(&apart, 0, bytes);
+    both = time_beside(&apart, n, bytes / 4);
+    k->free_memory(apart.memory);
+    return fmin(fmax(1 + (both - fmax(row, messages)) / fmin(row, messages), 1), 2);
+}
+
+// For layouts of the same model, which look for what was found with ZeRO-1 and --tp 1: of at most 1024 tokens.
+static void time_layouts(const Probe* p) {
+    Machine* machine = &p->run->clock->probed;
+    int n = row_lengths(p, &whole_row, MIN(p->most, 1024));
+    machine->again = time_again(p, n);
+    machine->overlap = time_overlap(p, n);
+}
+
+static void print_layouts(const Machine* machine) {
+    if (machine->again > 0) printf("blocks computed again take %.3g of what they take", machine->again);
+    if (machine->again > 0 && machine->overlap > 0) printf("; ");
+    if (machine->overlap > 0) printf("computing and exchanging at once take %.3g times as long", machine->overlap);
+    if (machine->again > 0 || machine->overlap > 0) printf("\n");
+}
+
 // ---- the step
 
 // AdamW on zeros, as many as memory has room for, for all that this rank owns.
-static double time_update(Run* run) {
-    const Model* m = &run->model;
-    Buffer b = free_memory(run);
-    size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards, room = b.bytes / (5 * sizeof(float));
-    size_t n = MIN(owned, room / 64 * 64);
+static double time_update(const Probe* p) {
+    const Model* m = &p->run->model;
+    size_t owned = shape_param_elems(&m->shape) / (size_t)m->shape.shards;
+    size_t n = MIN(owned, p->bytes / (5 * sizeof(float)) / 64 * 64);
     if (n == 0) return 0;
-    float* part = (float*)b.memory;
+    float* part = (float*)p->memory;
     AdamW a = {.master = part, .m = part + n, .v = part + 2 * n, .grad = part + 3 * n, .n = n, .t = 1, .eps = 1e-8f};
     a.param = has_master(m) ? (void*)(part + 4 * n) : (void*)a.master;
     a.grad_scale = m->grad_scale;
-    m->k->clear(b.memory, n * 5 * sizeof(float), m->s);
+    m->k->clear(p->memory, n * 5 * sizeof(float), m->s);
     m->k->synchronize(m->s);
     double started = now_seconds();
     m->k->adamw(&a, m->dt, m->s);
@@ -451,48 +383,54 @@ static double time_update(Run* run) {
     return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
 }
 
-static double time_step(Run* run) {
+static double time_step(const Probe* p) {
     enum { TIMES = 4 };
-    Model* m = &run->model;
+    Model* m = &p->run->model;
     double least = INFINITY;
     for (int i = 0; i < TIMES; i++) {
-        double update = time_update(run);
-        together(run);
-        double started = now_seconds();
+        double update = time_update(p), began = begin(p);
         zero_reduce(m);
         zero_sum_of_squares(m);
         m->comm->table->all_reduce(m->comm, m->loss_sum, 2, DT_F64, m->s);
         zero_clear_grads(m);
         zero_gather(m);
         zero_settle(m);
-        wait(run);
-        least = fmin(least, slowest(run, update + 1e3 * (now_seconds() - started)));
+        least = fmin(least, end(p, began - 1e-3 * update));
     }
     return least;
 }
 
 // ---- all of it
 
+// What comes, for who waits: it takes most of a minute.
+static void say_next(const char* what) {
+    say(stdout, "probing %s", what);  // of ranks but the first nobody sees it
+    fflush(stdout);
+}
+
 void run_probe(Run* run) {
     char path[CHECKPOINT_PATH], err[ERR_BYTES];
     ProbeTime rows[ROWS];
-    Cost* cost = &run->clock->probed.cost;
+    Probe p = open_probe(run);
+    Cost* cost = p.cost;
     double started = now_seconds();
-    say_next(run, "rows of documents", 1e-3 * ROWS_MS);
-    time_rows(run, rows);
+    say_next("rows of documents, 3 s or more");
+    time_rows(&p, rows);
     fit_rows(cost, rows);
-    if (run->clock->limits.ranks > 1) say_next(run, "messages between ranks", 0);
-    time_links(run);
-    say_next(run, "blocks computed again, computing beside messages, the end of a step", 0);
-    if (run->model.ranks->zero.stage == 1 && !run->model.tp) time_layouts(run);
-    cost->step = time_step(run);
+    if (run->clock->limits.ranks > 1) say_next("messages between ranks");
+    time_links(&p);
+    say_next("blocks computed again, computing beside messages, the end of a step");
+    if (run->model.ranks->zero.stage == 1 && !run->model.tp) time_layouts(&p);
+    cost->step = time_step(&p);
     snprintf(cost->name, sizeof cost->name, "probed");
+    free(p.lengths);
+    free(p.sends);
     if (run->model.world->rank > 0) return;
     print_rows(cost, rows);
     print_links(cost);
     print_layouts(&run->clock->probed);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
-    if (cost_cache_path(run, path, err) || cost_cache_save(run, err)) die("--probe: %s", err);
+    if (run_save_machine(run, path, err)) die("--probe: %s", err);
     say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
 }

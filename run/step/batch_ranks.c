@@ -22,38 +22,33 @@
 // A rank that is alone packs its rows, whatever the planner.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
-    int alone = run->clock->limits.ranks == 1;
+    BatchPlan* x = b->planned;
+    const int *lengths = b->lengths, n = b->n_pieces;
+    x->predicted = 0;
     if (plan_checks && plan_checks->plan)
-        return plan_checks->plan(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits,
+        return plan_checks->plan(&x->plan, step, lengths, n, &run->clock->limits,
                                  hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err);
-    if (alone)
-        return plan_static(&b->planned->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena,
-                           err);
+    if (run->clock->limits.ranks == 1)
+        return plan_static(&x->plan, step, lengths, n, &s->limits, c->cp_size, s->kind, &b->arena, err);
     const Planner* planner = run_planner(run);
-    b->planned->predicted = planner == &planner_flex;  // whose prediction also tells of its search
-    if (b->planned->predicted)
-        return plan_flex(&b->planned->plan, &b->planned->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err);
-    return planner->plan(run->clock->settled, &b->planned->plan, step, b->lengths, b->n_pieces, &b->arena, err);
+    if (planner != &planner_flex) return planner->plan(run->clock->settled, &x->plan, step, lengths, n, &b->arena, err);
+    x->predicted = 1;  // by a prediction that also tells of its search
+    return plan_flex(&x->plan, &x->prediction, step, lengths, n, s, &b->arena, err);
 }
 
-// A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
-static void find_terms(Batch* b, const Run* run) {
-    const Cost *now = &run->clock->setting.cost, *before = &run->clock->probed.cost;
-    const CostTerms* t = &b->planned->prediction.critical;
-    double ms[CALIBRATION_TERMS] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
-           is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
-           was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before),
-                                     before->step};
-    for (int i = 0; i < CALIBRATION_TERMS; i++) b->planned->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
-}
-
+// And its terms as the model had them before anything was learnt: what was learnt are factors of them.
 static int predict(Batch* b, const Run* run, Err err) {
-    if (!run->clock->setting.groups) return 0;
-    if (!b->planned->predicted &&
-        predict_plan(&b->planned->prediction, &b->planned->plan, b->lengths, &run->clock->setting, &b->arena, err))
-        return -1;
-    b->planned->predicted = 1;
-    find_terms(b, run);
+    BatchPlan* x = b->planned;
+    const Setting* s = &run->clock->setting;
+    const Cost *now = &s->cost, *before = &run->clock->probed.cost;
+    const CostTerms* t = &x->prediction.critical;
+    if (!s->groups) return 0;
+    if (!x->predicted && predict_plan(&x->prediction, &x->plan, b->lengths, s, &b->arena, err)) return -1;
+    x->predicted = 1;
+    double ms[] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
+           is[] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
+           was[] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before), before->step};
+    for (int i = 0; i < CALIBRATION_TERMS; i++) x->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
     return 0;
 }
 
@@ -71,31 +66,30 @@ static int all_end_together(const Plan* plan, char* seen) {
     return ranks == plan->ranks;
 }
 
-static int list_passes(Batch* b, const Run* run, Err err) {
-    const Plan* plan = &b->planned->plan;
+int batch_list(Batch* b, const Run* run, Err err) {
+    BatchPlan* x = b->planned;
+    const Plan* plan = &x->plan;
     int rank = run->model.comm->rank, in_rounds = run->clock->setting.rounds && run->clock->limits.ranks > 1, last = -1;
     ArenaMark mark = arena_mark(&b->arena);
     int* order = TAKE(&b->arena, int, plan->n_micro_batches);
     char* seen = TAKE(&b->arena, char, plan->ranks);
     if (arena_check(&b->arena, err) || pass_order(plan, run->clock->limits.node_size, order, &b->arena, err)) return -1;
-    b->is_read = b->planned->n_groups = 0;
-    b->planned->all_end_together = all_end_together(plan, seen);
+    b->is_read = x->n_groups = 0;
+    x->all_end_together = all_end_together(plan, seen);
     b->n_rows = in_rounds ? plan->n_rounds : 0;
-    for (int i = 0; i < b->n_rows; i++) b->planned->passes[i] = (RankPass){0, 0};
+    for (int i = 0; i < b->n_rows; i++) x->passes[i] = (RankPass){0, 0};
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[order[i]];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
         int pass = in_rounds ? mb->round : mb->round == last ? b->n_rows - 1 : b->n_rows++;
-        if (mb->round != last) b->planned->passes[pass] = (RankPass){b->planned->n_groups, 0};
+        if (mb->round != last) x->passes[pass] = (RankPass){x->n_groups, 0};
         last = mb->round;
-        b->planned->passes[pass].n_groups++;
-        b->planned->groups[b->planned->n_groups++] = (RankGroup){.mb = mb};
+        x->passes[pass].n_groups++;
+        x->groups[x->n_groups++] = (RankGroup){.mb = mb};
     }
     arena_reset(&b->arena, mark);
-    return 0;
+    return batch_tasks(b, run, err);
 }
-
-int batch_list(Batch* b, const Run* run, Err err) { return list_passes(b, run, err) ? -1 : batch_tasks(b, run, err); }
 
 // A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
 static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
@@ -108,7 +102,6 @@ static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
 
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
-    b->planned->predicted = 0;
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
     if (batch_list(b, run, err)) return -1;
@@ -173,22 +166,13 @@ int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
 
 // ---- the tokens
 
-// Reads one micro-batch's share behind what stands in the batch. 0, or -1.
-static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, Err err) {
-    for (int i = 0; i < mine->share.n_spans; i++) {
-        const Span* span = &b->planned->spans[i];
-        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
-    }
-    return 0;
-}
-
 // Where a micro-batch of this rank lies in the row, and what it has.
-static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, Err err) {
-    mine->placed =
-        micro_batch_placement(&b->planned->plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
+static int place_group(Batch* b, const Run* run, RankGroup* mine, Err err) {
+    const Plan* plan = &b->planned->plan;
+    mine->placed = micro_batch_placement(plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
     mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
     if (arena_check(&b->arena, err)) return -1;
-    mine->share = micro_batch_share(&b->planned->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
+    mine->share = micro_batch_share(plan, mine->mb, &mine->placed, run->model.comm->rank, NULL);
     mine->cu = b->n_cu;
     micro_batch_cu(&mine->placed, mine->mb, b->cu + b->n_cu);
     for (int j = 0; j < mine->placed.n_chunks; j++) {
@@ -207,23 +191,24 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             if ((mine->share.ulysses_size > 1) != shares_heads) continue;
             mine->first = b->n_read - b->rows[i].token;
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
-            if (read_share(b, sampler, mine, err)) return -1;
+            for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++)
+                if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
         }
     return 0;
 }
 
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
-    run = run_under((Run*)run, b->planned->strategy);
-    const Model* m = &run->model;
+    BatchPlan* x = b->planned;
+    run = run_under((Run*)run, x->strategy);
     b->n_read = b->n_cu = 0;
-    b->planned->attention = TAKE(&b->arena, GroupAttention, b->planned->n_groups);
-    b->planned->shared = TAKE(&b->arena, RowAttention, b->n_rows);
+    x->attention = TAKE(&b->arena, GroupAttention, x->n_groups);
+    x->shared = TAKE(&b->arena, RowAttention, b->n_rows);
     if (arena_check(&b->arena, err)) return -1;
-    for (int i = 0; i < b->planned->n_groups; i++)
-        if (place_group(b, m, run, &b->planned->groups[i], err)) return -1;
-    for (int i = 0, group = 0; i < b->n_rows; group += b->planned->passes[i++].n_groups) {
-        b->rows[i] = (RowPlace){b->n_read, group < b->planned->n_groups ? b->planned->groups[group].cu : b->n_cu};
-        if (read_pass(b, m, sampler, i, err)) return -1;
+    for (int i = 0; i < x->n_groups; i++)
+        if (place_group(b, run, &x->groups[i], err)) return -1;
+    for (int i = 0, group = 0; i < b->n_rows; group += x->passes[i++].n_groups) {
+        b->rows[i] = (RowPlace){b->n_read, group < x->n_groups ? x->groups[group].cu : b->n_cu};
+        if (read_pass(b, &run->model, sampler, i, err)) return -1;
     }
     b->rows[b->n_rows] = (RowPlace){b->n_read, b->n_cu};
     b->is_read = 1;
@@ -249,12 +234,14 @@ static void upload_vocab_rows(Run* run, int n) {
     batch_upload_ints(b, m, b->planned->vocab_rows, n);
 }
 
+// The round of pass i of this rank.
+static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
+
 // In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
 void batch_end_rounds(const Batch* b, const Model* m, int i) {
-    if (!b->planned->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
-    int from = i > 0 ? b->planned->groups[b->planned->passes[i - 1].first_group].mb->round : 0;
-    int to =
-        i < b->n_rows ? b->planned->groups[b->planned->passes[i].first_group].mb->round : b->planned->plan.n_rounds - 1;
+    const BatchPlan* x = b->planned;
+    if (!x->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
+    int from = i > 0 ? round_of(x, i - 1) : 0, to = i < b->n_rows ? round_of(x, i) : x->plan.n_rounds - 1;
     for (int r = from; r < to; r++) {
         m->k->clear(m->barrier, sizeof *m->barrier, m->s);
         m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
@@ -266,22 +253,20 @@ void batch_end_rounds(const Batch* b, const Model* m, int i) {
 // round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
 // order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
 int batch_reduces_inside(const Batch* b, const Model* m, int i) {
+    const BatchPlan* x = b->planned;
     if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
     if (m->ranks->zero.stage > 1) return 1;
-    int shared = 0, round = 0;
-    for (int g = b->planned->passes[i].first_group;
-         g < b->planned->passes[i].first_group + b->planned->passes[i].n_groups; g++)
-        shared |= b->planned->groups[g].mb->cp_size > 1, round = b->planned->groups[g].mb->round;
-    if (b->planned->plan.has_barriers && round < b->planned->plan.n_rounds - 1) return 0;
-    return !shared || b->planned->all_end_together;
+    int shared = 0, first = x->passes[i].first_group;
+    for (int g = first; g < first + x->passes[i].n_groups; g++) shared |= x->groups[g].mb->cp_size > 1;
+    if (x->plan.has_barriers && round_of(x, i) < x->plan.n_rounds - 1) return 0;
+    return !shared || x->all_end_together;
 }
 
 _Static_assert((int)MOST_SHARED == (int)MOST_SHARED_GROUPS, "plans share as many at once as attention can");
 
 static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
     const Share* share = &mine->share;
-    GroupAttention g;
-    memset(&g, 0, sizeof g);
+    GroupAttention g = {0};
     g.first_rank = mine->mb->first_rank;
     g.ulysses_size = share->ulysses_size, g.ring_size = share->ring_size;
     g.ring_rank = share->ring_rank, g.ulysses_rank = share->ulysses_rank;
@@ -349,30 +334,17 @@ static void read_tokens(Batch* b, const Sampler* sampler, int N) {
 }
 
 Row batch_probe_row(Run* run, const int* lengths, int n) {
-    char err[ERR_BYTES];
+    static const MicroBatch alone = {.cp_size = 1, .ulysses_size = 1};
     Batch* b = &run->batch;
-    const Model* m = &run->model;
-    MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
-    BatchPlan* x = b->planned;
     int N = 0;
-    arena_reset(&b->arena, (ArenaMark){0});
-    plan_take(&x->plan, n, &b->arena);
-    x->attention = TAKE(&b->arena, GroupAttention, 1);
-    if (arena_check(&b->arena, err)) die("%s", err);
-    x->plan.micro_batches[0] = mb;
-    x->plan.n_docs = n, x->plan.n_micro_batches = 1;
-    for (int i = 0; i < n; i++) {
-        b->planned->plan.docs[i] = i;
-        b->lengths[i] = lengths[i];
+    b->cu[0] = 0;
+    for (int i = 0; i < n; b->cu[++i] = N)
         for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
-    }
-    b->n_cu = 0, b->is_read = 1;
-    x->groups[0] = (RankGroup){.mb = x->plan.micro_batches};
-    x->passes[0] = (RankPass){0, 1};
-    if (place_group(b, m, run, &x->groups[0], err)) die("%s", err);
     read_tokens(b, run->data.train, N);
-    b->n_read = N;
-    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, b->n_cu};
+    b->planned->groups[0] = (RankGroup){.mb = &alone};
+    b->planned->passes[0] = (RankPass){0, 1};
+    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, n + 1};
+    b->n_read = N, b->n_cu = n + 1, b->is_read = 1;
     batch_upload(run, NULL);
     return batch_row(run, 0);
 }
