@@ -39,10 +39,9 @@ static size_t widest_linear(const Shape* shape) {
 }
 
 // Of the widest layer.
-static KernelLimits kernel_limits(const Run* run, int N) {
+static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     const Model* m = &run->model;
     int ranks = run->clock->limits.ranks;
-    Shape widest = widest_shape(run);
     for (int l = 0; l < m->shape.L && m->shape.units; l++) {
         const LayerUnits* u = &m->shape.units[l];
         int kv_heads = heads_of_places(run, u->core_kv_heads);
@@ -67,7 +66,7 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     needs.acts.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.acts.tp = tp_size(m);
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
-    needs.limits = kernel_limits(run, N);
+    needs.limits = kernel_limits(run, widest, N);
     needs.libraries += m->world->size > 1 ? m->k->comm_libraries : 0;
     zero_sizes(m, run->training, needs.arrays);
     return needs;
@@ -81,13 +80,6 @@ static size_t largest_tensor(const Run* run) {
     return most;
 }
 
-// For this rank's part of the model, or for the greatest part that it may come to own.
-static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shape* widest) {
-    Model later = *m;
-    later.shape = *widest;
-    return MAX(work_bytes(m, needs), work_bytes(&later, needs));
-}
-
 // The largest result of a linear's matmuls: activations, or gradients of a weight.
 static size_t largest_product(const Model* m, const Shape* widest, int N) {
     return MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest);
@@ -96,29 +88,33 @@ static size_t largest_product(const Model* m, const Shape* widest, int N) {
 // What balancing and injected stragglers need.
 static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
+    const WorkNeeds* needs = &run->cluster->work_needs;
     size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
+    Model later = *m;  // with the greatest part that this rank may come to own
+    later.shape = *widest;
     int at = memory_find(plan, "sums");
     memory_insert(plan, at, "straggling",
                   run->cluster->n_stragglers ? straggle_bytes(m->k, largest_product(m, widest, N)) : 0, ON_DEVICE);
-    if (run->cluster->work_needs.most_heads == 0) return;
+    if (needs->most_heads == 0) return;
     memory_insert(plan, at, "for ranks without heads", MAX((size_t)N, C) * elem + C * sizeof(float), ON_DEVICE);
     memory_insert(plan, at, "columns", 2 * (size_t)N * widest_linear(widest) * elem, ON_DEVICE);
-    memory_insert(plan, at, "slices", most_work_bytes(m, &run->cluster->work_needs, widest), ON_DEVICE);
+    memory_insert(plan, at, "slices", MAX(work_bytes(m, needs), work_bytes(&later, needs)), ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     Model* m = &run->model;
+    ModelRanks* x = m->ranks;
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
     if (run->cluster->n_stragglers)
-        m->ranks->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
+        x->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
     if (!slices) return;
     run->cluster->work_memory = slices;
-    m->ranks->work = work_open(m, &run->cluster->work_needs, slices);
-    m->ranks->columns[0] = (char*)memory_of(plan, "columns");
-    m->ranks->columns[1] = m->ranks->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
-    m->ranks->spent = headless;
-    m->ranks->zeros = headless + (size_t)m->shape.C * sizeof(float);
+    x->work = work_open(m, &run->cluster->work_needs, slices);
+    x->columns[0] = (char*)memory_of(plan, "columns");
+    x->columns[1] = x->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
+    x->spent = headless;
+    x->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
 
 // What steps need of the host, behind all others.
@@ -226,20 +222,12 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 
 // ---- how long rows are
 
-// What one rank may take: ranks on the CPU share the memory of their node or container.
-static HostMemory available_memory(const Run* run) {
-    const Model* m = &run->model;
-    if (m->k->on_host) return host_memory("", m->world->local_size);
-    return (HostMemory){m->k->memory_available(), "free memory of the device"};
-}
-
 // The longest row that is worth its memory. On a CPU 8192 tokens. A GPU works on tiles of 128 x 256 outputs, as many at
 // a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such waves and costs
 // as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks that share a step
 // none has use for more than twice its share, which leaves room for one with many short documents.
 static int most_row(const Run* run) {
-    const Config* c = &run->config;
-    int share = CEIL_DIV(c->batch_tokens, run->clock->limits.ranks);
+    int share = CEIL_DIV(run->config.batch_tokens, run->clock->limits.ranks);
     return run->model.k->on_host ? 8192 : MAX(8192, 2 * MIN(share, 16384));
 }
 
@@ -249,7 +237,7 @@ static int longest_row(const Run* run) {
     const Config* c = &run->config;
     int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
     int N = MAX(MIN(c->batch_tokens, most_row(run)), c->context);
-    size_t room = run->model.k->on_host ? run->cluster->available.bytes / 2 : run->cluster->available.bytes;
+    size_t room = run->cluster->available.bytes / (run->model.k->on_host ? 2 : 1);
     while (N / 2 >= least && plan_rows(run, N).total > room) N /= 2;
     return N;
 }
@@ -264,23 +252,27 @@ static int settle_capacity(const Run* run) {
 
 MemoryPlan run_plan_job_memory(Run* run) {
     const Config* c = &run->config;
-    Cluster* cluster = run->cluster;
-    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine.
-    if (!cluster->available.bytes) cluster->available = available_memory(run);
-    cluster->most_scratch = cluster->available.bytes / 8;
+    const Model* m = &run->model;
+    Cluster* x = run->cluster;
+    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine. Ranks on the
+    // CPU share the memory of their node or container.
+    if (!x->available.bytes)
+        x->available = m->k->on_host ? host_memory("", m->world->local_size)
+                                     : (HostMemory){m->k->memory_available(), "free memory of the device"};
+    x->most_scratch = x->available.bytes / 8;
     int N = run->settled.capacity = run->clock->limits.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows(run, N);
-    if (plan.total > cluster->available.bytes) {  // perhaps a faster way took what is missing
-        cluster->most_scratch = 1;
+    if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
+        x->most_scratch = 1;
         plan = plan_rows(run, N);
     }
     run->books->memory_bytes = plan.total;
-    run->clock->setting.limits = run->clock->limits;
-    run->clock->setting.kind = (CpChoice)config_choice(c, "--cp kind");
-    run->clock->setting.context = c->context;
-    run->clock->setting.no_overlap = !strcmp(c->overlap, "no");
-    run->clock->setting.cp_size = c->cp_size;
-    run->clock->setting.rounds = run->model.ranks->zero.stage > 1 || run->model.stages > 1;
+    Setting* s = &run->clock->setting;
+    s->limits = run->clock->limits;
+    s->kind = (CpChoice)config_choice(c, "--cp kind");
+    s->context = c->context, s->cp_size = c->cp_size;
+    s->no_overlap = !strcmp(c->overlap, "no");
+    s->rounds = m->ranks->zero.stage > 1 || m->stages > 1;
     return plan;
 }
 
@@ -316,15 +308,6 @@ static void refuse_memory(const Run* run, const MemoryPlan* plan) {
                                                                              : "a smaller --capacity");
 }
 
-static void allocate(const Run* run, MemoryPlan* plan) {
-    char err[ERR_BYTES];
-    const Kernels* k = run->model.k;
-    if (plan->total > run->cluster->available.bytes) refuse_memory(run, plan);
-    KernelLimits limits = widest_limits(run);
-    if (k->open(&limits, err)) die("%s", err);
-    memory_take(plan, k);
-}
-
 void run_carve_activations(Run* run) {
     ModelNeeds needs = run_model_needs(run, run->clock->limits.capacity);
     model_place_activations(&run->model, &needs);
@@ -349,9 +332,10 @@ static void carve(Run* run, const MemoryPlan* plan) {
                          indices + batch_plan_ints(run, max_tokens), on_device, max_tokens);
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
-    books->staging = (float*)memory_of(plan, "file staging");
-    books->part = m->tp || m->ranks->owner ? books->staging + largest_tensor(run) : books->staging;
-    books->others = m->tp || m->ranks->owner ? books->part + largest_tensor(run) : NULL;
+    books->staging = books->part = (float*)memory_of(plan, "file staging");
+    if (!m->tp && !m->ranks->owner) return;
+    books->part += largest_tensor(run);
+    books->others = books->part + largest_tensor(run);
 }
 
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
@@ -367,7 +351,12 @@ void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
 }
 
 void run_take_job_memory(Run* run, MemoryPlan* plan) {
+    char err[ERR_BYTES];
+    const Kernels* k = run->model.k;
     run->books->resident_before = (double)host_resident();
-    allocate(run, plan);
+    if (plan->total > run->cluster->available.bytes) refuse_memory(run, plan);
+    KernelLimits limits = widest_limits(run);
+    if (k->open(&limits, err)) die("%s", err);
+    memory_take(plan, k);
     carve(run, plan);
 }
