@@ -2,7 +2,7 @@
 //
 // Read in the order of main: setup/start.c (options, data, device), ranks.c, files/origin.c (directory, checkpoint),
 // setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (what planners
-// know of this machine) and probe.c (how it is measured), files/save.c, show/report.c (what is said).
+// know of this machine) and step/probe.c (how it is measured), files/save.c, show/report.c (what is said).
 #pragma once
 #include <signal.h>
 
@@ -163,10 +163,6 @@ struct Clock {
     GroupCost* groups;  // (ranks + 1) for setting
     Machine probed;     // as measured or read, nothing calibrated
     Calibration calibration;
-    // For run_probe. Forward and backward of the model over one row of documents of these lengths (n, each at most
-    // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
-    // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
-    double (*time_row)(Run* run, const int* lengths, int n, int repeats);
     void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
     Arena settled_in;  // where it lies
     Ahead* planner;
@@ -328,7 +324,7 @@ void run_check_virtual(Run* run);     // what goes with it; turns off what it ha
 void run_turn_virtual(int strategy);  // its times count from here on
 void run_open_virtual(Run* run);      // the machine of --machine becomes that of all ranks; its capacity and memory
 
-// ---- setup/cost.c, setup/probe.c
+// ---- setup/cost.c
 
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Most bytes that planning takes, beside the steps' own buffers.
@@ -349,18 +345,8 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
 // Fills probed, calibration, setting.cost and groups, and opens the planner; all ranks of the job call it together.
 void run_find_job_cost(Run* run);
 void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
-void run_probe(Run* run);     // measures this machine into run->clock->probed, and saves it
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
-
-// A row that was timed: documents with sum of squares s2, `tokens` in all.
-typedef struct ProbeTime {
-    double s2, tokens, ms;
-} ProbeTime;
-
-// The constants c >= 0 for which the relative errors of c[0] s2 + c[1] tokens + c[2] have the least sum of squares.
-// n >= 1; what the rows do not tell apart is given to as few constants as will do.
-void probe_fit(double c[3], const ProbeTime* rows, int n);
 
 // ---- strategies/strategies_open.c: phases of main, for every strategy
 
@@ -381,6 +367,19 @@ int run_agree_on_plan(Run* run, const Batch* b, int failed);
 void run_end_unplanned(const Run* run);
 // Ends the program where the longest documents, as they are cut to --context, have no plan.
 void run_check_documents(Run* run);
+
+// ---- step/probe.c
+
+void run_probe(Run* run);  // --probe: measures this machine into run->clock->probed, and saves it
+
+// A row that was timed: documents with sum of squares s2, `tokens` in all.
+typedef struct ProbeTime {
+    double s2, tokens, ms;
+} ProbeTime;
+
+// The constants c >= 0 for which the relative errors of c[0] s2 + c[1] tokens + c[2] have the least sum of squares.
+// n >= 1; what the rows do not tell apart is given to as few constants as will do.
+void probe_fit(double c[3], const ProbeTime* rows, int n);
 
 // ---- step/eval.c
 

@@ -318,33 +318,3 @@ static void share_logits(Run* run) {
 
 const RunRanks run_ranks = {eval_plan,       eval_end,      read_now, upload_vocab_rows, fill_row,
                             batch_next_pass, eval_loss_sum, decode,   share_logits};
-
-// Reads N tokens and their targets into the batch, from the first training pieces one after another.
-static void read_tokens(Batch* b, const Sampler* sampler, int N) {
-    char err[ERR_BYTES];
-    SamplerPosition at = {0};
-    for (int n = 0; n < N; at.index++) {
-        if (at.index == sampler_pieces(sampler, SPLIT_TRAIN)) at.index = 0;
-        Piece piece = sampler_train_piece(sampler, at);
-        piece.length = MIN(piece.length, N - n);
-        piece.n_targets = MIN(piece.n_targets, piece.length);
-        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err)) die("%s", err);
-        n += piece.length;
-    }
-}
-
-Row batch_probe_row(Run* run, const int* lengths, int n) {
-    static const MicroBatch alone = {.cp_size = 1, .ulysses_size = 1};
-    Batch* b = &run->batch;
-    int N = 0;
-    b->cu[0] = 0;
-    for (int i = 0; i < n; b->cu[++i] = N)
-        for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
-    read_tokens(b, run->data.train, N);
-    b->planned->groups[0] = (RankGroup){.mb = &alone};
-    b->planned->passes[0] = (RankPass){0, 1};
-    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, n + 1};
-    b->n_read = N, b->n_cu = n + 1, b->is_read = 1;
-    batch_upload(run, NULL);
-    return batch_row(run, 0);
-}

@@ -20,8 +20,6 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
 void batch_end_rounds(const Batch* b, const Model* m, int i);
 // Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
 int batch_reduces_inside(const Batch* b, const Model* m, int i);
-// One row of documents of these lengths for this rank alone, of the first training tokens: for run_probe.
-Row batch_probe_row(Run* run, const int* lengths, int n);
 
 // ---- batch_tasks.c
 

@@ -136,6 +136,56 @@ static double model_ms(const Cost* c, const ProbeTime* row) {
     return c->quadratic * row->s2 + c->per_token * row->tokens + c->micro_batch;
 }
 
+// Reads N tokens and their targets into the batch, from the first training pieces one after another.
+static void read_tokens(Batch* b, const Sampler* sampler, int N) {
+    char err[ERR_BYTES];
+    SamplerPosition at = {0};
+    for (int n = 0; n < N; at.index++) {
+        if (at.index == sampler_pieces(sampler, SPLIT_TRAIN)) at.index = 0;
+        Piece piece = sampler_train_piece(sampler, at);
+        piece.length = MIN(piece.length, N - n);
+        piece.n_targets = MIN(piece.n_targets, piece.length);
+        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err)) die("%s", err);
+        n += piece.length;
+    }
+}
+
+// One row of n documents of p->lengths for this rank alone.
+static Row make_row(const Probe* p, int n) {
+    static const MicroBatch alone = {.cp_size = 1, .ulysses_size = 1};
+    Run* run = p->run;
+    Batch* b = &run->batch;
+    int N = 0;
+    b->cu[0] = 0;
+    for (int i = 0; i < n; b->cu[++i] = N)
+        for (int t = 0; t < p->lengths[i]; t++) b->positions[N++] = t;
+    read_tokens(b, run->data.train, N);
+    b->planned->groups[0] = (RankGroup){.mb = &alone};
+    b->planned->passes[0] = (RankPass){0, 1};
+    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, n + 1};
+    b->n_read = N, b->n_cu = n + 1, b->is_read = 1;
+    batch_upload(run, NULL);
+    return batch_row(run, 0);
+}
+
+// ms of its forward and backward passes, the least of `repeats`. With ZeRO-2 and 3 all ranks call it together.
+// Afterwards gradients are zero.
+static double train_row(const Probe* p, int n, int repeats) {
+    Model* m = &p->run->model;
+    Row row = make_row(p, n);
+    double least = INFINITY;
+    m->k->synchronize(m->s);
+    for (int i = 0; i < repeats; i++) {
+        double started = now_seconds();
+        model_train(m, &row, 1 / (float)row.N);
+        m->k->synchronize(m->s);
+        least = fmin(least, 1e3 * (now_seconds() - started));
+    }
+    zero_clear_grads(m);
+    m->k->synchronize(m->s);
+    return least;
+}
+
 // ms of the row of n documents, of this rank, once all are there.
 static double row_ms(const Probe* p, int n) {
     const Run* run = p->run;
@@ -143,7 +193,7 @@ static double row_ms(const Probe* p, int n) {
     double at[2];
     begin(p);
     m->k->record_event(0, m->s);
-    double ms = run->clock->time_row(p->run, p->lengths, n, 1);
+    double ms = train_row(p, n, 1);
     m->k->record_event(1, m->s);
     m->k->read_events(at, 2);
     if (!run->cluster->oversubscribed || m->tp) return ms;
@@ -156,7 +206,7 @@ static int largest_row(const Probe* p) {
     int most = p->most, least = MIN(most, 256), n = row_lengths(p, &whole_row, least);
     ProbeTime row = row_of(p, n);
     begin(p);
-    double off = slowest(p, p->run->clock->time_row(p->run, p->lengths, n, 2)) / model_ms(p->cost, &row);
+    double off = slowest(p, train_row(p, n, 2)) / model_ms(p->cost, &row);
     for (; most / 2 >= least; most /= 2) {
         double ms = 0;
         for (int i = 0; i < ROWS; i++) row = row_of(p, row_lengths(p, &design[i], most)), ms += model_ms(p->cost, &row);
@@ -325,7 +375,7 @@ static double time_beside(const Probe* p, int n, size_t bytes) {
         Request request = 0;
         double began = begin(p);
         if (messages) request = c->table->begin_send_receive(c, p->sends, messages, p->receives, messages, m->s);
-        if (n) p->run->clock->time_row(p->run, p->lengths, n, 1);
+        if (n) train_row(p, n, 1);
         if (messages) c->table->end(c, request, m->s);
         least = fmin(least, end(p, began));
     }
