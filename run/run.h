@@ -28,7 +28,7 @@
 
 // ---- the plan of a step, which run/step/ makes
 
-// A micro-batch of the plan as this rank sees it.
+// A micro-batch as this rank sees it.
 typedef struct RankGroup {
     const MicroBatch* mb;
     Share share;
@@ -49,8 +49,7 @@ typedef struct RankRound {
 
 // The plan, and what this rank does of it: the pass of row i is passes[i].
 struct BatchPlan {
-    int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
-                         // n_targets and sum_s2 stay those of all
+    int strategy;  // with --strategies: pieces and plan are of this rank's job under it; n_tokens, n_targets and sum_s2 of all
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
     double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
@@ -109,20 +108,20 @@ typedef struct PlanningSums {
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
-// Of the passes of a step or of an evaluation: see pace.c.
+// Of the passes of a step or of an evaluation.
 typedef struct Pace {
     double started, told;  // when it began, and when something was said of it last
-    double before, part;   // of an evaluation: what was done before these passes, and what they are; of a step 0 and 1
+    double before, part;   // of an evaluation: the shares that lie before these passes and in them; of a step 0 and 1
     int64_t done, all;     // tokens of this rank; those of backward passes count twice
     int left_from, asks;   // the first pass that is left out; whether ranks ask each other before they leave any
 } Pace;
 
-// What the shares of steps on this rank are of. A peak that was measured beside other work is too low; plans go on with
-// it, because all ranks must have the same.
+// What the shares of steps on this rank are of: peaks of all ranks and of this one, measured again so many times. One
+// that was measured beside other work is too low; plans go on with it, because all ranks must have the same.
 typedef struct PeakShare {
-    double peak, mine;  // of all ranks, and of this one, measured again
-    double cores;       // of this rank
-    int times;          // so far
+    double peak, mine;
+    double cores;  // of this rank
+    int times;
 } PeakShare;
 
 // Of checkpoints of this invocation.

@@ -56,7 +56,8 @@ void pace_see_signals(Run* run) {
 
 // ---- what a step should take
 
-double run_expected_seconds(const Run* run, const Batch* b) {
+// Of a step or an evaluation of all ranks, by its operations and the peak; NaN where that is not known.
+static double expected_seconds(const Run* run, const Batch* b) {
     const Shape* s = &run->model.whole;
     double linear = shape_training_flops(s, (double)b->n_tokens, 0), attention = shape_training_flops(s, 0, b->sum_s2);
     double passes = b->training ? (3 + layout_again(&run->model.ranks->layout, 0)) / 3 : 1.0 / 3;
@@ -67,7 +68,7 @@ double run_expected_seconds(const Run* run, const Batch* b) {
 void run_tell_of_long_steps(const Run* run) {
     const Config* c = &run->config;
     char text[32], other[32], option[96] = "a smaller model: --preset, --layers, --width";
-    double seconds = run_expected_seconds(run, &run->ahead), each = seconds / (double)MAX(run->ahead.n_tokens, 1);
+    double seconds = expected_seconds(run, &run->ahead), each = seconds / (double)MAX(run->ahead.n_tokens, 1);
     int tokens = 1;
     if (!(seconds > LONG_STEP)) return;
     while (2 * tokens * each <= LONG_STEP && tokens < c->batch_tokens) tokens *= 2;
@@ -90,7 +91,7 @@ void pace_begin(Run* run, int train) {
     p->done = 0;
     p->all = (int64_t)run->batch.n_read * (train ? 3 : 1);
     p->left_from = INT_MAX;
-    p->asks = run_expected_seconds(run, &run->batch) > least_left;
+    p->asks = expected_seconds(run, &run->batch) > least_left;
     run->model.left = 0;
 }
 
@@ -99,7 +100,7 @@ static double seconds_left(const Run* run, double now) {
     const Pace* p = &run->clock->pace;
     double done = p->before + p->part * (double)p->done / (double)MAX(p->all, (int64_t)1);
     if (p->done > 0) return (now - p->started) * (1 / done - 1);
-    return p->asks ? run_expected_seconds(run, &run->batch) : 0;
+    return p->asks ? expected_seconds(run, &run->batch) : 0;
 }
 
 void pace_end_task(Run* run, const Task* task) {

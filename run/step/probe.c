@@ -327,16 +327,6 @@ static void time_links(const Probe* p) {
     if (ranks > node) time_link(p, LINK_ACROSS);
 }
 
-static void print_links(const Cost* cost) {
-    static const char* const names[N_LINKS] = {"inside a node", "between nodes"};
-    for (int kind = 0; kind < N_LINKS; kind++) {
-        const LinkTable* link = &cost->link[kind];
-        for (int i = 0; i < link->n; i++)
-            printf("%s %10.0f KiB %12.4f ms %8.2f GB/s\n", i == 0 ? names[kind] : "                ",
-                   link->bytes[i] / 1024, link->ms[i], link->bytes[i] / (1e6 * link->ms[i]));
-    }
-}
-
 // ---- layouts
 
 enum { LAYOUT_TIMES = 8 };
@@ -406,13 +396,6 @@ static void time_layouts(const Probe* p) {
     machine->overlap = time_overlap(p, n);
 }
 
-static void print_layouts(const Machine* machine) {
-    if (machine->again > 0) printf("blocks computed again take %.3g of what they take", machine->again);
-    if (machine->again > 0 && machine->overlap > 0) printf("; ");
-    if (machine->overlap > 0) printf("computing and exchanging at once take %.3g times as long", machine->overlap);
-    if (machine->again > 0 || machine->overlap > 0) printf("\n");
-}
-
 // ---- the step
 
 // AdamW on zeros, as many as memory has room for, for all that this rank owns.
@@ -477,8 +460,6 @@ void run_probe(Run* run) {
     free(p.sends);
     if (run->model.world->rank > 0) return;
     print_rows(cost, rows);
-    print_links(cost);
-    print_layouts(&run->clock->probed);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
     if (run_save_machine(run, path, err)) die("--probe: %s", err);
