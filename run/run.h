@@ -285,8 +285,7 @@ void run_open_ranks(Run* run);  // opens the Comm of all ranks
 void run_set_limits(Run* run, int tp, int data_ranks);       // what plans must respect, apart from nodes and capacity
 int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --plan node-size has it
 // What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
-// a stage, are of one node, in every stage and at every place in tensor-parallel groups. So what a plan has inside a
-// node is there; of what it has across nodes some may be inside, where nodes are unlike or begin inside a stage.
+// a stage, are of one node, in every stage and at every place in tensor-parallel groups (run/README.md, Nodes).
 int run_node_size(const Run* run, const Comm* job, int tp, int stages);
 void run_join_job(Run* run);       // divides the ranks of m->job into stages, groups and data ranks
 void run_leave_job(Run* run);      // gives back what that has made, and what planning has settled
@@ -329,8 +328,8 @@ const struct Planner* run_planner(const Run* run);  // of --plan, in its table; 
 // Most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
-// What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
-// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
+// What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
+// --zero 1): as in run_find_job_cost, undivided. from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
 // The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
@@ -341,7 +340,8 @@ typedef struct PipelineCost {
 } PipelineCost;
 PipelineCost group_pipeline_cost(const GroupCost* g);
 int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
-// Fills probed, calibration, setting.cost and groups, and opens the planner; all ranks of the job call it together.
+// --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
+// setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
 void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
@@ -389,9 +389,8 @@ double eval_loss_sum(Run* run);
 void eval_tell(Run* run);    // of an evaluation between steps
 void run_eval(Run* run);     // --eval
 void run_choices(Run* run);  // --eval FILE
-// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
-// training tokens, each counted once more so that none has probability zero. What a language model must beat. Also
-// finds val_bytes. Overwrites run->batch.
+// What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
+// counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);
 // Between steps, texts that begin with a run's own prompts, the same at every step; into the log, too.
 void run_sample(Run* run);
@@ -457,8 +456,7 @@ void run_write_report(Run* run);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 // Of run->batch, behind its step; record.plan_stall_us is known.
 void run_end_record(Run* run);
-// At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
-// with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
+// At the end: how far it came and what to do next; with --verbose also memory, planning and bytes. All ranks call it.
 void run_print_end(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);

@@ -1,10 +1,9 @@
 // virtual.c - --device virtual: the machine of --machine as a cluster of as many ranks as the job has.
 //
-// A machine knows its own model as a whole: ms of a token, of a token^2, bytes a token. The model that runs may be any:
-// its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
-// stand for those of the machine's model (plan/cost/transfers.h). Gradients and weights take no time of their own where
-// what was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3. A machine that knows whole
-// pipelines has times for --strategies alone; all that ranks of a pipeline send each other is in them.
+// The model that runs may be another than the machine's: its matmuls share the ms of a token by their weights, its
+// layers those of a token^2 by their heads, its messages stand for those there (plan/cost/transfers.h). Gradients and
+// weights take no time of their own where it was measured with the rest: step_ms with --zero 1, round_ms with 2 and 3.
+// A machine that knows whole pipelines has times for --strategies alone, with all that their ranks send each other.
 #include <math.h>
 #include <stdio.h>
 

@@ -47,8 +47,9 @@ function mean(list, weight) {
 const wholeMean = (list, columns) => mean(list, i => columns[i].last - columns[i].first + 1);
 
 // What a step says of every rank: the field, its name, how it is shown.
-const figures = [['compute_ms', 'computing', ms], ['wait_ms', 'waiting', ms], ['gamma', 'left out of its matmuls', share],
-  ['sent', 'slices given away', v => short(v)], ['taken', 'slices taken over', v => short(v)],
+const figures = [['compute_ms', 'computing', ms], ['wait_ms', 'waiting', ms],
+  ['gamma', 'left out of its matmuls', share], ['sent', 'slices given away', v => short(v)],
+  ['taken', 'slices taken over', v => short(v)],
   ['speed', 'speed', v => v >= 1000 ? short(Math.round(v)) : String(+v.toPrecision(3))]];
 const fields = figures.map(f => f[0]);
 // The steps that say what ranks did, from where they were as many as they are last.

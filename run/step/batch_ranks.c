@@ -1,10 +1,7 @@
 // batch_ranks.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
-// Every rank plans the whole step from lengths alone. What the plan should take is predicted where a cost model is
-// known, whoever made the plan.
-//
-// Only the tokens of this rank's share are read. Every pass becomes a row, with the tokens of its micro-batches behind
-// one another; cu_seqlens of all chunks stand in one array that goes to the device at once.
+// Every rank plans the whole step from lengths alone, and reads only the tokens of its share. Every pass becomes a row,
+// with the tokens of its micro-batches behind one another; cu_seqlens of all chunks go to the device in one array.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>

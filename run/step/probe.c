@@ -10,11 +10,9 @@
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
 //
-// Ranks that share cores take the processor time of a row, as many times as ranks share a core: what else runs on the
-// machine is not in it. (Not in tensor-parallel groups, which wait for each other in a row.)
-//
-// Everything is done several times and the least time counts. All ranks measure alike and take the mean of their rows'
-// times, and the slowest rank's of what they do together.
+// Ranks that share cores take a row's processor time, as many times as ranks share a core: what else runs there is not
+// in it. (Not in tensor-parallel groups, which wait for each other in a row.) Everything is done several times and the
+// least time counts; of rows the mean of all ranks, of what they do together the slowest's.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
