@@ -1,5 +1,5 @@
-// batch_ranks.h - the documents of a step on many ranks: drawn, planned and read one step ahead. Their plan:
-// run/batch_plan.h; the Batch itself, its rows and tokens: run/core.h.
+// batch_ranks.h - the documents of a step on many ranks: drawn, planned and read one step ahead. Their plan: run/run.h;
+// the Batch itself, its rows and tokens: run/core.h.
 #pragma once
 #include "run/run.h"
 
