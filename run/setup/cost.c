@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "plan/base/disk.h"
@@ -73,39 +72,24 @@ static void estimate(Machine* machine, const Run* run) {
 
 // ---- the file that a probe leaves
 
-static void processor_name(char* name, size_t bytes) {
-    struct utsname system;
-    char line[512];
-    FILE* file = fopen("/proc/cpuinfo", "r");
-    snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.machine);
-    while (file && fgets(line, sizeof line, file)) {
-        const char* value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !value) continue;
-        snprintf(name, bytes, "%.*s", (int)strcspn(value + 1, "\n"), value + 1);
-        break;
-    }
-    if (file) fclose(file);
-}
-
 // Everything that changes what is measured, as comment lines of a machine file; its name is their hash. Returns their
 // length.
 static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     const Shape* s = &m->shape;
-    char processor[256], host[256] = "";
-    processor_name(processor, sizeof processor);
+    char host[256] = "";
     gethostname(host, sizeof host - 1);
     size_t n = (size_t)snprintf(text, MACHINE_TEXT,
                                 "# ragged: cost model measured by --probe\n"
-                                "# device %s, processor %s, host %s\n"
+                                "# device %s, host %s\n"
                                 "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
                                 "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
                                 "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
-                                m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size,
-                                m->comm->name, run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype,
-                                c->overlap, s->L, s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute,
-                                c->attention, c->deterministic, c->epilogues, c->cpu_isa);
+                                m->k->name, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
+                                run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L,
+                                s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention,
+                                c->deterministic, c->epilogues, c->cpu_isa);
     n = MIN(n, (size_t)MACHINE_TEXT - 1);
     snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
     return n;
@@ -121,39 +105,38 @@ int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
 
 // ---- reading
 
-// 0; 1 when there is no such file; -1 with a message.
-static int read_machine(Machine* machine, const char* path, Err err) {
-    enum { MOST_BYTES = 1 << 20 };
-    size_t n = 0;
+// A rank alone must have times there; a file may have been measured for planning in terms of whole pipelines only.
+static int parse_machine(Machine* machine, const char* text, size_t n, const char* name, int is_for_pipelines,
+                         Err err) {
     char words[ERR_BYTES];
-    if (access(path, F_OK)) return fail(err, "%s: no such file", path), 1;
-    char* text = disk_read_file(path, MOST_BYTES, &n, err);
-    if (!text) return -1;
-    int bad = machine_parse(machine, text, n, words) ? fail(err, "%s: %s", path, words) : 0;
-    free(text);
-    return bad;
-}
-
-// A file may have been measured for planning in terms of whole pipelines only.
-static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, Err err) {
     const Cost* cost = &machine->cost;
+    if (machine_parse(machine, text, n, words)) return fail(err, "%s: %s", name, words);
     if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
     return fail(err, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
                 machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
 }
 
+static int read_machine(Machine* machine, const char* path, int is_for_pipelines, Err err) {
+    enum { MOST_BYTES = 1 << 20 };
+    size_t n = 0;
+    char* text = disk_read_file(path, MOST_BYTES, &n, err);
+    int failed = !text || parse_machine(machine, text, n, path, is_for_pipelines, err);
+    free(text);
+    return failed ? -1 : 0;
+}
+
 // --machine FILE|NAME.
 static int named_machine(Machine* machine, const Run* run, Err err) {
-    const char* name = run->config.machine;
+    const Config* c = &run->config;
     char words[ERR_BYTES];
-    const char* text = machine_builtin(name);
-    int bad = text ? machine_parse(machine, text, strlen(text), words) : read_machine(machine, name, words);
-    if (bad > 0)
+    const char *name = c->machine, *text = machine_builtin(name);
+    int is_for_pipelines = c->strategies || (c->layout && !strcmp(c->layout, "hydraulis"));
+    if (!text && access(name, F_OK))
         return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
-    int is_for_pipelines = run->config.strategies || (run->config.layout && !strcmp(run->config.layout, "hydraulis"));
-    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words);
-    return bad ? fail(err, "--machine: %s", words) : 0;
+    int failed = text ? parse_machine(machine, text, strlen(text), name, is_for_pipelines, words)
+                      : read_machine(machine, name, is_for_pipelines, words);
+    return failed ? fail(err, "--machine: %s", words) : 0;
 }
 
 // ---- a machine's constants for this run
@@ -246,8 +229,7 @@ static int find_measured(Found* found, const Run* run) {
     describe(run, text, name);
     if (user_cache_path(path, name, err)) return 0;
     int missing = user_cache_check(name, err);
-    if (!missing) missing = read_machine(&found->machine, path, err);
-    if (!missing) missing = check_machine(&found->machine, path, 0, err);
+    if (!missing) missing = read_machine(&found->machine, path, 0, err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
@@ -331,26 +313,23 @@ void run_read_machine(Run* run, Machine* machine) {
     *machine = found.machine;
 }
 
-static void print_link(const LinkTable* link, const char* where) {
-    if (link->n > 0) printf(", 1 MiB %s %.3g ms", where, link_ms(link, 1 << 20));
-}
-
 static void print_cost(const Run* run, const char* from) {
+    static const char* const where[N_LINKS] = {"inside a node", "between nodes"};
     const Cost* c = &run->clock->probed.cost;
+    const PlanLimits* limits = &run->clock->limits;
     say(stdout, "cost    %s", from);
     printf("        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", c->per_token,
            c->quadratic, c->micro_batch, c->step);
-    if (run->clock->limits.ranks > 1) {
-        print_link(&c->link[LINK_INSIDE], "inside a node");
-        if (run->clock->limits.ranks > run->clock->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");
-    }
+    for (int k = 0; k < (limits->ranks > limits->node_size ? N_LINKS : limits->ranks > 1); k++)
+        if (c->link[k].n > 0) printf(", 1 MiB %s %.3g ms", where[k], link_ms(&c->link[k], 1 << 20));
     printf("\n");
 }
 
 void run_set_cost(Run* run) {
-    calibration_apply(&run->clock->setting.cost, &run->clock->probed.cost, &run->clock->calibration);
-    cost_groups(run->clock->groups, &run->clock->setting.cost, &run->clock->setting.limits, run->clock->setting.kind);
-    run->clock->setting.groups = run->clock->groups;
+    Clock* x = run->clock;
+    calibration_apply(&x->setting.cost, &x->probed.cost, &x->calibration);
+    cost_groups(x->groups, &x->setting.cost, &x->setting.limits, x->setting.kind);
+    x->setting.groups = x->groups;
 }
 
 // The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
@@ -394,25 +373,25 @@ static void open_planner(Run* run) {
 
 void run_find_job_cost(Run* run) {
     Found found = {0};
-    Comm* comm = run->model.job;
-    if (comm->rank == 0) find(&found, run);
-    run_tell_all(comm, &found, sizeof found);
+    Clock* x = run->clock;
+    const Model* m = &run->model;
+    if (m->job->rank == 0) find(&found, run);
+    run_tell_all(m->job, &found, sizeof found);
     if (found.failed) die("%s", found.err);
-    run->clock->probed = found.machine;
+    x->probed = found.machine;
     // What ranks send with the cores that compute takes its time from these.
-    if (run->model.job->overlap && !run->model.k->on_host) run->clock->probed.cost.parts = attention_parts(&run->model);
+    if (m->job->overlap && !m->k->on_host) x->probed.cost.parts = attention_parts(m);
     // It says nothing of documents that several share: none are.
-    if (found.machine.n_schemes > 0) run->clock->limits.kv_heads = 1, run->clock->setting.kind = CP_CHOICE_ULYSSES;
-    run->clock->setting.limits = run->clock->limits;
+    if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
+    x->setting.limits = x->limits;
     set_routing(run);
     if (run->config.probe) return;
-    calibration_start(&run->clock->calibration);
+    calibration_start(&x->calibration);
     run_set_cost(run);
     open_planner(run);
     // One rank has nothing to plan with an estimate.
-    if (run_is_brief(run)) return;
-    if (run->clock->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))
-        print_cost(run, found.from);
+    int counts = x->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9) != 0;
+    if (counts && !run_is_brief(run)) print_cost(run, found.from);
 }
 
 PipelineCost group_pipeline_cost(const GroupCost* g) {
