@@ -11,24 +11,18 @@ typedef struct PassTimes {
     RankRound* of_rank;                                // (ranks)
 } PassTimes;
 
-static CostTerms micro_batch_terms(const Batch* b, const Run* run, const MicroBatch* mb, double* tokens) {
+static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
     const Setting* setting = &run->clock->setting;
-    double s2 = 0;
-    *tokens = 0;
+    double s2 = 0, tokens = 0;
     for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
         double s = b->lengths[b->planned->plan.docs[d]];
-        *tokens += s, s2 += s * s;
+        tokens += s, s2 += s * s;
     }
-    if (setting->groups) {
-        GroupCost g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
-        if (g.ulysses_size) return group_terms(&g, s2, *tokens);
-    }
-    return (CostTerms){run->clock->limits.quadratic * s2 / mb->cp_size, *tokens / mb->cp_size, 0, 0};
-}
-
-static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
-    double tokens;
-    CostTerms terms = micro_batch_terms(b, run, mb, &tokens);
+    GroupCost g = {0};
+    if (setting->groups)
+        g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+    CostTerms terms = {run->clock->limits.quadratic * s2 / mb->cp_size, tokens / mb->cp_size, 0, 0};
+    if (g.ulysses_size) terms = group_terms(&g, s2, tokens);
     for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
         RankRound* x = &of_rank[i];
         x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
@@ -42,13 +36,14 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
 // and another one where blocks are computed again.
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
+    const Plan* plan = &b->planned->plan;
+    const Cost* cost = &run->clock->setting.cost;
     double tokens = 0;
-    int P = t->stages;
-    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)run->clock->limits.ranks);
-    for (int i = 0; i < b->planned->plan.n_micro_batches; i++)
-        if (b->planned->plan.micro_batches[i].round == round)
-            add_micro_batch(t->of_rank, b, run, &b->planned->plan.micro_batches[i]);
-    for (int i = 0; i < run->clock->limits.ranks; i++) {
+    int P = t->stages, ranks = run->clock->limits.ranks;
+    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        if (plan->micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &plan->micro_batches[i]);
+    for (int i = 0; i < ranks; i++) {
         const RankRound* x = &t->of_rank[i];
         tokens = MAX(tokens, x->tokens);
         for (int s = 0; s < P; s++) {
@@ -59,7 +54,6 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
             t->backward[s * t->rounds + round] = (passes - 1) * *forward;
         }
     }
-    const Cost* cost = &run->clock->setting.cost;
     t->message[round] =
         P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
 }
@@ -96,11 +90,11 @@ int batch_tasks(Batch* b, const Run* run, Err err) {
 }
 
 void batch_predict_tasks(Batch* b, const Run* run) {
-    double* ms = &b->planned->prediction.makespan;
-    if (run->model.stages == 1 || !b->planned->predicted || *ms <= 0) return;
-    double longer = b->planned->schedule.makespan / *ms;
-    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) b->planned->terms[i] *= longer;  // all but the update
-    *ms = b->planned->schedule.makespan;
+    BatchPlan* x = b->planned;
+    double* ms = &x->prediction.makespan;
+    if (run->model.stages == 1 || !x->predicted || *ms <= 0) return;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) x->terms[i] *= x->schedule.makespan / *ms;  // all but the update
+    *ms = x->schedule.makespan;
 }
 
 // ---- the rows of a step, by the schedule
