@@ -109,15 +109,11 @@ static void collect_state(Run* run, int with_master) {
 
 // What is written: all ranks share in the whole model.
 static ModelState model_state(Run* run) {
-    return (ModelState){.shape = &run->model.whole,
-                        .dt = run->model.dt,
-                        .rank = run->model.world->rank,
-                        .staging = run->books->staging,
-                        .fetch = fetch_state,
-                        .put_weights = put_weights,
-                        .fetch_owned = fetch_owned,
-                        .put_owned = put_owned,
-                        .context = run};
+    ModelState state = {.shape = &run->model.whole, .dt = run->model.dt, .rank = run->model.world->rank};
+    state.staging = run->books->staging, state.context = run;
+    state.fetch = fetch_state, state.put_weights = put_weights;
+    state.fetch_owned = fetch_owned, state.put_owned = put_owned;
+    return state;
 }
 
 // What is read: a rank of a tensor-parallel group sees whole tensors pass by.

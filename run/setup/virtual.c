@@ -101,13 +101,10 @@ static void take_schemes(Run* run) {
         if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, x->name[s]);
         double linears = shape_matmul_weights(part) - (double)part->V * part->C,
                head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
-        cluster.under[cluster.n++] = (VirtualMachine){.token_ms = scheme->linear,
-                                                      .pair_ms = scheme->quadratic,
-                                                      .micro_batch_ms = scheme->fixed,
-                                                      .matmul_weights = linears + head,
-                                                      .layers = part->L,
-                                                      .heads = part->heads,
-                                                      .transfer_ms = virtual_ms};
+        VirtualMachine* v = &cluster.under[cluster.n++];
+        *v = (VirtualMachine){.layers = part->L, .heads = part->heads, .transfer_ms = virtual_ms};
+        v->token_ms = scheme->linear, v->pair_ms = scheme->quadratic, v->micro_batch_ms = scheme->fixed;
+        v->matmul_weights = linears + head;
         if (!as->settled.capacity && cluster.machine.gpu_mib > 0)
             as->settled.capacity =
                 MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
@@ -127,14 +124,10 @@ void run_open_virtual(Run* run) {
     run_read_machine(run, &cluster.machine);
     cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
     cluster.fixed_has_weights = m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
-    VirtualMachine machine = {.token_ms = cost->per_token,
-                              .pair_ms = cost->quadratic,
-                              .micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L,
-                              .step_ms = cost->step,
-                              .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
-                              .layers = s->L,
-                              .heads = s->NH,
-                              .transfer_ms = virtual_ms};
+    VirtualMachine machine = {.layers = s->L, .heads = s->NH, .transfer_ms = virtual_ms};
+    machine.token_ms = cost->per_token, machine.pair_ms = cost->quadratic, machine.step_ms = cost->step;
+    machine.micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L;
+    machine.matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
     if (run->strategies && cluster.machine.n_schemes > 0) take_schemes(run);
     else virtual_use(&machine);
     take_limits(run);
