@@ -115,7 +115,7 @@ function median(list) {
 function stragglers(start) {
   return String(start.straggle || '').split(';').filter(piece => piece.trim()).flatMap(piece => {
     const { rank, x, from = 1, to } = Object.fromEntries(piece.split(',').map(word => word.trim().split('=')));
-    const at = { kind: 'straggler', colour: 'var(--best)', rank: Number(rank) };
+    const at = { kind: 'straggler', colour: 'var(--best)' };
     return [{ ...at, at: Number(from), words: 'rank ' + rank + ' is made ' + x + ' times as slow' }].concat(to ?
       [{ ...at, at: Number(to) + 1, words: 'rank ' + rank + ' is as fast as before' }] : []);
   });
@@ -130,7 +130,7 @@ function decisions(run) {
     for (const [f, least, words] of what) {
       const before = i ? all[i - 1].ranks[f][rank] : 0, now = s.ranks[f][rank];
       if (!changed(before, now, least)) continue;
-      list.push({ at: s.step, kind: 'balance', colour: 'var(--sent)', rank, words: 'rank ' + rank + ' ' + words(now) });
+      list.push({ at: s.step, kind: 'balance', colour: 'var(--sent)', words: 'rank ' + rank + ' ' + words(now) });
     }
   }));
   return list;
@@ -376,7 +376,6 @@ function lanes(run) {
   const legend = element(place, 'div', undefined, 'legend');
   for (const [f, name, show] of shown.filter(([f]) => f !== 'speed'))
     key(legend, 'var(--' + f.replace('_ms', '') + ')', name + (f in greatest ? ', at most ' + show(greatest[f]) : ''));
-  if (marks.some(m => m.kind === 'balance')) key(legend, '', 'dotted: decisions and injected stragglers');
   if (speeds) key(legend, '', 'right: speed now,' + unit);
   const box = element(place, 'div', undefined, 'lanes');
   const tall = Math.round(Math.min(Math.max(680 / ranks.length, 22), 80)), band = tall >= 60 ? 8 : tall >= 30 ? 5 : 3;
@@ -411,24 +410,9 @@ function lanes(run) {
         c.globalAlpha = 1;
       }
     });
-    c.setLineDash([3, 3]);
-    for (const m of marks.filter(m => (m.kind === 'balance' || m.kind === 'straggler') && m.rank === r.rank)) {
-      const at = whereIs(m.at, width);
-      c.strokeStyle = paint(m.colour);
-      if (at >= 0) stroke(c, at, 0, at, tall);
-    }
-    c.setLineDash([]);
     if (!scaled) return;
-    c.strokeStyle = c.fillStyle = css('--ink');
-    c.font = '11px system-ui, sans-serif';
-    for (const f of [0.5, 1]) {
-      const y = bars * (1 - f);
-      c.globalAlpha = f === 1 ? 0.25 : 0.6;
-      stroke(c, 0, y + 0.5, f === 1 ? width : 8, y + 0.5);
-      c.globalAlpha = 0.8;
-      c.fillText(ms(f * full), 10, y + (f === 1 ? 11 : 4));
-    }
-    c.globalAlpha = 1;
+    c.fillStyle = css('--ink');
+    c.fillText(ms(full), 10, 13);
   }
   function describe(r, i) {
     const { first, last } = columns[i], worst = slowest(i);
