@@ -8,7 +8,6 @@
 
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the rows
 

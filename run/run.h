@@ -357,8 +357,37 @@ void run_find_cost(Run* run);  // all ranks call it together
 // run->ahead. All ranks call it.
 void run_enter_strategy(Run* run, int strategy);
 
-// ---- step/ahead.c
+// ---- step/batch_ranks.c: the documents of a step on many ranks
 
+extern const RunRanks run_ranks;  // what core.c asks for
+
+// Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
+int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
+// The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
+// stages. batch_plan has done it already. 0, or -1 with a message.
+int batch_list(Batch* b, const Run* run, Err err);
+// Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
+// nothing but b.
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
+
+// ---- step/ahead.c: a thread that draws, plans and reads the next step while this one computes
+
+// Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches that, the clock's
+// setting or what they point to.
+void ahead_start(Run* run, int64_t step);
+// The plan is in run->ahead; or there is none, and run->cluster->why says why not. Returns the seconds that this took.
+double ahead_wait(Run* run);
+void ahead_none(Run* run);   // no step comes: what is under way ends under the strategy at work
+void ahead_close(Run* run);  // ends the thread, if there is one
+// Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
+// to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
+// step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to
+// make the same plans. report: of this rank's last step.
+void ahead_agree(Run* run, const RankReport* report);
+// Draws, plans and agrees on the next step, without a step beside it.
+void ahead_plan_now(Run* run);
+// While the step at work computes, unless it is the last. The cost model changes here, where no plan is being made.
+void ahead_plan_next(Run* run);
 // All ranks, which call it together, have the same plan of b, or the run ends; failed: what planning b has returned
 // here, with Cluster.why. Returns whether all have one; else Cluster.unplanned is set.
 int run_agree_on_plan(Run* run, const Batch* b, int failed);

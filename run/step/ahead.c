@@ -14,7 +14,6 @@
 #include "data/sampler_facts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
 
 struct Ahead {
     pthread_t thread;

@@ -12,7 +12,6 @@
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the plan
 
@@ -47,6 +46,104 @@ static int predict(Batch* b, const Run* run, Err err) {
            was[] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before), before->step};
     for (int i = 0; i < CALIBRATION_TERMS; i++) x->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
     return 0;
+}
+
+// ---- the tasks of all stages of the pipeline: what every round takes in every stage, by the cost model, and the order
+// that follows from it (plan/value/tasks.h)
+
+// Times of a pipeline, from the arena.
+typedef struct PassTimes {
+    int stages, rounds, across;                        // across: stages are on several nodes
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
+    double *forward, *backward, *message;              // see plan/value/tasks.h
+    RankRound* of_rank;                                // (ranks)
+} PassTimes;
+
+static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
+    const Setting* setting = &run->clock->setting;
+    double s2 = 0, tokens = 0;
+    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+        double s = b->lengths[b->planned->plan.docs[d]];
+        tokens += s, s2 += s * s;
+    }
+    GroupCost g = {0};
+    if (setting->groups)
+        g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+    CostTerms terms = {run->clock->limits.quadratic * s2 / mb->cp_size, tokens / mb->cp_size, 0, 0};
+    if (g.ulysses_size) terms = group_terms(&g, s2, tokens);
+    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
+        RankRound* x = &of_rank[i];
+        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
+        x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
+        x->tokens += tokens / mb->cp_size;
+    }
+}
+
+// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
+// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
+// and another one where blocks are computed again.
+static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
+    const Model* m = &run->model;
+    const Plan* plan = &b->planned->plan;
+    const Cost* cost = &run->clock->setting.cost;
+    double tokens = 0;
+    int P = t->stages, ranks = run->clock->limits.ranks;
+    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        if (plan->micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &plan->micro_batches[i]);
+    for (int i = 0; i < ranks; i++) {
+        const RankRound* x = &t->of_rank[i];
+        tokens = MAX(tokens, x->tokens);
+        for (int s = 0; s < P; s++) {
+            double* forward = &t->forward[s * t->rounds + round];
+            double passes = 3 + layout_again(&m->ranks->layout, s);
+            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
+            *forward = MAX(*forward, ms / passes);
+            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
+        }
+    }
+    t->message[round] =
+        P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
+}
+
+// Of one stage all are 0: it runs as it comes.
+static int pass_times(PassTimes* t, Batch* b, const Run* run, Err err) {
+    size_t n = (size_t)t->stages * (size_t)t->rounds;
+    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
+    t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
+    if (arena_check(&b->arena, err)) return -1;
+    t->backward = t->forward + n, t->message = t->backward + n;
+    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
+    if (t->stages == 1) return 0;
+    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
+    layout_shares(&run->model.ranks->layout, &run->model.whole, t->matmuls, t->layers);
+    // A machine that knows whole pipelines has one time for each of its stages.
+    for (int s = 0; s < t->stages && run->clock->probed.n_schemes > 0; s++)
+        t->matmuls[s] = t->layers[s] = 1.0 / t->stages;
+    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
+    return 0;
+}
+
+static int make_tasks(Batch* b, const Run* run, Err err) {
+    char why[ERR_BYTES];
+    int P = run->model.stages, slots[MOST_STAGES];
+    PassTimes t = {.stages = P, .rounds = b->n_rows};
+    if (pass_times(&t, b, run, err)) return -1;
+    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
+    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
+    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why))
+        return fail(err, "this schedule is wrong: %s", why);
+    return 0;
+}
+
+// What the step takes is what its stages take together.
+static void predict_tasks(Batch* b, const Run* run) {
+    BatchPlan* x = b->planned;
+    double* ms = &x->prediction.makespan;
+    if (run->model.stages == 1 || !x->predicted || *ms <= 0) return;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) x->terms[i] *= x->schedule.makespan / *ms;  // all but the update
+    *ms = x->schedule.makespan;
 }
 
 // ---- what this rank does of it
@@ -85,7 +182,7 @@ int batch_list(Batch* b, const Run* run, Err err) {
         x->groups[x->n_groups++] = (RankGroup){.mb = mb};
     }
     arena_reset(&b->arena, mark);
-    return batch_tasks(b, run, err);
+    return make_tasks(b, run, err);
 }
 
 // A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
@@ -102,7 +199,7 @@ static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Er
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
     if (batch_list(b, run, err)) return -1;
-    batch_predict_tasks(b, run);
+    predict_tasks(b, run);
     return 0;
 }
 
@@ -234,8 +331,10 @@ static void upload_vocab_rows(Run* run, int n) {
 // The round of pass i of this rank.
 static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
 
-// In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
-void batch_end_rounds(const Batch* b, const Model* m, int i) {
+// Before pass i of this rank, and with i = n_rows at the end: waits for all ranks at the end of every round that lies
+// between, where the plan's rounds have barriers. In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer
+// anyway.
+static void end_rounds(const Batch* b, const Model* m, int i) {
     const BatchPlan* x = b->planned;
     if (!x->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
     int from = i > 0 ? round_of(x, i - 1) : 0, to = i < b->n_rows ? round_of(x, i) : x->plan.n_rounds - 1;
@@ -245,11 +344,12 @@ void batch_end_rounds(const Batch* b, const Model* m, int i) {
     }
 }
 
+// Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
 // this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
 // round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
 // order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
-int batch_reduces_inside(const Batch* b, const Model* m, int i) {
+static int reduces_inside(const Batch* b, const Model* m, int i) {
     const BatchPlan* x = b->planned;
     if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
     if (m->ranks->zero.stage > 1) return 1;
@@ -301,6 +401,44 @@ static void fill_row(Run* run, Row* row, int i) {
     a->scratch = m->group_scratch;
 }
 
+// ---- the rows of a step, by the schedule
+
+// The row's losses and gradients are of all ranks of a tensor-parallel group alike. Between the passes a pipeline has
+// messages.
+static void begin_task(Run* run, Pass* pass, const Task* task) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    pass->row = &b->planned->rows[m->slot = task->slot];
+    pass->counts = tp_rank(m) == 0;
+    int begins = task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward;
+    if (begins) *pass->row = batch_row(run, task->round);
+    if (task->kind == TASK_FORWARD) end_rounds(b, m, task->round);
+    pass->kind = PASS_OTHER;
+    if (pace_leaves(run, task)) return;
+    if (task->kind >= TASK_SEND) pipeline_begin(m, task, pass->row);
+    else pipeline_settle(m, task);
+    if (task->kind == TASK_FORWARD) pass->kind = PASS_FORWARD;
+    if (task->kind == TASK_BACKWARD) pass->kind = PASS_BACKWARD;
+    if (task->kind == TASK_BACKWARD && reduces_inside(b, m, task->round)) zero_last_row(m);
+}
+
+static int next_pass(Run* run, Pass* pass, int i, int train) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    const TaskList* list = &b->planned->schedule.stages[m->stage];
+    if (i == 0) pace_begin(run, train);
+    else if (pass->kind != PASS_OTHER) pace_end_task(run, &list->tasks[i - 1]);
+    if (i < list->n) {
+        begin_task(run, pass, &list->tasks[i]);
+        return 1;
+    }
+    pipeline_finish(m);
+    end_rounds(b, m, b->n_rows);
+    return 0;
+}
+
+// ---- what else core.c asks for
+
 static void decode(Run* run, Row* row) {
     pipeline_receive(&run->model, row);
     model_forward(&run->model, row);
@@ -313,5 +451,5 @@ static void share_logits(Run* run) {
     pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
 }
 
-const RunRanks run_ranks = {eval_plan,       eval_end,      read_now, upload_vocab_rows, fill_row,
-                            batch_next_pass, eval_loss_sum, decode,   share_logits};
+const RunRanks run_ranks = {eval_plan, eval_end,      read_now, upload_vocab_rows, fill_row,
+                            next_pass, eval_loss_sum, decode,   share_logits};

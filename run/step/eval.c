@@ -10,7 +10,6 @@
 #include "data/choices.h"
 #include "data/sampler_facts.h"
 #include "run/run.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the loss
 
