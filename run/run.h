@@ -49,7 +49,7 @@ typedef struct RankRound {
 
 // The plan, and what this rank does of it: the pass of row i is passes[i].
 struct BatchPlan {
-    int strategy;  // with --strategies: pieces and plan are of this rank's job under it; n_tokens, n_targets and sum_s2 of all
+    int strategy;        // with --strategies: pieces and plan are of this rank's job under it, sums of tokens of all
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
     double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known

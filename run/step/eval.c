@@ -1,4 +1,5 @@
-// eval.c - how good a model is, without training it: its loss on documents, and which endings it finds likely.
+// eval.c - how good a model is, without training it: its loss on documents beside that of a unigram model, which endings
+// it finds likely, and texts that it writes.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
