@@ -1,5 +1,5 @@
-// eval.c - how good a model is, without training it: its loss on documents beside that of a unigram model, which endings
-// it finds likely, and texts that it writes.
+// eval.c - how good a model is, without training it: its loss beside that of a unigram model, which endings it finds
+// likely, what it writes.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
