@@ -241,16 +241,12 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
     cost->quadratic = c[0], cost->per_token = c[1], cost->micro_batch = c[2];
 }
 
-static void print_rows(const Cost* cost, const ProbeTime* rows) {
+// Of the rows that were not fitted.
+static void print_errors(const Cost* cost, const ProbeTime* rows) {
     double errors[ROWS];
     int n = 0;
-    printf("probe     tokens  mean document  measured ms     model ms\n");
-    for (int i = 0; i < ROWS; i++) {
-        double ms = model_ms(cost, &rows[i]), error = ms / rows[i].ms - 1;
-        if (design[i].held_out) errors[n++] = fabs(error);
-        printf("      %10.0f %14.0f %12.3f %12.3f  %+6.1f %%%s\n", rows[i].tokens, rows[i].s2 / rows[i].tokens,
-               rows[i].ms, ms, 100 * error, design[i].held_out ? "  held out" : "");
-    }
+    for (int i = 0; i < ROWS; i++)
+        if (design[i].held_out) errors[n++] = fabs(model_ms(cost, &rows[i]) / rows[i].ms - 1);
     double middle = run_median(errors, n);
     printf("held-out error: median %.1f %%, worst %.1f %%%s\n", 100 * middle, 100 * errors[n - 1],
            middle > 0.06 ? "; over 6 %: is this machine busy with something else?" : "");
@@ -457,7 +453,7 @@ void run_probe(Run* run) {
     free(p.lengths);
     free(p.sends);
     if (run->model.world->rank > 0) return;
-    print_rows(cost, rows);
+    print_errors(cost, rows);
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
            cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
     if (run_save_machine(run, path, err)) die("--probe: %s", err);
