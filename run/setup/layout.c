@@ -153,17 +153,13 @@ typedef struct LayoutFile {
 
 static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
     enum { MOST = 1 << 16 };
-    size_t n = 0;
-    char why[ERR_BYTES];
-    const char* path = run->config.layout;
-    if (strchr(path, ';') && access(path, F_OK)) {  // the layout itself
-        file->failed = layout_parse(&file->layout, otherwise, path, strlen(path), file->words);
-        return;
-    }
-    char* text = disk_read_file(path, MOST, &n, file->words);
+    const char* named = run->config.layout;
+    int is_text = strchr(named, ';') && access(named, F_OK);  // the layout itself
+    size_t n = strlen(named);
+    char why[ERR_BYTES], *text = is_text ? strdup(named) : disk_read_file(named, MOST, &n, file->words);
     file->failed = !text;
     if (text && layout_parse(&file->layout, otherwise, text, n, why))
-        file->failed = fail(file->words, "%s: %s", path, why);
+        file->failed = fail(file->words, "%s%s%s", is_text ? "" : named, is_text ? "" : ": ", why);
     free(text);
 }
 

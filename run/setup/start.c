@@ -205,22 +205,15 @@ static int by_hash(const void* a, const void* b) {
 
 // Documents of --val that --data has too; 0 where there is no memory to find out.
 static int64_t documents_in_both(const Docs* data, const Docs* val) {
-    size_t n = (size_t)val->n, both = 0;
-    uint64_t *hash = (uint64_t*)malloc(n * sizeof *hash), *found;
-    char* seen = (char*)calloc(n, 1);  // at the place where bsearch finds it: others of equal content look there, too
-    if (hash && seen) {
-        for (size_t i = 0; i < n; i++) hash[i] = val->list[(int64_t)i].hash;
-        qsort(hash, n, sizeof *hash, by_hash);
-        for (int64_t i = 0; i < data->n; i++) {
-            found = (uint64_t*)bsearch(&data->list[i].hash, hash, n, sizeof *hash, by_hash);
-            if (found) seen[found - hash] = 1;
-        }
-        for (size_t i = 0; i < n; i++)
-            both += (size_t)seen[(uint64_t*)bsearch(&hash[i], hash, n, sizeof *hash, by_hash) - hash];
-    }
+    int64_t both = 0;
+    uint64_t* hash = (uint64_t*)malloc((size_t)data->n * sizeof *hash);
+    if (!hash) return 0;
+    for (int64_t i = 0; i < data->n; i++) hash[i] = data->list[i].hash;
+    qsort(hash, (size_t)data->n, sizeof *hash, by_hash);
+    for (int64_t i = 0; i < val->n; i++)
+        both += bsearch(&val->list[i].hash, hash, (size_t)data->n, sizeof *hash, by_hash) != NULL;
     free(hash);
-    free(seen);
-    return (int64_t)both;
+    return both;
 }
 
 // Of what trains, but hardly as anybody wants; on rank 0.
