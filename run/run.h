@@ -70,11 +70,6 @@ struct BatchPlan {
     Span* spans;                // (max_tokens) of one micro-batch
 };
 
-size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
-size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
-void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
-size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that a schedule takes of the arena
-
 // ---- what a run has
 
 // A rank's plan of a batch.

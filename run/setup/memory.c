@@ -72,6 +72,37 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     return needs;
 }
 
+// ---- the memory of a batch and its plan
+
+// Of the host's arrays of a Batch and its plan.
+static size_t batch_plan_bytes(int max_tokens) {
+    return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
+}
+
+// Of its indices: besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
+static size_t batch_plan_ints(const Run* run, int max_tokens) {
+    const PlanLimits* limits = &run->clock->limits;
+    size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings;
+}
+
+static void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+    BatchPlan* x = b->planned;
+    size_t n = (size_t)max_tokens;
+    x->groups = (RankGroup*)memory;
+    x->passes = (RankPass*)(x->groups + n);
+    x->spans = (Span*)(x->passes + n);
+    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
+    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
+}
+
+// The most that a schedule takes of the arena.
+static size_t batch_schedule_bytes(const Run* run, int max_tokens) {
+    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
+    size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
+}
+
 // ---- the table
 
 static size_t largest_tensor(const Run* run) {

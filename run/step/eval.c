@@ -218,19 +218,17 @@ static int held_out_prompt(const Run* run, int which, int* text) {
     const Sampler* val = run->data.val;
     char err[ERR_BYTES];
     int64_t pieces = sampler_pieces(val, SPLIT_VAL), chosen = -1;
-    int context = run->config.context, found = 0;
+    int found = 0;
     for (int64_t i = 0; i < MIN(pieces, SEARCHED) && chosen < 0; i++)
         if (sampler_val_piece(val, i).first == 0 && found++ == which) chosen = i;
     if (pieces == 0) return 1;
     Piece piece = sampler_val_piece(val, chosen < 0 ? MIN((int64_t)which, pieces - 1) : chosen);
-    int *tokens = (int*)malloc(2 * (size_t)context * sizeof *tokens), n = 0, *targets = tokens + context;
-    if (!tokens) die("no memory for a prompt of %d tokens", context);
+    int *tokens = run->batch.tokens, *targets = run->batch.targets, n = 0;  // between steps
     if (sampler_read(val, &piece, tokens, targets, err)) die("%s", err);
     while (n < piece.length - 1 && targets[n] < 0) n++;
     n = n ? n + 1 : MIN(LENGTH, MAX(piece.length / 2, 1));
     int skips = piece.first == 0;  // the end-of-text
     memcpy(text + 1, tokens + skips, (size_t)(n - skips) * sizeof *tokens);
-    free(tokens);
     return 1 + n - skips;
 }
 
