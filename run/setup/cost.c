@@ -141,13 +141,6 @@ static int named_machine(Machine* machine, const Run* run, Err err) {
 
 // ---- a machine's constants for this run
 
-// A published machine does not say what its bytes are made of: of what those of this model are.
-static void use_elements(Cost* cost, const Model* m) {
-    cost->channels = m->whole.NH * m->whole.HS;
-    cost->kv_channels = m->whole.NKV * m->whole.HS;
-    cost->elem_bytes = (int)dtype_bytes(m->dt);
-}
-
 // Exchanges of a block's matmuls, two of each linear; beside them those at the ends of the model: the embedding's sum,
 // the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
 static double exchanges_of_a_layer(const Model* m) {
@@ -184,20 +177,16 @@ static void divide_among_group(Cost* cost, const Model* m) {
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
-// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
-// a step waits for at its ends, plan/value/tasks.h adds.
-static void divide_among_stages(Cost* cost, int stages) {
-    cost->quadratic /= stages;
-    cost->per_token /= stages;
-    cost->micro_batch /= stages;
-    cost->link_scale /= stages;
-}
-
-// What it takes on this run's ranks: groups, and stages.
+// What it takes on this run's ranks. With --pp, 'rank' in plans means the ranks with one place in all stages: it is as
+// fast as all of them together; what a step waits for at its ends, plan/value/tasks.h adds.
 static void divide_among_ranks(Cost* cost, const Model* m) {
-    if (cost->n_groups > 0) use_elements(cost, m);
+    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
+        cost->channels = m->whole.NH * m->whole.HS, cost->kv_channels = m->whole.NKV * m->whole.HS;
+        cost->elem_bytes = (int)dtype_bytes(m->dt);
+    }
     if (m->tp) divide_among_group(cost, m);
-    divide_among_stages(cost, m->stages);
+    cost->quadratic /= m->stages, cost->per_token /= m->stages;
+    cost->micro_batch /= m->stages, cost->link_scale /= m->stages;
 }
 
 // A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.

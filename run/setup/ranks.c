@@ -110,12 +110,6 @@ static void check_room_for_mpi(const Run* run) {
             DESCRIPTORS, descriptors);
 }
 
-// Those of the kernels, one that plans, and one that communicates.
-static void check_room_for_threads(const Run* run) {
-    int threads = run->config.threads ? run->config.threads : host_cores("", 0), several = run->model.world->size > 1;
-    expect_threads(run, (run->model.k->on_host ? threads - 1 : 0) + 1 + several, several);
-}
-
 // Ranks of a job are contiguous in the world.
 int run_node_of(const Run* run, const Comm* job, int rank) {
     int size = run->config.node_size;
@@ -224,7 +218,9 @@ void run_compare_ranks(Run* run) {
         check_same(run);
         if (!run_is_brief(run)) say_where(run);
     }
-    check_room_for_threads(run);
+    // Those of the kernels, one that plans, and one that communicates.
+    int threads = run->config.threads ? run->config.threads : host_cores("", 0);
+    expect_threads(run, (run->model.k->on_host ? threads - 1 : 0) + 1 + (ranks > 1), ranks > 1);
 }
 
 // Cores that the threads of this rank have: at most one each, of those that it may use, and its part of the node's.
