@@ -141,13 +141,6 @@ static int named_machine(Machine* machine, const Run* run, Err err) {
 
 // ---- a machine's constants for this run
 
-// Exchanges of a block's matmuls, two of each linear; beside them those at the ends of the model: the embedding's sum,
-// the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
-static double exchanges_of_a_layer(const Model* m) {
-    double ends = 4 + 3.0 * sizeof(float) * m->ranks->split.ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
-    return (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + ends / m->shape.L;
-}
-
 // A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a
 // rank: it takes what the rank with most of everything computes, and its exchanges.
 static void divide_among_group(Cost* cost, const Model* m) {
@@ -164,7 +157,10 @@ static void divide_among_group(Cost* cost, const Model* m) {
     double ends = (vocab_rows - m->whole.V) * head, share = (double)heads / m->whole.NH;
     int bytes_known = cost->n_groups > 0;
     cost->tensor_ranks = ranks;
-    cost->tensor_exchanges = exchanges_of_a_layer(m);
+    // Two of each linear of a block; and at the ends of the model the embedding's sum, the last norm, its gradient, the
+    // embedding's gradient, and three numbers of each rank a token of the classifier.
+    double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
+    cost->tensor_exchanges = (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + at_ends / m->shape.L;
     for (int r = 0; r < m->job->size; r++) cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
     if (bytes_known)
         cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
@@ -187,16 +183,6 @@ static void divide_among_ranks(Cost* cost, const Model* m) {
     if (m->tp) divide_among_group(cost, m);
     cost->quadratic /= m->stages, cost->per_token /= m->stages;
     cost->micro_batch /= m->stages, cost->link_scale /= m->stages;
-}
-
-// A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
-static int use_scheme(Machine* machine, int tp, int pp, Err err) {
-    Cost* cost = &machine->cost;
-    const Scheme* s = machine_scheme(machine, tp, pp);
-    if (!s) return fail(err, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
-    cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
-    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
-    return 0;
 }
 
 static int has_schemes_only(const Machine* machine) {
@@ -235,28 +221,28 @@ static void find_machine(Found* found, const Run* run, const char* named, int ma
     }
 }
 
-// Of the layers of all stages, and of this rank's share of a tensor-parallel group.
-static double zero_ms(const Machine* machine, const Run* run) {
-    const Model* m = &run->model;
-    Machine part = *machine;
-    part.parameters /= tp_size(m);
-    return machine_zero_ms(&part, m->ranks->zero.stage, run->clock->limits.ranks, run->clock->limits.node_size,
-                           m->whole.L);
-}
-
 // For the ranks of this job.
 static void find(Found* found, const Run* run) {
     const Model* m = &run->model;
+    const PlanLimits* limits = &run->clock->limits;
     Machine* machine = &found->machine;
+    Cost* cost = &machine->cost;
     const char* named = run->config.probe ? NULL : run->config.machine;
     find_machine(found, run, named, !run->config.probe && m->stages == 1);
     if (!named || found->failed) return;
-    if (has_schemes_only(machine)) {
-        found->failed = use_scheme(machine, tp_size(m), m->stages, found->err);
+    if (has_schemes_only(machine)) {  // a rank in plans is a pipeline, with all that its ranks send each other
+        const Scheme* s = machine_scheme(machine, tp_size(m), m->stages);
+        if (!s)
+            found->failed =
+                fail(found->err, "--machine %s has no times of tp%dpp%d", cost->name, tp_size(m), m->stages);
+        else cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
+        cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
         return;
     }
-    machine->cost.micro_batch += zero_ms(machine, run);
-    divide_among_ranks(&machine->cost, m);
+    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
+    part.parameters /= tp_size(m);
+    cost->micro_batch += machine_zero_ms(&part, m->ranks->zero.stage, limits->ranks, limits->node_size, m->whole.L);
+    divide_among_ranks(cost, m);
 }
 
 // The run as if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there

@@ -253,22 +253,18 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 
 // ---- how long rows are
 
-// The longest row that is worth its memory. On a CPU 8192 tokens. A GPU works on tiles of 128 x 256 outputs, as many at
-// a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such waves and costs
-// as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks that share a step
-// none has use for more than twice its share, which leaves room for one with many short documents.
-static int most_row(const Run* run) {
-    int share = CEIL_DIV(run->config.batch_tokens, run->clock->limits.ranks);
-    return run->model.k->on_host ? 8192 : MAX(8192, 2 * MIN(share, 16384));
-}
-
-// The longest row up to that whose memory fits, on a CPU in half of what is available, which others need too; on one
-// rank never shorter than a document.
+// The longest row that is worth its memory and fits, on a CPU in half of what is available, which others need too; on
+// one rank never shorter than a document. Worth it are 8192 tokens on a CPU. A GPU works on tiles of 128 x 256 outputs,
+// as many at a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such
+// waves and costs as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks
+// that share a step none has use for more than twice its share, which leaves room for one with many short documents.
 static int longest_row(const Run* run) {
     const Config* c = &run->config;
-    int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
-    int N = MAX(MIN(c->batch_tokens, most_row(run)), c->context);
-    size_t room = run->cluster->available.bytes / (run->model.k->on_host ? 2 : 1);
+    int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0), most = 8192;
+    size_t room = run->cluster->available.bytes;
+    if (run->model.k->on_host) room /= 2;
+    else most = MAX(most, 2 * MIN(CEIL_DIV(c->batch_tokens, ranks), 16384));
+    int N = MAX(MIN(c->batch_tokens, most), c->context);
     while (N / 2 >= least && plan_rows(run, N).total > room) N /= 2;
     return N;
 }
