@@ -27,47 +27,35 @@ static LinkTable straight_link(double latency_ms, double gbps) {
     return link;
 }
 
-// Reduce-scatter of gradients, update, all-gather of weights, as bytes over links and through memory.
-static double estimated_step(const Run* run, const LinkTable* link, double memory_gbps) {
-    const Model* m = &run->model;
-    double ranks = run->clock->limits.ranks, elems = (double)shape_param_elems(&m->shape),
-           elem = (double)dtype_bytes(m->dt);
-    double state = elems / ranks * (28 + 2 * elem) + 8 * elems;  // AdamW and the norm; clearing gradients
-    double ms = state / (1e6 * memory_gbps);
-    if (ranks == 1) return ms;
-    double others = (ranks - 1) / ranks;
-    return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
-}
-
-// What the peak and the transport of this machine suggest, without any measurement.
+// What the peak and the transport of this machine suggest, without any measurement. A step: reduce-scatter of
+// gradients, update, all-gather of weights, as bytes over links and through memory.
 static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->clock->limits;
     int on_host = m->k->on_host;
-    double rate = run->cluster->peak / limits->ranks / 1e3;  // FLOP a ms
+    double ranks = limits->ranks, others = (ranks - 1) / ranks, elem = (double)dtype_bytes(m->dt);
+    double rate = run->cluster->peak / ranks / 1e3;  // FLOP a ms
     double again = (3 + layout_again(&m->ranks->layout, m->stage)) / 3;
-    double memory_gbps = on_host ? 8 : 2000;
-    double elems = (double)shape_param_elems(&m->shape);
-    memset(machine, 0, sizeof *machine);
+    double bytes_a_ms = 1e6 * (on_host ? 8 : 2000), elems = (double)shape_param_elems(&m->shape);
+    *machine = (Machine){.heads = limits->kv_heads, .capacity = limits->capacity};
     Cost* cost = &machine->cost;
     snprintf(cost->name, sizeof cost->name, "estimate");
     cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (LINEAR_SHARE_OF_PEAK * rate);
     cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (ATTENTION_SHARE_OF_PEAK * rate);
-    cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
+    cost->micro_batch = elems * (2.0 * elem + 8) / bytes_a_ms;
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1.0 / m->stages;
-    if (limits->ranks > 1) {
-        cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
-        cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
-    }
     cost->layers = m->whole.L;
     cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
     cost->kv_channels = m->shape.kv_heads * m->shape.HS;
-    cost->elem_bytes = (int)dtype_bytes(m->dt);
-    int several = limits->ranks > limits->node_size;
-    cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
-    machine->heads = limits->kv_heads;
-    machine->capacity = limits->capacity;
+    cost->elem_bytes = (int)elem;
+    // AdamW and the norm; clearing gradients
+    cost->step = (elems / ranks * (28 + 2 * elem) + 8 * elems) / bytes_a_ms;
+    if (limits->ranks == 1) return;
+    cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
+    cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
+    const LinkTable* link = &cost->link[limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE];
+    cost->step = cost->step + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
 }
 
 // ---- the file that a probe leaves
