@@ -225,7 +225,6 @@ static int end_line(RunLog* log) {
     clock_gettime(CLOCK_REALTIME, &now);
     write_part(log, ", \"time\": %.3f}\n", (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
     if (log->torn) log->used = log->line;  // the others are whole
-    else if (log->hear) log->hear(log->hearer, log->pending + log->line, log->used - log->line);
     int failed = write_pending(log) || log->torn, error = log->torn ? ENOMEM : errno;
     log->torn = 0;
     log->line = log->used;

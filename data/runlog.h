@@ -117,8 +117,6 @@ typedef struct RunLog {
     Smooth smooth;
     int line_open;  // a progress line waits to be overwritten
     double last_print;
-    void (*hear)(void* hearer, const char* line, size_t n);  // NULL, or told of every whole line
-    void* hearer;
 } RunLog;
 
 // Opens DIR/log.jsonl for appending. Nothing is lost: what a run that resumes will write again, the lines from the

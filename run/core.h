@@ -12,7 +12,7 @@
 #include "run/model/model.h"
 
 typedef struct Run Run;
-typedef struct BatchPlan BatchPlan;  // run/step/batch_ranks.h
+typedef struct BatchPlan BatchPlan;  // run/run.h
 typedef struct RunRanks RunRanks;    // below
 typedef struct Cluster Cluster;      // run/run.h, like the next two
 typedef struct Clock Clock;

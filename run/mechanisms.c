@@ -8,7 +8,6 @@
 
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the rows
 
@@ -109,23 +108,6 @@ static void plan_only(Run* run) {
 
 // ---- before both
 
-// See Run.time_row in run/run.h.
-static double time_row(Run* run, const int* lengths, int n, int repeats) {
-    Model* m = &run->model;
-    Row row = batch_probe_row(run, lengths, n);
-    double least = INFINITY;
-    m->k->synchronize(m->s);
-    for (int i = 0; i < repeats; i++) {
-        double started = now_seconds();
-        model_train(m, &row, 1 / (float)row.N);
-        m->k->synchronize(m->s);
-        least = MIN(least, 1e3 * (now_seconds() - started));
-    }
-    zero_clear_grads(m);
-    m->k->synchronize(m->s);
-    return least;
-}
-
 static void sample_only(Run* run) {
     sample_print(run, run->config.sample, run->config.tokens, (uint64_t)run->config.seed, NULL);
 }
@@ -155,7 +137,6 @@ static void prepare(Run* run) {
     if (run->training && choices[0] && !run_is_brief(run)) printf("kernels %s\n", choices);
     run_load_weights(run);
     if (run->model.ranks->zero.stage == 3) zero_gather(&run->model);
-    run->clock->time_row = time_row;
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 

@@ -2,7 +2,7 @@
 //
 // Read in the order of main: setup/start.c (options, data, device), ranks.c, files/origin.c (directory, checkpoint),
 // setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (what planners
-// know of this machine) and probe.c (how it is measured), files/save.c, show/report.c (what is said).
+// know of this machine) and step/probe.c (how it is measured), files/save.c, show/report.c (what is said).
 #pragma once
 #include <signal.h>
 
@@ -28,7 +28,7 @@
 
 // ---- the plan of a step, which run/step/ makes
 
-// A micro-batch of the plan as this rank sees it.
+// A micro-batch as this rank sees it.
 typedef struct RankGroup {
     const MicroBatch* mb;
     Share share;
@@ -49,8 +49,7 @@ typedef struct RankRound {
 
 // The plan, and what this rank does of it: the pass of row i is passes[i].
 struct BatchPlan {
-    int strategy;        // with --strategies: the pieces and the plan are those of this rank's job under it; n_tokens,
-                         // n_targets and sum_s2 stay those of all
+    int strategy;        // with --strategies: pieces and plan are of this rank's job under it, sums of tokens of all
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
     double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
@@ -70,11 +69,6 @@ struct BatchPlan {
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
     Span* spans;                // (max_tokens) of one micro-batch
 };
-
-size_t batch_plan_bytes(int max_tokens);                 // of the host's arrays of a Batch and its plan
-size_t batch_plan_ints(const Run* run, int max_tokens);  // of its indices
-void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens);
-size_t batch_schedule_bytes(const Run* run, int max_tokens);  // most that a schedule takes of the arena
 
 // ---- what a run has
 
@@ -109,20 +103,20 @@ typedef struct PlanningSums {
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
-// Of the passes of a step or of an evaluation: see pace.c.
+// Of the passes of a step or of an evaluation.
 typedef struct Pace {
     double started, told;  // when it began, and when something was said of it last
-    double before, part;   // of an evaluation: what was done before these passes, and what they are; of a step 0 and 1
+    double before, part;   // of an evaluation: the shares that lie before these passes and in them; of a step 0 and 1
     int64_t done, all;     // tokens of this rank; those of backward passes count twice
     int left_from, asks;   // the first pass that is left out; whether ranks ask each other before they leave any
 } Pace;
 
-// What the shares of steps on this rank are of. A peak that was measured beside other work is too low; plans go on with
-// it, because all ranks must have the same.
+// What the shares of steps on this rank are of: peaks of all ranks and of this one, measured again so many times. One
+// that was measured beside other work is too low; plans go on with it, because all ranks must have the same.
 typedef struct PeakShare {
-    double peak, mine;  // of all ranks, and of this one, measured again
-    double cores;       // of this rank
-    int times;          // so far
+    double peak, mine;
+    double cores;  // of this rank
+    int times;
 } PeakShare;
 
 // Of checkpoints of this invocation.
@@ -163,10 +157,6 @@ struct Clock {
     GroupCost* groups;  // (ranks + 1) for setting
     Machine probed;     // as measured or read, nothing calibrated
     Calibration calibration;
-    // For run_probe. Forward and backward of the model over one row of documents of these lengths (n, each at most
-    // --context, together at most --capacity) on this rank alone: ms, the least of `repeats`. With ZeRO-2 and 3 all
-    // ranks call it together. Afterwards gradients are zero, and run.batch is to be drawn again.
-    double (*time_row)(Run* run, const int* lengths, int n, int repeats);
     void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
     Arena settled_in;  // where it lies
     Ahead* planner;
@@ -290,8 +280,7 @@ void run_open_ranks(Run* run);  // opens the Comm of all ranks
 void run_set_limits(Run* run, int tp, int data_ranks);       // what plans must respect, apart from nodes and capacity
 int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --plan node-size has it
 // What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
-// a stage, are of one node, in every stage and at every place in tensor-parallel groups. So what a plan has inside a
-// node is there; of what it has across nodes some may be inside, where nodes are unlike or begin inside a stage.
+// a stage, are of one node, in every stage and at every place in tensor-parallel groups (run/README.md, Nodes).
 int run_node_size(const Run* run, const Comm* job, int tp, int stages);
 void run_join_job(Run* run);       // divides the ranks of m->job into stages, groups and data ranks
 void run_leave_job(Run* run);      // gives back what that has made, and what planning has settled
@@ -328,14 +317,14 @@ void run_check_virtual(Run* run);     // what goes with it; turns off what it ha
 void run_turn_virtual(int strategy);  // its times count from here on
 void run_open_virtual(Run* run);      // the machine of --machine becomes that of all ranks; its capacity and memory
 
-// ---- setup/cost.c, setup/probe.c
+// ---- setup/cost.c
 
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
-// What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model: --machine, what
-// --probe left for ranks with --tp 1, --pp 1 and --zero 1, or an estimate from the measured peak; from: words.
+// What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
+// --zero 1): as in run_find_job_cost, undivided. from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
 // The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
@@ -346,23 +335,12 @@ typedef struct PipelineCost {
 } PipelineCost;
 PipelineCost group_pipeline_cost(const GroupCost* g);
 int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
-// Fills probed, calibration, setting.cost and groups, and opens the planner; all ranks of the job call it together.
+// --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
+// setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
 void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
-void run_probe(Run* run);     // measures this machine into run->clock->probed, and saves it
-// Where the measurements for this run lie, or would. 0, or -1 with a message (no home directory, too long a path).
-int cost_cache_path(const Run* run, char path[DISK_PATH], Err err);
-// Writes run->clock->probed there, whole or not at all. 0, or -1 with a message.
-int cost_cache_save(const Run* run, Err err);
-
-// A row that was timed: documents with sum of squares s2, `tokens` in all.
-typedef struct ProbeTime {
-    double s2, tokens, ms;
-} ProbeTime;
-
-// The constants c >= 0 for which the relative errors of c[0] s2 + c[1] tokens + c[2] have the least sum of squares.
-// n >= 1; what the rows do not tell apart is given to as few constants as will do.
-void probe_fit(double c[3], const ProbeTime* rows, int n);
+// Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
+int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
 // ---- strategies/strategies_open.c: phases of main, for every strategy
 
@@ -374,8 +352,37 @@ void run_find_cost(Run* run);  // all ranks call it together
 // run->ahead. All ranks call it.
 void run_enter_strategy(Run* run, int strategy);
 
-// ---- step/ahead.c
+// ---- step/batch_ranks.c: the documents of a step on many ranks
 
+extern const RunRanks run_ranks;  // what core.c asks for
+
+// Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
+int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
+// The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
+// stages. batch_plan has done it already. 0, or -1 with a message.
+int batch_list(Batch* b, const Run* run, Err err);
+// Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
+// nothing but b.
+int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
+
+// ---- step/ahead.c: a thread that draws, plans and reads the next step while this one computes
+
+// Begins to draw, plan and read `step` into run->ahead. Until ahead_wait nobody else touches that, the clock's
+// setting or what they point to.
+void ahead_start(Run* run, int64_t step);
+// The plan is in run->ahead; or there is none, and run->cluster->why says why not. Returns the seconds that this took.
+double ahead_wait(Run* run);
+void ahead_none(Run* run);   // no step comes: what is under way ends under the strategy at work
+void ahead_close(Run* run);  // ends the thread, if there is one
+// Before the first communication of a step: all ranks have the same plan in `ahead`, and have learnt the same for those
+// to come, or the run ends. A signal that any rank has seen, or a plan that one lacks, stops all of them at the same
+// step. The slowest rank's time of the last step corrects the cost model, on all ranks alike, so that they go on to
+// make the same plans. report: of this rank's last step.
+void ahead_agree(Run* run, const RankReport* report);
+// Draws, plans and agrees on the next step, without a step beside it.
+void ahead_plan_now(Run* run);
+// While the step at work computes, unless it is the last. The cost model changes here, where no plan is being made.
+void ahead_plan_next(Run* run);
 // All ranks, which call it together, have the same plan of b, or the run ends; failed: what planning b has returned
 // here, with Cluster.why. Returns whether all have one; else Cluster.unplanned is set.
 int run_agree_on_plan(Run* run, const Batch* b, int failed);
@@ -383,6 +390,19 @@ int run_agree_on_plan(Run* run, const Batch* b, int failed);
 void run_end_unplanned(const Run* run);
 // Ends the program where the longest documents, as they are cut to --context, have no plan.
 void run_check_documents(Run* run);
+
+// ---- step/probe.c
+
+void run_probe(Run* run);  // --probe: measures this machine into run->clock->probed, and saves it
+
+// A row that was timed: documents with sum of squares s2, `tokens` in all.
+typedef struct ProbeTime {
+    double s2, tokens, ms;
+} ProbeTime;
+
+// The constants c >= 0 for which the relative errors of c[0] s2 + c[1] tokens + c[2] have the least sum of squares.
+// n >= 1; what the rows do not tell apart is given to as few constants as will do.
+void probe_fit(double c[3], const ProbeTime* rows, int n);
 
 // ---- step/eval.c
 
@@ -393,9 +413,8 @@ double eval_loss_sum(Run* run);
 void eval_tell(Run* run);    // of an evaluation between steps
 void run_eval(Run* run);     // --eval
 void run_choices(Run* run);  // --eval FILE
-// The loss of a model that knows nothing but how often each token occurs: frequencies of (the first millions of) the
-// training tokens, each counted once more so that none has probability zero. What a language model must beat. Also
-// finds val_bytes. Overwrites run->batch.
+// What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
+// counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);
 // Between steps, texts that begin with a run's own prompts, the same at every step; into the log, too.
 void run_sample(Run* run);
@@ -461,8 +480,7 @@ void run_write_report(Run* run);
 Comm run_sent(const Run* run);  // bytes and waiting of this rank in all its Comms so far; the rest is the world's
 // Of run->batch, behind its step; record.plan_stall_us is known.
 void run_end_record(Run* run);
-// At the end: how far it came and what to do next; with --verbose also what was really taken of the host's memory, and
-// with several ranks how planning went, what all of them sent and how long they waited for it. All ranks call it.
+// At the end: how far it came and what to do next; with --verbose also memory, planning and bytes. All ranks call it.
 void run_print_end(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);

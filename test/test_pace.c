@@ -2,7 +2,6 @@
 // rank and by several; and the peak that speeds are compared with. The program is train_faults, whose peak can be said:
 // ranks ask each other only in steps that should take long.
 #include "run/run.h"
-#include "run/step/batch_ranks.h"
 #include "test/program.h"
 
 #define TINY                                                                                                \

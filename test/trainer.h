@@ -7,7 +7,6 @@
 
 #include "run/run.h"
 #include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
 #include "run/model/tensor_parallel.h"
 #include "test/ranks.h"
 

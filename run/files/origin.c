@@ -121,15 +121,13 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
     char newest[CHECKPOINT_PATH], word[CHECKPOINT_PATH];
     int64_t step;
     static const char* const parts[] = {"config.json", "model.safetensors or model.safetensors.index.json"};
-    int has_config = disk_is_file(init, "config.json"), has_model = hf_has_model(init);
+    const char* slash = strrchr(init, '/');
     if (checkpoint_latest(init, newest, &step, NULL) > 0)
         return fail(o->words, "--init: %s is a run, expected one of its checkpoints; try --init %s", init,
                     text_quoted(newest, word, sizeof word));
     if (run_dir_is_marked(init)) return fail(o->words, "--init: %s is a run that has saved no checkpoint yet", init);
-    const char* slash = strrchr(init, '/');
-    int n = slash ? MAX((int)(slash - init), 1) : 1;
     if (!disk_is_dir(init) && access(init, F_OK) == 0) {
-        snprintf(newest, sizeof newest, "%.*s", n, slash ? init : ".");
+        snprintf(newest, sizeof newest, "%.*s", slash ? MAX((int)(slash - init), 1) : 1, slash ? init : ".");
         return fail(o->words, "--init: %s is a file, expected the directory of a model (%s and %s); try --init %s",
                     init, parts[0], parts[1], text_quoted(newest, word, sizeof word));
     }
@@ -137,12 +135,12 @@ static int refuse_init(const char* init, const char* why, Origin* o) {
         return fail(o->words, "--init: no such directory: %s (a model of Hugging Face's hub must be downloaded first)",
                     init);
     if (disk_is_file(init, "state.json") || disk_is_file(init, "DONE")) return fail(o->words, "--init: %s", why);
-    if (disk_is_file(init, "pytorch_model.bin") && !has_model)
+    if (disk_is_file(init, "pytorch_model.bin") && !hf_has_model(init))
         return fail(o->words,
                     "--init: %s has pytorch_model.bin, which this program does not read; save the model as safetensors",
                     init);
     return fail(o->words, "--init: expected a checkpoint or a Hugging Face directory (%s and %s), found no %s in %s",
-                parts[0], parts[1], parts[has_config], init);
+                parts[0], parts[1], parts[disk_is_file(init, parts[0])], init);
 }
 
 static int choose_init(Run* run, Origin* o) {
@@ -174,30 +172,32 @@ static void settle_choice(const char** option, const char* name, const char* fou
     *option = found;
 }
 
-// Rotary positions go on without end: a model may be trained on shorter documents than it was made for.
-static void settle_context(Config* c, const Shape* shape, const char* where) {
-    enum { USUAL = 4096 };
-    if (shape_has(shape, HAS_POSITIONS)) settle_option(&c->context, "--context", shape->context, where);
-    if (!c->context) c->context = MIN(shape->positions, USUAL);
-    if (c->context > shape->positions)
-        die("%s: expected --context of at most %d, for which this model was made, found %d", where, shape->positions,
-            c->context);
-}
-
 static void settle_shape(Config* c, Shape* shape, const char* where) {
+    enum { USUAL_CONTEXT = 4096 };
+    const struct {
+        int* option;
+        const char* name;
+        int found;
+    } sizes[] = {{&c->layers, "--layers", shape->L},
+                 {&c->width, "--width", shape->C},
+                 {&c->heads, "--heads", shape->NH},
+                 {&c->kv_heads, "--arch kv-heads", shape->NKV},
+                 {&c->head_size, "--arch head-size", shape->HS},
+                 {&c->hidden, "--arch hidden", shape->U},
+                 {&c->vocab, "--vocab", shape->V},
+                 {&c->context, "--context", shape->context}};
+    // Rotary positions go on without end: a model may be trained on shorter documents than it was made for.
+    int n = COUNT(sizes) - !shape_has(shape, HAS_POSITIONS);
     settle_choice(&c->arch, "--arch", arch_table[shape->arch].name, where);
-    settle_option(&c->layers, "--layers", shape->L, where);
-    settle_option(&c->width, "--width", shape->C, where);
-    settle_option(&c->heads, "--heads", shape->NH, where);
-    settle_option(&c->kv_heads, "--arch kv-heads", shape->NKV, where);
-    settle_option(&c->head_size, "--arch head-size", shape->HS, where);
-    settle_option(&c->hidden, "--arch hidden", shape->U, where);
-    settle_option(&c->vocab, "--vocab", shape->V, where);
+    for (int i = 0; i < n; i++) settle_option(sizes[i].option, sizes[i].name, sizes[i].found, where);
     settle_choice(&c->tie, "--arch tie", shape_has(shape, HAS_HEAD) ? "no" : "yes", where);
     if (c->rope_theta > 0 && shape->theta > 0 && c->rope_theta != shape->theta)
         die("%s: expected --arch theta=%g, found %g; leave it out", where, c->rope_theta, shape->theta);
     c->rope_theta = shape->theta;
-    settle_context(c, shape, where);
+    if (!c->context) c->context = MIN(shape->positions, USUAL_CONTEXT);
+    if (c->context > shape->positions)
+        die("%s: expected --context of at most %d, for which this model was made, found %d", where, shape->positions,
+            c->context);
     shape->context = c->context;
 }
 
@@ -237,11 +237,9 @@ static void read_start(Run* run) {
 
 void run_find_origin(Run* run) {
     static Origin o;
-    char err[ERR_BYTES];
-    Comm* world = run->model.world;
     run->books->dir.lock = run->books->pin = -1;
-    if (world->rank == 0) o.failed = decide(run, &o);
-    if (world->table->broadcast_host(world, &o, sizeof o, 0, err)) die("%s", err);
+    if (run->model.world->rank == 0) o.failed = decide(run, &o);
+    run_tell_all(run->model.world, &o, sizeof o);
     if (o.failed) die("%s", o.words);
     strcpy(run->books->out, o.out);
     strcpy(run->books->start_from, o.start_from);
@@ -270,33 +268,27 @@ static double saved_loss(const char* run_dir, int64_t step) {
 }
 
 // The newest checkpoint that is not on its way up already: its loss is within a tenth of the least. -1: there is none.
-static int64_t last_good(const Run* run) {
+static int64_t last_good(const char* run_dir) {
     double least = INFINITY;
     CheckpointList list;
-    if (checkpoint_list(&list, run->books->out, NULL)) return -1;
+    if (checkpoint_list(&list, run_dir, NULL)) return -1;
     int64_t good = list.n > 0 ? list.all[0].step : -1;
-    for (int i = 0; i < list.n; i++) least = fmin(least, saved_loss(run->books->out, list.all[i].step));
+    for (int i = 0; i < list.n; i++) least = fmin(least, saved_loss(run_dir, list.all[i].step));
     for (int i = list.n - 1; i >= 0; i--)
-        if (saved_loss(run->books->out, list.all[i].step) <= 1.1 * least) good = list.all[i].step;
+        if (saved_loss(run_dir, list.all[i].step) <= 1.1 * least) good = list.all[i].step;
     free(list.all);
     return good;
 }
 
 void run_diverged(Run* run) {
-    const Config* c = &run->config;
-    int64_t step = run->step.number;
-    double loss = run->step.loss, grad_norm = run->step.grad_norm;
-    int64_t good = last_good(run);
-    char out[CHECKPOINT_PATH];
-    double lr = c->lr / 4;
-    const char* clip = c->clip > 0 ? "" : " --clip 1";
-    if (good < 0)
-        die("step %" PRId64
-            ": expected a finite loss and gradient norm, found %g and %g; nothing was saved; start "
-            "again with --lr %g%s",
-            step, loss, grad_norm, lr, clip);
-    die("step %" PRId64
-        ": expected a finite loss and gradient norm, found %g and %g; no checkpoint is changed; go on "
-        "from the last good one: %s --resume step-%06" PRId64 " --out %s --lr %g%s",
-        step, loss, grad_norm, run->books->command, good, text_quoted(run->books->out, out, sizeof out), lr, clip);
+    const Step* step = &run->step;
+    int64_t good = last_good(run->books->out);
+    char out[CHECKPOINT_PATH], instead[2 * CHECKPOINT_PATH + 128] = "nothing was saved; start again";
+    if (good >= 0)
+        snprintf(instead, sizeof instead,
+                 "no checkpoint is changed; go on from the last good one: %s --resume step-%06" PRId64 " --out %s",
+                 run->books->command, good, text_quoted(run->books->out, out, sizeof out));
+    die("step %" PRId64 ": expected a finite loss and gradient norm, found %g and %g; %s%s --lr %g%s", step->number,
+        step->loss, step->grad_norm, instead, good < 0 ? " with" : "", run->config.lr / 4,
+        run->config.clip > 0 ? "" : " --clip 1");
 }

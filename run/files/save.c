@@ -26,15 +26,16 @@ void run_check_saving(Run* run) {
 
 // ---- a save
 
-static int begin_save(Run* run, const char* dir, CheckpointWriter* w, Report* all, Err err) {
-    Report mine = {0};
-    int is_first = run->model.world->rank == 0;
-    if (is_first) mine.failed = checkpoint_begin(w, dir, run->state.step, mine.words);
-    if (reports_meet(run, &mine, all, err)) return -1;
-    if (!is_first) mine.failed = checkpoint_join(w, dir, run->state.step, mine.words);
-    if (!reports_meet(run, &mine, all, err)) return 0;
-    if (is_first) checkpoint_abort(w);
-    return -1;
+typedef struct Save {
+    Run* run;
+    CheckpointWriter w;
+    int is_first;
+    Report mine, *all;  // of this rank; (ranks)
+} Save;
+
+static int meet(Save* s, int failed, Err err) {
+    s->mine.failed = failed;
+    return reports_meet(s->run, &s->mine, s->all, err);
 }
 
 // A text that was made for it; the writer frees it.
@@ -59,77 +60,80 @@ static int write_tokenizer(const Run* run, CheckpointWriter* w, Err err) {
 }
 
 // What is neither weights nor optimizer state.
-static int write_small_files(Run* run, CheckpointWriter* w, Err err) {
+static int write_small_files(const Run* run, CheckpointWriter* w, Err err) {
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
     RunState saved = run_saved_state(run);
+    Config config = run_settled_config(run);
     size_t n;
     if (describes_tokens && write_tokenizer(run, w, err)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
-    Config config = run_settled_config(run);
     if (write_text(w, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
     text = run_state_text(&saved, &config);
     return write_text(w, "state.json", text, text ? strlen(text) : 0, err);
 }
 
 // This rank's files. All ranks fetch all weights, whatever happened to one of them.
-static int write_files(Run* run, CheckpointWriter* w, Report* mine) {
+static int write_files(Save* s) {
     static const char model[] = "model.safetensors";
+    Run* run = s->run;
     const Comm* c = run->model.world;
+    Report* mine = &s->mine;
     char path[CHECKPOINT_PATH], *err = mine->words;
     SafeTensor lists[PRUNER_TENSORS];
-    int is_first = c->rank == 0, n_lists = balance_save(run, lists);
+    int n_lists = balance_save(run, lists);
     run->books->saved.ranks = c->size;
-    run_path(path, w->dir, model);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, is_first ? path : NULL, err);
-    if (is_first && !failed)
+    run_path(path, s->w.dir, model);
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, s->is_first ? path : NULL, err);
+    if (s->is_first && !failed)
         failed = disk_hash(path, 0, &mine->bytes, &mine->hash, err) ||
-                 checkpoint_add_file(w, model, mine->bytes, mine->hash, err);
-    if (state_write_owned(run, w->dir, lists, n_lists, failed, err) ||
-        optimizer_path(path, w->dir, c->rank, c->size, err) || disk_hash(path, 0, &mine->bytes, &mine->hash, err))
+                 checkpoint_add_file(&s->w, model, mine->bytes, mine->hash, err);
+    if (state_write_owned(run, s->w.dir, lists, n_lists, failed, err) ||
+        optimizer_path(path, s->w.dir, c->rank, c->size, err) || disk_hash(path, 0, &mine->bytes, &mine->hash, err))
         return -1;
-    return is_first ? write_small_files(run, w, err) : 0;
+    return s->is_first ? write_small_files(run, &s->w, err) : 0;
 }
 
-static int commit_save(Run* run, CheckpointWriter* w, Report* all, Err err) {
-    Comm* c = run->model.world;
-    Report mine = {0};
-    for (int r = 0; r < c->size && c->rank == 0 && !mine.failed; r++) {
+static int commit(Save* s) {
+    int ranks = s->run->model.world->size;
+    for (int r = 0; r < ranks; r++) {
         char name[OPTIMIZER_NAME];
-        optimizer_name(name, r, c->size);
-        mine.failed = checkpoint_add_file(w, name, all[r].bytes, all[r].hash, mine.words);
-        if (mine.failed) checkpoint_abort(w);
+        optimizer_name(name, r, ranks);
+        if (!checkpoint_add_file(&s->w, name, s->all[r].bytes, s->all[r].hash, s->mine.words)) continue;
+        checkpoint_abort(&s->w);
+        return -1;
     }
-    if (c->rank == 0 && !mine.failed) {
-        int saved = checkpoint_commit(w, run->config.keep, mine.words);
-        mine.failed = saved < 0;
-        if (saved > 0) warn("%s", mine.words);
-    }
-    return reports_meet(run, &mine, all, err);
+    int saved = checkpoint_commit(&s->w, s->run->config.keep, s->mine.words);
+    if (saved > 0) warn("%s", s->mine.words);
+    return MIN(saved, 0);
 }
 
-static int save(Run* run, const char* dir, CheckpointWriter* w, Report* all, Err err) {
-    Report mine = {0};
-    if (begin_save(run, dir, w, all, err)) return -1;
-    mine.failed = write_files(run, w, &mine);
-    if (reports_meet(run, &mine, all, err) == 0) return commit_save(run, w, all, err);
-    if (run->model.world->rank == 0) checkpoint_abort(w);
-    return -1;
+static int save(Save* s, const char* dir, Err err) {
+    int64_t step = s->run->state.step;
+    if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, step, s->mine.words) : 0, err)) return -1;
+    if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, step, s->mine.words), err) ||
+        meet(s, write_files(s), err)) {
+        if (s->is_first) checkpoint_abort(&s->w);
+        return -1;
+    }
+    return meet(s, s->is_first ? commit(s) : 0, err);
 }
 
 // A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
 // or -1 with a message on all ranks: then nothing is changed there.
 static int save_checkpoint(Run* run, const char* dir, Err err) {
-    CheckpointWriter w;
-    Report* all = reports_make(run->model.world);
     double started = now_seconds();
-    int result = save(run, dir, &w, all, err);
-    free(all);
-    if (result == 0) run_log_event(run, "save", "path", w.final);
-    if (result == 0) runlog_say(&run->books->log, "saved %s (%.1f s)", w.final, now_seconds() - started);
-    return result;
+    Save s = {.run = run, .is_first = run->model.world->rank == 0, .all = reports_make(run->model.world)};
+    int failed = save(&s, dir, err);
+    free(s.all);
+    if (failed) return -1;
+    run_log_event(run, "save", "path", s.w.final);
+    runlog_say(&run->books->log, "saved %s (%.1f s)", s.w.final, now_seconds() - started);
+    return 0;
 }
+
+// ---- the last one
 
 typedef struct Elsewhere {
     int failed;

@@ -108,16 +108,10 @@ static void collect_state(Run* run, int with_master) {
 
 // What is written: all ranks share in the whole model.
 static ModelState model_state(Run* run) {
-    ModelState state;
-    state.shape = &run->model.whole;
-    state.dt = run->model.dt;
-    state.rank = run->model.world->rank;
-    state.staging = run->books->staging;
-    state.fetch = fetch_state;
-    state.put_weights = put_weights;
-    state.fetch_owned = fetch_owned;
-    state.put_owned = put_owned;
-    state.context = run;
+    ModelState state = {.shape = &run->model.whole, .dt = run->model.dt, .rank = run->model.world->rank};
+    state.staging = run->books->staging, state.context = run;
+    state.fetch = fetch_state, state.put_weights = put_weights;
+    state.fetch_owned = fetch_owned, state.put_owned = put_owned;
     return state;
 }
 
@@ -194,41 +188,37 @@ static int read_files(Run* run, Err err) {
     return optimizer_read(&state, with_master, run->books->saved.ranks, run->books->start_from, err);
 }
 
-// Weights, and with --resume moments too, from the checkpoint in start_from; the model's own initial values without
-// one. Each rank reads for itself.
-void run_load_weights(Run* run) {
+// Ends the program on all ranks with the words of the first that has failed.
+static void die_together(const Run* run, const Report* mine, const char* what) {
     char err[ERR_BYTES];
-    Report mine = {0}, *all = reports_make(run->model.world);
+    Report* all = reports_make(run->model.world);
+    if (reports_meet(run, mine, all, err)) die("%s%s", what, err);
+    free(all);
+}
+
+// Each rank reads for itself.
+void run_load_weights(Run* run) {
+    Report mine = {0};
     if (run->books->start_from[0]) mine.failed = read_files(run, mine.words);
     else if (!run->model.k->no_results) init_weights(run);
-    if (reports_meet(run, &mine, all, err)) die("%s", err);
-    free(all);
+    die_together(run, &mine, "");
     checkpoint_unpin(run->books->pin);
 }
 
 // ---- --dump-grads: what one step computes, for comparisons with other programs
 
-static void dump_gradients(Run* run, const SafeTensor* extra, int n_extra) {
-    char err[ERR_BYTES];
-    Comm* c = run->model.world;
-    Report mine = {0}, *all = reports_make(c);
-    const char* path = c->rank == 0 ? run->config.dump_grads : NULL;
-    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, path, mine.words);
-    if (reports_meet(run, &mine, all, err)) die("--dump-grads: %s", err);
-    free(all);
-}
-
 // Logits of pass i on the device, fp32, to where its documents stand in the order in which they were drawn.
 static void dump_logits(Run* run, int i, const int64_t* first, float* logits, float* document) {
     Model* m = &run->model;
     const Batch* b = &run->batch;
-    const RankPass* pass = &b->planned->passes[i];
+    const BatchPlan* x = b->planned;
+    const RankPass* pass = &x->passes[i];
     int V = m->shape.V, n = 0;
     Row row = batch_row(run, i);
     model_forward(m, &row);
     for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
-        for (int d = 0; d < b->planned->groups[g].mb->n_docs; d++) {
-            int drawn = b->planned->plan.docs[b->planned->groups[g].mb->first_doc + d];
+        for (int d = 0; d < x->groups[g].mb->n_docs; d++) {
+            int drawn = x->plan.docs[x->groups[g].mb->first_doc + d];
             for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
                 token_logits(run, n);
                 memcpy(logits + (first[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
@@ -240,23 +230,24 @@ static void dump_logits(Run* run, int i, const int64_t* first, float* logits, fl
 void run_dump(Run* run) {
     enum { MOST_BYTES = 256 << 20 };
     const Batch* b = &run->batch;
+    const char* path = run->config.dump_grads;
+    Report mine = {0};
     run_micro_batches(run, run->data.train, 1);
     zero_reduce(&run->model);
     double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
-    int V = run->model.shape.V,
-        n_extra = run->model.world->size == 1 && b->n_tokens * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
-    SafeTensor extra[2] = {{"logits", DT_F32, 2, {b->n_tokens, V}, NULL, (size_t)(b->n_tokens * V) * sizeof(float), 0},
-                           {"documents", DT_F32, 1, {b->n_tokens}, NULL, (size_t)b->n_tokens * sizeof(float), 0}};
+    int64_t V = run->model.shape.V, T = b->n_tokens;
+    int n_extra = run->model.world->size == 1 && T * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
+    SafeTensor extra[2] = {{"logits", DT_F32, 2, {T, V}, NULL, (size_t)(T * V) * sizeof(float), 0},
+                           {"documents", DT_F32, 1, {T}, NULL, (size_t)T * sizeof(float), 0}};
     float* logits = n_extra ? (float*)malloc(extra[0].bytes + extra[1].bytes) : NULL;
     int64_t* first = (int64_t*)calloc((size_t)b->n_pieces + 1, sizeof(int64_t));
-    if (!first || (n_extra && !logits))
-        die("--dump-grads: no memory for the logits of %" PRId64 " tokens", b->n_tokens);
+    if (!first || (n_extra && !logits)) die("--dump-grads: no memory for the logits of %" PRId64 " tokens", T);
     for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
-    for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + b->n_tokens * V);
-    extra[0].data = logits;
-    extra[1].data = logits ? logits + b->n_tokens * V : NULL;
-    dump_gradients(run, extra, n_extra);
-    say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, run->config.dump_grads);
+    for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + T * V);
+    extra[0].data = logits, extra[1].data = logits ? logits + T * V : NULL;
+    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, mine.words);
+    die_together(run, &mine, "--dump-grads: ");
+    say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, path);
     free(first);
     free(logits);
 }

@@ -9,7 +9,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "plan/base/disk.h"
@@ -17,7 +16,7 @@
 #include "plan/published/published.h"
 #include "run/run.h"
 
-enum { MOST_BYTES = 1 << 20 };  // of a machine file
+enum { MACHINE_TEXT = 1 << 14 };  // bytes of a file that --probe leaves
 
 // ---- the estimate
 
@@ -28,160 +27,107 @@ static LinkTable straight_link(double latency_ms, double gbps) {
     return link;
 }
 
-// Reduce-scatter of gradients, update, all-gather of weights, as bytes over links and through memory.
-static double estimated_step(const Run* run, const LinkTable* link, double memory_gbps) {
-    const Model* m = &run->model;
-    double ranks = run->clock->limits.ranks, elems = (double)shape_param_elems(&m->shape),
-           elem = (double)dtype_bytes(m->dt);
-    double state = elems / ranks * (28 + 2 * elem) + 8 * elems;  // AdamW and the norm; clearing gradients
-    double ms = state / (1e6 * memory_gbps);
-    if (ranks == 1) return ms;
-    double others = (ranks - 1) / ranks;
-    return ms + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
-}
-
-// What the peak and the transport of this machine suggest, without any measurement.
+// What the peak and the transport of this machine suggest, without any measurement. A step: reduce-scatter of
+// gradients, update, all-gather of weights, as bytes over links and through memory.
 static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->clock->limits;
     int on_host = m->k->on_host;
-    double rate = run->cluster->peak / limits->ranks / 1e3;  // FLOP a ms
+    double ranks = limits->ranks, others = (ranks - 1) / ranks, elem = (double)dtype_bytes(m->dt);
+    double rate = run->cluster->peak / ranks / 1e3;  // FLOP a ms
     double again = (3 + layout_again(&m->ranks->layout, m->stage)) / 3;
-    double memory_gbps = on_host ? 8 : 2000;
-    double elems = (double)shape_param_elems(&m->shape);
-    memset(machine, 0, sizeof *machine);
+    double bytes_a_ms = 1e6 * (on_host ? 8 : 2000), elems = (double)shape_param_elems(&m->shape);
+    *machine = (Machine){.heads = limits->kv_heads, .capacity = limits->capacity};
     Cost* cost = &machine->cost;
     snprintf(cost->name, sizeof cost->name, "estimate");
     cost->per_token = again * shape_training_flops(&m->whole, 1, 0) / (LINEAR_SHARE_OF_PEAK * rate);
     cost->quadratic = again * shape_training_flops(&m->whole, 0, 1) / (ATTENTION_SHARE_OF_PEAK * rate);
-    cost->micro_batch = elems * (2.0 * (double)dtype_bytes(m->dt) + 8) / (1e6 * memory_gbps);
+    cost->micro_batch = elems * (2.0 * elem + 8) / bytes_a_ms;
     if (!on_host) cost->micro_batch += 0.1 * m->shape.L;  // some 30 kernels a layer of some us
     cost->link_scale = 1.0 / m->stages;
-    if (limits->ranks > 1) {
-        cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
-        cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
-    }
     cost->layers = m->whole.L;
     cost->channels = m->shape.heads * m->shape.HS;  // those that data ranks send
     cost->kv_channels = m->shape.kv_heads * m->shape.HS;
-    cost->elem_bytes = (int)dtype_bytes(m->dt);
-    int several = limits->ranks > limits->node_size;
-    cost->step = estimated_step(run, &cost->link[several ? LINK_ACROSS : LINK_INSIDE], memory_gbps);
-    machine->heads = limits->kv_heads;
-    machine->capacity = limits->capacity;
+    cost->elem_bytes = (int)elem;
+    // AdamW and the norm; clearing gradients
+    cost->step = (elems / ranks * (28 + 2 * elem) + 8 * elems) / bytes_a_ms;
+    if (limits->ranks == 1) return;
+    cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
+    cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
+    const LinkTable* link = &cost->link[limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE];
+    cost->step = cost->step + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
 }
 
 // ---- the file that a probe leaves
 
-static void processor_name(char* name, size_t bytes) {
-    struct utsname system;
-    char line[512];
-    FILE* file = fopen("/proc/cpuinfo", "r");
-    snprintf(name, bytes, "%s", uname(&system) ? "unknown" : system.machine);
-    while (file && fgets(line, sizeof line, file)) {
-        const char* value = strchr(line, ':');
-        if (strncmp(line, "model name", 10) != 0 || !value) continue;
-        snprintf(name, bytes, "%.*s", (int)strcspn(value + 1, "\n"), value + 1);
-        break;
-    }
-    if (file) fclose(file);
-}
-
-// Everything that changes what is measured, as comment lines of a machine file. Returns their length.
-static size_t describe(const Run* run, char* text, size_t bytes) {
+// Everything that changes what is measured, as comment lines of a machine file; its name is their hash. Returns their
+// length.
+static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     const Shape* s = &m->shape;
-    char processor[256], host[256] = "";
-    processor_name(processor, sizeof processor);
+    char host[256] = "";
     gethostname(host, sizeof host - 1);
-    int n =
-        snprintf(text, bytes,
-                 "# ragged: cost model measured by --probe\n"
-                 "# device %s, processor %s, host %s\n"
-                 "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
-                 "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
-                 "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
-                 m->k->name, processor, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
-                 run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C, s->NH, s->V,
-                 s->context, dtype_name(m->dt), c->recompute, c->attention, c->deterministic, c->epilogues, c->cpu_isa);
-    return MIN((size_t)MAX(n, 0), bytes - 1);
-}
-
-// The name of the file for such runs.
-static void name_file(const Run* run, char name[64]) {
-    char text[2048];
-    size_t n = describe(run, text, sizeof text);
+    size_t n = (size_t)snprintf(text, MACHINE_TEXT,
+                                "# ragged: cost model measured by --probe\n"
+                                "# device %s, host %s\n"
+                                "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
+                                "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
+                                "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
+                                m->k->name, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
+                                run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L,
+                                s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention,
+                                c->deterministic, c->epilogues, c->cpu_isa);
+    n = MIN(n, (size_t)MACHINE_TEXT - 1);
     snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
+    return n;
 }
 
-int cost_cache_path(const Run* run, char path[DISK_PATH], Err err) {
-    char name[64];
-    name_file(run, name);
-    return user_cache_path(path, name, err);
-}
-
-int cost_cache_save(const Run* run, Err err) {
-    enum { ROOM = 1 << 14 };
-    char name[64], text[ROOM];
-    name_file(run, name);
-    size_t n = describe(run, text, sizeof text);
+int run_save_machine(const Run* run, char path[DISK_PATH], Err err) {
+    char name[64], text[MACHINE_TEXT];
+    size_t n = describe(run, text, name);
     n += machine_print(&run->clock->probed, text + n, sizeof text - n);
     if (n >= sizeof text) die("a machine file of %zu bytes", n);
-    return user_cache_save(name, text, n, 1, err);
+    return user_cache_path(path, name, err) || user_cache_save(name, text, n, 1, err) ? -1 : 0;
 }
 
 // ---- reading
 
-// 0; 1 when there is no such file; -1 with a message.
-static int read_machine(Machine* machine, const char* path, Err err) {
-    size_t n = 0;
+// A rank alone must have times there; a file may have been measured for planning in terms of whole pipelines only.
+static int parse_machine(Machine* machine, const char* text, size_t n, const char* name, int is_for_pipelines,
+                         Err err) {
     char words[ERR_BYTES];
-    if (access(path, F_OK)) return fail(err, "%s: no such file", path), 1;
-    char* text = disk_read_file(path, MOST_BYTES, &n, err);
-    if (!text) return -1;
-    int bad = machine_parse(machine, text, n, words) ? fail(err, "%s: %s", path, words) : 0;
-    free(text);
-    return bad;
-}
-
-// A file may have been measured for planning in terms of whole pipelines only.
-static int check_machine(const Machine* machine, const char* name, int is_for_pipelines, Err err) {
     const Cost* cost = &machine->cost;
+    if (machine_parse(machine, text, n, words)) return fail(err, "%s: %s", name, words);
     if (cost->per_token > 0 || cost->quadratic > 0 || (is_for_pipelines && machine->n_schemes > 0)) return 0;
     return fail(err, "%s: a rank alone has no times here, expected linear_ms or quadratic_ms%s", name,
                 machine->n_schemes > 0 ? "; it has times of whole pipelines, for --strategies" : "");
 }
 
+static int read_machine(Machine* machine, const char* path, int is_for_pipelines, Err err) {
+    enum { MOST_BYTES = 1 << 20 };
+    size_t n = 0;
+    char* text = disk_read_file(path, MOST_BYTES, &n, err);
+    int failed = !text || parse_machine(machine, text, n, path, is_for_pipelines, err);
+    free(text);
+    return failed ? -1 : 0;
+}
+
 // --machine FILE|NAME.
 static int named_machine(Machine* machine, const Run* run, Err err) {
-    const char* name = run->config.machine;
+    const Config* c = &run->config;
     char words[ERR_BYTES];
-    const char* text = machine_builtin(name);
-    int bad = text ? machine_parse(machine, text, strlen(text), words) : read_machine(machine, name, words);
-    if (bad > 0)
+    const char *name = c->machine, *text = machine_builtin(name);
+    int is_for_pipelines = c->strategies || (c->layout && !strcmp(c->layout, "hydraulis"));
+    if (!text && access(name, F_OK))
         return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
                     machine_names());
-    int is_for_pipelines = run->config.strategies || (run->config.layout && !strcmp(run->config.layout, "hydraulis"));
-    if (!bad) bad = check_machine(machine, name, is_for_pipelines, words);
-    return bad ? fail(err, "--machine: %s", words) : 0;
+    int failed = text ? parse_machine(machine, text, strlen(text), name, is_for_pipelines, words)
+                      : read_machine(machine, name, is_for_pipelines, words);
+    return failed ? fail(err, "--machine: %s", words) : 0;
 }
 
 // ---- a machine's constants for this run
-
-// A published machine does not say what its bytes are made of: of what those of this model are.
-static void use_elements(Cost* cost, const Model* m) {
-    cost->channels = m->whole.NH * m->whole.HS;
-    cost->kv_channels = m->whole.NKV * m->whole.HS;
-    cost->elem_bytes = (int)dtype_bytes(m->dt);
-}
-
-// Exchanges of a block's matmuls, two of each linear; beside them those at the ends of the model: the embedding's sum,
-// the last norm, its gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
-static double exchanges_of_a_layer(const Model* m) {
-    double ends = 4 + 3.0 * sizeof(float) * m->ranks->split.ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
-    return (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + ends / m->shape.L;
-}
 
 // A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a
 // rank: it takes what the rank with most of everything computes, and its exchanges.
@@ -199,7 +145,10 @@ static void divide_among_group(Cost* cost, const Model* m) {
     double ends = (vocab_rows - m->whole.V) * head, share = (double)heads / m->whole.NH;
     int bytes_known = cost->n_groups > 0;
     cost->tensor_ranks = ranks;
-    cost->tensor_exchanges = exchanges_of_a_layer(m);
+    // Two of each linear of a block; and at the ends of the model the embedding's sum, the last norm, its gradient, the
+    // embedding's gradient, and three numbers of each rank a token of the classifier.
+    double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
+    cost->tensor_exchanges = (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + at_ends / m->shape.L;
     for (int r = 0; r < m->job->size; r++) cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
     if (bytes_known)
         cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
@@ -212,21 +161,23 @@ static void divide_among_group(Cost* cost, const Model* m) {
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
-// A machine that knows whole pipelines: a rank in plans is one of these, with all that its ranks send each other.
-static int use_scheme(Machine* machine, int tp, int pp, Err err) {
-    Cost* cost = &machine->cost;
-    const Scheme* s = machine_scheme(machine, tp, pp);
-    if (!s) return fail(err, "--machine %s has no times of tp%dpp%d", cost->name, tp, pp);
-    cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
-    cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
-    return 0;
+// What it takes on this run's ranks. With --pp, 'rank' in plans means the ranks with one place in all stages: it is as
+// fast as all of them together; what a step waits for at its ends, plan/value/tasks.h adds.
+static void divide_among_ranks(Cost* cost, const Model* m) {
+    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
+        cost->channels = m->whole.NH * m->whole.HS, cost->kv_channels = m->whole.NKV * m->whole.HS;
+        cost->elem_bytes = (int)dtype_bytes(m->dt);
+    }
+    if (m->tp) divide_among_group(cost, m);
+    cost->quadratic /= m->stages, cost->per_token /= m->stages;
+    cost->micro_batch /= m->stages, cost->link_scale /= m->stages;
 }
 
 static int has_schemes_only(const Machine* machine) {
     return machine->n_schemes > 0 && machine->cost.per_token <= 0 && machine->cost.quadratic <= 0;
 }
 
-// ---- all ranks
+// ---- rank 0's search
 
 typedef struct Found {
     int failed;
@@ -235,131 +186,113 @@ typedef struct Found {
     Machine machine;
 } Found;
 
-void run_read_machine(Run* run, Machine* machine) {
-    Found found;
-    char err[ERR_BYTES];
-    Comm* comm = run->model.world;
-    memset(&found, 0, sizeof found);
-    if (comm->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
-    if (found.failed) die("%s", found.err);
-    *machine = found.machine;
-}
-
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
 static int find_measured(Found* found, const Run* run) {
-    char path[DISK_PATH], name[64], err[ERR_BYTES];
-    if (cost_cache_path(run, path, err)) return 0;
-    name_file(run, name);
+    char path[DISK_PATH], name[64], text[MACHINE_TEXT], err[ERR_BYTES];
+    describe(run, text, name);
+    if (user_cache_path(path, name, err)) return 0;
     int missing = user_cache_check(name, err);
-    if (!missing) missing = read_machine(&found->machine, path, err);
-    if (!missing) missing = check_machine(&found->machine, path, 0, err);
+    if (!missing) missing = read_machine(&found->machine, path, 0, err);
     if (missing < 0) warn("%s; going on with an estimate, --probe measures anew", err);
     snprintf(found->from, sizeof found->from, "measured, %s", path);
     return !missing;
 }
 
-// With --pp, 'rank' in plans means the ranks with one place in all stages. It is as fast as all of them together; what
-// a step waits for at its ends, plan/value/tasks.h adds.
-static void divide_among_stages(Cost* cost, int stages) {
-    cost->quadratic /= stages;
-    cost->per_token /= stages;
-    cost->micro_batch /= stages;
-    cost->link_scale /= stages;
-}
-
-// Of the layers of all stages, and of this rank's share of a tensor-parallel group.
-static double zero_ms(const Machine* machine, const Run* run) {
-    const Model* m = &run->model;
-    Machine part = *machine;
-    part.parameters /= tp_size(m);
-    return machine_zero_ms(&part, m->ranks->zero.stage, run->clock->limits.ranks, run->clock->limits.node_size,
-                           m->whole.L);
-}
-
-// Rank 0's search.
-static void find(Found* found, const Run* run) {
-    const char* named = run->config.machine;
-    if (named && !run->config.probe) {
+// The machine of --machine, or what was measured, or an estimate.
+static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
+    if (named) {
         found->failed = named_machine(&found->machine, run, found->err);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
-        if (found->failed) return;
-        if (has_schemes_only(&found->machine)) {
-            found->failed = use_scheme(&found->machine, tp_size(&run->model), run->model.stages, found->err);
-            return;
-        }
-        found->machine.cost.micro_batch += zero_ms(&found->machine, run);
-        if (found->machine.cost.n_groups > 0) use_elements(&found->machine.cost, &run->model);
-        if (run->model.tp) divide_among_group(&found->machine.cost, &run->model);
-        divide_among_stages(&found->machine.cost, run->model.stages);
-    } else if (run->config.probe || run->model.stages > 1 || !find_measured(found, run)) {
+    } else if (!may_be_measured || !find_measured(found, run)) {
         estimate(&found->machine, run);
         snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures it");
     }
 }
 
-// As if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there before ranks
-// are joined.
-static int find_measured_of(Found* found, const Run* run, int tp) {
-    RunView as;
-    run_view(&as, run);
-    Model* m = &as.run.model;
-    run_set_limits(&as.run, tp, m->world->size / tp);
-    as.clock.limits.node_size = run_node_size(&as.run, m->world, tp, 1);
-    as.run.settled.tp = tp, as.run.config.recompute = "none";
+// For the ranks of this job.
+static void find(Found* found, const Run* run) {
+    const Model* m = &run->model;
+    const PlanLimits* limits = &run->clock->limits;
+    Machine* machine = &found->machine;
+    Cost* cost = &machine->cost;
+    const char* named = run->config.probe ? NULL : run->config.machine;
+    find_machine(found, run, named, !run->config.probe && m->stages == 1);
+    if (!named || found->failed) return;
+    if (has_schemes_only(machine)) {  // a rank in plans is a pipeline, with all that its ranks send each other
+        const Scheme* s = machine_scheme(machine, tp_size(m), m->stages);
+        if (!s)
+            found->failed =
+                fail(found->err, "--machine %s has no times of tp%dpp%d", cost->name, tp_size(m), m->stages);
+        else cost->quadratic = s->quadratic, cost->per_token = s->linear, cost->micro_batch = s->fixed;
+        cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
+        return;
+    }
+    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
+    part.parameters /= tp_size(m);
+    cost->micro_batch += machine_zero_ms(&part, m->ranks->zero.stage, limits->ranks, limits->node_size, m->whole.L);
+    divide_among_ranks(cost, m);
+}
+
+// The run as if the options were for ranks with all layers each, in groups of `tp`; only what this needs is there
+// before ranks are joined.
+static void view_groups(RunView* as, const Run* run, int tp) {
+    run_view(as, run);
+    Model* m = &as->run.model;
+    run_set_limits(&as->run, tp, m->world->size / tp);
+    as->clock.limits.node_size = run_node_size(&as->run, m->world, tp, 1);
+    as->run.settled.tp = tp, as->run.config.recompute = "none";
     m->shape = m->whole, m->comm = m->world, m->stages = 1, m->stage = 0, m->ranks->zero.stage = 1;
     m->ranks->layout = layout_even(&m->whole, 1, 1, 1, RECOMPUTE_NONE);
-    int is_there = find_measured(found, &as.run);
-    if (is_there || tp > 1) return is_there;
-    estimate(&found->machine, &as.run);
-    snprintf(found->from, sizeof found->from, "estimated from the processor's peak; --probe measures them");
-    return 0;
 }
 
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err) {
-    Found found;
-    const char* named = run->config.machine;
-    memset(&found, 0, sizeof found);
-    if (named) {
-        found.failed = named_machine(&found.machine, run, found.err);
-        snprintf(found.from, sizeof found.from, "of --machine %s", named);
-    } else {
-        find_measured_of(&found, run, 1);
-        // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
-        found.machine.cost.step = 0;
-    }
+    Found found = {0};
+    RunView as;
+    view_groups(&as, run, 1);
+    find_machine(&found, &as.run, run->config.machine, 1);
+    // What a step takes beside its rows: gradients and weights depend on the layout, an update is not dear.
+    if (!run->config.machine) found.machine.cost.step = 0;
     *machine = found.machine;
     snprintf(from, ERR_BYTES, "%.500s", found.from);
     return found.failed ? fail(err, "%s", found.err) : 0;
 }
 
 int run_machine_of_groups(Run* run, Machine* machine, int tp) {
-    Found found;
-    if (run->config.machine || !find_measured_of(&found, run, tp)) return 0;
+    Found found = {0};
+    RunView as;
+    view_groups(&as, run, tp);
+    if (run->config.machine || !find_measured(&found, &as.run)) return 0;
     *machine = found.machine;
     return 1;
 }
 
-static void print_link(const LinkTable* link, const char* where) {
-    if (link->n > 0) printf(", 1 MiB %s %.3g ms", where, link_ms(link, 1 << 20));
+// ---- all ranks
+
+void run_read_machine(Run* run, Machine* machine) {
+    Found found = {0};
+    if (run->model.world->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
+    run_tell_all(run->model.world, &found, sizeof found);
+    if (found.failed) die("%s", found.err);
+    *machine = found.machine;
 }
 
 static void print_cost(const Run* run, const char* from) {
+    static const char* const where[N_LINKS] = {"inside a node", "between nodes"};
     const Cost* c = &run->clock->probed.cost;
+    const PlanLimits* limits = &run->clock->limits;
     say(stdout, "cost    %s", from);
     printf("        %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step", c->per_token,
            c->quadratic, c->micro_batch, c->step);
-    if (run->clock->limits.ranks > 1) {
-        print_link(&c->link[LINK_INSIDE], "inside a node");
-        if (run->clock->limits.ranks > run->clock->limits.node_size) print_link(&c->link[LINK_ACROSS], "between nodes");
-    }
+    for (int k = 0; k < (limits->ranks > limits->node_size ? N_LINKS : limits->ranks > 1); k++)
+        if (c->link[k].n > 0) printf(", 1 MiB %s %.3g ms", where[k], link_ms(&c->link[k], 1 << 20));
     printf("\n");
 }
 
 void run_set_cost(Run* run) {
-    calibration_apply(&run->clock->setting.cost, &run->clock->probed.cost, &run->clock->calibration);
-    cost_groups(run->clock->groups, &run->clock->setting.cost, &run->clock->setting.limits, run->clock->setting.kind);
-    run->clock->setting.groups = run->clock->groups;
+    Clock* x = run->clock;
+    calibration_apply(&x->setting.cost, &x->probed.cost, &x->calibration);
+    cost_groups(x->groups, &x->setting.cost, &x->setting.limits, x->setting.kind);
+    x->setting.groups = x->groups;
 }
 
 // The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
@@ -402,28 +335,26 @@ static void open_planner(Run* run) {
 }
 
 void run_find_job_cost(Run* run) {
-    Found found;
-    char err[ERR_BYTES];
-    Comm* comm = run->model.job;
-    memset(&found, 0, sizeof found);
-    if (comm->rank == 0) find(&found, run);
-    if (comm->table->broadcast_host(comm, &found, sizeof found, 0, err)) die("%s", err);
+    Found found = {0};
+    Clock* x = run->clock;
+    const Model* m = &run->model;
+    if (m->job->rank == 0) find(&found, run);
+    run_tell_all(m->job, &found, sizeof found);
     if (found.failed) die("%s", found.err);
-    run->clock->probed = found.machine;
+    x->probed = found.machine;
     // What ranks send with the cores that compute takes its time from these.
-    if (run->model.job->overlap && !run->model.k->on_host) run->clock->probed.cost.parts = attention_parts(&run->model);
+    if (m->job->overlap && !m->k->on_host) x->probed.cost.parts = attention_parts(m);
     // It says nothing of documents that several share: none are.
-    if (found.machine.n_schemes > 0) run->clock->limits.kv_heads = 1, run->clock->setting.kind = CP_CHOICE_ULYSSES;
-    run->clock->setting.limits = run->clock->limits;
+    if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
+    x->setting.limits = x->limits;
     set_routing(run);
     if (run->config.probe) return;
-    calibration_start(&run->clock->calibration);
+    calibration_start(&x->calibration);
     run_set_cost(run);
     open_planner(run);
     // One rank has nothing to plan with an estimate.
-    if (run_is_brief(run)) return;
-    if (run->clock->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9))
-        print_cost(run, found.from);
+    int counts = x->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9) != 0;
+    if (counts && !run_is_brief(run)) print_cost(run, found.from);
 }
 
 PipelineCost group_pipeline_cost(const GroupCost* g) {
@@ -451,9 +382,7 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
     m->ranks->layout = layout_even(&m->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
     run_set_limits(&stub.run, g->tp, 1);
     stub.clock.limits.node_size = 1, stub.clock.limits.capacity = run->config.context;
-    if (own.cost.n_groups > 0) use_elements(&own.cost, m);
-    if (m->tp) divide_among_group(&own.cost, m);
-    divide_among_stages(&own.cost, m->stages);
+    divide_among_ranks(&own.cost, m);
     cost_groups(groups, &own.cost, &stub.clock.limits, CP_CHOICE_AUTO);
     *out = group_pipeline_cost(&groups[1]);
     return 1;

@@ -13,19 +13,33 @@
 
 // ---- --layout auto
 
+// What is known of the machine.
 typedef struct Known {
     Run* run;
     LayoutCosts costs;
     Arena arena;
+    char from[ERR_BYTES];  // words
 } Known;
 
-// ---- what the search asks
-
+// What the search asks.
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
     return (double)run_memory_of(((const Known*)context)->run, layout, s, N);
 }
 
-// ---- what is known
+// Rows that --capacity names, or those that hold a document of --context and up to 32 times as much.
+static LayoutProblem problem_of(Known* x) {
+    const Run* run = x->run;
+    const Config* c = &run->config;
+    int64_t most = MIN((int64_t)c->batch_tokens, run->model.k->on_host ? 8192 : 32768);
+    LayoutProblem p = layout_problem(&x->costs);
+    p.memory = (double)run->cluster->available.bytes;
+    p.unlike = 1;
+    p.bytes = bytes_of, p.context = x;
+    p.rows[p.n_rows++] = MAX(c->capacity, c->context);
+    for (int64_t N = 2 * (int64_t)c->context; !c->capacity && N <= most && p.n_rows < 6; N *= 2)
+        p.rows[p.n_rows++] = (int)N;
+    return p;
+}
 
 // Of the first pieces of the training text.
 static double mean_length(const Run* run) {
@@ -36,53 +50,28 @@ static double mean_length(const Run* run) {
     return sum > 0 ? s2 / sum : 0.5 * run->config.context;
 }
 
-// A row that --capacity names, or those that hold a document of --context and up to 32 times as much.
-static void list_rows(LayoutProblem* p, const Run* run) {
-    const Config* c = &run->config;
-    int64_t most = MIN((int64_t)c->batch_tokens, run->model.k->on_host ? 8192 : 32768);
-    p->rows[p->n_rows++] = MAX(c->capacity, c->context);
-    for (int64_t N = 2 * (int64_t)c->context; !c->capacity && N <= most && p->n_rows < 6; N *= 2)
-        p->rows[p->n_rows++] = (int)N;
-}
-
-static LayoutProblem problem_of(Known* x) {
-    Run* run = x->run;
-    LayoutProblem p = layout_problem(&x->costs);
-    p.memory = (double)run->cluster->available.bytes;
-    p.unlike = 1;
-    p.bytes = bytes_of, p.context = x;
-    list_rows(&p, run);
-    return p;
-}
-
-static int know(Known* x, Run* run, char from[ERR_BYTES], Err err) {
+static int know(Known* x, Run* run, Err err) {
     const Config* c = &run->config;
     const Model* m = &run->model;
+    LayoutCosts* costs = &x->costs;
     Machine machine;
-    if (run_machine_of_layouts(run, &machine, from, err)) return -1;
+    if (run_machine_of_layouts(run, &machine, x->from, err)) return -1;
     int node = run_node_size(run, m->world, 1, 1);
     x->run = run;
-    layout_costs(&x->costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
-    x->costs.overlap = !strcmp(c->overlap, "yes") && !run->cluster->oversubscribed;
-    x->costs.tensor_overlap = x->costs.overlap && !m->k->on_host;
-    x->costs.rounds_read_weights = !m->k->virtual_time;
-    x->costs.tokens = c->batch_tokens;
-    x->costs.mean_length = mean_length(run);
+    layout_costs(costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
+    costs->overlap = !strcmp(c->overlap, "yes") && !run->cluster->oversubscribed;
+    costs->tensor_overlap = costs->overlap && !m->k->on_host;
+    costs->rounds_read_weights = !m->k->virtual_time;
+    costs->tokens = c->batch_tokens;
+    costs->mean_length = mean_length(run);
     for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
         if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
-        x->costs.of_tp[tp].token = machine.cost.per_token, x->costs.of_tp[tp].pair = machine.cost.quadratic;
-        x->costs.of_tp[tp].row = cost_micro_batch(&machine.cost);
-        size_t n = strlen(from);
-        snprintf(from + n, ERR_BYTES - n, "%s %d", strstr(from, "--tp") ? "," : "; of --tp", tp);
+        costs->of_tp[tp].token = machine.cost.per_token, costs->of_tp[tp].pair = machine.cost.quadratic;
+        costs->of_tp[tp].row = cost_micro_batch(&machine.cost);
+        size_t n = strlen(x->from);
+        snprintf(x->from + n, ERR_BYTES - n, "%s %d", strstr(x->from, "--tp") ? "," : "; of --tp", tp);
     }
     return 0;
-}
-
-// ---- what is printed
-
-static void print_name(const LayoutTry* t) {
-    printf("        %d stage%s, tp %d, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "", t->layout.tp,
-           t->N);
 }
 
 // Where a layout that fits loses most against the chosen one.
@@ -95,36 +84,35 @@ static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
     if (most > 0) printf("; %s take %.4g ms more", layout_term_names[worst], most);
 }
 
-static void print_tries(Known* x, const LayoutTry* tries, int n, double memory, const char* from, int all) {
+static void print_tries(Known* x, const LayoutTry* tries, int n, double memory, double seconds) {
     enum { SHOWN = 6 };
-    int shown = all ? n : MIN(n, SHOWN);
-    printf("layout  auto, %.1f MiB a rank; times %s\n", memory / (1 << 20), from);
+    int all = x->run->config.explain, shown = all ? n : MIN(n, SHOWN);
+    printf("layout  auto, %.1f MiB a rank; times %s\n", memory / (1 << 20), x->from);
     for (int i = 0; i < shown; i++) {
         const LayoutTry* t = &tries[i];
-        print_name(t);
+        printf("        %d stage%s, tp %d, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
+               t->layout.tp, t->N);
         if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / (1 << 20));
         else printf("%.4g ms, %.1f MiB%s", t->ms, t->bytes / (1 << 20), i ? "" : ", chosen");
         if (t->fits && i) print_why(x, t, &tries[0]);
         printf("\n");
     }
     if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
-}
-
-static void print_terms(Known* x, const LayoutTry* t) {
-    printf("        its %.4g ms, of the stage with most: ", t->ms);
-    layout_print_terms(stdout, &x->costs, &t->layout, t->N);
-    printf("\n");
+    if (!all || !tries[0].fits) return;
+    printf("        its %.4g ms, of the stage with most: ", tries[0].ms);
+    layout_print_terms(stdout, &x->costs, &tries[0].layout, tries[0].N);
+    printf("\n        searched for %.0f ms\n", 1e3 * seconds);
 }
 
 // What a step of m->ranks->layout should take, by term.
 static void predict_layout(Run* run) {
     static Known known;
-    char from[ERR_BYTES], err[ERR_BYTES];
+    char err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS];
     const Layout* layout = &run->model.ranks->layout;
-    if (know(&known, run, from, err)) die("%s", err);
-    double ms = layout_step_ms(terms, &known.costs, layout, run->settled.capacity);
-    printf("predicted %.5g ms a step, times %s: ", ms, from);
+    if (know(&known, run, err)) die("%s", err);
+    printf("predicted %.5g ms a step, times %s: ", layout_step_ms(terms, &known.costs, layout, run->settled.capacity),
+           known.from);
     layout_print_terms(stdout, &known.costs, layout, run->settled.capacity);
     printf("\n");
     arena_free(&known.arena);
@@ -135,21 +123,15 @@ static void predict_layout(Run* run) {
 static int find_layout(Run* run, Layout* layout, Err err) {
     static LayoutTry tries[LAYOUT_TRIES];
     static Known known;
-    char from[ERR_BYTES];
     if (!run->config.memory) return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
-    if (know(&known, run, from, err)) return -1;
+    if (know(&known, run, err)) return -1;
     run->cluster->most_scratch = 1;  // what is left where memory is short
     LayoutProblem p = problem_of(&known);
     double started = now_seconds();
     int n = layout_search(tries, &p, &known.arena, err);
     if (n < 0) return -1;
     if (n == 0) return fail(err, "auto: no layout of %d ranks for this model", p.ranks);
-    double seconds = now_seconds() - started;
-    print_tries(&known, tries, n, p.memory, from, run->config.explain);
-    if (tries[0].fits && run->config.explain) {
-        print_terms(&known, &tries[0]);
-        printf("        searched for %.0f ms\n", 1e3 * seconds);
-    }
+    print_tries(&known, tries, n, p.memory, now_seconds() - started);
     arena_free(&known.arena);
     *layout = tries[0].layout;
     run->settled.capacity = tries[0].N;
@@ -169,21 +151,15 @@ typedef struct LayoutFile {
     char words[ERR_BYTES];
 } LayoutFile;
 
-static int is_text(const char* layout) { return strchr(layout, ';') && access(layout, F_OK); }
-
 static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
     enum { MOST = 1 << 16 };
-    size_t n = 0;
-    char why[ERR_BYTES];
-    const char* path = run->config.layout;
-    if (is_text(path)) {
-        file->failed = layout_parse(&file->layout, otherwise, path, strlen(path), file->words);
-        return;
-    }
-    char* text = disk_read_file(path, MOST, &n, file->words);
+    const char* named = run->config.layout;
+    int is_text = strchr(named, ';') && access(named, F_OK);  // the layout itself
+    size_t n = strlen(named);
+    char why[ERR_BYTES], *text = is_text ? strdup(named) : disk_read_file(named, MOST, &n, file->words);
     file->failed = !text;
     if (text && layout_parse(&file->layout, otherwise, text, n, why))
-        file->failed = fail(file->words, "%s: %s", path, why);
+        file->failed = fail(file->words, "%s%s%s", is_text ? "" : named, is_text ? "" : ": ", why);
     free(text);
 }
 
@@ -201,41 +177,36 @@ static void keep_layout(Run* run) {
     run->settled.layout = line;
 }
 
-// That of --layout, or what --tp, --pp, --zero and --recompute say.
 void run_settle_layout(Run* run) {
     static LayoutFile file;
     char err[ERR_BYTES];
     const Config* c = &run->config;
     Model* m = &run->model;
-    Comm* world = m->world;
+    Layout* layout = &m->ranks->layout;
+    int is_named = c->layout && strcmp(c->layout, "hydraulis") != 0;
     run->settled = (Settled){c->capacity, c->tp, c->pp, c->layout, c->strategies};
     if (c->memory > 0) run->cluster->available = (HostMemory){(size_t)c->memory, "of --memory"};
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
             m->whole.L);
-    m->ranks->layout = layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
-    if (c->layout && strcmp(c->layout, "hydraulis") != 0) {
+    *layout = layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
+    if (is_named) {
         int is_auto = !strcmp(c->layout, "auto");
         if (is_auto) run_measure_limit(run);
-        if (world->rank == 0 && is_auto) file.failed = find_layout(run, &file.layout, file.words);
-        else if (world->rank == 0) read_layout(&file, run, &m->ranks->layout);
+        if (m->world->rank == 0 && is_auto) file.failed = find_layout(run, &file.layout, file.words);
+        else if (m->world->rank == 0) read_layout(&file, run, layout);
         file.capacity = run->settled.capacity;
-        if (world->table->broadcast_host(world, &file, sizeof file, 0, err)) die("%s", err);
+        run_tell_all(m->world, &file, sizeof file);
         if (file.failed) die("--layout: %s", file.words);
-        m->ranks->layout = file.layout;
+        *layout = file.layout;
         run->settled.capacity = file.capacity;  // that auto has searched with
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
-    if (layout_check(&m->ranks->layout, &m->whole, world->size, err))
-        die("%s: %s%s",
-            is_saved    ? "the saved layout"
-            : c->layout ? c->layout
-            : c->pp > 1 ? "--pp"
-                        : "--tp",
-            err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
-    if (c->layout && strcmp(c->layout, "hydraulis") != 0) keep_layout(run);
-    run->settled.tp = m->ranks->layout.tp;
-    run->settled.pp = m->ranks->layout.stages;
+    const char* option = is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
+    if (layout_check(layout, &m->whole, m->world->size, err))
+        die("%s: %s%s", option, err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
+    if (is_named) keep_layout(run);
+    run->settled.tp = layout->tp, run->settled.pp = layout->stages;
 }
 
 // What runs of like layers have of a rank's bytes, and what is left: buffers, scratch, what all layers share.

@@ -39,10 +39,9 @@ static size_t widest_linear(const Shape* shape) {
 }
 
 // Of the widest layer.
-static KernelLimits kernel_limits(const Run* run, int N) {
+static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     const Model* m = &run->model;
     int ranks = run->clock->limits.ranks;
-    Shape widest = widest_shape(run);
     for (int l = 0; l < m->shape.L && m->shape.units; l++) {
         const LayerUnits* u = &m->shape.units[l];
         int kv_heads = heads_of_places(run, u->core_kv_heads);
@@ -67,10 +66,41 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     needs.acts.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.acts.tp = tp_size(m);
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
-    needs.limits = kernel_limits(run, N);
+    needs.limits = kernel_limits(run, widest, N);
     needs.libraries += m->world->size > 1 ? m->k->comm_libraries : 0;
     zero_sizes(m, run->training, needs.arrays);
     return needs;
+}
+
+// ---- the memory of a batch and its plan
+
+// Of the host's arrays of a Batch and its plan.
+static size_t batch_plan_bytes(int max_tokens) {
+    return batch_bytes(max_tokens) + (size_t)max_tokens * (sizeof(RankPass) + sizeof(RankGroup) + sizeof(Span));
+}
+
+// Of its indices: besides rows of wte, and cu_seqlens of the two chunks that each rank of a ring has of a document.
+static size_t batch_plan_ints(const Run* run, int max_tokens) {
+    const PlanLimits* limits = &run->clock->limits;
+    size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings;
+}
+
+static void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+    BatchPlan* x = b->planned;
+    size_t n = (size_t)max_tokens;
+    x->groups = (RankGroup*)memory;
+    x->passes = (RankPass*)(x->groups + n);
+    x->spans = (Span*)(x->passes + n);
+    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
+    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
+}
+
+// The most that a schedule takes of the arena.
+static size_t batch_schedule_bytes(const Run* run, int max_tokens) {
+    size_t v = (size_t)max_tokens, P = (size_t)run->model.stages;
+    size_t groups = ((size_t)run->clock->limits.ranks + 1) * (sizeof(GroupCost) + sizeof(RankRound));
+    return P * v * (6 * sizeof(Task) + 6 * sizeof(double)) + (P << 10) + groups;
 }
 
 // ---- the table
@@ -81,13 +111,6 @@ static size_t largest_tensor(const Run* run) {
     return most;
 }
 
-// For this rank's part of the model, or for the greatest part that it may come to own.
-static size_t most_work_bytes(const Model* m, const WorkNeeds* needs, const Shape* widest) {
-    Model later = *m;
-    later.shape = *widest;
-    return MAX(work_bytes(m, needs), work_bytes(&later, needs));
-}
-
 // The largest result of a linear's matmuls: activations, or gradients of a weight.
 static size_t largest_product(const Model* m, const Shape* widest, int N) {
     return MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest);
@@ -96,29 +119,33 @@ static size_t largest_product(const Model* m, const Shape* widest, int N) {
 // What balancing and injected stragglers need.
 static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
+    const WorkNeeds* needs = &run->cluster->work_needs;
     size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
+    Model later = *m;  // with the greatest part that this rank may come to own
+    later.shape = *widest;
     int at = memory_find(plan, "sums");
     memory_insert(plan, at, "straggling",
                   run->cluster->n_stragglers ? straggle_bytes(m->k, largest_product(m, widest, N)) : 0, ON_DEVICE);
-    if (run->cluster->work_needs.most_heads == 0) return;
+    if (needs->most_heads == 0) return;
     memory_insert(plan, at, "for ranks without heads", MAX((size_t)N, C) * elem + C * sizeof(float), ON_DEVICE);
     memory_insert(plan, at, "columns", 2 * (size_t)N * widest_linear(widest) * elem, ON_DEVICE);
-    memory_insert(plan, at, "slices", most_work_bytes(m, &run->cluster->work_needs, widest), ON_DEVICE);
+    memory_insert(plan, at, "slices", MAX(work_bytes(m, needs), work_bytes(&later, needs)), ON_DEVICE);
 }
 
 static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     Model* m = &run->model;
+    ModelRanks* x = m->ranks;
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
     if (run->cluster->n_stragglers)
-        m->ranks->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
+        x->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
     if (!slices) return;
     run->cluster->work_memory = slices;
-    m->ranks->work = work_open(m, &run->cluster->work_needs, slices);
-    m->ranks->columns[0] = (char*)memory_of(plan, "columns");
-    m->ranks->columns[1] = m->ranks->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
-    m->ranks->spent = headless;
-    m->ranks->zeros = headless + (size_t)m->shape.C * sizeof(float);
+    x->work = work_open(m, &run->cluster->work_needs, slices);
+    x->columns[0] = (char*)memory_of(plan, "columns");
+    x->columns[1] = x->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
+    x->spent = headless;
+    x->zeros = headless + (size_t)m->shape.C * sizeof(float);
 }
 
 // What steps need of the host, behind all others.
@@ -224,30 +251,18 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 
 // ---- how long rows are
 
-// What one rank may take: ranks on the CPU share the memory of their node or container.
-static HostMemory available_memory(const Run* run) {
-    const Model* m = &run->model;
-    if (m->k->on_host) return host_memory("", m->world->local_size);
-    return (HostMemory){m->k->memory_available(), "free memory of the device"};
-}
-
-// The longest row that is worth its memory. On a CPU 8192 tokens. A GPU works on tiles of 128 x 256 outputs, as many at
-// a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such waves and costs
-// as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks that share a step
-// none has use for more than twice its share, which leaves room for one with many short documents.
-static int most_row(const Run* run) {
-    const Config* c = &run->config;
-    int share = CEIL_DIV(c->batch_tokens, run->clock->limits.ranks);
-    return run->model.k->on_host ? 8192 : MAX(8192, 2 * MIN(share, 16384));
-}
-
-// The longest row up to that whose memory fits, on a CPU in half of what is available, which others need too; on one
-// rank never shorter than a document.
+// The longest row that is worth its memory and fits, on a CPU in half of what is available, which others need too; on
+// one rank never shorter than a document. Worth it are 8192 tokens on a CPU. A GPU works on tiles of 128 x 256 outputs,
+// as many at a time as it has processors (132 on an H100): an output of 768 columns and 8192 rows takes 1.45 such
+// waves and costs as much as 2; with 32768 rows it takes 5.8 of 6, and longer rows win less than 3 % more. Of ranks
+// that share a step none has use for more than twice its share, which leaves room for one with many short documents.
 static int longest_row(const Run* run) {
     const Config* c = &run->config;
-    int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0);
-    int N = MAX(MIN(c->batch_tokens, most_row(run)), c->context);
-    size_t room = run->model.k->on_host ? run->cluster->available.bytes / 2 : run->cluster->available.bytes;
+    int ranks = run->clock->limits.ranks, least = CEIL_DIV(c->context, ranks) + (ranks > 1 ? 256 : 0), most = 8192;
+    size_t room = run->cluster->available.bytes;
+    if (run->model.k->on_host) room /= 2;
+    else most = MAX(most, 2 * MIN(CEIL_DIV(c->batch_tokens, ranks), 16384));
+    int N = MAX(MIN(c->batch_tokens, most), c->context);
     while (N / 2 >= least && plan_rows(run, N).total > room) N /= 2;
     return N;
 }
@@ -262,23 +277,27 @@ static int settle_capacity(const Run* run) {
 
 MemoryPlan run_plan_job_memory(Run* run) {
     const Config* c = &run->config;
-    Cluster* cluster = run->cluster;
-    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine.
-    if (!cluster->available.bytes) cluster->available = available_memory(run);
-    cluster->most_scratch = cluster->available.bytes / 8;
+    const Model* m = &run->model;
+    Cluster* x = run->cluster;
+    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine. Ranks on the
+    // CPU share the memory of their node or container.
+    if (!x->available.bytes)
+        x->available = m->k->on_host ? host_memory("", m->world->local_size)
+                                     : (HostMemory){m->k->memory_available(), "free memory of the device"};
+    x->most_scratch = x->available.bytes / 8;
     int N = run->settled.capacity = run->clock->limits.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows(run, N);
-    if (plan.total > cluster->available.bytes) {  // perhaps a faster way took what is missing
-        cluster->most_scratch = 1;
+    if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
+        x->most_scratch = 1;
         plan = plan_rows(run, N);
     }
     run->books->memory_bytes = plan.total;
-    run->clock->setting.limits = run->clock->limits;
-    run->clock->setting.kind = (CpChoice)config_choice(c, "--cp kind");
-    run->clock->setting.context = c->context;
-    run->clock->setting.no_overlap = !strcmp(c->overlap, "no");
-    run->clock->setting.cp_size = c->cp_size;
-    run->clock->setting.rounds = run->model.ranks->zero.stage > 1 || run->model.stages > 1;
+    Setting* s = &run->clock->setting;
+    s->limits = run->clock->limits;
+    s->kind = (CpChoice)config_choice(c, "--cp kind");
+    s->context = c->context, s->cp_size = c->cp_size;
+    s->no_overlap = !strcmp(c->overlap, "no");
+    s->rounds = m->ranks->zero.stage > 1 || m->stages > 1;
     return plan;
 }
 
@@ -314,15 +333,6 @@ static void refuse_memory(const Run* run, const MemoryPlan* plan) {
                                                                              : "a smaller --capacity");
 }
 
-static void allocate(const Run* run, MemoryPlan* plan) {
-    char err[ERR_BYTES];
-    const Kernels* k = run->model.k;
-    if (plan->total > run->cluster->available.bytes) refuse_memory(run, plan);
-    KernelLimits limits = widest_limits(run);
-    if (k->open(&limits, err)) die("%s", err);
-    memory_take(plan, k);
-}
-
 void run_carve_activations(Run* run) {
     ModelNeeds needs = run_model_needs(run, run->clock->limits.capacity);
     model_place_activations(&run->model, &needs);
@@ -347,9 +357,10 @@ static void carve(Run* run, const MemoryPlan* plan) {
                          indices + batch_plan_ints(run, max_tokens), on_device, max_tokens);
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
-    books->staging = (float*)memory_of(plan, "file staging");
-    books->part = m->tp || m->ranks->owner ? books->staging + largest_tensor(run) : books->staging;
-    books->others = m->tp || m->ranks->owner ? books->part + largest_tensor(run) : NULL;
+    books->staging = books->part = (float*)memory_of(plan, "file staging");
+    if (!m->tp && !m->ranks->owner) return;
+    books->part += largest_tensor(run);
+    books->others = books->part + largest_tensor(run);
 }
 
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
@@ -365,7 +376,12 @@ void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other) {
 }
 
 void run_take_job_memory(Run* run, MemoryPlan* plan) {
+    char err[ERR_BYTES];
+    const Kernels* k = run->model.k;
     run->books->resident_before = (double)host_resident();
-    allocate(run, plan);
+    if (plan->total > run->cluster->available.bytes) refuse_memory(run, plan);
+    KernelLimits limits = widest_limits(run);
+    if (k->open(&limits, err)) die("%s", err);
+    memory_take(plan, k);
     carve(run, plan);
 }

@@ -33,83 +33,47 @@ static void add_option(void* context, const char* name, const char* value) {
     *hash = hash_bytes(value, strlen(value), hash_bytes(name, strlen(name), *hash));
 }
 
-// Hashes of all that must be the same on all ranks.
-typedef struct Fingerprints {
-    uint64_t options, data, shape;
-} Fingerprints;
-
-// Their bytes, and the tokens that these are; docs may be NULL.
+// Of their bytes, and of the tokens that these are; docs may be NULL.
 static uint64_t hash_documents(const Docs* docs, uint64_t seed) {
     return docs ? hash64(hash64(seed ^ docs_content(docs)) ^ docs_fingerprint(docs)) : seed;
 }
 
-static Fingerprints fingerprints_of(const Run* run) {
-    Fingerprints m = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)), 0};
-    const Shape* s = &run->model.whole;
-    int dims[] = {(int)run->model.dt, run->training};
-    Config config = run_settled_config(run);
-    config_visit(&config, add_option, &m.options);
-    m.options = hash_bytes(run->books->start_from, strlen(run->books->start_from),
-                           hash_bytes(run->books->out, strlen(run->books->out), m.options));
-    m.shape = hash_bytes(dims, sizeof dims, shape_hash(s));
-    return m;
-}
-
+// Of options, documents and model: all that must be the same on all ranks.
 static void check_same(Run* run) {
+    enum { KINDS = 3 };
+    static const char* const kinds[KINDS] = {"other options or another --out", "other documents in --data or --val",
+                                             "another model, or other hardware (see --dtype)"};
     Comm* c = run->model.world;
-    Fingerprints mine = fingerprints_of(run), *all = (Fingerprints*)run_ask_all(run, c, &mine, sizeof mine);
-    for (int r = 1; r < c->size; r++) {
-        const char* what = all[r].options != all[0].options ? "other options or another --out"
-                           : all[r].data != all[0].data     ? "other documents in --data or --val"
-                           : all[r].shape != all[0].shape   ? "another model, or other hardware (see --dtype)"
-                                                            : NULL;
-        if (what) die("rank %d was started with %s than rank 0; start all ranks with one command", r, what);
-    }
+    const Books* books = run->books;
+    int dims[] = {(int)run->model.dt, run->training};
+    uint64_t mine[KINDS] = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)),
+                            hash_bytes(dims, sizeof dims, shape_hash(&run->model.whole))};
+    Config config = run_settled_config(run);
+    config_visit(&config, add_option, &mine[0]);
+    add_option(&mine[0], books->out, books->start_from);
+    uint64_t* all = (uint64_t*)run_ask_all(run, c, mine, sizeof mine);
+    for (int i = 0; i < c->size * KINDS; i++)
+        if (all[i] != all[i % KINDS])
+            die("rank %d was started with %s than rank 0; start all ranks with one command", i / KINDS,
+                kinds[i % KINDS]);
     free(all);
-}
-
-static void say_stages(const Model* m) {
-    const Layout* layout = &m->ranks->layout;
-    for (int s = 0; s < m->stages; s++) {
-        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
-        const LayerLayout* row = &layout->layer[first];
-        printf("%s stage %d: layers %d to %d%s, ", s ? "                 " : "        pipeline:", s, first, end - 1,
-               s == m->stages - 1 ? " and the classifier" : "");
-        if (layout_run(layout, first) < end - first) printf("unlike each other\n");
-        else printf("zero %d, recompute %s\n", row->zero, recompute_names[row->recompute]);
-    }
 }
 
 static void say_where(const Run* run) {
     const Model* m = &run->model;
     const Comm* c = m->world;
-    int nodes = c->node[c->size - 1] + 1;
-    int cores = host_cores("", getppid()), first = 1, planned = run->clock->limits.node_size * tp_size(m);
-    printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->name);
+    int nodes = c->node[c->size - 1] + 1, first = 1, planned = run->clock->limits.node_size * tp_size(m);
+    printf("ranks   %d on %d node%s (%s)", c->size, nodes, nodes > 1 ? "s" : "", c->name);
+    if (m->tp) printf(", in tensor-parallel groups of %d", tp_size(m));
+    if (m->stages > 1) printf(", in %d stages", m->stages);
+    printf("\n");
     while (first < c->size && c->node[first] == c->node[0]) first++;
     if (planned < MIN(first, m->job->size / m->stages))
         printf("        plans take every %d ranks for a node: nodes begin inside stages or groups, or are unlike\n",
                planned);
-    if (m->tp) {
-        int t = tp_size(m) - 1;
-        printf(
-            "        tensor parallelism: %d group%s of %d ranks; rank 0 of a group has %d heads and %d hidden units, "
-            "the last one %d and %d%s\n",
-            m->world->size / tp_size(m), m->world->size > tp_size(m) ? "s" : "", tp_size(m), m->ranks->split.head[1],
-            m->ranks->split.hidden[1], m->ranks->split.head[t + 1] - m->ranks->split.head[t],
-            m->ranks->split.hidden[t + 1] - m->ranks->split.hidden[t],
-            split_shares_kv(&m->whole, &m->ranks->split) ? "; they share key/value heads, whose weights lie on several"
-                                                         : "");
-    }
-    if (m->stages > 1) say_stages(m);
-    if (run->model.ranks->zero.stage > 1)
-        printf(
-            "zero    stage %d: ranks go through the micro-batches of a step in rounds, with empty ones where they have "
-            "none\n",
-            run->model.ranks->zero.stage);
     if (run->cluster->oversubscribed)
         printf("        %d ranks of %d threads share %d cores: expect no speed from that%s\n", c->local_size,
-               run->config.threads, cores,
+               run->config.threads, host_cores("", getppid()),
                getenv("OMPI_MCA_mpi_yield_when_idle") ? "" : "; if steps are slow: OMPI_MCA_mpi_yield_when_idle=1");
 }
 
@@ -125,36 +89,25 @@ static void settle_threads(Run* run) {
 // MPI ends the program in words of its own where the system gives it no thread or no descriptor. So the run takes as
 // many first, with its own threads, on all ranks at once, and gives them back.
 
-static void expect_threads(const Run* run, int wanted, int found) {
+static void expect_threads(const Run* run, int wanted, int is_collective) {
+    HostThreads held;
+    int is_alone = run->cluster->identity.size == 1;
+    host_take_threads(&held, wanted);
+    int found = is_collective ? (int)-run_most(run, run->model.world, -held.n) : held.n;
+    host_give_back_threads(&held);
     if (found < wanted)
         die("expected room for %d threads%s, found room for %d; try a smaller --threads%s, or raise the limit of "
             "processes (ulimit -u, pids.max of a container) or of memory (ulimit -v)",
-            wanted, run->cluster->identity.size > 1 ? " on every rank" : "", found,
-            run->cluster->identity.size > 1 ? " or fewer ranks" : "");
+            wanted, is_alone ? "" : " on every rank", found, is_alone ? "" : " or fewer ranks");
 }
 
 static void check_room_for_mpi(const Run* run) {
     enum { THREADS = 4, DESCRIPTORS = 32 };  // what Open MPI takes when it starts, and some more
-    HostThreads held;
-    host_take_threads(&held, THREADS);
-    host_give_back_threads(&held);
-    expect_threads(run, THREADS, held.n);
+    expect_threads(run, THREADS, 0);
     int descriptors = host_descriptors(DESCRIPTORS);
     if (descriptors < DESCRIPTORS)
         die("expected %d free descriptors for communication, found %d; raise the limit of open files (ulimit -n)",
             DESCRIPTORS, descriptors);
-}
-
-// Those of the kernels, one that plans, and one that communicates.
-static void check_room_for_threads(const Run* run) {
-    const Comm* world = run->model.world;
-    int threads = run->config.threads ? run->config.threads : host_cores("", 0), several = world->size > 1;
-    int wanted = (run->model.k->on_host ? threads - 1 : 0) + 1 + several;
-    HostThreads held;
-    host_take_threads(&held, wanted);
-    int found = several ? (int)-run_most(run, run->model.world, -held.n) : held.n;
-    host_give_back_threads(&held);
-    expect_threads(run, wanted, found);
 }
 
 // Ranks of a job are contiguous in the world.
@@ -173,17 +126,15 @@ int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
     return size ? size : MAX(of_stage / tp, 1);
 }
 
-// Those with the same number in the tensor-parallel groups of one stage: `color` says which.
-static void join_data_ranks(Model* m, int color) {
+// The ranks of the job that say the same color.
+static void join(Comm** c, Comm* job, int color) {
     char err[ERR_BYTES];
-    if (m->job->table->split(m->job, &m->comm, color, m->job->rank, err)) die("%s", err);
-    m->comm->overlap = m->job->overlap;
+    if (job->table->split(job, c, color, job->rank, err)) die("%s", err);
 }
 
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
 // same number in theirs are data ranks.
 static void split_ranks(Run* run) {
-    char err[ERR_BYTES];
     Model* m = &run->model;
     Comm* job = m->job;
     int R = run->settled.tp, P = run->settled.pp, t = job->rank % R;
@@ -191,15 +142,15 @@ static void split_ranks(Run* run) {
     m->comm = job;
     if (P > 1 && run->config.probe)
         die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
-    if (R * P > 1) join_data_ranks(m, job->rank / (job->size / P) * R + t);
-    if (R == 1) return;
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
             m->whole.NH);
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (job->table->split(job, &m->tp, job->rank / R, job->rank, err)) die("--tp %d: %s", R, err);
+    if (R * P > 1) join(&m->comm, job, job->rank / (job->size / P) * R + t), m->comm->overlap = job->overlap;
+    if (R == 1) return;
+    join(&m->tp, job, job->rank / R);
     m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
     m->tp->purpose = COMM_TENSOR;
     m->ranks->split = split_even(&m->whole, R);
@@ -207,7 +158,7 @@ static void split_ranks(Run* run) {
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    if (job->table->split(job, &m->ranks->kv, (job->rank - t + first), job->rank, err)) die("--tp %d: %s", R, err);
+    join(&m->ranks->kv, job, job->rank - t + first);
     m->ranks->kv->purpose = COMM_TENSOR;
     if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
 }
@@ -267,7 +218,9 @@ void run_compare_ranks(Run* run) {
         check_same(run);
         if (!run_is_brief(run)) say_where(run);
     }
-    check_room_for_threads(run);
+    // Those of the kernels, one that plans, and one that communicates.
+    int threads = run->config.threads ? run->config.threads : host_cores("", 0);
+    expect_threads(run, (run->model.k->on_host ? threads - 1 : 0) + 1 + (ranks > 1), ranks > 1);
 }
 
 // Cores that the threads of this rank have: at most one each, of those that it may use, and its part of the node's.
@@ -278,22 +231,19 @@ static double own_cores(const Run* run) {
     return c->size == 1 ? mine : fmin(mine, (double)host_cores("", getppid()) / MAX(c->local_size, 1));
 }
 
-typedef struct Limit {
-    double peak, cores;
-} Limit;
-
 void run_measure_limit(Run* run) {
     char err[ERR_BYTES];
-    Comm* c = run->model.world;
-    if (run->cluster->peak > 0) return;  // the search for a layout has asked already
-    run->cluster->peak = NAN;
-    if (run->model.k->virtual_time) return;
-    Limit mine = {0, run->model.k->on_host ? own_cores(run) : 0};
-    mine.peak = kernels_peak(run->model.k, run->model.dt, run->config.threads, mine.cores, err);
-    if (mine.peak < 0) die("%s", err);
-    Limit* all = (Limit*)run_ask_all(run, c, &mine, sizeof mine);
-    run->cluster->peak = 0;
-    for (int r = 0; r < c->size; r++) run->cluster->peak += all[r].peak, run->cluster->cores += all[r].cores;
-    run->cluster->share = (PeakShare){run->cluster->peak, mine.peak, mine.cores, 0};
+    Cluster* x = run->cluster;
+    const Model* m = &run->model;
+    if (x->peak > 0) return;  // the search for a layout has asked already
+    x->peak = NAN;
+    if (m->k->virtual_time) return;
+    double mine[2] = {0, m->k->on_host ? own_cores(run) : 0}, sums[2] = {0};  // peaks, cores
+    mine[0] = kernels_peak(m->k, m->dt, run->config.threads, mine[1], err);
+    if (mine[0] < 0) die("%s", err);
+    double* all = (double*)run_ask_all(run, m->world, mine, sizeof mine);
+    for (int i = 0; i < 2 * m->world->size; i++) sums[i % 2] += all[i];
     free(all);
+    x->peak = sums[0], x->cores += sums[1];
+    x->share = (PeakShare){x->peak, mine[0], mine[1], 0};
 }

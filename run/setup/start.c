@@ -198,29 +198,6 @@ void run_open_data(Run* run) {
 
 // ---- the model
 
-// Text in bytes for a vocabulary that was made for words: trains, but hardly what anybody wants.
-static void warn_of_bytes(const Run* run, int vocab) {
-    const Config* c = &run->config;
-    if (!run->data.guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab") || c->vocab < 8 * vocab)
-        return;
-    if (run->data.docs->max_token >= vocab || run->cluster->identity.rank > 0) return;
-    warn(
-        "no --tokenizer: text is read as bytes, %d of the %d tokens that this model has; name its tokenizer.json, or "
-        "give --vocab %d",
-        vocab, c->vocab, vocab);
-}
-
-// Hugging Face's AutoTokenizer takes Qwen2's own class for such a model, whatever its tokenizer_config.json names.
-static void warn_of_tokenizer(const Run* run) {
-    const Tokenizer* t = run->data.tokenizer;
-    if (run->model.whole.arch != ARCH_QWEN2 || tokenizer_is_qwens(t) || !run->books->claims ||
-        run->cluster->identity.rank > 0)
-        return;
-    warn(
-        "checkpoints of a Qwen2 with another tokenizer than Qwen2's: AutoTokenizer cuts their text wrongly; open them "
-        "with PreTrainedTokenizerFast, or try --arch qwen3");
-}
-
 static int by_hash(const void* a, const void* b) {
     uint64_t x = *(const uint64_t*)a, y = *(const uint64_t*)b;
     return (x > y) - (x < y);
@@ -228,29 +205,36 @@ static int by_hash(const void* a, const void* b) {
 
 // Documents of --val that --data has too; 0 where there is no memory to find out.
 static int64_t documents_in_both(const Docs* data, const Docs* val) {
-    size_t n = (size_t)val->n, both = 0;
-    uint64_t *hash = (uint64_t*)malloc(n * sizeof *hash), wanted, *found;
-    char* seen = (char*)calloc(n, 1);  // at the place where bsearch finds it: others of equal content look there, too
-    if (hash && seen) {
-        for (size_t i = 0; i < n; i++) hash[i] = val->list[(int64_t)i].hash;
-        qsort(hash, n, sizeof *hash, by_hash);
-        for (int64_t i = 0; i < data->n; i++) {
-            wanted = data->list[i].hash;
-            found = (uint64_t*)bsearch(&wanted, hash, n, sizeof *hash, by_hash);
-            if (found) seen[found - hash] = 1;
-        }
-        for (size_t i = 0; i < n; i++)
-            both += (size_t)seen[(uint64_t*)bsearch(&hash[i], hash, n, sizeof *hash, by_hash) - hash];
-    }
+    int64_t both = 0;
+    uint64_t* hash = (uint64_t*)malloc((size_t)data->n * sizeof *hash);
+    if (!hash) return 0;
+    for (int64_t i = 0; i < data->n; i++) hash[i] = data->list[i].hash;
+    qsort(hash, (size_t)data->n, sizeof *hash, by_hash);
+    for (int64_t i = 0; i < val->n; i++)
+        both += bsearch(&val->list[i].hash, hash, (size_t)data->n, sizeof *hash, by_hash) != NULL;
     free(hash);
-    free(seen);
-    return (int64_t)both;
+    return both;
 }
 
-static void warn_of_validation(const Run* run) {
+// Of what trains, but hardly as anybody wants; on rank 0.
+static void warn_of_data(const Run* run) {
+    const Config* c = &run->config;
     const Data* d = &run->data;
+    const Tokenizer* t = d->tokenizer;
     char documents[64];
-    int64_t both = run->books->claims && run->cluster->identity.rank == 0 ? documents_in_both(d->docs, d->val_docs) : 0;
+    if (d->guessed_bytes && !run->books->start_from[0] && !config_was_given(c, "--vocab") && c->vocab >= 8 * t->vocab &&
+        d->docs->max_token < t->vocab)
+        warn(
+            "no --tokenizer: text is read as bytes, %d of the %d tokens that this model has; name its tokenizer.json, "
+            "or give --vocab %d",
+            t->vocab, c->vocab, t->vocab);
+    if (!run->books->claims) return;
+    // Hugging Face's AutoTokenizer takes Qwen2's own class for such a model, whatever its tokenizer_config.json names.
+    if (run->model.whole.arch == ARCH_QWEN2 && !tokenizer_is_qwens(t))
+        warn(
+            "checkpoints of a Qwen2 with another tokenizer than Qwen2's: AutoTokenizer cuts their text wrongly; open "
+            "them with PreTrainedTokenizerFast, or try --arch qwen3");
+    int64_t both = d->val_docs ? documents_in_both(d->docs, d->val_docs) : 0;
     if (both)
         warn("%s of the %" PRId64 " in --val: also in --data, and trained on; a loss on them says little",
              text_many(both, "document", documents), d->val_docs->n);
@@ -287,9 +271,7 @@ void run_settle_model(Run* run) {
     if (!run->books->start_from[0]) m->whole = config_shape(c);
     m->shape = m->whole;
     if (!run->training) return;
-    warn_of_bytes(run, vocab);
-    warn_of_tokenizer(run);
-    if (d->val_docs) warn_of_validation(run);
+    if (run->cluster->identity.rank == 0) warn_of_data(run);
     int has_tokenizer = !d->guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab");
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);

@@ -1,10 +1,9 @@
 // virtual.c - --device virtual: the machine of --machine as a cluster of as many ranks as the job has.
 //
-// A machine knows its own model as a whole: ms of a token, of a token^2, bytes a token. The model that runs may be any:
-// its matmuls share the ms of a token by their weights, its layers those of a token^2 by their heads, and its messages
-// stand for those of the machine's model (plan/cost/transfers.h). Gradients and weights take no time of their own where
-// what was measured has it in it: step_ms with --zero 1, round_ms with --zero 2 and 3. A machine that knows whole
-// pipelines has times for --strategies alone; all that ranks of a pipeline send each other is in them.
+// The model that runs may be another than the machine's: its matmuls share the ms of a token by their weights, its
+// layers those of a token^2 by their heads, its messages stand for those there (plan/cost/transfers.h). Gradients and
+// weights take no time of their own where it was measured with the rest: step_ms with --zero 1, round_ms with 2 and 3.
+// A machine that knows whole pipelines has times for --strategies alone, with all that their ranks send each other.
 #include <math.h>
 #include <stdio.h>
 
@@ -22,29 +21,22 @@ static struct {
 
 // ---- time of a communication
 
-static double ms_of(const VirtualTransfer* t, TransferKind kind) {
-    return transfer_ms(&cluster.links, kind, t->ranks, t->across, t->sent, t->whole);
-}
-
 static double virtual_ms(const void* context, const VirtualTransfer* t) {
+    // 0: some numbers, which take no time
+    static const int kinds[N_PURPOSES] = {
+        [COMM_ULYSSES] = 1 + TRANSFER_ULYSSES,    [COMM_REMAP] = 1 + TRANSFER_ULYSSES,
+        [COMM_TENSOR] = 1 + TRANSFER_TENSOR,      [COMM_ROUTE] = 1 + TRANSFER_RING,
+        [COMM_RING] = 1 + TRANSFER_RING,          [COMM_GRADIENTS] = 1 + TRANSFER_WEIGHTS,
+        [COMM_PARAMETERS] = 1 + TRANSFER_WEIGHTS, [COMM_PIPELINE] = 1 + TRANSFER_STREAM,
+        [COMM_STATE] = 1 + TRANSFER_WEIGHTS,      [COMM_SLICES] = 1 + TRANSFER_WEIGHTS};
+    int moves = t->purpose == COMM_GRADIENTS || t->purpose == COMM_PARAMETERS, kind = kinds[t->purpose];
+    double whole = t->whole;
     (void)context;
-    int moves = t->purpose == COMM_GRADIENTS || t->purpose == COMM_PARAMETERS;
     if (cluster.n > 0 && !moves) return 0;  // in the times of pipelines
-    switch (t->purpose) {
-        case COMM_ULYSSES: return ms_of(t, TRANSFER_ULYSSES);
-        case COMM_REMAP:  // the speeds of an all-to-all among d ranks count what stays on a rank, a d-th
-            return transfer_ms(&cluster.links, TRANSFER_ULYSSES, t->ranks, t->across, t->sent,
-                               t->sent * t->ranks / (t->ranks - 1));
-        case COMM_TENSOR: return ms_of(t, TRANSFER_TENSOR);
-        case COMM_ROUTE:
-        case COMM_RING: return ms_of(t, TRANSFER_RING);
-        case COMM_GRADIENTS:
-        case COMM_PARAMETERS: return cluster.fixed_has_weights ? 0 : ms_of(t, TRANSFER_WEIGHTS);
-        case COMM_PIPELINE: return ms_of(t, TRANSFER_STREAM);
-        case COMM_STATE:
-        case COMM_SLICES: return ms_of(t, TRANSFER_WEIGHTS);
-        default: return 0;  // some numbers
-    }
+    if (kind == 0 || (moves && cluster.fixed_has_weights)) return 0;
+    // The speeds of an all-to-all among d ranks count what stays on a rank, a d-th.
+    if (t->purpose == COMM_REMAP) whole = t->sent * t->ranks / (t->ranks - 1);
+    return transfer_ms(&cluster.links, (TransferKind)(kind - 1), t->ranks, t->across, t->sent, whole);
 }
 
 // ---- before the first step
@@ -84,16 +76,16 @@ void run_check_virtual(Run* run) {
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
     Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
-    const Config* c = &run->config;
-    int ranks = run->clock->limits.ranks, known = machine->capacity > 0 || machine->token_mb > 0;
+    int ranks = run->clock->limits.ranks, zero = run->model.ranks->zero.stage,
+        known = machine->capacity > 0 || machine->token_mb > 0;
     stage.parameters /= run->model.stages;
-    int capacity = known ? machine_capacity(&stage, ranks, run->model.ranks->zero.stage) : 0;
+    int capacity = known ? machine_capacity(&stage, ranks, zero) : 0;
     if (known && capacity < 1 && !run->settled.capacity)
         die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
             "or --capacity to go on as if they did",
-            machine->cost.name, run->model.ranks->zero.stage, ranks, machine->memory_gb);
+            machine->cost.name, zero, ranks, machine->memory_gb);
     if (!run->settled.capacity) run->settled.capacity = capacity;
-    if (!run->model.k->no_results || c->memory) return;
+    if (!run->model.k->no_results || run->config.memory) return;
     run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
     if (machine->gpu_mib > 0)
         run->cluster->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
@@ -105,17 +97,14 @@ static void take_schemes(Run* run) {
     for (int s = 0; s < x->list.n; s++) {
         Run* as = x->as[s];
         const Shape* part = &as->model.shape;
-        double linears = shape_matmul_weights(part) - (double)part->V * part->C,
-               head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
         const Scheme* scheme = machine_scheme(&cluster.machine, tp_size(&as->model), as->model.stages);
         if (!scheme) die("--strategies: %s has no times of %s", cluster.machine.cost.name, x->name[s]);
-        cluster.under[cluster.n++] = (VirtualMachine){.token_ms = scheme->linear,
-                                                      .pair_ms = scheme->quadratic,
-                                                      .micro_batch_ms = scheme->fixed,
-                                                      .matmul_weights = linears + head,
-                                                      .layers = part->L,
-                                                      .heads = part->heads,
-                                                      .transfer_ms = virtual_ms};
+        double linears = shape_matmul_weights(part) - (double)part->V * part->C,
+               head = part->no_head ? 0 : (double)part->vocab_rows * part->C;
+        VirtualMachine* v = &cluster.under[cluster.n++];
+        *v = (VirtualMachine){.layers = part->L, .heads = part->heads, .transfer_ms = virtual_ms};
+        v->token_ms = scheme->linear, v->pair_ms = scheme->quadratic, v->micro_batch_ms = scheme->fixed;
+        v->matmul_weights = linears + head;
         if (!as->settled.capacity && cluster.machine.gpu_mib > 0)
             as->settled.capacity =
                 MAX(1, machine_scheme_tokens(&cluster.machine, scheme, run->model.world->size, 1, 1));
@@ -135,19 +124,11 @@ void run_open_virtual(Run* run) {
     run_read_machine(run, &cluster.machine);
     cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
     cluster.fixed_has_weights = m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
-    if (run->strategies && cluster.machine.n_schemes > 0) {
-        take_schemes(run);
-        take_limits(run);
-        return;
-    }
-    VirtualMachine machine = {.token_ms = cost->per_token,
-                              .pair_ms = cost->quadratic,
-                              .micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L,
-                              .step_ms = cost->step,
-                              .matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C,
-                              .layers = s->L,
-                              .heads = s->NH,
-                              .transfer_ms = virtual_ms};
-    virtual_use(&machine);
+    VirtualMachine machine = {.layers = s->L, .heads = s->NH, .transfer_ms = virtual_ms};
+    machine.token_ms = cost->per_token, machine.pair_ms = cost->quadratic, machine.step_ms = cost->step;
+    machine.micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L;
+    machine.matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    if (run->strategies && cluster.machine.n_schemes > 0) take_schemes(run);
+    else virtual_use(&machine);
     take_limits(run);
 }

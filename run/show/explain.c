@@ -24,45 +24,38 @@ typedef struct Stage {
     int n;
 } Stage;
 
-// Plays the plan in shown[n]. 0, or -1 with words.
-static int play(Stage* stage, const char* name, const char* words, double plan_us, Err err) {
+// Plays the plan in shown[n], of this planner (NULL: that of --plan random). 0, or -1 with words.
+static int play(Stage* stage, const Planner* planner, double plan_us, Err err) {
     const Run* run = stage->run;
     Shown* s = &stage->shown[stage->n];
-    s->name = name, s->words = words, s->plan_us = plan_us, s->chosen = stage->n == 0;
-    return step_play(&s->timeline, &s->plan, run->batch.lengths, &run->clock->setting, &stage->arena, err);
+    s->name = planner ? planner->name : run->config.plan, s->words = planner ? planner->words : "";
+    s->plan_us = plan_us, s->chosen = stage->n == 0;
+    if (step_play(&s->timeline, &s->plan, run->batch.lengths, &run->clock->setting, &stage->arena, err)) return -1;
+    stage->n++;
+    return 0;
 }
 
-static void play_chosen(Stage* stage) {
-    char err[ERR_BYTES];
-    const Batch* b = &stage->run->batch;
-    const char* words = "";
-    if (planner_named(stage->run->config.plan)) words = planner_named(stage->run->config.plan)->words;
-    stage->shown[0].plan = b->planned->plan;
-    if (play(stage, stage->run->config.plan, words, b->planned->plan_us, err)) die("--explain: %s", err);
-    stage->n = 1;
-}
-
-static int play_planner(Stage* stage, const Planner* planner, const int* sample, int n_sample, Err err) {
+static int plan_and_play(Stage* stage, const Planner* planner, Err err) {
+    static int sample[SAMPLED_LENGTHS];
     const Run* run = stage->run;
     const Batch* b = &run->batch;
     Plan* plan = &stage->shown[stage->n].plan;
+    int n_sample = run_sample_lengths(run, sample);
     void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err);
     if (!opened) return -1;
     double started = now_seconds();
-    int failed = planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err);
-    double plan_us = 1e6 * (now_seconds() - started);
-    return failed || play(stage, planner->name, planner->words, plan_us, err) ? -1 : 0;
+    if (planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err)) return -1;
+    return play(stage, planner, 1e6 * (now_seconds() - started), err);
 }
 
-static void play_planners(Stage* stage) {
-    static int sample[SAMPLED_LENGTHS];
+static void play_all(Stage* stage) {
     char err[ERR_BYTES];
-    int n_sample = run_sample_lengths(stage->run, sample);
-    for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++) {
-        if (!strcmp(planners[i]->name, stage->run->config.plan)) continue;
-        if (!play_planner(stage, planners[i], sample, n_sample, err)) stage->n++;
-        else say(stdout, "%s has no plan: %s", planners[i]->name, err);
-    }
+    const BatchPlan* chosen = stage->run->batch.planned;
+    stage->shown[0].plan = chosen->plan;
+    if (play(stage, planner_named(stage->run->config.plan), chosen->plan_us, err)) die("--explain: %s", err);
+    for (int i = 0; i < n_planners && stage->n < MOST_SHOWN; i++)
+        if (strcmp(planners[i]->name, stage->run->config.plan) != 0 && plan_and_play(stage, planners[i], err))
+            say(stdout, "%s has no plan: %s", planners[i]->name, err);
 }
 
 // ---- --strategies: which one the planned step takes, what each of its pipelines gets, and what the others would take,
@@ -88,8 +81,18 @@ typedef struct Rated {
 
 static int sooner(const void* a, const void* b) {
     const Rated *x = (const Rated*)a, *y = (const Rated*)b;
-    if (x->ms != y->ms) return x->ms < y->ms ? -1 : 1;
-    return x->strategy - y->strategy;
+    return x->ms != y->ms ? (x->ms < y->ms ? -1 : 1) : x->strategy - y->strategy;
+}
+
+static void rate(Rated* rated, StepWork* w, const Strategies* x, uint64_t seed) {
+    for (int s = 0; s < x->list.n; s++) {
+        double last = 0;
+        Choice choice = hydraulis_choose(w, &x->choices[s], 1, HYDRAULIS_SHUFFLES, seed);
+        int holds = choice.strategy >= 0;
+        for (int k = 0; k < x->pool.n; k++) last = MAX(last, x->choices[s].start[k]);
+        rated[s] = (Rated){s, holds ? choice.ms : INFINITY, x->choices[s].end + last, holds ? choice.empty : 0};
+    }
+    qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
 }
 
 static void print_strategies(const Rated* rated, const Run* run) {
@@ -107,34 +110,22 @@ static void print_strategies(const Rated* rated, const Run* run) {
     text_table(stdout, &table, "  ");
 }
 
-// The ranks of the job whose pipelines these are, as "4-7".
-static void ranks_of(char text[32], const Run* run, const PipelineGroup* kind) {
-    const RankStrategy* s = &run->strategies->list.strategy[run->batch.planned->strategy];
-    int first = 0;
-    for (int g = 0; g < s->n; first += group_ranks(&s->group[g++]))
-        if (s->group[g].tp == kind->tp && s->group[g].pp == kind->pp) {
-            snprintf(text, 32, "%d-%d", first, first + group_ranks(&s->group[g]) - 1);
-            return;
-        }
-    text[0] = 0;
-}
-
 static void print_pipelines(StepWork* w, const Run* run) {
     const Strategies* x = run->strategies;
+    const Strategy* chosen = &x->choices[run->batch.planned->strategy];
     TextTable table = {0};
-    text_cells(&table, "pipeline\tof ranks\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
+    text_cells(&table, "pipeline\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
     for (int k = 0, p = 0; k < x->pool.n; k++)
-        for (int copy = 0; copy < x->choices[run->batch.planned->strategy].copies[k]; copy++, p++) {
-            char name[STRATEGY_TEXT], ranks[32];
+        for (int copy = 0; copy < chosen->copies[k]; copy++, p++) {
+            char name[STRATEGY_TEXT];
             const int* docs = w->docs + w->first[p];
             int n = w->first[p + 1] - w->first[p];
             int64_t tokens = 0;
             Packing packed = n ? hydraulis_pack(w->mb_of + w->first[p], w, k, docs, n) : (Packing){0};
             RankStrategy alone = {1, {{1, x->kind[k].tp, x->kind[k].pp}}};
             for (int i = 0; i < n; i++) tokens += w->lengths[docs[i]];
-            ranks_of(ranks, run, &x->kind[k]);
-            text_cells(&table, "%s\t%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), ranks, n,
-                       tokens, n ? w->lengths[docs[0]] : 0, packed.n, packed.ms);
+            text_cells(&table, "%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), n, tokens,
+                       n ? w->lengths[docs[0]] : 0, packed.n, packed.ms);
         }
     printf("\n");
     text_table(stdout, &table, "  ");
@@ -142,28 +133,20 @@ static void print_pipelines(StepWork* w, const Run* run) {
 
 static void explain_strategies(const Run* run) {
     const Strategies* x = run->strategies;
+    const BatchPlan* chosen = run->batch.planned;
     Rated rated[MOST_RANK_STRATEGIES];
     Arena arena = {0};
     StepWork w;
     int64_t tokens = 0;
-    uint64_t seed =
-        hash64((uint64_t)run->config.seed ^ (uint64_t)run->batch.planned->plan.step);  // of strategies_dispatch
-    draw_step(&w, run, &arena);
-    for (int s = 0; s < x->list.n; s++) {
-        double last = 0;
-        Choice choice = hydraulis_choose(&w, &x->choices[s], 1, HYDRAULIS_SHUFFLES, seed);
-        rated[s] = (Rated){s, choice.strategy < 0 ? INFINITY : choice.ms, x->choices[s].end,
-                           choice.strategy < 0 ? 0 : choice.empty};
-        for (int k = 0; k < x->pool.n; k++) last = MAX(last, x->choices[s].start[k]);
-        rated[s].moving += last;
-    }
-    qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
-    hydraulis_choose(&w, &x->choices[run->batch.planned->strategy], 1, HYDRAULIS_SHUFFLES, seed);
-    for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
     char documents[64];
+    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)chosen->plan.step);  // of strategies_dispatch
+    draw_step(&w, run, &arena);
+    rate(rated, &w, x, seed);
+    hydraulis_choose(&w, &x->choices[chosen->strategy], 1, HYDRAULIS_SHUFFLES, seed);
+    for (int i = 0; i < w.n; i++) tokens += w.lengths[i];
     printf("strategies: step %" PRId64 ": %s, %" PRId64 " tokens on %d ranks take %s; predicted ms\n",
-           run->batch.planned->plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
-           strategies_name(run, run->batch.planned->strategy));
+           chosen->plan.step, text_many(w.n, "document", documents), tokens, run->model.world->size,
+           strategies_name(run, chosen->strategy));
     print_strategies(rated, run);
     print_pipelines(&w, run);
     printf("\nthe job of rank 0 plans its documents among its pipelines:\n");
@@ -195,24 +178,19 @@ static void show_stages(ShownStages* x, const Run* run, const char* logged, Aren
     if (P == 1) return;
     ShownStage* stages = TAKE(arena, ShownStage, P);
     if (!stages) die("--explain: no memory for %d stages", P);
-    for (int s = 0; s < P; s++)
-        stages[s] = (ShownStage){&schedule->stages[s],
-                                 s * each,
-                                 each,
-                                 layout_first(&m->ranks->layout, s),
-                                 layout_first(&m->ranks->layout, s + 1),
-                                 pipeline_slots(P, s)};
+    for (int s = 0; s < P; s++) {
+        int first = layout_first(&m->ranks->layout, s), end = layout_first(&m->ranks->layout, s + 1);
+        stages[s] = (ShownStage){&schedule->stages[s], s * each, each, first, end, pipeline_slots(P, s)};
+    }
     *x = (ShownStages){P, stages, schedule->makespan, schedule_bubble(schedule, P), logged};
 }
 
 // ---- all of it
 
 static void write_page(const Run* run, const Explained* x) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    char path[CHECKPOINT_PATH] = "plan.html", err[ERR_BYTES];
     if (run->config.out && disk_make_dirs(run->books->out, err)) die("--explain: %s", err);
-    if (snprintf(path, sizeof path, "%s%splan.html", run->config.out ? run->books->out : "",
-                 run->config.out ? "/" : "") >= (int)sizeof path)
-        die("%s: path too long", run->books->out);
+    if (run->config.out) run_path(path, run->books->out, "plan.html");
     FILE* file = fopen(path, "w");
     int failed = !file || explain_page(file, x);
     if (file && fclose(file)) failed = 1;
@@ -228,8 +206,7 @@ void run_explain(const Run* run) {
     for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
     if (!run->clock->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
     stage.run = run;
-    play_chosen(&stage);
-    play_planners(&stage);
+    play_all(&stage);
     snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->planned->plan.step,
              text_many(b->n_pieces, "document", documents), tokens, text_many(run->clock->limits.ranks, "rank", ranks));
     Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->prediction,

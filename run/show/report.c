@@ -44,14 +44,6 @@ static void print_option(void* column, const char* name, const char* value) {
     *at += n;
 }
 
-static void print_options(const Run* run) {
-    int column = 7;
-    Config config = run_settled_config(run);
-    printf("options");
-    config_visit(&config, print_option, &column);
-    printf("\n");
-}
-
 // "118.39M", "0.86M", "1234"
 static const char* count(int64_t n, char text[32]) {
     if (n >= 100000) snprintf(text, 32, "%.2fM", (double)n / 1e6);
@@ -132,7 +124,12 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     const Config* c = &run->config;
     int says_all = !run_is_brief(run);
     char text[64], every[64] = "no checkpoint";
-    if (says_all) print_options(run);
+    if (says_all) {
+        int column = printf("options");
+        Config config = run_settled_config(run);
+        config_visit(&config, print_option, &column);
+        printf("\n");
+    }
     print_model(run);
     print_data(run);
     print_device(run);

@@ -37,15 +37,12 @@ static double number_of(const Json* json, const char* name) {
 
 static LineKind kind_of(const Json* json) {
     int64_t at;
-    char event[16] = "";
+    char event[64];
     const JsonValue *root = json->values, *name = json_get(json, root, "event");
     if (root->type != JSON_OBJECT) return LINE_OTHER;
-    if (name) {
-        if (name->type != JSON_STRING || json_int64(json_get(json, root, "at"), &at)) return LINE_OTHER;
-        if (name->length < sizeof event && json_string(name, event) < 0) return LINE_OTHER;
-        return strcmp(event, "start") ? LINE_EVENT : LINE_START;
-    }
-    if (json_int64(json_get(json, root, "step"), &at) || at < 0) return LINE_OTHER;
+    if (json_int64(json_get(json, root, name ? "at" : "step"), &at) || at < 0) return LINE_OTHER;
+    if (name && json_text(name, event, sizeof event)) return LINE_OTHER;
+    if (name) return strcmp(event, "start") ? LINE_EVENT : LINE_START;
     if (json_get(json, root, "val_targets")) return LINE_EVALUATION;
     return json_get(json, root, "loss") ? LINE_STEP : LINE_OTHER;
 }

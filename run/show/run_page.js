@@ -46,7 +46,12 @@ function mean(list, weight) {
 // Of columns, by how many steps they are.
 const wholeMean = (list, columns) => mean(list, i => columns[i].last - columns[i].first + 1);
 
-const fields = ['compute_ms', 'wait_ms', 'gamma', 'sent', 'taken', 'speed'];
+// What a step says of every rank: the field, its name, how it is shown.
+const figures = [['compute_ms', 'computing', ms], ['wait_ms', 'waiting', ms],
+  ['gamma', 'left out of its matmuls', share], ['sent', 'slices given away', v => short(v)],
+  ['taken', 'slices taken over', v => short(v)],
+  ['speed', 'speed', v => v >= 1000 ? short(Math.round(v)) : String(+v.toPrecision(3))]];
+const fields = figures.map(f => f[0]);
 // The steps that say what ranks did, from where they were as many as they are last.
 function stepsOfRanks(run) {
   const whole = run.steps.filter(s => s.ranks && fields.every(f => Array.isArray(s.ranks[f]) &&
@@ -110,7 +115,7 @@ function median(list) {
 function stragglers(start) {
   return String(start.straggle || '').split(';').filter(piece => piece.trim()).flatMap(piece => {
     const { rank, x, from = 1, to } = Object.fromEntries(piece.split(',').map(word => word.trim().split('=')));
-    const at = { kind: 'straggler', colour: 'var(--best)', rank: Number(rank) };
+    const at = { kind: 'straggler', colour: 'var(--best)' };
     return [{ ...at, at: Number(from), words: 'rank ' + rank + ' is made ' + x + ' times as slow' }].concat(to ?
       [{ ...at, at: Number(to) + 1, words: 'rank ' + rank + ' is as fast as before' }] : []);
   });
@@ -125,7 +130,7 @@ function decisions(run) {
     for (const [f, least, words] of what) {
       const before = i ? all[i - 1].ranks[f][rank] : 0, now = s.ranks[f][rank];
       if (!changed(before, now, least)) continue;
-      list.push({ at: s.step, kind: 'balance', colour: 'var(--sent)', rank, words: 'rank ' + rank + ' ' + words(now) });
+      list.push({ at: s.step, kind: 'balance', colour: 'var(--sent)', words: 'rank ' + rank + ' ' + words(now) });
     }
   }));
   return list;
@@ -348,7 +353,6 @@ function strategies(run) {
 // that was left out or moved
 
 const waits = r => r.wait_ms + r.compute_ms > 0 ? r.wait_ms / (r.wait_ms + r.compute_ms) : 0;
-const pace = v => v >= 1000 ? short(Math.round(v)) : String(+v.toPrecision(3));
 
 function lanes(run) {
   const { columns, ranks } = run.ranks, n = columns.length, place = document.body;
@@ -358,24 +362,20 @@ function lanes(run) {
   const greatest = { gamma: most('gamma'), sent: most('sent'), taken: most('taken') };
   const slowest = i => ranks.reduce((a, b) => b.compute_ms[i] > a.compute_ms[i] ? b : a);
   const speeds = ranks.some(r => r.speed.some(v => v !== null && v !== 1));
+  const shown = figures.filter(([f]) => f === 'speed' ? speeds : !(f in greatest) || greatest[f] > 0);
   // The bars' scale: the longest, but for the first step, which opens everything.
   const heights = ranks.flatMap(r => r.compute_ms.map((c, i) => c + r.wait_ms[i]).slice(n > 1 ? 1 : 0));
   const full = heights.reduce((a, b) => Math.max(a, b), 0) || 1;
   const bands = [['sent', 'taken'], ['gamma']].filter(names => names.some(name => greatest[name] > 0));
-  const ofAll = f => mean(ranks.map(r => r.mean[f])) || 0;
-  const all = { compute_ms: ofAll('compute_ms'), wait_ms: ofAll('wait_ms') };
+  const [compute_ms, wait_ms] = ['compute_ms', 'wait_ms'].map(f => mean(ranks.map(r => r.mean[f])) || 0);
   const wide = n > 1 ? columns[1].last - columns[1].first + 1 : 1;
   element(place, 'h2', several ? 'Ranks of ' + run.name : 'Ranks');
-  element(place, 'p', 'A step has ' + ms(all.compute_ms) + ' of computing and ' + ms(all.wait_ms) + ' of waiting on ' +
-    'a rank: ' + share(waits(all)) + ' of its time is waiting.' +
+  element(place, 'p', 'A step has ' + ms(compute_ms) + ' of computing and ' + ms(wait_ms) + ' of waiting on a rank: ' +
+    share(waits({ compute_ms, wait_ms })) + ' of its time is waiting.' +
     (wide > 1 ? ' A bar stands for ' + wide + ' steps.' : ''));
   const legend = element(place, 'div', undefined, 'legend');
-  key(legend, 'var(--compute)', 'computing');
-  key(legend, 'var(--wait)', 'waiting for others');
-  if (greatest.gamma > 0) key(legend, 'var(--gamma)', 'left out of its matmuls, at most ' + share(greatest.gamma));
-  if (greatest.sent > 0) key(legend, 'var(--sent)', 'slices given away, at most ' + short(greatest.sent));
-  if (greatest.taken > 0) key(legend, 'var(--taken)', 'taken over, at most ' + short(greatest.taken));
-  if (marks.some(m => m.kind === 'balance')) key(legend, '', 'dotted: decisions and injected stragglers');
+  for (const [f, name, show] of shown.filter(([f]) => f !== 'speed'))
+    key(legend, 'var(--' + f.replace('_ms', '') + ')', name + (f in greatest ? ', at most ' + show(greatest[f]) : ''));
   if (speeds) key(legend, '', 'right: speed now,' + unit);
   const box = element(place, 'div', undefined, 'lanes');
   const tall = Math.round(Math.min(Math.max(680 / ranks.length, 22), 80)), band = tall >= 60 ? 8 : tall >= 30 ? 5 : 3;
@@ -410,35 +410,16 @@ function lanes(run) {
         c.globalAlpha = 1;
       }
     });
-    c.setLineDash([3, 3]);
-    for (const m of marks.filter(m => (m.kind === 'balance' || m.kind === 'straggler') && m.rank === r.rank)) {
-      const at = whereIs(m.at, width);
-      c.strokeStyle = paint(m.colour);
-      if (at >= 0) stroke(c, at, 0, at, tall);
-    }
-    c.setLineDash([]);
     if (!scaled) return;
-    c.strokeStyle = c.fillStyle = css('--ink');
-    c.font = '11px system-ui, sans-serif';
-    for (const f of [0.5, 1]) {
-      const y = bars * (1 - f);
-      c.globalAlpha = f === 1 ? 0.25 : 0.6;
-      stroke(c, 0, y + 0.5, f === 1 ? width : 8, y + 0.5);
-      c.globalAlpha = 0.8;
-      c.fillText(ms(f * full), 10, y + (f === 1 ? 11 : 4));
-    }
-    c.globalAlpha = 1;
+    c.fillStyle = css('--ink');
+    c.fillText(ms(full), 10, 13);
   }
   function describe(r, i) {
     const { first, last } = columns[i], worst = slowest(i);
     return ['rank ' + r.rank + ', ' + (first === last ? 'step ' + grouped(first) :
       'mean of steps ' + grouped(first) + ' to ' + grouped(last)),
-      'computing ' + known(r.compute_ms[i], ms) + ', waiting ' + known(r.wait_ms[i], ms),
-      greatest.gamma > 0 ? 'left out of its matmuls: ' + known(r.gamma[i], share) : '',
-      greatest.sent + greatest.taken > 0 ? 'slices given away: ' + known(r.sent[i], short) + ', taken over: ' +
-        known(r.taken[i], short) : '',
-      speeds ? 'speed: ' + known(r.speed[i], pace) + unit : '',
-      'computes longest: rank ' + worst.rank + ', ' + known(worst.compute_ms[i], ms)].filter(Boolean).join('\n');
+      ...shown.map(([f, name, show]) => name + ': ' + known(r[f][i], show) + (f === 'speed' ? unit : '')),
+      'computes longest: rank ' + worst.rank + ', ' + known(worst.compute_ms[i], ms)].join('\n');
   }
   function lane(before, label, after) {
     const div = element(box, 'div', undefined, 'lane');
@@ -448,7 +429,7 @@ function lanes(run) {
     return canvas;
   }
   ranks.forEach((r, number) => {
-    const name = 'rank ' + r.rank, now = speeds ? known(last(r.speed), pace) : '';
+    const name = 'rank ' + r.rank, now = speeds ? known(last(r.speed), last(figures)[2]) : '';
     const canvas = lane(name, name + ' over all steps', now);
     always(() => draw(canvas, r, number === 0));
     hover(canvas, (px, py, width) => py < 0 ? '' : describe(r, columnAt(px, n, width)));
@@ -466,13 +447,10 @@ function lanes(run) {
     }
   });
   element(place, 'p', 'Means of all steps; bold: the rank that computes longest.');
-  const shown = [['computing', 'compute_ms', ms], ['waiting', 'wait_ms', ms], ['left out', 'gamma', share],
-    ['given away', 'sent', short], ['taken over', 'taken', short], ['speed', 'speed', pace]]
-    .filter(([, f]) => f === 'speed' ? speeds : !(f in greatest) || greatest[f] > 0);
   const means = table(place), longest = Math.max(...ranks.map(r => r.mean.compute_ms));
-  row(means, ['rank', ...shown.map(f => f[0]), 'waiting share'], true);
+  row(means, ['rank', ...shown.map(f => f[1]), 'waiting share'], true);
   for (const { rank, mean } of ranks) {
-    const tr = row(means, [rank, ...shown.map(([, f, show]) => known(mean[f], show)),
+    const tr = row(means, [rank, ...shown.map(([f, , show]) => known(mean[f], show)),
       known(mean.compute_ms, () => share(waits(mean)))]);
     if (mean.compute_ms === longest) tr.className = 'chosen';
   }

@@ -1,8 +1,9 @@
-// ahead.c - the next step is planned and read by a thread of its own while this one computes, at no cost of time.
+// ahead.c - the next step is planned and read by a thread of its own while this one computes, at no cost of time; what
+// all ranks agree on.
 //
-// The two sides take turns. Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads
-// (configuration, limits, cost model); at all other times it sleeps, and the main thread may change them. The mutex
-// orders the turns. The thread neither prints nor talks to other ranks: what went wrong, the main thread says.
+// Between ahead_start and ahead_wait the thread owns run->ahead and reads what planning reads (configuration, limits,
+// cost model); at all other times there is none, and the main thread may change them. The thread neither prints nor
+// talks to other ranks: what went wrong, the main thread says.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -13,95 +14,66 @@
 #include "data/sampler_facts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
-#include "run/step/batch_ranks.h"
-
-enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
 
 struct Ahead {
     pthread_t thread;
-    pthread_mutex_t mutex;
-    pthread_cond_t changed;
+    int is_apart;  // it runs
     Run* run;
     int64_t step;
-    int busy, closing;  // the two sides' turns; under the mutex
     int failed;
     char err[ERR_BYTES];
 };
 
-static void draw_and_plan(Ahead* a) {
+static void* draw_and_plan(void* argument) {
+    Ahead* a = (Ahead*)argument;
     Run* run = a->run;
     Batch* b = &run->ahead;
     batch_draw(b, run);
     a->failed = batch_plan(b, run, a->step, a->err) || batch_read(b, run, run->data.train, a->err);
-}
-
-static void* work(void* argument) {
-    Ahead* a = (Ahead*)argument;
-    pthread_mutex_lock(&a->mutex);
-    for (;;) {
-        while (!a->busy && !a->closing) pthread_cond_wait(&a->changed, &a->mutex);
-        if (a->closing) break;
-        draw_and_plan(a);
-        a->busy = 0;
-        pthread_cond_signal(&a->changed);
-    }
-    pthread_mutex_unlock(&a->mutex);
     return NULL;
 }
 
-// Signals are for the main thread, which a signal must wake from what it waits for.
+// Signals are for the main thread, which a signal must wake from what it waits for. Whether there is a thread.
 static int begin_thread(Ahead* a) {
+    enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
     sigset_t all, before;
     pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes)) return -1;
+    if (pthread_attr_init(&attributes)) return 0;
     sigfillset(&all);
-    int failed = pthread_attr_setstacksize(&attributes, STACK_BYTES) || pthread_sigmask(SIG_SETMASK, &all, &before);
-    if (!failed) {
-        failed = pthread_create(&a->thread, &attributes, work, a);
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-    }
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int failed = pthread_attr_setstacksize(&attributes, STACK_BYTES) ||
+                 pthread_create(&a->thread, &attributes, draw_and_plan, a);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
-    return failed ? -1 : 0;
-}
-
-static Ahead* open_ahead(Run* run) {
-    Ahead* a = (Ahead*)calloc(1, sizeof *a);
-    if (!a) die("no memory for the thread that plans");
-    a->run = run;
-    if (pthread_mutex_init(&a->mutex, NULL) || pthread_cond_init(&a->changed, NULL) || begin_thread(a))
-        die("cannot start the thread that plans: is the number of threads limited (ulimit -u)?");
-    return a;
+    return !failed;
 }
 
 void ahead_start(Run* run, int64_t step) {
-    SamplerPosition start = {0};
-    if (!run->clock->planner) run->clock->planner = open_ahead(run);
     Ahead* a = run->clock->planner;
+    if (!a) a = run->clock->planner = (Ahead*)calloc(1, sizeof *a);
+    if (!a) die("no memory for the thread that plans");
     // state stays behind the step at work until that is done.
-    run->ahead.after = run->config.overfit           ? start
+    run->ahead.after = run->config.overfit           ? (SamplerPosition){0}
                        : step == run->state.step + 1 ? run->state.position
                                                      : run->batch.after;
-    pthread_mutex_lock(&a->mutex);
-    a->step = step;
-    a->busy = 1;
-    pthread_cond_signal(&a->changed);
-    pthread_mutex_unlock(&a->mutex);
+    a->run = run, a->step = step;
+    a->is_apart = begin_thread(a);
+    if (!a->is_apart) draw_and_plan(a);  // threads are few: the step at work waits for it
 }
 
 void ahead_none(Run* run) {
-    Batch* b = &run->ahead;
-    b->planned->plan = (Plan){0};
-    b->planned->predicted = 0;
-    b->planned->dispatch_hash = 0;
-    b->planned->strategy = run->batch.planned->strategy;
+    BatchPlan* x = run->ahead.planned;
+    x->plan = (Plan){0};
+    x->predicted = 0;
+    x->dispatch_hash = 0;
+    x->strategy = run->batch.planned->strategy;
 }
 
 double ahead_wait(Run* run) {
     Ahead* a = run->clock->planner;
     double started = now_seconds();
-    pthread_mutex_lock(&a->mutex);
-    while (a->busy) pthread_cond_wait(&a->changed, &a->mutex);
-    pthread_mutex_unlock(&a->mutex);
+    if (a->is_apart) pthread_join(a->thread, NULL);
+    a->is_apart = 0;
     if (a->failed) {
         fail(run->cluster->why, "step %" PRId64 ": %s", a->step, a->err);
         ahead_none(run);
@@ -110,16 +82,9 @@ double ahead_wait(Run* run) {
 }
 
 void ahead_close(Run* run) {
-    Ahead* a = run->clock->planner;
-    if (!a) return;
-    pthread_mutex_lock(&a->mutex);
-    a->closing = 1;
-    pthread_cond_signal(&a->changed);
-    pthread_mutex_unlock(&a->mutex);
-    pthread_join(a->thread, NULL);
-    pthread_cond_destroy(&a->changed);
-    pthread_mutex_destroy(&a->mutex);
-    free(a);
+    if (!run->clock->planner) return;
+    ahead_wait(run);
+    free(run->clock->planner);
     run->clock->planner = NULL;
 }
 

@@ -1,10 +1,7 @@
 // batch_ranks.c - a step's documents on this rank: planned with all others', read, and laid out for the device.
 //
-// Every rank plans the whole step from lengths alone. What the plan should take is predicted where a cost model is
-// known, whoever made the plan.
-//
-// Only the tokens of this rank's share are read. Every pass becomes a row, with the tokens of its micro-batches behind
-// one another; cu_seqlens of all chunks stand in one array that goes to the device at once.
+// Every rank plans the whole step from lengths alone, and reads only the tokens of its share. Every pass becomes a row,
+// with the tokens of its micro-batches behind one another; cu_seqlens of all chunks go to the device in one array.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
 #include <math.h>
@@ -15,46 +12,138 @@
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the plan
 
 // A rank that is alone packs its rows, whatever the planner.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
-    int alone = run->clock->limits.ranks == 1;
+    BatchPlan* x = b->planned;
+    const int *lengths = b->lengths, n = b->n_pieces;
+    x->predicted = 0;
     if (plan_checks && plan_checks->plan)
-        return plan_checks->plan(&b->planned->plan, step, b->lengths, b->n_pieces, &run->clock->limits,
+        return plan_checks->plan(&x->plan, step, lengths, n, &run->clock->limits,
                                  hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err);
-    if (alone)
-        return plan_static(&b->planned->plan, step, b->lengths, b->n_pieces, &s->limits, c->cp_size, s->kind, &b->arena,
-                           err);
+    if (run->clock->limits.ranks == 1)
+        return plan_static(&x->plan, step, lengths, n, &s->limits, c->cp_size, s->kind, &b->arena, err);
     const Planner* planner = run_planner(run);
-    b->planned->predicted = planner == &planner_flex;  // whose prediction also tells of its search
-    if (b->planned->predicted)
-        return plan_flex(&b->planned->plan, &b->planned->prediction, step, b->lengths, b->n_pieces, s, &b->arena, err);
-    return planner->plan(run->clock->settled, &b->planned->plan, step, b->lengths, b->n_pieces, &b->arena, err);
+    if (planner != &planner_flex) return planner->plan(run->clock->settled, &x->plan, step, lengths, n, &b->arena, err);
+    x->predicted = 1;  // by a prediction that also tells of its search
+    return plan_flex(&x->plan, &x->prediction, step, lengths, n, s, &b->arena, err);
 }
 
-// A prediction's terms as the model had them before anything was learnt: what was learnt are factors of them.
-static void find_terms(Batch* b, const Run* run) {
-    const Cost *now = &run->clock->setting.cost, *before = &run->clock->probed.cost;
-    const CostTerms* t = &b->planned->prediction.critical;
-    double ms[CALIBRATION_TERMS] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
-           is[CALIBRATION_TERMS] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
-           was[CALIBRATION_TERMS] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before),
-                                     before->step};
-    for (int i = 0; i < CALIBRATION_TERMS; i++) b->planned->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
-}
-
+// And its terms as the model had them before anything was learnt: what was learnt are factors of them.
 static int predict(Batch* b, const Run* run, Err err) {
-    if (!run->clock->setting.groups) return 0;
-    if (!b->planned->predicted &&
-        predict_plan(&b->planned->prediction, &b->planned->plan, b->lengths, &run->clock->setting, &b->arena, err))
-        return -1;
-    b->planned->predicted = 1;
-    find_terms(b, run);
+    BatchPlan* x = b->planned;
+    const Setting* s = &run->clock->setting;
+    const Cost *now = &s->cost, *before = &run->clock->probed.cost;
+    const CostTerms* t = &x->prediction.critical;
+    if (!s->groups) return 0;
+    if (!x->predicted && predict_plan(&x->prediction, &x->plan, b->lengths, s, &b->arena, err)) return -1;
+    x->predicted = 1;
+    double ms[] = {t->quadratic, t->per_token, t->communication, t->micro_batch, now->step},
+           is[] = {now->quadratic, now->per_token, now->link_scale, cost_micro_batch(now), now->step},
+           was[] = {before->quadratic, before->per_token, before->link_scale, cost_micro_batch(before), before->step};
+    for (int i = 0; i < CALIBRATION_TERMS; i++) x->terms[i] = is[i] > 0 ? ms[i] * was[i] / is[i] : 0;
     return 0;
+}
+
+// ---- the tasks of all stages of the pipeline: what every round takes in every stage, by the cost model, and the order
+// that follows from it (plan/value/tasks.h)
+
+// Times of a pipeline, from the arena.
+typedef struct PassTimes {
+    int stages, rounds, across;                        // across: stages are on several nodes
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
+    double *forward, *backward, *message;              // see plan/value/tasks.h
+    RankRound* of_rank;                                // (ranks)
+} PassTimes;
+
+static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
+    const Setting* setting = &run->clock->setting;
+    double s2 = 0, tokens = 0;
+    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
+        double s = b->lengths[b->planned->plan.docs[d]];
+        tokens += s, s2 += s * s;
+    }
+    GroupCost g = {0};
+    if (setting->groups)
+        g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
+    CostTerms terms = {run->clock->limits.quadratic * s2 / mb->cp_size, tokens / mb->cp_size, 0, 0};
+    if (g.ulysses_size) terms = group_terms(&g, s2, tokens);
+    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
+        RankRound* x = &of_rank[i];
+        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
+        x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
+        x->tokens += tokens / mb->cp_size;
+    }
+}
+
+// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
+// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
+// and another one where blocks are computed again.
+static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
+    const Model* m = &run->model;
+    const Plan* plan = &b->planned->plan;
+    const Cost* cost = &run->clock->setting.cost;
+    double tokens = 0;
+    int P = t->stages, ranks = run->clock->limits.ranks;
+    memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
+    for (int i = 0; i < plan->n_micro_batches; i++)
+        if (plan->micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &plan->micro_batches[i]);
+    for (int i = 0; i < ranks; i++) {
+        const RankRound* x = &t->of_rank[i];
+        tokens = MAX(tokens, x->tokens);
+        for (int s = 0; s < P; s++) {
+            double* forward = &t->forward[s * t->rounds + round];
+            double passes = 3 + layout_again(&m->ranks->layout, s);
+            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
+            *forward = MAX(*forward, ms / passes);
+            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
+        }
+    }
+    t->message[round] =
+        P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
+}
+
+// Of one stage all are 0: it runs as it comes.
+static int pass_times(PassTimes* t, Batch* b, const Run* run, Err err) {
+    size_t n = (size_t)t->stages * (size_t)t->rounds;
+    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
+    t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
+    if (arena_check(&b->arena, err)) return -1;
+    t->backward = t->forward + n, t->message = t->backward + n;
+    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
+    if (t->stages == 1) return 0;
+    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
+    layout_shares(&run->model.ranks->layout, &run->model.whole, t->matmuls, t->layers);
+    // A machine that knows whole pipelines has one time for each of its stages.
+    for (int s = 0; s < t->stages && run->clock->probed.n_schemes > 0; s++)
+        t->matmuls[s] = t->layers[s] = 1.0 / t->stages;
+    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
+    return 0;
+}
+
+static int make_tasks(Batch* b, const Run* run, Err err) {
+    char why[ERR_BYTES];
+    int P = run->model.stages, slots[MOST_STAGES];
+    PassTimes t = {.stages = P, .rounds = b->n_rows};
+    if (pass_times(&t, b, run, err)) return -1;
+    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
+    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
+    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why))
+        return fail(err, "this schedule is wrong: %s", why);
+    return 0;
+}
+
+// What the step takes is what its stages take together.
+static void predict_tasks(Batch* b, const Run* run) {
+    BatchPlan* x = b->planned;
+    double* ms = &x->prediction.makespan;
+    if (run->model.stages == 1 || !x->predicted || *ms <= 0) return;
+    for (int i = 0; i < CALIBRATION_TERMS - 1; i++) x->terms[i] *= x->schedule.makespan / *ms;  // all but the update
+    *ms = x->schedule.makespan;
 }
 
 // ---- what this rank does of it
@@ -71,31 +160,30 @@ static int all_end_together(const Plan* plan, char* seen) {
     return ranks == plan->ranks;
 }
 
-static int list_passes(Batch* b, const Run* run, Err err) {
-    const Plan* plan = &b->planned->plan;
+int batch_list(Batch* b, const Run* run, Err err) {
+    BatchPlan* x = b->planned;
+    const Plan* plan = &x->plan;
     int rank = run->model.comm->rank, in_rounds = run->clock->setting.rounds && run->clock->limits.ranks > 1, last = -1;
     ArenaMark mark = arena_mark(&b->arena);
     int* order = TAKE(&b->arena, int, plan->n_micro_batches);
     char* seen = TAKE(&b->arena, char, plan->ranks);
     if (arena_check(&b->arena, err) || pass_order(plan, run->clock->limits.node_size, order, &b->arena, err)) return -1;
-    b->is_read = b->planned->n_groups = 0;
-    b->planned->all_end_together = all_end_together(plan, seen);
+    b->is_read = x->n_groups = 0;
+    x->all_end_together = all_end_together(plan, seen);
     b->n_rows = in_rounds ? plan->n_rounds : 0;
-    for (int i = 0; i < b->n_rows; i++) b->planned->passes[i] = (RankPass){0, 0};
+    for (int i = 0; i < b->n_rows; i++) x->passes[i] = (RankPass){0, 0};
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[order[i]];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
         int pass = in_rounds ? mb->round : mb->round == last ? b->n_rows - 1 : b->n_rows++;
-        if (mb->round != last) b->planned->passes[pass] = (RankPass){b->planned->n_groups, 0};
+        if (mb->round != last) x->passes[pass] = (RankPass){x->n_groups, 0};
         last = mb->round;
-        b->planned->passes[pass].n_groups++;
-        b->planned->groups[b->planned->n_groups++] = (RankGroup){.mb = mb};
+        x->passes[pass].n_groups++;
+        x->groups[x->n_groups++] = (RankGroup){.mb = mb};
     }
     arena_reset(&b->arena, mark);
-    return 0;
+    return make_tasks(b, run, err);
 }
-
-int batch_list(Batch* b, const Run* run, Err err) { return list_passes(b, run, err) ? -1 : batch_tasks(b, run, err); }
 
 // A plan with the tokens of some micro-batches elsewhere is another one: what was predicted is not of it.
 static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
@@ -108,11 +196,10 @@ static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
 
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
-    b->planned->predicted = 0;
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
     if (batch_list(b, run, err)) return -1;
-    batch_predict_tasks(b, run);
+    predict_tasks(b, run);
     return 0;
 }
 
@@ -173,22 +260,13 @@ int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
 
 // ---- the tokens
 
-// Reads one micro-batch's share behind what stands in the batch. 0, or -1.
-static int read_share(Batch* b, const Sampler* sampler, const RankGroup* mine, Err err) {
-    for (int i = 0; i < mine->share.n_spans; i++) {
-        const Span* span = &b->planned->spans[i];
-        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
-    }
-    return 0;
-}
-
 // Where a micro-batch of this rank lies in the row, and what it has.
-static int place_group(Batch* b, const Model* m, const Run* run, RankGroup* mine, Err err) {
-    mine->placed =
-        micro_batch_placement(&b->planned->plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
+static int place_group(Batch* b, const Run* run, RankGroup* mine, Err err) {
+    const Plan* plan = &b->planned->plan;
+    mine->placed = micro_batch_placement(plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
     mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
     if (arena_check(&b->arena, err)) return -1;
-    mine->share = micro_batch_share(&b->planned->plan, mine->mb, &mine->placed, m->comm->rank, NULL);
+    mine->share = micro_batch_share(plan, mine->mb, &mine->placed, run->model.comm->rank, NULL);
     mine->cu = b->n_cu;
     micro_batch_cu(&mine->placed, mine->mb, b->cu + b->n_cu);
     for (int j = 0; j < mine->placed.n_chunks; j++) {
@@ -207,23 +285,24 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             if ((mine->share.ulysses_size > 1) != shares_heads) continue;
             mine->first = b->n_read - b->rows[i].token;
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
-            if (read_share(b, sampler, mine, err)) return -1;
+            for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++)
+                if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
         }
     return 0;
 }
 
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
-    run = run_under((Run*)run, b->planned->strategy);
-    const Model* m = &run->model;
+    BatchPlan* x = b->planned;
+    run = run_under((Run*)run, x->strategy);
     b->n_read = b->n_cu = 0;
-    b->planned->attention = TAKE(&b->arena, GroupAttention, b->planned->n_groups);
-    b->planned->shared = TAKE(&b->arena, RowAttention, b->n_rows);
+    x->attention = TAKE(&b->arena, GroupAttention, x->n_groups);
+    x->shared = TAKE(&b->arena, RowAttention, b->n_rows);
     if (arena_check(&b->arena, err)) return -1;
-    for (int i = 0; i < b->planned->n_groups; i++)
-        if (place_group(b, m, run, &b->planned->groups[i], err)) return -1;
-    for (int i = 0, group = 0; i < b->n_rows; group += b->planned->passes[i++].n_groups) {
-        b->rows[i] = (RowPlace){b->n_read, group < b->planned->n_groups ? b->planned->groups[group].cu : b->n_cu};
-        if (read_pass(b, m, sampler, i, err)) return -1;
+    for (int i = 0; i < x->n_groups; i++)
+        if (place_group(b, run, &x->groups[i], err)) return -1;
+    for (int i = 0, group = 0; i < b->n_rows; group += x->passes[i++].n_groups) {
+        b->rows[i] = (RowPlace){b->n_read, group < x->n_groups ? x->groups[group].cu : b->n_cu};
+        if (read_pass(b, &run->model, sampler, i, err)) return -1;
     }
     b->rows[b->n_rows] = (RowPlace){b->n_read, b->n_cu};
     b->is_read = 1;
@@ -249,39 +328,42 @@ static void upload_vocab_rows(Run* run, int n) {
     batch_upload_ints(b, m, b->planned->vocab_rows, n);
 }
 
-// In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer anyway.
-void batch_end_rounds(const Batch* b, const Model* m, int i) {
-    if (!b->planned->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
-    int from = i > 0 ? b->planned->groups[b->planned->passes[i - 1].first_group].mb->round : 0;
-    int to =
-        i < b->n_rows ? b->planned->groups[b->planned->passes[i].first_group].mb->round : b->planned->plan.n_rounds - 1;
+// The round of pass i of this rank.
+static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
+
+// Before pass i of this rank, and with i = n_rows at the end: waits for all ranks at the end of every round that lies
+// between, where the plan's rounds have barriers. In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer
+// anyway.
+static void end_rounds(const Batch* b, const Model* m, int i) {
+    const BatchPlan* x = b->planned;
+    if (!x->plan.has_barriers || m->ranks->zero.stage > 1 || m->stages > 1 || m->comm->size == 1) return;
+    int from = i > 0 ? round_of(x, i - 1) : 0, to = i < b->n_rows ? round_of(x, i) : x->plan.n_rounds - 1;
     for (int r = from; r < to; r++) {
         m->k->clear(m->barrier, sizeof *m->barrier, m->s);
         m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
     }
 }
 
+// Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
 // A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
 // this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
 // round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
 // order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
-int batch_reduces_inside(const Batch* b, const Model* m, int i) {
+static int reduces_inside(const Batch* b, const Model* m, int i) {
+    const BatchPlan* x = b->planned;
     if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
     if (m->ranks->zero.stage > 1) return 1;
-    int shared = 0, round = 0;
-    for (int g = b->planned->passes[i].first_group;
-         g < b->planned->passes[i].first_group + b->planned->passes[i].n_groups; g++)
-        shared |= b->planned->groups[g].mb->cp_size > 1, round = b->planned->groups[g].mb->round;
-    if (b->planned->plan.has_barriers && round < b->planned->plan.n_rounds - 1) return 0;
-    return !shared || b->planned->all_end_together;
+    int shared = 0, first = x->passes[i].first_group;
+    for (int g = first; g < first + x->passes[i].n_groups; g++) shared |= x->groups[g].mb->cp_size > 1;
+    if (x->plan.has_barriers && round_of(x, i) < x->plan.n_rounds - 1) return 0;
+    return !shared || x->all_end_together;
 }
 
 _Static_assert((int)MOST_SHARED == (int)MOST_SHARED_GROUPS, "plans share as many at once as attention can");
 
 static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
     const Share* share = &mine->share;
-    GroupAttention g;
-    memset(&g, 0, sizeof g);
+    GroupAttention g = {0};
     g.first_rank = mine->mb->first_rank;
     g.ulysses_size = share->ulysses_size, g.ring_size = share->ring_size;
     g.ring_rank = share->ring_rank, g.ulysses_rank = share->ulysses_rank;
@@ -319,6 +401,44 @@ static void fill_row(Run* run, Row* row, int i) {
     a->scratch = m->group_scratch;
 }
 
+// ---- the rows of a step, by the schedule
+
+// The row's losses and gradients are of all ranks of a tensor-parallel group alike. Between the passes a pipeline has
+// messages.
+static void begin_task(Run* run, Pass* pass, const Task* task) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    pass->row = &b->planned->rows[m->slot = task->slot];
+    pass->counts = tp_rank(m) == 0;
+    int begins = task->kind == (m->stage > 0 ? TASK_RECEIVE : TASK_FORWARD) && !task->backward;
+    if (begins) *pass->row = batch_row(run, task->round);
+    if (task->kind == TASK_FORWARD) end_rounds(b, m, task->round);
+    pass->kind = PASS_OTHER;
+    if (pace_leaves(run, task)) return;
+    if (task->kind >= TASK_SEND) pipeline_begin(m, task, pass->row);
+    else pipeline_settle(m, task);
+    if (task->kind == TASK_FORWARD) pass->kind = PASS_FORWARD;
+    if (task->kind == TASK_BACKWARD) pass->kind = PASS_BACKWARD;
+    if (task->kind == TASK_BACKWARD && reduces_inside(b, m, task->round)) zero_last_row(m);
+}
+
+static int next_pass(Run* run, Pass* pass, int i, int train) {
+    Model* m = &run->model;
+    const Batch* b = &run->batch;
+    const TaskList* list = &b->planned->schedule.stages[m->stage];
+    if (i == 0) pace_begin(run, train);
+    else if (pass->kind != PASS_OTHER) pace_end_task(run, &list->tasks[i - 1]);
+    if (i < list->n) {
+        begin_task(run, pass, &list->tasks[i]);
+        return 1;
+    }
+    pipeline_finish(m);
+    end_rounds(b, m, b->n_rows);
+    return 0;
+}
+
+// ---- what else core.c asks for
+
 static void decode(Run* run, Row* row) {
     pipeline_receive(&run->model, row);
     model_forward(&run->model, row);
@@ -331,48 +451,5 @@ static void share_logits(Run* run) {
     pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
 }
 
-const RunRanks run_ranks = {eval_plan,       eval_end,      read_now, upload_vocab_rows, fill_row,
-                            batch_next_pass, eval_loss_sum, decode,   share_logits};
-
-// Reads N tokens and their targets into the batch, from the first training pieces one after another.
-static void read_tokens(Batch* b, const Sampler* sampler, int N) {
-    char err[ERR_BYTES];
-    SamplerPosition at = {0};
-    for (int n = 0; n < N; at.index++) {
-        if (at.index == sampler_pieces(sampler, SPLIT_TRAIN)) at.index = 0;
-        Piece piece = sampler_train_piece(sampler, at);
-        piece.length = MIN(piece.length, N - n);
-        piece.n_targets = MIN(piece.n_targets, piece.length);
-        if (sampler_read(sampler, &piece, b->tokens + n, b->targets + n, err)) die("%s", err);
-        n += piece.length;
-    }
-}
-
-Row batch_probe_row(Run* run, const int* lengths, int n) {
-    char err[ERR_BYTES];
-    Batch* b = &run->batch;
-    const Model* m = &run->model;
-    MicroBatch mb = {m->comm->rank, 1, 1, 0, n, 0};
-    BatchPlan* x = b->planned;
-    int N = 0;
-    arena_reset(&b->arena, (ArenaMark){0});
-    plan_take(&x->plan, n, &b->arena);
-    x->attention = TAKE(&b->arena, GroupAttention, 1);
-    if (arena_check(&b->arena, err)) die("%s", err);
-    x->plan.micro_batches[0] = mb;
-    x->plan.n_docs = n, x->plan.n_micro_batches = 1;
-    for (int i = 0; i < n; i++) {
-        b->planned->plan.docs[i] = i;
-        b->lengths[i] = lengths[i];
-        for (int t = 0; t < lengths[i]; t++) b->positions[N++] = t;
-    }
-    b->n_cu = 0, b->is_read = 1;
-    x->groups[0] = (RankGroup){.mb = x->plan.micro_batches};
-    x->passes[0] = (RankPass){0, 1};
-    if (place_group(b, m, run, &x->groups[0], err)) die("%s", err);
-    read_tokens(b, run->data.train, N);
-    b->n_read = N;
-    b->rows[0] = (RowPlace){0, 0}, b->rows[1] = (RowPlace){N, b->n_cu};
-    batch_upload(run, NULL);
-    return batch_row(run, 0);
-}
+const RunRanks run_ranks = {eval_plan, eval_end,      read_now, upload_vocab_rows, fill_row,
+                            next_pass, eval_loss_sum, decode,   share_logits};

@@ -1,4 +1,5 @@
-// eval.c - how good a model is, without training it: its loss on documents, and which endings it finds likely.
+// eval.c - how good a model is, without training it: its loss beside that of a unigram model, which endings it finds
+// likely, what it writes.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +11,6 @@
 #include "data/choices.h"
 #include "data/sampler_facts.h"
 #include "run/run.h"
-#include "run/step/batch_ranks.h"
 
 // ---- the loss
 
@@ -113,12 +113,6 @@ void run_eval(Run* run) {
 
 // ---- --eval FILE
 
-// Room for the tokens of a context and the longest ending.
-typedef struct Tokens {
-    int *context, *ending;
-    int n_context, n_ending;
-} Tokens;
-
 // log softmax(logits)[token] of token n of the last forward pass.
 static double log_likelihood(Run* run, int n, int token) {
     const float* logits = run->host_logits;
@@ -130,60 +124,58 @@ static double log_likelihood(Run* run, int n, int token) {
     return (double)logits[token] - most - log(sum);
 }
 
-// The mean over the tokens of an ending, each after the context and those before it. The context's last token goes with
-// the ending: its logits are those of the ending's first.
-static double mean_likelihood(Run* run, const Tokens* t, int* row) {
-    int N = t->n_ending, cached = t->n_context - 1, capacity = run->settled.capacity;
+// The mean over the N tokens of an ending, each after the context and those before it. They stand behind the context's
+// last token, whose logits are those of the first.
+static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     double sum = 0;
-    row[0] = t->context[t->n_context - 1];
-    memcpy(row + 1, t->ending, (size_t)(N - 1) * sizeof *row);
     for (int at = 0, n; at < N; at += n) {
-        run_decode(run, row + at, n = MIN(N - at, capacity), cached + at);
-        for (int i = 0; i < n; i++) sum += log_likelihood(run, i, t->ending[at + i]);
+        run_decode(run, row + at, n = MIN(N - at, run->settled.capacity), cached + at);
+        for (int i = 0; i < n; i++) sum += log_likelihood(run, i, row[at + i + 1]);
     }
     return sum / N;
 }
 
-// Runs the context but for its last token into the cache. Of a context that does not fit beside the longest ending the
-// beginning is left out.
-static void run_context(Run* run, Tokens* t, int longest) {
-    int room = run->model.shape.context - longest + 1, dropped = MAX(t->n_context - room, 0);
-    t->context += dropped;
-    t->n_context -= dropped;
-    for (int at = 0, n; at < t->n_context - 1; at += n)
-        run_decode(run, t->context + at, n = MIN(t->n_context - 1 - at, run->settled.capacity), at);
+// Runs the n tokens of a context but for the last into the cache. Of one that does not fit beside the longest ending
+// the beginning is left out. How many are cached.
+static int run_context(Run* run, const int* context, int n, int longest) {
+    int most = run->model.shape.context - longest, cached = MIN(n - 1, most);
+    context += n - 1 - cached;
+    for (int at = 0, part; at < cached; at += part)
+        run_decode(run, context + at, part = MIN(cached - at, run->settled.capacity), at);
+    return cached;
 }
 
 // The ending that is most likely.
 static int choose_ending(Run* run, const Choice* c, Err err) {
-    const Tokenizer* tokenizer = run->data.tokenizer;
-    size_t most = strlen(c->context), longest = 0;
-    int best = -1;
+    const Tokenizer* t = run->data.tokenizer;
+    size_t bytes = strlen(c->context) + 1;
+    int best = -1, longest = 0, cached = 0;
     double highest = -INFINITY;
-    for (int i = 0; i < c->n; i++) longest = MAX(longest, strlen(c->endings[i]) + 1);
-    int* context = (int*)malloc((most * (size_t)tokenizer->most + 1) * sizeof(int));
-    int* ending = (int*)malloc((2 * longest * (size_t)tokenizer->most + 2) * sizeof(int));
-    char* text = (char*)malloc(longest + 1);
-    Tokens t = {context, ending, 0, 0};
-    if (!context || !ending || !text) die("--eval: no memory for a question of %zu bytes", most + longest);
-    context[0] = tokenizer->end_of_text;
-    t.n_context = 1 + (int)tokenizer->encode(tokenizer, context + 1, c->context, most);
-    int room = run->model.shape.context, n_longest = 0;
-    for (int i = 0; i < c->n; i++) {
-        size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
-        n_longest = MAX(n_longest, (int)tokenizer->encode(tokenizer, ending, text, n));
+    for (int i = 0; i < c->n; i++) bytes += strlen(c->endings[i]) + 2;
+    int *tokens = (int*)malloc((bytes * (size_t)t->most + (size_t)c->n + 1) * sizeof(int)),
+        *length = (int*)malloc((size_t)c->n * sizeof(int));
+    char* text = (char*)malloc(bytes);
+    if (!tokens || !length || !text) die("--eval: no memory for a question of %zu bytes", bytes);
+    tokens[0] = t->end_of_text;
+    int n_context = 1 + (int)t->encode(t, tokens + 1, c->context, strlen(c->context));
+    int *endings = tokens + n_context, *row = endings, last = endings[-1];
+    for (int i = 0; i < c->n; row += 1 + length[i++]) {
+        size_t n = (size_t)snprintf(text, bytes, " %s", c->endings[i]);
+        row[0] = last;
+        length[i] = (int)t->encode(t, row + 1, text, n);
+        longest = MAX(longest, length[i]);
     }
-    if (n_longest > room) fail(err, "an ending has %d tokens, the model's context %d", n_longest, room);
-    else run_context(run, &t, n_longest);
-    for (int i = 0; i < c->n && n_longest <= room; i++) {
-        size_t n = (size_t)snprintf(text, longest + 1, " %s", c->endings[i]);
-        t.n_ending = (int)tokenizer->encode(tokenizer, ending, text, n);
-        double mean = mean_likelihood(run, &t, ending + t.n_ending);
+    int fits = longest <= run->model.shape.context;
+    if (fits) cached = run_context(run, tokens, n_context, longest);
+    else fail(err, "an ending has %d tokens, the model's context %d", longest, run->model.shape.context);
+    row = endings;
+    for (int i = 0; i < c->n && fits; row += 1 + length[i++]) {
+        double mean = mean_likelihood(run, row, length[i], cached);
         if (run->config.verbose) printf("  ending %d: %.6f\n", i, mean);
         if (mean > highest) highest = mean, best = i;
     }
-    free(context);
-    free(ending);
+    free(tokens);
+    free(length);
     free(text);
     return best;
 }
@@ -226,19 +218,17 @@ static int held_out_prompt(const Run* run, int which, int* text) {
     const Sampler* val = run->data.val;
     char err[ERR_BYTES];
     int64_t pieces = sampler_pieces(val, SPLIT_VAL), chosen = -1;
-    int context = run->config.context, found = 0;
+    int found = 0;
     for (int64_t i = 0; i < MIN(pieces, SEARCHED) && chosen < 0; i++)
         if (sampler_val_piece(val, i).first == 0 && found++ == which) chosen = i;
     if (pieces == 0) return 1;
     Piece piece = sampler_val_piece(val, chosen < 0 ? MIN((int64_t)which, pieces - 1) : chosen);
-    int *tokens = (int*)malloc(2 * (size_t)context * sizeof *tokens), n = 0, *targets = tokens + context;
-    if (!tokens) die("no memory for a prompt of %d tokens", context);
+    int *tokens = run->batch.tokens, *targets = run->batch.targets, n = 0;  // between steps
     if (sampler_read(val, &piece, tokens, targets, err)) die("%s", err);
     while (n < piece.length - 1 && targets[n] < 0) n++;
     n = n ? n + 1 : MIN(LENGTH, MAX(piece.length / 2, 1));
     int skips = piece.first == 0;  // the end-of-text
     memcpy(text + 1, tokens + skips, (size_t)(n - skips) * sizeof *tokens);
-    free(tokens);
     return 1 + n - skips;
 }
 

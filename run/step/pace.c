@@ -56,7 +56,8 @@ void pace_see_signals(Run* run) {
 
 // ---- what a step should take
 
-double run_expected_seconds(const Run* run, const Batch* b) {
+// Of a step or an evaluation of all ranks, by its operations and the peak; NaN where that is not known.
+static double expected_seconds(const Run* run, const Batch* b) {
     const Shape* s = &run->model.whole;
     double linear = shape_training_flops(s, (double)b->n_tokens, 0), attention = shape_training_flops(s, 0, b->sum_s2);
     double passes = b->training ? (3 + layout_again(&run->model.ranks->layout, 0)) / 3 : 1.0 / 3;
@@ -67,7 +68,7 @@ double run_expected_seconds(const Run* run, const Batch* b) {
 void run_tell_of_long_steps(const Run* run) {
     const Config* c = &run->config;
     char text[32], other[32], option[96] = "a smaller model: --preset, --layers, --width";
-    double seconds = run_expected_seconds(run, &run->ahead), each = seconds / (double)MAX(run->ahead.n_tokens, 1);
+    double seconds = expected_seconds(run, &run->ahead), each = seconds / (double)MAX(run->ahead.n_tokens, 1);
     int tokens = 1;
     if (!(seconds > LONG_STEP)) return;
     while (2 * tokens * each <= LONG_STEP && tokens < c->batch_tokens) tokens *= 2;
@@ -90,26 +91,31 @@ void pace_begin(Run* run, int train) {
     p->done = 0;
     p->all = (int64_t)run->batch.n_read * (train ? 3 : 1);
     p->left_from = INT_MAX;
-    p->asks = run_expected_seconds(run, &run->batch) > least_left;
+    p->asks = expected_seconds(run, &run->batch) > least_left;
     run->model.left = 0;
+}
+
+static double share_done(const Pace* p) {
+    return p->before + p->part * (double)p->done / (double)MAX(p->all, (int64_t)1);
 }
 
 // Of what is ahead, by what lies behind.
 static double seconds_left(const Run* run, double now) {
     const Pace* p = &run->clock->pace;
-    double done = p->before + p->part * (double)p->done / (double)MAX(p->all, (int64_t)1);
-    if (p->done > 0) return (now - p->started) * (1 / done - 1);
-    return p->asks ? run_expected_seconds(run, &run->batch) : 0;
+    if (p->done > 0) return (now - p->started) * (1 / share_done(p) - 1);
+    return p->asks ? expected_seconds(run, &run->batch) : 0;
 }
+
+static int rewrites_lines(const Run* run) { return run->model.world->size == 1 && progress_is_terminal(); }
 
 void pace_end_task(Run* run, const Task* task) {
     Pace* p = &run->clock->pace;
     char spent[32], left[32], what[64] = "validation", line[256];
     double now = now_seconds(), elapsed = now - p->started;
-    int rewrites = run->model.world->size == 1 && progress_is_terminal();
     if (task->kind > TASK_BACKWARD) return;
     p->done += (int64_t)run->batch.planned->rows[task->slot].N * (task->kind == TASK_BACKWARD ? 2 : 1);
     if (run->model.world->rank > 0 || run->model.k->virtual_time || p->done == p->all) return;
+    int rewrites = rewrites_lines(run);
     double silence = !rewrites ? PLAIN_INTERVAL : run->batch.training ? SILENCE : 1;
     if (elapsed < silence || now - p->told < (rewrites ? 0.1 : PLAIN_INTERVAL)) return;
     p->told = now;
@@ -117,15 +123,13 @@ void pace_end_task(Run* run, const Task* task) {
     run->books->log.line_open = 0;
     if (run->batch.training)
         snprintf(what, sizeof what, "step %" PRId64 "/%" PRId64, run->state.step + 1, run->config.steps);
-    snprintf(line, sizeof line, "%s | %.0f %% done in %s | %s left", what,
-             100 * (p->before + p->part * (double)p->done / (double)p->all), text_duration(elapsed, spent),
-             text_duration(seconds_left(run, now), left));
+    snprintf(line, sizeof line, "%s | %.0f %% done in %s | %s left", what, 100 * share_done(p),
+             text_duration(elapsed, spent), text_duration(seconds_left(run, now), left));
     progress_print(line, rewrites);
 }
 
 void pace_end(const Run* run) {
-    int rewrites = run->model.world->size == 1 && progress_is_terminal();
-    if (run->clock->pace.told > run->clock->pace.started && rewrites) progress_print("", 1);
+    if (run->clock->pace.told > run->clock->pace.started && rewrites_lines(run)) progress_print("", 1);
 }
 
 void pace_say_left(Run* run) {
@@ -163,18 +167,17 @@ static int any_of(const Model* m, Comm* c, int first, int end, int mine) {
 
 // The data ranks first .. end that pass i of this rank makes wait for each other: those that share a micro-batch of its
 // round, those that share one with these, and so on.
-static void find_peers(const Batch* b, const Model* m, int i, int* first, int* end) {
-    const RankPass* pass = &b->planned->passes[i];
+static void find_peers(const BatchPlan* x, const Model* m, int i, int* first, int* end) {
+    const RankPass* pass = &x->passes[i];
+    int round = pass->n_groups ? x->groups[pass->first_group].mb->round : -1, ranks = 0;
     *first = m->comm->rank, *end = *first + 1;
-    if (m->ranks->zero.stage > 1 || b->planned->plan.has_barriers) *first = 0, *end = m->comm->size;
-    int round = pass->n_groups ? b->planned->groups[pass->first_group].mb->round : -1, grows = 1;
-    while (grows) {
-        grows = 0;
-        for (int k = 0; k < b->planned->plan.n_micro_batches; k++) {
-            const MicroBatch* mb = &b->planned->plan.micro_batches[k];
+    if (m->ranks->zero.stage > 1 || x->plan.has_barriers) *first = 0, *end = m->comm->size;
+    while (ranks < *end - *first) {
+        ranks = *end - *first;
+        for (int k = 0; k < x->plan.n_micro_batches; k++) {
+            const MicroBatch* mb = &x->plan.micro_batches[k];
             int last = mb->first_rank + mb->cp_size;
             if (mb->round != round || mb->first_rank >= *end || last <= *first) continue;
-            grows |= mb->first_rank < *first || last > *end;
             *first = MIN(*first, mb->first_rank), *end = MAX(*end, last);
         }
     }
@@ -186,7 +189,7 @@ int pace_leaves(Run* run, const Task* task) {
     int first, end, leaves = task->round >= p->left_from;
     if (m->stages > 1 || m->k->virtual_time) return 0;
     if (interrupted && seconds_left(run, now_seconds()) > least_left) leaves = 1;
-    find_peers(&run->batch, m, task->round, &first, &end);
+    find_peers(run->batch.planned, m, task->round, &first, &end);
     int is_shared = m->tp || end - first > 1;
     if (is_shared && !p->asks) return 0;
     if (m->tp) leaves = any_of(m, m->tp, 0, tp_size(m), leaves);
