@@ -91,7 +91,7 @@ families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
 plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
-  kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/team.c kernels/cpu/reference.c kernels/cpu/reference_ranks.c
+  kernels/virtual/*.c)) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \

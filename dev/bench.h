@@ -22,7 +22,7 @@ static inline double processor_seconds(void) {
 }
 
 // For ops: processor time where there is one thread.
-static inline double bench_seconds(void) { return cpu_threads() > 1 ? now_seconds() : processor_seconds(); }
+static inline double bench_seconds(void) { return team_threads() > 1 ? now_seconds() : processor_seconds(); }
 
 static int bench_compare(const void* a, const void* b) {
     double x = *(const double*)a, y = *(const double*)b;

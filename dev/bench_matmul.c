@@ -176,7 +176,7 @@ static void run(const Case* c, const Kernels* k) {
 // OpenBLAS has threads of its own. Before a timed product the other side's threads must have stopped spinning, and its
 // own must be awake and spread over the processors: hence a rest, and a smaller product first.
 static double time_one(const Case* c, const Kernels* k) {
-    if (c->dt == DT_F32 && sgemm && cpu_threads() > 1) {
+    if (c->dt == DT_F32 && sgemm && team_threads() > 1) {
         struct timespec rest = {0, 10000000};
         nanosleep(&rest, NULL);
         Case smaller = *c;
@@ -236,7 +236,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "bench: %s\n", err);
         return 1;
     }
-    int threads = cpu_threads();
+    int threads = team_threads();
     openblas_load(threads);
     Limits limits_now = measure_limits();
     printf("%s, threads: %d. Registers alone, TFLOP/s: fp32 FMA %.3f, bf16 pairs %.3f, bf16 tiles %.3f\n", k->name,

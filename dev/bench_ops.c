@@ -235,7 +235,7 @@ int main(int argc, char** argv) {
         fprintf(stderr, "bench_ops: %s\n", err);
         return 1;
     }
-    printf("%s, threads: %d; ops at GPT-2 124M sizes, median of %d\n", w.k->name, cpu_threads(), RUNS);
+    printf("%s, threads: %d; ops at GPT-2 124M sizes, median of %d\n", w.k->name, team_threads(), RUNS);
     make_fp32_tensors();
     bench_type(DT_F32);
     bench_type(DT_BF16);

@@ -1,7 +1,9 @@
-// open.c - the one place that knows which backends and transports this build has.
+// open.c - the one place that knows which backends and transports this build has; what speeds are compared with.
 //
 // HAVE_CUDA: the CUDA sources, compiled by nvcc. HAVE_EMU: instead of them the same sources for the emulator. HAVE_MPI:
 // comm_mpi.c.
+#include <math.h>
+
 #include "kernels/comm.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/open.h"
@@ -60,4 +62,75 @@ int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double tim
     if (!k->on_host) return fail(err, "this build has no communication for memory of %s", k->name);
     if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
     return comm_open_mpi(world, id, timeout_seconds, err);
+}
+
+// ---- what speeds are compared with: registers, or a square matmul
+
+// Random values: a GPU multiplies zeros faster than it could anything else, because they take less power.
+static void fill_randomly(const Kernels* k, void* x, size_t bytes, DType dt) {
+    enum { N = 1 << 14 };
+    static char values[N * sizeof(float)];
+    for (int i = 0; i < N; i++) {
+        float value = (float)random_uniform(1, (uint64_t)i) - 0.5f;
+        if (dt == DT_BF16) ((bf16*)values)[i] = bf16_from_float(value);
+        else ((float*)values)[i] = value;
+    }
+    size_t block = N * dtype_bytes(dt);
+    for (size_t at = 0; at < bytes; at += block) k->upload((char*)x + at, values, MIN(block, bytes - at), NULL);
+}
+
+// Best seconds of a few runs of one square matmul: at least three, and about a tenth of a second. -1 without memory.
+static double best_time(const Kernels* k, int side, DType dt) {
+    size_t bytes = (size_t)side * side * dtype_bytes(dt);
+    void *out = k->alloc(bytes), *x = k->alloc(bytes), *weight = k->alloc(bytes);
+    double best = -1;
+    if (out && x && weight) {
+        best = 1e30;
+        fill_randomly(k, x, bytes, dt);
+        fill_randomly(k, weight, bytes, dt);
+        k->synchronize(NULL);
+    }
+    double started = now_seconds();
+    for (int run = 0; best > 0 && run < 20 && (run < 3 || now_seconds() - started < 0.1); run++) {
+        double t = now_seconds();
+        k->matmul_forward(out, NULL, x, weight, NULL, side, side, side, dt, NULL);
+        k->synchronize(NULL);
+        best = MIN(best, now_seconds() - t);
+    }
+    k->free_memory(out);
+    k->free_memory(x);
+    k->free_memory(weight);
+    return best;
+}
+
+// In a small part of the memory that is free: as much of a container's as it has would end the program.
+static int fits(const Kernels* k, int side, DType dt) {
+    return 3 * (size_t)side * side * dtype_bytes(dt) <= k->memory_available() / 8;
+}
+
+// Each thread is measured in its own processor time, which more threads than cores do not have at once.
+double kernels_peak_again(const Kernels* k, DType dt, double cores) {
+    double registers = cpu_peak(k, dt);
+    return cores > 0 ? registers * fmin(1, cores / team_threads()) : registers;
+}
+
+double kernels_peak(const Kernels* k, DType dt, int threads, double cores, Err err) {
+    enum { FIRST_SIDE = 256 };
+    const double most_seconds = 0.25;
+    int side = FIRST_SIDE, full = k->full_matmul;
+    KernelLimits limits = {
+        .N = full, .C = full, .OC = full, .NH = 1, .NKV = 1, .HS = 64, .context = full, .threads = threads};
+    limits.dt = dt;
+    limits.attention = ATTENTION_OWN;
+    if (k->open(&limits, err)) return -1;
+    double registers = kernels_peak_again(k, dt, cores);
+    if (registers > 0) return k->close(), registers;
+    double seconds = best_time(k, side, dt);
+    // Twice the side is eight times the work: a slow device, such as the plain reference, stops before it takes long.
+    // And four times the memory, for which ranks that share it ask at once.
+    while (seconds > 0 && side < full && 8 * seconds < most_seconds && fits(k, 2 * side, dt))
+        seconds = best_time(k, side *= 2, dt);
+    k->close();
+    if (seconds < 0) return fail(err, "no memory to measure a matmul");
+    return 2.0 * side * side * side / seconds;
 }

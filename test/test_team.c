@@ -1,6 +1,6 @@
 // test_team.c - threads of the CPU backend: every task runs once, however many threads there are and take at a time.
 #define _GNU_SOURCE
-#include "kernels/cpu/team.h"
+#include "kernels/cpu/cpu.h"
 
 #include <stdatomic.h>
 #include <time.h>

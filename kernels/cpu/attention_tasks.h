@@ -126,7 +126,7 @@ static int list_backward(Task* tasks, const Attention* a) {
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         float pairs = n_pairs(a, d, 0, d.q_len);
-        int split = cpu_threads() > 1 && d.q_len > BLOCK && pairs * (float)cpu_threads() > 0.4f * total * (float)a->NKV;
+        int split = team_threads() > 1 && d.q_len > BLOCK && pairs * (float)team_threads() > 0.4f * total * (float)a->NKV;
         if (!split) {
             if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
             continue;

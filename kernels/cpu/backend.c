@@ -1,4 +1,5 @@
-// backend.c - which instruction sets this processor has, the tables made for them, and their scratch memory.
+// backend.c - which instruction sets this processor has, the tables made for them, their scratch memory and threads,
+// and what the processor can do at most.
 //
 // A table starts as a copy of the reference and is overridden family by family. Each set has all families of its own,
 // but AMX, which overrides some entries of avx512bf16's table. All tables share one scratch memory, because ops run one
@@ -45,13 +46,9 @@ static const CpuFamily* const families[CPU_ISAS][6] = {
 #ifdef HAVE_AMX
 // Linux hands out the 8 KiB of tile registers only on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static int request_tiles(void) {
-#ifdef __linux__
     static int granted = -1;
     if (granted < 0) granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
     return granted;
-#else
-    return 0;
-#endif
 }
 
 // CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them before
@@ -88,13 +85,14 @@ static struct {
     double seconds[MOST_EVENTS];
 } events;
 
-// Where ranks share cores the wall clock would count the work of others too.
-static double cpu_clock(void) {
+static double thread_seconds(void) {
     struct timespec t;
-    if (!events.oversubscribed) return now_seconds();
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
+
+// Where ranks share cores the wall clock would count the work of others too.
+static double cpu_clock(void) { return events.oversubscribed ? thread_seconds() : now_seconds(); }
 
 static void record_event(int i, Stream s) { events.seconds[i] = cpu_clock(); }
 static void read_events(double* seconds, int n) { memcpy(seconds, events.seconds, (size_t)n * sizeof(double)); }
@@ -125,8 +123,8 @@ static int threads_wanted(const KernelLimits* limits) {
 static CpuScratch scratch_needed(const KernelLimits* limits) {
     CpuScratch most = {0, 0};
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
-        for (int f = 0; cpu_has((CpuIsa)isa) && f < COUNT(families[isa]); f++) {
-            if (!families[isa][f] || !families[isa][f]->scratch) continue;
+        for (int f = 0; cpu_has((CpuIsa)isa) && f < COUNT(families[isa]) && families[isa][f]; f++) {
+            if (!families[isa][f]->scratch) continue;
             CpuScratch one = families[isa][f]->scratch(limits);
             most.shared_bytes = MAX(most.shared_bytes, one.shared_bytes);
             most.thread_bytes = MAX(most.thread_bytes, one.thread_bytes);
@@ -197,34 +195,102 @@ const Kernels* cpu_kernels(CpuIsa isa) {
     static char names[CPU_ISAS][32];
     static Kernels tables[CPU_ISAS];
     static RankOps ranks[CPU_ISAS];
-    static int ready[CPU_ISAS];
     Kernels* table = &tables[isa];
     if (!cpu_has(isa)) return NULL;
-    if (!ready[isa]) {
-        *table = cpu_reference;
-        ranks[isa] = reference_rank_ops;
-        table->ranks = &ranks[isa];
-        table->memory_available = memory_available;
-        table->open = open_reference;
-        table->clock = cpu_clock;
-        table->record_event = record_event;
-        table->read_events = read_events;
-        ready[isa] = 1;
-        if (isa == CPU_REFERENCE) return table;
-        snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
-        table->name = names[isa];
-        table->prefers_bf16 = isa == CPU_AMX;
-        table->workspace_bytes = workspace_bytes;
-        table->open = open_cpu;
-        table->close = close_cpu;
-        table->alloc = table->alloc_host = zeroed;
-        // Each set is complete but AMX, which replaces a few entries of the one below it.
-        for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
-            for (int f = 0; f < COUNT(families[base]); f++) {
-                if (families[base][f]) families[base][f]->install(table);
-                if (families[base][f] && families[base][f]->install_ranks)
-                    families[base][f]->install_ranks(&ranks[isa]);
-            }
-    }
+    if (table->name) return table;  // it is made
+    *table = cpu_reference;
+    ranks[isa] = reference_rank_ops;
+    table->ranks = &ranks[isa];
+    table->memory_available = memory_available;
+    table->open = open_reference;
+    table->clock = cpu_clock;
+    table->record_event = record_event;
+    table->read_events = read_events;
+    if (isa == CPU_REFERENCE) return table;
+    snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
+    table->name = names[isa];
+    table->prefers_bf16 = isa == CPU_AMX;
+    table->workspace_bytes = workspace_bytes;
+    table->open = open_cpu;
+    table->close = close_cpu;
+    table->alloc = table->alloc_host = zeroed;
+    for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
+        for (int f = 0; f < COUNT(families[base]) && families[base][f]; f++) {
+            families[base][f]->install(table);
+            if (families[base][f]->install_ranks) families[base][f]->install_ranks(&ranks[isa]);
+        }
     return table;
+}
+
+// ---- what the multiply-add units do on registers alone
+
+// n rounds of 12 independent instructions, enough to hide their latency. Their values do not matter; only registers
+// that a call may destroy are written.
+#if defined(__x86_64__)
+#define TWELVE(op) \
+    op "0\n" op "1\n" op "2\n" op "3\n" op "4\n" op "5\n" op "6\n" op "7\n" op "8\n" op "9\n" op "10\n" op "11\n"
+#define FOUR_TILES                                                   \
+    "tdpbf16ps %tmm6, %tmm4, %tmm0\ntdpbf16ps %tmm7, %tmm4, %tmm1\n" \
+    "tdpbf16ps %tmm6, %tmm5, %tmm2\ntdpbf16ps %tmm7, %tmm5, %tmm3\n"
+
+static void run_rounds(PeakUnit unit, int n) {
+    static const uint8_t tiles[64] = {
+        [0] = 1,   [16] = 64, [18] = 64, [20] = 64, [22] = 64, [24] = 64, [26] = 64, [28] = 64, [30] = 64,
+        [48] = 16, [49] = 16, [50] = 16, [51] = 16, [52] = 16, [53] = 16, [54] = 16, [55] = 16};
+    if (unit == PEAK_TILES) __asm__ volatile("ldtilecfg %0" ::"m"(tiles));
+    else __asm__ volatile("vzeroall");  // else their contents might be subnormal, which is slow
+    for (int i = 0; i < n; i++) {
+        if (unit == PEAK_FMA_YMM) __asm__ volatile(TWELVE("vfmadd231ps %ymm15, %ymm14, %ymm"));
+        else if (unit == PEAK_FMA_ZMM) __asm__ volatile(TWELVE("vfmadd231ps %zmm15, %zmm14, %zmm"));
+        else if (unit == PEAK_PAIRS_ZMM) __asm__ volatile(TWELVE("vdpbf16ps %zmm15, %zmm14, %zmm"));
+        else __asm__ volatile(FOUR_TILES FOUR_TILES FOUR_TILES);
+    }
+    if (unit == PEAK_TILES) __asm__ volatile("tilerelease");
+    else __asm__ volatile("vzeroupper");
+}
+#else
+static void run_rounds(PeakUnit unit, int n) { (void)unit, (void)n; }
+#endif
+
+static const CpuIsa needs[] = {CPU_AVX2, CPU_AVX512, CPU_AVX512BF16, CPU_AMX};
+
+// Of one instruction: 2 for each multiply-add of 8 lanes, 16 lanes, 16 lanes of pairs, and of 16 x 16 sums over a
+// depth of 32 bf16 (64 bytes).
+static const double flops[] = {2 * 8, 2 * 16, 2 * 16 * 2, 2 * 16 * 16 * 32};
+
+typedef struct Try {
+    PeakUnit unit;
+    double* rates;  // of each thread
+} Try;
+
+static void measure(const void* job, size_t task, int thread) {
+    const Try* j = (const Try*)job;
+    int rounds = j->unit == PEAK_TILES ? 10000 : 200000;
+    (void)thread;
+    double started = thread_seconds();
+    run_rounds(j->unit, rounds);
+    j->rates[task] = 12 * flops[j->unit] * rounds / (thread_seconds() - started);
+}
+
+double cpu_peak_of(PeakUnit unit) {
+    enum { MOST_THREADS = 512, TRIES = 8 };
+    double rates[MOST_THREADS], best = 0;
+    int threads = MIN(team_threads(), (int)MOST_THREADS);
+    for (int i = 0; i < TRIES && cpu_has(needs[unit]); i++) {
+        double sum = 0;
+        team_run(measure, &(Try){unit, rates}, (size_t)threads, 1, 0);
+        for (int t = 0; t < threads; t++) sum += rates[t];
+        best = MAX(best, sum);
+    }
+    return best;
+}
+
+double cpu_peak(const Kernels* k, DType dt) {
+    double best = 0;
+    int isa = CPU_ISAS - 1;
+    while (isa > CPU_REFERENCE && cpu_kernels((CpuIsa)isa) != k) isa--;
+    for (int unit = 0; unit < PEAK_UNITS; unit++)
+        if ((int)needs[unit] <= isa && (dt == DT_BF16 || unit <= PEAK_FMA_ZMM))
+            best = MAX(best, cpu_peak_of((PeakUnit)unit));
+    return best;
 }

@@ -7,7 +7,6 @@
 //
 // The fast tables take fp32 and bf16. DT_F64 is for the reference table alone, where finite differences use it.
 #pragma once
-#include "kernels/cpu/team.h"
 #include "kernels/rank_ops.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // the CPU has no streams: ops have finished when they return
@@ -47,10 +46,23 @@ extern const RankOps reference_rank_ops;
 // The scratch memory, valid between open and close. Both are 2 MiB aligned; thread is what a TeamTask is given.
 void* cpu_shared_scratch(void);
 void* cpu_thread_scratch(int thread);
-static inline int cpu_threads(void) { return team_threads(); }
+
+// ---- the threads, which are OpenMP's: a parallel loop over tasks
+
+// Task `task` of `job`, on thread `thread`, which is 0 for the caller.
+typedef void (*TeamTask)(const void* job, size_t task, int thread);
+
+// From now on n threads, the caller one of them; the first loop starts them. Without OpenMP there is the caller alone.
+void team_open(int n);
+// Threads of team_open's last call; 1 before it.
+int team_threads(void);
+
+// f(job, 0 .. n - 1), each once, on any thread and in any order; threads take `at_once` of them at a time, at least 1.
+// With `alone` all on the caller, in order. A task runs no team itself.
+void team_run(TeamTask f, const void* job, size_t n, size_t at_once, int alone);
 
 // How many of n tasks that cost about the same a thread takes at a time: eight portions a thread.
-static inline size_t cpu_portion(size_t n) { return n / (8 * (size_t)cpu_threads()) + 1; }
+static inline size_t cpu_portion(size_t n) { return n / (8 * (size_t)team_threads()) + 1; }
 
 // The part of n that thread t of nt works on, cut at multiples of `unit`: [*begin, *end).
 static inline void cpu_share(size_t n, size_t unit, int t, int nt, size_t* begin, size_t* end) {
@@ -67,7 +79,7 @@ typedef struct CpuSoftmax {
 } CpuSoftmax;
 CpuSoftmax cpu_join_softmax(const float* stats, int parts, size_t N, size_t n);
 
-// What the multiply-add units of this processor can do (kernels/peak.c): arithmetic on registers alone, no memory.
+// What the multiply-add units of this processor can do: arithmetic on registers alone, no memory.
 typedef enum PeakUnit { PEAK_FMA_YMM, PEAK_FMA_ZMM, PEAK_PAIRS_ZMM, PEAK_TILES, PEAK_UNITS } PeakUnit;
 
 // FLOP/s of one unit on all threads of the team together, measured in processor time, because other programs may share

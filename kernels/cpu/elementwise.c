@@ -57,14 +57,14 @@ SIMD_INLINE void add_gradients(float* dwte, float* dwpe, const void* dout, const
 static void embed_columns_backward(const void* job, size_t part, int thread) {
     const Embedding* e = (const Embedding*)job;
     size_t begin, end;
-    cpu_share(e->C, 16, (int)part, cpu_threads(), &begin, &end);
+    cpu_share(e->C, 16, (int)part, team_threads(), &begin, &end);
     WITH_DTYPE(e->dt, add_gradients, e->dwte, e->dwpe, e->dout, e->tokens, e->positions, e->N, e->C, begin, end);
 }
 
 static void embedding_backward(float* dwte, float* dwpe, const void* dout, const int* tokens, const int* positions,
                                int N, int C, DType dt, Stream s) {
     Embedding e = {NULL, tokens, positions, NULL, NULL, dout, dwte, dwpe, (size_t)N, (size_t)C, dt};
-    team_run(embed_columns_backward, &e, (size_t)cpu_threads(), 1, e.N * e.C < SERIAL);
+    team_run(embed_columns_backward, &e, (size_t)team_threads(), 1, e.N * e.C < SERIAL);
 }
 
 // ---- activations, sums, conversions
@@ -220,7 +220,7 @@ typedef struct RowMove {
 static void gather_part(const void* job, size_t part, int thread) {
     const RowMove* j = (const RowMove*)job;
     size_t begin, end;
-    cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
+    cpu_share((size_t)j->n, 1, (int)part, team_threads(), &begin, &end);
     reference_rank_ops.gather_rows((void*)row_of(j->out, begin, (size_t)j->ldo, j->dt),
                                    j->rows ? j->x : row_of(j->x, begin, (size_t)j->ldx, j->dt),
                                    j->rows ? j->rows + begin : NULL, (int)(end - begin), j->C, j->ldo, j->ldx, j->dt,
@@ -230,20 +230,20 @@ static void gather_part(const void* job, size_t part, int thread) {
 static void scatter_part(const void* job, size_t part, int thread) {
     const RowMove* j = (const RowMove*)job;
     size_t begin, end;
-    cpu_share((size_t)j->n, 1, (int)part, cpu_threads(), &begin, &end);
+    cpu_share((size_t)j->n, 1, (int)part, team_threads(), &begin, &end);
     reference_rank_ops.scatter_rows(j->out, row_of(j->x, begin, (size_t)j->ldx, j->dt), j->rows + begin,
                                     (int)(end - begin), j->C, j->ldo, j->ldx, j->dt, NULL);
 }
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
     RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
-    team_run(gather_part, &job, (size_t)cpu_threads(), 1, (size_t)n * C < SERIAL);
+    team_run(gather_part, &job, (size_t)team_threads(), 1, (size_t)n * C < SERIAL);
 }
 
 static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
                          Stream s) {
     RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
-    team_run(scatter_part, &job, (size_t)cpu_threads(), 1, (size_t)n * C < SERIAL);
+    team_run(scatter_part, &job, (size_t)team_threads(), 1, (size_t)n * C < SERIAL);
 }
 
 typedef struct Heads {  // of a row: M matrices of border[d] heads, which are cut into d slices

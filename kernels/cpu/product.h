@@ -326,7 +326,7 @@ static size_t count_row_blocks(size_t M, size_t threads) {
 static void multiply(const Product* p) {
     if (p->M == 0 || p->K == 0) return;
     size_t K = ROUND_UP(p->packing == PAIRS ? CEIL_DIV(p->K, 2) : p->K, (size_t)DEPTH_UNIT);
-    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), threads = (size_t)cpu_threads();
+    size_t most_depth = piece(K, DEPTH, DEPTH_UNIT), nc = piece(p->N, NC, NR), threads = (size_t)team_threads();
     int alone = p->M * p->N * p->K < 1 << 18;
     Pass s = {.p = p, .row_blocks = count_row_blocks(p->M, threads)};
     for (s.n = 0; s.n < p->N; s.n += nc)

@@ -1,9 +1,7 @@
-// team.c - see team.h.
-#include "kernels/cpu/team.h"
-
+// team.c - the threads of the CPU backend, see cpu.h.
 #include <stdlib.h>
 
-#include "plan/base/base.h"
+#include "kernels/cpu/cpu.h"
 
 static int threads = 1;
 
