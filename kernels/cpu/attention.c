@@ -1,25 +1,98 @@
 // attention.c - attention in fp32, in blocks of 64 queries by 64 keys.
 //
 // Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they
-// are met; see attention_blocks.h. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
+// are met. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
 // lie, only Q is transposed once an task, and the running maximum and sum of each query stay in their lane.
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
 enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16 };
 
 #include "kernels/cpu/attention_tasks.h"
 
-#include "kernels/cpu/attention_blocks.h"
+enum {
+    TILE_ROWS = 4,
+    TILE_VECTORS = SIMD_FLOATS == 16 ? 4 : 2,  // 16 sums in the 32 registers of AVX-512, else 8 in 16
+};
+
+// ---- the block matmul
+
+typedef struct Matrix {  // element (r, k) lies at p[r * row + k * step]
+    const float* p;
+    size_t row, step;
+} Matrix;
+
+typedef enum Start { SET, ADD, RESCALE } Start;  // c = a b, c += a b, c = c * keep + a b
+
+// One register tile of TILE_ROWS x n vectors.
+SIMD_INLINE void tile(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int K, Start start, const float* keep,
+                      int n) {
+    vf sum[TILE_ROWS][TILE_VECTORS], bk[TILE_VECTORS];
+#pragma GCC unroll 4
+    for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) {
+            sum[r][v] = start == SET ? (vf){0} : vf_load(c + r * ldc + v * SIMD_FLOATS);
+            if (start == RESCALE) sum[r][v] *= vf_load(keep + v * SIMD_FLOATS);
+        }
+    for (int k = 0; k < K; k++, b += ldb) {
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) bk[v] = vf_load(b + v * SIMD_FLOATS);
+#pragma GCC unroll 4
+        for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < n; v++) sum[r][v] += a.p[r * a.row + k * a.step] * bk[v];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) vf_store(c + r * ldc + v * SIMD_FLOATS, sum[r][v]);
+}
+
+// c (M,N) from a (M,K) b (K,N) and keep (N). M is rounded up to whole tiles of rows, N to whole vectors: there must
+// be room.
+static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int M, int N, int K, Start start,
+                         const float* keep) {
+    for (int col = 0; col < N; col += TILE_VECTORS * SIMD_FLOATS) {
+        int n = MIN(CEIL_DIV(N - col, SIMD_FLOATS), TILE_VECTORS);
+        const float* keep_col = start == RESCALE ? keep + col : NULL;
+        for (int row = 0; row < M; row += TILE_ROWS) {
+            Matrix rows = {a.p + row * a.row, a.row, a.step};
+            float* to = c + row * ldc + col;
+            if (n == TILE_VECTORS) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, TILE_VECTORS);
+            else if (n == 1) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, 1);
+            else if (n == 2) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(2, TILE_VECTORS));
+            else tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(3, TILE_VECTORS));
+        }
+    }
+}
+
+// ---- packing
+
+SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, to += HSp) {
+        const char* row = (const char*)x + r * ld * dtype_bytes(dt);
+        if (r + AHEAD < n)
+            for (size_t byte = 0; byte < HS * dtype_bytes(dt); byte += 64)
+                __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
+        if (whole == HSp) continue;
+        vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));
+        for (int c = whole + SIMD_FLOATS; c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
+    }
+}
+
+// n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
+static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
+    WITH_DTYPE(dt, pack_rows_as, to, x, (size_t)ld, n, HS);
+    memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
+}
+
+// ---- tasks
 
 static void begin_task(void) {}
 static void end_task(void) {}
 
 // ---- forward: the blocks of queries of a task share each packed block of keys
-
-typedef struct Running {  // of a block of queries
-    float max[BLOCK];     // the largest score
-    float sum[BLOCK];     // of exp(score - max)
-    float keep[BLOCK];    // exp(last max - max): what the last block of keys left of sums before it
-} Running;
 
 typedef struct ForwardScratch {
     float s[BLOCK * BLOCK];
@@ -73,28 +146,16 @@ static void forward_block(float* o, float* s, Running* r, const float* q, const 
     }
 }
 
-// out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
-static void finish_block(void* out, float* lse, int ldo, float* o, const Running* r, int nq, int HS, DType dt,
-                         float* rows) {
-    size_t HSp = padded(HS);
-    for (size_t c = 0; c < HSp; c++)
-        for (int v = 0; v < nq; v += SIMD_FLOATS)
-            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
-    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
-    store_rows(out, ldo, rows, nq, HS, 1, dt);
-    for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
-}
-
 static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch) {
     ForwardScratch* w = (ForwardScratch*)scratch;
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1);
-    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
+    size_t HSp = padded(HS), block = HSp * BLOCK;
     float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
         int nq = MIN(BLOCK, i1 - i), N = ROUND_UP(nq, SIMD_FLOATS);
         pack_rows(k, element(a->q, at(d.q0 + i, a->ldq, h, HS), dt), a->ldq, nq, N, HS, dt);
         transpose(q + g * block, BLOCK, k, HSp, N, (int)HSp, a->scale);
-        for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
+        begin_running(&w->running[g]);
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
         int nk = MIN(BLOCK, n_keys - j0);
@@ -109,11 +170,10 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
                               j0 == 0 ? SET : RESCALE);
         }
     }
-    DType out_dt = result_type(a, dt);
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
-        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), out_dt), lse + h * Nq + d.q0 + i, a->ldo,
-                     o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, out_dt, k);
+        finish_block(out, lse, a, d.q0 + i, h, o + g * block, &w->running[g], MIN(BLOCK, i1 - i), 1, dt, k);
 }
+
 // ---- backward
 
 typedef struct KeyBlock {  // each (BLOCK,HSp) or, transposed, (HSp,BLOCK)

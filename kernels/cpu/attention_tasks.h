@@ -1,10 +1,11 @@
 // attention_tasks.h - how attention over packed documents is cut into tasks, and the entries of the table; attention.c
 // and attention_pairs.c give it a heart.
 //
-// Work is cut into tasks (document, head, block), large ones first, that threads take as they come. The backward
-// pass of a document is one task a key/value head, with all query heads that read it, or, where that would leave
-// threads idle, separate tasks for dq and for dk, dv that compute probabilities twice. Both add the same blocks in the
-// same order, head by head and then query by query, so the result does not depend on the choice.
+// Tasks are (document, head, block), large ones first. The backward pass of a document is one task a key/value head,
+// with all query heads that read it, or, where that would leave threads idle, tasks for dq and others for dk, dv, which
+// compute probabilities twice. Both add the same blocks in the same order, so that the choice cannot be seen.
+//
+// A block holds BLOCK rows of a head, each `padded` to whole units, or its transpose.
 //
 // Before this file comes an enum of BLOCK: queries or keys of a block, and the row stride of blocks whose lanes are
 // queries or keys; GROUP: blocks that share what they have packed; HEAD_UNIT: what head sizes are padded to. After it
@@ -12,7 +13,52 @@
 #pragma once
 #include <float.h>
 
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/simd.h"
+
+// ---- rows of heads, and how they leave fp32 blocks
+
+// Head size as packed; zero above HS.
+static size_t padded(int HS) { return ROUND_UP((size_t)HS, (size_t)HEAD_UNIT); }
+
+static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
+static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_t)ld + (size_t)h * HS; }
+
+enum { AHEAD = 8 };  // rows to fetch ahead: each lies in a page of its own, where the processor does not guess the next
+
+SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int HS, float scale, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, x += HSp) {
+        char* row = (char*)to + r * ld * dtype_bytes(dt);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store_as(row + c * dtype_bytes(dt), vf_load(x + c) * scale, dt);
+        if (whole < HS) vf_store_part(row + whole * dtype_bytes(dt), vf_load(x + whole) * scale, HS - whole, dt);
+    }
+}
+
+static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
+    WITH_DTYPE(dt, store_rows_as, to, (size_t)ld, x, n, HS, scale);
+}
+
+// The same, added to rows of fp32.
+static void add_rows(float* to, int ld, const float* x, int n, int HS, float scale) {
+    for (int r = 0; r < n; r++, to += ld, x += padded(HS))
+        FOR_VECTORS(c, lanes, 0, HS,
+                    vf_put(to, c, lanes, vf_get(to, c, lanes, DT_F32) + vf_load(x + c) * scale, DT_F32););
+}
+
+// to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
+static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, int rows, int cols, float scale) {
+    for (int r = 0; r < rows; r += SIMD_FLOATS)
+        for (int c = 0; c < cols; c += SIMD_FLOATS) {
+            vf x[SIMD_FLOATS];
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_FLOATS; i++) x[i] = vf_load(from + (r + i) * ldfrom + c) * scale;
+            vf_transpose(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (c + i) * ldto + r, x[i]);
+        }
+}
+
+// ---- documents
 
 typedef struct Span {  // rows of one document
     size_t q0, k0;     // its first query and key
@@ -39,6 +85,33 @@ static int heads_of_key(const Attention* a) { return a->NH / a->NKV; }
 
 // Keys that query i of the document sees.
 static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
+
+// ---- forward: what is known of a block of queries so far
+
+typedef struct Running {
+    float max[BLOCK];   // the largest score, or in attention_pairs.c product of q and k
+    float sum[BLOCK];   // of exp(score - largest score)
+    float keep[BLOCK];  // exp(last largest - largest): what the last block of keys left of sums before it
+} Running;
+
+static void begin_running(Running* r) {
+    for (int i = 0; i < BLOCK; i++) r->max[i] = -FLT_MAX, r->sum[i] = 0;
+}
+
+// out and lse of nq queries from row i on, from o^T (HSp,BLOCK), which is divided by the sums on the way. `scale` makes
+// scores of r->max; `rows` is room for a block.
+static void finish_block(void* out, float* lse, const Attention* a, size_t i, int h, float* o, const Running* r, int nq,
+                         float scale, DType dt, float* rows) {
+    size_t HSp = padded(a->HS);
+    for (size_t c = 0; c < HSp; c++)
+        for (int v = 0; v < nq; v += SIMD_FLOATS)
+            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
+    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+    DType out_dt = result_type(a, dt);
+    store_rows((void*)element(out, at(i, a->ldo, h, a->HS), out_dt), a->ldo, rows, nq, a->HS, 1, out_dt);
+    lse += (size_t)h * (size_t)a->cu_q[a->n_docs] + i;
+    for (int q = 0; q < nq; q++) lse[q] = r->max[q] * scale + logf(r->sum[q]);
+}
 
 // ---- gradients: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
 //      dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K
@@ -126,7 +199,8 @@ static int list_backward(Task* tasks, const Attention* a) {
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         float pairs = n_pairs(a, d, 0, d.q_len);
-        int split = team_threads() > 1 && d.q_len > BLOCK && pairs * (float)team_threads() > 0.4f * total * (float)a->NKV;
+        int split =
+            team_threads() > 1 && d.q_len > BLOCK && pairs * (float)team_threads() > 0.4f * total * (float)a->NKV;
         if (!split) {
             if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
             continue;
