@@ -236,7 +236,8 @@ $(build)/test/test_library: test/test_library.cc kernels/cuda/library.cu $(build
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
 $(build)/test/test_attention_amx: $(build)/kernels/cpu/attention_pairs_emulated.o
 $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
-	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
+	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -include test/emulated_tiles.h \
+	  -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
 $(build)/dev/%: $(build)/dev/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a
