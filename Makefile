@@ -68,10 +68,10 @@ FLAGS_amx        := $(avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDES:%=-isystem %) -MMD -MP \
   -Xcompiler "-Wall -Werror=switch $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" \
-  $(MPI_COMPILE)
+  $(MPI_COMPILE) $(if $(filter yes,$(CUDNN)),-DHAVE_CUDNN) $(if $(filter yes,$(NCCL)),-DHAVE_NCCL)
 # The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
 EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
-  -fno-math-errno $(MPI_COMPILE)
+  -fno-math-errno $(MPI_COMPILE) $(if $(filter yes,$(MPI)),-DHAVE_NCCL)
 
 LIBRARIES = $(if $(filter yes,$(OPENMP)),$(OPENMP_LINK)) $(MPI_LINK) -lpthread -lm -ldl
 ifeq ($(CUDA),yes)
@@ -98,14 +98,12 @@ objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/
   $(drawn:%=$(build)/%.o)
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
-cuda_files := $(filter-out library cudnn_plan attention_cudnn attention_no_cudnn comm_nccl comm_no_nccl,$(patsubst \
-  kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
+cuda_files := $(filter-out library cudnn_plan,$(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
 ifeq ($(CUDA),yes)
-objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),attention_cudnn \
-  cudnn_plan,attention_no_cudnn) $(if $(filter yes,$(NCCL)),comm_nccl,comm_no_nccl))
+objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),cudnn_plan))
 endif
-emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) attention_no_cudnn cudart cublaslt linked_library \
-  $(if $(filter yes,$(MPI)),comm_nccl nccl,comm_no_nccl))
+emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) cudart cublaslt linked_library \
+  $(if $(filter yes,$(MPI)),nccl))
 
 all: report train $(if $(wildcard dev/simulate.c),simulate)
 	@echo 'next:     ./train       trains a small model;  ./train --help;  make test'
