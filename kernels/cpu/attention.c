@@ -4,7 +4,7 @@
 // are met. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
 // lie, only Q is transposed once an task, and the running maximum and sum of each query stay in their lane.
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
-enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16 };
+enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16, DQ_UNIT = 4, DK_UNIT = 4, QUERY_HALVES = 4, KEY_HALVES = 6 };
 
 #include "kernels/cpu/attention_tasks.h"
 
@@ -176,23 +176,15 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
 
 // ---- backward
 
-typedef struct KeyBlock {  // each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
-    float *k, *kt, *vt;    // packed
-    float *dk, *dv;        // sums so far
-    int nk, first;         // keys; the query that is the first to see key 0
-} KeyBlock;
-
-typedef struct QueryBlock {
-    float *q, *dout, *dq;  // (BLOCK,HSp); dq NULL: not wanted
-    const float *lse, *D;  // (nq)
-    int nq, begin;         // begin: the first query, within its document
-} QueryBlock;
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    // q, dout: a block each; k, k^T, v^T of GROUP key blocks; dk, dv, a block each, of these, or where query heads
-    // share keys of all keys of the task, since they are sums over heads; dq of all queries of the task and a head
-    float packed[];
 } BackwardScratch;
+
+static size_t backward_bytes(void) { return sizeof(BackwardScratch); }
+
+static size_t forward_bytes(const KernelLimits* limits) {
+    return sizeof(ForwardScratch) + (2 + 2 * GROUP) * BLOCK * padded(limits->HS) * sizeof(float);
+}
 
 // p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
 static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n_seen, int causal) {
@@ -214,84 +206,55 @@ static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n
     }
 }
 
-// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Where the diagonal passes
-// through, 16 rows at a time leave out the columns that none of them needs.
-static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int causal, int want_dkv,
-                           int HS) {
-    size_t HSp = padded(HS);
+// Where the diagonal passes through, 16 rows at a time leave out the columns that none of them needs.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
+    int HS = a->HS, causal = a->causal;
+    size_t HSp = padded(HS), block = HSp * BLOCK;
+    const float *k = b->packed, *kt = k + block, *vt = kt + block, *q = r->packed, *dout = q + block;
     int ahead = r->begin - b->first;  // of the first query that sees key 0
     int diagonal = causal && ahead < b->nk, step = diagonal ? 16 : BLOCK;
     for (int i = 0; i < r->nq; i += step) {
         int N = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
-        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){r->q + i * HSp, HSp, 1}, b->kt, BLOCK, M, N, HS, SET, NULL);
-        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){r->dout + i * HSp, HSp, 1}, b->vt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){q + i * HSp, HSp, 1}, kt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){dout + i * HSp, HSp, 1}, vt, BLOCK, M, N, HS, SET, NULL);
     }
     probabilities(w, r, b->nk, ahead + 1, causal);
     for (int i = 0; i < r->nq && r->dq; i += step) {
         int K = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
-        multiply_add(r->dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, b->k, HSp, M, (int)HSp, K, ADD, NULL);
+        multiply_add(r->dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, k, HSp, M, (int)HSp, K, ADD, NULL);
     }
     for (int j = 0; j < b->nk && want_dkv; j += step) {
         int i = diagonal ? MAX(0, j - ahead) : 0, M = MIN(step, b->nk - j);
         Matrix p = {w->p + i * BLOCK + j, 1, BLOCK}, ds = {w->ds + i * BLOCK + j, 1, BLOCK};
-        multiply_add(b->dv + j * HSp, HSp, p, r->dout + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
-        multiply_add(b->dk + j * HSp, HSp, ds, r->q + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
+        multiply_add(b->dv + j * HSp, HSp, p, dout + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
+        multiply_add(b->dk + j * HSp, HSp, ds, q + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
     }
 }
 
-// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
-static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* room) {
+// (BLOCK,HSp) k, and transposed, (HSp,BLOCK), k and v.
+static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, kv, a->HS);
     int N = ROUND_UP(b->nk, SIMD_FLOATS);
-    b->k = room, b->kt = b->k + block, b->vt = b->kt + block;
-    b->first = a->causal ? j - d.offset : 0;
-    pack_rows(b->k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
-    transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
-    pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
-    transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
+    float *k = b->packed, *kt = k + block, *vt = kt + block;
+    pack_rows(k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(vt, BLOCK, k, HSp, N, (int)HSp, 1);
+    pack_rows(k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(kt, BLOCK, k, HSp, N, (int)HSp, a->scale);
 }
 
-// GROUP blocks of keys share each packed block of queries.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
-    BackwardScratch* w = (BackwardScratch*)scratch;
-    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
-    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
-    float *keys = w->packed + 2 * block, *sums = keys + 3 * GROUP * block;
-    float* dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
-    KeyBlock b[GROUP];
-    if (part.want_dq) memset(dq, 0, ROUND_UP(i_end - part.i_begin, TILE_ROWS) * HSp * sizeof(float));
-    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
-        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
-        for (int t = 0; t < n; t++) {
-            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
-            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, dt, keys + 3 * t * block);
-            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
-            b[t].dv = b[t].dk + block;
-            for (int sum = 0; sum < 2 && part.want_dkv && h % heads == 0; sum++)
-                memset(b[t].dk + sum * block, 0, ROUND_UP(b[t].nk, TILE_ROWS) * HSp * sizeof(float));
-        }
-        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
-            int nq = MIN(BLOCK, i_end - i), nq_padded = ROUND_UP(nq, TILE_ROWS);
-            size_t row = d.q0 + i;
-            float* dq_rows = part.want_dq ? dq + (i - part.i_begin) * HSp : NULL;
-            QueryBlock r = {w->packed, w->packed + block, dq_rows, g->lse + h * Nq + row, g->D + h * Nq + row, nq, i};
-            pack_rows(r.q, element(a->q, at(row, a->ldq, h, HS), dt), a->ldq, nq, nq_padded, HS, dt);
-            pack_rows(r.dout, element(g->dout, at(row, a->ldo, h, HS), dt), a->ldo, nq, nq_padded, HS, dt);
-            for (int t = 0; t < n; t++)
-                if (i + nq > b[t].first) backward_block(&b[t], &r, w, a->causal, part.want_dkv, HS);
-        }
-        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
-            size_t key = d.k0 + j0 + t * BLOCK;
-            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
-            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
-        }
-    }
-    if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
+// (BLOCK,HSp) q and dout.
+static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
+                         void* scratch) {
+    size_t row = d.q0 + r->begin, block = padded(a->HS) * BLOCK, q = at(row, a->ldq, h, a->HS);
+    int n = ROUND_UP(r->nq, TILE_ROWS);
+    pack_rows(r->packed, element(a->q, q, dt), a->ldq, r->nq, n, a->HS, dt);
+    pack_rows(r->packed + block, element(dout, at(row, a->ldo, h, a->HS), dt), a->ldo, r->nq, n, a->HS, dt);
 }
-static size_t task_scratch_bytes(const KernelLimits* limits) {
-    size_t rows = (2 + 3 * GROUP) * BLOCK + dq_rows(limits) + 2 * dkv_rows(limits);
-    return sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float);
+
+static void put_queries(const Gradients* g, const Attention* a, Span d, int h, Part part, float* dq, DType dt,
+                        float* room) {
+    put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, part.i_end - part.i_begin, a->scale, dt);
 }
 
 static void install(Kernels* table) {

@@ -6,7 +6,7 @@
 //   S^T = K Q^T, dP^T = V dO^T (depth HS);  O^T += V^T P^T, dQ^T += K^T dS^T (depth keys);
 //   dV += P^T dO, dK += dS^T Q (depth queries)
 // Exponentials are of base 2: scores are multiplied by scale log2(e) on the way.
-enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32 };
+enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32, DQ_UNIT = BLOCK, DK_UNIT = 32, QUERY_HALVES = 6, KEY_HALVES = 3 };
 
 #include "kernels/cpu/attention_tasks.h"
 
@@ -288,27 +288,17 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
 
 // ---- backward
 
-typedef struct KeyBlock {
-    float *k, *v, *kt;  // K and V rows, K transposed pairs
-    float *dk, *dv;     // (BLOCK,HSp): sums so far
-    int nk, first;      // keys; the query that is the first to see key 0
-} KeyBlock;
-
-typedef struct QueryBlock {
-    float *q, *dout, *qt, *dout_t;  // row pairs, transposed rows
-    float* dq;                      // dQ^T (HSp,BLOCK); NULL: not wanted
-    int nq, begin;                  // begin: the first query, within its document
-} QueryBlock;
-
 typedef struct BackwardScratch {
     float s[BLOCK * BLOCK], dp[BLOCK * BLOCK];                                  // S^T, dP^T (keys, queries)
     float p[BLOCK * BLOCK / 2], ds[BLOCK * BLOCK / 2], dst[PAIR_ROWS * BLOCK];  // P^T, dS^T rows; dS^T key pairs
     float lse[BLOCK], D[BLOCK];                                                 // of the queries; lse in base 2
-    // rows, row pairs; Q and dO in two orders; K, V, K transposed pairs of GROUP blocks; dK, dV, a block each, of
-    // these, or where query heads share keys of all keys of the task, since they are sums over heads; dQ^T of all
-    // queries of the task and a head
-    float packed[];
 } BackwardScratch;
+
+static size_t backward_bytes(void) { return sizeof(BackwardScratch); }
+
+static size_t forward_bytes(const KernelLimits* limits) {
+    return sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
+}
 
 // p and ds of keys j and j + 1 and a vector of queries, where `visible` says that all see both.
 SIMD_INLINE void probabilities_of_two(BackwardScratch* w, int j, int v, vf lse, vf D, int nk, int hidden, float factor,
@@ -338,108 +328,74 @@ static void probabilities(BackwardScratch* w, int nk, int N, int hidden, float f
     }
 }
 
-// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Diagonals as above.
-static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int want_dkv,
-                           const Attention* a) {
+// What pack_queries makes: a block's rows and row pairs of the moment; row pairs and transposed rows of Q and of dO.
+// dQ^T is (HSp,BLOCK) of each block. Diagonals as above.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
+    size_t half = padded(a->HS) * BLOCK / 2;
+    const float *k = b->packed, *v = k + half, *kt = v + half, *q = r->packed + 2 * half, *qt = q + half;
+    const float *dout = qt + half, *dout_t = dout + half;
     int HSp = (int)padded(a->HS), end = ROUND_UP(b->nk, UNIT), N = ROUND_UP(r->nq, UNIT);
     int hidden = a->causal ? b->first - r->begin : -BLOCK, diagonal = hidden + b->nk > 0;
     int step = diagonal ? 16 : BLOCK, depth = diagonal ? UNIT : BLOCK;
     for (int j = 0; j < end; j += step) {
         int col = MAX(0, hidden + j) / 16 * 16, M = MIN(step, end - j), row = j * HSp / 2;
         if (col >= N) break;
-        multiply(w->s + j * BLOCK + col, BLOCK, b->k + row, (size_t)HSp / 2, r->qt + col, BLOCK, M, N - col, HSp / 2,
-                 0);
-        multiply(w->dp + j * BLOCK + col, BLOCK, b->v + row, (size_t)HSp / 2, r->dout_t + col, BLOCK, M, N - col,
-                 HSp / 2, 0);
+        multiply(w->s + j * BLOCK + col, BLOCK, k + row, (size_t)HSp / 2, qt + col, BLOCK, M, N - col, HSp / 2, 0);
+        multiply(w->dp + j * BLOCK + col, BLOCK, v + row, (size_t)HSp / 2, dout_t + col, BLOCK, M, N - col, HSp / 2, 0);
     }
     probabilities(w, b->nk, N, hidden, a->scale * LOG2_E);
     for (int j = 0; j < end; j += depth) {
         int col = MAX(0, hidden + j) / UNIT * UNIT, M = MIN(depth, end - j), from = j * BLOCK / 2 + col / 2;
         if (col >= N) break;
         if (want_dkv) {
-            multiply(b->dv + j * HSp, HSp, w->p + from, BLOCK / 2, r->dout + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
-                     1);
-            multiply(b->dk + j * HSp, HSp, w->ds + from, BLOCK / 2, r->q + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
-                     1);
+            multiply(b->dv + j * HSp, HSp, w->p + from, BLOCK / 2, dout + col / 2 * HSp, HSp, M, HSp, (N - col) / 2, 1);
+            multiply(b->dk + j * HSp, HSp, w->ds + from, BLOCK / 2, q + col / 2 * HSp, HSp, M, HSp, (N - col) / 2, 1);
         }
         if (r->dq)
-            multiply(r->dq + col, BLOCK, b->kt + j / 2, PAIR_ROWS, w->dst + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
+            multiply(r->dq + col, BLOCK, kt + j / 2, PAIR_ROWS, w->dst + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
                      M / 2, 1);
     }
 }
 
-// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
-static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, float* pairs, float* room) {
+// Rows of K and V, and K as transposed pairs.
+static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), half = HSp * BLOCK / 2;
     int n = ROUND_UP(b->nk, UNIT);
-    b->k = room, b->v = b->k + half, b->kt = b->v + half;
-    b->first = a->causal ? j - d.offset : 0;
-    pack_rows(b->v, rows_of(a->v, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
-    pack_rows(b->k, rows_of(a->k, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
-    pair_rows(pairs, b->k, n, a->HS);
-    transpose_dwords(b->kt, PAIR_ROWS, pairs, n / 2, (int)HSp);
+    float *k = b->packed, *v = k + half, *pairs = queries + half;
+    pack_rows(v, rows_of(a->v, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pack_rows(k, rows_of(a->k, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pair_rows(pairs, k, n, a->HS);
+    transpose_dwords(v + half, PAIR_ROWS, pairs, n / 2, (int)HSp);
 }
 
 // Both orders of nq rows: row pairs, and transposed rows.
-static void pack_queries(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
+static void pack_orders(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
     pack_rows(rows, x, ld, nq, HS);
     pair_rows(pairs, rows, ROUND_UP(nq, UNIT), HS);
     transpose_dwords(transposed, BLOCK, rows, ROUND_UP(nq, UNIT), (int)padded(HS) / 2);
 }
 
-// lse in base 2, and D; lanes beyond the queries compute with 0.
-static void load_queries(BackwardScratch* w, const float* lse, const float* D, int nq) {
-    for (int i = 0; i < BLOCK; i++) w->lse[i] = i < nq ? lse[i] * LOG2_E : 0, w->D[i] = i < nq ? D[i] : 0;
-}
-
-// GROUP blocks of keys share each packed block of queries.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
+// lse is kept in base 2; lanes beyond the queries compute with 0.
+static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
+                         void* scratch) {
     BackwardScratch* w = (BackwardScratch*)scratch;
-    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
-    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    size_t HSp = padded(HS), block = HSp * BLOCK, half = block / 2, Nq = (size_t)a->cu_q[a->n_docs];
-    float *rows = w->packed, *pairs = rows + half, *queries = pairs + half, *keys = queries + 4 * half;
-    float *sums = keys + 3 * GROUP * half, *dq;
-    dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
-    KeyBlock b[GROUP];
-    if (part.want_dq) memset(dq, 0, (size_t)ROUND_UP(i_end - part.i_begin, BLOCK) * HSp * sizeof(float));
-    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
-        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
-        for (int t = 0; t < n; t++) {
-            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
-            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, pairs, keys + 3 * t * half);
-            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
-            b[t].dv = b[t].dk + block;
-            if (part.want_dkv && h % heads == 0) memset(b[t].dk, 0, 2 * block * sizeof(float));
-        }
-        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
-            size_t row = d.q0 + i;
-            QueryBlock r = {
-                queries, queries + half, queries + 2 * half, queries + 3 * half, NULL, MIN(BLOCK, i_end - i), i};
-            if (part.want_dq) r.dq = dq + (i - part.i_begin) * HSp;
-            pack_queries(r.q, r.qt, rows_of(a->q, row, a->ldq, h, HS), a->ldq, r.nq, HS, rows);
-            pack_queries(r.dout, r.dout_t, rows_of(g->dout, row, a->ldo, h, HS), a->ldo, r.nq, HS, rows);
-            load_queries(w, g->lse + h * Nq + row, g->D + h * Nq + row, r.nq);
-            for (int t = 0; t < n; t++)
-                if (i + r.nq > b[t].first) backward_block(&b[t], &r, w, part.want_dkv, a);
-        }
-        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
-            size_t key = d.k0 + j0 + t * BLOCK;
-            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
-            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
-        }
-    }
-    for (int i = part.i_begin; i < i_end && part.want_dq; i += BLOCK) {
-        int nq = MIN(BLOCK, i_end - i);
-        transpose(w->packed, HSp, dq + (i - part.i_begin) * HSp, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
-        put_gradient(g->dq, a, d.q0 + i, g->ld_dq, h, w->packed, nq, a->scale, dt);
-    }
+    size_t row = d.q0 + r->begin, half = padded(a->HS) * BLOCK / 2;
+    float* q = r->packed + 2 * half;
+    pack_orders(q, q + half, rows_of(a->q, row, a->ldq, h, a->HS), a->ldq, r->nq, a->HS, r->packed);
+    q += 2 * half;
+    pack_orders(q, q + half, rows_of(dout, row, a->ldo, h, a->HS), a->ldo, r->nq, a->HS, r->packed);
+    for (int i = 0; i < BLOCK; i++) w->lse[i] = i < r->nq ? r->lse[i] * LOG2_E : 0, w->D[i] = i < r->nq ? r->D[i] : 0;
 }
 
-static size_t task_scratch_bytes(const KernelLimits* limits) {
-    size_t forward = sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
-    size_t rows = (6 + 3 * GROUP) * BLOCK / 2 + dq_rows(limits) + 2 * dkv_rows(limits);
-    return MAX(forward, sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float));
+static void put_queries(const Gradients* g, const Attention* a, Span d, int h, Part part, float* dq, DType dt,
+                        float* room) {
+    size_t HSp = padded(a->HS);
+    for (int i = part.i_begin; i < part.i_end; i += BLOCK) {
+        int nq = MIN(BLOCK, part.i_end - i);
+        transpose(room, HSp, dq + (i - part.i_begin) * HSp, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+        put_gradient(g->dq, a, d.q0 + i, g->ld_dq, h, room, nq, a->scale, dt);
+    }
 }
 
 // ---- the entries of the table
