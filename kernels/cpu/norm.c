@@ -83,7 +83,7 @@ SIMD_INLINE Moments moments(float* x, size_t C, float eps, int centred) {
 
 typedef struct Norm {  // forward: from a and b; backward: of x = a and dout = b
     void *sum, *out, *dx;
-    float *mean, *rstd, *dweight, *dbias;
+    float *mean, *rstd;
     const void *a, *b, *weight, *bias;
     float eps;
     size_t N, C;
@@ -116,18 +116,10 @@ static void norm_token(const void* job, size_t row, int thread) {
 
 static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
-    Norm job = {.sum = sum,
-                .out = out,
-                .mean = mean,
-                .rstd = rstd,
-                .a = a,
-                .b = b,
-                .weight = weight,
-                .bias = bias,
-                .eps = eps,
-                .N = (size_t)N,
-                .C = (size_t)C,
-                .dt = dt};
+    // clang-format off
+    Norm job = {.sum = sum, .out = out, .mean = mean, .rstd = rstd, .a = a, .b = b, .weight = weight, .bias = bias,
+                .eps = eps, .N = (size_t)N, .C = (size_t)C, .dt = dt};
+    // clang-format on
     cpu_for(norm_token, &job, job.N, job.N * job.C);
 }
 
@@ -165,16 +157,10 @@ static void norm_backward_part(const void* job, size_t part, int thread) {
 
 static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                           const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    Norm job = {.dx = dx,
-                .mean = (float*)mean,
-                .rstd = (float*)rstd,
-                .a = x,
-                .b = dout,
-                .weight = weight,
-                .N = (size_t)N,
-                .C = (size_t)C,
-                .dt = dt,
-                .parts = parts_of((size_t)N, (size_t)C)};
+    // clang-format off
+    Norm job = {.dx = dx, .mean = (float*)mean, .rstd = (float*)rstd, .a = x, .b = dout, .weight = weight,
+                .N = (size_t)N, .C = (size_t)C, .dt = dt, .parts = parts_of((size_t)N, (size_t)C)};
+    // clang-format on
     team_run(norm_backward_part, &job, job.parts.n, 1, job.N * job.C < SERIAL);
     add_parts(dweight, dbias, &job.parts, job.C);
 }

@@ -380,48 +380,29 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
 
 static Packing packing_of(DType dt, Packing bf16_packing) { return dt == DT_BF16 ? bf16_packing : FLOATS; }
 
+// clang-format off
 static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
                     int C, int OC, DType dt) {
-    Product p = {.a = {x, (size_t)C, 1},
-                 .b = {weight, (size_t)C, 1},
-                 .M = (size_t)N,
-                 .N = (size_t)OC,
-                 .K = (size_t)C,
-                 .dt = dt,
-                 .packing = packing_of(dt, packing),
-                 .out = out,
-                 .gelu = gelu,
-                 .bias = bias};
+    Product p = {.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
+                 .dt = dt, .packing = packing_of(dt, packing), .out = out, .gelu = gelu, .bias = bias};
     if (N == 1) multiply_row(&p);
     else multiply(&p);
 }
 
 static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N,
                            int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 1},
-                        .b = {weight, (size_t)C, 0},
-                        .M = (size_t)N,
-                        .N = (size_t)C,
-                        .K = (size_t)OC,
-                        .dt = dt,
-                        .packing = packing_of(dt, packing),
-                        .out = dx,
-                        .pre = pre});
+    multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0},
+                        .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dx, .pre = pre});
 }
 
 static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N,
                             int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 0},
-                        .b = {x, (size_t)C, 0},
-                        .M = (size_t)OC,
-                        .N = (size_t)C,
-                        .K = (size_t)N,
-                        .dt = dt,
-                        .packing = packing_of(dt, packing),
-                        .out = dweight,
-                        .row_sums = dbias,
-                        .add = 1});
+    multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0},
+                        .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dweight, .row_sums = dbias, .add = 1});
 }
+// clang-format on
 
 // The entries of the table, for one packing of bf16. Without takes_fp32 that type stays with what was there before.
 #define ENTRIES(name, packing, takes_fp32)                                                                           \
