@@ -68,10 +68,10 @@ FLAGS_amx        := $(avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 
 NVCC_FLAGS := -std=c++17 -O3 -lineinfo $(GENCODE) --threads 0 -I. $(CUDA_INCLUDES:%=-isystem %) -MMD -MP \
   -Xcompiler "-Wall -Werror=switch $(WERROR) $(filter -fsanitize% -fno-sanitize% -fno-omit%,$(CFLAGS_$(config)))" \
-  $(MPI_COMPILE)
+  $(MPI_COMPILE) $(if $(filter yes,$(CUDNN)),-DHAVE_CUDNN) $(if $(filter yes,$(NCCL)),-DHAVE_NCCL)
 # The emulator's headers come first, so that they stand in for NVIDIA's. It runs fast enough at -O2 only.
 EMU_FLAGS := -std=c++17 $(subst -O0,-O1,$(subst -O3,-O2,$(CFLAGS_$(config)))) $(WARNINGS) -Itest/emu -I. -MMD -MP \
-  -fno-math-errno $(MPI_COMPILE)
+  -fno-math-errno $(MPI_COMPILE) $(if $(filter yes,$(MPI)),-DHAVE_NCCL)
 
 LIBRARIES = $(if $(filter yes,$(OPENMP)),$(OPENMP_LINK)) $(MPI_LINK) -lpthread -lm -ldl
 ifeq ($(CUDA),yes)
@@ -91,21 +91,19 @@ families := matmul attention norm elementwise loss
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
 plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
-  kernels/virtual/*.c)) kernels/cpu/backend.c kernels/cpu/reference.c kernels/cpu/reference_ranks.c
+  kernels/virtual/*.c)) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \
   $(drawn:%=$(build)/%.o)
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
-cuda_files := $(filter-out library cudnn_plan attention_cudnn attention_no_cudnn comm_nccl comm_no_nccl,$(patsubst \
-  kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
+cuda_files := $(filter-out library cudnn_plan,$(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
 ifeq ($(CUDA),yes)
-objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),attention_cudnn \
-  cudnn_plan,attention_no_cudnn) $(if $(filter yes,$(NCCL)),comm_nccl,comm_no_nccl))
+objects += $(patsubst %,$(build)/kernels/cuda/%.o,$(cuda_files) library $(if $(filter yes,$(CUDNN)),cudnn_plan))
 endif
-emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) attention_no_cudnn cudart cublaslt linked_library \
-  $(if $(filter yes,$(MPI)),comm_nccl nccl,comm_no_nccl))
+emu_objects := $(patsubst %,$(build)/emu/%.o,emulator $(cuda_files) cudart cublaslt linked_library \
+  $(if $(filter yes,$(MPI)),nccl))
 
 all: report train $(if $(wildcard dev/simulate.c),simulate)
 	@echo 'next:     ./train       trains a small model;  ./train --help;  make test'
@@ -236,7 +234,8 @@ $(build)/test/test_library: test/test_library.cc kernels/cuda/library.cu $(build
 $(build)/test/test_matmul_amx: $(build)/kernels/cpu/matmul_amx_emulated.o
 $(build)/test/test_attention_amx: $(build)/kernels/cpu/attention_pairs_emulated.o
 $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
-	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -DTILES_EMULATED -c $< -o $@)
+	$(call step,CC $< emulated,$(CC) $(COMMON) $(FAMILY_FLAGS) $(FLAGS_amx) -DISA=amx -include test/emulated_tiles.h \
+	  -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
 $(build)/dev/%: $(build)/dev/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a

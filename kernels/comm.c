@@ -1,5 +1,4 @@
 // comm.c - the entries of every Comm, over its transport; the Comm of one rank.
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -144,7 +143,8 @@ static void close_comm(Comm* c) { c->transport->close(c); }
 
 // ---- nodes
 
-void comm_number_nodes(Comm* c, const uint64_t* host) {
+// node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
+static void number_nodes(Comm* c, const uint64_t* host) {
     for (int r = 0, nodes = 0; r < c->size; r++) {
         int same = 0;
         while (same < r && host[same] != host[r]) same++;
@@ -166,29 +166,15 @@ static void count_local_ranks(Comm* c, const uint64_t* host) {
     }
 }
 
-// 0, or -1 with a message; *ranks = the size of pretended nodes, 0: none.
-static int pretended_node_size(int* ranks, Err err) {
-    const char* text = getenv("RAGGED_NODE_SIZE");
-    char* end;
-    *ranks = 0;
-    if (!text || !*text) return 0;
-    errno = 0;
-    long number = strtol(text, &end, 10);
-    if (errno || *end || number < 1 || number > INT_MAX)
-        return fail(err, "RAGGED_NODE_SIZE is \"%.40s\", expected a number of ranks from 1 on", text);
-    *ranks = (int)number;
-    return 0;
-}
-
 int comm_find_nodes(Comm* c, Err err) {
     uint64_t own = hash_of_host(), *host = (uint64_t*)malloc((size_t)c->size * sizeof *host);
-    int pretended;
+    int pretended = 0;
     if (!host) return fail(err, "no memory for the hosts of %d ranks", c->size);
     int result = gather(c, host, &own, sizeof own, err);
-    if (result == 0) result = pretended_node_size(&pretended, err);
+    if (result == 0) result = variable_number(&pretended, "RAGGED_NODE_SIZE", 1, INT_MAX, err);
     if (result == 0) {
         if (c->local_size == 0) count_local_ranks(c, host);
-        comm_number_nodes(c, host);
+        number_nodes(c, host);
         for (int r = 0; r < c->size && pretended; r++) c->node[r] = r / pretended;
     }
     c->exposed_seconds = 0;
@@ -205,20 +191,15 @@ typedef struct Wish {
 
 // member (all of those with this rank's color) in the order of their keys.
 static Part part_of(const Comm* c, const Wish* all, int* member) {
-    const Wish* own = &all[c->rank];
-    Part p = {.color = own->color, .member = member, .single = 1};
+    Part p = {.color = all[c->rank].color, .member = member, .single = 1};
     for (int i = 0; i < c->size; i++) {
-        const Wish* m = &all[i];
-        int place = 0;
-        for (int j = 0; j < c->size; j++) {
-            int before = all[j].key < m->key || (all[j].key == m->key && j < i);
-            if (m->color >= 0 && all[j].color == m->color && j != i) p.single = 0, place += before;
-        }
-        if (m->color < 0 || m->color != own->color) continue;
-        if (i == c->rank) p.rank = place;
-        member[place] = i;
-        p.size++;
+        for (int j = 0; j < i; j++) p.single &= all[i].color < 0 || all[j].color != all[i].color;
+        if (p.color < 0 || all[i].color != p.color) continue;
+        int at = p.size++;
+        for (; at > 0 && all[member[at - 1]].key > all[i].key; at--) member[at] = member[at - 1];
+        member[at] = i;
     }
+    while (p.size && member[p.rank] != c->rank) p.rank++;
     return p;
 }
 
@@ -239,7 +220,7 @@ static int split(Comm* c, Comm** part, int color, int key, Err err) {
         Comm* made = *part;
         made->local_rank = c->local_rank, made->local_size = c->local_size;
         made->overlap = c->overlap;
-        comm_number_nodes(made, host);
+        number_nodes(made, host);
     }
     free(all), free(member), free(host);
     return result;

@@ -13,8 +13,8 @@
 //     returns at once; `wait` and the ..._host entries then return -1 with a message that names the rank. Where a
 //     library's call itself does not come back in that time (deadline_begin) the process ends with a message.
 //
-// The communications of a Comm run one after another in the order of the calls, also those that only begin. Ranks that
-// follow one global order of all communications therefore never wait for each other in a circle.
+// The communications of a Comm run one after another in the order of the calls, also those that only begin: ranks that
+// follow one global order never wait for each other in a circle.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/timer.h"
@@ -111,7 +111,6 @@ struct Comm {
     // where the device waits: stays 0.
     double exposed_seconds;
     Timer* timer;  // of this rank, told when it begins and ends to wait in an entry; NULL: none
-    void* state;   // of a transport that has nothing behind its Comms
 };
 
 // The same, begun and ended.
@@ -139,10 +138,12 @@ typedef struct RankIdentity {
 // 0, or -1 with a message when variables contradict each other (a rank beyond the size, no number).
 int rank_identity(RankIdentity* id, Err err);
 
+// *value = a variable of the environment, digits alone, from `least` to `most`; as it is where that is empty or not
+// set. 0, or -1 with a message.
+int variable_number(int* value, const char* name, int least, int most, Err err);
+
 // The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
-// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message (a build without MPI, a rank that does not
-// come, two ranks on one GPU). For tests, RAGGED_NODE_SIZE=k in the environment of all ranks pretends, in Comm.node
-// alone, that every k ranks make one node.
+// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see comm_find_nodes.
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err);
 
 // The transports that comm_open chooses from. comm_open_self: host memory and one rank. comm_open_mpi: host memory.

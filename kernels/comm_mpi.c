@@ -33,16 +33,14 @@
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here
 
-// Where a rank runs.
-typedef struct Process {
+typedef struct Process {     // where a rank runs
     int pid;                 // 0: not known yet
     int watched;             // it is another process, whose end this one would see
     uint64_t process_space;  // processes see each other's ids where it is the same
     char host[64];           // for people
 } Process;
 
-// A message that is under way.
-typedef struct Message {
+typedef struct Message {  // that is under way
     MPI_Request request;
     int peer, bytes;  // -1: it is sent
 } Message;
@@ -326,11 +324,11 @@ typedef struct Parts {
 } Parts;
 
 static size_t part_start(Parts p, int rank) { return MIN(p.n, (size_t)rank * p.part); }
-static size_t part_length(Parts p, int rank) { return part_start(p, rank + 1) - part_start(p, rank); }
 
-// What there is of a part in the chunk that begins at `first`.
-static size_t chunk_length(Parts p, int rank, size_t first, size_t chunk) {
-    return MIN(chunk, part_length(p, rank) - MIN(first, part_length(p, rank)));
+// What there is of a part behind its first bytes, `most` of it.
+static size_t part_length(Parts p, int rank, size_t first, size_t most) {
+    size_t length = part_start(p, rank + 1) - part_start(p, rank);
+    return MIN(most, length - MIN(first, length));
 }
 
 // The i-th rank after this one: all ranks together then never send to one at the same time.
@@ -348,11 +346,11 @@ static int reduce_parts(MpiComm* m, char* out, const char* in, Parts p, DType dt
     World* w = m->world;
     size_t chunk = chunk_bytes(c->size), own = part_start(p, c->rank);
     for (size_t first = 0; first < MIN(p.part, p.n); first += chunk) {
-        size_t n = chunk_length(p, c->rank, first, chunk);
+        size_t n = part_length(p, c->rank, first, chunk);
         for (int i = 1; i < c->size; i++) {
             int to = rank_after(c, i), from = rank_after(c, c->size - i);
             char* came = w->scratch + (size_t)(i - 1) * chunk;
-            w->sends[i - 1] = (Transfer){to, (char*)in + part_start(p, to) + first, chunk_length(p, to, first, chunk)};
+            w->sends[i - 1] = (Transfer){to, (char*)in + part_start(p, to) + first, part_length(p, to, first, chunk)};
             w->receives[i - 1] = (Transfer){from, came, n};
             w->terms[from] = came;
         }
@@ -369,18 +367,11 @@ static int gather_parts(MpiComm* m, char* out, const char* in, Parts p) {
     char* own = out + part_start(p, c->rank);
     for (int i = 1; i < c->size; i++) {
         int to = rank_after(c, i), from = rank_after(c, c->size - i);
-        m->world->sends[i - 1] = (Transfer){to, (char*)in, part_length(p, c->rank)};
-        m->world->receives[i - 1] = (Transfer){from, out + part_start(p, from), part_length(p, from)};
+        m->world->sends[i - 1] = (Transfer){to, (char*)in, part_length(p, c->rank, 0, p.n)};
+        m->world->receives[i - 1] = (Transfer){from, out + part_start(p, from), part_length(p, from, 0, p.n)};
     }
-    if (own != in) memmove(own, in, part_length(p, c->rank));
+    if (own != in) memmove(own, in, part_length(p, c->rank, 0, p.n));
     return exchange_with_all(m);
-}
-
-static int all_reduce(MpiComm* m, char* x, size_t bytes, DType dt) {
-    size_t element = dtype_bytes(dt);
-    Parts p = {bytes, CEIL_DIV(bytes / element, (size_t)m->comm.size) * element};
-    char* own = x + part_start(p, m->comm.rank);
-    return reduce_parts(m, own, x, p, dt) ? -1 : gather_parts(m, x, own, p);
 }
 
 static int broadcast(MpiComm* m, void* x, size_t bytes, int root) {
@@ -391,13 +382,17 @@ static int broadcast(MpiComm* m, void* x, size_t bytes, int root) {
 }
 
 static void run(MpiComm* m, const Operation* o) {
-    Parts parts = {(size_t)m->comm.size * o->bytes, o->bytes};
+    size_t size = (size_t)m->comm.size, element = dtype_bytes(o->dt);
+    Parts parts = {size * o->bytes, o->bytes}, cut = {o->bytes, CEIL_DIV(o->bytes / element, size) * element};
+    char* out = (char*)o->out;
     if (atomic_load(&m->world->failed)) return;
-    if (o->kind == OP_ALL_REDUCE) all_reduce(m, (char*)o->out, o->bytes, o->dt);
-    else if (o->kind == OP_BROADCAST) broadcast(m, o->out, o->bytes, o->root);
-    else if (o->kind == OP_REDUCE_SCATTER) reduce_parts(m, (char*)o->out, (const char*)o->in, parts, o->dt);
-    else if (o->kind == OP_ALL_GATHER) gather_parts(m, (char*)o->out, (const char*)o->in, parts);
-    else {
+    if (o->kind == OP_REDUCE_SCATTER) reduce_parts(m, out, (const char*)o->in, parts, o->dt);
+    else if (o->kind == OP_ALL_GATHER) gather_parts(m, out, (const char*)o->in, parts);
+    else if (o->kind == OP_BROADCAST) broadcast(m, out, o->bytes, o->root);
+    else if (o->kind == OP_ALL_REDUCE) {
+        char* own = out + part_start(cut, m->comm.rank);
+        if (reduce_parts(m, own, out, cut, o->dt) == 0) gather_parts(m, out, own, cut);
+    } else {
         comm_copy_to_self(&m->comm, o, comm_copy_host, NULL);
         exchange(m, o->sends, o->n_sends, o->receives, o->n_receives);
     }
@@ -605,8 +600,7 @@ static void close_comm(Comm* c) {
     double timeout_seconds = c->timeout_seconds;
     int rank = w->rank, size = w->size;
     finish(queue.begun);
-    int last = w->comms == 1 && process.worlds == 1;
-    if (last && process.finalize) c->table->barrier(c, err);
+    if (w->comms == 1 && process.worlds == 1 && process.finalize) c->table->barrier(c, err);
     if (atomic_load(&w->failed)) process.failed = 1;
     else MPI_Comm_free(&((MpiComm*)c)->mpi);
     free(c);

@@ -52,8 +52,6 @@ Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, dou
 // is 0, counts local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one
 // node, for `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
 int comm_find_nodes(Comm* world, Err err);
-// node (size) = equal where host (size) is, numbered from 0 in the order of their first rank.
-void comm_number_nodes(Comm* c, const uint64_t* host);
 
 // ---- messages to oneself, and the Comm of one rank
 

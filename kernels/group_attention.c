@@ -260,26 +260,16 @@ static void* element(const void* x, size_t i, DType dt) { return (char*)x + i * 
 static Attention pair_attention(const RingAttention* p, const void* kv, Chunk q, Chunk k, int causal) {
     const Pass* pass = p->c->pass;
     size_t W = kv_width(p), key = (size_t)k.first * 2 * W;
+    int width = (int)q_width(p);
+    // clang-format off
     return (Attention){.q = element(p->qkv, (size_t)q.first * row_width(p), pass->dt),
-                       .k = element(kv, key, pass->dt),
-                       .v = element(kv, key + W, pass->dt),
-                       .cu_q = q.cu,
-                       .cu_k = k.cu,
-                       .Nq = q.n,
-                       .Nk = k.n,
-                       .ldq = (int)row_width(p),
-                       .ldkv = (int)(2 * W),
-                       .ldo = (int)q_width(p),
-                       .n_docs = p->c->ga->n_docs,
-                       .NH = p->NH,
-                       .NKV = p->NKV,
-                       .HS = pass->row->HS,
-                       .causal = causal,
-                       .scale = pass->row->scale,
-                       .row = pass->row->row,
-                       .partial = 1,
-                       .ld_dq = (int)q_width(p),
-                       .ld_dkv = (int)(2 * W)};
+                       .k = element(kv, key, pass->dt), .v = element(kv, key + W, pass->dt),
+                       .cu_q = q.cu, .cu_k = k.cu, .Nq = q.n, .Nk = k.n,
+                       .ldq = (int)row_width(p), .ldkv = (int)(2 * W), .ldo = width,
+                       .n_docs = p->c->ga->n_docs, .NH = p->NH, .NKV = p->NKV, .HS = pass->row->HS,
+                       .causal = causal, .scale = pass->row->scale, .row = pass->row->row,
+                       .partial = 1, .ld_dq = width, .ld_dkv = (int)(2 * W)};
+    // clang-format on
 }
 
 // ---- around the ring

@@ -1,22 +1,21 @@
 // group_attention.h - exact causal attention over a row of packed documents, some of them on several ranks, both ways.
 //
 // A row is made of groups of documents, each on ulysses_size * ring_size contiguous ranks of a Comm: rank first_rank +
-// a * ulysses_size + b of a group has ring rank a and ulysses rank b. The ranks of one a share the tokens of a; the
-// ranks of one b form a ring. Who holds what is said by integers that need not be even:
+// a * ulysses_size + b of a group has ring rank a and ulysses rank b. Who holds what is said by integers that need not
+// be even:
 //
 //   ulysses_size > 1: the ranks of one a hold runs of its tokens, cut at token_border. An all-to-all turns tokens into
 //     heads, each rank computes its heads, cut at head_border, over all tokens of a, a second all-to-all turns back
-//     (Jacobs et al. 2023, "DeepSpeed Ulysses"). What is shared are units: a key/value head with its NH / NKV query
-//     heads.
+//     (Jacobs et al. 2023, "DeepSpeed Ulysses"). What is shared are units: a key/value head with its query heads.
 //   ring_size > 1: every document is cut into chunks, each of which its owner holds. Keys and values travel around the
-//     ring; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring Attention").
+//     ring of one b; partial outputs and their log-sum-exp stay fp32 and are merged (Liu et al. 2023, "Ring
+//     Attention").
+//     The tokens of ring rank a are those of its chunks in ascending order, each of all documents one after another.
 //   Both: Ulysses inside, rings outside. Neither: one call of the ordinary kernel.
 //
-// The tokens of ring rank a are those of its chunks in ascending order, each chunk of all documents one after another.
-//
-// Exchanges hide under the attention of other groups: the first one of each shared group is posted, in the order of
-// `groups`, then groups on this rank alone are computed, then each shared one as its exchange ends. The order of groups
-// must be one for all ranks (plan/value/plan.h says why that cannot deadlock).
+// The first exchange of each shared group is posted, in the order of `groups`, then groups on this rank alone are
+// computed, then each shared one as its exchange ends. The order of groups must be one for all ranks (plan/value/plan.h
+// says why that cannot deadlock).
 //
 // Bytes that a rank sends for a group, which tests check against Comm.sent: n its own tokens, n_a those of its ring
 // rank, H its share of the NKV key/value heads, each with g = NH / NKV query heads, e the size of an element:

@@ -2,9 +2,8 @@
 //
 // A control group limits all processes in it and below it, so what is left is the least of all groups from that of the
 // process up to the top. Formats: proc_pid_cgroup(5), and the kernel's cgroup-v2.rst, cgroup-v1/memory.rst and
-// scheduler/sched-bwc.rst. Groups are looked for where systemd and container engines mount them. In a container
-// /proc/self/cgroup may tell a path that only the outside has: then all that exists of it is the top, which is the
-// container's own group.
+// scheduler/sched-bwc.rst. In a container /proc/self/cgroup may tell a path that only the outside has: then all that
+// exists of it is the top, which is the container's own group.
 #define _GNU_SOURCE  // CPU_COUNT
 #include "kernels/host.h"
 

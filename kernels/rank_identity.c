@@ -1,9 +1,8 @@
 // rank_identity.c - who this process is, from the variables that launchers set, see comm.h.
 //
-// A launcher counts only when all of its variables are set: srun sets no RANK, and some platforms export RANK and
-// WORLD_SIZE as the number of the node for scripts that start torchrun, so that RANK without LOCAL_RANK says nothing.
-// Slurm comes after mpirun, which runs inside its jobs. An empty variable counts as unset. Where no variable tells how
-// many ranks this node has, local_size is 0, and opening a Comm counts hosts.
+// A launcher counts only when all of its variables are set: some platforms export RANK and WORLD_SIZE as the number of
+// the node for scripts that start torchrun, so that RANK without LOCAL_RANK says nothing. Slurm comes after mpirun,
+// which runs inside its jobs.
 #include <ctype.h>
 #include <limits.h>
 #include <stdio.h>
@@ -36,8 +35,7 @@ static const char* variable(const char* name) {
     return value && *value ? value : NULL;
 }
 
-// A number of digits alone, from `least` to `most`; what is not set leaves *value as it is.
-static int read_number(int* value, const char* name, int least, int most, Err err) {
+int variable_number(int* value, const char* name, int least, int most, Err err) {
     const char* text = variable(name);
     long number = 0;
     if (!text) return 0;
@@ -93,11 +91,11 @@ static int first_host(char* host, size_t room, const char* list) {
 static int read_slurm_step(RankIdentity* id, Err err) {
     const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
     int node = 0, per_node = 0;
-    if (read_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err)) return -1;
-    if (read_number(&node, "SLURM_NODEID", 0, INT_MAX, err)) return -1;
+    if (variable_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err)) return -1;
+    if (variable_number(&node, "SLURM_NODEID", 0, INT_MAX, err)) return -1;
     if (tasks && variable("SLURM_NODEID")) id->local_size = tasks_of_node(tasks, node);
     if (id->local_size == 0) {  // what was asked for: right only where it divides
-        if (read_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err)) return -1;
+        if (variable_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err)) return -1;
         if (per_node > id->local_rank && id->size % per_node == 0) id->local_size = per_node;
     }
     return 0;
@@ -120,7 +118,7 @@ static int read_master(RankIdentity* id, Err err) {
         const char* job = variable("SLURM_JOB_ID");  // two jobs of a node must not meet at one port
         if (job) port = SLURM_FIRST_PORT + (int)(strtoul(job, NULL, 10) % SLURM_PORTS);
     }
-    if (read_number(&port, "MASTER_PORT", 1, LAST_PORT, err)) return -1;
+    if (variable_number(&port, "MASTER_PORT", 1, LAST_PORT, err)) return -1;
     id->master_port = id->master[0] ? port : 0;
     return 0;
 }
@@ -129,10 +127,11 @@ static int read_launcher(RankIdentity* id, const Launcher* l, Err err) {
     const int most = INT_MAX - 1;
     id->source = l->source;
     id->local_size = 0;
-    if (read_number(&id->rank, l->rank, 0, most, err)) return -1;
+    if (variable_number(&id->rank, l->rank, 0, most, err)) return -1;
     id->local_rank = id->rank;
-    if (read_number(&id->size, l->size, 1, INT_MAX, err) || read_number(&id->local_rank, l->local_rank, 0, most, err) ||
-        read_number(&id->local_size, l->local_size, 1, INT_MAX, err))
+    if (variable_number(&id->size, l->size, 1, INT_MAX, err) ||
+        variable_number(&id->local_rank, l->local_rank, 0, most, err) ||
+        variable_number(&id->local_size, l->local_size, 1, INT_MAX, err))
         return -1;
     if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err)) return -1;
     if (id->rank >= id->size)

@@ -1,16 +1,15 @@
 // route.h - a message between nodes by way of several NICs: dispatch, transfer, combine (Zeppelin, arXiv 2509.21841).
 //
 // In a ring one rank of a node sends outside and the NICs of the others are idle. So it hands parts of its message to
-// proxies, ranks of its node that take part in the same exchange; they send to as many proxies of the other node, which
-// bring them to the receiver. Of n bytes and x proxies on either side, sender and receiver among them, as many as there
-// are NICs that they do not share:
+// proxies, ranks of its node in the same exchange; they send to as many proxies of the other node, which bring them to
+// the receiver. Of n bytes and x proxies on either side, no two on one NIC, sender and receiver among them:
 //
 //   dispatch   n (x - 1) / x bytes inside the node     counted as COMM_ROUTE
 //   transfer   n / x each, between the nodes           counted for the exchange, by who sends it
 //   combine    n (x - 1) / x bytes inside the node     COMM_ROUTE
 //
-// Parts are multiples of ROUTE_PART bytes, but for the last. All this is three exchanges of the Comm (comm.h), which
-// run one after another there, and every rank of the exchange posts its own of them in that order.
+// Parts are multiples of ROUTE_PART bytes, but for the last. All this is three exchanges of the Comm, one after
+// another.
 #pragma once
 #include "kernels/comm.h"
 

@@ -1,18 +1,13 @@
 // timer.c - the time of a step, cut by events and added up by kind; see timer.h.
 //
-// An event is recorded where the kind changes: piece i lies between the events i and i + 1 and has the kind that was
-// entered at event i. With e(i) the time of event i, and event n the end of the step:
+// An event is recorded where the kind changes: piece i lies between the events i and i + 1, of which the last is the
+// end of the step, and has the kind that was entered at event i. Computing and waiting must be told apart on each rank,
+// because a group whose layers end in a collective takes as long as its slowest rank (Wang et al. 2024, arXiv
+// 2401.11469).
 //
-//   seconds[kind] = sum over i < n of that kind of e(i + 1) - e(i)
-//
-// Computing and waiting must be told apart on each rank, because a group whose layers end in a collective takes as long
-// as its slowest rank on all of them (Wang et al. 2024, arXiv 2401.11469).
-//
-// An injected slowdown imitates a slower processor: whatever this rank computes takes `drag` times as long, and nothing
-// else does. Before each event, and before a collective that has begun sends anything, the host waits for the stream
-// and then spins for (drag - 1) times the seconds since it last did so. Waiting is not computing, so it is not
-// stretched; but the stream must have finished the wait before the next piece begins, or a part of the wait would be
-// stretched with that piece.
+// An injected slowdown imitates a slower processor: before each event, and before a collective that has begun sends
+// anything, the host waits for the stream and then spins for (drag - 1) times the seconds since it last did so. Waiting
+// is not stretched; but the stream must have finished the wait before the next piece begins.
 #include "kernels/timer.h"
 
 // Between timer_begin and timer_read: collectives between two steps record no events.

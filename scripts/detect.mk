@@ -14,7 +14,7 @@ x86     := $(findstring x86_64,$(machine))
 ISAS   ?= $(if $(and $(x86),$(filter-out sanitize race,$(config))),$(call compiles,-mavx512bf16),no)
 AMX    ?= $(if $(filter yes,$(ISAS)),$(call compiles,-mamx-tile -mamx-bf16),no)
 
-# ---- OpenMP, threads of the CPU kernels: gcc's library linked statically where that is there (kernels/cpu/backend.c
+# ---- OpenMP, threads of the CPU kernels: gcc's library linked statically where that is there (kernels/cpu/team.c
 # says why), clang's where it is installed. ThreadSanitizer does not understand either.
 
 openmp_files := $(if $(findstring clang,$(shell $(CC) --version)),libomp.so,libgomp.a libgomp.so)

@@ -20,9 +20,9 @@ finish() {
 }
 
 if command -v clang++ > /dev/null 2>&1; then
-    # Two that need cuDNN's header, and one that opens libraries, are not part of the emulator.
-    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|attention_cudnn|library)\.cu' |
-        xargs -n 1 -P "$cores" clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -x c++ -fsyntax-only 2>&1)
+    # One that needs cuDNN's header, and one that opens libraries, are not part of the emulator.
+    errors=$(ls kernels/cuda/*.cu | grep -vE '/(cudnn_plan|library)\.cu' | xargs -n 1 -P "$cores" \
+        clang++ -std=c++17 -Wall -Wextra -Itest/emu -I. -DHAVE_NCCL -x c++ -fsyntax-only 2>&1)
     [ -z "$errors" ] && ok "the emulator's sources compile with clang" || bad "with clang:" "$errors"
 else
     skip "the emulator's sources with clang: no clang++ here"
@@ -35,7 +35,7 @@ fi
 work=build/cuda_compiles
 rm -rf $work
 mkdir -p $work
-flags="-std=c++17 -O3 --threads 0 -I. -Xptxas -v -Xcompiler -Wall"
+flags="-std=c++17 -O3 --threads 0 -I. -DHAVE_CUDNN -DHAVE_NCCL -Xptxas -v -Xcompiler -Wall"
 for a in "$@"; do flags="$flags -gencode arch=compute_$a,code=sm_$a"; done
 includes=$(dirname "$(dirname "$nvcc")")/include
 for file in $(ls -S kernels/cuda/*.cu); do # the long ones first
@@ -230,7 +230,7 @@ done << 'PROMISES'
 attention forward_kernelI.*Et
 attention_backward (key|query)_kernelI.*Et
 attention_backward convert_kernel
-cudnn_moves interleave_kernel
+attention_cudnn interleave_kernel
 elementwise merge_kernelILi4E
 elementwise move_(rows|heads)_kernelI5uint4
 elementwise swiglu_kernelILb[01]ELi(8Et|4Ef)

@@ -1,6 +1,6 @@
 // test_attention_amx.c - attention on emulated AMX tiles, so that every processor with AVX-512 can check it.
 //
-// It links a copy of attention_pairs.c that was compiled with TILES_EMULATED, and has scratch memory
+// It links a copy of attention_pairs.c that was compiled with emulated tiles, and has scratch memory
 // of its own (test/exact_scratch.h).
 #define TEST_TABLE emulated
 #include "test/attention_cases.h"

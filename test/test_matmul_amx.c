@@ -1,6 +1,6 @@
 // test_matmul_amx.c - the matmuls of AMX on emulated tiles, so that every processor with AVX-512 can check them.
 //
-// It links a copy of matmul_amx.c that was compiled with TILES_EMULATED, and has scratch memory
+// It links a copy of matmul_amx.c that was compiled with emulated tiles, and has scratch memory
 // of its own (test/exact_scratch.h).
 #include "test/matmul_checks.h"
 

@@ -1,25 +1,98 @@
 // attention.c - attention in fp32, in blocks of 64 queries by 64 keys.
 //
 // Every inner product is one small matmul, multiply_add(), on fp32 blocks that are packed (and converted) when they
-// are met; see attention_blocks.h. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
+// are met. Forward, lanes are queries: S^T = K Q^T and O^T = V^T P^T need K and V as they
 // lie, only Q is transposed once an task, and the running maximum and sum of each query stay in their lane.
 // Backward, lanes are keys: a block of keys transposes K and V once and then meets every block of queries.
-enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16 };
+enum { BLOCK = 64, GROUP = 2, HEAD_UNIT = 16, DQ_UNIT = 4, DK_UNIT = 4, QUERY_HALVES = 4, KEY_HALVES = 6 };
 
 #include "kernels/cpu/attention_tasks.h"
 
-#include "kernels/cpu/attention_blocks.h"
+enum {
+    TILE_ROWS = 4,
+    TILE_VECTORS = SIMD_FLOATS == 16 ? 4 : 2,  // 16 sums in the 32 registers of AVX-512, else 8 in 16
+};
+
+// ---- the block matmul
+
+typedef struct Matrix {  // element (r, k) lies at p[r * row + k * step]
+    const float* p;
+    size_t row, step;
+} Matrix;
+
+typedef enum Start { SET, ADD, RESCALE } Start;  // c = a b, c += a b, c = c * keep + a b
+
+// One register tile of TILE_ROWS x n vectors.
+SIMD_INLINE void tile(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int K, Start start, const float* keep,
+                      int n) {
+    vf sum[TILE_ROWS][TILE_VECTORS], bk[TILE_VECTORS];
+#pragma GCC unroll 4
+    for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) {
+            sum[r][v] = start == SET ? (vf){0} : vf_load(c + r * ldc + v * SIMD_FLOATS);
+            if (start == RESCALE) sum[r][v] *= vf_load(keep + v * SIMD_FLOATS);
+        }
+    for (int k = 0; k < K; k++, b += ldb) {
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) bk[v] = vf_load(b + v * SIMD_FLOATS);
+#pragma GCC unroll 4
+        for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < n; v++) sum[r][v] += a.p[r * a.row + k * a.step] * bk[v];
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < TILE_ROWS; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < n; v++) vf_store(c + r * ldc + v * SIMD_FLOATS, sum[r][v]);
+}
+
+// c (M,N) from a (M,K) b (K,N) and keep (N). M is rounded up to whole tiles of rows, N to whole vectors: there must
+// be room.
+static void multiply_add(float* c, size_t ldc, Matrix a, const float* b, size_t ldb, int M, int N, int K, Start start,
+                         const float* keep) {
+    for (int col = 0; col < N; col += TILE_VECTORS * SIMD_FLOATS) {
+        int n = MIN(CEIL_DIV(N - col, SIMD_FLOATS), TILE_VECTORS);
+        const float* keep_col = start == RESCALE ? keep + col : NULL;
+        for (int row = 0; row < M; row += TILE_ROWS) {
+            Matrix rows = {a.p + row * a.row, a.row, a.step};
+            float* to = c + row * ldc + col;
+            if (n == TILE_VECTORS) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, TILE_VECTORS);
+            else if (n == 1) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, 1);
+            else if (n == 2) tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(2, TILE_VECTORS));
+            else tile(to, ldc, rows, b + col, ldb, K, start, keep_col, MIN(3, TILE_VECTORS));
+        }
+    }
+}
+
+// ---- packing
+
+SIMD_INLINE void pack_rows_as(float* to, const void* x, size_t ld, int n, int HS, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, to += HSp) {
+        const char* row = (const char*)x + r * ld * dtype_bytes(dt);
+        if (r + AHEAD < n)
+            for (size_t byte = 0; byte < HS * dtype_bytes(dt); byte += 64)
+                __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store(to + c, vf_load_as(row + c * dtype_bytes(dt), dt));
+        if (whole == HSp) continue;
+        vf_store(to + whole, vf_load_part(row + whole * dtype_bytes(dt), HS - whole, dt));
+        for (int c = whole + SIMD_FLOATS; c < HSp; c += SIMD_FLOATS) vf_store(to + c, (vf){0});
+    }
+}
+
+// n rows of a head, (n,HS) with stride ld, to fp32 rows of padded(HS); zeros in the padding and up to n_padded rows.
+static void pack_rows(float* to, const void* x, int ld, int n, int n_padded, int HS, DType dt) {
+    WITH_DTYPE(dt, pack_rows_as, to, x, (size_t)ld, n, HS);
+    memset(to + n * padded(HS), 0, (n_padded - n) * padded(HS) * sizeof(float));
+}
+
+// ---- tasks
 
 static void begin_task(void) {}
 static void end_task(void) {}
 
 // ---- forward: the blocks of queries of a task share each packed block of keys
-
-typedef struct Running {  // of a block of queries
-    float max[BLOCK];     // the largest score
-    float sum[BLOCK];     // of exp(score - max)
-    float keep[BLOCK];    // exp(last max - max): what the last block of keys left of sums before it
-} Running;
 
 typedef struct ForwardScratch {
     float s[BLOCK * BLOCK];
@@ -73,28 +146,16 @@ static void forward_block(float* o, float* s, Running* r, const float* q, const 
     }
 }
 
-// out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
-static void finish_block(void* out, float* lse, int ldo, float* o, const Running* r, int nq, int HS, DType dt,
-                         float* rows) {
-    size_t HSp = padded(HS);
-    for (size_t c = 0; c < HSp; c++)
-        for (int v = 0; v < nq; v += SIMD_FLOATS)
-            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
-    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
-    store_rows(out, ldo, rows, nq, HS, 1, dt);
-    for (int i = 0; i < nq; i++) lse[i] = r->max[i] + logf(r->sum[i]);
-}
-
 static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch) {
     ForwardScratch* w = (ForwardScratch*)scratch;
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1);
-    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], block = HSp * BLOCK;
+    size_t HSp = padded(HS), block = HSp * BLOCK;
     float *k = w->packed, *v = k + block, *q = v + block, *o = q + GROUP * block;
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
         int nq = MIN(BLOCK, i1 - i), N = ROUND_UP(nq, SIMD_FLOATS);
         pack_rows(k, element(a->q, at(d.q0 + i, a->ldq, h, HS), dt), a->ldq, nq, N, HS, dt);
         transpose(q + g * block, BLOCK, k, HSp, N, (int)HSp, a->scale);
-        for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
+        begin_running(&w->running[g]);
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
         int nk = MIN(BLOCK, n_keys - j0);
@@ -109,30 +170,21 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
                               j0 == 0 ? SET : RESCALE);
         }
     }
-    DType out_dt = result_type(a, dt);
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
-        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), out_dt), lse + h * Nq + d.q0 + i, a->ldo,
-                     o + g * block, &w->running[g], MIN(BLOCK, i1 - i), HS, out_dt, k);
+        finish_block(out, lse, a, d.q0 + i, h, o + g * block, &w->running[g], MIN(BLOCK, i1 - i), 1, dt, k);
 }
+
 // ---- backward
 
-typedef struct KeyBlock {  // each (BLOCK,HSp) or, transposed, (HSp,BLOCK)
-    float *k, *kt, *vt;    // packed
-    float *dk, *dv;        // sums so far
-    int nk, first;         // keys; the query that is the first to see key 0
-} KeyBlock;
-
-typedef struct QueryBlock {
-    float *q, *dout, *dq;  // (BLOCK,HSp); dq NULL: not wanted
-    const float *lse, *D;  // (nq)
-    int nq, begin;         // begin: the first query, within its document
-} QueryBlock;
 typedef struct BackwardScratch {
     float p[BLOCK * BLOCK], ds[BLOCK * BLOCK];
-    // q, dout: a block each; k, k^T, v^T of GROUP key blocks; dk, dv, a block each, of these, or where query heads
-    // share keys of all keys of the task, since they are sums over heads; dq of all queries of the task and a head
-    float packed[];
 } BackwardScratch;
+
+static size_t backward_bytes(void) { return sizeof(BackwardScratch); }
+
+static size_t forward_bytes(const KernelLimits* limits) {
+    return sizeof(ForwardScratch) + (2 + 2 * GROUP) * BLOCK * padded(limits->HS) * sizeof(float);
+}
 
 // p and ds from s = q k^T and ds = dout v^T, lanes are keys. Row i sees the first n_seen + i of them, or all nk.
 static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n_seen, int causal) {
@@ -154,84 +206,55 @@ static void probabilities(BackwardScratch* w, const QueryBlock* r, int nk, int n
     }
 }
 
-// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Where the diagonal passes
-// through, 16 rows at a time leave out the columns that none of them needs.
-static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int causal, int want_dkv,
-                           int HS) {
-    size_t HSp = padded(HS);
+// Where the diagonal passes through, 16 rows at a time leave out the columns that none of them needs.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
+    int HS = a->HS, causal = a->causal;
+    size_t HSp = padded(HS), block = HSp * BLOCK;
+    const float *k = b->packed, *kt = k + block, *vt = kt + block, *q = r->packed, *dout = q + block;
     int ahead = r->begin - b->first;  // of the first query that sees key 0
     int diagonal = causal && ahead < b->nk, step = diagonal ? 16 : BLOCK;
     for (int i = 0; i < r->nq; i += step) {
         int N = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
-        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){r->q + i * HSp, HSp, 1}, b->kt, BLOCK, M, N, HS, SET, NULL);
-        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){r->dout + i * HSp, HSp, 1}, b->vt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->p + i * BLOCK, BLOCK, (Matrix){q + i * HSp, HSp, 1}, kt, BLOCK, M, N, HS, SET, NULL);
+        multiply_add(w->ds + i * BLOCK, BLOCK, (Matrix){dout + i * HSp, HSp, 1}, vt, BLOCK, M, N, HS, SET, NULL);
     }
     probabilities(w, r, b->nk, ahead + 1, causal);
     for (int i = 0; i < r->nq && r->dq; i += step) {
         int K = diagonal ? MIN(b->nk, ahead + i + step) : b->nk, M = MIN(step, r->nq - i);
-        multiply_add(r->dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, b->k, HSp, M, (int)HSp, K, ADD, NULL);
+        multiply_add(r->dq + i * HSp, HSp, (Matrix){w->ds + i * BLOCK, BLOCK, 1}, k, HSp, M, (int)HSp, K, ADD, NULL);
     }
     for (int j = 0; j < b->nk && want_dkv; j += step) {
         int i = diagonal ? MAX(0, j - ahead) : 0, M = MIN(step, b->nk - j);
         Matrix p = {w->p + i * BLOCK + j, 1, BLOCK}, ds = {w->ds + i * BLOCK + j, 1, BLOCK};
-        multiply_add(b->dv + j * HSp, HSp, p, r->dout + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
-        multiply_add(b->dk + j * HSp, HSp, ds, r->q + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
+        multiply_add(b->dv + j * HSp, HSp, p, dout + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
+        multiply_add(b->dk + j * HSp, HSp, ds, q + i * HSp, HSp, M, (int)HSp, r->nq - i, ADD, NULL);
     }
 }
 
-// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
-static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* room) {
+// (BLOCK,HSp) k, and transposed, (HSp,BLOCK), k and v.
+static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), block = HSp * BLOCK, key = at(d.k0 + j, a->ldkv, kv, a->HS);
     int N = ROUND_UP(b->nk, SIMD_FLOATS);
-    b->k = room, b->kt = b->k + block, b->vt = b->kt + block;
-    b->first = a->causal ? j - d.offset : 0;
-    pack_rows(b->k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
-    transpose(b->vt, BLOCK, b->k, HSp, N, (int)HSp, 1);
-    pack_rows(b->k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
-    transpose(b->kt, BLOCK, b->k, HSp, N, (int)HSp, a->scale);
+    float *k = b->packed, *kt = k + block, *vt = kt + block;
+    pack_rows(k, element(a->v, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(vt, BLOCK, k, HSp, N, (int)HSp, 1);
+    pack_rows(k, element(a->k, key, dt), a->ldkv, b->nk, N, a->HS, dt);
+    transpose(kt, BLOCK, k, HSp, N, (int)HSp, a->scale);
 }
 
-// GROUP blocks of keys share each packed block of queries.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
-    BackwardScratch* w = (BackwardScratch*)scratch;
-    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
-    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    size_t HSp = padded(HS), block = HSp * BLOCK, Nq = (size_t)a->cu_q[a->n_docs];
-    float *keys = w->packed + 2 * block, *sums = keys + 3 * GROUP * block;
-    float* dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
-    KeyBlock b[GROUP];
-    if (part.want_dq) memset(dq, 0, ROUND_UP(i_end - part.i_begin, TILE_ROWS) * HSp * sizeof(float));
-    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
-        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
-        for (int t = 0; t < n; t++) {
-            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
-            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, dt, keys + 3 * t * block);
-            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
-            b[t].dv = b[t].dk + block;
-            for (int sum = 0; sum < 2 && part.want_dkv && h % heads == 0; sum++)
-                memset(b[t].dk + sum * block, 0, ROUND_UP(b[t].nk, TILE_ROWS) * HSp * sizeof(float));
-        }
-        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
-            int nq = MIN(BLOCK, i_end - i), nq_padded = ROUND_UP(nq, TILE_ROWS);
-            size_t row = d.q0 + i;
-            float* dq_rows = part.want_dq ? dq + (i - part.i_begin) * HSp : NULL;
-            QueryBlock r = {w->packed, w->packed + block, dq_rows, g->lse + h * Nq + row, g->D + h * Nq + row, nq, i};
-            pack_rows(r.q, element(a->q, at(row, a->ldq, h, HS), dt), a->ldq, nq, nq_padded, HS, dt);
-            pack_rows(r.dout, element(g->dout, at(row, a->ldo, h, HS), dt), a->ldo, nq, nq_padded, HS, dt);
-            for (int t = 0; t < n; t++)
-                if (i + nq > b[t].first) backward_block(&b[t], &r, w, a->causal, part.want_dkv, HS);
-        }
-        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
-            size_t key = d.k0 + j0 + t * BLOCK;
-            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
-            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
-        }
-    }
-    if (part.want_dq) put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, i_end - part.i_begin, a->scale, dt);
+// (BLOCK,HSp) q and dout.
+static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
+                         void* scratch) {
+    size_t row = d.q0 + r->begin, block = padded(a->HS) * BLOCK, q = at(row, a->ldq, h, a->HS);
+    int n = ROUND_UP(r->nq, TILE_ROWS);
+    pack_rows(r->packed, element(a->q, q, dt), a->ldq, r->nq, n, a->HS, dt);
+    pack_rows(r->packed + block, element(dout, at(row, a->ldo, h, a->HS), dt), a->ldo, r->nq, n, a->HS, dt);
 }
-static size_t task_scratch_bytes(const KernelLimits* limits) {
-    size_t rows = (2 + 3 * GROUP) * BLOCK + dq_rows(limits) + 2 * dkv_rows(limits);
-    return sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float);
+
+static void put_queries(const Gradients* g, const Attention* a, Span d, int h, Part part, float* dq, DType dt,
+                        float* room) {
+    put_gradient(g->dq, a, d.q0 + part.i_begin, g->ld_dq, h, dq, part.i_end - part.i_begin, a->scale, dt);
 }
 
 static void install(Kernels* table) {

@@ -5,12 +5,162 @@
 // two keys make a pair without a shuffle. With P and dS rounded to bf16, each in the order that its product wants:
 //   S^T = K Q^T, dP^T = V dO^T (depth HS);  O^T += V^T P^T, dQ^T += K^T dS^T (depth keys);
 //   dV += P^T dO, dK += dS^T Q (depth queries)
-// pair_blocks.h has the orders. Exponentials are of base 2: scores are multiplied by scale log2(e) on the way.
-enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32 };
+// Exponentials are of base 2: scores are multiplied by scale log2(e) on the way.
+enum { BLOCK = 64, GROUP = 4, HEAD_UNIT = 32, DQ_UNIT = BLOCK, DK_UNIT = 32, QUERY_HALVES = 6, KEY_HALVES = 3 };
 
 #include "kernels/cpu/attention_tasks.h"
 
-#include "kernels/cpu/pair_blocks.h"
+#ifdef __AMX_BF16__
+#include "kernels/cpu/tiles.h"
+#endif
+
+// ---- blocks
+//
+// Every number here is a dword: an fp32, or two bf16 that follow each other in depth. A block is kept in up to four
+// orders, for HS elements of 64 rows (HSp: padded, zeros above HS and in rows beyond the last):
+//   rows              (64, HSp/2)   pairs of elements of a row: left factor, depth HS
+//   transposed rows   (HSp/2, 64)   right factor, depth HS
+//   row pairs         (32, HSp)     elements of two rows: right factor, depth 64 rows
+//   transposed pairs  (HSp, 32)     left factor, depth 64 rows
+
+enum { PAIR_ROWS = BLOCK / 2, UNIT = 32 };  // rows and depths are whole units
+
+// ---- the product: c (M,N; ldc) = a (M,K; lda) b (K,N; ldb), or, with add, +=; K in pairs. M, N and K are multiples of
+// 16.
+
+#ifdef __AMX_BF16__
+// Two by two tiles of sums, or what is left at the edges.
+static void multiply_tiles(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int K, int add,
+                           int lower, int right) {
+    float* c_low = c + 16 * ldc;
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    if (add) {
+        tile_load(0, c, 4 * ldc);
+        if (right) tile_load(1, c + 16, 4 * ldc);
+        if (lower) tile_load(2, c_low, 4 * ldc);
+        if (lower && right) tile_load(3, c_low + 16, 4 * ldc);
+    }
+    for (int k = 0; k < K; k += 16, a += 16, b += 16 * ldb) {
+        tile_load_once(4, a, 4 * lda);
+        tile_load(6, b, 4 * ldb);
+        tile_multiply(0, 4, 6);
+        if (right) {
+            tile_load(7, b + 16, 4 * ldb);
+            tile_multiply(1, 4, 7);
+        }
+        if (!lower) continue;
+        tile_load_once(5, a + 16 * lda, 4 * lda);
+        tile_multiply(2, 5, 6);
+        if (right) tile_multiply(3, 5, 7);
+    }
+    tile_store(0, c, 4 * ldc);
+    if (right) tile_store(1, c + 16, 4 * ldc);
+    if (lower) tile_store(2, c_low, 4 * ldc);
+    if (lower && right) tile_store(3, c_low + 16, 4 * ldc);
+}
+
+static void multiply(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int M, int N, int K,
+                     int add) {
+    for (int col = 0; col < N; col += 32)
+        for (int row = 0; row < M; row += 32)
+            multiply_tiles(c + row * ldc + col, ldc, a + row * lda, lda, b + col, ldb, K, add, row + 16 < M,
+                           col + 16 < N);
+}
+#else
+// As many rows as leave registers for n vectors of b: 16, 16, 24 or 16 sums hide the latency of a multiply-add.
+SIMD_INLINE void multiply_rows(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int M,
+                               int K, int add, int rows, int n) {
+    for (int row = 0; row < M; row += rows, c += rows * ldc, a += rows * lda) {
+        vf sum[16][4], bk[4];
+        const float* b_row = b;
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < n; v++) sum[r][v] = add ? vf_load(c + r * ldc + v * SIMD_FLOATS) : (vf){0};
+        for (int k = 0; k < K; k++, b_row += ldb) {
+#pragma GCC unroll 4
+            for (int v = 0; v < n; v++) bk[v] = vf_load(b_row + v * SIMD_FLOATS);
+#pragma GCC unroll 16
+            for (int r = 0; r < rows; r++) {
+                __m512bh ak = (__m512bh)_mm512_set1_ps(a[r * lda + k]);
+#pragma GCC unroll 4
+                for (int v = 0; v < n; v++) sum[r][v] = (vf)_mm512_dpbf16_ps((__m512)sum[r][v], ak, (__m512bh)bk[v]);
+            }
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int v = 0; v < n; v++) vf_store(c + r * ldc + v * SIMD_FLOATS, sum[r][v]);
+    }
+}
+
+static void multiply(float* c, size_t ldc, const float* a, size_t lda, const float* b, size_t ldb, int M, int N, int K,
+                     int add) {
+    for (int col = 0; col < N; col += 64, c += 64, b += 64) {
+        int n = MIN(4, (N - col) / 16);
+        if (n == 4) multiply_rows(c, ldc, a, lda, b, ldb, M, K, add, 4, 4);
+        else if (n == 3) multiply_rows(c, ldc, a, lda, b, ldb, M, K, add, 8, 3);
+        else if (n == 2) multiply_rows(c, ldc, a, lda, b, ldb, M, K, add, 8, 2);
+        else multiply_rows(c, ldc, a, lda, b, ldb, M, K, add, 16, 1);
+    }
+}
+#endif
+
+// ---- orders
+
+// n rows of a head, (n,HS) bf16 with stride ld, to rows; zeros up to a whole unit of rows.
+static void pack_rows(float* to, const bf16* x, int ld, int n, int HS) {
+    size_t width = padded(HS) / 2;
+    for (int r = 0; r < n; r++, x += ld, to += width)
+        for (int c = 0; c < HS; c += 32) {
+            if (r + AHEAD < n) __builtin_prefetch(x + AHEAD * (size_t)ld + c);
+            __mmask32 some = HS - c >= 32 ? ~0u : (1u << (HS - c)) - 1;
+            _mm512_storeu_si512(to + c / 2, _mm512_maskz_loadu_epi16(some, x + c));
+        }
+    memset(to, 0, (ROUND_UP(n, UNIT) - n) * width * sizeof(float));
+}
+
+// Of n rows, a whole number of units.
+static void pair_rows(float* to, const float* rows, int n, int HS) {
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    __m512i lower = _mm512_loadu_si512(low), upper = _mm512_add_epi16(lower, _mm512_set1_epi16(16));
+    size_t HSp = padded(HS);
+    for (int r = 0; r < n; r += 2, rows += HSp, to += HSp)
+        for (size_t c = 0; c < HSp; c += 32) {
+            __m512i even = _mm512_loadu_si512(rows + c / 2), odd = _mm512_loadu_si512(rows + (HSp + c) / 2);
+            _mm512_storeu_si512(to + c, _mm512_permutex2var_epi16(even, lower, odd));
+            _mm512_storeu_si512(to + c + 16, _mm512_permutex2var_epi16(even, upper, odd));
+        }
+}
+
+// to (cols,rows; ldto) = from (rows,cols; cols)^T, dwords of any kind; both multiples of 16.
+static void transpose_dwords(float* to, size_t ldto, const float* from, int rows, int cols) {
+    for (int r = 0; r < rows; r += 16)
+        for (int c = 0; c < cols; c += 16) {
+            vf x[16];
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) x[i] = vf_load(from + (r + i) * cols + c);
+            vf_transpose(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) vf_store(to + (c + i) * ldto + r, x[i]);
+        }
+}
+
+// ---- rounding: to nearest, halves away from zero. x keeps its bf16 in the upper half.
+
+SIMD_INLINE vf_bits rounded(vf x) { return (vf_bits)x + 0x8000u; }
+SIMD_INLINE void store_pairs(float* to, vf_bits even, vf_bits odd) {
+    vf_store(to, (vf)(even >> 16 | (odd & ~0xffffu)));
+}
+SIMD_INLINE void store_halves(bf16* to, vf_bits x) {
+    *(vf_bf16_unaligned*)to = (vf_bf16)_mm512_cvtepi32_epi16((__m512i)(x >> 16));
+}
+
+// ---- tasks
 
 static const float LOG2_E = 1.44269504f;
 
@@ -28,15 +178,9 @@ static const bf16* rows_of(const void* x, size_t row, int ld, int h, int HS) {
 
 // ---- forward
 
-typedef struct Running {  // of a block of queries
-    float max[BLOCK];     // the largest product of q and k
-    float sum[BLOCK];     // of exp(score - largest score)
-} Running;
-
 typedef struct ForwardScratch {
     float s[BLOCK * BLOCK];      // S^T (keys, queries)
     float p[PAIR_ROWS * BLOCK];  // P^T, key pairs
-    float keep[BLOCK];           // what the last block of keys left of sums before it
     Running running[GROUP];
     float packed[];  // rows, row pairs; K rows, V transposed pairs; GROUP times Q transposed rows, O^T (HSp,BLOCK)
 } ForwardScratch;
@@ -81,7 +225,7 @@ static int softmax_block(ForwardScratch* w, Running* r, int nk, int N, int hidde
             store_pairs(w->p + j / 2 * BLOCK + v, rounded(p), rounded(p1));
         }
         rose |= max != old;
-        vf_store(w->keep + v, keep);
+        vf_store(r->keep + v, keep);
         vf_store(r->sum + v, vf_load(r->sum + v) * keep + (sum + sum1));
         vf_store(r->max + v, max);
     }
@@ -103,7 +247,7 @@ static void forward_block(float* o, ForwardScratch* w, Running* r, const float* 
     int rose = softmax_block(w, r, nk, N, hidden, a->scale * LOG2_E);
     for (int c = 0; c < HSp && rose && !first; c++)
         for (int n = 0; n < N; n += SIMD_FLOATS)
-            vf_store(o + c * BLOCK + n, vf_load(o + c * BLOCK + n) * vf_load(w->keep + n));
+            vf_store(o + c * BLOCK + n, vf_load(o + c * BLOCK + n) * vf_load(r->keep + n));
     for (int j = 0; j < end; j += depth) {
         int col = MAX(0, hidden + j) / 16 * 16;
         if (col < N)
@@ -112,28 +256,17 @@ static void forward_block(float* o, ForwardScratch* w, Running* r, const float* 
     }
 }
 
-// out and lse of nq queries from o^T, which is divided by the sums on the way; `rows` is room for a block.
-static void finish_block(void* out, float* lse, float* o, const Running* r, int nq, const Attention* a, float* rows) {
-    size_t HSp = padded(a->HS);
-    for (size_t c = 0; c < HSp; c++)
-        for (int v = 0; v < nq; v += SIMD_FLOATS)
-            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
-    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
-    store_rows(out, a->ldo, rows, nq, a->HS, 1, result_type(a, DT_BF16));
-    for (int i = 0; i < nq; i++) lse[i] = r->max[i] * a->scale + logf(r->sum[i]);
-}
-
 static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch) {
     ForwardScratch* w = (ForwardScratch*)scratch;
     int HS = a->HS, i1 = MIN(i0 + GROUP * BLOCK, d.q_len), n_keys = n_visible(a, d, i1 - 1), kv = h / heads_of_key(a);
-    size_t HSp = padded(HS), Nq = (size_t)a->cu_q[a->n_docs], half = HSp * BLOCK / 2;  // half: of an fp32 block
+    size_t HSp = padded(HS), half = HSp * BLOCK / 2;  // half: of an fp32 block
     float *rows = w->packed, *pairs = rows + half, *k = pairs + half, *v = k + half, *q = v + half;
     float* o = q + GROUP * half;
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++) {
         int nq = MIN(BLOCK, i1 - i);
         pack_rows(rows, rows_of(a->q, d.q0 + i, a->ldq, h, HS), a->ldq, nq, HS);
         transpose_dwords(q + g * half, BLOCK, rows, ROUND_UP(nq, UNIT), (int)HSp / 2);
-        for (int lane = 0; lane < BLOCK; lane++) w->running[g].max[lane] = -FLT_MAX, w->running[g].sum[lane] = 0;
+        begin_running(&w->running[g]);
     }
     for (int j0 = 0; j0 < n_keys; j0 += BLOCK) {
         int nk = MIN(BLOCK, n_keys - j0);
@@ -149,33 +282,23 @@ static void forward_task(void* out, float* lse, const Attention* a, Span d, int 
         }
     }
     for (int i = i0, g = 0; i < i1; i += BLOCK, g++)
-        finish_block((void*)element(out, at(d.q0 + i, a->ldo, h, HS), result_type(a, dt)), lse + h * Nq + d.q0 + i,
-                     o + 2 * g * half, &w->running[g], MIN(BLOCK, i1 - i), a, w->packed);
+        finish_block(out, lse, a, d.q0 + i, h, o + 2 * g * half, &w->running[g], MIN(BLOCK, i1 - i), a->scale, dt,
+                     w->packed);
 }
 
 // ---- backward
-
-typedef struct KeyBlock {
-    float *k, *v, *kt;  // K and V rows, K transposed pairs
-    float *dk, *dv;     // (BLOCK,HSp): sums so far
-    int nk, first;      // keys; the query that is the first to see key 0
-} KeyBlock;
-
-typedef struct QueryBlock {
-    float *q, *dout, *qt, *dout_t;  // row pairs, transposed rows
-    float* dq;                      // dQ^T (HSp,BLOCK); NULL: not wanted
-    int nq, begin;                  // begin: the first query, within its document
-} QueryBlock;
 
 typedef struct BackwardScratch {
     float s[BLOCK * BLOCK], dp[BLOCK * BLOCK];                                  // S^T, dP^T (keys, queries)
     float p[BLOCK * BLOCK / 2], ds[BLOCK * BLOCK / 2], dst[PAIR_ROWS * BLOCK];  // P^T, dS^T rows; dS^T key pairs
     float lse[BLOCK], D[BLOCK];                                                 // of the queries; lse in base 2
-    // rows, row pairs; Q and dO in two orders; K, V, K transposed pairs of GROUP blocks; dK, dV, a block each, of
-    // these, or where query heads share keys of all keys of the task, since they are sums over heads; dQ^T of all
-    // queries of the task and a head
-    float packed[];
 } BackwardScratch;
+
+static size_t backward_bytes(void) { return sizeof(BackwardScratch); }
+
+static size_t forward_bytes(const KernelLimits* limits) {
+    return sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
+}
 
 // p and ds of keys j and j + 1 and a vector of queries, where `visible` says that all see both.
 SIMD_INLINE void probabilities_of_two(BackwardScratch* w, int j, int v, vf lse, vf D, int nk, int hidden, float factor,
@@ -205,108 +328,74 @@ static void probabilities(BackwardScratch* w, int nk, int N, int hidden, float f
     }
 }
 
-// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv. Diagonals as above.
-static void backward_block(const KeyBlock* b, const QueryBlock* r, BackwardScratch* w, int want_dkv,
-                           const Attention* a) {
+// What pack_queries makes: a block's rows and row pairs of the moment; row pairs and transposed rows of Q and of dO.
+// dQ^T is (HSp,BLOCK) of each block. Diagonals as above.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch) {
+    BackwardScratch* w = (BackwardScratch*)scratch;
+    size_t half = padded(a->HS) * BLOCK / 2;
+    const float *k = b->packed, *v = k + half, *kt = v + half, *q = r->packed + 2 * half, *qt = q + half;
+    const float *dout = qt + half, *dout_t = dout + half;
     int HSp = (int)padded(a->HS), end = ROUND_UP(b->nk, UNIT), N = ROUND_UP(r->nq, UNIT);
     int hidden = a->causal ? b->first - r->begin : -BLOCK, diagonal = hidden + b->nk > 0;
     int step = diagonal ? 16 : BLOCK, depth = diagonal ? UNIT : BLOCK;
     for (int j = 0; j < end; j += step) {
         int col = MAX(0, hidden + j) / 16 * 16, M = MIN(step, end - j), row = j * HSp / 2;
         if (col >= N) break;
-        multiply(w->s + j * BLOCK + col, BLOCK, b->k + row, (size_t)HSp / 2, r->qt + col, BLOCK, M, N - col, HSp / 2,
-                 0);
-        multiply(w->dp + j * BLOCK + col, BLOCK, b->v + row, (size_t)HSp / 2, r->dout_t + col, BLOCK, M, N - col,
-                 HSp / 2, 0);
+        multiply(w->s + j * BLOCK + col, BLOCK, k + row, (size_t)HSp / 2, qt + col, BLOCK, M, N - col, HSp / 2, 0);
+        multiply(w->dp + j * BLOCK + col, BLOCK, v + row, (size_t)HSp / 2, dout_t + col, BLOCK, M, N - col, HSp / 2, 0);
     }
     probabilities(w, b->nk, N, hidden, a->scale * LOG2_E);
     for (int j = 0; j < end; j += depth) {
         int col = MAX(0, hidden + j) / UNIT * UNIT, M = MIN(depth, end - j), from = j * BLOCK / 2 + col / 2;
         if (col >= N) break;
         if (want_dkv) {
-            multiply(b->dv + j * HSp, HSp, w->p + from, BLOCK / 2, r->dout + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
-                     1);
-            multiply(b->dk + j * HSp, HSp, w->ds + from, BLOCK / 2, r->q + col / 2 * HSp, HSp, M, HSp, (N - col) / 2,
-                     1);
+            multiply(b->dv + j * HSp, HSp, w->p + from, BLOCK / 2, dout + col / 2 * HSp, HSp, M, HSp, (N - col) / 2, 1);
+            multiply(b->dk + j * HSp, HSp, w->ds + from, BLOCK / 2, q + col / 2 * HSp, HSp, M, HSp, (N - col) / 2, 1);
         }
         if (r->dq)
-            multiply(r->dq + col, BLOCK, b->kt + j / 2, PAIR_ROWS, w->dst + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
+            multiply(r->dq + col, BLOCK, kt + j / 2, PAIR_ROWS, w->dst + j / 2 * BLOCK + col, BLOCK, HSp, N - col,
                      M / 2, 1);
     }
 }
 
-// Keys j .. j + b->nk of the document, packed into the three blocks that begin at `room`.
-static void pack_keys(KeyBlock* b, const Attention* a, Span d, int kv, int j, float* pairs, float* room) {
+// Rows of K and V, and K as transposed pairs.
+static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries) {
     size_t HSp = padded(a->HS), half = HSp * BLOCK / 2;
     int n = ROUND_UP(b->nk, UNIT);
-    b->k = room, b->v = b->k + half, b->kt = b->v + half;
-    b->first = a->causal ? j - d.offset : 0;
-    pack_rows(b->v, rows_of(a->v, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
-    pack_rows(b->k, rows_of(a->k, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
-    pair_rows(pairs, b->k, n, a->HS);
-    transpose_dwords(b->kt, PAIR_ROWS, pairs, n / 2, (int)HSp);
+    float *k = b->packed, *v = k + half, *pairs = queries + half;
+    pack_rows(v, rows_of(a->v, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pack_rows(k, rows_of(a->k, d.k0 + j, a->ldkv, kv, a->HS), a->ldkv, b->nk, a->HS);
+    pair_rows(pairs, k, n, a->HS);
+    transpose_dwords(v + half, PAIR_ROWS, pairs, n / 2, (int)HSp);
 }
 
 // Both orders of nq rows: row pairs, and transposed rows.
-static void pack_queries(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
+static void pack_orders(float* pairs, float* transposed, const bf16* x, int ld, int nq, int HS, float* rows) {
     pack_rows(rows, x, ld, nq, HS);
     pair_rows(pairs, rows, ROUND_UP(nq, UNIT), HS);
     transpose_dwords(transposed, BLOCK, rows, ROUND_UP(nq, UNIT), (int)padded(HS) / 2);
 }
 
-// lse in base 2, and D; lanes beyond the queries compute with 0.
-static void load_queries(BackwardScratch* w, const float* lse, const float* D, int nq) {
-    for (int i = 0; i < BLOCK; i++) w->lse[i] = i < nq ? lse[i] * LOG2_E : 0, w->D[i] = i < nq ? D[i] : 0;
-}
-
-// GROUP blocks of keys share each packed block of queries.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
+// lse is kept in base 2; lanes beyond the queries compute with 0.
+static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
+                         void* scratch) {
     BackwardScratch* w = (BackwardScratch*)scratch;
-    int HS = a->HS, heads = heads_of_key(a), i_end = part.i_end;
-    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
-    size_t HSp = padded(HS), block = HSp * BLOCK, half = block / 2, Nq = (size_t)a->cu_q[a->n_docs];
-    float *rows = w->packed, *pairs = rows + half, *queries = pairs + half, *keys = queries + 4 * half;
-    float *sums = keys + 3 * GROUP * half, *dq;
-    dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
-    KeyBlock b[GROUP];
-    if (part.want_dq) memset(dq, 0, (size_t)ROUND_UP(i_end - part.i_begin, BLOCK) * HSp * sizeof(float));
-    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
-        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
-        for (int t = 0; t < n; t++) {
-            b[t].nk = MIN(BLOCK, j_end - j0 - t * BLOCK);
-            pack_keys(&b[t], a, d, h / heads, j0 + t * BLOCK, pairs, keys + 3 * t * half);
-            b[t].dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
-            b[t].dv = b[t].dk + block;
-            if (part.want_dkv && h % heads == 0) memset(b[t].dk, 0, 2 * block * sizeof(float));
-        }
-        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
-            size_t row = d.q0 + i;
-            QueryBlock r = {
-                queries, queries + half, queries + 2 * half, queries + 3 * half, NULL, MIN(BLOCK, i_end - i), i};
-            if (part.want_dq) r.dq = dq + (i - part.i_begin) * HSp;
-            pack_queries(r.q, r.qt, rows_of(a->q, row, a->ldq, h, HS), a->ldq, r.nq, HS, rows);
-            pack_queries(r.dout, r.dout_t, rows_of(g->dout, row, a->ldo, h, HS), a->ldo, r.nq, HS, rows);
-            load_queries(w, g->lse + h * Nq + row, g->D + h * Nq + row, r.nq);
-            for (int t = 0; t < n; t++)
-                if (i + r.nq > b[t].first) backward_block(&b[t], &r, w, part.want_dkv, a);
-        }
-        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
-            size_t key = d.k0 + j0 + t * BLOCK;
-            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
-            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
-        }
-    }
-    for (int i = part.i_begin; i < i_end && part.want_dq; i += BLOCK) {
-        int nq = MIN(BLOCK, i_end - i);
-        transpose(w->packed, HSp, dq + (i - part.i_begin) * HSp, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
-        put_gradient(g->dq, a, d.q0 + i, g->ld_dq, h, w->packed, nq, a->scale, dt);
-    }
+    size_t row = d.q0 + r->begin, half = padded(a->HS) * BLOCK / 2;
+    float* q = r->packed + 2 * half;
+    pack_orders(q, q + half, rows_of(a->q, row, a->ldq, h, a->HS), a->ldq, r->nq, a->HS, r->packed);
+    q += 2 * half;
+    pack_orders(q, q + half, rows_of(dout, row, a->ldo, h, a->HS), a->ldo, r->nq, a->HS, r->packed);
+    for (int i = 0; i < BLOCK; i++) w->lse[i] = i < r->nq ? r->lse[i] * LOG2_E : 0, w->D[i] = i < r->nq ? r->D[i] : 0;
 }
 
-static size_t task_scratch_bytes(const KernelLimits* limits) {
-    size_t forward = sizeof(ForwardScratch) + (4 + 3 * GROUP) * BLOCK / 2 * padded(limits->HS) * sizeof(float);
-    size_t rows = (6 + 3 * GROUP) * BLOCK / 2 + dq_rows(limits) + 2 * dkv_rows(limits);
-    return MAX(forward, sizeof(BackwardScratch) + rows * padded(limits->HS) * sizeof(float));
+static void put_queries(const Gradients* g, const Attention* a, Span d, int h, Part part, float* dq, DType dt,
+                        float* room) {
+    size_t HSp = padded(a->HS);
+    for (int i = part.i_begin; i < part.i_end; i += BLOCK) {
+        int nq = MIN(BLOCK, part.i_end - i);
+        transpose(room, HSp, dq + (i - part.i_begin) * HSp, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+        put_gradient(g->dq, a, d.q0 + i, g->ld_dq, h, room, nq, a->scale, dt);
+    }
 }
 
 // ---- the entries of the table
@@ -325,19 +414,13 @@ static void backward(void* dq, void* dk, void* dv, const void* dout, const void*
 }
 
 static void install(Kernels* table) {
+#ifndef __AMX_BF16__  // on registers only where pairs are multiplied fast: see matmul.c
+    __builtin_cpu_init();
+    if (__builtin_cpu_is("intel")) return;
+#endif
     below = *table;
     table->attention_forward = forward;
     table->attention_backward = backward;
 }
 
-#ifdef __AMX_BF16__
 const CpuFamily ISA_NAME(attention_pairs) = {install, NULL, scratch};
-#else
-// Only where pairs are multiplied fast: see matmul.c.
-static void install_if_faster(Kernels* table) {
-    __builtin_cpu_init();
-    if (!__builtin_cpu_is("intel")) install(table);
-}
-
-const CpuFamily ISA_NAME(attention_pairs) = {install_if_faster, NULL, scratch};
-#endif

@@ -1,18 +1,65 @@
 // attention_tasks.h - how attention over packed documents is cut into tasks, and the entries of the table; attention.c
 // and attention_pairs.c give it a heart.
 //
-// Work is cut into tasks (document, head, block), large ones first, that threads take as they come. The backward
-// pass of a document is one task a key/value head, with all query heads that read it, or, where that would leave
-// threads idle, separate tasks for dq and for dk, dv that compute probabilities twice. Both add the same blocks in the
-// same order, head by head and then query by query, so the result does not depend on the choice.
+// Tasks are (document, head, block), large ones first. The backward pass of a document is one task a key/value head,
+// with all query heads that read it, or, where that would leave threads idle, tasks for dq and others for dk, dv, which
+// compute probabilities twice. Both add the same blocks in the same order, so that the choice cannot be seen.
+//
+// A block holds BLOCK rows of a head, each `padded` to whole units, or its transpose.
 //
 // Before this file comes an enum of BLOCK: queries or keys of a block, and the row stride of blocks whose lanes are
-// queries or keys; GROUP: blocks that share what they have packed; HEAD_UNIT: what head sizes are padded to. After it
-// come the functions declared under "the heart".
+// queries or keys; GROUP: blocks that share what they have packed; what is padded to whole units: HEAD_UNIT head sizes,
+// DQ_UNIT and DK_UNIT rows of sums; QUERY_HALVES, KEY_HALVES: half blocks that the backward pass makes of a block of
+// queries, and of keys. After it come the functions declared under "the heart".
 #pragma once
 #include <float.h>
 
-#include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/simd.h"
+
+// ---- rows of heads, and how they leave fp32 blocks
+
+// Head size as packed; zero above HS.
+static size_t padded(int HS) { return ROUND_UP((size_t)HS, (size_t)HEAD_UNIT); }
+
+static inline const void* element(const void* p, size_t i, DType dt) { return (const char*)p + i * dtype_bytes(dt); }
+static inline size_t at(size_t row, int ld, int h, int HS) { return row * (size_t)ld + (size_t)h * HS; }
+
+enum { AHEAD = 8 };  // rows to fetch ahead: each lies in a page of its own, where the processor does not guess the next
+
+SIMD_INLINE void store_rows_as(void* to, size_t ld, const float* x, int n, int HS, float scale, DType dt) {
+    int whole = HS / SIMD_FLOATS * SIMD_FLOATS, HSp = (int)padded(HS);
+    for (int r = 0; r < n; r++, x += HSp) {
+        char* row = (char*)to + r * ld * dtype_bytes(dt);
+        for (int c = 0; c < whole; c += SIMD_FLOATS) vf_store_as(row + c * dtype_bytes(dt), vf_load(x + c) * scale, dt);
+        if (whole < HS) vf_store_part(row + whole * dtype_bytes(dt), vf_load(x + whole) * scale, HS - whole, dt);
+    }
+}
+
+static void store_rows(void* to, int ld, const float* x, int n, int HS, float scale, DType dt) {
+    WITH_DTYPE(dt, store_rows_as, to, (size_t)ld, x, n, HS, scale);
+}
+
+// The same, added to rows of fp32.
+static void add_rows(float* to, int ld, const float* x, int n, int HS, float scale) {
+    for (int r = 0; r < n; r++, to += ld, x += padded(HS))
+        FOR_VECTORS(c, lanes, 0, HS,
+                    vf_put(to, c, lanes, vf_get(to, c, lanes, DT_F32) + vf_load(x + c) * scale, DT_F32););
+}
+
+// to (cols,rows; ldto) = scale * from (rows,cols; ldfrom)^T; both multiples of SIMD_FLOATS.
+static void transpose(float* to, size_t ldto, const float* from, size_t ldfrom, int rows, int cols, float scale) {
+    for (int r = 0; r < rows; r += SIMD_FLOATS)
+        for (int c = 0; c < cols; c += SIMD_FLOATS) {
+            vf x[SIMD_FLOATS];
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_FLOATS; i++) x[i] = vf_load(from + (r + i) * ldfrom + c) * scale;
+            vf_transpose(x);
+#pragma GCC unroll 16
+            for (int i = 0; i < SIMD_FLOATS; i++) vf_store(to + (c + i) * ldto + r, x[i]);
+        }
+}
+
+// ---- documents
 
 typedef struct Span {  // rows of one document
     size_t q0, k0;     // its first query and key
@@ -39,6 +86,33 @@ static int heads_of_key(const Attention* a) { return a->NH / a->NKV; }
 
 // Keys that query i of the document sees.
 static int n_visible(const Attention* a, Span d, int i) { return a->causal ? MIN(d.k_len, i + 1 + d.offset) : d.k_len; }
+
+// ---- forward: what is known of a block of queries so far
+
+typedef struct Running {
+    float max[BLOCK];   // the largest score, or in attention_pairs.c product of q and k
+    float sum[BLOCK];   // of exp(score - largest score)
+    float keep[BLOCK];  // exp(last largest - largest): what the last block of keys left of sums before it
+} Running;
+
+static void begin_running(Running* r) {
+    for (int i = 0; i < BLOCK; i++) r->max[i] = -FLT_MAX, r->sum[i] = 0;
+}
+
+// out and lse of nq queries from row i on, from o^T (HSp,BLOCK), which is divided by the sums on the way. `scale` makes
+// scores of r->max; `rows` is room for a block.
+static void finish_block(void* out, float* lse, const Attention* a, size_t i, int h, float* o, const Running* r, int nq,
+                         float scale, DType dt, float* rows) {
+    size_t HSp = padded(a->HS);
+    for (size_t c = 0; c < HSp; c++)
+        for (int v = 0; v < nq; v += SIMD_FLOATS)
+            vf_store(o + c * BLOCK + v, vf_load(o + c * BLOCK + v) / vf_load(r->sum + v));
+    transpose(rows, HSp, o, BLOCK, (int)HSp, ROUND_UP(nq, SIMD_FLOATS), 1);
+    DType out_dt = result_type(a, dt);
+    store_rows((void*)element(out, at(i, a->ldo, h, a->HS), out_dt), a->ldo, rows, nq, a->HS, 1, out_dt);
+    lse += (size_t)h * (size_t)a->cu_q[a->n_docs] + i;
+    for (int q = 0; q < nq; q++) lse[q] = r->max[q] * scale + logf(r->sum[q]);
+}
 
 // ---- gradients: with P = exp(S - lse) and dS = P (dO V^T - D), D = dO . O by row,
 //      dV = P^T dO,  dK = scale dS^T Q,  dQ = scale dS K
@@ -69,14 +143,78 @@ static void put_gradient(void* to, const Attention* a, size_t row, int ld, int h
 // What a thread does before a task and behind it.
 static void begin_task(void);
 static void end_task(void);
-// Bytes of `scratch` that the two below need.
-static size_t task_scratch_bytes(const KernelLimits* limits);
 // out and lse of up to GROUP blocks of queries, from i0 on, of a document and head.
 static void forward_task(void* out, float* lse, const Attention* a, Span d, int h, int i0, DType dt, void* scratch);
+static size_t forward_bytes(const KernelLimits* limits);  // of `scratch` that this needs
+static size_t backward_bytes(void);  // of `scratch` that a heart has for itself in the backward pass
+
+typedef struct KeyBlock {
+    float* packed;   // KEY_HALVES: what pack_keys makes of keys and values
+    float *dk, *dv;  // (BLOCK,HSp): sums so far
+    int nk, first;   // keys; the query that is the first to see key 0
+} KeyBlock;
+
+typedef struct QueryBlock {
+    float* packed;         // QUERY_HALVES: what pack_queries makes of queries and dout
+    float* dq;             // sums so far; NULL: not wanted
+    const float *lse, *D;  // (nq)
+    int nq, begin;         // begin: the first query, within its document
+} QueryBlock;
+
+// Keys and values from key j of the document on. `queries`: room that pack_queries fills afterwards.
+static void pack_keys(const KeyBlock* b, const Attention* a, Span d, int kv, int j, DType dt, float* queries);
+static void pack_queries(const QueryBlock* r, const void* dout, const Attention* a, Span d, int h, DType dt,
+                         void* scratch);
+// One block of queries meets one block of keys: adds to dq and, when want_dkv, to dk and dv.
+static void backward_block(const KeyBlock* b, const QueryBlock* r, const Attention* a, int want_dkv, void* scratch);
+// Stores dq of the queries of a task; `room`: a block.
+static void put_queries(const Gradients* g, const Attention* a, Span d, int h, Part part, float* dq, DType dt,
+                        float* room);
+
+// ---- the backward pass of a head
+
 // What query head h has to do in a task. Heads that share keys come one after another: the first clears the sums of dk
 // and dv, the last stores them. Queries add to dk and dv, keys to dq in rising order, also when other parts of the
-// document are other tasks.
-static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch);
+// document are other tasks. GROUP blocks of keys share each packed block of queries.
+//
+// Behind backward_bytes lie, in half blocks of BLOCK / 2 rows: QUERY_HALVES; KEY_HALVES of GROUP blocks of keys; dk and
+// dv of these, or where query heads share keys of all keys of the task, since they are sums over heads; dq of all
+// queries of the task and a head.
+static void backward_head(const Gradients* g, const Attention* a, Span d, int h, Part part, DType dt, void* scratch) {
+    int heads = heads_of_key(a), i_end = part.i_end;
+    int j_end = MIN(MIN(part.j_end, d.k_len), ROUND_UP(n_visible(a, d, i_end - 1), BLOCK));
+    size_t HSp = padded(a->HS), block = HSp * BLOCK, half = block / 2, lse = h * (size_t)a->cu_q[a->n_docs] + d.q0;
+    float *queries = (float*)((char*)scratch + backward_bytes()), *keys = queries + QUERY_HALVES * half;
+    float* sums = keys + KEY_HALVES * GROUP * half;
+    float* dq = sums + 2 * (heads > 1 ? MAX(0, CEIL_DIV(j_end - part.j_begin, BLOCK)) : GROUP) * block;
+    KeyBlock b[GROUP];
+    if (part.want_dq) memset(dq, 0, (size_t)ROUND_UP(i_end - part.i_begin, DQ_UNIT) * HSp * sizeof(float));
+    for (int j0 = part.j_begin; j0 < j_end; j0 += GROUP * BLOCK) {
+        int n = MIN(GROUP, CEIL_DIV(j_end - j0, BLOCK));
+        for (int t = 0; t < n; t++) {
+            int j = j0 + t * BLOCK;
+            float* dk = sums + 2 * (t + (heads > 1 ? (j0 - part.j_begin) / BLOCK : 0)) * block;
+            b[t] = (KeyBlock){keys + KEY_HALVES * t * half, dk, dk + block, MIN(BLOCK, j_end - j),
+                              a->causal ? j - d.offset : 0};
+            pack_keys(&b[t], a, d, h / heads, j, dt, queries);
+            for (int sum = 0; sum < 2 && part.want_dkv && h % heads == 0; sum++)
+                memset(dk + sum * block, 0, ROUND_UP(b[t].nk, DK_UNIT) * HSp * sizeof(float));
+        }
+        for (int i = MAX(part.i_begin, b[0].first / BLOCK * BLOCK); i < i_end; i += BLOCK) {
+            float* dq_rows = part.want_dq ? dq + (i - part.i_begin) * HSp : NULL;
+            QueryBlock r = {queries, dq_rows, g->lse + lse + i, g->D + lse + i, MIN(BLOCK, i_end - i), i};
+            pack_queries(&r, g->dout, a, d, h, dt, scratch);
+            for (int t = 0; t < n; t++)
+                if (i + r.nq > b[t].first) backward_block(&b[t], &r, a, part.want_dkv, scratch);
+        }
+        for (int t = 0; t < n && part.want_dkv && h % heads == heads - 1; t++) {
+            size_t key = d.k0 + j0 + t * BLOCK;
+            put_gradient(g->dk, a, key, g->ld_dkv, h / heads, b[t].dk, b[t].nk, a->scale, dt);
+            put_gradient(g->dv, a, key, g->ld_dkv, h / heads, b[t].dv, b[t].nk, 1, dt);
+        }
+    }
+    if (part.want_dq) put_queries(g, a, d, h, part, dq, dt, queries);
+}
 
 // ---- the list of work: tasks are dealt out in falling order of size
 
@@ -126,7 +264,8 @@ static int list_backward(Task* tasks, const Attention* a) {
     for (int b = 0; b < a->n_docs; b++) {
         Span d = document(a, b);
         float pairs = n_pairs(a, d, 0, d.q_len);
-        int split = team_threads() > 1 && d.q_len > BLOCK && pairs * (float)team_threads() > 0.4f * total * (float)a->NKV;
+        int split =
+            team_threads() > 1 && d.q_len > BLOCK && pairs * (float)team_threads() > 0.4f * total * (float)a->NKV;
         if (!split) {
             if (d.q_len > 0) tasks[n++] = (Task){b, 0, BACKWARD, 5 * pairs};
             continue;
@@ -206,39 +345,35 @@ static inline int wakes_threads(const Work* w, const Attention* a) {
     return w->cost * (float)a->NH * (float)a->HS > (float)(1 << 18);
 }
 
-typedef struct Forward {
+typedef struct Job {  // of the forward pass; of the row dots (lse is D); of the backward pass
     void* out;
     float* lse;
+    const void* dout;
+    const Gradients* g;
     const Attention* a;
     DType dt;
     Work work;
-} Forward;
+} Job;
 
 static void run_forward_task(const void* job, size_t t, int thread) {
-    const Forward* f = (const Forward*)job;
+    const Job* j = (const Job*)job;
     int h;
-    Task task = deal(&f->work, t, &h);
+    Task task = deal(&j->work, t, &h);
     begin_task();
-    forward_task(f->out, f->lse, f->a, document(f->a, task.doc), h, task.begin, f->dt, cpu_thread_scratch(thread));
+    forward_task(j->out, j->lse, j->a, document(j->a, task.doc), h, task.begin, j->dt, cpu_thread_scratch(thread));
     end_task();
 }
 
 static void attention_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     Task* tasks = (Task*)cpu_shared_scratch();
-    Forward f = {out, lse, a, dt, sort_tasks(tasks, list_forward(tasks, a), a->NH)};
-    team_run(run_forward_task, &f, (size_t)f.work.n * (size_t)a->NH, 1, !wakes_threads(&f.work, a));
+    Job job = {out, lse, NULL, NULL, a, dt, sort_tasks(tasks, list_forward(tasks, a), a->NH)};
+    team_run(run_forward_task, &job, (size_t)job.work.n * (size_t)a->NH, 1, !wakes_threads(&job.work, a));
     blank_queries(out, lse, a->ldo, a, result_type(a, dt));
 }
 
-typedef struct RowDots {
-    float* D;
-    const void *dout, *out;
-    const Attention* a;
-    DType dt;
-} RowDots;
-
+// D (NH,Nq) = dout . out by row and head.
 static void dots_of_row(const void* job, size_t n, int thread) {
-    const RowDots* j = (const RowDots*)job;
+    const Job* j = (const Job*)job;
     const Attention* a = j->a;
     for (int h = 0; h < a->NH; h++) {
         vf sum = (vf){0};
@@ -248,14 +383,8 @@ static void dots_of_row(const void* job, size_t n, int thread) {
             sum += vf_load_part(element(j->dout, row + c, j->dt), count, j->dt) *
                    vf_load_part(element(j->out, row + c, j->dt), count, j->dt);
         }
-        j->D[h * (size_t)a->cu_q[a->n_docs] + n] = vf_sum(sum);
+        j->lse[h * (size_t)a->cu_q[a->n_docs] + n] = vf_sum(sum);
     }
-}
-
-// D (NH,Nq) = dout . out by row and head.
-static void row_dots(float* D, const void* dout, const void* out, const Attention* a, DType dt) {
-    size_t Nq = (size_t)a->cu_q[a->n_docs];
-    team_run(dots_of_row, &(RowDots){D, dout, out, a, dt}, Nq, cpu_portion(Nq), Nq * a->NH * a->HS <= 1 << 14);
 }
 
 static Part part_of(Task task, Span d) {
@@ -264,48 +393,38 @@ static Part part_of(Task task, Span d) {
     return (Part){0, d.q_len, 0, d.k_len, 1, 1};
 }
 
-typedef struct Backward {
-    const Gradients* g;
-    const Attention* a;
-    DType dt;
-    Work work;
-} Backward;
-
 static void run_backward_task(const void* job, size_t t, int thread) {
-    const Backward* b = (const Backward*)job;
-    int kv, heads = heads_of_key(b->a);
-    Task task = deal(&b->work, t, &kv);
-    Span d = document(b->a, task.doc);
+    const Job* j = (const Job*)job;
+    int kv, heads = heads_of_key(j->a);
+    Task task = deal(&j->work, t, &kv);
+    Span d = document(j->a, task.doc);
     Part part = part_of(task, d);
     begin_task();
     for (int h = kv * heads; h < (kv + 1) * heads; h++)
-        backward_head(b->g, b->a, d, h, part, b->dt, cpu_thread_scratch(thread));
+        backward_head(j->g, j->a, d, h, part, j->dt, cpu_thread_scratch(thread));
     end_task();
 }
 
 static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s) {
+    size_t Nq = (size_t)a->cu_q[a->n_docs];
     float* D = (float*)cpu_shared_scratch();
-    Task* tasks = (Task*)(D + ROUND_UP((size_t)a->cu_q[a->n_docs] * a->NH, (size_t)16));
-    row_dots(D, dout, out, a, dt);
+    Task* tasks = (Task*)(D + ROUND_UP(Nq * a->NH, (size_t)16));
     Gradients g = {dq, dk, dv, a->ldq, a->ldkv, dout, lse, D};
     if (a->partial) g.ld_dq = a->ld_dq, g.ld_dkv = a->ld_dkv;
-    Backward b = {&g, a, dt, sort_tasks(tasks, list_backward(tasks, a), a->NKV)};
-    team_run(run_backward_task, &b, (size_t)b.work.n * (size_t)a->NKV, 1, !wakes_threads(&b.work, a));
+    Job job = {(void*)out, D, dout, &g, a, dt, sort_tasks(tasks, list_backward(tasks, a), a->NKV)};
+    team_run(dots_of_row, &job, Nq, cpu_portion(Nq), Nq * a->NH * a->HS <= 1 << 14);
+    team_run(run_backward_task, &job, (size_t)job.work.n * (size_t)a->NKV, 1, !wakes_threads(&job.work, a));
     if (a->partial) return;  // nothing to add
     blank_queries(dq, NULL, a->ldq, a, dt);
     blank_keys(dk, dv, a, dt);
 }
 
-// Rows of dq, and of dk or dv, that a task keeps in its scratch.
-static size_t dq_rows(const KernelLimits* limits) {
-    return ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
-}
-static size_t dkv_rows(const KernelLimits* limits) {
-    return limits->NH > limits->NKV ? dq_rows(limits) : (size_t)GROUP * BLOCK;
-}
-
 static CpuScratch scratch(const KernelLimits* limits) {
     size_t D = ROUND_UP(most_pairs(limits), (size_t)16) * sizeof(float);
-    return (CpuScratch){D + 2 * most_tasks(limits) * sizeof(Task), task_scratch_bytes(limits)};
+    size_t dq_rows = ROUND_UP((size_t)MAX(limits->context, (int)DQ_ROWS), (size_t)BLOCK);
+    size_t dkv_rows = limits->NH > limits->NKV ? dq_rows : (size_t)GROUP * BLOCK;
+    size_t rows = (QUERY_HALVES + KEY_HALVES * GROUP) * BLOCK / 2 + dq_rows + 2 * dkv_rows;
+    size_t backward = backward_bytes() + rows * padded(limits->HS) * sizeof(float);
+    return (CpuScratch){D + 2 * most_tasks(limits) * sizeof(Task), MAX(forward_bytes(limits), backward)};
 }

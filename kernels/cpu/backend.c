@@ -11,9 +11,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/host.h"
@@ -49,13 +46,9 @@ static const CpuFamily* const families[CPU_ISAS][6] = {
 #ifdef HAVE_AMX
 // Linux hands out the 8 KiB of tile registers only on request: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA).
 static int request_tiles(void) {
-#ifdef __linux__
     static int granted = -1;
     if (granted < 0) granted = syscall(SYS_arch_prctl, 0x1023, 18) == 0;
     return granted;
-#else
-    return 0;
-#endif
 }
 
 // CPUID leaf 7, subleaf 0, EDX bits 22 (AMX-BF16) and 24 (AMX-TILE): __builtin_cpu_supports has no name for them before
@@ -84,44 +77,6 @@ int cpu_has(CpuIsa isa) {
 #endif
     return 0;
 }
-
-// ---- threads
-
-static int threads = 1;
-
-int team_threads(void) { return threads; }
-
-#ifdef _OPENMP
-void team_open(int n) {
-    omp_set_dynamic(0);
-    threads = MAX(1, n);
-}
-
-void team_run(TeamTask f, const void* job, size_t n, size_t at_once, int alone) {
-    at_once = MAX(at_once, (size_t)1);
-#pragma omp parallel for schedule(dynamic, at_once) num_threads(threads) if (!alone && n > at_once)
-    for (size_t task = 0; task < n; task++) f(job, task, omp_get_thread_num());
-}
-
-// Behind a loop helpers watch for the next one for some tens of microseconds (libgomp counts rounds), then they sleep:
-// the milliseconds of both libraries would be taken from whoever else computes on these cores. libgomp reads its
-// settings when it is loaded; linked statically, behind constructors of this priority.
-__attribute__((constructor(101))) static void watch_shortly(void) {
-    if (getenv("OMP_WAIT_POLICY")) return;
-    setenv("GOMP_SPINCOUNT", "1000", 0);
-    setenv("KMP_BLOCKTIME", "0", 0);
-}
-
-#else
-
-void team_open(int n) { (void)n; }
-
-void team_run(TeamTask f, const void* job, size_t n, size_t at_once, int alone) {
-    (void)at_once, (void)alone;
-    for (size_t task = 0; task < n; task++) f(job, task, 0);
-}
-
-#endif
 
 // ---- time: ops have finished when they return, so an event is a reading of the clock
 
@@ -168,8 +123,8 @@ static int threads_wanted(const KernelLimits* limits) {
 static CpuScratch scratch_needed(const KernelLimits* limits) {
     CpuScratch most = {0, 0};
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
-        for (int f = 0; cpu_has((CpuIsa)isa) && f < COUNT(families[isa]); f++) {
-            if (!families[isa][f] || !families[isa][f]->scratch) continue;
+        for (int f = 0; cpu_has((CpuIsa)isa) && f < COUNT(families[isa]) && families[isa][f]; f++) {
+            if (!families[isa][f]->scratch) continue;
             CpuScratch one = families[isa][f]->scratch(limits);
             most.shared_bytes = MAX(most.shared_bytes, one.shared_bytes);
             most.thread_bytes = MAX(most.thread_bytes, one.thread_bytes);
@@ -240,35 +195,30 @@ const Kernels* cpu_kernels(CpuIsa isa) {
     static char names[CPU_ISAS][32];
     static Kernels tables[CPU_ISAS];
     static RankOps ranks[CPU_ISAS];
-    static int ready[CPU_ISAS];
     Kernels* table = &tables[isa];
     if (!cpu_has(isa)) return NULL;
-    if (!ready[isa]) {
-        *table = cpu_reference;
-        ranks[isa] = reference_rank_ops;
-        table->ranks = &ranks[isa];
-        table->memory_available = memory_available;
-        table->open = open_reference;
-        table->clock = cpu_clock;
-        table->record_event = record_event;
-        table->read_events = read_events;
-        ready[isa] = 1;
-        if (isa == CPU_REFERENCE) return table;
-        snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
-        table->name = names[isa];
-        table->prefers_bf16 = isa == CPU_AMX;
-        table->workspace_bytes = workspace_bytes;
-        table->open = open_cpu;
-        table->close = close_cpu;
-        table->alloc = table->alloc_host = zeroed;
-        // Each set is complete but AMX, which replaces a few entries of the one below it.
-        for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
-            for (int f = 0; f < COUNT(families[base]); f++) {
-                if (families[base][f]) families[base][f]->install(table);
-                if (families[base][f] && families[base][f]->install_ranks)
-                    families[base][f]->install_ranks(&ranks[isa]);
-            }
-    }
+    if (table->name) return table;  // it is made
+    *table = cpu_reference;
+    ranks[isa] = reference_rank_ops;
+    table->ranks = &ranks[isa];
+    table->memory_available = memory_available;
+    table->open = open_reference;
+    table->clock = cpu_clock;
+    table->record_event = record_event;
+    table->read_events = read_events;
+    if (isa == CPU_REFERENCE) return table;
+    snprintf(names[isa], sizeof names[isa], "cpu %s", cpu_isa_names[isa]);
+    table->name = names[isa];
+    table->prefers_bf16 = isa == CPU_AMX;
+    table->workspace_bytes = workspace_bytes;
+    table->open = open_cpu;
+    table->close = close_cpu;
+    table->alloc = table->alloc_host = zeroed;
+    for (int base = isa == CPU_AMX ? CPU_AVX512BF16 : isa; base <= (int)isa; base++)
+        for (int f = 0; f < COUNT(families[base]) && families[base][f]; f++) {
+            families[base][f]->install(table);
+            if (families[base][f]->install_ranks) families[base][f]->install_ranks(&ranks[isa]);
+        }
     return table;
 }
 

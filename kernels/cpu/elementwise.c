@@ -36,7 +36,7 @@ static void embed_token(const void* job, size_t n, int thread) {
 static void embedding_forward(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s) {
     Embedding e = {out, tokens, positions, wte, wpe, NULL, NULL, NULL, (size_t)N, (size_t)C, dt};
-    team_run(embed_token, &e, e.N, cpu_portion(e.N), e.N * e.C < SERIAL);
+    cpu_for(embed_token, &e, e.N, e.N * e.C);
 }
 
 SIMD_INLINE void add_gradient(float* to, const void* from, size_t begin, size_t end, DType dt) {
@@ -118,7 +118,7 @@ static void activation(void* y, const void* dout, const void* x, ActFunction f, 
     size_t rows = act_runs(f) == 1 ? 1 : N, units = N * U / MAX(rows, (size_t)1),
            chunks = CEIL_DIV(units, (size_t)CHUNK);
     Activation job = {y, dout, x, f, units, chunks, dt};
-    team_run(activate_chunk, &job, rows * chunks, cpu_portion(rows * chunks), N * U < SERIAL);
+    cpu_for(activate_chunk, &job, rows * chunks, N * U);
 }
 
 static void activation_forward(void* out, const void* x, ActFunction f, int N, int U, DType dt, Stream s) {
@@ -134,45 +134,32 @@ SIMD_INLINE void add_range(void* out, const void* a, const void* b, size_t begin
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(a, i, n, dt) + vf_get(b, i, n, dt), dt););
 }
 
-typedef struct Sum {
-    void* out;
-    const void *a, *b;
-    size_t n;
-    DType dt;
-} Sum;
-
-static void add_chunk(const void* job, size_t i, int thread) {
-    const Sum* j = (const Sum*)job;
-    WITH_DTYPE(j->dt, add_range, j->out, j->a, j->b, i * CHUNK, MIN((i + 1) * CHUNK, j->n));
-}
-
-static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
-    size_t chunks = CEIL_DIV(n, (size_t)CHUNK);
-    team_run(add_chunk, &(Sum){out, a, b, n, dt}, chunks, cpu_portion(chunks), n < SERIAL);
-}
-
 SIMD_INLINE void cast_range(void* out, DType out_dt, const void* x, size_t begin, size_t end, DType x_dt) {
     FOR_VECTORS(i, n, begin, end, vf_put(out, i, n, vf_get(x, i, n, x_dt), out_dt););
 }
 
-typedef struct Cast {
+typedef struct Flat {  // out = a + b, or with b NULL out = a of another type
     void* out;
-    const void* x;
+    const void *a, *b;
     size_t n;
-    DType out_dt, x_dt;
-} Cast;
+    DType out_dt, dt;
+} Flat;
 
-static void cast_chunk(const void* job, size_t chunk, int thread) {
-    const Cast* j = (const Cast*)job;
-    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n), bytes = (end - begin) * dtype_bytes(j->x_dt);
-    if (j->out_dt == j->x_dt) memcpy((void*)row_of(j->out, 1, begin, j->x_dt), row_of(j->x, 1, begin, j->x_dt), bytes);
-    else if (j->out_dt == DT_BF16) cast_range(j->out, DT_BF16, j->x, begin, end, DT_F32);
-    else cast_range(j->out, DT_F32, j->x, begin, end, DT_BF16);
+static void flat_chunk(const void* job, size_t chunk, int thread) {
+    const Flat* j = (const Flat*)job;
+    size_t begin = chunk * CHUNK, end = MIN(begin + CHUNK, j->n), bytes = (end - begin) * dtype_bytes(j->dt);
+    if (j->b) WITH_DTYPE(j->dt, add_range, j->out, j->a, j->b, begin, end);
+    else if (j->out_dt == j->dt) memcpy((void*)row_of(j->out, begin, 1, j->dt), row_of(j->a, begin, 1, j->dt), bytes);
+    else if (j->out_dt == DT_BF16) cast_range(j->out, DT_BF16, j->a, begin, end, DT_F32);
+    else cast_range(j->out, DT_F32, j->a, begin, end, DT_BF16);
+}
+
+static void add(void* out, const void* a, const void* b, size_t n, DType dt, Stream s) {
+    cpu_for(flat_chunk, &(Flat){out, a, b, n, dt, dt}, CEIL_DIV(n, (size_t)CHUNK), n);
 }
 
 static void cast(void* out, DType out_dt, const void* x, DType x_dt, size_t n, Stream s) {
-    size_t chunks = CEIL_DIV(n, (size_t)CHUNK);
-    team_run(cast_chunk, &(Cast){out, x, n, out_dt, x_dt}, chunks, cpu_portion(chunks), n < SERIAL);
+    cpu_for(flat_chunk, &(Flat){out, x, NULL, n, out_dt, x_dt}, CEIL_DIV(n, (size_t)CHUNK), n);
 }
 
 // ---- parts of an attention become one
@@ -204,99 +191,82 @@ static void merge_token(const void* job, size_t n, int thread) {
 static void attention_merge(float* out, float* lse, const float* part, const float* part_lse, int N, int NH, int HS,
                             Stream s) {
     Merge job = {out, lse, part, part_lse, (size_t)N, (size_t)NH, (size_t)HS};
-    team_run(merge_token, &job, job.N, cpu_portion(job.N), job.N * job.NH * job.HS < SERIAL);
+    cpu_for(merge_token, &job, job.N, job.N * job.NH * job.HS);
 }
 
-// ---- moves of rows and heads
+// ---- moves of rows, columns and heads
 
-typedef struct RowMove {
+typedef struct Move {
     void* out;
     const void* x;
-    const int* rows;
-    int n, C, ldo, ldx;
+    const int* index;  // rows of x, or of out where they are scattered; columns of x
+    int scatters;
+    ColumnFill fill;
+    size_t C, ldo, ldx;
     DType dt;
-} RowMove;
+} Move;
 
-static void gather_part(const void* job, size_t part, int thread) {
-    const RowMove* j = (const RowMove*)job;
-    size_t begin, end;
-    cpu_share((size_t)j->n, 1, (int)part, team_threads(), &begin, &end);
-    reference_rank_ops.gather_rows((void*)row_of(j->out, begin, (size_t)j->ldo, j->dt),
-                                   j->rows ? j->x : row_of(j->x, begin, (size_t)j->ldx, j->dt),
-                                   j->rows ? j->rows + begin : NULL, (int)(end - begin), j->C, j->ldo, j->ldx, j->dt,
-                                   NULL);
-}
-
-static void scatter_part(const void* job, size_t part, int thread) {
-    const RowMove* j = (const RowMove*)job;
-    size_t begin, end;
-    cpu_share((size_t)j->n, 1, (int)part, team_threads(), &begin, &end);
-    reference_rank_ops.scatter_rows(j->out, row_of(j->x, begin, (size_t)j->ldx, j->dt), j->rows + begin,
-                                    (int)(end - begin), j->C, j->ldo, j->ldx, j->dt, NULL);
+static void move_row(const void* job, size_t i, int thread) {
+    const Move* j = (const Move*)job;
+    size_t bytes = j->C * dtype_bytes(j->dt);
+    int row = j->index ? j->index[i] : (int)i;
+    if (row < 0 && j->scatters) return;
+    void* out = (void*)row_of(j->out, j->scatters ? (size_t)row : i, j->ldo, j->dt);
+    if (row < 0) memset(out, 0, bytes);
+    else memcpy(out, row_of(j->x, j->scatters ? i : (size_t)row, j->ldx, j->dt), bytes);
 }
 
 static void gather_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt, Stream s) {
-    RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
-    team_run(gather_part, &job, (size_t)team_threads(), 1, (size_t)n * C < SERIAL);
+    Move job = {out, x, rows, 0, FILL_ZERO, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
+    cpu_for(move_row, &job, (size_t)n, (size_t)n * C);
 }
 
 static void scatter_rows(void* out, const void* x, const int* rows, int n, int C, int ldo, int ldx, DType dt,
                          Stream s) {
-    RowMove job = {out, x, rows, n, C, ldo, ldx, dt};
-    team_run(scatter_part, &job, (size_t)team_threads(), 1, (size_t)n * C < SERIAL);
+    Move job = {out, x, rows, 1, FILL_KEEP, (size_t)C, (size_t)ldo, (size_t)ldx, dt};
+    cpu_for(move_row, &job, (size_t)n, (size_t)n * C);
 }
 
-typedef struct Heads {  // of a row: M matrices of border[d] heads, which are cut into d slices
-    size_t M;
+typedef struct
+    HeadMove {  // between x and its slices: M matrices of border[d] heads in a row, which are cut into d slices
+    char *slices, *x;
+    int splits;
+    size_t N, M;
     size_t first_bytes, other_bytes;  // of a head of the first matrix, and of each other
     const int* border;
     int d;
-} Heads;
+} HeadMove;
 
-// Between a row of x (N rows) and its part of each slice; the heads of a matrix and slice are one run of bytes.
-static void move_row(char* slices, char* x, int split, size_t row, size_t N, const Heads* h) {
+// The heads of a matrix and slice are one run of bytes.
+static void move_heads_of_row(const void* job, size_t row, int thread) {
+    const HeadMove* h = (const HeadMove*)job;
     size_t all = h->first_bytes + (h->M - 1) * h->other_bytes;
-    char* whole = x + row * (size_t)h->border[h->d] * all;
+    char* whole = h->x + row * (size_t)h->border[h->d] * all;
     for (size_t m = 0, before = 0, bytes = h->first_bytes; m < h->M; m++, before += bytes, bytes = h->other_bytes)
         for (int i = 0; i < h->d; i++) {
             size_t first = (size_t)h->border[i], n = (size_t)h->border[i + 1] - first;
-            char* slice = slices + (N * first + row * n) * all + n * before;
-            memcpy(split ? slice : whole, split ? whole : slice, n * bytes);
+            char* slice = h->slices + (h->N * first + row * n) * all + n * before;
+            memcpy(h->splits ? slice : whole, h->splits ? whole : slice, n * bytes);
             whole += n * bytes;
         }
 }
 
-typedef struct HeadMove {
-    char *slices, *x;
-    int split;
-    size_t N;
-    Heads heads;
-} HeadMove;
-
-static void move_heads_of_row(const void* job, size_t row, int thread) {
-    const HeadMove* j = (const HeadMove*)job;
-    move_row(j->slices, j->x, j->split, row, j->N, &j->heads);
-}
-
-static void move_heads(char* slices, char* x, int split, int N, Heads h) {
-    size_t bytes = (size_t)N * (size_t)h.border[h.d] * (h.first_bytes + (h.M - 1) * h.other_bytes);
-    HeadMove job = {slices, x, split, (size_t)N, h};
-    team_run(move_heads_of_row, &job, job.N, cpu_portion(job.N), bytes < 2 * SERIAL);
+static void move_heads(void* slices, void* x, int splits, int N, int M, int HS0, int HS, const int* border, int d,
+                       DType dt) {
+    size_t first = HS0 * dtype_bytes(dt), other = HS * dtype_bytes(dt);
+    HeadMove job = {(char*)slices, (char*)x, splits, (size_t)N, (size_t)M, first, other, border, d};
+    cpu_for(move_heads_of_row, &job, job.N, job.N * (size_t)border[d] * (first + (job.M - 1) * other) / 2);
 }
 
 static void split_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
                         Stream s) {
-    size_t elem = dtype_bytes(dt);
-    move_heads((char*)out, (char*)x, 1, N, (Heads){(size_t)M, HS0 * elem, HS * elem, border, d});
+    move_heads(out, (void*)x, 1, N, M, HS0, HS, border, d, dt);
 }
 
 static void join_heads(void* out, const void* x, int N, int M, int HS0, int HS, const int* border, int d, DType dt,
                        Stream s) {
-    size_t elem = dtype_bytes(dt);
-    move_heads((char*)x, (char*)out, 0, N, (Heads){(size_t)M, HS0 * elem, HS * elem, border, d});
+    move_heads((void*)x, out, 0, N, M, HS0, HS, border, d, dt);
 }
-
-// ---- moves of columns
 
 SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t n, DType dt) {
     for (size_t j = 0; j < n; j++) {
@@ -305,24 +275,15 @@ SIMD_INLINE void gather_row(void* out, const void* x, const int* columns, size_t
     }
 }
 
-typedef struct ColumnMove {
-    void* out;
-    const void* x;
-    const int* columns;  // of x, or where scatter finds them
-    ColumnFill fill;
-    size_t ldo, ldx;
-    DType dt;
-} ColumnMove;
-
 static void gather_columns_of_row(const void* job, size_t i, int thread) {
-    const ColumnMove* j = (const ColumnMove*)job;
+    const Move* j = (const Move*)job;
     void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
-    WITH_DTYPE(j->dt, gather_row, out, row_of(j->x, i, j->ldx, j->dt), j->columns, j->ldo);
+    WITH_DTYPE(j->dt, gather_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->ldo);
 }
 
 static void gather_columns(void* out, const void* x, const int* columns, int N, int n, int ldx, DType dt, Stream s) {
-    ColumnMove job = {out, x, columns, FILL_ZERO, (size_t)n, (size_t)ldx, dt};
-    team_run(gather_columns_of_row, &job, (size_t)N, cpu_portion((size_t)N), (size_t)N * n < SERIAL);
+    Move job = {out, x, columns, 0, FILL_ZERO, (size_t)n, (size_t)n, (size_t)ldx, dt};
+    cpu_for(gather_columns_of_row, &job, (size_t)N, (size_t)N * n);
 }
 
 SIMD_INLINE float row_mean(const void* x, size_t n_columns, DType dt) {
@@ -350,15 +311,15 @@ SIMD_INLINE void scatter_row(void* out, const void* x, const int* source, Column
 }
 
 static void scatter_columns_of_row(const void* job, size_t i, int thread) {
-    const ColumnMove* j = (const ColumnMove*)job;
+    const Move* j = (const Move*)job;
     void* out = (void*)row_of(j->out, i, j->ldo, j->dt);
-    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->columns, j->fill, j->ldo, j->ldx);
+    WITH_DTYPE(j->dt, scatter_row, out, row_of(j->x, i, j->ldx, j->dt), j->index, j->fill, j->ldo, j->ldx);
 }
 
 static void scatter_columns(void* out, const void* x, const int* source, ColumnFill fill, int N, int K, int n, DType dt,
                             Stream s) {
-    ColumnMove job = {out, x, source, fill, (size_t)K, (size_t)n, dt};
-    team_run(scatter_columns_of_row, &job, (size_t)N, cpu_portion((size_t)N), (size_t)N * K < SERIAL);
+    Move job = {out, x, source, 1, fill, (size_t)K, (size_t)K, (size_t)n, dt};
+    cpu_for(scatter_columns_of_row, &job, (size_t)N, (size_t)N * K);
 }
 
 static void install(Kernels* table) {

@@ -72,10 +72,6 @@ typedef struct Classifier {
     DType dt;
 } Classifier;
 
-static void for_rows(TeamTask f, const Classifier* c) {
-    team_run(f, c, c->N, cpu_portion(c->N), c->N * c->Vp < SERIAL);
-}
-
 static void classify_token(const void* job, size_t n, int thread) {
     const Classifier* c = (const Classifier*)job;
     void* row = (void*)row_of(c->logits, n, c->Vp, c->dt);
@@ -85,7 +81,7 @@ static void classify_token(const void* job, size_t n, int thread) {
 static void classifier(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s) {
     Classifier c = {losses, NULL, logits, targets, scale, write_gradient, 1, 0, (size_t)N, (size_t)V, (size_t)Vp, dt};
-    for_rows(classify_token, &c);
+    cpu_for(classify_token, &c, c.N, c.N * c.Vp);
 }
 
 // ---- the classifier in parts of the vocabulary
@@ -109,7 +105,7 @@ static void summarize_token(const void* job, size_t n, int thread) {
 static void classifier_part(float* stats, const void* logits, const int* targets, int first, int N, int V, int Vp,
                             DType dt, Stream s) {
     Classifier c = {NULL, stats, (void*)logits, targets, 0, 0, 1, first, (size_t)N, (size_t)V, (size_t)Vp, dt};
-    for_rows(summarize_token, &c);
+    cpu_for(summarize_token, &c, c.N, c.N * c.Vp);
 }
 
 static void join_token(const void* job, size_t n, int thread) {
@@ -129,7 +125,7 @@ static void classifier_join(float* losses, void* logits, const float* stats, int
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s) {
     Classifier c = {losses, (float*)stats, logits,    targets,   scale,      write_gradient,
                     parts,  first,         (size_t)N, (size_t)V, (size_t)Vp, dt};
-    for_rows(join_token, &c);
+    cpu_for(join_token, &c, c.N, c.N * c.Vp);
 }
 
 // ---- optimizer: reads 16 and writes 12 bytes a weight, 14 with bf16 weights
@@ -138,70 +134,39 @@ typedef struct AdamWStep {  // the factors of one step, as every weight needs th
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay, eps, grad_scale;
 } AdamWStep;
 
-// Integers alone: the compiler makes vectors of it. The masters are still in the first cache.
-static void round_run(bf16* restrict to, const float* restrict x, size_t n, uint64_t seed, uint64_t first) {
-    for (size_t i = 0; i < n; i++) to[i] = bf16_round(x[i], seed, first + i);
+// Integers alone: the compiler makes vectors of it. The masters are still in the first cache. Where `grad` is not NULL
+// and 0 an element is frozen.
+static void round_run(bf16* restrict to, const float* restrict x, const float* grad, size_t n, uint64_t seed,
+                      uint64_t first) {
+    for (size_t i = 0; i < n; i++)
+        if (!grad || grad[i] != 0) to[i] = bf16_round(x[i], seed, first + i);
 }
 
 static void round_range(const AdamW* a, size_t begin, size_t end) {
     const Place* p = &a->place;
     for (size_t n; begin < end; begin += n) {
         n = p->gap ? MIN(end - begin, p->cols - (p->col + begin) % p->cols) : end - begin;
-        round_run((bf16*)a->param + begin, a->master + begin, n, a->rounding, place_of(p, begin));
+        round_run((bf16*)a->param + begin, a->master + begin, a->freeze ? a->grad + begin : NULL, n, a->rounding,
+                  place_of(p, begin));
     }
 }
 
+// Frozen weights are computed too, and then chosen as they were: so all others come from the same instructions, and
+// have the same bits, with freezing and without.
 SIMD_INLINE void adamw_range(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
+    const vf_mask freeze = (vf_mask){0} - !!a->freeze;
     FOR_VECTORS(i, n, begin, end, {
-        vf g = vf_get(a->grad, i, n, DT_F32) * k.grad_scale, x = vf_get(a->master, i, n, DT_F32);
-        vf m = vf_get(a->m, i, n, DT_F32) * k.m_keep + g * k.m_take;
-        vf v = vf_get(a->v, i, n, DT_F32) * k.v_keep + g * g * k.v_take;
-        x = x - (m / (vf_sqrt(v * k.v_correction) + k.eps) * k.lr_corrected + x * k.lr_decay);
-        vf_put(a->m, i, n, m, DT_F32);
-        vf_put(a->v, i, n, v, DT_F32);
-        vf_put(a->master, i, n, x, DT_F32);
-        if (a->param != (void*)a->master) vf_put(a->param, i, n, x, dt);
+        vf grad = vf_get(a->grad, i, n, DT_F32), g = grad * k.grad_scale, old_x = vf_get(a->master, i, n, DT_F32);
+        vf old_m = vf_get(a->m, i, n, DT_F32), m = old_m * k.m_keep + g * k.m_take;
+        vf old_v = vf_get(a->v, i, n, DT_F32), v = old_v * k.v_keep + g * g * k.v_take;
+        vf x = old_x - (m / (vf_sqrt(v * k.v_correction) + k.eps) * k.lr_corrected + old_x * k.lr_decay);
+        vf_mask frozen = freeze & (grad == (vf){0});
+        vf_put(a->m, i, n, vf_select(frozen, old_m, m), DT_F32);
+        vf_put(a->v, i, n, vf_select(frozen, old_v, v), DT_F32);
+        vf_put(a->master, i, n, vf_select(frozen, old_x, x), DT_F32);
+        if (a->param != (void*)a->master) vf_put(a->param, i, n, vf_select(frozen, vf_get(a->param, i, n, dt), x), dt);
     });
     if (dt == DT_BF16 && a->rounding) round_range(a, begin, end);
-}
-
-typedef struct Frozen {  // a piece of the weights and their moments before the update, in the first cache
-    float param[PIECE], master[PIECE], m[PIECE], v[PIECE];
-} Frozen;
-
-static void save(Frozen* old, const AdamW* a, size_t begin, size_t n, DType dt) {
-    memcpy(old->param, (const char*)a->param + begin * dtype_bytes(dt), n * dtype_bytes(dt));
-    memcpy(old->master, a->master + begin, n * sizeof(float));
-    memcpy(old->m, a->m + begin, n * sizeof(float));
-    memcpy(old->v, a->v + begin, n * sizeof(float));
-}
-
-SIMD_INLINE void restore(const Frozen* old, const AdamW* a, size_t begin, size_t n_weights, DType dt) {
-    void* param = (char*)a->param + begin * dtype_bytes(dt);
-    float *master = a->master + begin, *m = a->m + begin, *v = a->v + begin;
-    FOR_VECTORS(i, n, 0, n_weights, {
-        vf_mask frozen = vf_get(a->grad + begin, i, n, DT_F32) == (vf){0};
-        vf_put(m, i, n, vf_select(frozen, vf_get(old->m, i, n, DT_F32), vf_get(m, i, n, DT_F32)), DT_F32);
-        vf_put(v, i, n, vf_select(frozen, vf_get(old->v, i, n, DT_F32), vf_get(v, i, n, DT_F32)), DT_F32);
-        vf_put(master, i, n, vf_select(frozen, vf_get(old->master, i, n, DT_F32), vf_get(master, i, n, DT_F32)),
-               DT_F32);
-        vf_put(param, i, n, vf_select(frozen, vf_get(old->param, i, n, dt), vf_get(param, i, n, dt)), dt);
-    });
-}
-
-// Not inlined, so that there is one copy of it: which product of a sum becomes part of a fused multiply-add is the
-// compiler's choice, and a second copy could give other bits.
-static __attribute__((noinline)) void adamw_unfrozen(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    WITH_DTYPE(dt, adamw_range, a, k, begin, end);
-}
-
-// Frozen weights are updated and then put back, not left out of the update: the others are computed by the same
-// instructions with freezing and without.
-static void adamw_piece(const AdamW* a, AdamWStep k, size_t begin, size_t end, DType dt) {
-    Frozen old;
-    if (a->freeze) save(&old, a, begin, end - begin, dt);
-    adamw_unfrozen(a, k, begin, end, dt);
-    if (a->freeze) WITH_DTYPE(dt, restore, &old, a, begin, end - begin);
 }
 
 typedef struct AdamWJob {
@@ -212,7 +177,7 @@ typedef struct AdamWJob {
 
 static void adamw_task(const void* job, size_t piece, int thread) {
     const AdamWJob* j = (const AdamWJob*)job;
-    adamw_piece(j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n), j->dt);
+    WITH_DTYPE(j->dt, adamw_range, j->a, j->k, piece * PIECE, MIN((piece + 1) * PIECE, j->a->n));
 }
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
@@ -228,7 +193,7 @@ static void adamw(const AdamW* a, DType dt, Stream s) {
                    a->eps,
                    *a->grad_scale};
     size_t pieces = CEIL_DIV(a->n, (size_t)PIECE);
-    team_run(adamw_task, &(AdamWJob){a, k, dt}, pieces, cpu_portion(pieces), a->n < SERIAL);
+    cpu_for(adamw_task, &(AdamWJob){a, k, dt}, pieces, a->n);
 }
 
 // In double, because a gradient of 10^8 weights adds that many squares.
@@ -257,7 +222,7 @@ static void squares_of_part(const void* job, size_t p, int thread) {
 static void sum_of_squares(double* result, const float* x, size_t n, Stream s) {
     double part[PARTS], total = 0;
     size_t each = ROUND_UP(CEIL_DIV(n, (size_t)PARTS), (size_t)CHUNK), parts = n ? CEIL_DIV(n, each) : 0;
-    team_run(squares_of_part, &(Squares){part, x, n, each}, parts, cpu_portion(parts), n < SERIAL);
+    cpu_for(squares_of_part, &(Squares){part, x, n, each}, parts, n);
     for (size_t p = 0; p < parts; p++) total += part[p];
     *result += total;
 }

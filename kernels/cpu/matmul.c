@@ -59,30 +59,10 @@ static void multiply_panels(float* sums, const float* a, const float* b, size_t 
 static void begin_block(void) {}
 static void end_block(void) {}
 
-// The entries of the table, for one packing of bf16.
-#define ENTRIES(name, packing)                                                                                       \
-    static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
-                               int C, int OC, DType dt, Stream s) {                                                  \
-        forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                                                  \
-    }                                                                                                                \
-    static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, \
-                                      int OC, DType dt, Stream s) {                                                  \
-        backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                                                \
-    }                                                                                                                \
-    static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,  \
-                                       int OC, DType dt, Stream s) {                                                 \
-        backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);                                             \
-    }                                                                                                                \
-    static void install_##name(Kernels* table) {                                                                     \
-        table->matmul_forward = forward_##name;                                                                      \
-        table->matmul_backward_input = backward_input_##name;                                                        \
-        table->matmul_backward_weight = backward_weight_##name;                                                      \
-    }
-
-ENTRIES(floats, FLOATS)
+ENTRIES(floats, FLOATS, 1)
 
 #ifdef __AVX512BF16__
-ENTRIES(pairs, PAIRS)
+ENTRIES(pairs, PAIRS, 1)
 
 // Where bf16 pairs are multiplied at a good part of the rate of fp32, they win. Intel's processors take four times as
 // long for a vector of pairs as for one of fp32 (measured on the fifth Xeon generation): there bf16 is converted when

@@ -86,33 +86,6 @@ static void multiply_panels(float* sums, const float* a, const float* b, size_t 
 static void begin_block(void) { tiles_configure(); }
 static void end_block(void) { tiles_release(); }
 
-// ---- the entries of the table
+ENTRIES(tiles, PAIRS, 0)
 
-static Kernels below;  // what was there before
-
-static void matmul_forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
-                           int OC, DType dt, Stream s) {
-    if (dt == DT_BF16) forward(PAIRS, out, gelu, x, weight, bias, N, C, OC, dt);
-    else below.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);
-}
-
-static void matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
-                                  DType dt, Stream s) {
-    if (dt == DT_BF16) backward_input(PAIRS, dx, dout, weight, pre, N, C, OC, dt);
-    else below.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);
-}
-
-static void matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
-                                   DType dt, Stream s) {
-    if (dt == DT_BF16) backward_weight(PAIRS, dweight, dbias, dout, x, N, C, OC, dt);
-    else below.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);
-}
-
-static void install(Kernels* table) {
-    below = *table;
-    table->matmul_forward = matmul_forward;
-    table->matmul_backward_input = matmul_backward_input;
-    table->matmul_backward_weight = matmul_backward_weight;
-}
-
-const CpuFamily matmul_amx = {install, NULL, product_scratch};
+const CpuFamily matmul_amx = {install_tiles, NULL, product_scratch};

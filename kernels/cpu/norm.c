@@ -51,7 +51,7 @@ static void add_columns(const void* job, size_t vector, int thread) {
 // Adds the parts, in order, to a (C) and b (C), unless that is NULL.
 static void add_parts(float* a, float* b, const Parts* p, size_t C) {
     size_t vectors = CEIL_DIV(C, (size_t)SIMD_FLOATS);
-    team_run(add_columns, &(PartSums){a, b, *p, C}, vectors, cpu_portion(vectors), p->n * C < SERIAL);
+    cpu_for(add_columns, &(PartSums){a, b, *p, C}, vectors, p->n * C);
 }
 
 // ---- norms of rows. `centred` is a constant: 1 for LayerNorm, 0 for RMSNorm, whose mean counts as 0
@@ -81,30 +81,9 @@ SIMD_INLINE Moments moments(float* x, size_t C, float eps, int centred) {
     return (Moments){mean, 1 / sqrtf(variance + eps)};
 }
 
-typedef struct NormRow {
-    void *sum, *out;
-    const void *a, *b;  // b NULL: out = norm(a)
-    const void *weight, *bias;
-    size_t C;
-    float eps;
-} NormRow;
-
-// Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
-SIMD_INLINE Moments normalize_row(const NormRow* r, float* x, int centred, DType dt) {
-    if (r->b) FOR_VECTORS(c, n, 0, r->C, vf_put(r->sum, c, n, vf_get(r->a, c, n, dt) + vf_get(r->b, c, n, dt), dt););
-    const void* rounded = r->b ? r->sum : r->a;
-    FOR_VECTORS(c, n, 0, r->C, vf_put(x, c, n, vf_get(rounded, c, n, dt), DT_F32););
-    Moments m = moments(x, r->C, r->eps, centred);
-    FOR_VECTORS(c, n, 0, r->C, {
-        vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd, w = vf_get(r->weight, c, n, dt);
-        vf_put(r->out, c, n, centred ? xhat * w + vf_get(r->bias, c, n, dt) : xhat * w, dt);
-    });
-    return m;
-}
-
 typedef struct Norm {  // forward: from a and b; backward: of x = a and dout = b
     void *sum, *out, *dx;
-    float *mean, *rstd, *dweight, *dbias;
+    float *mean, *rstd;
     const void *a, *b, *weight, *bias;
     float eps;
     size_t N, C;
@@ -112,39 +91,36 @@ typedef struct Norm {  // forward: from a and b; backward: of x = a and dout = b
     Parts parts;
 } Norm;
 
-static void norm_token(const void* job, size_t n, int thread) {
+// Reads a row, or the sum of two rows which it also stores, into x (C) fp32, and normalises it.
+SIMD_INLINE void norm_row(const Norm* j, size_t row, float* x, int centred, DType dt) {
+    const void *a = row_of(j->a, row, j->C, dt), *b = row_of(j->b, row, j->C, dt);
+    void *sum = (void*)row_of(j->sum, row, j->C, dt), *out = (void*)row_of(j->out, row, j->C, dt);
+    if (j->b) FOR_VECTORS(c, n, 0, j->C, vf_put(sum, c, n, vf_get(a, c, n, dt) + vf_get(b, c, n, dt), dt););
+    if (j->b) a = sum;
+    FOR_VECTORS(c, n, 0, j->C, vf_put(x, c, n, vf_get(a, c, n, dt), DT_F32););
+    Moments m = moments(x, j->C, j->eps, centred);
+    FOR_VECTORS(c, n, 0, j->C, {
+        vf xhat = (vf_get(x, c, n, DT_F32) - m.mean) * m.rstd, w = vf_get(j->weight, c, n, dt);
+        vf_put(out, c, n, centred ? xhat * w + vf_get(j->bias, c, n, dt) : xhat * w, dt);
+    });
+    if (centred) j->mean[row] = m.mean;
+    j->rstd[row] = m.rstd;
+}
+
+static void norm_token(const void* job, size_t row, int thread) {
     const Norm* j = (const Norm*)job;
     float* x = (float*)cpu_thread_scratch(thread);
-    size_t C = j->C;
-    DType dt = j->dt;
-    NormRow row = {(void*)row_of(j->sum, n, C, dt),
-                   (void*)row_of(j->out, n, C, dt),
-                   row_of(j->a, n, C, dt),
-                   j->b ? row_of(j->b, n, C, dt) : NULL,
-                   j->weight,
-                   j->bias,
-                   C,
-                   j->eps};
-    Moments m = j->mean ? WITH_DTYPE(dt, normalize_row, &row, x, 1) : WITH_DTYPE(dt, normalize_row, &row, x, 0);
-    if (j->mean) j->mean[n] = m.mean;
-    j->rstd[n] = m.rstd;
+    if (j->mean) WITH_DTYPE(j->dt, norm_row, j, row, x, 1);
+    else WITH_DTYPE(j->dt, norm_row, j, row, x, 0);
 }
 
 static void norm_forward(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s) {
-    Norm job = {.sum = sum,
-                .out = out,
-                .mean = mean,
-                .rstd = rstd,
-                .a = a,
-                .b = b,
-                .weight = weight,
-                .bias = bias,
-                .eps = eps,
-                .N = (size_t)N,
-                .C = (size_t)C,
-                .dt = dt};
-    team_run(norm_token, &job, job.N, cpu_portion(job.N), job.N * job.C < SERIAL);
+    // clang-format off
+    Norm job = {.sum = sum, .out = out, .mean = mean, .rstd = rstd, .a = a, .b = b, .weight = weight, .bias = bias,
+                .eps = eps, .N = (size_t)N, .C = (size_t)C, .dt = dt};
+    // clang-format on
+    cpu_for(norm_token, &job, job.N, job.N * job.C);
 }
 
 // With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C;
@@ -181,16 +157,10 @@ static void norm_backward_part(const void* job, size_t part, int thread) {
 
 static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                           const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
-    Norm job = {.dx = dx,
-                .mean = (float*)mean,
-                .rstd = (float*)rstd,
-                .a = x,
-                .b = dout,
-                .weight = weight,
-                .N = (size_t)N,
-                .C = (size_t)C,
-                .dt = dt,
-                .parts = parts_of((size_t)N, (size_t)C)};
+    // clang-format off
+    Norm job = {.dx = dx, .mean = (float*)mean, .rstd = (float*)rstd, .a = x, .b = dout, .weight = weight,
+                .N = (size_t)N, .C = (size_t)C, .dt = dt, .parts = parts_of((size_t)N, (size_t)C)};
+    // clang-format on
     team_run(norm_backward_part, &job, job.parts.n, 1, job.N * job.C < SERIAL);
     add_parts(dweight, dbias, &job.parts, job.C);
 }
@@ -289,7 +259,7 @@ static void turn_token(const void* job, size_t n, int thread) {
 static void rotary_forward(void* x, void* raw, const Rotary* r, DType dt, Stream s) {
     size_t width = (size_t)(r->NH + r->NKV) * (size_t)r->HS, N = (size_t)r->N;
     Rotation job = {.x = x, .raw = raw, .r = r, .width = width, .dt = dt};
-    team_run(turn_token, &job, N, cpu_portion(N), N * width < SERIAL);
+    cpu_for(turn_token, &job, N, N * width);
 }
 
 // g = dx turned back. With a weight, h = g weight and xhat = raw rstd:  dx = rstd (h - xhat mean(h xhat)), dweight +=

@@ -8,11 +8,9 @@
 // All are C (M,N) = sum over depth k of A(m,k) B(n,k), where k is the contiguous direction of an operand or the other
 // one. The blocking is that of Goto and van de Geijn (2008): the innermost loop keeps a tile of MR x NR sums in
 // registers; a panel of B, NR columns KC deep, stays in the first cache while the panels of a block of A stream past it
-// from the second. Packing gives both their order in memory, converts or pairs elements, and pads with zeros.
-//
-// Threads share the packed B and take blocks of rows of C (or, when there are few, parts of its columns too). How the
-// depth is cut depends on the depth alone, so neither the number of threads nor who takes what can be seen in the
-// result.
+// from the second. Packing gives both their order in memory, converts or pairs elements, and pads with zeros. Threads
+// share the packed B and take blocks of rows of C, or parts of its columns too. How the depth is cut depends on the
+// depth alone, so that the number of threads cannot be seen in the result.
 //
 // Before this file comes an enum of MR, NR (2 vectors) and, of packed elements, KC, NC (a multiple of NR), MC (of MR),
 // DEPTH: the most depth of a block of B, and DEPTH_UNIT: what every depth is padded to. After it come the three
@@ -382,45 +380,51 @@ static CpuScratch product_scratch(const KernelLimits* limits) {
 
 static Packing packing_of(DType dt, Packing bf16_packing) { return dt == DT_BF16 ? bf16_packing : FLOATS; }
 
+// clang-format off
 static void forward(Packing packing, void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,
                     int C, int OC, DType dt) {
-    Product p = {.a = {x, (size_t)C, 1},
-                 .b = {weight, (size_t)C, 1},
-                 .M = (size_t)N,
-                 .N = (size_t)OC,
-                 .K = (size_t)C,
-                 .dt = dt,
-                 .packing = packing_of(dt, packing),
-                 .out = out,
-                 .gelu = gelu,
-                 .bias = bias};
+    Product p = {.a = {x, (size_t)C, 1}, .b = {weight, (size_t)C, 1}, .M = (size_t)N, .N = (size_t)OC, .K = (size_t)C,
+                 .dt = dt, .packing = packing_of(dt, packing), .out = out, .gelu = gelu, .bias = bias};
     if (N == 1) multiply_row(&p);
     else multiply(&p);
 }
 
 static void backward_input(Packing packing, void* dx, const void* dout, const void* weight, const void* pre, int N,
                            int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 1},
-                        .b = {weight, (size_t)C, 0},
-                        .M = (size_t)N,
-                        .N = (size_t)C,
-                        .K = (size_t)OC,
-                        .dt = dt,
-                        .packing = packing_of(dt, packing),
-                        .out = dx,
-                        .pre = pre});
+    multiply(&(Product){.a = {dout, (size_t)OC, 1}, .b = {weight, (size_t)C, 0},
+                        .M = (size_t)N, .N = (size_t)C, .K = (size_t)OC,
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dx, .pre = pre});
 }
 
 static void backward_weight(Packing packing, float* dweight, float* dbias, const void* dout, const void* x, int N,
                             int C, int OC, DType dt) {
-    multiply(&(Product){.a = {dout, (size_t)OC, 0},
-                        .b = {x, (size_t)C, 0},
-                        .M = (size_t)OC,
-                        .N = (size_t)C,
-                        .K = (size_t)N,
-                        .dt = dt,
-                        .packing = packing_of(dt, packing),
-                        .out = dweight,
-                        .row_sums = dbias,
-                        .add = 1});
+    multiply(&(Product){.a = {dout, (size_t)OC, 0}, .b = {x, (size_t)C, 0},
+                        .M = (size_t)OC, .N = (size_t)C, .K = (size_t)N,
+                        .dt = dt, .packing = packing_of(dt, packing), .out = dweight, .row_sums = dbias, .add = 1});
 }
+// clang-format on
+
+// The entries of the table, for one packing of bf16. Without takes_fp32 that type stays with what was there before.
+#define ENTRIES(name, packing, takes_fp32)                                                                           \
+    static Kernels below_##name;                                                                                     \
+    static void forward_##name(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N,    \
+                               int C, int OC, DType dt, Stream s) {                                                  \
+        if (takes_fp32 || dt != DT_F32) forward(packing, out, gelu, x, weight, bias, N, C, OC, dt);                  \
+        else below_##name.matmul_forward(out, gelu, x, weight, bias, N, C, OC, dt, s);                               \
+    }                                                                                                                \
+    static void backward_input_##name(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, \
+                                      int OC, DType dt, Stream s) {                                                  \
+        if (takes_fp32 || dt != DT_F32) backward_input(packing, dx, dout, weight, pre, N, C, OC, dt);                \
+        else below_##name.matmul_backward_input(dx, dout, weight, pre, N, C, OC, dt, s);                             \
+    }                                                                                                                \
+    static void backward_weight_##name(float* dweight, float* dbias, const void* dout, const void* x, int N, int C,  \
+                                       int OC, DType dt, Stream s) {                                                 \
+        if (takes_fp32 || dt != DT_F32) backward_weight(packing, dweight, dbias, dout, x, N, C, OC, dt);             \
+        else below_##name.matmul_backward_weight(dweight, dbias, dout, x, N, C, OC, dt, s);                          \
+    }                                                                                                                \
+    static void install_##name(Kernels* table) {                                                                     \
+        below_##name = *table;                                                                                       \
+        table->matmul_forward = forward_##name;                                                                      \
+        table->matmul_backward_input = backward_input_##name;                                                        \
+        table->matmul_backward_weight = backward_weight_##name;                                                      \
+    }

@@ -30,44 +30,31 @@ SIMD_INLINE vf vf_fma(vf a, vf b, vf c) { return a * b + c; }  // one instructio
 // mask ? a : b, lane by lane.
 SIMD_INLINE vf vf_select(vf_mask mask, vf a, vf b) { return (vf)((mask & (vf_mask)a) | (~mask & (vf_mask)b)); }
 
-// The greater; b where either is NaN.
-SIMD_INLINE vf vf_max(vf a, vf b) {
+// A vector as intrinsics take it, and the intrinsic of a name.
 #if defined(__AVX512F__)
-    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+typedef __m512 vf_native;
+#define VF_NATIVE(op) _mm512_##op
 #elif defined(__AVX__)
-    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+typedef __m256 vf_native;
+#define VF_NATIVE(op) _mm256_##op
 #elif defined(__SSE2__)
-    return (vf)_mm_max_ps((__m128)a, (__m128)b);
-#else
-    return vf_select(a > b, a, b);
+typedef __m128 vf_native;
+#define VF_NATIVE(op) _mm_##op
 #endif
-}
 
-// The smaller; b where either is NaN.
-SIMD_INLINE vf vf_min(vf a, vf b) {
-#if defined(__AVX512F__)
-    return (vf)_mm512_min_ps((__m512)a, (__m512)b);
-#elif defined(__AVX__)
-    return (vf)_mm256_min_ps((__m256)a, (__m256)b);
-#elif defined(__SSE2__)
-    return (vf)_mm_min_ps((__m128)a, (__m128)b);
+// vf_max, vf_min: b where either is NaN.
+#ifdef VF_NATIVE
+SIMD_INLINE vf vf_max(vf a, vf b) { return (vf)VF_NATIVE(max_ps)((vf_native)a, (vf_native)b); }
+SIMD_INLINE vf vf_min(vf a, vf b) { return (vf)VF_NATIVE(min_ps)((vf_native)a, (vf_native)b); }
+SIMD_INLINE vf vf_sqrt(vf x) { return (vf)VF_NATIVE(sqrt_ps)((vf_native)x); }
 #else
-    return vf_select(a < b, a, b);
-#endif
-}
-
+SIMD_INLINE vf vf_max(vf a, vf b) { return vf_select(a > b, a, b); }
+SIMD_INLINE vf vf_min(vf a, vf b) { return vf_select(a < b, a, b); }
 SIMD_INLINE vf vf_sqrt(vf x) {
-#if defined(__AVX512F__)
-    return (vf)_mm512_sqrt_ps((__m512)x);
-#elif defined(__AVX__)
-    return (vf)_mm256_sqrt_ps((__m256)x);
-#elif defined(__SSE2__)
-    return (vf)_mm_sqrt_ps((__m128)x);
-#else
     for (int i = 0; i < SIMD_FLOATS; i++) x[i] = sqrtf(x[i]);
     return x;
-#endif
 }
+#endif
 
 // 0, 1, 2, ...
 SIMD_INLINE vf vf_lanes(void) {
@@ -256,6 +243,11 @@ SIMD_INLINE vf vf_sigmoid(vf x) { return 1.f / (1.f + vf_exp(-x)); }
 // ---- loops over tensors
 
 enum { SERIAL = 1 << 14 };  // elements below which waking the threads costs more than the work
+
+// n tasks that cost about the same, of an op on so many elements.
+static inline void cpu_for(TeamTask f, const void* job, size_t n, size_t elements) {
+    team_run(f, job, n, cpu_portion(n), elements < SERIAL);
+}
 
 static inline const void* row_of(const void* p, size_t row, size_t C, DType dt) {
     return (const char*)p + row * C * dtype_bytes(dt);

@@ -13,25 +13,20 @@
 //   out[i] = o / sum,  lse[i] = max + log(sum)
 //
 // FlashAttention-2 (Dao 2023) does this for tiles: a block owns 128 queries of one document and head, 32 a warp, and
-// meets the keys that they see in tiles of 64. Query heads that share a head of keys and values (Ainslie et al. 2023)
-// read it where it lies; their blocks start side by side, so that it comes from the cache for all but one. Scores never
-// leave registers; exponentials are taken in base 2. A pair (query, key) costs 4 HS FLOPs, a causal document of T
-// tokens 2 HS T^2, against tensor cores: mma.sync reaches about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the
-// rest needs wgmma.
+// meets the keys that they see in tiles of 64. Blocks of query heads that share keys and values (Ainslie et al. 2023)
+// start side by side, so that these come from the cache for all but one. Scores never leave registers; exponentials are
+// taken in base 2. The limit is tensor cores: a causal document of T tokens costs 2 HS T^2 FLOPs, and mma.sync reaches
+// about 62% of an H100's 989 TFLOP/s (Luo et al. 2024), the rest needs wgmma.
 //
 // By count, a tile of 128 x 64 with HS = 64 takes of one multiprocessor of an H100, in cycles: 825 of mma; 512 of
-// exponentials, 16 a cycle; 640 of shared memory, 128 bytes a cycle, to write K and V once and read them once a warp
-// (with 16 queries a warp it would be 1152, and the limit); 650 to issue a warp's instructions, one warp a scheduler.
-// These are different units: the two blocks that fit (at most 255 registers a thread) let one's softmax run beside the
-// other's mma.
+// exponentials; 640 of shared memory (with 16 queries a warp it would be 1152, and the limit); 650 to issue a warp's
+// instructions. These are different units: of the two blocks that fit one's softmax runs beside the other's mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
 // ---- the list of tiles: a counting sort by work, stable, in one block, each warp on a share of the documents
 //
-// Blocks start in the order of their index, each on the multiprocessor that is free first: with the longest first no
-// multiprocessor is left alone with a long one (Graham 1969). Tiles of equal work stay in order of documents, so the
-// list is the same on every run. That takes as long as the most loaded warp needs for its documents: 2 passes of about
-// 250 cycles for each 32 tiles.
+// Blocks start in the order of their index, each on the multiprocessor that is free first: with the longest first none
+// is left alone with a long one (Graham 1969). It takes 2 passes of about 250 cycles for each 32 tiles of a warp.
 
 enum { LIST_WARPS = 16, LIST_THREADS = 32 * LIST_WARPS, CLASSES = 256, WORK_UNIT = 64 };
 
@@ -68,11 +63,7 @@ __device__ __forceinline__ void visit_tiles(const ListJob* job, int* next) {
     int end = (int)((long long)job->n_docs * (warp + 1) / LIST_WARPS);
     for (int b0 = begin; b0 < end; b0 += 32) {
         int b = b0 + lane, tiles = b < end ? CEIL_DIV(job->cu[b + 1] - job->cu[b], job->rows_of_tile) : 0;
-        int upto = tiles;  // tiles of the documents up to the lane's
-        for (int by = 1; by < 32; by *= 2) {
-            int before = __shfl_up_sync(FULL_WARP, upto, by);
-            if (lane >= by) upto += before;
-        }
+        int upto = sum_up_to_lane(tiles);  // tiles of the documents up to the lane's
         int total = __shfl_sync(FULL_WARP, upto, 31);
         for (int t0 = 0; t0 < total; t0 += 32) {
             int t = t0 + lane, doc = 0;  // doc: how many lanes have upto <= t

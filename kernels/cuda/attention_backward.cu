@@ -12,17 +12,16 @@
 //                           p and ds again
 //                           dq[i] += scale * ds * k[j]
 //
-// P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. The last
-// two kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key),
-// 14 HS instead of the 10 HS that are needed. With fast_backward there is only the first kernel, which also adds its
-// part of dQ to fp32 in memory by atomics: 5 matmuls, but the order of additions, and so the last bits, differ between
-// runs. A block of the first kernel goes with its keys through all heads that share them, one after another: g heads
-// make g times fewer blocks of g times the work, and the next head's first queries are on their way when one ends.
+// P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. The last two
+// kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key) where
+// 5 are needed. With fast_backward there is only key_kernel, which also adds its part of dQ to fp32 in memory by
+// atomics: 5 matmuls, but the order of additions, and so the last bits, differ between runs. A block of it goes with
+// its keys through all heads that share them, one after another.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
-// 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores, at the 62% of their peak that mma.sync
-// reaches) go with 24 KiB from shared memory (192 cycles), so both are near their limits; for queries it is 21 KiB.
-// With HS = 128 a warp has registers for 16 keys only, and shared memory is the limit: 320 cycles for each 206 of mma.
+// 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores) go with 24 KiB from shared memory (192
+// cycles); for queries it is 21 KiB. With HS = 128 a warp has registers for 16 keys only, and shared memory is the
+// limit: 320 cycles for each 206 of mma.
 #include "kernels/cuda/attention_tiles.cuh"
 
 // What each query needs: P = 2^(scale log2(e) q.k - lse2). lse2 is +infinity for a query that sees no key: P = 0.

@@ -3,9 +3,7 @@
 //
 // A warp makes one row of a result: out and dq of a query, dk and dv of a key. It walks over what its row sees, or is
 // seen by, 32 rows at a time: first a lane has one of them, its score and its probability; then a lane has elements of
-// the result, and adds the 32 rows in order. Nothing is added by two warps: the same bits on every run.
-//
-// Always right, not fast: where speed counts attention is bf16.
+// the result, and adds the 32 rows in order. Always right, not fast: where speed counts attention is bf16.
 #include "kernels/cuda/cuda.h"
 
 enum {

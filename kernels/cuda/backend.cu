@@ -94,12 +94,18 @@ static size_t memory_available(void) {
     return available;
 }
 
-static void* alloc(size_t bytes) {
+// An allocation that fails is an answer, not an error to find later.
+void* cuda_allocate(size_t bytes, bool on_host) {
     void* p = NULL;
-    if (cudaMalloc(&p, MAX(bytes, (size_t)1)) != cudaSuccess) {
-        cudaGetLastError();  // an allocation that fails is an answer, not an error to find later
-        return NULL;
-    }
+    bytes = MAX(bytes, (size_t)1);
+    if ((on_host ? cudaMallocHost(&p, bytes) : cudaMalloc(&p, bytes)) == cudaSuccess) return p;
+    cudaGetLastError();
+    return NULL;
+}
+
+static void* alloc(size_t bytes) {
+    void* p = cuda_allocate(bytes, false);
+    if (!p) return NULL;
     CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, cuda.stream));
     synchronize(NULL);
     return p;
@@ -111,14 +117,9 @@ static void free_memory(void* p) {
     CUDA_CHECK(cudaFree(p));
 }
 
-// Page-locked: the copy engine reads it while the host goes on.
 static void* alloc_host(size_t bytes) {
-    void* p = NULL;
-    if (cudaMallocHost(&p, MAX(bytes, (size_t)1)) != cudaSuccess) {
-        cudaGetLastError();
-        return NULL;
-    }
-    return memset(p, 0, bytes);
+    void* p = cuda_allocate(bytes, true);
+    return p ? memset(p, 0, bytes) : NULL;
 }
 
 static void free_host(void* p) {
@@ -268,57 +269,54 @@ static void attention_backward(void* dq, void* dk, void* dv, const void* dout, c
 // (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 512 * MIB, NCCL_LIBRARY = 768 * MIB;
 
-// In the order of the structs: C++17 has no designated initializers.
-static const RankOps rank_ops = {
-    cuda_attention_merge, cuda_cast,         cuda_gather_rows,
-    cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
-    cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
-    cuda_classifier_join,
-};
+// clang-format off In the order of the structs: C++17 has no designated initializers. Behind the name: prefers_bf16,
+// on_host, full_matmul, virtual_time, no_results.
+static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,           cuda_gather_rows,     cuda_split_heads,
+                                 cuda_join_heads,      cuda_gather_columns, cuda_scatter_columns, cuda_scatter_rows,
+                                 cuda_classifier_part, cuda_classifier_join};
 
-const Kernels cuda_kernels = {
-    device_name,
-    1,     // prefers_bf16
-    0,     // on_host
-    8192,  // full_matmul
-    0,     // virtual_time
-    0,     // no_results
-    LIBRARIES,
-    NCCL_LIBRARY,
-    &rank_ops,
-    memory_available,
-    workspace_bytes,
-    open_cuda,
-    close_cuda,
-    choices,
-    alloc,
-    free_memory,
-    alloc_host,
-    free_host,
-    upload,
-    download,
-    clear,
-    synchronize,
-    cuda_embedding_forward,
-    cuda_embedding_backward,
-    cuda_norm_forward,
-    cuda_norm_backward,
-    cuda_matmul_forward,
-    cuda_matmul_backward_input,
-    cuda_matmul_backward_weight,
-    cuda_rotary_forward,
-    cuda_rotary_backward,
-    attention_forward,
-    attention_backward,
-    cuda_activation_forward,
-    cuda_activation_backward,
-    cuda_add,
-    cuda_classifier,
-    cuda_add_sum,
-    cuda_adamw,
-    cuda_sum_of_squares,
-    cuda_clip_scale,
-    now_seconds,  // clock
-    record_event,
-    read_events,
-};
+const Kernels cuda_kernels = {device_name,
+                              1,
+                              0,
+                              8192,
+                              0,
+                              0,
+                              LIBRARIES,
+                              NCCL_LIBRARY,
+                              &rank_ops,
+                              memory_available,
+                              workspace_bytes,
+                              open_cuda,
+                              close_cuda,
+                              choices,
+                              alloc,
+                              free_memory,
+                              alloc_host,
+                              free_host,
+                              upload,
+                              download,
+                              clear,
+                              synchronize,
+                              cuda_embedding_forward,
+                              cuda_embedding_backward,
+                              cuda_norm_forward,
+                              cuda_norm_backward,
+                              cuda_matmul_forward,
+                              cuda_matmul_backward_input,
+                              cuda_matmul_backward_weight,
+                              cuda_rotary_forward,
+                              cuda_rotary_backward,
+                              attention_forward,
+                              attention_backward,
+                              cuda_activation_forward,
+                              cuda_activation_backward,
+                              cuda_add,
+                              cuda_classifier,
+                              cuda_add_sum,
+                              cuda_adamw,
+                              cuda_sum_of_squares,
+                              cuda_clip_scale,
+                              now_seconds,
+                              record_event,
+                              read_events};
+// clang-format on

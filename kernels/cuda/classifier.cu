@@ -8,11 +8,10 @@
 //   for v >= V:    logits[v] = 0
 //
 // A block takes a row; its threads each keep a max and a total of their columns, which are merged at the end of the
-// first pass (online softmax: Milakov & Gimelshein 2018). The limit is memory, 8 bytes a logit in fp32 and 4 in bf16,
-// as long as the rows that are under way fit into the L2 cache (three an SM: on 132 SMs 40 MB of bf16 at GPT-2's
-// vocabulary): few large blocks, and the second pass runs backwards, since the end of the row was read last. Where
-// ranks hold parts of the vocabulary the passes are two kernels, and between them ranks gather 12 bytes a row from each
-// other (Megatron-LM: Shoeybi et al. 2019).
+// first pass (online softmax: Milakov & Gimelshein 2018). Memory is crossed once as long as the rows under way fit into
+// the L2 cache (three an SM: on 132 SMs 40 MB of bf16 at GPT-2's vocabulary): few large blocks, and the second pass
+// runs backwards, since the end of the row was read last. Where ranks hold parts of the vocabulary the passes are two
+// kernels, and between them ranks gather 12 bytes a row from each other (Megatron-LM: Shoeybi et al. 2019).
 #include "kernels/cuda/cuda.h"
 
 #include <float.h>

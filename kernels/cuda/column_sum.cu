@@ -2,8 +2,7 @@
 // second stage of every op whose blocks leave partial sums behind.
 //
 // Stage 1 cuts the matrix into tiles of columns times parts of rows. A block reads 128 bytes of each of its rows, many
-// rows at a time, and leaves one partial sum a column. Stage 2 adds the partial sums. Both are limited by memory: N C
-// elements are read once; the partial sums are less than 1/60 of them, or stay in the L2 cache.
+// rows at a time, and leaves one partial sum a column. Stage 2 adds the partial sums, less than 1/60 of the elements.
 #include "kernels/cuda/cuda.h"
 
 enum {

@@ -1,12 +1,9 @@
 // comm_nccl.cu - collectives and messages between GPUs by NCCL (2.18 or newer), see kernels/comm.h.
 //
-// Large messages run at the bandwidth of the links, small ones at NCCL's latency of some 10 us. One communicator spans
-// all ranks, and split() makes parts that share its channels and memory.
-//
 // All collectives of a process run on one side stream, in the order of the calls, also those of different Comms: two
 // kernels of different communicators that start in different order on two ranks may wait for each other's
-// multiprocessors. Begin: the side stream waits for what the caller's stream has computed so far, and an event is
-// recorded behind the collective. End: the caller's stream waits for that event. The host waits for neither.
+// multiprocessors. The side stream waits for what the caller's stream has computed so far, the caller's stream for an
+// event behind the collective, the host for neither.
 //
 //   caller's stream   compute ----.----- more compute ----.--- uses what was received
 //   side stream                    `--> collective -------'
@@ -14,13 +11,24 @@
 // Host values pass through page-locked memory, so that nothing blocks. A part of one rank is no communicator but a Comm
 // that copies (comm_open_alone), for NCCL would take memory as for many.
 //
-// NCCL's calls wait for other ranks: to open, to split, to close, and where a communicator or a pair of ranks exchanges
-// something for the first time; later exchanges only put work on a stream. (Nonblocking communicators never wait, but
-// start a thread for every exchange.) Nobody may abort a communicator while one of its calls is waiting, so a call that
-// does not come back in time ends the process (nccl_call). Work on a stream is waited for by polling an event, also
-// where the backend waits. When that takes too long, or NCCL tells an error, the communicator is aborted, which makes
-// its kernels end, and every later call on a Comm of this world fails with the same message. Parts share the channels
-// of the world, and with them its errors and its end.
+// NCCL's calls wait for other ranks to open, split, close and exchange something for the first time; nobody may abort a
+// communicator meanwhile, so a call that does not come back in time ends the process. Work on a stream is waited for by
+// polling an event. When that takes too long, or NCCL tells an error, the communicator is aborted, which ends its
+// kernels, and every later call on a Comm of this world fails with the same message.
+#include "kernels/cuda/cuda.h"
+
+#ifndef HAVE_NCCL  // the machine that built this has no nccl.h: one rank only
+
+extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
+    *world = NULL;
+    if (id->size == 1) return comm_open_cuda_self(world, timeout_seconds, err);
+    return fail(err,
+                "%d ranks were started (by %s), but this program was built without NCCL: install libnccl-dev, or the "
+                "Python package nvidia-nccl, so that nccl.h lies beside cuda_runtime.h, and build again",
+                id->size, id->source);
+}
+
+#else
 #include <nccl.h>
 #include <sched.h>
 #include <stdarg.h>
@@ -28,7 +36,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/library.h"
 
 extern "C" {
@@ -155,8 +162,7 @@ static int nccl_broken_call(Comm* c, ncclResult_t result, const char* what) {
 // The message of the first failure; -1.
 static int nccl_error(Comm* c, Err err) { return fail(err, "%s", world_of(c)->error); }
 
-// A call of NCCL, which may wait for other ranks: when that takes longer than timeout_seconds the process ends with a
-// line on stderr (host.h). 0, or -1 after a failure.
+// A call of NCCL, which may wait for other ranks, within a deadline. 0, or -1 after a failure.
 template <class Call>
 static int nccl_call(Comm* c, const char* what, Call call) {
     deadline_begin(c->timeout_seconds, "rank %d of %d: %s", c->rank, c->size, what);
@@ -167,8 +173,7 @@ static int nccl_call(Comm* c, const char* what, Call call) {
 
 // ---- waiting by polling
 
-// Between two polls. For a moment not at all, since most waits are short, then for a hundredth of what was waited:
-// times that the host takes are right to that.
+// For a moment not at all, since most waits are short, then for a hundredth of what was waited.
 static void pause_between_polls(double waited) {
     const double SPIN = 200e-6, SHORTEST = 20e-6, LONGEST = 1e-3;
     if (waited < SPIN) {
@@ -369,17 +374,11 @@ static int share_id(ncclUniqueId* unique, const RankIdentity* id, double timeout
 
 enum { STAGING_BYTES = 1 << 20 };  // larger host values travel in pieces
 
-// A matmul beside an exchange is planned for the multiprocessors that are left, and NCCL takes no more than these: else
-// the last wave of a matmul waits for blocks of NCCL's, and it takes twice as long (PyTorch issue 143988).
-// RAGGED_EXCHANGE_SMS=0 leaves both as they are, to measure what it is worth. -1 with a message.
+// Of NCCL, so that a matmul beside it is planned for the others: else its last wave waits for blocks of NCCL's, and it
+// takes twice as long (PyTorch issue 143988). RAGGED_EXCHANGE_SMS=0 leaves both as they are. -1 with a message.
 static int exchange_processors(Err err) {
-    const char* text = getenv("RAGGED_EXCHANGE_SMS");
-    char* end;
-    if (!text || !*text) return MIN(cuda.sm_count / 8, 16);
-    long number = strtol(text, &end, 10);
-    if (*end || number < 0 || number >= cuda.sm_count)
-        return fail(err, "RAGGED_EXCHANGE_SMS is \"%.40s\", expected 0 to %d", text, cuda.sm_count - 1);
-    return (int)number;
+    int sms = MIN(cuda.sm_count / 8, 16);
+    return variable_number(&sms, "RAGGED_EXCHANGE_SMS", 0, cuda.sm_count - 1, err) ? -1 : sms;
 }
 
 static ncclConfig_t nccl_config(const World* w) {
@@ -460,10 +459,9 @@ static void open_streams(World* w) {
 static int open_staging(Comm* c, Err err) {
     World* w = world_of(c);
     w->staging_bytes = MAX((size_t)STAGING_BYTES, (size_t)c->size * NCCL_ALIGNMENT);
-    if (cudaMalloc((void**)&w->staging, w->staging_bytes) == cudaSuccess &&
-        cudaMallocHost((void**)&w->pinned, w->staging_bytes) == cudaSuccess)
-        return 0;
-    cudaGetLastError();
+    w->staging = (char*)cuda_allocate(w->staging_bytes, false),
+    w->pinned = (char*)cuda_allocate(w->staging_bytes, true);
+    if (w->staging && w->pinned) return 0;
     nccl_broken(c, "no memory for %zu KiB of staging for host values", w->staging_bytes >> 10);
     return nccl_error(c, err);
 }
@@ -493,3 +491,4 @@ extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeo
     *world = c;
     return 0;
 }
+#endif

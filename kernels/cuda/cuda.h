@@ -1,8 +1,7 @@
 // cuda.h - inside the CUDA backend: what its files share on the host and on the device.
 //
-// Every file compiles in two ways: by nvcc, and by a plain C++ compiler for the emulator (test/emu), whose headers then
-// stand in for NVIDIA's. So kernels are launched by LAUNCH, dynamic shared memory is named by DYNAMIC_SHARED, and
-// instructions without a C++ name stay in ptx.cuh. No cooperative groups, no spinning between blocks.
+// Every file compiles in two ways: by nvcc, and by a plain C++ compiler for the emulator (test/emu), whose headers
+// stand in for NVIDIA's. Hence LAUNCH, DYNAMIC_SHARED and ptx.cuh. No cooperative groups, no spinning between blocks.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -38,9 +37,8 @@ extern "C" {
 
 // ---- host
 
-// After every launch. A launch that finds the device's queue full, at some thousand, blocks: for ever where the device
-// stands behind a collective of a rank that is missing. So beside other ranks the host stays at most 512 launches
-// ahead, and waits for the device where it can give up.
+// After every launch: beside other ranks the host stays at most 512 launches ahead. A launch that finds the device's
+// queue full would block, for ever where the device stands behind a collective of a rank that is missing.
 void cuda_keep_pace(cudaStream_t stream);
 
 // Dies with the place, what was tried and CUDA's message.
@@ -64,6 +62,9 @@ extern CudaDevice cuda;
 
 static inline cudaStream_t cuda_stream(Stream s) { return s ? (cudaStream_t)s : cuda.stream; }
 
+// Memory of the device, or page-locked of the host, which the copy engine reads while the host goes on; NULL when there
+// is none left.
+void* cuda_allocate(size_t bytes, bool on_host);
 // Device memory that the running op may use, 256-byte aligned; the next op uses the same. Dies when it is more than
 // the file's ..._scratch_bytes promised for the limits.
 void* cuda_scratch(size_t bytes);
@@ -165,14 +166,13 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                         const Attention* a, DType dt, Stream s);
-// cudnn_moves.cu, around cuDNN's attention; needs no header of cuDNN: where its documents lie, the log-sum-exp in its
+// Around it, without any header of cuDNN: where its documents lie, the log-sum-exp in its
 // layout and in ours, and the gradients back into their interleaved rows.
 //
-// A plan has B places for documents, and versions of cuDNN before 9.25 answer one of length 0 with NaN (cudnn-frontend
-// #943). So documents without tokens are left out, and the places that are left over, which come first lest offsets
-// decrease, hold a document of one token: the row's first token. That sees only itself, in its own document too, so
-// that out and log-sum-exp are written twice with the same bits. Gradients are sums and must not be written twice: row
-// 0 of their arrays belongs to these places, the row's tokens begin at row 1.
+// A plan has B places for documents, and cuDNN before 9.25 answers one of length 0 with NaN (cudnn-frontend #943). So
+// places that are left over, which come first lest offsets decrease, hold a document of the row's first token alone. In
+// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits. Gradients must
+// not be: row 0 of their arrays belongs to these places, the row's tokens begin at row 1.
 enum { CUDNN_FIRST_GRADIENT = 1 };
 
 typedef struct CudnnPlaces {
@@ -234,30 +234,15 @@ struct __align__(W * sizeof(T)) Pack {
 
 // One word of so many bytes: a pack goes to and from memory as a word.
 template <size_t BYTES>
-struct Word;
-template <>
-struct Word<2> {
-    typedef unsigned short Type;
-};
-template <>
-struct Word<4> {
-    typedef unsigned Type;
-};
-template <>
-struct Word<8> {
-    typedef uint2 Type;
-};
-template <>
-struct Word<16> {
-    typedef uint4 Type;
-};
+using Word = std::conditional_t<BYTES == 2, unsigned short,
+                                std::conditional_t<BYTES == 4, unsigned, std::conditional_t<BYTES == 8, uint2, uint4>>>;
 
 // p must be aligned like the pack. load_pack<4>(p) loads 4 elements from wherever they lie; store_pack stores to global
 // memory, keep_pack to shared memory.
 template <int W, class T>
 __device__ __forceinline__ Pack<T, W> load_pack(const T* p) {
     Pack<T, W> x;
-    typename Word<sizeof x>::Type word = *(const decltype(word)*)p;
+    Word<sizeof x> word = *(const decltype(word)*)p;
     memcpy(&x, &word, sizeof x);
     return x;
 }
@@ -267,7 +252,7 @@ __device__ __forceinline__ Pack<T> load_pack(const T* p) {
 }
 template <class T, int W>
 __device__ __forceinline__ auto word_of(const Pack<T, W>& x) {
-    typename Word<sizeof x>::Type word;
+    Word<sizeof x> word;
     memcpy(&word, &x, sizeof x);
     return word;
 }
@@ -316,6 +301,15 @@ __device__ __forceinline__ float warp_sum(float x) {
 }
 __device__ __forceinline__ float warp_max(float x) {
     for (int lanes = 16; lanes > 0; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(FULL_WARP, x, lanes));
+    return x;
+}
+
+// The sum of x over this lane and those before it.
+__device__ __forceinline__ int sum_up_to_lane(int x) {
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        int before = __shfl_up_sync(FULL_WARP, x, lanes);
+        if ((int)threadIdx.x % 32 >= lanes) x += before;
+    }
     return x;
 }
 

@@ -9,7 +9,7 @@ extern "C" {
 }
 
 #if CUDNN_VERSION < 91100
-#error "cuDNN's headers are older than 9.11: install newer ones, or build with attention_no_cudnn.cu"
+#error "cuDNN's headers are older than 9.11: install newer ones, or build with CUDNN=no"
 #endif
 
 // The functions of libcudnn that are used, and the version of the library that was found: 10000 for each major version,
@@ -62,7 +62,7 @@ typedef enum PlanTensor {
     PLAN_V,
     PLAN_OUT,           // (tokens,C)
     PLAN_LSE,           // statistic: natural log-sum-exp of the scaled scores
-    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see cudnn_moves.cu
+    PLAN_Q_LENGTHS,     // (B) int32, tokens of each document, none of them 0: see CudnnPlaces
     PLAN_K_LENGTHS,     // the same again
     PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of C + 2 CKV
     PLAN_OUT_OFFSETS,   // in rows of C
@@ -116,10 +116,9 @@ cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 
 // ---- buckets
 //
-// A plan serves every row of at most B documents, and costs a little for each of the B, real or not. So there are plans
-// for B0, 4 B0, 16 B0 and 64 B0 documents, where B0 documents of the full context fill a row; a row takes the first
-// that holds it. Each pass has as many of them as limits->most_scratch allows: the deterministic backward pass on sm_90
-// keeps every score, B NH S^2 numbers of two bytes.
+// A plan costs a little for each of its B documents, real or not. So there are plans for B0, 4 B0, 16 B0 and 64 B0
+// documents, where B0 documents of the full context fill a row; a row takes the first that holds it. Each pass has as
+// many of them as limits->most_scratch allows: the deterministic backward pass on sm_90 keeps B NH S^2 scores.
 
 enum {
     BUCKETS = 4,

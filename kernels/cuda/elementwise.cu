@@ -1,11 +1,9 @@
 // elementwise.cu - GELU, SwiGLU and their gradients, sums, conversions, moves of rows, heads and columns, the merge of
 // two attentions.
 //
-// All are limited by memory, which each tensor crosses once. Bytes an element, fp32 / bf16: GELU 8 / 4, its gradient
-// and add 12 / 6, SwiGLU 12 / 6 an output, its gradient 20 / 10, a move of rows, heads or columns 8 / 4, a conversion
-// between the two types 6, a merge 12 (fp32 only).
-// A thread takes 16 bytes at a time of the wider type, and has all its loads under way before it computes. Tensors that
-// do not begin at 16 bytes, and what is left behind the last 16, are read element by element instead.
+// All are limited by memory, which each tensor crosses once. A thread takes 16 bytes at a time of the wider type, and
+// has all its loads under way before it computes. Tensors that do not begin at 16 bytes, and what is left behind the
+// last 16, are read element by element instead.
 #include "kernels/cuda/cuda.h"
 
 enum {
@@ -270,9 +268,8 @@ void cuda_join_heads(void* out, const void* x, int N, int M, int HS0, int HS, co
 // ---- moves of columns: a matrix cut to some of its columns, and spread out again
 //
 // An index of 4 bytes serves MOVED_ROWS rows. Neighbouring lanes take neighbouring columns of out, so that writes are
-// always whole lines and reads are as far as the list runs on; elements move one by one, since nothing is known of the
-// list, which also makes every alignment the same. The mean of a row needs a pass over x before it: a block then takes
-// one row, and finds it in its cache when it reads it again.
+// whole lines; elements move one by one, since nothing is known of the list. The mean of a row needs a pass over x
+// before it: a block then takes one row, and finds it in its cache when it reads it again.
 
 // A warp takes MOVED_ROWS rows and 32 COLUMNS_IN_FLIGHT columns. Where source is negative: KEEP leaves out as it is,
 // else it becomes zero.

@@ -12,9 +12,8 @@
 //   row       0  1  2  3  4             sorted rows    1  4 | 3 | 0  2
 //   token     7  2  7  5  2             token          2  2 | 5 | 7  7      three runs
 //
-// The sort is a radix sort by digits of 8 bits from the lowest on (N integers move, C times less than dout): blocks of
-// 1024 rows count their digits, the counts are summed by digit and block, and every row goes to its place. A warp takes
-// a run and a slice of the channels, with many rows under way. dout is read once, each table row that occurs is read
+// The sort is a radix sort by digits of 8 bits from the lowest on: blocks of 1024 rows count their digits, the counts
+// are summed by digit and block, and every row goes to its place. dout is read once, each table row that occurs is read
 // and written once. Positions are done in the same way.
 #include "kernels/cuda/cuda.h"
 
@@ -100,15 +99,6 @@ static __global__ void count_digits_kernel(int* counts, const int* keys, int shi
         for (int warp = 0; warp < WARPS; warp++) count += warp_counts[warp][digit];
         counts[(size_t)digit * gridDim.x + blockIdx.x] = count;
     }
-}
-
-// The sum of x over this lane and those before it.
-static __device__ __forceinline__ int sum_up_to_lane(int x) {
-    for (int lanes = 1; lanes < 32; lanes *= 2) {
-        int before = __shfl_up_sync(FULL_WARP, x, lanes);
-        if ((int)threadIdx.x % 32 >= lanes) x += before;
-    }
-    return x;
 }
 
 // Each count becomes the sum of those of earlier blocks, totals (DIGITS) = that of all. A warp a digit.
@@ -216,9 +206,8 @@ static __device__ __forceinline__ Window load_window(const int* keys, const int*
     return at < (size_t)N ? Window{keys[at], rows[at]} : Window{-1, 0};
 }
 
-// A warp adds the runs that begin at its RUN_STARTS sorted places, wherever they end, in its slice of 32 W channels.
-// A lane reads few bytes of a row (4 of bf16, 128 the whole warp), so that it can have 32 rows under way: a long run is
-// one chain of additions, which nothing but reads ahead can hurry.
+// A warp adds the runs that begin at its RUN_STARTS sorted places, wherever they end, in its slice of 32 W channels:
+// few bytes of a row a lane, so that it can have 32 rows under way, since a long run is one chain of additions.
 template <class T, int W>
 static __global__ void add_runs_kernel(float* table, const T* dout, const int* keys, const int* rows, int N, int C) {
     int lane = threadIdx.x % 32;

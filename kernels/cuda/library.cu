@@ -1,8 +1,7 @@
 // library.cu - where the CUDA libraries lie, see library.h.
 //
-// Two layouts exist: the classic one, /usr/local/cuda/lib64 with cuDNN and NCCL from the system's packages, and the one
-// of Python wheels, site-packages/nvidia/<library>/lib. The loader's own paths come first; python3 is asked last, where
-// its packages lie.
+// First the loader's own paths, then the toolkit's, then Python's wheels, site-packages/nvidia/<library>/lib: python3
+// is asked where its packages lie.
 #include "kernels/cuda/library.h"
 
 #include <dlfcn.h>

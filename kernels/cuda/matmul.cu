@@ -1,9 +1,7 @@
 // matmul.cu - the matmuls by cuBLASLt, and the unfused passes after them.
 //
-// The limit is the tensor cores' FLOPs, and only NVIDIA's library comes near it on every GPU. It computes column-major
-// D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major (rows, columns) is column-major
-// columns x rows, with columns as the leading dimension. Which of its kernels runs is decided once: see "choosing an
-// algorithm".
+// The library computes column-major D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major
+// (rows, columns) is column-major columns x rows, with columns as the leading dimension.
 //
 // What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
 //
@@ -31,18 +29,21 @@ typedef enum Op { FORWARD, BACKWARD_INPUT, BACKWARD_WEIGHT } Op;
 //   FORWARD          out = weight^T x           a = weight, b = x,    d = out
 //   BACKWARD_INPUT   dx = weight dout           a = weight, b = dout, d = dx
 //   BACKWARD_WEIGHT  dweight += x dout^T        a = x,      b = dout, d = dweight, fp32
-typedef struct Product {
+struct Asked {
     Op op;
     int N, C, OC;
     DType dt;
     cublasLtEpilogue_t epilogue;
+    int sms;  // multiprocessors that it may count on, while exchanges have the others; 0: all
+};
+
+struct Product : Asked {
     const void *a, *b;
     void* d;
     const void* bias;  // read by ..._BIAS; BGRADB overwrites it with the sums of dout over N, of the type of d
     const void* aux;   // GELU_AUX writes GELU's argument there, DGELU reads it; shaped like d
     int accumulate;    // d += instead of d =
-    int sms;           // multiprocessors that it may count on, while exchanges have the others; 0: all
-} Product;
+};
 
 // ---- the library
 
@@ -183,28 +184,23 @@ static void describe(const Product* p) {
 
 // ---- choosing an algorithm, and remembering the choice
 //
-// The first answer of the library's heuristic is a guess. The first time that a question comes, on this machine, its
-// best eight answers are timed on the very operands, and the fastest is kept on disk: later runs, and other ranks of
-// the node, take what was kept, so that the bits repeat. Where nothing can be kept it is always the first answer, a
-// function of the question alone.
+// The first time that a question comes, on this machine, the eight best answers of the library's heuristic are timed on
+// the very operands, and the fastest is kept on disk: later runs, and other ranks of the node, take it, so that the
+// bits repeat. Where nothing can be kept it is always the first answer, a function of the question alone. What is kept
+// serves every N that is rounded up to the same number, an eighth of it at most away; where the library says that it
+// does not, the first answer for this N does.
 //
-// Packed rows vary in N. What is kept serves every N that is rounded up to the same number, an eighth of it at most
-// away; where the library says that it does not, the first answer for this N does.
-//
-// In memory a question has a place in one set, by its hash, and there displaces the one that was used longest ago. The
-// table remembers about 60 different N: the layers of a GPT share their shapes, and 4 matrices and the head, 3 ops
-// each, make 15 questions for each N, of 10 to 100 us on the host while the GPU still works on what is queued. Beside
-// exchanges, which have some of the multiprocessors, they are questions of their own.
+// In memory a question has a place in one set, by its hash, and there displaces the one that was used longest ago:
+// about 60 different N, 15 questions each (5 matrices, 3 ops), of 10 to 100 us on the host.
 
 enum { SETS = 128, WAYS = 8, ANSWERS = 8 };
 static const uintptr_t MOST_ALIGNMENT = 256;  // that the library asks for
 
 // What the heuristic's answers depend on: transposes, types and leading dimensions follow from op, dt and sizes.
 // Without padding, since it is compared and hashed as bytes.
-typedef struct Question {
-    int op, N, C, OC, dt, epilogue, sms;
-    uint16_t alignment_a, alignment_b, alignment_d, alignment_bias, alignment_aux, unused;
-} Question;
+struct Question : Asked {
+    uint16_t alignment[5], unused;  // of a, b, d, bias, aux
+};
 
 typedef struct Choice {
     Question question;
@@ -227,15 +223,14 @@ static void prefer_alignment(const Product* p, cublasLtMatmulPreferenceAttribute
                   "preferred alignment", p);
 }
 
-// The library's answers, best first as it sees them; returns their number. Three statuses say that it has none: the
-// header does not list which types and sizes an epilogue is for. Anything else is an error of the installation.
+// The library's answers, best first as it sees them; returns their number. Three statuses say that it has none.
 static int ask_library(const Product* p, const Question* q, cublasLtMatmulAlgo_t answers[ANSWERS]) {
     cublasLtMatmulHeuristicResult_t results[ANSWERS] = {};
     int n = 0, good = 0;
-    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, q->alignment_a);
-    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q->alignment_b);
-    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, q->alignment_d);
-    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, q->alignment_d);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, q->alignment[0]);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, q->alignment[1]);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, q->alignment[2]);
+    prefer_alignment(p, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, q->alignment[2]);
     cublasStatus_t status = lt.cublasLtMatmulAlgoGetHeuristic(lt.handle, lt.product, lt.a, lt.b, lt.d, lt.d,
                                                               lt.preference, ANSWERS, results, &n);
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_ARCH_MISMATCH ||
@@ -256,10 +251,9 @@ static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algor
 
 // ---- timing
 
-// The product as it is timed, with another output in *d. What is written again may be written by a trial too. What is
-// added to goes to scratch; where that is too small, to its own place with zeros in scratch for the smaller operand,
-// which adds nothing: so the head's weight gradient, hundreds of MiB, is timed in the room of a chunk of activations.
-// 0 where there is no room for either.
+// The product as it is timed. What is written again may be written by a trial too. What is added to goes to scratch;
+// where that is too small, as for the head's weight gradient, to its own place with zeros in scratch for the smaller
+// operand. 0 where there is no room for either.
 static int trial_of(Product* trial, const Product* p, Stream s) {
     size_t room = cuda_scratch_planned() - MIN(trial_offset(p->OC), cuda_scratch_planned()), C = (size_t)p->C,
            OC = (size_t)p->OC, operand = (size_t)p->N * MIN(C, OC) * dtype_bytes(p->dt);
@@ -302,7 +296,7 @@ static void name_question(char* key, size_t room, const Question* q) {
         key, room,
         "matmul %d, cuBLASLt %zu, %s, %d SMs, op %d N %d C %d OC %d dt %d epilogue %d SMs %d aligned %d %d %d %d %d",
         CHOICE_VERSION, lt.cublasLtGetVersion(), cuda.model, cuda.sm_count, q->op, rounded(q->N), q->C, q->OC, q->dt,
-        q->epilogue, q->sms, q->alignment_a, q->alignment_b, q->alignment_d, q->alignment_bias, q->alignment_aux);
+        q->epilogue, q->sms, q->alignment[0], q->alignment[1], q->alignment[2], q->alignment[3], q->alignment[4]);
 }
 
 // The algorithm that was kept, where the library says that it serves this very product, else the first answer. 0 when
@@ -343,12 +337,8 @@ static cublasLtMatmulAlgo_t pick(const Product* p, const Question* q, const cubl
 
 // The product is described already.
 static const Choice* choose(const Product* p, Stream s) {
-    Question q = {};
     cublasLtMatmulAlgo_t answers[ANSWERS];
-    q.op = p->op, q.N = p->N, q.C = p->C, q.OC = p->OC, q.dt = p->dt, q.epilogue = p->epilogue;
-    q.sms = p->sms;
-    q.alignment_a = alignment(p->a), q.alignment_b = alignment(p->b), q.alignment_d = alignment(p->d);
-    q.alignment_bias = alignment(p->bias), q.alignment_aux = alignment(p->aux);
+    Question q = {*p, {alignment(p->a), alignment(p->b), alignment(p->d), alignment(p->bias), alignment(p->aux)}, 0};
     Choice *set = choices[hash_bytes(&q, sizeof q, 0) % SETS], *oldest = set;
     for (Choice* c = set; c < set + WAYS; c++) {
         if (c->used > 0 && memcmp(&c->question, &q, sizeof q) == 0) {
@@ -411,7 +401,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
                          int OC, DType dt, Stream s) {
     if (N == 0) return;
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
-    Product p = {FORWARD, N, C, OC, dt, epilogue, weight, x, out, bias, NULL, 0, 0};
+    Product p = {{FORWARD, N, C, OC, dt, epilogue, 0}, weight, x, out, bias, NULL, 0};
     if (gelu && cuda.limits.epilogues == EPILOGUE_ALL && OC % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
@@ -426,7 +416,7 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
 void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                 DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, weight, dout, dx, NULL, NULL, 0, 0};
+    Product p = {{BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, weight, dout, dx, NULL, NULL, 0};
     if (pre && cuda.limits.epilogues >= EPILOGUE_DGELU && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -441,7 +431,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s) {
     if (N == 0) return;
-    Product p = {BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, x, dout, dweight, NULL, NULL, 1, 0};
+    Product p = {{BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, x, dout, dweight, NULL, NULL, 1};
     if (dbias && cuda.limits.epilogues == EPILOGUE_ALL) {
         float* sums = (float*)((char*)cuda_scratch(workspace_bytes() + (size_t)OC * sizeof(float)) + workspace_bytes());
         Product fused = p;

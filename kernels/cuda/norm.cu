@@ -1,10 +1,8 @@
 // norm.cu - LayerNorm and RMSNorm, alone or fused with the residual sum before it, and their gradients.
 //
 // One warp works on a row. It keeps the row in shared memory, each lane what it will itself read again, so that several
-// passes (mean, then variance of the centred values, then the result) cost one read. All ops are limited by memory:
-// forward moves 2 N C elements, with the residual sum 4 N C, backward 4 N C (reads dout, x and dx, writes dx) and
-// partial sums, two floats a column for 16 rows or more, written and read once: at most 1/8 more, out of L2. RMSNorm
-// (CENTRED = false) is the same without means and biases: a pass less forward, and one partial sum a column.
+// passes (mean, then variance of the centred values, then the result) cost one read. All are limited by memory: forward
+// 2 N C elements, with the residual sum 4 N C, backward 4 N C. RMSNorm (CENTRED = false) has no means and biases.
 //
 // Sums over rows (dweight, dbias) are of a fixed set of rows a block, in order, and then of blocks in order; the number
 // of blocks depends on N alone, so that every GPU gives the same bits. Rows too wide for shared memory are read again

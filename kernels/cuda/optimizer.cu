@@ -1,8 +1,5 @@
 // optimizer.cu - AdamW, the norm of the gradient, and the sum of losses.
 //
-// All are limited by memory. AdamW reads 16 bytes a weight (gradient, master, m, v) and writes 12, besides 2 for a bf16
-// weight or 4 for an fp32 one that is not the master itself. A sum reads 4 bytes an element.
-//
 // Sums have two stages: blocks whose number follows from n alone add chunks of x, and one block adds their results, so
 // that the bits depend on n and x, not on the GPU or on alignment. Nor may an update depend on where a shard of the
 // weights begins: fmaf stands wherever the compiler could else choose which product to fuse, one way for vectors and

@@ -12,11 +12,8 @@
 //   for j < HS:       dx[j] = rstd * (h[j] - xhat[j] * mean(h * xhat)),  dw[j] += g[j] * xhat[j]
 //
 // A group of lanes has a head vector in registers, each lane the same places of both halves: every element is read once
-// and written once. Limited by memory: 2 elements for one of a head vector, with QK-norm 3 (raw), 3 backward too; the
-// table's 4 HS bytes a token are read from the caches by all heads but the first.
-//
-// The sums over rows (dw) are of a fixed set of tokens a block, by lanes, then warps, then blocks, each in a fixed
-// order; the number of blocks depends on N alone, so that every GPU gives the same bits.
+// and written once. The sums over rows (dw) are of a fixed set of tokens a block, by lanes, then warps, then blocks,
+// each in a fixed order; the number of blocks depends on N alone, so that every GPU gives the same bits.
 #include "kernels/cuda/cuda.h"
 
 enum {

@@ -1,14 +1,13 @@
 // comm_virtual.c - the Comm of virtual ranks, over a transport for host memory: see virtual.h and comm.h.
 //
-// A message says when it was sent: for a collective all ranks learn when the last is ready, for a send/receive each
-// receiver when its senders are. That exchange happens at once, in the order of the calls, as where a transport has no
-// thread; what runs beside computing is virtual time alone. A communication of `ms` is over at
+// A message says when it was sent, and is exchanged at once: for a collective all ranks learn when the last is ready,
+// for a send/receive each receiver when its senders are. A communication of `ms` is over at
 //
 //   max(when each rank that sends here, and this one, is ready) + ms
 //
 // and a rank is ready at its clock, or when what it has begun before on the same link, inside a node or across nodes,
-// is over: each is a queue. `end` brings the clock to the end of its communication, so a request is that moment: the
-// bits of a double. Host values take no time. With payload 0 no content is sent, and sums are not computed.
+// is over. `end` brings the clock there, so a request is that moment: the bits of a double. Host values take no time.
+// With payload 0 no content is sent, and sums are not computed.
 #include <stdlib.h>
 
 #include "kernels/comm_transport.h"

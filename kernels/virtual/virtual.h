@@ -1,8 +1,7 @@
 // virtual.h - a cluster that is not there: the program runs for real, ops and collectives advance clocks.
 //
-// Every rank has a clock, in ms. An op adds what a machine's cost model says that it takes; a collective brings the
-// clocks of its ranks together. All sums are in the order of the program, so that times are the same digits on every
-// machine and in every run. A process is one rank; what follows is that rank's.
+// The clock of a rank, a process, is in ms: an op adds what a machine's cost model says that it takes, a collective
+// brings the clocks of its ranks together. All sums are in the order of the program: the same digits on every machine.
 //
 // What ops take, C channels in, OC out, of a model with W matmul weights, L layers, NH heads:
 //
