@@ -17,7 +17,7 @@
 #include "plan/options/read.h"
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
+#include "plan/layout/layout.h"
 #include "plan/base/terminal.h"
 #include "run/core.h"
 #include "run/batch_plan.h"

@@ -5,7 +5,6 @@
 #include "plan/layout/layout.h"
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
 #include "test/test.h"
 
 static char err[ERR_BYTES];

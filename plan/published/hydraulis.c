@@ -432,8 +432,8 @@ static int planner_plan(const void* planner, Plan* plan, int64_t step, const int
     return 0;
 }
 
-// The table of strategies_propose has 14 bytes a cell, of up to HYDRAULIS_BINS lengths and `ranks` GPUs; scoring holds a
-// double for each candidate and batch, and the work of a batch.
+// The table of strategies_propose has 14 bytes a cell, of up to HYDRAULIS_BINS lengths and `ranks` GPUs; scoring holds
+// a double for each candidate and batch, and the work of a batch.
 static size_t open_bytes(const PlanLimits* limits) {
     size_t ranks = (size_t)limits->ranks, work = 28 * HYDRAULIS_SCHEMES;
     return sizeof(Hydraulis) + HYDRAULIS_CANDIDATES * (sizeof(Strategy) + HYDRAULIS_BATCHES * sizeof(double)) +

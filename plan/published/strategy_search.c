@@ -230,7 +230,8 @@ static void add(Trials* t, const Strategy* s) {
     }
 }
 
-// Pipelines of one scheme alone; then the dynamic program's. It knows what a pipeline waits for once: so it sees the documents of one step at a time.
+// Pipelines of one scheme alone; then the dynamic program's, which knows what a pipeline waits for once: so it sees the
+// documents of one step at a time.
 static int propose(Trials* t, Arena* arena, Err err) {
     const StrategySearch* s = t->search;
     for (int k = 0; k < s->pool->n; k++) {

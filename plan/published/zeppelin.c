@@ -189,7 +189,7 @@ static int settle(const Level* l, int crossing) {
     return threshold;
 }
 
-// Documents of one node to its ranks; those cut across nodes, which begin there, get their windows. whole: scratch (2 n).
+// Documents of one node to its ranks; those cut across nodes get their windows. The threshold. whole: scratch (2 n).
 static int settle_node(ZeppelinWindow* windows, Level* ranks, const Level* nodes, int node, int crossing, int* whole) {
     int first_rank = node * nodes->limits->node_size, *lengths = whole + nodes->n;
     ranks->sorted = lengths;

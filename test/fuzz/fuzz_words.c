@@ -8,7 +8,6 @@
 #include "plan/layout/layout.h"
 #include "plan/cost/machine.h"
 #include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
 #include "test/fuzz/require.h"
 
 static char err[ERR_BYTES];
