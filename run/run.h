@@ -16,7 +16,7 @@
 #include "kernels/host.h"
 #include "plan/options/read.h"
 #include "plan/cost/machine.h"
-#include "plan/slow/straggle.h"
+#include "plan/slow/speeds.h"
 #include "plan/layout/layout.h"
 #include "plan/base/terminal.h"
 #include "run/core.h"

@@ -73,7 +73,7 @@ typedef struct BalanceMemory {
 
 // times (ranks), agreed by all ranks.
 void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks);
-// In whole units, and of the steps that they take (balance_step_ms). SEMI's is the one of 64 steps T with the least
+// In whole units, and of the steps that they take. SEMI's is the one of 64 steps T with the least
 // J(T) = T (1 + lambda sum_s g_s^2 n_s / S): rank s leaves out the fraction g_s of its n_s slices, S are those of all
 // ranks, lambda is the setting's.
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
@@ -87,12 +87,8 @@ uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 // not cheaper than computing it.
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost);
 
-// ---- in whole heads and hidden units: balance_units.c
+// ---- in whole heads and hidden units
 
-// The step: what cannot move, attention, MLP and what is sent for moves, each as long as on its slowest rank. pruned
-// (ranks): the fraction of its matmuls that each leaves out.
-double balance_step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* units,
-                       const MoveCost* cost);
 // Divides what ranks with d->sent > 0 have among those with d->taken > 0, each kind of unit so that its slowest rank
 // ends soonest with d->pruned as it is; fills counts, tiles, sent, taken and step_ms.
 void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* units, const MoveCost* cost);
