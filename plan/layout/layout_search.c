@@ -138,9 +138,13 @@ static void set_first(Layout* layout, int s, int first) {
     for (int i = 0; i < s; i++) layout->stage[i].layers = i == 0 ? first - (s - 1) : 1;
 }
 
-static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
+static void put_stage(Search* x, int s, int first, int n, int k) {
     set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, n, row);
+    layout_set_stage(&x->layout, s, n, x->row[k]);
+}
+
+static double exact_bytes(Search* x, int s, int first, int n, int k) {
+    put_stage(x, s, first, n, k);
     return x->p->bytes(x->p->context, &x->layout, s, x->N);
 }
 
@@ -148,7 +152,7 @@ static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
 static double line_bytes(Search* x, int s, int k, int end) {
     double* known = &x->line[end][s * x->n_rows + k];
     int n = end ? line_layers(x) : 1, is_last = s == x->layout.stages - 1;
-    if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, x->row[k]);
+    if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, k);
     return *known;
 }
 
@@ -158,15 +162,14 @@ static double slope(Search* x, int s, int k) {
 }
 
 static double stage_bytes(Search* x, int s, int first, int n, int k) {
-    if (x->exact) return exact_bytes(x, s, first, n, x->row[k]);
+    if (x->exact) return exact_bytes(x, s, first, n, k);
     return line_bytes(x, s, k, 0) + (n - 1) * slope(x, s, k);
 }
 
 static double row_ms(Search* x, int s, int first, int l, int k) {
     double* known = &x->layer_ms[s * x->n_rows + k];
     if (x->p->alike && *known >= 0) return *known;
-    set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, 1, x->row[k]);
+    put_stage(x, s, first, 1, k);
     x->layout.layer[l] = x->row[k];
     return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
 }
@@ -176,8 +179,7 @@ static double like_ms(Search* x, int s, int first, int n, int k) {
     double ms = 0;
     if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
     for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
-    set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, n, x->row[k]);
+    put_stage(x, s, first, n, k);
     return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
 }
 
