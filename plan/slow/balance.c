@@ -1,14 +1,12 @@
 // balance.c - what is remembered of the ranks of a group, and what to do about slow ones; see balance.h.
 //
-// Measured times are those of the work that a rank did under the last decision. First that is undone: matmuls that ran
-// with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
-// controller swings: a straggler that was resized looks healthy, is not resized, looks slow. All that follows is a
-// function of the un-pruned speeds alone, so that a decision that changed nothing but the work repeats itself.
+// Measured times are those of the work that a rank did under the last decision, so that is undone first: matmuls that
+// ran with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
+// controller swings: a straggler that was resized looks healthy, is not resized, looks slow.
 //
-// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours): nothing is done
-// until the slowest rank takes `start` times the median, and it is undone below `stop`. Of an even number of ranks the
-// lower median counts, so that one slow rank of two is seen. And a decision stays as it is until another is clearly
-// better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
+// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours), and a decision
+// stays as it is until another is clearly better: speeds are noisy, J is often flat or has two valleys, and rounding
+// changes what is measured. Of an even number of ranks the lower median counts, so that one slow rank of two is seen.
 //
 // How much is to be sent, taken and left out is first found in fractions of slices. Of that the fractions left out
 // stay, and who sends and who takes: balance_divide makes whole units of it.
@@ -50,8 +48,7 @@ void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks) {
 // A rank that sends x slices ends at c + a + n/v - x (1/v - b), one that takes x at c + a + n/v + x (1/v + b'), a, b
 // and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
 // than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
-// Where neither a limit nor a fixed cost binds, it is sum(k E) / sum(k) over all who send or take, E = c + a + n/v and
-// k = 1 / (1/v -+ b). T never falls below a rank that would not win back the fixed cost.
+// T never falls below a rank that would not win back the fixed cost.
 
 typedef struct Group {
     const RankSpeed* ranks;
@@ -101,19 +98,11 @@ static double least_target(const Group* x, double slices, double low, double hig
     return high;
 }
 
-// Divides `slices` so that the last helper ends soonest, at `target` at the latest, which must be within what helpers
-// can take by then. taken (n_ranks) =.
-static void divide_among_helpers(double* taken, const Group* x, double slices, double target) {
-    double first = target;
-    for (int r = 0; r < x->n_ranks; r++) first = MIN(first, rank_ms(&x->ranks[r]));
-    double end = slices > 0 ? least_target(x, slices, first, target) : first;
-    for (int r = 0; r < x->n_ranks; r++) taken[r] = can_take(&x->ranks[r], x->cost, end);
-}
-
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost) {
     Group x = {ranks, n_ranks, cost};
-    double slowest = 0, pinned = 0, all = 0;
+    double fastest = INFINITY, slowest = 0, pinned = 0, all = 0;
     for (int r = 0; r < n_ranks; r++) {
+        fastest = MIN(fastest, rank_ms(&ranks[r]));
         slowest = MAX(slowest, rank_ms(&ranks[r]));
         pinned = MAX(pinned, soonest_end(&x, r));
     }
@@ -122,16 +111,16 @@ double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_r
         sent[r] = MIN(must_send(&x, r, T), ranks[r].movable);
         all += sent[r];
     }
-    divide_among_helpers(taken, &x, all, T);
+    // Among helpers so that the last one ends soonest.
+    double end = all > 0 ? least_target(&x, all, MIN(fastest, T), T) : MIN(fastest, T);
+    for (int r = 0; r < n_ranks; r++) taken[r] = can_take(&ranks[r], cost, end);
     return T;
 }
 
 // ---- in whole heads and hidden units
 //
 // Attention and MLP each end in a communication of the whole group, and so does all that cannot move. So a step takes
-//
 //   T = max c + max heads head_ms + max hidden hidden_ms + max moving          each maximum over the ranks
-//
 // with head_ms = (matrices of a head) hidden_ms (1 - g) + attention, g the fraction of its matmuls that a rank leaves
 // out. Each maximum is made least for itself. Units go one at a time from the rank that decides it to the one that ends
 // first with it, as long as that is sooner: then no other division of equal units ends sooner, since the last to give
@@ -147,19 +136,18 @@ static UnitTimes unit_times(const RankSpeed* rank, SliceCount own, const UnitGro
     return (UnitTimes){x->matrices * hidden * (1 - pruned) + attention, hidden * (1 - pruned)};
 }
 
-// Hidden units whose matrices are as large as what a rank takes (> 0) or gives.
-static double moved(const UnitGroup* x, SliceCount own, SliceCount now) {
-    return now.hidden - own.hidden + (now.heads - own.heads) * x->matrices;
+// Hidden units that are as much as what a rank takes (> 0) or gives, where a head is `head` of them.
+static double moved(SliceCount own, SliceCount now, double head) {
+    return now.hidden - own.hidden + (now.heads - own.heads) * head;
 }
 
-// The step: what cannot move, attention, MLP and what is sent for moves, each as long as on its slowest rank. pruned
-// (ranks): the fraction of its matmuls that each leaves out.
+// T; pruned (ranks): the fraction of its matmuls that each leaves out.
 static double step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* x,
                       const MoveCost* cost) {
     double c = 0, attention = 0, mlp = 0, moving = 0;
     for (int r = 0; r < x->ranks; r++) {
         UnitTimes t = unit_times(&ranks[r], x->own[r], x, pruned[r]);
-        double change = moved(x, x->own[r], counts[r]);
+        double change = moved(x->own[r], counts[r], x->matrices);
         c = MAX(c, ranks[r].c);
         attention = MAX(attention, counts[r].heads * t.head);
         mlp = MAX(mlp, counts[r].hidden * t.hidden);
@@ -217,7 +205,7 @@ void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup*
     int n_moves = balance_moves(moves, x->own, d->tiles, x->ranks, x->tile);
     for (int r = 0; r < x->ranks; r++) {
         d->counts[r] = balance_count(moves, n_moves, x->own, r);
-        double change = d->counts[r].hidden - x->own[r].hidden + (d->counts[r].heads - x->own[r].heads) * x->head_work;
+        double change = moved(x->own[r], d->counts[r], x->head_work);
         d->sent[r] = MAX(0, -change), d->taken[r] = MAX(0, change);
     }
     d->step_ms = step_ms(d->counts, d->pruned, ranks, x, cost);
@@ -343,11 +331,10 @@ static double migrate(BalanceDecision* d, const Question* q) {
 
 // ---- SEMI: resizing and migration together, how much of each
 //
-// For a target time T helpers can take X(T) slices. The heaviest straggler gets of it what it needs, then the next: the
-// fixed cost is best spent where most slices leave, and the largest fraction left out costs most. What a straggler
-// cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than sending nothing.
-// Of the targets the one with the least J(T) is taken, from 64 at equal distances between the step of pure resizing and
-// the lossless one.
+// The heaviest straggler gets of what helpers can take by a target what it needs, then the next: the fixed cost is best
+// spent where most slices leave, and the largest fraction left out costs most. What a straggler cannot send it leaves
+// out; it sends only if that leaves out less than sending nothing. Of 64 targets at equal distances between the step of
+// pure resizing and the lossless one the one with the least J is taken.
 
 // What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
 static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,

@@ -1,10 +1,8 @@
 // balance.h - what to take off the slow ranks of a tensor-parallel group: nothing, a part of their matmuls (resizing,
 // lossy: Wang et al. 2024, "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control"), slices that
 // others compute for them (migration, exact), or both (SEMI). The paper gives the ideas; the formulas here are our own.
-//
-// Work is counted in slices of one hidden unit; a head is `head_work` of them. Rank r has v slices a millisecond, owns
-// n and has c milliseconds of work that can neither move nor shrink. Everything here is a pure function of numbers that
-// all ranks have: they come to the same decision.
+// Work is counted in slices of one hidden unit; a head is `head_work` of them. Everything here is a pure function of
+// numbers that all ranks have: they come to the same decision.
 #pragma once
 #include "plan/model/split.h"
 
@@ -29,7 +27,7 @@ typedef struct BalanceSetting {
 } BalanceSetting;
 
 typedef struct RankSpeed {
-    double v, n, c;   // as above; n / v is the time of the slices it owns, were nothing taken off it
+    double v, n, c;   // slices a millisecond; that it owns; ms that can neither move nor shrink
     double prunable;  // fraction of a slice's time that resizing saves: 1 where only matmuls are counted
     double room;      // slices that it can take besides its own
     double movable;   // slices that it can give away
