@@ -125,7 +125,6 @@ typedef struct Search {
     StageBest* known;  // (stages, firsts, L + 1)
     int firsts;        // places where a stage may begin that differ: 1 where layers are alike
     int by_bytes;      // what is least: bytes in place of ms
-    int out_of_memory;
 } Search;
 
 // Layers of the longer of two stages whose bytes make a line.
@@ -197,13 +196,10 @@ static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
 
 // Stage s of the layout has these layers.
 static void set_rows(Layout* layout, const Search* x, int s, int first, const short* count) {
-    int l = first, zero = 0;
+    int l = first;
     for (int k = 0; k < x->n_rows; k++)
-        for (int i = 0; i < count[k]; i++) {
-            if (l == first) zero = x->row[k].zero;
-            layout->layer[l++] = x->row[k];
-        }
-    layout->stage[s] = (StageLayout){l - first, zero};
+        for (int i = 0; i < count[k]; i++) layout->layer[l++] = x->row[k];
+    layout->stage[s] = (StageLayout){l - first, layout->layer[first].zero};
 }
 
 static double measure_rows(Search* x, int s, int first, const short* count) {
@@ -259,18 +255,15 @@ static double mixture_ms(const Kind* kinds, int n, double bytes) {
 static void find_within(StageBest* best, Search* x, int s, int first, int n, const Kind* kinds, int K, double fixed,
                         double ends) {
     enum { AGAIN = 4 };
-    char err[ERR_BYTES];
     short count[LAYOUT_STRATEGIES];
     double *ms = TAKE(x->arena, double, n*K), *bytes = TAKE(x->arena, double, n*K);
     int* chosen = TAKE(x->arena, int, n);
-    x->out_of_memory |= !ms || !bytes || !chosen;
-    if (x->out_of_memory) return;
+    if (x->arena->missing) return;
     for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
     LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
     for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
-        x->out_of_memory |= layer_search(&choice, &p, x->arena, err) != 0;
-        if (x->out_of_memory || choice.ms == INFINITY) return;
+        if (layer_search(&choice, &p, x->arena, NULL) || choice.ms == INFINITY) return;
         memset(count, 0, sizeof count);
         for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
         double over = measure_rows(x, s, first, count) - x->p->memory;
@@ -318,11 +311,6 @@ static double stage_ms(void* context, int s, int first, int end) {
     return stage_best((Search*)context, s, first, end - first)->value;
 }
 
-static PartitionProblem partition_of(Search* x) {
-    double v = x->p->rounds(x->p->times, &x->layout, x->N);
-    return (PartitionProblem){x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, x};
-}
-
 // Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
 // than the group needs a key/value head for each of its ranks (layout_check).
 static void list_rows(Search* x) {
@@ -350,7 +338,7 @@ static int open_search(Search* x) {
     x->known = TAKE(x->arena, StageBest, n);
     x->layer_ms = TAKE(x->arena, double, lines);
     for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
-    if (!counts || !x->known || !x->layer_ms || !x->line[0] || !x->line[1]) return -1;
+    if (x->arena->missing) return -1;
     for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
     for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = -1;
     return 0;
@@ -370,11 +358,11 @@ static int assemble(Search* x, const int* layers) {
 // Fills x->layout with the best partition and its rows. Its ms by the formula; infinite where nothing fits; -1 without
 // memory.
 static double deal_layers(Search* x) {
-    char err[ERR_BYTES];
     Partition best;
-    PartitionProblem p = partition_of(x);
+    double rounds = x->by_bytes ? 1e9 : x->p->rounds(x->p->times, &x->layout, x->N);
+    PartitionProblem p = {x->p->whole->L, x->layout.stages, rounds, stage_ms, x};
     for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
-    if (partition_exact(&best, &p, x->arena, err) || x->out_of_memory) return -1;
+    if (partition_exact(&best, &p, x->arena, NULL) || x->arena->missing) return -1;
     if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;
 }
@@ -387,10 +375,8 @@ static double fullest(const Search* x) {
 
 // One stage whose layers are all alike can be played at once; the formula only adds its layers up.
 static void try_alike(LayoutTry* t, Search* x) {
-    int L = x->p->whole->L;
     for (int k = 0; k < x->n_rows; k++) {
-        for (int l = 0; l < L; l++) x->layout.layer[l] = x->row[k];
-        x->layout.stage[0] = (StageLayout){L, x->row[k].zero};
+        layout_set_stage(&x->layout, 0, x->p->whole->L, x->row[k]);
         double bytes = fullest(x), ms = bytes <= x->p->memory ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
         if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
     }
@@ -417,8 +403,7 @@ static int is_better(const LayoutTry* a, const LayoutTry* b) {
 }
 
 static Search new_search(const LayoutProblem* p, int tp, int stages, int N, Arena* arena) {
-    Search x = {.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
-    return x;
+    return (Search){.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
 }
 
 // The formula does not know which stage ends last, and what it still has to do then. So layers move one by one from
@@ -442,7 +427,7 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
         else layers[from]++, layers[to]--;
     }
     arena_reset(arena, mark);
-    return x.out_of_memory ? -1 : 0;
+    return arena->missing ? -1 : 0;
 }
 
 static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int stages, Arena* arena) {
