@@ -34,17 +34,16 @@ static double fill(Layout* layout, const Shape* whole, double most) {
 
 // The most that a stage has is the work of n layers, or of n - 1 and the classifier.
 Layout layout_even(const Shape* whole, int tp, int stages, int zero, Recompute recompute) {
-    Layout best = {.tp = tp, .stages = stages}, trial = best;
+    Layout even = {.tp = tp, .stages = stages};
     double least = INFINITY;
-    for (int n = 1; n <= whole->L; n++)
-        for (int with_head = 0; with_head < 2; with_head++) {
-            double most = with_head ? work_of(whole, whole->L - n, whole->L) : work_of(whole, -1, n - 1);
-            double worst = fill(&trial, whole, most);
-            if (worst < least) least = worst, best = trial;
-        }
+    for (int n = 1; n <= whole->L; n++) {
+        least = fmin(least, fill(&even, whole, work_of(whole, -1, n - 1)));
+        least = fmin(least, fill(&even, whole, work_of(whole, whole->L - n, whole->L)));
+    }
+    fill(&even, whole, least);
     for (int s = 0; s < stages; s++)
-        layout_set_stage(&best, s, best.stage[s].layers, (LayerLayout){tp, zero, recompute});
-    return best;
+        layout_set_stage(&even, s, even.stage[s].layers, (LayerLayout){tp, zero, recompute});
+    return even;
 }
 
 int layout_first(const Layout* layout, int s) {

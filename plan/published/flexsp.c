@@ -3,14 +3,13 @@
 // A batch is cut into M rounds (its micro-batches), and in each of them the ranks are divided anew into groups of
 // unlike cp sizes:
 //   time = sum over rounds of (slowest group + fixed cost)                                        (Alg. 1)
-// Cutting: documents sorted by length, contiguous runs of about equal tokens. M starts at the least for which every run
-// fits the memory of all ranks together; M' = 5 values are tried, the best total is kept. Groups of a round are found
-// for documents in 16 buckets or more. As in the released code the number of buckets rises until the tokens, as buckets
-// count them, are at most the mean of the true ones and what the ranks hold, and after planning the time of the slowest
-// group is taken again from true lengths.
+// Documents are sorted by length and cut into contiguous runs of about equal tokens. M starts at the least for which
+// every run fits the memory of all ranks together; M' = 5 values are tried. Groups of a round are found for documents
+// in 16 buckets or more: as in the released code, until the tokens, as buckets count them, are at most the mean of the
+// true ones and what the ranks hold. After that the time of the slowest group is taken again from true lengths.
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
-// of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
-// not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
+// of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and not
+// a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
 // (Setting.groups): ulysses or ring. MicroBatch.round is the round.
 #include "plan/published/published.h"
 
@@ -118,18 +117,17 @@ void flexsp_chunks(int* first, const int* lengths, int n, int m) {
 
 // ---- groups of one round, and who goes into which
 //
-// The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group); its
-// solver takes 5 to 15 s. Here a search stands in for it: the ways to divide N ranks into powers of two are the binary
-// partitions of N, 1828 for 64 ranks, 27338 for 128, so all are tried. For each, documents go longest first to the
-// group that would finish earliest and has memory, and a partition is left as soon as it cannot beat the best so far:
-// a group is as late, or the work done and to come divided by all ranks is as much. Cp size 1 is allowed, as in the
-// paper's case study (its released code leaves it out), and groups may stay empty (sum of cp sizes at most N, as in the
-// paper). Beyond 128 ranks there are too many partitions (692004 for 256): a beam keeps the 8 best, starting with those
-// of one cp size, and merges or splits 1, 2, 4, .. groups of them until nothing better turns up.
+// The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group), in 5
+// to 15 s. Here all ways to divide N ranks into powers of two are tried, 1828 for 64 ranks, 27338 for 128. For each,
+// documents go longest first to the group that would finish earliest and has memory, and a partition is left as soon as
+// it cannot beat the best so far: a group is as late, or the work done and to come divided by all ranks is as much. Cp
+// size 1 is allowed, as in the paper's case study (its released code leaves it out), and groups may stay empty. Beyond
+// 128 ranks (692004 ways for 256) a beam keeps the 8 best, starting with those of one cp size, and merges or splits 1,
+// 2, 4, .. groups of them until nothing better turns up.
 //
-// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
-// a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
-// group. The fixed cost b1 of a round is what a micro-batch costs by itself. Ranks count as equally fast.
+// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), with a constant
+// v for each cp size; where a machine knows tables of message sizes, that of a full group. The fixed cost b1 of a round
+// is what a micro-batch costs by itself. Ranks count as equally fast.
 
 void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
@@ -147,8 +145,8 @@ void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     }
 }
 
-// A document of a bucket counts as its longest. With rings a shorter one may take a token more of a rank, because borders
-// are rounded.
+// A document of a bucket counts as its longest. With rings a shorter one may take a token more of a rank, because
+// borders are rounded.
 void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
                   const FlexspCpSizes* cp_sizes, Arena* arena) {
     int D = cp_sizes->n;
