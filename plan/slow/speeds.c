@@ -17,21 +17,10 @@ static const double least_speed = 1.0 / 64, most_speed = 64;
 enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
 
 int speeds_start(Speeds* x, int ranks, Arena* arena) {
-    *x = (Speeds){.ranks = ranks,
-                  .held = 1,
-                  .slowness = TAKE(arena, double, ranks),
-                  .speeds = TAKE(arena, double, ranks),
-                  .expected = TAKE(arena, CostTerms, ranks),
-                  .measured = TAKE(arena, double, ranks),
-                  .now = TAKE(arena, double, ranks),
-                  .paces = TAKE(arena, RankPace, ranks)};
+    double *speeds = TAKE(arena, double, ranks), *now = TAKE(arena, double, ranks);
+    *x = (Speeds){.ranks = ranks, .held = 1, .speeds = speeds, .now = now, .paces = TAKE(arena, RankPace, ranks)};
     if (arena_check(arena, NULL) < 0) return -1;
-    for (int r = 0; r < ranks; r++) {
-        x->slowness[r] = x->speeds[r] = 1;
-        x->expected[r] = (CostTerms){0};
-        x->measured[r] = 0;
-        x->paces[r] = (RankPace){.wait = FIRST_WAIT};
-    }
+    for (int r = 0; r < ranks; r++) x->speeds[r] = 1, x->paces[r] = (RankPace){.slowness = 1, .wait = FIRST_WAIT};
     return 0;
 }
 
@@ -79,7 +68,7 @@ static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
 static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums, const Setting* setting) {
     const Cost* cost = &setting->cost;
     for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
-        CostTerms* t = &x->expected[mb->first_rank + cp_rank];
+        CostTerms* t = &x->paces[mb->first_rank + cp_rank].expected;
         double heads =
             heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
         t->quadratic += cost->quadratic * sums.squares * heads * mb->ulysses_size / mb->cp_size;
@@ -89,21 +78,25 @@ static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums,
 }
 
 static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
-    for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
+    for (int r = 0; r < x->ranks; r++) x->paces[r].expected = (CostTerms){0};
     for (int i = 0; i < plan->n_micro_batches; i++)
         expect_micro_batch(x, &plan->micro_batches[i], micro_batch_sums(plan, &plan->micro_batches[i], lengths),
                            setting);
 }
 
-static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].per_token; }
+static double work_of(const Speeds* x, int r) {
+    return x->paces[r].expected.quadratic + x->paces[r].expected.per_token;
+}
 
-static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].micro_batch; }
+static double planned_ms(const Speeds* x, int r) {
+    return work_of(x, r) / x->speeds[r] + x->paces[r].expected.micro_batch;
+}
 
 // Of the step as a whole; 0: there are no two ranks to compare.
 static double common_factor(Speeds* x) {
     int n = 0;
     for (int r = 0; r < x->ranks; r++)
-        if (x->measured[r] > 0) x->now[n++] = x->measured[r] / planned_ms(x, r);
+        if (x->paces[r].measured > 0) x->now[n++] = x->paces[r].measured / planned_ms(x, r);
     return n > 1 ? middle(x->now, n, x->common) : 0;
 }
 
@@ -126,8 +119,9 @@ static int remember(RankPace* pace, double slowness) {
 static void compare(Speeds* x, double c) {
     int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
     for (int r = 0; r < x->ranks; r++) {
-        int is = c > 0 && x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
-        x->paces[r].as_planned = as;
+        RankPace* pace = &x->paces[r];
+        int is = c > 0 && pace->measured > 0;
+        int as = pace->as_planned = is && times_off(pace->measured, c * planned_ms(x, r)) <= jump_above;
         all &= as || !is;
     }
     if (c > 0 && (clear || all)) x->common = c;
@@ -140,7 +134,7 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
     expect(x, plan, lengths, setting);
     for (int r = 0; r < x->ranks; r++) {
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
-        x->measured[r] = is ? compute_ms[r] : 0;
+        x->paces[r].measured = is ? compute_ms[r] : 0;
     }
     double c = common_factor(x);
     compare(x, c);
@@ -148,7 +142,7 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
     x->steps++;
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
-        double ms = x->measured[r] / c, work = ms - x->expected[r].micro_batch;
+        double ms = pace->measured / c, work = ms - pace->expected.micro_batch;
         if (ms > 0 && work >= least_told * ms)
             x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;
@@ -159,12 +153,13 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
 void speeds_teach(const Speeds* x, Calibration* calibration) {
     Calibration pupil = *calibration;
     for (int r = 0; r < x->ranks; r++) {
-        const CostTerms* t = &x->expected[r];
+        const RankPace* pace = &x->paces[r];
+        const CostTerms* t = &pace->expected;
         double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->per_token / x->speeds[r], 0, t->micro_batch, 0};
-        if (!x->paces[r].as_planned) continue;
+        if (!pace->as_planned) continue;
         for (int i = 0; i < CALIBRATION_TERMS; i++) ms[i] /= calibration->theta[i];
         pupil.n = pupil.in_a_row = 0;
-        calibration_learn(&pupil, ms, x->measured[r]);
+        calibration_learn(&pupil, ms, pace->measured);
     }
     memcpy(calibration->theta, pupil.theta, sizeof calibration->theta);
     memcpy(calibration->P, pupil.P, sizeof calibration->P);
@@ -176,28 +171,29 @@ void speeds_teach(const Speeds* x, Calibration* calibration) {
 static void settle_slowness(Speeds* x, int r, double usual_one) {
     RankPace* pace = &x->paces[r];
     if (pace->told) {
-        double found = usual(pace), off = found / x->slowness[r];
+        double found = usual(pace), off = found / pace->slowness;
         if (pace->on_trial)
             pace->wait = off < band ? FIRST_WAIT : (int)MIN(MAX(2 * pace->wait, FIRST_WAIT * off), LONGEST_WAIT);
-        x->slowness[r] = found;
+        pace->slowness = found;
         pace->told = pace->on_trial = 0;
-    } else if (pace->idle > pace->wait && x->slowness[r] > usual_one) {
-        x->slowness[r] = MAX(x->slowness[r] / forgiveness, usual_one);
+    } else if (pace->idle > pace->wait && pace->slowness > usual_one) {
+        pace->slowness = MAX(pace->slowness / forgiveness, usual_one);
         pace->n = pace->jump = 0;
         pace->on_trial = 1;
     }
 }
 
 static double middle_slowness(Speeds* x) {
-    memcpy(x->now, x->slowness, sizeof(double) * (size_t)x->ranks);
+    for (int r = 0; r < x->ranks; r++) x->now[r] = x->paces[r].slowness;
     return middle(x->now, x->ranks, 1);
 }
 
 // From now on slowness counts from a median rank that is so many times slower.
 static void move_origin(Speeds* x, double factor) {
     for (int r = 0; r < x->ranks; r++) {
-        x->slowness[r] /= factor;
-        for (int i = 0; i < x->paces[r].n; i++) x->paces[r].recent[i] /= factor;
+        RankPace* pace = &x->paces[r];
+        pace->slowness /= factor;
+        for (int i = 0; i < pace->n; i++) pace->recent[i] /= factor;
     }
 }
 
@@ -225,7 +221,7 @@ int speeds_refresh(Speeds* x) {
     for (int r = 0; r < x->ranks; r++) settle_slowness(x, r, usual_one);
     usual_one = middle_slowness(x);
     if (times_off(usual_one, 1) > band) move_origin(x, usual_one);
-    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->slowness[r]);
+    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->paces[r].slowness);
     x->urgent = 0;
     if (changed) x->in_flight = IN_FLIGHT;
     return changed;

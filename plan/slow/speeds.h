@@ -34,6 +34,9 @@ enum { SPEED_MEMORY = 15 };
 
 // What is remembered of one rank.
 typedef struct RankPace {
+    double slowness;              // relative, as last learnt
+    CostTerms expected;           // of the step to be measured, at speed 1; without communication
+    double measured;              // ms of it; 0: not measured
     double recent[SPEED_MEMORY];  // slowness in the last steps in which it had work, the latest last
     int n;                        // of them
     int jump;                     // the latest was far above (1) or below (-1) the others
@@ -50,14 +53,11 @@ typedef struct Speeds {
     // step say something about the cost model: calibration_learn is to skip others. Not so in the two steps after a
     // change, which were planned before it.
     int held;
-    int in_flight;           // of these steps, those to come
-    int urgent;              // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
-    double common;           // c of the last step that told it clearly, 0 before the first
-    double* slowness;        // (ranks) relative, as last learnt
-    double* speeds;          // (ranks) as set; all 1 at the beginning
-    CostTerms* expected;     // (ranks) of the step to be measured, at speed 1; without communication
-    double *measured, *now;  // (ranks) ms, 0: not measured; scratch
-    RankPace* paces;         // (ranks)
+    int in_flight;         // of these steps, those to come
+    int urgent;            // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
+    double common;         // c of the last step that told it clearly, 0 before the first
+    double *speeds, *now;  // (ranks) as set, all 1 at the beginning; scratch
+    RankPace* paces;       // (ranks)
 } Speeds;
 
 int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 0, or -1 without memory
