@@ -400,16 +400,6 @@ static int sort_documents(Work* x, const int* lengths, Err err) {
     return 0;
 }
 
-// Buckets of the documents from `first` on; their number.
-static int make_buckets(Work* x, int first, int n) {
-    int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    for (int i = 0; i < n; i++) tokens += x->lengths[first + i];
-    // The mean of what there is and what the ranks hold; a round never has more than they hold.
-    int64_t most = tokens + (capacity - tokens) / 2;
-    int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
-    return flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
-}
-
 // The micro-batches of a round, behind those of the ones before; the time of the slowest, from true lengths. The widest
 // group begins at rank 0: since each cp size divides the ones before it, every group begins at a multiple of its own.
 static double write_round(Work* x, int round, int first, int n, const int* counts) {
@@ -440,9 +430,15 @@ static double write_round(Work* x, int round, int first, int n, const int* count
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
 static double plan_round(Work* x, int round, int first, int end) {
-    int n = end - first, counts[FLEXSP_CP_SIZES], buckets = make_buckets(x, first, n);
+    int n = end - first, counts[FLEXSP_CP_SIZES];
+    int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     ArenaMark mark = arena_mark(x->arena);
     FlexspBatch batch;
+    for (int i = first; i < end; i++) tokens += x->lengths[i];
+    // As buckets count them the mean of what there is and what the ranks hold; a round never has more than they hold.
+    int64_t most = tokens + (capacity - tokens) / 2;
+    int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
+    int buckets = flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
     flexsp_batch(&batch, x->lengths + first, n, x->bucket, buckets, &x->cp_sizes, x->arena);
     double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, x->arena);
     arena_reset(x->arena, mark);
