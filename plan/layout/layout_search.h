@@ -8,10 +8,8 @@
 // exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
 // was too much.
 //
-// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Tokens stay where they
-// are from layer to layer, so a change of strategy costs nothing, and where all layers of a model are alike only the
-// numbers of layers by each strategy count. A stage of n layers then takes no less than n times what a mixture of two
-// strategies takes that needs a layer's share of the limit: what that cannot make faster is not searched for.
+// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Where all layers of a
+// model are alike only the numbers of layers by each strategy count; why, and what is not searched for: plan/README.md.
 #pragma once
 #include "plan/layout/layout.h"
 
