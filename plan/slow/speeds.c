@@ -271,14 +271,14 @@ static int read_piece(Straggler* s, Words* piece, int ranks) {
 int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err) {
     char why[ERR_BYTES];
     Words text = words_of(spec ? spec : "", spec ? strlen(spec) : 0, why), piece;
-    int found = 0, failed = 0;
+    int found = 0;
     *n = 0;
-    while (!failed && words_statement(&text, &piece)) {
-        if (found == MOST_STRAGGLERS)
-            failed = words_refuse(&piece, piece.all, "expected at most %d pieces", MOST_STRAGGLERS);
-        else failed = read_piece(&list[found++], &piece, ranks);
+    while (words_statement(&text, &piece)) {
+        int failed = found == MOST_STRAGGLERS
+                         ? words_refuse(&piece, piece.all, "expected at most %d pieces", MOST_STRAGGLERS)
+                         : read_piece(&list[found++], &piece, ranks);
+        if (failed) return fail(err, "--straggle: %s; example: \"rank=0,x=4,from=20,to=80,whole\"", why);
     }
-    if (failed) return fail(err, "--straggle: %s; example: \"rank=0,x=4,from=20,to=80,whole\"", why);
     *n = found;
     return 0;
 }
