@@ -157,50 +157,50 @@ static double step_ms(const SliceCount* counts, const double* pruned, const Rank
     return c + attention + mlp + moving;
 }
 
-// ---- one kind of unit, divided
-
-// Of each rank: what it has, may not go below and not above; ms of one; 0 neither gives nor takes.
-typedef struct Kind {
-    int count[MOST_TP], tiles[MOST_TP], least[MOST_TP], most[MOST_TP], role[MOST_TP];
-    double ms[MOST_TP];
-    int tile;  // units that go together; the last of a rank may be fewer
-} Kind;
+// ---- one kind of unit, divided: heads, or hidden units, which go in tiles
 
 enum { GIVES = -1, TAKES = 1 };
 
-static void divide_kind(Kind* k, int ranks) {
+typedef struct UnitShare {
+    int count, tiles;  // that a rank has; its last tile may be short
+    int least, most;   // count may not go below and not above
+    int role;          // 0: neither gives nor takes
+    double ms;         // of one
+} UnitShare;
+
+static double end_of(const UnitShare* x, int more) { return (x->count + more) * x->ms; }
+
+static void divide_kind(UnitShare* of, int ranks, int tile) {
     for (;;) {
-        int last = 0, first = -1;
+        UnitShare *last = of, *first = NULL;
         for (int r = 1; r < ranks; r++)
-            if (k->count[r] * k->ms[r] > k->count[last] * k->ms[last]) last = r;
-        int size = k->count[last] % k->tile ? k->count[last] % k->tile : k->tile;
-        if (k->role[last] != GIVES || k->count[last] - size < k->least[last]) return;
+            if (end_of(&of[r], 0) > end_of(last, 0)) last = &of[r];
+        int size = last->count % tile ? last->count % tile : tile;
+        if (last->role != GIVES || last->count - size < last->least) return;
         for (int r = 0; r < ranks; r++) {
-            if (k->role[r] != TAKES || k->count[r] + k->tile > k->most[r]) continue;
-            if (first < 0 || (k->count[r] + size) * k->ms[r] < (k->count[first] + size) * k->ms[first]) first = r;
+            if (of[r].role != TAKES || of[r].count + tile > of[r].most) continue;
+            if (!first || end_of(&of[r], size) < end_of(first, size)) first = &of[r];
         }
-        if (first < 0 || (k->count[first] + size) * k->ms[first] >= k->count[last] * k->ms[last]) return;
-        k->count[last] -= size, k->tiles[last]--;
-        k->count[first] += size, k->tiles[first]++;
+        if (!first || end_of(first, size) >= end_of(last, 0)) return;
+        last->count -= size, last->tiles--;
+        first->count += size, first->tiles++;
     }
 }
 
 void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* x, const MoveCost* cost) {
-    Kind heads = {.tile = 1}, hidden = {.tile = x->tile};
+    UnitShare heads[MOST_TP], hidden[MOST_TP];
     Move moves[2 * MOST_TP];
     for (int r = 0; r < x->ranks; r++) {
         UnitTimes t = unit_times(&ranks[r], x->own[r], x, d->pruned[r]);
         int role = d->sent[r] > 0 ? GIVES : d->taken[r] > 0 ? TAKES : 0;
-        heads.count[r] = x->own[r].heads, hidden.count[r] = x->own[r].hidden;
-        heads.tiles[r] = x->own[r].heads, hidden.tiles[r] = CEIL_DIV(x->own[r].hidden, x->tile);
-        heads.least[r] = x->keep_heads, hidden.least[r] = MIN(x->tile, x->own[r].hidden);
-        heads.most[r] = x->most[r].heads, hidden.most[r] = x->most[r].hidden;
-        heads.role[r] = hidden.role[r] = role;
-        heads.ms[r] = t.head, hidden.ms[r] = t.hidden;
+        SliceCount own = x->own[r], most = x->most[r];
+        heads[r] = (UnitShare){own.heads, own.heads, x->keep_heads, most.heads, role, t.head};
+        hidden[r] = (UnitShare){own.hidden, CEIL_DIV(own.hidden, x->tile), MIN(x->tile, own.hidden), most.hidden, role,
+                                t.hidden};
     }
-    divide_kind(&heads, x->ranks);
-    divide_kind(&hidden, x->ranks);
-    for (int r = 0; r < x->ranks; r++) d->tiles[r] = (SliceCount){heads.tiles[r], hidden.tiles[r]};
+    divide_kind(heads, x->ranks, 1);
+    divide_kind(hidden, x->ranks, x->tile);
+    for (int r = 0; r < x->ranks; r++) d->tiles[r] = (SliceCount){heads[r].tiles, hidden[r].tiles};
     // Who gets a short tile is settled by the moves.
     int n_moves = balance_moves(moves, x->own, d->tiles, x->ranks, x->tile);
     for (int r = 0; r < x->ranks; r++) {
