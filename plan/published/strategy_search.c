@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-// ---- a strategy for each maximum length, by dynamic programming over the lengths of the data set
-// (section 2.5)
+// ---- a strategy for each maximum length, by dynamic programming over the lengths of the data set (section 2.5)
 //
 // T[n][s] is the least time in which n GPUs process every document of at most s tokens of the sample, when the longest
 // of them, an interval (s - l, s], belong to d pipelines of one scheme k and the others to other GPUs:

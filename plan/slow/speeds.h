@@ -1,5 +1,5 @@
 // speeds.h - how fast every rank computes, learnt from steps, so that plans give slow ranks less to do. Nothing is
-// lost: who computes a document changes no result.
+// lost: who computes a document changes no result. At its foot ranks that --straggle makes slow.
 //
 // In a plan rank r has to compute w = quadratic + linear terms and i = micro-batch terms: its own share of the
 // micro-batches that contain it at speed 1, in ms of the cost model. The planner predicts w / v + i at the speed v that
