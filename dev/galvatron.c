@@ -120,7 +120,7 @@ LayerMemory layer_memory(const LayerProfile* layer, const Strategy* s, double ba
 // ---- stages
 
 void partition_even_memory(int* layers, int stages, const double* bytes, int n, double first_bytes, double last_bytes) {
-    double sum = first_bytes + last_bytes, own[PARTITION_STAGES] = {0};
+    double sum = first_bytes + last_bytes, own[MOST_STAGES] = {0};
     for (int l = 0; l < n; l++) sum += bytes[l];
     double target = sum / stages;
     int left = n;
@@ -149,7 +149,7 @@ static void stage_times(double* t, const PartitionProblem* p, const int* layers)
 }
 
 static double memory_balance(const PlainProblem* p, const int* layers) {
-    double bytes[PARTITION_STAGES];
+    double bytes[MOST_STAGES];
     for (int s = 0, first = 0; s < p->exact.stages; first += layers[s++])
         bytes[s] = p->bytes(p->exact.context, s, first, first + layers[s]);
     return balance_degree(bytes, p->exact.stages);
@@ -157,7 +157,7 @@ static double memory_balance(const PlainProblem* p, const int* layers) {
 
 static PartitionStep step_of(const PlainProblem* plain, const int* layers) {
     const PartitionProblem* p = &plain->exact;
-    double t[PARTITION_STAGES];
+    double t[MOST_STAGES];
     PartitionStep step = {.alpha_m = memory_balance(plain, layers)};
     memcpy(step.at.layers, layers, sizeof *layers * (size_t)p->stages);
     step.at.ms = partition_ms(p, layers);
@@ -168,7 +168,7 @@ static PartitionStep step_of(const PlainProblem* plain, const int* layers) {
 }
 
 static int slowest_stage(const PartitionProblem* p, const int* layers) {
-    double t[PARTITION_STAGES];
+    double t[MOST_STAGES];
     int slowest = 0;
     stage_times(t, p, layers);
     for (int s = 1; s < p->stages; s++)
@@ -189,7 +189,7 @@ static int next_step(PartitionStep* next, const BiObjective* b, const PlainProbl
     const PartitionStep* now = &b->step[b->n - 1];
     int from = slowest_stage(p, now->at.layers), found = 0;
     for (int to = from - 1; to <= from + 1; to += 2) {
-        int layers[PARTITION_STAGES];
+        int layers[MOST_STAGES];
         memcpy(layers, now->at.layers, sizeof *layers * (size_t)p->stages);
         if (to < 0 || to >= p->stages || layers[from] == 1) continue;
         layers[from]--, layers[to]++;
@@ -206,7 +206,7 @@ static int next_step(PartitionStep* next, const BiObjective* b, const PlainProbl
 int partition_bi_objective(BiObjective* b, const PlainProblem* p, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     PartitionProblem plain = p->exact;
-    int layers[PARTITION_STAGES], n = plain.layers;
+    int layers[MOST_STAGES], n = plain.layers;
     double* bytes = TAKE(arena, double, n);
     plain.ms = p->ms;
     if (!bytes || partition_exact(&b->even_time, &plain, arena, err)) return arena_check(arena, err);

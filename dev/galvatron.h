@@ -8,7 +8,6 @@
 // Recomputation doubles the rest. With g = 2^n > 1 ranks 4 n - 1 remain, with one rank one.
 #pragma once
 #include "plan/layout/layout_cost.h"
-#include "plan/layout/partition.h"
 
 typedef enum Dimension { BY_DATA, BY_SHARDS, BY_TENSOR, N_DIMENSIONS } Dimension;
 

@@ -1,4 +1,4 @@
-// test_galvatron.c - the claims of dev/galvatron.h, plan/layout/layer_search.h and plan/layout/partition.h: numbers
+// test_galvatron.c - the claims of dev/galvatron.h, plan/layout/layer_search.h and plan/layout/layout_search.h: numbers
 // that were worked out from Galvatron's released code and constants (BERT-Huge on 8 RTX TITAN over PCIe), and brute
 // force.
 #include "dev/galvatron.h"
@@ -6,7 +6,6 @@
 #include <time.h>
 
 #include "plan/layout/layer_search.h"
-#include "plan/layout/partition.h"
 #include "test/test.h"
 
 // ---- strategies
@@ -314,7 +313,7 @@ CLAIM(the_exact_partition_is_that_of_brute_force) {
     for (uint64_t seed = 0; seed < 200; seed++) {
         Uneven u;
         Partition best;
-        int layers[PARTITION_STAGES], L = 4 + (int)(seed % 4), P = 1 + (int)(seed % 3);
+        int layers[MOST_STAGES], L = 4 + (int)(seed % 4), P = 1 + (int)(seed % 3);
         PartitionProblem p = uneven_problem(&u, seed, L, P, 4 + 16 * random_uniform(seed, 400));
         CHECK(partition_exact(&best, &p, &arena, err) == 0);
         double least = brute_partition(&p, layers, 0, L);
@@ -368,14 +367,14 @@ CLAIM(even_memory_splits_are_those_that_public_code_printed) {
         {2, 1.6, 0, 3.25, {30, 18}}, {4, 1.6, 0, 3.25, {17, 13, 10, 8}}, {8, 1.6, 1, 1.5, {8, 8, 8, 5, 5, 5, 5, 4}}};
     for (int i = 0; i < COUNT(t5); i++) {
         double bytes[48];
-        int layers[PARTITION_STAGES];
+        int layers[MOST_STAGES];
         for (int l = 0; l < 48; l++) bytes[l] = l < 24 ? 1 : t5[i].decoder;
         partition_even_memory(layers, t5[i].stages, bytes, 48, t5[i].first, t5[i].last);
         CHECK(memcmp(layers, t5[i].layers, sizeof *layers * (size_t)t5[i].stages) == 0);
     }
     double swin[32];
     const int expected[] = {4, 10, 10, 8};
-    int layers[PARTITION_STAGES];
+    int layers[MOST_STAGES];
     for (int l = 0; l < 32; l++) swin[l] = l < 2 ? 2 : l < 4 ? 2.5 : l < 30 ? 1 : 1.8;
     partition_even_memory(layers, 4, swin, 32, 1, 0.5);
     CHECK(memcmp(layers, expected, sizeof expected) == 0);

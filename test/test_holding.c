@@ -4,7 +4,6 @@
 #include "plan/model/holding.h"
 #include "plan/layout/layout.h"
 #include "plan/cost/transfers.h"
-#include "plan/layout/strategies.h"
 #include "test/shapes.h"
 #include "test/test.h"
 

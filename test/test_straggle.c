@@ -1,6 +1,6 @@
-// test_straggle.c - claims about plan/slow/straggle.h: what a spec says is what comes out, stragglers that overlap
+// test_straggle.c - claims about plan/slow/speeds.h: what a spec says is what comes out, stragglers that overlap
 // multiply, and a spec that says nothing clear is refused with its piece, what was found and what was expected.
-#include "plan/slow/straggle.h"
+#include "plan/slow/speeds.h"
 
 #include "test/test.h"
 

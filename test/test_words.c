@@ -4,8 +4,7 @@
 
 #include "plan/layout/layout.h"
 #include "plan/cost/machine.h"
-#include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
+#include "plan/slow/speeds.h"
 #include "test/test.h"
 
 static char err[ERR_BYTES];

@@ -6,6 +6,105 @@
 
 #include "plan/layout/layer_search.h"
 
+// ---- how many layers each stage has
+
+static double step_ms(const PartitionProblem* p, double most, double sum) {
+    return (sum + (p->rounds - 1) * most) / p->rounds;
+}
+
+double partition_ms(const PartitionProblem* p, const int* layers) {
+    double most = 0, sum = 0;
+    for (int s = 0, first = 0; s < p->stages; first += layers[s++]) {
+        double t = p->ms(p->context, s, first, first + layers[s]);
+        most = fmax(most, t), sum += t;
+    }
+    return sum < INFINITY ? step_ms(p, most, sum) : INFINITY;
+}
+
+// Stages up to one of them with so many layers.
+typedef struct Dealt {
+    double most, sum;
+    int n, before;  // layers of the last stage; index among those of the stages before
+} Dealt;
+
+typedef struct DealtFront {
+    Dealt* dealt;
+    int n;
+} DealtFront;
+
+static int is_worse(const DealtFront* front, const Dealt* x) {
+    for (int i = 0; i < front->n; i++)
+        if (front->dealt[i].most <= x->most && front->dealt[i].sum <= x->sum) return 1;
+    return 0;
+}
+
+static void add_dealt(DealtFront* front, const Dealt* x) {
+    int kept = 0;
+    if (is_worse(front, x)) return;
+    for (int i = 0; i < front->n; i++)
+        if (!(x->most <= front->dealt[i].most && x->sum <= front->dealt[i].sum)) front->dealt[kept++] = front->dealt[i];
+    front->dealt[kept++] = *x;
+    front->n = kept;
+}
+
+// Stage s ends before layer l. front has room for as many as all fronts of the stages before together, and one.
+static void deal(DealtFront* front, const PartitionProblem* p, const DealtFront* before, int s, int l, double known) {
+    for (int n = 1; n <= l - s; n++) {
+        const DealtFront* from = &before[l - n];
+        double t = from->n ? p->ms(p->context, s, l - n, l) : 0;
+        if (t == INFINITY || step_ms(p, t, t) > known) return;
+        for (int i = 0; i < from->n; i++) {
+            Dealt x = {fmax(from->dealt[i].most, t), from->dealt[i].sum + t, n, i};
+            if (step_ms(p, x.most, x.sum) <= known) add_dealt(front, &x);
+        }
+    }
+}
+
+static int deal_all(DealtFront* fronts, const PartitionProblem* p, double known, Arena* arena) {
+    int L = p->layers, width = L + 1;
+    Dealt nothing = {0};
+    DealtFront start = {&nothing, 1};
+    for (int l = 0; l <= L; l++) fronts[l] = l ? (DealtFront){0} : start;
+    for (int s = 0; s < p->stages; s++)
+        for (int l = 0; l <= L; l++) {
+            const DealtFront* before = &fronts[s * width];
+            DealtFront* front = &fronts[(s + 1) * width + l];
+            int room = 1, reached = l > s && l <= L - (p->stages - 1 - s) && (s < p->stages - 1 || l == L);
+            for (int k = 0; k < l; k++) room += before[k].n;
+            *front = (DealtFront){0};
+            if (!reached) continue;
+            if (!(front->dealt = TAKE(arena, Dealt, room))) return -1;
+            deal(front, p, before, s, l, known);
+        }
+    return 0;
+}
+
+int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int width = p->layers + 1, at = -1;
+    best->ms = INFINITY;
+    DealtFront* fronts = TAKE(arena, DealtFront, (p->stages + 1) * width);
+    // Even numbers of layers are a bound: nothing slower is of use.
+    int even[MOST_STAGES];
+    for (int s = 0; s < p->stages; s++) even[s] = p->layers * (s + 1) / p->stages - p->layers * s / p->stages;
+    if (p->stages > p->layers) return 0;
+    if (!fronts || deal_all(fronts, p, partition_ms(p, even), arena)) return arena_check(arena, err);
+    const DealtFront* last = &fronts[p->stages * width + p->layers];
+    for (int i = 0; i < last->n; i++) {
+        double ms = step_ms(p, last->dealt[i].most, last->dealt[i].sum);
+        if (ms < best->ms) best->ms = ms, at = i;
+    }
+    for (int s = p->stages, l = p->layers; s > 0 && at >= 0; s--) {
+        const Dealt* x = &fronts[s * width + l].dealt[at];
+        best->layers[s - 1] = x->n;
+        l -= x->n, at = x->before;
+    }
+    arena_reset(arena, mark);
+    return 0;
+}
+
+// ---- the search
+
 // Of a stage of so many layers: the least ms under the limit, or its least bytes, and how many of them run by each
 // strategy, in the order of the strategies.
 typedef struct StageBest {
@@ -26,7 +125,6 @@ typedef struct Search {
     StageBest* known;  // (stages, firsts, L + 1)
     int firsts;        // places where a stage may begin that differ: 1 where layers are alike
     int by_bytes;      // what is least: bytes in place of ms
-    int out_of_memory;
 } Search;
 
 // Layers of the longer of two stages whose bytes make a line.
@@ -39,9 +137,13 @@ static void set_first(Layout* layout, int s, int first) {
     for (int i = 0; i < s; i++) layout->stage[i].layers = i == 0 ? first - (s - 1) : 1;
 }
 
-static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
+static void put_stage(Search* x, int s, int first, int n, int k) {
     set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, n, row);
+    layout_set_stage(&x->layout, s, n, x->row[k]);
+}
+
+static double exact_bytes(Search* x, int s, int first, int n, int k) {
+    put_stage(x, s, first, n, k);
     return x->p->bytes(x->p->context, &x->layout, s, x->N);
 }
 
@@ -49,7 +151,7 @@ static double exact_bytes(Search* x, int s, int first, int n, LayerLayout row) {
 static double line_bytes(Search* x, int s, int k, int end) {
     double* known = &x->line[end][s * x->n_rows + k];
     int n = end ? line_layers(x) : 1, is_last = s == x->layout.stages - 1;
-    if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, x->row[k]);
+    if (*known < 0) *known = exact_bytes(x, s, is_last ? x->p->whole->L - n : s, n, k);
     return *known;
 }
 
@@ -59,15 +161,14 @@ static double slope(Search* x, int s, int k) {
 }
 
 static double stage_bytes(Search* x, int s, int first, int n, int k) {
-    if (x->exact) return exact_bytes(x, s, first, n, x->row[k]);
+    if (x->exact) return exact_bytes(x, s, first, n, k);
     return line_bytes(x, s, k, 0) + (n - 1) * slope(x, s, k);
 }
 
 static double row_ms(Search* x, int s, int first, int l, int k) {
     double* known = &x->layer_ms[s * x->n_rows + k];
     if (x->p->alike && *known >= 0) return *known;
-    set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, 1, x->row[k]);
+    put_stage(x, s, first, 1, k);
     x->layout.layer[l] = x->row[k];
     return *known = x->p->layer_ms(x->p->times, &x->layout, s, l, x->N);
 }
@@ -77,8 +178,7 @@ static double like_ms(Search* x, int s, int first, int n, int k) {
     double ms = 0;
     if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
     for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
-    set_first(&x->layout, s, first);
-    layout_set_stage(&x->layout, s, n, x->row[k]);
+    put_stage(x, s, first, n, k);
     return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
 }
 
@@ -96,13 +196,10 @@ static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
 
 // Stage s of the layout has these layers.
 static void set_rows(Layout* layout, const Search* x, int s, int first, const short* count) {
-    int l = first, zero = 0;
+    int l = first;
     for (int k = 0; k < x->n_rows; k++)
-        for (int i = 0; i < count[k]; i++) {
-            if (l == first) zero = x->row[k].zero;
-            layout->layer[l++] = x->row[k];
-        }
-    layout->stage[s] = (StageLayout){l - first, zero};
+        for (int i = 0; i < count[k]; i++) layout->layer[l++] = x->row[k];
+    layout->stage[s] = (StageLayout){l - first, layout->layer[first].zero};
 }
 
 static double measure_rows(Search* x, int s, int first, const short* count) {
@@ -158,18 +255,15 @@ static double mixture_ms(const Kind* kinds, int n, double bytes) {
 static void find_within(StageBest* best, Search* x, int s, int first, int n, const Kind* kinds, int K, double fixed,
                         double ends) {
     enum { AGAIN = 4 };
-    char err[ERR_BYTES];
     short count[LAYOUT_STRATEGIES];
     double *ms = TAKE(x->arena, double, n*K), *bytes = TAKE(x->arena, double, n*K);
     int* chosen = TAKE(x->arena, int, n);
-    x->out_of_memory |= !ms || !bytes || !chosen;
-    if (x->out_of_memory) return;
+    if (x->arena->missing) return;
     for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
     LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
     for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
-        x->out_of_memory |= layer_search(&choice, &p, x->arena, err) != 0;
-        if (x->out_of_memory || choice.ms == INFINITY) return;
+        if (layer_search(&choice, &p, x->arena, NULL) || choice.ms == INFINITY) return;
         memset(count, 0, sizeof count);
         for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
         double over = measure_rows(x, s, first, count) - x->p->memory;
@@ -217,11 +311,6 @@ static double stage_ms(void* context, int s, int first, int end) {
     return stage_best((Search*)context, s, first, end - first)->value;
 }
 
-static PartitionProblem partition_of(Search* x) {
-    double v = x->p->rounds(x->p->times, &x->layout, x->N);
-    return (PartitionProblem){x->p->whole->L, x->layout.stages, x->by_bytes ? 1e9 : v, stage_ms, x};
-}
-
 // Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
 // than the group needs a key/value head for each of its ranks (layout_check).
 static void list_rows(Search* x) {
@@ -249,7 +338,7 @@ static int open_search(Search* x) {
     x->known = TAKE(x->arena, StageBest, n);
     x->layer_ms = TAKE(x->arena, double, lines);
     for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
-    if (!counts || !x->known || !x->layer_ms || !x->line[0] || !x->line[1]) return -1;
+    if (x->arena->missing) return -1;
     for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
     for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = -1;
     return 0;
@@ -269,11 +358,11 @@ static int assemble(Search* x, const int* layers) {
 // Fills x->layout with the best partition and its rows. Its ms by the formula; infinite where nothing fits; -1 without
 // memory.
 static double deal_layers(Search* x) {
-    char err[ERR_BYTES];
     Partition best;
-    PartitionProblem p = partition_of(x);
+    double rounds = x->by_bytes ? 1e9 : x->p->rounds(x->p->times, &x->layout, x->N);
+    PartitionProblem p = {x->p->whole->L, x->layout.stages, rounds, stage_ms, x};
     for (size_t i = 0, n = places(x); i < n; i++) x->known[i].value = -1;
-    if (partition_exact(&best, &p, x->arena, err) || x->out_of_memory) return -1;
+    if (partition_exact(&best, &p, x->arena, NULL) || x->arena->missing) return -1;
     if (best.ms < INFINITY) assemble(x, best.layers);
     return best.ms;
 }
@@ -286,10 +375,8 @@ static double fullest(const Search* x) {
 
 // One stage whose layers are all alike can be played at once; the formula only adds its layers up.
 static void try_alike(LayoutTry* t, Search* x) {
-    int L = x->p->whole->L;
     for (int k = 0; k < x->n_rows; k++) {
-        for (int l = 0; l < L; l++) x->layout.layer[l] = x->row[k];
-        x->layout.stage[0] = (StageLayout){L, x->row[k].zero};
+        layout_set_stage(&x->layout, 0, x->p->whole->L, x->row[k]);
         double bytes = fullest(x), ms = bytes <= x->p->memory ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
         if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
     }
@@ -316,8 +403,7 @@ static int is_better(const LayoutTry* a, const LayoutTry* b) {
 }
 
 static Search new_search(const LayoutProblem* p, int tp, int stages, int N, Arena* arena) {
-    Search x = {.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
-    return x;
+    return (Search){.p = p, .arena = arena, .layout = {.tp = tp, .stages = stages}, .N = N};
 }
 
 // The formula does not know which stage ends last, and what it still has to do then. So layers move one by one from
@@ -326,7 +412,7 @@ enum { MOST_PAIRED = 8 };
 
 static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
     ArenaMark mark = arena_mark(arena);
-    int P = t->layout.stages, layers[PARTITION_STAGES];
+    int P = t->layout.stages, layers[MOST_STAGES];
     Search x = new_search(p, t->layout.tp, P, t->N, arena);
     if (!t->fits || !p->step_ms || P == 1) return 0;
     if (open_search(&x)) return -1;
@@ -341,7 +427,7 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
         else layers[from]++, layers[to]--;
     }
     arena_reset(arena, mark);
-    return x.out_of_memory ? -1 : 0;
+    return arena->missing ? -1 : 0;
 }
 
 static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int stages, Arena* arena) {

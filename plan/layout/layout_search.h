@@ -1,20 +1,17 @@
 // layout_search.h - the layout (plan/layout/layout.h) that is fastest under a memory limit: how many stages and
 // tensor-parallel ranks, rows of how many tokens, which layers each stage has, and how each layer runs.
 //
-// After Galvatron-BMW (plan/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
-// the layers are dealt exactly (plan/layout/partition.h); a stage takes the least its layers can under the limit: all
+// After Galvatron-BMW (dev/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
+// the layers are dealt exactly; a stage takes the least its layers can under the limit: all
 // alike, or, where the engine can run that, each by a strategy of its own (plan/layout/layer_search.h). In what is
 // close to the best layers then move between stages as long as the played step gets shorter. Bytes are the caller's and
 // exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
 // was too much.
 //
-// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Tokens stay where they
-// are from layer to layer, so a change of strategy costs nothing, and where all layers of a model are alike only the
-// numbers of layers by each strategy count. A stage of n layers then takes no less than n times what a mixture of two
-// strategies takes that needs a layer's share of the limit: what that cannot make faster is not searched for.
+// A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Where all layers of a
+// model are alike only the numbers of layers by each strategy count; why, and what is not searched for: plan/README.md.
 #pragma once
 #include "plan/layout/layout.h"
-#include "plan/layout/partition.h"
 
 enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
 
@@ -48,3 +45,29 @@ typedef struct LayoutTry {
 // Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
 // fit. -1 without memory.
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, Err err);
+
+// ---- how many layers each stage of a pipeline has: exactly
+//
+// A stage takes t ms for all m rounds of a step, the least under its memory (plan/layout/layer_search.h). A step takes
+//
+//   (sum of t + (m - 1) max t) / m
+//
+// The exact way is a dynamic program over stages and layers with fronts of (max, sum): infinite where nothing fits.
+
+typedef struct PartitionProblem {
+    int layers, stages;
+    double rounds;  // m, at least 1
+    // Of layers [first, end) as this stage: the least ms under the limit, infinite where it does not fit; a layer more
+    // never takes less.
+    double (*ms)(void* context, int stage, int first, int end);
+    void* context;
+} PartitionProblem;
+
+typedef struct Partition {
+    int layers[MOST_STAGES];
+    double ms;  // of a step; infinite where a stage does not fit
+} Partition;
+
+double partition_ms(const PartitionProblem* p, const int* layers);
+// The fastest of all. 0, or -1 without memory; infinite ms where none fits.
+int partition_exact(Partition* best, const PartitionProblem* p, Arena* arena, Err err);

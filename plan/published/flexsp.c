@@ -3,14 +3,13 @@
 // A batch is cut into M rounds (its micro-batches), and in each of them the ranks are divided anew into groups of
 // unlike cp sizes:
 //   time = sum over rounds of (slowest group + fixed cost)                                        (Alg. 1)
-// Cutting: documents sorted by length, contiguous runs of about equal tokens. M starts at the least for which every run
-// fits the memory of all ranks together; M' = 5 values are tried, the best total is kept. Groups of a round are found
-// for documents in 16 buckets or more. As in the released code the number of buckets rises until the tokens, as buckets
-// count them, are at most the mean of the true ones and what the ranks hold, and after planning the time of the slowest
-// group is taken again from true lengths.
+// Documents are sorted by length and cut into contiguous runs of about equal tokens. M starts at the least for which
+// every run fits the memory of all ranks together; M' = 5 values are tried. Groups of a round are found for documents
+// in 16 buckets or more: as in the released code, until the tokens, as buckets count them, are at most the mean of the
+// true ones and what the ranks hold. After that the time of the slowest group is taken again from true lengths.
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
-// of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and
-// not a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
+// of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and not
+// a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
 // (Setting.groups): ulysses or ring. MicroBatch.round is the round.
 #include "plan/published/published.h"
 
@@ -118,18 +117,17 @@ void flexsp_chunks(int* first, const int* lengths, int n, int m) {
 
 // ---- groups of one round, and who goes into which
 //
-// The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group); its
-// solver takes 5 to 15 s. Here a search stands in for it: the ways to divide N ranks into powers of two are the binary
-// partitions of N, 1828 for 64 ranks, 27338 for 128, so all are tried. For each, documents go longest first to the
-// group that would finish earliest and has memory, and a partition is left as soon as it cannot beat the best so far:
-// a group is as late, or the work done and to come divided by all ranks is as much. Cp size 1 is allowed, as in the
-// paper's case study (its released code leaves it out), and groups may stay empty (sum of cp sizes at most N, as in the
-// paper). Beyond 128 ranks there are too many partitions (692004 for 256): a beam keeps the 8 best, starting with those
-// of one cp size, and merges or splits 1, 2, 4, .. groups of them until nothing better turns up.
+// The paper (section 4.1) minimises the time of the slowest group by a mixed-integer program over (bucket, group), in 5
+// to 15 s. Here all ways to divide N ranks into powers of two are tried, 1828 for 64 ranks, 27338 for 128. For each,
+// documents go longest first to the group that would finish earliest and has memory, and a partition is left as soon as
+// it cannot beat the best so far: a group is as late, or the work done and to come divided by all ranks is as much. Cp
+// size 1 is allowed, as in the paper's case study (its released code leaves it out), and groups may stay empty. Beyond
+// 128 ranks (692004 ways for 256) a beam keeps the 8 best, starting with those of one cp size, and merges or splits 1,
+// 2, 4, .. groups of them until nothing better turns up.
 //
-// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), additive, with
-// a constant v for each cp size, "by profiling". Where a machine knows tables of message sizes, v is that of a full
-// group. The fixed cost b1 of a round is what a micro-batch costs by itself. Ranks count as equally fast.
+// Time of a group as published (Eq. 12 to 14): (a1 sum s^2 + a2 sum s) / d + all-to-all bytes / (d v), with a constant
+// v for each cp size; where a machine knows tables of message sizes, that of a full group. The fixed cost b1 of a round
+// is what a micro-batch costs by itself. Ranks count as equally fast.
 
 void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     *x = (FlexspCpSizes){.ranks = setting->limits.ranks};
@@ -147,16 +145,8 @@ void flexsp_cp_sizes(FlexspCpSizes* x, const Setting* setting) {
     }
 }
 
-// Of a document of the bucket first .. end - 1, which counts as its longest. With rings a shorter one may take a token
-// more of a rank, because borders are rounded.
-static int64_t bucket_takes(const int* lengths, int first, int end, int ring_size) {
-    int64_t takes = lengths[first];
-    if (ring_size == 1) return takes;
-    takes = 0;
-    for (int i = first; i < end; i++) takes = MAX(takes, widest_ring_rank(lengths[i], ring_size));
-    return takes;
-}
-
+// A document of a bucket counts as its longest. With rings a shorter one may take a token more of a rank, because
+// borders are rounded.
 void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* first, int n_buckets,
                   const FlexspCpSizes* cp_sizes, Arena* arena) {
     int D = cp_sizes->n;
@@ -167,7 +157,10 @@ void flexsp_batch(FlexspBatch* batch, const int* lengths, int n, const int* firs
         double s = lengths[first[b]];
         for (int c = 0; c < D; c++) {
             batch->ms[b * D + c] = cp_sizes->quadratic[c] * s * s + cp_sizes->linear[c] * s;
-            batch->takes[b * D + c] = bucket_takes(lengths, first[b], first[b + 1], cp_sizes->ring_size[c]);
+            int64_t takes = 0;
+            for (int i = first[b]; i < first[b + 1]; i++)
+                takes = MAX(takes, widest_ring_rank(lengths[i], cp_sizes->ring_size[c]));
+            batch->takes[b * D + c] = takes;
         }
         for (int i = first[b]; i < first[b + 1]; i++) batch->bucket[i] = b;
     }
@@ -210,6 +203,12 @@ typedef struct Group {
     int number;
 } Group;
 
+// A partition of the beam.
+typedef struct Candidate {
+    int counts[FLEXSP_CP_SIZES], expanded;
+    double ms;
+} Candidate;
+
 typedef struct Search {
     const FlexspCpSizes* cp_sizes;
     const FlexspBatch* batch;
@@ -218,6 +217,8 @@ typedef struct Search {
     double best;
     int* counts;    // (cp sizes) of the best
     int* group_of;  // (n)
+    int n_beam;
+    Candidate beam[FLEXSP_BEAM];  // in order of time
 } Search;
 
 // The least loaded group that has room: the first of the heap, nearly always; -1 for none.
@@ -250,10 +251,9 @@ static double fill_groups(Search* x, const int* counts, double limit) {
     for (int c = d->n; c-- > 0; at += counts[c]) {
         heap[c] = x->groups + at;
         for (int g = 0; g < counts[c]; g++) heap[c][g] = (Group){0, d->room[c], number++};
-    }
-    for (int c = 0; c < d->n; c++)
         if (counts[c]) present[n_present++] = c;
-    const double* to_come = batch->least_work + (size_t)present[0] * (size_t)(batch->n + 1);
+    }
+    const double* to_come = batch->least_work + (size_t)present[n_present - 1] * (size_t)(batch->n + 1);
     double most_work = limit * d->ranks, work = 0, slowest = 0;
     if (to_come[0] >= most_work) return INFINITY;
     for (int i = 0; i < batch->n; i++) {
@@ -261,7 +261,7 @@ static double fill_groups(Search* x, const int* counts, double limit) {
         const int64_t* takes = batch->takes + (size_t)batch->bucket[i] * (size_t)d->n;
         double earliest = limit;
         int best = -1, group = 0;
-        for (int p = 0; p < n_present; p++) {
+        for (int p = n_present; p-- > 0;) {
             int c = present[p], g = with_room(heap[c], counts[c], takes[c]);
             if (g >= 0 && heap[c][g].load + ms[c] < earliest) earliest = heap[c][g].load + ms[c], best = c, group = g;
         }
@@ -300,61 +300,42 @@ static void homogeneous(int* counts, int c, int ranks) {
 
 // ---- the beam
 
-typedef struct Candidate {
-    int counts[FLEXSP_CP_SIZES];
-    double ms;
-    int expanded;
-} Candidate;
-
-typedef struct Beam {
-    Search* x;
-    Candidate candidates[FLEXSP_BEAM];
-    int n;
-} Beam;
-
-// Into its place among the candidates, which are in order of time, if it is better than the last of a full beam. One
-// that was not, or is no longer among them, is none later either.
-static void offer(Beam* beam, const int* counts) {
-    for (int i = 0; i < beam->n; i++)
-        if (!memcmp(beam->candidates[i].counts, counts, sizeof beam->candidates[i].counts)) return;
-    double limit = beam->n == FLEXSP_BEAM ? beam->candidates[beam->n - 1].ms : INFINITY;
-    double ms = fill_groups(beam->x, counts, limit);
-    if (ms >= limit) return;
-    if (ms < beam->x->best) keep(beam->x, counts, ms);
-    int at = beam->n < FLEXSP_BEAM ? beam->n++ : FLEXSP_BEAM - 1;
-    for (; at > 0 && beam->candidates[at - 1].ms > ms; at--) beam->candidates[at] = beam->candidates[at - 1];
-    beam->candidates[at].ms = ms;
-    beam->candidates[at].expanded = 0;
-    memcpy(beam->candidates[at].counts, counts, sizeof beam->candidates[at].counts);
+// Into the beam, if it is better than the last of a full one. A partition that was not, or is no longer in it, is none
+// later either.
+static void offer(Search* x, const int* counts) {
+    Candidate one = {.ms = INFINITY};
+    memcpy(one.counts, counts, sizeof one.counts);
+    for (int i = 0; i < x->n_beam; i++)
+        if (!memcmp(x->beam[i].counts, one.counts, sizeof one.counts)) return;
+    double limit = x->n_beam == FLEXSP_BEAM ? x->beam[FLEXSP_BEAM - 1].ms : INFINITY;
+    one.ms = fill_groups(x, counts, limit);
+    if (one.ms >= limit) return;
+    if (one.ms < x->best) keep(x, counts, one.ms);
+    int at = x->n_beam < FLEXSP_BEAM ? x->n_beam++ : FLEXSP_BEAM - 1;
+    for (; at > 0 && x->beam[at - 1].ms > one.ms; at--) x->beam[at] = x->beam[at - 1];
+    x->beam[at] = one;
 }
 
 // Merges 2 k groups of a cp size into k of the next, or splits k into 2 k of the one below, for k = 1, 2, 4, ...
-static void expand(Beam* beam, const Candidate* from) {
-    int counts[FLEXSP_CP_SIZES];
-    for (int c = 0; c < beam->x->cp_sizes->n; c++)
-        for (int k = 1; k <= from->counts[c]; k *= 2) {
-            memcpy(counts, from->counts, sizeof counts);
-            if (c > 0) counts[c] -= k, counts[c - 1] += 2 * k, offer(beam, counts);
-            memcpy(counts, from->counts, sizeof counts);
-            if (c + 1 == beam->x->cp_sizes->n || 2 * k > counts[c]) continue;
-            counts[c] -= 2 * k, counts[c + 1] += k, offer(beam, counts);
+static void expand(Search* x, const Candidate from) {
+    int counts[FLEXSP_CP_SIZES], D = x->cp_sizes->n;
+    for (int c = 0; c < D; c++)
+        for (int k = 1; k <= from.counts[c]; k *= 2) {
+            memcpy(counts, from.counts, sizeof counts);
+            if (c > 0) counts[c] -= k, counts[c - 1] += 2 * k, offer(x, counts);
+            memcpy(counts, from.counts, sizeof counts);
+            if (c + 1 < D && 2 * k <= counts[c]) counts[c] -= 2 * k, counts[c + 1] += k, offer(x, counts);
         }
 }
 
-static void search_beam(Search* x, Beam* beam) {
+static void search_beam(Search* x) {
     int counts[FLEXSP_CP_SIZES];
-    memset(beam, 0, sizeof *beam);
-    beam->x = x;
-    for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(beam, counts);
-    for (int i = 0; i < beam->n;) {
-        if (beam->candidates[i].expanded) {
-            i++;
-            continue;
-        }
-        beam->candidates[i].expanded = 1;
-        Candidate from = beam->candidates[i];
-        expand(beam, &from);
-        i = 0;
+    for (int c = 0; c < x->cp_sizes->n; c++) homogeneous(counts, c, x->cp_sizes->ranks), offer(x, counts);
+    for (int i = 0; i < x->n_beam; i++) {
+        if (x->beam[i].expanded) continue;
+        x->beam[i].expanded = 1;
+        expand(x, x->beam[i]);
+        i = -1;  // the best first, again
     }
 }
 
@@ -362,7 +343,6 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
                      int* group_of, Arena* arena) {
     ArenaMark mark = arena_mark(arena);
     int all = cp_sizes->ranks <= enumerated, start[FLEXSP_CP_SIZES];
-    Beam* beam = all ? NULL : TAKE(arena, Beam, 1);
     Search x = {cp_sizes,
                 batch,
                 .groups = TAKE(arena, Group, cp_sizes->ranks),
@@ -375,7 +355,7 @@ double flexsp_groups(const FlexspCpSizes* cp_sizes, const FlexspBatch* batch, in
         // One cp size for all first, the paper's warm start, so that there is something to beat.
         for (int c = cp_sizes->n; c-- > 0;) homogeneous(start, c, cp_sizes->ranks), try_partition(&x, start);
         flexsp_partitions(cp_sizes->ranks, cp_sizes->n, try_partition, &x);
-    } else search_beam(&x, beam);
+    } else search_beam(&x);
     arena_reset(arena, mark);
     return x.best;
 }
@@ -420,16 +400,6 @@ static int sort_documents(Work* x, const int* lengths, Err err) {
     return 0;
 }
 
-// Buckets of the documents from `first` on; their number.
-static int make_buckets(Work* x, int first, int n) {
-    int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
-    for (int i = 0; i < n; i++) tokens += x->lengths[first + i];
-    // The mean of what there is and what the ranks hold; a round never has more than they hold.
-    int64_t most = tokens + (capacity - tokens) / 2;
-    int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
-    return flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
-}
-
 // The micro-batches of a round, behind those of the ones before; the time of the slowest, from true lengths. The widest
 // group begins at rank 0: since each cp size divides the ones before it, every group begins at a multiple of its own.
 static double write_round(Work* x, int round, int first, int n, const int* counts) {
@@ -460,9 +430,15 @@ static double write_round(Work* x, int round, int first, int n, const int* count
 
 // Plans documents [first, end) as round `round`. Its time, INFINITY where they do not fit or memory is missing.
 static double plan_round(Work* x, int round, int first, int end) {
-    int n = end - first, counts[FLEXSP_CP_SIZES], buckets = make_buckets(x, first, n);
+    int n = end - first, counts[FLEXSP_CP_SIZES];
+    int64_t tokens = 0, capacity = (int64_t)x->cp_sizes.ranks * x->setting->limits.capacity;
     ArenaMark mark = arena_mark(x->arena);
     FlexspBatch batch;
+    for (int i = first; i < end; i++) tokens += x->lengths[i];
+    // As buckets count them the mean of what there is and what the ranks hold; a round never has more than they hold.
+    int64_t most = tokens + (capacity - tokens) / 2;
+    int least = x->no_buckets ? n : MIN(n, FLEXSP_BUCKETS);
+    int buckets = flexsp_buckets(x->bucket, x->lengths + first, n, least, most, x->arena);
     flexsp_batch(&batch, x->lengths + first, n, x->bucket, buckets, &x->cp_sizes, x->arena);
     double ms = flexsp_groups(&x->cp_sizes, &batch, FLEXSP_ENUMERATED, counts, x->group_of, x->arena);
     arena_reset(x->arena, mark);
@@ -544,7 +520,7 @@ static int plan_flexsp(const void* planner, Plan* plan, int64_t step, const int*
 
 // Tables of buckets, or times and rooms of every cp size, beside lists of documents.
 static size_t more_bytes(int n, const PlanLimits* limits) {
-    return (size_t)n * (FLEXSP_MOST_BUCKETS * sizeof(int) + 64) + (size_t)limits->ranks * 64 + sizeof(Beam);
+    return (size_t)n * (FLEXSP_MOST_BUCKETS * sizeof(int) + 64) + (size_t)limits->ranks * 64;
 }
 
 const Planner planner_flexsp = {

@@ -1,16 +1,14 @@
 // hydraulis.c - a step of Hydraulis (arXiv 2412.07894), rebuilt: choosing a strategy, dispatching documents to its
 // pipelines, packing each pipeline's into micro-batches; and the published planner. See hydraulis.h for the model.
 //
-// Tensor x pipeline parallelism is what Hydraulis chooses among. The published planner has the cp sizes of this project
-// in its place: a pipeline is a group of ranks that share documents by ulysses or ring, pp = 1, one scheme for each
-// power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. Ranks of unequal
-// speed are unknown to it.
+// The published planner has the cp sizes of this project in the place of tensor x pipeline parallelism: a pipeline is a
+// group of ranks that share documents by ulysses or ring, pp = 1, one scheme for each power of two. So its gains are
+// those of unlike cp sizes chosen each step, not of unlike stages. Ranks of unequal speed are unknown to it.
 //
 // Where the released code is known to go wrong it is not followed: ties in dispatching go to the smallest own load, not
 // to the first pipeline; a shuffle that leaves a pipeline empty does not end the search; a strategy costs the maximum
 // over the times of its pipelines. Packing uses no integer program: longest cost first under the cap on tokens, best
-// fit where that fails, then moves and swaps out of the longest micro-batch. A floor on the tokens of a micro-batch,
-// which only limits how many are tried, is left out: cp sizes have none.
+// fit where that fails, then moves and swaps out of the longest micro-batch. Micro-batches have no floor of tokens.
 #include "plan/published/hydraulis.h"
 
 #include <limits.h>
@@ -46,24 +44,17 @@ typedef struct Load {
 } Load;
 
 int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err) {
-    *w = (StepWork){.pool = pool,
-                    .lengths = lengths,
-                    .n = n,
-                    .ms = TAKE(arena, double, pool->n* n),
-                    .room = TAKE(arena, int64_t, pool->n * n),
-                    .sorted = TAKE(arena, int, n),
-                    .order = TAKE(arena, int, n),
-                    .trial = TAKE(arena, int, n),
-                    .candidate = TAKE(arena, int, n),
-                    .load = TAKE(arena, Load, pool->ranks),
-                    .pipeline_ms = TAKE(arena, double, pool->ranks),
-                    .pipeline_of = TAKE(arena, int, n),
-                    .docs = TAKE(arena, int, n),
-                    .first = TAKE(arena, int, pool->ranks + 1),
-                    .mb_of = TAKE(arena, int, n),
-                    .scratch = TAKE(arena, int, n),
-                    .mb_ms = TAKE(arena, double, n),
-                    .mb_room = TAKE(arena, int64_t, n)};
+    *w = (StepWork){.pool = pool, .lengths = lengths, .n = n};
+    int** lists[] = {&w->sorted,      &w->order, &w->trial, &w->candidate,
+                     &w->pipeline_of, &w->docs,  &w->mb_of, &w->scratch};
+    for (int i = 0; i < COUNT(lists); i++) *lists[i] = TAKE(arena, int, n);
+    w->ms = TAKE(arena, double, (pool->n * n));
+    w->room = TAKE(arena, int64_t, (pool->n * n));
+    w->load = TAKE(arena, Load, pool->ranks);
+    w->pipeline_ms = TAKE(arena, double, pool->ranks);
+    w->first = TAKE(arena, int, pool->ranks + 1);
+    w->mb_ms = TAKE(arena, double, n);
+    w->mb_room = TAKE(arena, int64_t, n);
     if (arena_check(arena, err) < 0) return -1;
     sort_longest_first(w->sorted, w->scratch, lengths, n);
     for (int k = 0; k < pool->n; k++) {
@@ -83,20 +74,18 @@ static double load_with(const Load* load, const PipelineScheme* scheme, double m
     return load->sum + ms + (scheme->pp - 1) * MAX(load->longest, ms);
 }
 
+static double least_first(const Load* load, int most_docs) { return load->docs < most_docs ? load->sum : INFINITY; }
+
 // Copies of a scheme with pp = 1 are a heap, the least load first: the others need not be looked at. Full ones last.
 static void sink(Load* heap, int n, int most_docs) {
-    for (int i = 0, child; (child = 2 * i + 1) < n; i = child) {
-        Load load = heap[i];
-        for (int c = 0, at = child; c < 2 && at + c < n; c++) {
-            const Load *x = &heap[at + c], *y = &heap[child];
-            int full_x = x->docs >= most_docs, full_y = y->docs >= most_docs;
-            if (full_x < full_y || (full_x == full_y && x->sum < y->sum)) child = at + c;
-        }
-        int full = load.docs >= most_docs, full_child = heap[child].docs >= most_docs;
-        if (full < full_child || (full == full_child && load.sum <= heap[child].sum)) return;
-        heap[i] = heap[child];
-        heap[child] = load;
+    Load load = heap[0];
+    int at = 0;
+    for (int child; (child = 2 * at + 1) < n; at = child) {
+        child += child + 1 < n && least_first(&heap[child + 1], most_docs) < least_first(&heap[child], most_docs);
+        if (least_first(&load, most_docs) <= least_first(&heap[child], most_docs)) break;
+        heap[at] = heap[child];
     }
+    heap[at] = load;
 }
 
 // The pipeline that has least with the document in it. That makes the largest load smallest, and where several do it is
@@ -155,7 +144,8 @@ static int try_order(Choice* choice, StepWork* w, const Strategy* strategy) {
         if ((w->trial[w->order[i]] = dispatch(w, strategy, w->order[i])) < 0) return -1;
     for (int k = 0, p = 0; k < w->pool->n; k++)
         for (int copy = 0; copy < strategy->copies[k]; copy++, p++) {
-            choice->ms = MAX(choice->ms, load_with(&w->load[p], &w->pool->scheme[k], 0));
+            double ms = w->pipeline_ms[w->load[p].pipeline] = load_with(&w->load[p], &w->pool->scheme[k], 0);
+            choice->ms = MAX(choice->ms, ms);
             choice->empty += w->load[p].docs == 0;
         }
     return 0;
@@ -175,9 +165,6 @@ Choice hydraulis_dispatch(int* pipeline_of, StepWork* w, const Strategy* strateg
         if (try_order(&choice, w, strategy) < 0 || !better(w->pool, &choice, &best)) continue;
         best = choice;
         memcpy(pipeline_of, w->trial, sizeof(int) * (size_t)w->n);
-        for (int k = 0, p = 0; k < w->pool->n; k++)
-            for (int copy = 0; copy < strategy->copies[k]; copy++, p++)
-                w->pipeline_ms[w->load[p].pipeline] = load_with(&w->load[p], &w->pool->scheme[k], 0);
     }
     return best;
 }
@@ -432,8 +419,8 @@ static int planner_plan(const void* planner, Plan* plan, int64_t step, const int
     return 0;
 }
 
-// The table of strategies_propose has 14 bytes a cell, of up to HYDRAULIS_BINS lengths and `ranks` GPUs; scoring holds a
-// double for each candidate and batch, and the work of a batch.
+// The table of strategies_propose has 14 bytes a cell, of up to HYDRAULIS_BINS lengths and `ranks` GPUs; scoring holds
+// a double for each candidate and batch, and the work of a batch.
 static size_t open_bytes(const PlanLimits* limits) {
     size_t ranks = (size_t)limits->ranks, work = 28 * HYDRAULIS_SCHEMES;
     return sizeof(Hydraulis) + HYDRAULIS_CANDIDATES * (sizeof(Strategy) + HYDRAULIS_BATCHES * sizeof(double)) +

@@ -110,7 +110,7 @@ typedef struct StepWork {
     int* sorted;                     // (n) documents, the longest first
     int *order, *trial, *candidate;  // (n) scratch of dispatching and choosing
     struct Load* load;               // (ranks)
-    double* pipeline_ms;             // (ranks) of stage 1
+    double* pipeline_ms;             // (ranks) of stage 1, in the order that was tried last
     int* pipeline_of;                // (n) of the choice
     int *docs, *first;               // (n), (ranks + 1): the documents of every pipeline, the longest first
     int* mb_of;                      // (n) the micro-batches of docs, counted from 0 in every pipeline
@@ -129,7 +129,7 @@ typedef struct Choice {
 } Choice;
 
 // Stage 1: documents to pipelines, such that the largest sum of t + (pp - 1) max t is small. pipeline_of (n).
-// Choice.strategy is 0, or -1 where the strategy does not hold the documents; work->pipeline_ms is filled.
+// Choice.strategy is 0, or -1 where the strategy does not hold the documents.
 Choice hydraulis_dispatch(int* pipeline_of, StepWork* work, const Strategy* strategy, int shuffles, uint64_t seed);
 
 typedef struct Packing {

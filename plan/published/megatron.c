@@ -18,23 +18,17 @@
 // Tokens of a rank that a document takes in groups of this cost.
 static int64_t takes(const GroupCost* g, int s) { return widest_ring_rank(s, g->cp_size / g->ulysses_size); }
 
-// ---- dynamic cp sizes
-
-typedef struct Group {
-    int cp_size;
-    int64_t taken;
-    double load;
-} Group;
-
 typedef struct Batch {
     const Setting* setting;
+    Plan* plan;
     int n;
     int *docs, *lengths;  // (n) documents, longest first, and their lengths
     int* cp_size;         // (n) the least that holds them
-    int* group;           // (n) in this round, -1: none yet, -2: in an earlier one
-    int* mb_of;           // (n) of each document
-    Group* groups;        // (ranks)
-    int n_groups, free_ranks, left;
+    int* mb_of;           // (n) the group of each document; -1: none yet
+    double* load;         // (n) of each group
+    int64_t* taken;       // (n)
+    int first;            // groups of this round are the micro-batches from here on
+    int free_ranks, left;
 } Batch;
 
 static int choose_cp_sizes(Batch* x, Err err) {
@@ -44,7 +38,7 @@ static int choose_cp_sizes(Batch* x, Err err) {
         for (d = 1; d <= limits->ranks && !group_holds(&x->setting->groups[d], s);) d *= 2;
         if (d > limits->ranks) return refuse_document(x->docs[i], s, limits, err);
         x->cp_size[i] = d;
-        x->group[i] = -1;
+        x->mb_of[i] = -1;
     }
     return 0;
 }
@@ -52,29 +46,29 @@ static int choose_cp_sizes(Batch* x, Err err) {
 // The group for document i: a new one, the least loaded of its cp size with room, or -1. *full: its cp size has groups,
 // but none with room.
 static int find_group(Batch* x, int i, int* full) {
-    int cp_size = x->cp_size[i], best = -1, same = 0;
+    int cp_size = x->cp_size[i], best = -1, same = 0, new = x->plan->n_micro_batches;
     const GroupCost* g = &x->setting->groups[cp_size];
     if (x->free_ranks >= cp_size) {
-        x->groups[x->n_groups] = (Group){.cp_size = cp_size};
+        x->plan->micro_batches[new] = (MicroBatch){.cp_size = cp_size};
+        x->load[new] = 0, x->taken[new] = 0;
         x->free_ranks -= cp_size;
-        return x->n_groups++;
+        return x->plan->n_micro_batches++;
     }
-    for (int k = 0; k < x->n_groups; k++) {
-        const Group* group = &x->groups[k];
-        if (group->cp_size != cp_size) continue;
+    for (int k = x->first; k < new; k++) {
+        if (x->plan->micro_batches[k].cp_size != cp_size) continue;
         same = 1;
-        if (group->taken + takes(g, x->lengths[i]) > g->room) continue;
-        if (best < 0 || group->load < x->groups[best].load) best = k;
+        if (x->taken[k] + takes(g, x->lengths[i]) > g->room) continue;
+        if (best < 0 || x->load[k] < x->load[best]) best = k;
     }
     *full = best < 0 && same;
     return best;
 }
 
 static int balanced(const Batch* x) {
-    double least = x->free_ranks > 0 ? 0 : x->groups[0].load, most = least;
-    for (int k = 0; k < x->n_groups; k++) {
-        least = MIN(least, x->groups[k].load);
-        most = MAX(most, x->groups[k].load);
+    double least = x->free_ranks > 0 ? 0 : x->load[x->first], most = least;
+    for (int k = x->first; k < x->plan->n_micro_batches; k++) {
+        least = MIN(least, x->load[k]);
+        most = MAX(most, x->load[k]);
     }
     return most - least <= 0.05 * most;
 }
@@ -82,23 +76,22 @@ static int balanced(const Batch* x) {
 // Opens groups and gives them documents until the round is full or balanced.
 static void fill_round(Batch* x) {
     int blocked = 0, widest = 0, full = 0;
-    x->n_groups = 0;
+    x->first = x->plan->n_micro_batches;
     x->free_ranks = x->setting->limits.ranks;
     for (int i = 0; i < x->n && !full; i++) {
-        if (x->group[i] != -1 || x->cp_size[i] == blocked) continue;
-        int k = find_group(x, i, &full);
+        if (x->mb_of[x->docs[i]] >= 0 || x->cp_size[i] == blocked) continue;
+        int k = find_group(x, i, &full), cp_size = x->cp_size[i];
         if (k < 0) {
-            blocked = x->cp_size[i];
+            blocked = cp_size;
             continue;
         }
         double s = x->lengths[i];
-        Group* group = &x->groups[k];
-        x->group[i] = k;
-        group->taken += takes(&x->setting->groups[group->cp_size], x->lengths[i]);
-        group->load += s * s / group->cp_size;
+        x->mb_of[x->docs[i]] = k;
+        x->taken[k] += takes(&x->setting->groups[cp_size], x->lengths[i]);
+        x->load[k] += s * s / cp_size;
         x->left--;
-        if (widest == 0) widest = group->cp_size;
-        if (x->left > 0 && group->cp_size < widest && balanced(x)) return;
+        if (widest == 0) widest = cp_size;
+        if (x->left > 0 && cp_size < widest && balanced(x)) return;
     }
 }
 
@@ -107,36 +100,33 @@ static int fits(const Batch* x, int k, int cp_size) {
     const GroupCost* g = &x->setting->groups[cp_size];
     int64_t taken = 0;
     for (int i = 0; i < x->n && g->ulysses_size > 0; i++)
-        if (x->group[i] == k) taken += takes(g, x->lengths[i]);
+        if (x->mb_of[x->docs[i]] == k) taken += takes(g, x->lengths[i]);
     return g->ulysses_size > 0 && taken <= g->room;
 }
 
 // Ranks that nobody took widen the first of the narrowest groups, again and again.
 static void widen_groups(Batch* x) {
+    MicroBatch* groups = x->plan->micro_batches;
     while (x->free_ranks > 0) {
-        int first = 0;
-        for (int k = 1; k < x->n_groups; k++)
-            if (x->groups[k].cp_size < x->groups[first].cp_size) first = k;
-        int cp_size = x->groups[first].cp_size;
-        if (cp_size > x->free_ranks || !fits(x, first, 2 * cp_size)) return;
-        x->groups[first].cp_size = 2 * cp_size;
+        int narrowest = x->first;
+        for (int k = x->first; k < x->plan->n_micro_batches; k++)
+            if (groups[k].cp_size < groups[narrowest].cp_size) narrowest = k;
+        int cp_size = groups[narrowest].cp_size;
+        if (cp_size > x->free_ranks || !fits(x, narrowest, 2 * cp_size)) return;
+        groups[narrowest].cp_size = 2 * cp_size;
         x->free_ranks -= cp_size;
     }
 }
 
 // Groups lie in the order in which they were opened. Their cp sizes never rise from one to the next, so each begins at
 // a multiple of its own.
-static void write_round(Batch* x, Plan* plan, int round) {
-    int first = plan->n_micro_batches;
-    for (int k = 0, rank = 0; k < x->n_groups; rank += x->groups[k++].cp_size) {
-        int cp_size = x->groups[k].cp_size, ulysses_size = x->setting->groups[cp_size].ulysses_size;
-        plan->micro_batches[plan->n_micro_batches++] =
-            (MicroBatch){.first_rank = rank, .cp_size = cp_size, .ulysses_size = ulysses_size, .round = round};
-    }
-    for (int i = 0; i < x->n; i++) {
-        if (x->group[i] < 0) continue;
-        x->mb_of[x->docs[i]] = first + x->group[i];
-        x->group[i] = -2;
+static void place_groups(Batch* x) {
+    int rank = 0;
+    for (int k = x->first; k < x->plan->n_micro_batches; k++) {
+        MicroBatch* mb = &x->plan->micro_batches[k];
+        mb->first_rank = rank, mb->round = x->plan->n_rounds;
+        mb->ulysses_size = x->setting->groups[mb->cp_size].ulysses_size;
+        rank += mb->cp_size;
     }
 }
 
@@ -146,14 +136,15 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
     Batch x = {.setting = setting,
+               .plan = plan,
                .n = n,
                .left = n,
                .docs = TAKE(arena, int, n),
                .lengths = TAKE(arena, int, n),
                .cp_size = TAKE(arena, int, n),
-               .group = TAKE(arena, int, n),
                .mb_of = TAKE(arena, int, n),
-               .groups = TAKE(arena, Group, setting->limits.ranks)};
+               .load = TAKE(arena, double, n),
+               .taken = TAKE(arena, int64_t, n)};
     if (arena_check(arena, err) < 0) return -1;
     plan->has_barriers = 1;
     sort_longest_first(x.docs, x.lengths, lengths, n);
@@ -161,7 +152,7 @@ static int plan_megatron(const void* planner, Plan* plan, int64_t step, const in
     for (; x.left > 0; plan->n_rounds++) {
         fill_round(&x);
         widen_groups(&x);
-        write_round(&x, plan, plan->n_rounds);
+        place_groups(&x);
     }
     plan_fill(plan, x.docs, x.mb_of);
     arena_reset(arena, mark);

@@ -76,13 +76,12 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
     int cp_size = setting->cp_size ? setting->cp_size : choose_cp_size(setting, arena);
     if (arena_check(arena, err) < 0) return NULL;
     arena_reset(arena, mark);
-    if (cp_size == 0) {
-        fail(err,
-             "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a larger "
-             "--capacity or more ranks",
-             setting->limits.ranks, setting->context, setting->limits.capacity);
-        return NULL;
-    }
+    if (cp_size == 0)
+        return fail(err,
+                    "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a "
+                    "larger --capacity or more ranks",
+                    setting->limits.ranks, setting->context, setting->limits.capacity),
+               NULL;
     *x = (Static){setting, cp_size};
     return x;
 }

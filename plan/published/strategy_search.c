@@ -4,8 +4,7 @@
 
 #include <math.h>
 
-// ---- a strategy for each maximum length, by dynamic programming over the lengths of the data set
-// (section 2.5)
+// ---- a strategy for each maximum length, by dynamic programming over the lengths of the data set (section 2.5)
 //
 // T[n][s] is the least time in which n GPUs process every document of at most s tokens of the sample, when the longest
 // of them, an interval (s - l, s], belong to d pipelines of one scheme k and the others to other GPUs:
@@ -63,14 +62,15 @@ static double interval_ms(const Histogram* h, const PipelineScheme* k, int low, 
     return ms + (k->pp - 1) * (scheme_ms(k, h->longest[high]) + k->fixed);
 }
 
+static size_t row_of(const Table* t, int s) { return (size_t)s * ((size_t)t->units + 1); }
+
 // Tries d pipelines of scheme k for the bins (low, s], for every number of GPUs.
 static void try_interval(Table* t, int k, int low, int s) {
     const PipelineScheme* scheme = &t->pool->scheme[k];
     int gpus = scheme->gpus / t->unit, d = 1;
-    size_t width = (size_t)t->units + 1;
-    const double* below = t->ms + (size_t)low * width;
-    double* ms = t->ms + (size_t)s * width;
-    Pick* picks = t->picks + (size_t)s * width;
+    const double* below = t->ms + row_of(t, low);
+    double* ms = t->ms + row_of(t, s);
+    Pick* picks = t->picks + row_of(t, s);
     double all = interval_ms(t->h, scheme, low, s, t->proposal->charge), part = all, larger_part = INFINITY;
     for (int n = gpus, most = 1, left = gpus; n <= t->units; n++) {
         for (; d < most && below[n - d * gpus] < part; larger_part = part, part = all / ++d) {}
@@ -83,11 +83,10 @@ static void try_interval(Table* t, int k, int low, int s) {
 }
 
 static void fill_table(Table* t) {
-    size_t width = (size_t)t->units + 1;
     for (int n = 0; n <= t->units; n++) t->ms[n] = 0;
     for (int s = 1; s <= t->h->bins; s++) {
-        double* ms = t->ms + (size_t)s * width;
-        Pick* picks = t->picks + (size_t)s * width;
+        double* ms = t->ms + row_of(t, s);
+        Pick* picks = t->picks + row_of(t, s);
         for (int n = 0; n <= t->units; n++) ms[n] = INFINITY, picks[n] = (Pick){0};
         for (int k = 0; k < t->pool->n; k++) {
             const PipelineScheme* scheme = &t->pool->scheme[k];
@@ -116,11 +115,10 @@ static void use_idle(Strategy* strategy, const SchemePool* pool, int k) {
 }
 
 static Strategy strategy_of(const Table* t, int s) {
-    size_t width = (size_t)t->units + 1;
-    Strategy strategy = {.longest = t->h->edge[s], .ms = t->ms[(size_t)s * width + width - 1]};
+    Strategy strategy = {.longest = t->h->edge[s], .ms = t->ms[row_of(t, s + 1) - 1]};
     int n = t->units, k = 0;
     while (s > 0) {
-        Pick pick = t->picks[(size_t)s * width + (size_t)n];
+        Pick pick = t->picks[row_of(t, s) + (size_t)n];
         k = pick.scheme;
         strategy.copies[k] += pick.d;
         n -= pick.d * (t->pool->scheme[k].gpus / t->unit);
@@ -169,8 +167,7 @@ int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, co
     fill_table(&t);
     int n = 0;
     for (int s = 1; s <= h->bins; s++)
-        if (t.ms[(size_t)(s + 1) * ((size_t)t.units + 1) - 1] < INFINITY)
-            n = strategies_add(list, n, strategy_of(&t, s));
+        if (t.ms[row_of(&t, s + 1) - 1] < INFINITY) n = strategies_add(list, n, strategy_of(&t, s));
     arena_reset(arena, mark);
     return n;
 }
@@ -230,7 +227,8 @@ static void add(Trials* t, const Strategy* s) {
     }
 }
 
-// Pipelines of one scheme alone; then the dynamic program's. It knows what a pipeline waits for once: so it sees the documents of one step at a time.
+// Pipelines of one scheme alone; then the dynamic program's, which knows what a pipeline waits for once: so it sees the
+// documents of one step at a time.
 static int propose(Trials* t, Arena* arena, Err err) {
     const StrategySearch* s = t->search;
     for (int k = 0; k < s->pool->n; k++) {

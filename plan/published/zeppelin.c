@@ -108,11 +108,11 @@ static int is_cut(const Level* l, int s, int threshold) {
     return s >= threshold || !holds(l->limits, s, l->bins[0].ranks);
 }
 
-// The window of `width` bins with the least maximum of work, or by_tokens, among those that hold the document and have
-// room for it, or beyond_room; -1 when there is none. *work: its maximum of work, *ranks: its ranks.
-static int find_window(const Level* l, int s, int width, int by_tokens, int beyond_room, double* work, int* ranks) {
-    double least = 0;
-    int best = -1;
+// Puts a document on the window of `width` bins with the least maximum of work, or by_tokens, among those that hold it
+// and have room for it, or beyond_room. Returns its first bin, -1 where there is none.
+static int put(const Level* l, int s, int width, int by_tokens, int beyond_room) {
+    double least = 0, work = 0;
+    int best = -1, ranks = 0;
     for (int at = 0; at + width <= l->n_bins; at++) {
         double most = 0, tokens = 0;
         int n = 0;
@@ -125,20 +125,13 @@ static int find_window(const Level* l, int s, int width, int by_tokens, int beyo
         if (best >= 0 && key >= least) continue;
         if (!beyond_room && tokens + (double)s / n > l->room) continue;
         if (!holds(l->limits, s, n)) continue;
-        best = at, least = key, *work = most, *ranks = n;
+        best = at, least = key, work = most, ranks = n;
     }
-    return best;
-}
-
-// Puts a document on `width` bins. Returns the first of them, -1 where no window can have it.
-static int put(const Level* l, int s, int width, int by_tokens, int beyond_room) {
-    double work = 0;
-    int ranks = 0, at = find_window(l, s, width, by_tokens, beyond_room, &work, &ranks);
-    for (int b = at; at >= 0 && b < at + width; b++) {
+    for (int b = best; best >= 0 && b < best + width; b++) {
         l->bins[b].work = work + (double)s * s / ranks;
         l->bins[b].tokens += (double)s / ranks;
     }
-    return at;
+    return best;
 }
 
 // The same on at least *width bins, if need be beyond their room; *width becomes how many. All together hold it.
@@ -189,7 +182,7 @@ static int settle(const Level* l, int crossing) {
     return threshold;
 }
 
-// Documents of one node to its ranks; those cut across nodes, which begin there, get their windows. whole: scratch (2 n).
+// Documents of one node to its ranks; those cut across nodes get their windows. The threshold. whole: scratch (2 n).
 static int settle_node(ZeppelinWindow* windows, Level* ranks, const Level* nodes, int node, int crossing, int* whole) {
     int first_rank = node * nodes->limits->node_size, *lengths = whole + nodes->n;
     ranks->sorted = lengths;

@@ -1,14 +1,12 @@
 // balance.c - what is remembered of the ranks of a group, and what to do about slow ones; see balance.h.
 //
-// Measured times are those of the work that a rank did under the last decision. First that is undone: matmuls that ran
-// with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
-// controller swings: a straggler that was resized looks healthy, is not resized, looks slow. All that follows is a
-// function of the un-pruned speeds alone, so that a decision that changed nothing but the work repeats itself.
+// Measured times are those of the work that a rank did under the last decision, so that is undone first: matmuls that
+// ran with a fraction g left out would take linear / (1 - g), and slices are counted as they ran. Without this the
+// controller swings: a straggler that was resized looks healthy, is not resized, looks slow.
 //
-// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours): nothing is done
-// until the slowest rank takes `start` times the median, and it is undone below `stop`. Of an even number of ranks the
-// lower median counts, so that one slow rank of two is seen. And a decision stays as it is until another is clearly
-// better: speeds are noisy, J is often flat or has two valleys, and rounding changes what is measured.
+// Two thresholds keep noise out (Wang et al. 2024 act on slowness that lasts; the numbers are ours), and a decision
+// stays as it is until another is clearly better: speeds are noisy, J is often flat or has two valleys, and rounding
+// changes what is measured. Of an even number of ranks the lower median counts, so that one slow rank of two is seen.
 //
 // How much is to be sent, taken and left out is first found in fractions of slices. Of that the fractions left out
 // stay, and who sends and who takes: balance_divide makes whole units of it.
@@ -50,8 +48,7 @@ void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks) {
 // A rank that sends x slices ends at c + a + n/v - x (1/v - b), one that takes x at c + a + n/v + x (1/v + b'), a, b
 // and b' being MoveCost's fixed, send and take. The step can end at T if what the ranks above T must send is not more
 // than what those below can take by then. The first falls with T, the second rises, so the least T is found by halving.
-// Where neither a limit nor a fixed cost binds, it is sum(k E) / sum(k) over all who send or take, E = c + a + n/v and
-// k = 1 / (1/v -+ b). T never falls below a rank that would not win back the fixed cost.
+// T never falls below a rank that would not win back the fixed cost.
 
 typedef struct Group {
     const RankSpeed* ranks;
@@ -101,19 +98,11 @@ static double least_target(const Group* x, double slices, double low, double hig
     return high;
 }
 
-// Divides `slices` so that the last helper ends soonest, at `target` at the latest, which must be within what helpers
-// can take by then. taken (n_ranks) =.
-static void divide_among_helpers(double* taken, const Group* x, double slices, double target) {
-    double first = target;
-    for (int r = 0; r < x->n_ranks; r++) first = MIN(first, rank_ms(&x->ranks[r]));
-    double end = slices > 0 ? least_target(x, slices, first, target) : first;
-    for (int r = 0; r < x->n_ranks; r++) taken[r] = can_take(&x->ranks[r], x->cost, end);
-}
-
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost) {
     Group x = {ranks, n_ranks, cost};
-    double slowest = 0, pinned = 0, all = 0;
+    double fastest = INFINITY, slowest = 0, pinned = 0, all = 0;
     for (int r = 0; r < n_ranks; r++) {
+        fastest = MIN(fastest, rank_ms(&ranks[r]));
         slowest = MAX(slowest, rank_ms(&ranks[r]));
         pinned = MAX(pinned, soonest_end(&x, r));
     }
@@ -122,8 +111,148 @@ double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_r
         sent[r] = MIN(must_send(&x, r, T), ranks[r].movable);
         all += sent[r];
     }
-    divide_among_helpers(taken, &x, all, T);
+    // Among helpers so that the last one ends soonest.
+    double end = all > 0 ? least_target(&x, all, MIN(fastest, T), T) : MIN(fastest, T);
+    for (int r = 0; r < n_ranks; r++) taken[r] = can_take(&ranks[r], cost, end);
     return T;
+}
+
+// ---- in whole heads and hidden units
+//
+// Attention and MLP each end in a communication of the whole group, and so does all that cannot move. So a step takes
+//   T = max c + max heads head_ms + max hidden hidden_ms + max moving          each maximum over the ranks
+// with head_ms = (matrices of a head) hidden_ms (1 - g) + attention, g the fraction of its matmuls that a rank leaves
+// out. Each maximum is made least for itself. Units go one at a time from the rank that decides it to the one that ends
+// first with it, as long as that is sooner: then no other division of equal units ends sooner, since the last to give
+// cannot, or would take as long elsewhere. What moves is sent before the first segment and comes back after the last.
+
+typedef struct UnitTimes {
+    double head, hidden;  // ms of one
+} UnitTimes;
+
+static UnitTimes unit_times(const RankSpeed* rank, SliceCount own, const UnitGroup* x, double pruned) {
+    double ms = rank->n / rank->v, matmuls = own.hidden + own.heads * x->matrices;
+    double hidden = rank->prunable * ms / matmuls, attention = own.heads ? (1 - rank->prunable) * ms / own.heads : 0;
+    return (UnitTimes){x->matrices * hidden * (1 - pruned) + attention, hidden * (1 - pruned)};
+}
+
+// Hidden units that are as much as what a rank takes (> 0) or gives, where a head is `head` of them.
+static double moved(SliceCount own, SliceCount now, double head) {
+    return now.hidden - own.hidden + (now.heads - own.heads) * head;
+}
+
+// T; pruned (ranks): the fraction of its matmuls that each leaves out.
+static double step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* x,
+                      const MoveCost* cost) {
+    double c = 0, attention = 0, mlp = 0, moving = 0;
+    for (int r = 0; r < x->ranks; r++) {
+        UnitTimes t = unit_times(&ranks[r], x->own[r], x, pruned[r]);
+        double change = moved(x->own[r], counts[r], x->matrices);
+        c = MAX(c, ranks[r].c);
+        attention = MAX(attention, counts[r].heads * t.head);
+        mlp = MAX(mlp, counts[r].hidden * t.hidden);
+        if (change < 0) moving = MAX(moving, cost->fixed - change * cost->send);
+        if (change > 0) moving = MAX(moving, cost->fixed + change * cost->take);
+    }
+    return c + attention + mlp + moving;
+}
+
+// ---- one kind of unit, divided: heads, or hidden units, which go in tiles
+
+enum { GIVES = -1, TAKES = 1 };
+
+typedef struct UnitShare {
+    int count, tiles;  // that a rank has; its last tile may be short
+    int least, most;   // count may not go below and not above
+    int role;          // 0: neither gives nor takes
+    double ms;         // of one
+} UnitShare;
+
+static double end_of(const UnitShare* x, int more) { return (x->count + more) * x->ms; }
+
+static void divide_kind(UnitShare* of, int ranks, int tile) {
+    for (;;) {
+        UnitShare *last = of, *first = NULL;
+        for (int r = 1; r < ranks; r++)
+            if (end_of(&of[r], 0) > end_of(last, 0)) last = &of[r];
+        int size = last->count % tile ? last->count % tile : tile;
+        if (last->role != GIVES || last->count - size < last->least) return;
+        for (int r = 0; r < ranks; r++) {
+            if (of[r].role != TAKES || of[r].count + tile > of[r].most) continue;
+            if (!first || end_of(&of[r], size) < end_of(first, size)) first = &of[r];
+        }
+        if (!first || end_of(first, size) >= end_of(last, 0)) return;
+        last->count -= size, last->tiles--;
+        first->count += size, first->tiles++;
+    }
+}
+
+void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* x, const MoveCost* cost) {
+    UnitShare heads[MOST_TP], hidden[MOST_TP];
+    Move moves[2 * MOST_TP];
+    for (int r = 0; r < x->ranks; r++) {
+        UnitTimes t = unit_times(&ranks[r], x->own[r], x, d->pruned[r]);
+        int role = d->sent[r] > 0 ? GIVES : d->taken[r] > 0 ? TAKES : 0;
+        SliceCount own = x->own[r], most = x->most[r];
+        heads[r] = (UnitShare){own.heads, own.heads, x->keep_heads, most.heads, role, t.head};
+        hidden[r] = (UnitShare){own.hidden, CEIL_DIV(own.hidden, x->tile), MIN(x->tile, own.hidden), most.hidden, role,
+                                t.hidden};
+    }
+    divide_kind(heads, x->ranks, 1);
+    divide_kind(hidden, x->ranks, x->tile);
+    for (int r = 0; r < x->ranks; r++) d->tiles[r] = (SliceCount){heads[r].tiles, hidden[r].tiles};
+    // Who gets a short tile is settled by the moves.
+    int n_moves = balance_moves(moves, x->own, d->tiles, x->ranks, x->tile);
+    for (int r = 0; r < x->ranks; r++) {
+        d->counts[r] = balance_count(moves, n_moves, x->own, r);
+        double change = moved(x->own[r], d->counts[r], x->head_work);
+        d->sent[r] = MAX(0, -change), d->taken[r] = MAX(0, change);
+    }
+    d->step_ms = step_ms(d->counts, d->pruned, ranks, x, cost);
+}
+
+// ---- moves
+//
+// Who gets whose is settled by going through both in order of their ranks, which leaves few pairs: at most one less
+// than those who give and take together, for heads and for hidden units.
+
+// Takes from both what both have.
+static int match(int* give, int* get) {
+    int n = MAX(0, MIN(*give, *get));
+    *give -= n;
+    *get -= n;
+    return n;
+}
+
+int balance_moves(Move* moves, const SliceCount* own, const SliceCount* tiles, int ranks, int tile) {
+    int n = 0, get_heads[MOST_TP], get_tiles[MOST_TP];  // less than 0: to give
+    for (int r = 0; r < ranks; r++) {
+        get_heads[r] = tiles[r].heads - own[r].heads;
+        get_tiles[r] = tiles[r].hidden - CEIL_DIV(own[r].hidden, tile);
+    }
+    for (int from = 0; from < ranks; from++) {
+        int give_heads = MAX(0, -get_heads[from]), give_tiles = MAX(0, -get_tiles[from]);
+        int head = own[from].heads - give_heads, first_tile = CEIL_DIV(own[from].hidden, tile) - give_tiles;
+        for (int to = 0; to < ranks; to++) {
+            int n_heads = match(&give_heads, &get_heads[to]), n_tiles = match(&give_tiles, &get_tiles[to]);
+            if (n_heads == 0 && n_tiles == 0) continue;
+            int first = MIN(first_tile * tile, own[from].hidden), end = MIN(first + n_tiles * tile, own[from].hidden);
+            moves[n++] = (Move){from, to, head, n_heads, first, end - first};
+            head += n_heads;
+            first_tile += n_tiles;
+        }
+    }
+    return n;
+}
+
+SliceCount balance_count(const Move* moves, int n_moves, const SliceCount* own, int rank) {
+    SliceCount count = own[rank];
+    for (int i = 0; i < n_moves; i++) {
+        int sign = (moves[i].to == rank) - (moves[i].from == rank);
+        count.heads += sign * moves[i].heads;
+        count.hidden += sign * moves[i].hidden;
+    }
+    return count;
 }
 
 // ---- what is to be decided
@@ -151,8 +280,8 @@ static double ask(Question* q, const BalanceMemory* memory, const BalanceSetting
         double first_tile = slices_of(units, (SliceCount){own.heads - units->keep_heads, own.hidden}) - units->tile;
         SliceCount spare = {MAX(0, units->most[r].heads - own.heads), MAX(0, units->most[r].hidden - own.hidden)};
         if (!(memory->v[r] > 0)) return 0;
-        q->ranks[r] = (RankSpeed){memory->v[r], slices_of(units, own), c, memory->prunable[r],
-                                  slices_of(units, spare), MAX(0, first_tile)};
+        q->ranks[r] = (RankSpeed){memory->v[r],        slices_of(units, own),   c,
+                                  memory->prunable[r], slices_of(units, spare), MAX(0, first_tile)};
         int i = r;
         for (; i > 0 && rank_ms(&q->ranks[q->order[i - 1]]) < rank_ms(&q->ranks[r]); i--) q->order[i] = q->order[i - 1];
         q->order[i] = r;
@@ -202,11 +331,10 @@ static double migrate(BalanceDecision* d, const Question* q) {
 
 // ---- SEMI: resizing and migration together, how much of each
 //
-// For a target time T helpers can take X(T) slices. The heaviest straggler gets of it what it needs, then the next: the
-// fixed cost is best spent where most slices leave, and the largest fraction left out costs most. What a straggler
-// cannot send it leaves out, z slices of its n, g = z / n; it sends only if that leaves out less than sending nothing.
-// Of the targets the one with the least J(T) is taken, from 64 at equal distances between the step of pure resizing and
-// the lossless one.
+// The heaviest straggler gets of what helpers can take by a target what it needs, then the next: the fixed cost is best
+// spent where most slices leave, and the largest fraction left out costs most. What a straggler cannot send it leaves
+// out; it sends only if that leaves out less than sending nothing. Of 64 targets at equal distances between the step of
+// pure resizing and the lossless one the one with the least J is taken.
 
 // What a straggler sends, at most `most_sent`, and the fraction of what stays that it leaves out, to end by target.
 static void divide_straggler(double* sent, double* pruned, const BalanceSetting* setting, const RankSpeed* r,
@@ -271,7 +399,7 @@ static double (*const policies[])(BalanceDecision*, const Question*) = {
     [BALANCE_RESIZE] = resize, [BALANCE_MIGRATE] = migrate, [BALANCE_SEMI] = resize_and_migrate};
 
 static double expected_ms(const BalanceDecision* d, const Question* q) {
-    return balance_step_ms(d->counts, d->pruned, q->ranks, q->units, &q->setting->cost);
+    return step_ms(d->counts, d->pruned, q->ranks, q->units, &q->setting->cost);
 }
 
 // All ranks compute what they own.

@@ -1,10 +1,8 @@
 // balance.h - what to take off the slow ranks of a tensor-parallel group: nothing, a part of their matmuls (resizing,
 // lossy: Wang et al. 2024, "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control"), slices that
 // others compute for them (migration, exact), or both (SEMI). The paper gives the ideas; the formulas here are our own.
-//
-// Work is counted in slices of one hidden unit; a head is `head_work` of them. Rank r has v slices a millisecond, owns
-// n and has c milliseconds of work that can neither move nor shrink. Everything here is a pure function of numbers that
-// all ranks have: they come to the same decision.
+// Work is counted in slices of one hidden unit; a head is `head_work` of them. Everything here is a pure function of
+// numbers that all ranks have: they come to the same decision.
 #pragma once
 #include "plan/model/split.h"
 
@@ -29,7 +27,7 @@ typedef struct BalanceSetting {
 } BalanceSetting;
 
 typedef struct RankSpeed {
-    double v, n, c;   // as above; n / v is the time of the slices it owns, were nothing taken off it
+    double v, n, c;   // slices a millisecond; that it owns; ms that can neither move nor shrink
     double prunable;  // fraction of a slice's time that resizing saves: 1 where only matmuls are counted
     double room;      // slices that it can take besides its own
     double movable;   // slices that it can give away
@@ -73,7 +71,7 @@ typedef struct BalanceMemory {
 
 // times (ranks), agreed by all ranks.
 void balance_learn(BalanceMemory* memory, const RankTimes* times, int ranks);
-// In whole units, and of the steps that they take (balance_step_ms). SEMI's is the one of 64 steps T with the least
+// In whole units, and of the steps that they take. SEMI's is the one of 64 steps T with the least
 // J(T) = T (1 + lambda sum_s g_s^2 n_s / S): rank s leaves out the fraction g_s of its n_s slices, S are those of all
 // ranks, lambda is the setting's.
 BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* setting, const UnitGroup* units);
@@ -87,12 +85,8 @@ uint64_t balance_hash(const BalanceDecision* decision, int ranks);
 // not cheaper than computing it.
 double balance_move(double* sent, double* taken, const RankSpeed* ranks, int n_ranks, const MoveCost* cost);
 
-// ---- in whole heads and hidden units: balance_units.c
+// ---- in whole heads and hidden units
 
-// The step: what cannot move, attention, MLP and what is sent for moves, each as long as on its slowest rank. pruned
-// (ranks): the fraction of its matmuls that each leaves out.
-double balance_step_ms(const SliceCount* counts, const double* pruned, const RankSpeed* ranks, const UnitGroup* units,
-                       const MoveCost* cost);
 // Divides what ranks with d->sent > 0 have among those with d->taken > 0, each kind of unit so that its slowest rank
 // ends soonest with d->pruned as it is; fills counts, tiles, sent, taken and step_ms.
 void balance_divide(BalanceDecision* d, const RankSpeed* ranks, const UnitGroup* units, const MoveCost* cost);

@@ -1,15 +1,13 @@
 // prune.c - see prune.h.
 //
-// Which: Wang et al. 2024 ("Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control") keep the
-// columns of greatest value v_j = sum_i |W_now[i][j] - W_ago[i][j]|. Every value is turned into a 64-bit key whose
-// order is total, NaN included, and ties go to the lower index: which ones are kept is the same on every machine. Those
-// n_kept are found with a heap whose root is the worst of them.
+// Which: every value is turned into a 64-bit key whose order is total, NaN included, and ties go to the lower index, so
+// that the same are kept on every machine. They are found with a heap whose root is the worst of them.
 //
 // How many: with W the work of all lists and t the target, lists 0 .. i together should save d_i = (t / W)
 // sum_{k <= i} n_k w_k. List i leaves out ceil((d_i - saved by 0 .. i - 1) / (w_i step)) steps: the rounding of one is
 // taken off the next.
 //
-// In which layers, ours: the least sum_l w_l g_l^2 of a given sum_l g_l has g_l in proportion to 1 / w_l. A layer above
+// In which layers: the least sum_l w_l g_l^2 of a given sum_l g_l has g_l in proportion to 1 / w_l. A layer above
 // `most` is fixed there; the others then have to save more, so it stays fixed.
 #include "plan/slow/prune.h"
 

@@ -1,7 +1,8 @@
 // prune.h - what a resized rank leaves out of its matmuls: how many columns, heads or hidden units, and which.
 //
-// Kept are those whose weights change most (priority by L1 weight change, as in Wang et al. 2024 and its released
-// code). The value of a dropped one is never measured, so it rises a little at every refresh: none is dropped for ever.
+// Kept are those whose weights change most, v_j = sum_i |W_now[i][j] - W_ago[i][j]| (Wang et al. 2024, "Accelerating
+// Heterogeneous Tensor Parallelism via Flexible Workload Control", and its released code). The value of a dropped one
+// is never measured, so it rises a little at every refresh: none is dropped for ever.
 #pragma once
 #include "plan/base/base.h"
 

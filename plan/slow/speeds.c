@@ -5,6 +5,9 @@
 #include "plan/slow/speeds.h"
 
 #include <math.h>
+#include <stdlib.h>
+
+#include "plan/base/words.h"
 
 static const double jump_above = 1.3;      // times the usual, or below its inverse
 static const double band = 1.1;            // around 1 and around what is set
@@ -14,21 +17,10 @@ static const double least_speed = 1.0 / 64, most_speed = 64;
 enum { FIRST_WAIT = 100, LONGEST_WAIT = 1 << 20, IN_FLIGHT = 2 };
 
 int speeds_start(Speeds* x, int ranks, Arena* arena) {
-    *x = (Speeds){.ranks = ranks,
-                  .held = 1,
-                  .slowness = TAKE(arena, double, ranks),
-                  .speeds = TAKE(arena, double, ranks),
-                  .expected = TAKE(arena, CostTerms, ranks),
-                  .measured = TAKE(arena, double, ranks),
-                  .now = TAKE(arena, double, ranks),
-                  .paces = TAKE(arena, RankPace, ranks)};
+    double *speeds = TAKE(arena, double, ranks), *now = TAKE(arena, double, ranks);
+    *x = (Speeds){.ranks = ranks, .held = 1, .speeds = speeds, .now = now, .paces = TAKE(arena, RankPace, ranks)};
     if (arena_check(arena, NULL) < 0) return -1;
-    for (int r = 0; r < ranks; r++) {
-        x->slowness[r] = x->speeds[r] = 1;
-        x->expected[r] = (CostTerms){0};
-        x->measured[r] = 0;
-        x->paces[r] = (RankPace){.wait = FIRST_WAIT};
-    }
+    for (int r = 0; r < ranks; r++) x->speeds[r] = 1, x->paces[r] = (RankPace){.slowness = 1, .wait = FIRST_WAIT};
     return 0;
 }
 
@@ -42,21 +34,15 @@ const double* speeds_in_use(const Speeds* x) {
 
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }
 
-// Ascending (Shell 1959).
-static void sort(double* values, int n) {
-    for (int gap = MAX(n / 2, 1); gap > 0; gap /= 2)
-        for (int i = gap; i < n; i++) {
-            double value = values[i];
-            int at = i;
-            for (; at >= gap && values[at - gap] > value; at -= gap) values[at] = values[at - gap];
-            values[at] = value;
-        }
+static int ascending(const void* a, const void* b) {
+    double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
 }
 
 // The mean of what is within 10 % of the median: that alone would be the slowest of the fast ranks where half of all
 // are slow. Sorts values (n, at least 1) in place. near: 0 for the lower of two middle ones.
 static double middle(double* values, int n, double near) {
-    sort(values, n);
+    qsort(values, (size_t)n, sizeof *values, ascending);
     double median = values[(n - 1) / 2], upper = values[n / 2], sum = 0;
     if (near > 0 && times_off(upper, near) < times_off(median, near)) median = upper;
     int of = 0;
@@ -68,7 +54,7 @@ static double middle(double* values, int n, double near) {
 static double usual(const RankPace* pace) {
     double values[SPEED_MEMORY];
     memcpy(values, pace->recent, sizeof(double) * (size_t)pace->n);
-    sort(values, pace->n);
+    qsort(values, (size_t)pace->n, sizeof *values, ascending);
     return values[(pace->n - 1) / 2];
 }
 
@@ -82,7 +68,7 @@ static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
 static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums, const Setting* setting) {
     const Cost* cost = &setting->cost;
     for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
-        CostTerms* t = &x->expected[mb->first_rank + cp_rank];
+        CostTerms* t = &x->paces[mb->first_rank + cp_rank].expected;
         double heads =
             heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
         t->quadratic += cost->quadratic * sums.squares * heads * mb->ulysses_size / mb->cp_size;
@@ -92,21 +78,25 @@ static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums,
 }
 
 static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
-    for (int r = 0; r < x->ranks; r++) x->expected[r] = (CostTerms){0};
+    for (int r = 0; r < x->ranks; r++) x->paces[r].expected = (CostTerms){0};
     for (int i = 0; i < plan->n_micro_batches; i++)
         expect_micro_batch(x, &plan->micro_batches[i], micro_batch_sums(plan, &plan->micro_batches[i], lengths),
                            setting);
 }
 
-static double work_of(const Speeds* x, int r) { return x->expected[r].quadratic + x->expected[r].per_token; }
+static double work_of(const Speeds* x, int r) {
+    return x->paces[r].expected.quadratic + x->paces[r].expected.per_token;
+}
 
-static double planned_ms(const Speeds* x, int r) { return work_of(x, r) / x->speeds[r] + x->expected[r].micro_batch; }
+static double planned_ms(const Speeds* x, int r) {
+    return work_of(x, r) / x->speeds[r] + x->paces[r].expected.micro_batch;
+}
 
 // Of the step as a whole; 0: there are no two ranks to compare.
 static double common_factor(Speeds* x) {
     int n = 0;
     for (int r = 0; r < x->ranks; r++)
-        if (x->measured[r] > 0) x->now[n++] = x->measured[r] / planned_ms(x, r);
+        if (x->paces[r].measured > 0) x->now[n++] = x->paces[r].measured / planned_ms(x, r);
     return n > 1 ? middle(x->now, n, x->common) : 0;
 }
 
@@ -129,8 +119,9 @@ static int remember(RankPace* pace, double slowness) {
 static void compare(Speeds* x, double c) {
     int all = 1, clear = c == 0 || x->common == 0 || times_off(c, x->common) <= jump_above;
     for (int r = 0; r < x->ranks; r++) {
-        int is = c > 0 && x->measured[r] > 0, as = is && times_off(x->measured[r], c * planned_ms(x, r)) <= jump_above;
-        x->paces[r].as_planned = as;
+        RankPace* pace = &x->paces[r];
+        int is = c > 0 && pace->measured > 0;
+        int as = pace->as_planned = is && times_off(pace->measured, c * planned_ms(x, r)) <= jump_above;
         all &= as || !is;
     }
     if (c > 0 && (clear || all)) x->common = c;
@@ -143,7 +134,7 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
     expect(x, plan, lengths, setting);
     for (int r = 0; r < x->ranks; r++) {
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
-        x->measured[r] = is ? compute_ms[r] : 0;
+        x->paces[r].measured = is ? compute_ms[r] : 0;
     }
     double c = common_factor(x);
     compare(x, c);
@@ -151,7 +142,7 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
     x->steps++;
     for (int r = 0; r < x->ranks; r++) {
         RankPace* pace = &x->paces[r];
-        double ms = x->measured[r] / c, work = ms - x->expected[r].micro_batch;
+        double ms = pace->measured / c, work = ms - pace->expected.micro_batch;
         if (ms > 0 && work >= least_told * ms)
             x->urgent |= remember(pace, work / work_of(x, r)) || (pace->on_trial && !pace->as_planned);
         else pace->idle += pace->idle < LONGEST_WAIT;
@@ -162,12 +153,13 @@ void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting
 void speeds_teach(const Speeds* x, Calibration* calibration) {
     Calibration pupil = *calibration;
     for (int r = 0; r < x->ranks; r++) {
-        const CostTerms* t = &x->expected[r];
+        const RankPace* pace = &x->paces[r];
+        const CostTerms* t = &pace->expected;
         double ms[CALIBRATION_TERMS] = {t->quadratic / x->speeds[r], t->per_token / x->speeds[r], 0, t->micro_batch, 0};
-        if (!x->paces[r].as_planned) continue;
+        if (!pace->as_planned) continue;
         for (int i = 0; i < CALIBRATION_TERMS; i++) ms[i] /= calibration->theta[i];
         pupil.n = pupil.in_a_row = 0;
-        calibration_learn(&pupil, ms, x->measured[r]);
+        calibration_learn(&pupil, ms, pace->measured);
     }
     memcpy(calibration->theta, pupil.theta, sizeof calibration->theta);
     memcpy(calibration->P, pupil.P, sizeof calibration->P);
@@ -179,28 +171,29 @@ void speeds_teach(const Speeds* x, Calibration* calibration) {
 static void settle_slowness(Speeds* x, int r, double usual_one) {
     RankPace* pace = &x->paces[r];
     if (pace->told) {
-        double found = usual(pace), off = found / x->slowness[r];
+        double found = usual(pace), off = found / pace->slowness;
         if (pace->on_trial)
             pace->wait = off < band ? FIRST_WAIT : (int)MIN(MAX(2 * pace->wait, FIRST_WAIT * off), LONGEST_WAIT);
-        x->slowness[r] = found;
+        pace->slowness = found;
         pace->told = pace->on_trial = 0;
-    } else if (pace->idle > pace->wait && x->slowness[r] > usual_one) {
-        x->slowness[r] = MAX(x->slowness[r] / forgiveness, usual_one);
+    } else if (pace->idle > pace->wait && pace->slowness > usual_one) {
+        pace->slowness = MAX(pace->slowness / forgiveness, usual_one);
         pace->n = pace->jump = 0;
         pace->on_trial = 1;
     }
 }
 
 static double middle_slowness(Speeds* x) {
-    memcpy(x->now, x->slowness, sizeof(double) * (size_t)x->ranks);
+    for (int r = 0; r < x->ranks; r++) x->now[r] = x->paces[r].slowness;
     return middle(x->now, x->ranks, 1);
 }
 
 // From now on slowness counts from a median rank that is so many times slower.
 static void move_origin(Speeds* x, double factor) {
     for (int r = 0; r < x->ranks; r++) {
-        x->slowness[r] /= factor;
-        for (int i = 0; i < x->paces[r].n; i++) x->paces[r].recent[i] /= factor;
+        RankPace* pace = &x->paces[r];
+        pace->slowness /= factor;
+        for (int i = 0; i < pace->n; i++) pace->recent[i] /= factor;
     }
 }
 
@@ -228,8 +221,75 @@ int speeds_refresh(Speeds* x) {
     for (int r = 0; r < x->ranks; r++) settle_slowness(x, r, usual_one);
     usual_one = middle_slowness(x);
     if (times_off(usual_one, 1) > band) move_origin(x, usual_one);
-    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->slowness[r]);
+    for (int r = 0; r < x->ranks; r++) changed |= set_speed(x, r, 1 / x->paces[r].slowness);
     x->urgent = 0;
     if (changed) x->in_flight = IN_FLIGHT;
     return changed;
+}
+
+// ---- slow ranks on purpose
+//
+// With F_r(t) the pieces that name rank r and hold step t:  slowness = product over F_r(t) of x, apart for the pieces
+// that say `whole` and those that do not. A factor for a rank and an interval of steps is how Wang et al. (2024, arXiv
+// 2401.11469) make their stragglers too, where a matmul is repeated.
+enum { RANK, X, FROM, TO, WHOLE, N_KEYS };
+#define AT(field) offsetof(Straggler, field)
+static const Field keys[N_KEYS] = {
+    [RANK] = {"rank", INT, AT(rank), 0, 0, NULL},  // most: depends on their number
+    [X] = {"x", REAL, AT(x), 1, 1000, NULL},
+    [FROM] = {"from", INT64, AT(from), 1, 1e12, NULL},  // steps as --steps
+    [TO] = {"to", INT64, AT(to), 1, 1e12, NULL},
+    [WHOLE] = {"whole", FLAG, AT(whole), 0, 1, NULL},
+};
+
+static int read_key(Straggler* s, const Words* piece, Word name, int ranks, unsigned* given) {
+    char wanted[WANTED];
+    Word value = name;
+    int has_value = word_cut(&name, '=', &value);
+    const Field* known = field_find(keys, N_KEYS, name);
+    if (!known) return words_refuse(piece, name, "expected rank=N, x=F, from=N, to=N or whole");
+    Field key = *known;
+    if (known == &keys[RANK]) key.most = ranks - 1;
+    if (has_value != (key.type != FLAG))
+        return words_refuse(piece, name, "expected %s%s", key.name, has_value ? " without a value" : "= and a number");
+    if (*given & 1u << (known - keys)) return words_refuse(piece, name, "expected %s once", key.name);
+    *given |= 1u << (known - keys);
+    return field_set(&key, s, value, wanted) ? words_refuse(piece, value, "expected %s", wanted) : 0;
+}
+
+static int read_piece(Straggler* s, Words* piece, int ranks) {
+    unsigned given = 0;
+    Word word;
+    *s = (Straggler){.from = 1, .to = INT64_MAX};
+    while (words_next(piece, ',', &word))
+        if (read_key(s, piece, word, ranks, &given)) return -1;
+    if (~given & (1u << RANK | 1u << X)) return words_refuse(piece, (Word){NULL, 0}, "expected both rank= and x=");
+    if (s->to >= s->from) return 0;
+    return words_refuse(piece, (Word){NULL, 0}, "expected to= of at least from=");
+}
+
+int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err) {
+    char why[ERR_BYTES];
+    Words text = words_of(spec ? spec : "", spec ? strlen(spec) : 0, why), piece;
+    int found = 0;
+    *n = 0;
+    while (words_statement(&text, &piece)) {
+        int failed = found == MOST_STRAGGLERS
+                         ? words_refuse(&piece, piece.all, "expected at most %d pieces", MOST_STRAGGLERS)
+                         : read_piece(&list[found++], &piece, ranks);
+        if (failed) return fail(err, "--straggle: %s; example: \"rank=0,x=4,from=20,to=80,whole\"", why);
+    }
+    *n = found;
+    return 0;
+}
+
+Slowness straggle_at(const Straggler* list, int n, int rank, int64_t step) {
+    Slowness slow = {1, 1};
+    for (int i = 0; i < n; i++) {
+        const Straggler* s = &list[i];
+        if (s->rank != rank || step < s->from || step > s->to) continue;
+        if (s->whole) slow.whole *= s->x;
+        else slow.linear *= s->x;
+    }
+    return slow;
 }

@@ -1,5 +1,5 @@
 // speeds.h - how fast every rank computes, learnt from steps, so that plans give slow ranks less to do. Nothing is
-// lost: who computes a document changes no result.
+// lost: who computes a document changes no result. At its foot ranks that --straggle makes slow.
 //
 // In a plan rank r has to compute w = quadratic + linear terms and i = micro-batch terms: its own share of the
 // micro-batches that contain it at speed 1, in ms of the cost model. The planner predicts w / v + i at the speed v that
@@ -34,6 +34,9 @@ enum { SPEED_MEMORY = 15 };
 
 // What is remembered of one rank.
 typedef struct RankPace {
+    double slowness;              // relative, as last learnt
+    CostTerms expected;           // of the step to be measured, at speed 1; without communication
+    double measured;              // ms of it; 0: not measured
     double recent[SPEED_MEMORY];  // slowness in the last steps in which it had work, the latest last
     int n;                        // of them
     int jump;                     // the latest was far above (1) or below (-1) the others
@@ -50,14 +53,11 @@ typedef struct Speeds {
     // step say something about the cost model: calibration_learn is to skip others. Not so in the two steps after a
     // change, which were planned before it.
     int held;
-    int in_flight;           // of these steps, those to come
-    int urgent;              // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
-    double common;           // c of the last step that told it clearly, 0 before the first
-    double* slowness;        // (ranks) relative, as last learnt
-    double* speeds;          // (ranks) as set; all 1 at the beginning
-    CostTerms* expected;     // (ranks) of the step to be measured, at speed 1; without communication
-    double *measured, *now;  // (ranks) ms, 0: not measured; scratch
-    RankPace* paces;         // (ranks)
+    int in_flight;         // of these steps, those to come
+    int urgent;            // plans should not wait for the next refresh: a trial fails, or a rank has jumped twice
+    double common;         // c of the last step that told it clearly, 0 before the first
+    double *speeds, *now;  // (ranks) as set, all 1 at the beginning; scratch
+    RankPace* paces;       // (ranks)
 } Speeds;
 
 int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 0, or -1 without memory
@@ -77,3 +77,35 @@ void speeds_teach(const Speeds* speeds, Calibration* calibration);
 
 // Sets the speeds to what was learnt. Returns 1 when one of them changed.
 int speeds_refresh(Speeds* speeds);
+
+// ---- slow ranks on purpose, for tests: what --straggle says, and how slow a rank is in a step
+//
+//   --straggle "rank=1,x=4; rank=2,x=1.5,from=20,to=80,whole"
+//
+// Pieces are separated by ';', the words of a piece by ',', in any order; blanks around them do not matter.
+//   rank=N  which one, from 0; required
+//   x=F     how many times as slow, from 1 to 1000, fractions allowed; required
+//   from=N  the first step, from 1; default 1
+//   to=N    the last step, itself included; default: for ever
+//   whole   everything that the rank computes is slowed, not only the matmuls of the linears
+typedef struct Straggler {
+    int rank;
+    double x;
+    int64_t from, to;
+    int whole;
+} Straggler;
+
+enum { MOST_STRAGGLERS = 64 };
+
+// Into list (MOST_STRAGGLERS), of which the first *n are filled; ranks: how many there are. Nothing but blanks, or
+// NULL: none. 0, or -1 with a line that shows the place.
+int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err);
+
+// How many times as long something takes as it would by itself; 1 when nothing slows it.
+typedef struct Slowness {
+    double linear;  // the matmuls of the linears: kernels/straggle.h
+    double whole;   // everything
+} Slowness;
+
+// Of a rank in a step, 1 for the first. Stragglers that overlap multiply.
+Slowness straggle_at(const Straggler* list, int n, int rank, int64_t step);

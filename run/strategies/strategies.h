@@ -1,7 +1,7 @@
 // strategies.h - every step its own layout: pipelines of unlike degrees side by side, chosen for the documents of the
 // step (Hydraulis, arXiv 2412.07894).
 //
-// With --strategies the ranks of one group of like pipelines (plan/layout/strategies.h) are a job of their own in the
+// With --strategies the ranks of one group of like pipelines (plan/layout/layout.h) are a job of their own in the
 // step: Model.job. They plan, share documents, run tasks and tensor parallelism as a run without strategies does. What
 // the jobs have in common are the documents of the step, which are dispatched among them, one loss and one norm.
 //
@@ -15,7 +15,6 @@
 #pragma once
 #include "plan/cost/transfers.h"
 #include "plan/published/hydraulis.h"
-#include "plan/layout/strategies.h"
 #include "run/model/mover.h"
 #include "run/run.h"
 

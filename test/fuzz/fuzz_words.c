@@ -7,8 +7,7 @@
 #include "plan/options/read.h"
 #include "plan/layout/layout.h"
 #include "plan/cost/machine.h"
-#include "plan/slow/straggle.h"
-#include "plan/layout/strategies.h"
+#include "plan/slow/speeds.h"
 #include "test/fuzz/require.h"
 
 static char err[ERR_BYTES];
