@@ -140,7 +140,7 @@ __attribute__((format(printf, 2, 3))) void runlog_say(RunLog* log, const char* f
 __attribute__((format(printf, 2, 3))) void runlog_strong(RunLog* log, const char* format,
                                                          ...);  // in bold, where there is a terminal
 
-// ---- the line of a step for eyes (progress.c): no wider than the terminal, loss and speed smoothed
+// ---- the line of a step for eyes: no wider than the terminal, loss and speed smoothed
 
 // Means of the steps so far in which each step back counts 0.9 times the next.
 void progress_add(Smooth* smooth, const StepRecord* r);

@@ -3,7 +3,7 @@
 // its zones, for the model that is known at the start, from the same numbers on every rank.
 #include <stdlib.h>
 
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "plan/published/published.h"
 #include "run/run.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "plan/base/disk_files.h"
 #include "run/run.h"
 #include "run/show/run_page.h"

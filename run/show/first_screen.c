@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "data/sampler_facts.h"
 #include "data/sampler_mix.h"
 #include "run/run.h"
 

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "run/step/batch_ranks.h"
 #include "run/strategies/strategies.h"
 
