@@ -19,8 +19,10 @@
 #include "plan/base/terminal.h"
 #include "plan/base/text.h"
 
-enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
-enum { FIRST_ROOM = 1 << 16 };    // bytes for lines that are taken at the start; few runs need more
+enum {
+    MOST_PENDING = 4 << 20,  // bytes of lines that could not be written yet
+    FIRST_ROOM = 1 << 16,    // bytes for lines that are taken at the start; few runs need more
+};
 
 // ---- opening: what is there already
 
@@ -343,17 +345,11 @@ static void print_step(RunLog* log, const StepRecord* r) {
 // Micro-batches by cp size, ascending.
 static void write_cp_sizes(RunLog* log, const Plan* plan) {
     write_part(log, ", \"cp_sizes\": {");
-    for (int cp_size = 0, next = 0; plan; cp_size = next) {
+    for (int size = 1, left = plan ? plan->n_micro_batches : 0, written = 0; left > 0; size++) {
         int n = 0;
-        next = 0;
-        for (int i = 0; i < plan->n_micro_batches; i++) {
-            int d = plan->micro_batches[i].cp_size;
-            if (d <= cp_size) continue;
-            if (next == 0 || d < next) next = d, n = 0;
-            n += d == next;
-        }
-        if (next == 0) break;
-        write_part(log, "%s\"%d\": %d", cp_size ? ", " : "", next, n);
+        for (int i = 0; i < plan->n_micro_batches; i++) n += plan->micro_batches[i].cp_size == size;
+        if (n) write_part(log, "%s\"%d\": %d", written++ ? ", " : "", size, n);
+        left -= n;
     }
     write_part(log, "}");
 }
@@ -384,38 +380,37 @@ static void write_ranks(RunLog* log, const StepRecord* r) {
     write_part(log, "]}");
 }
 
-static void write_planning(RunLog* log, const StepRecord* r) {
-    write_part(log, ", \"plan\": \"%s\"", r->planner ? r->planner : "");
+int runlog_step(RunLog* log, const StepRecord* r) {
+    const struct {
+        const char* name;
+        double value;
+    } numbers[] = {{"loss", r->loss},
+                   {"grad_norm", r->grad_norm},
+                   {"lr", r->lr},
+                   {"seconds", r->seconds},
+                   {"tokens_per_second", (double)r->tokens / r->seconds},
+                   {"mfu", r->mfu},
+                   {"had", r->had > 0 ? r->had : NAN},
+                   {"plan_us", r->plan_us},
+                   {"plan_stall_us", r->plan_stall_us},
+                   {"predicted_ms", r->predicted_ms},
+                   {"measured_ms", r->measured_ms},
+                   {"gap", r->gap},
+                   {"exposed_seconds", r->exposed_seconds},
+                   {"emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN}};
+    print_step(log, r);
+    write_part(log, "{\"step\": %" PRId64, r->step);
+    for (int i = 0; i < COUNT(numbers); i++) write_number(log, numbers[i].name, numbers[i].value);
+    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d, \"plan\": \"%s\"",
+               r->tokens, r->targets, r->micro_batches, r->planner ? r->planner : "");
     if (r->strategy) write_part(log, ", \"strategy\": \"%s\"", r->strategy);
     if (r->strategy) write_number(log, "moving_ms", r->moving_ms);
-    write_number(log, "plan_us", r->plan_us);
-    write_number(log, "plan_stall_us", r->plan_stall_us);
-    write_number(log, "predicted_ms", r->predicted_ms);
-    write_number(log, "measured_ms", r->measured_ms);
-    write_number(log, "gap", r->gap);
     if (r->stages > 1)
         write_part(log, ", \"stages\": %d, \"rounds\": %d, \"in_flight\": %d", r->stages, r->rounds, r->in_flight);
     if (r->stages > 1) write_number(log, "bubble", r->bubble);
     write_cp_sizes(log, r->plan);
     write_bytes(log, r);
-    write_number(log, "emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN);
     write_ranks(log, r);
-}
-
-int runlog_step(RunLog* log, const StepRecord* r) {
-    print_step(log, r);
-    write_part(log, "{\"step\": %" PRId64, r->step);
-    write_number(log, "loss", r->loss);
-    write_number(log, "grad_norm", r->grad_norm);
-    write_number(log, "lr", r->lr);
-    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d", r->tokens, r->targets,
-               r->micro_batches);
-    write_number(log, "seconds", r->seconds);
-    write_number(log, "tokens_per_second", (double)r->tokens / r->seconds);
-    write_number(log, "mfu", r->mfu);
-    write_number(log, "had", r->had > 0 ? r->had : NAN);
-    write_planning(log, r);
-    write_number(log, "exposed_seconds", r->exposed_seconds);
     write_part(log, ", \"loss_hash\": \"%016" PRIx64 "\"", r->loss_hash);
     return end_line(log);
 }
@@ -433,7 +428,6 @@ int runlog_event(RunLog* log, const char* event, int64_t at, const char* more) {
     return end_line(log);
 }
 
-// strong: 0 or 1
 static void say_line(RunLog* log, int strong, const char* format, va_list args) {
     if (log->line_open) putchar('\n');
     log->line_open = 0;
