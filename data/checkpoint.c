@@ -170,7 +170,7 @@ static int verify_files(const char* dir, const Json* json, Err err) {
     if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
         return fail(err, "%s/%s: expected a step and a list of files", dir, marker);
     const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
-    for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
+    for (int i = 0; i < files->n; i++, entry = json_next(json, entry))
         if (verify_file(dir, json, entry, err)) return -1;
     return 0;
 }

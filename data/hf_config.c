@@ -128,10 +128,7 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
     fprintf(out, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
     fprintf(out, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", begin, end,
             dt == DT_BF16 ? "bfloat16" : "float32");
-    int failed = ferror(out);
-    if (!fclose(out) && !failed) return text;
-    free(text);
-    return NULL;
+    return json_end(out, &text);
 }
 
 // ---- reading
@@ -146,10 +143,6 @@ typedef struct Reader {
 static const JsonValue* member(const Reader* r, const JsonValue* object, const char* name) {
     const JsonValue* v = json_get(r->json, object, name);
     return v && v->type != JSON_NULL ? v : NULL;
-}
-
-static int is_string(const JsonValue* v, const char* wanted) {
-    return v && v->type == JSON_STRING && v->length == strlen(wanted) && !memcmp(v->text, wanted, v->length);
 }
 
 // v as this JSON text shows it; numbers by their value.
@@ -193,7 +186,7 @@ static int read_arch(Reader* r) {
     const JsonValue* type = member(r, r->json->values, "model_type");
     for (int i = 0; i < N_ARCHS; i++) {
         r->arch = (Arch)i;
-        if (is_string(type, arch_table[i].name)) return 0;
+        if (json_is(type, arch_table[i].name)) return 0;
     }
     return refuse(r, "model_type", "gpt2, llama, qwen2 or qwen3", type);
 }
@@ -206,7 +199,7 @@ static int check_fixed(const Reader* r) {
             return refuse(r, fixed[i].name, fixed[i].value, v);
     }
     for (int i = 0; json_at(r->json, types, i); i++)
-        if (!is_string(json_at(r->json, types, i), "full_attention"))
+        if (!json_is(json_at(r->json, types, i), "full_attention"))
             return refuse(r, "layer_types", "full_attention", json_at(r->json, types, i));
     return 0;
 }
@@ -260,8 +253,8 @@ static int read_rotary(const Reader* r, Shape* s) {
     const JsonValue *part = member(r, rope, "partial_rotary_factor"), *type = member(r, rope, "rope_type");
     if (part && !is_value(part, "1.0")) return refuse(r, "partial_rotary_factor", "1.0", part);
     if (!type) type = member(r, rope, "type");
-    if (is_string(type, "default")) return 0;
-    if (!is_string(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
+    if (json_is(type, "default")) return 0;
+    if (!json_is(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
     return read_scaling(r, rope, &s->scaling);
 }
 

@@ -248,7 +248,7 @@ static int open_members(HfFiles* files, const char* dir, const Json* json, Err e
     const JsonValue* map = json_get(json, json->values, "weight_map");
     if (!map || map->type != JSON_OBJECT) return fail(err, "%s/" INDEX ": expected an object weight_map", dir);
     const JsonValue* key = map + 1;
-    for (int i = 0; i < map->n; i++, key = &json->values[key[1].next])
+    for (int i = 0; i < map->n; i++, key = json_next(json, key + 1))
         if (open_member(files, dir, key, err)) return -1;
     return 0;
 }

@@ -130,7 +130,7 @@ static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, Err
     if (root->type != JSON_OBJECT) return fail(err, "expected an object as header");
     out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
     if (!out->tensors) return fail(err, "no memory for a list of %d tensors", root->n);
-    for (int i = 0; i < root->n; i++, key = &json->values[key[1].next]) {
+    for (int i = 0; i < root->n; i++, key = json_next(json, key + 1)) {
         SafeTensor* t = &out->tensors[out->n];
         const JsonValue* entry = key + 1;
         if (parse_name(t, key, err)) return -1;
