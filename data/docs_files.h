@@ -138,9 +138,7 @@ void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 extern const DocsFormat docs_shard16, docs_shard32;
 int docs_index_shard(Docs* docs, DocsFile* file, Err err);
-int docs_index_jsonl(Docs* docs, DocsFile* file, Err err);
-// Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
-int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err);
+int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err);  // 1: not named, its first line is no document
 // Whether a line of JSONL is an instruction, and the document that it makes.
 extern const DocsFormat docs_instructions;
 int docs_is_instruction(const Json* json);
