@@ -87,24 +87,23 @@ static const struct {
 // ---- writing
 
 // With a point, so that nobody takes it for a whole one.
-static void put_real(FILE* out, const char* name, double x) {
+static void put_real(FILE* out, const char* before, const char* name, double x) {
     char digits[40];
     number_print(x, digits, sizeof digits);
-    fprintf(out, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
+    fprintf(out, "%s\"%s\": %s%s", before, name, digits, strpbrk(digits, ".e") ? "" : ".0");
 }
 
 static void put_rotary(FILE* out, const Shape* shape) {
     const RopeScaling* s = &shape->scaling;
-    fprintf(out, "  "), put_real(out, "rope_theta", shape->theta), fprintf(out, ",\n");
+    put_real(out, ",\n  ", "rope_theta", shape->theta);
     if (s->factor == 0) {
-        fprintf(out, "  \"rope_scaling\": null,\n");
+        fprintf(out, ",\n  \"rope_scaling\": null");
         return;
     }
-    fprintf(out, "  \"rope_scaling\": {\"rope_type\": \"llama3\", ");
-    put_real(out, "factor", s->factor), fprintf(out, ", ");
-    put_real(out, "low_freq_factor", s->low), fprintf(out, ", ");
-    put_real(out, "high_freq_factor", s->high);
-    fprintf(out, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
+    put_real(out, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", ", "factor", s->factor);
+    put_real(out, ", ", "low_freq_factor", s->low);
+    put_real(out, ", ", "high_freq_factor", s->high);
+    fprintf(out, ", \"original_max_position_embeddings\": %.0f}", s->original);
 }
 
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n) {
@@ -120,8 +119,9 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
     }
     // A second name that llama.cpp's converter reads.
     if (shape->arch == ARCH_GPT2) fprintf(out, "  \"n_ctx\": %d,\n", shape->positions);
-    fprintf(out, "  "), put_real(out, name_of_eps(shape->arch), shape->eps), fprintf(out, ",\n");
+    put_real(out, "  ", name_of_eps(shape->arch), shape->eps);
     if (!shape_has(shape, HAS_POSITIONS)) put_rotary(out, shape);
+    fprintf(out, ",\n");
     for (int i = 0; i < COUNT(fixed); i++)
         if (fixed[i].archs >> shape->arch & 1 && fixed[i].use & WRITTEN)
             fprintf(out, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
@@ -222,8 +222,7 @@ static int read_dimensions(const Reader* r, Shape* s) {
                     name_of(&dimensions[2], r->arch), s->NH);
     if (s->HS == 0) s->HS = s->C / s->NH;
     if (s->NH % s->NKV)
-        return fail(r->err, "config.json: num_attention_heads %d is not a multiple of num_key_value_heads %d", s->NH,
-                    s->NKV);
+        return fail(r->err, "config.json: %d heads are not a multiple of num_key_value_heads %d", s->NH, s->NKV);
     s->context = s->positions;
     return 0;
 }

@@ -49,8 +49,8 @@ int json_int64(const JsonValue* value, int64_t* out);
 int json_uint64(const JsonValue* value, uint64_t* out);
 
 // Unescapes a string into out (at most value->length + 1 bytes are written, UTF-8, terminated; NUL bytes may occur
-// inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Only here are
-// escapes checked; bytes outside of them are copied as they are, UTF-8 or not.
+// inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Bytes outside
+// of escapes are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
 
 // The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control

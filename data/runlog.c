@@ -141,12 +141,8 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Er
     log->pending = (char*)malloc(log->room);
     int bad = log->pending ? 0 : fail(err, "%s: no memory for its lines", path);
     if (!bad && resumes) bad = continue_old(log, dir, last_step, err);
-    if (!bad) return 0;
-    close(log->fd);
-    free(log->pending);
-    log->fd = -1;
-    log->pending = NULL;
-    return -1;
+    if (bad) runlog_close(log);
+    return bad;
 }
 
 const char* runlog_number(double x, int digits, char text[32]) {
@@ -180,7 +176,7 @@ static void write_number(RunLog* log, const char* name, double x) {
     write_part(log, ", \"%s\": %s", name, runlog_number(x, 17, text));
 }
 
-// Writes what is pending, as far as it goes. 0, or -1 with errno set.
+// Writes what is pending, as far as it goes, in whole lines. 0, or -1 with errno set.
 static int write_pending(RunLog* log) {
     size_t done = 0;
     while (done < log->used) {
@@ -189,35 +185,26 @@ static int write_pending(RunLog* log) {
         if (n <= 0) break;
         done += (size_t)n;
     }
-    const char* end = done ? (const char*)memrchr(log->pending, '\n', done) : NULL;
-    log->part = end ? (size_t)(log->pending + done - end) - 1 : log->part + done;
+    int error = errno;
+    const char* end = done ? memrchr(log->pending, '\n', done) : NULL;
+    size_t whole = end ? (size_t)(end - log->pending) + 1 : 0;
+    if (done > whole && ftruncate(log->fd, lseek(log->fd, 0, SEEK_END) - (off_t)(done - whole)) == 0) done = whole;
     log->used -= done;
     memmove(log->pending, log->pending + done, log->used);
+    errno = error;
     return log->used > 0 ? -1 : 0;
-}
-
-// The line that the file has a part of, to another one.
-static int copy_part(const RunLog* log, int fd, off_t size) {
-    char* part = (char*)malloc(log->part + 1);
-    int bad = !part || pread(log->fd, part, log->part, size - (off_t)log->part) != (ssize_t)log->part;
-    bad = bad || disk_write(fd, part, log->part);
-    free(part);
-    return bad;
 }
 
 int runlog_move(RunLog* log, const char* dir, Err err) {
     char path[DISK_PATH];
     if (log->fd < 0 || log->used == 0) return 0;
     if (disk_join(path, dir, "log.jsonl", err)) return -1;
-    off_t size = lseek(log->fd, 0, SEEK_END);
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
-    int bad = copy_part(log, fd, size) || disk_write(fd, log->pending, log->used);
-    if (disk_finish(dup(fd), path, bad, err)) return close(fd), -1;
-    if (ftruncate(log->fd, size - (off_t)log->part)) warn("%s: its last line is torn: %s", log->path, strerror(errno));
+    if (disk_finish(dup(fd), path, disk_write(fd, log->pending, log->used), err)) return close(fd), -1;
     close(log->fd);
     log->fd = fd;
-    log->used = log->line = log->part = 0;
+    log->used = log->line = 0;
     log->is_late = 0;
     snprintf(log->path, sizeof log->path, "%s", path);
     return 0;
@@ -242,7 +229,7 @@ static int end_line(RunLog* log) {
 }
 
 int runlog_close(RunLog* log) {
-    int lost = log->fd >= 0 && write_pending(log);
+    int lost = log->used > 0 && write_pending(log);
     if (lost) warn("%s: the last %zu bytes could not be written: %s", log->path, log->used, strerror(errno));
     if (log->fd >= 0) close(log->fd);
     log->fd = -1;

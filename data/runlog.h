@@ -68,7 +68,6 @@ typedef struct RunLog {
     char path[4096];  // DIR/log.jsonl
     char* pending;    // (used of room) lines that are not in the file yet; the one that is being made begins at `line`
     size_t used, room, line;
-    size_t part;      // bytes at the end of the file that are a part of a line, the rest of which waits
     int torn;         // no memory for a part of that line
     int is_late;      // lines could not be written, and somebody was told
     int is_terminal;  // stdout is one that lines can be rewritten on
@@ -88,8 +87,8 @@ int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte);
 // Something that happened when `at` steps were done; more: further members, each behind ", ", or "".
 int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
-// Lines that wait, with what the file has of the first, and all later ones go to a new DIR/log.jsonl; without any it
-// stays as it is. 0, or -1 with a message: they wait on.
+// Lines that wait and all later ones go to a new DIR/log.jsonl; without any it stays as it is. 0, or -1 with a message:
+// they wait on.
 int runlog_move(RunLog* log, const char* dir, Err err);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 

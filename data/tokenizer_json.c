@@ -1,9 +1,7 @@
 // tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes byte-level BPE with a pattern that
-// bpe.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
-// the model's do not count. Settings that would make other tokens of the same text are refused by name.
-//
-// And writes it, of a tokenizer that was not read from it, with tokenizer_config.json, so that AutoTokenizer finds what
-// a checkpoint was trained with.
+// bpe.c knows; settings that would make other tokens of the same text are refused by name. And writes it, of a
+// tokenizer that was read from another format, with tokenizer_config.json, so that AutoTokenizer finds what a
+// checkpoint was trained with.
 //
 // In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of
 // the same number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py,
@@ -68,20 +66,15 @@ static const char* shown(const JsonValue* value, char out[SHOWN]) {
 
 // The pattern of a Sequence that first splits by it; -1: not one that is known.
 static int split_by_pattern(const Json* json, const JsonValue* first) {
-    static const char llama3[] =
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    static const char qwen2[] =
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    char pattern[2 * sizeof llama3];
+#define PATTERN(numbers)                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                                     \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
     const JsonValue* regex = json_get(json, json_get(json, first, "pattern"), "Regex");
     if (!has_type(json, first, "Split") || !json_is(json_get(json, first, "behavior"), "Isolated") ||
         !is_unset(json_get(json, first, "invert")))
         return -1;
-    int64_t n = regex && regex->length < sizeof pattern ? json_string(regex, pattern) : -1;
-    if (n == sizeof llama3 - 1 && !memcmp(pattern, llama3, sizeof llama3)) return SPLIT_LLAMA3;
-    return n == sizeof qwen2 - 1 && !memcmp(pattern, qwen2, sizeof qwen2) ? SPLIT_QWEN2 : -1;
+    return json_is(regex, PATTERN("\\p{N}{1,3}")) ? SPLIT_LLAMA3 : json_is(regex, PATTERN("\\p{N}")) ? SPLIT_QWEN2 : -1;
 }
 
 static int find_split(const Json* json, const JsonValue* splitter) {
@@ -249,14 +242,11 @@ int tokenizer_read_json(Bpe* t, const char* text, size_t n, Err err) {
 // ---- writing
 
 static void put_byte(FILE* out, int byte) {
-    int character = byte;
-    if (!stands_for_itself(byte)) {
-        character = 256;
-        for (int b = 0; b < byte; b++) character += !stands_for_itself(b);
-    }
+    char bytes[4];
+    int character = stands_for_itself(byte) ? byte : 256;
+    for (int b = 0; character >= 256 && b < byte; b++) character += !stands_for_itself(b);
     if (character == '"' || character == '\\') fputc('\\', out);
-    if (character < 128) fputc(character, out);
-    else fprintf(out, "%c%c", 0xc0 | character >> 6, 0x80 | (character & 63));
+    fwrite(bytes, 1, utf8_encode(bytes, (uint32_t)character), out);
 }
 
 static void put_token(FILE* out, const Bpe* t, int id) {
