@@ -138,7 +138,7 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Er
     if (log->fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     snprintf(log->path, sizeof log->path, "%s", path);
     log->room = FIRST_ROOM;
-    log->pending = (char*)malloc(log->room);
+    log->pending = malloc((size_t)log->room);
     int bad = log->pending ? 0 : fail(err, "%s: no memory for its lines", path);
     if (!bad && resumes) bad = continue_old(log, dir, last_step, err);
     if (bad) runlog_close(log);
@@ -156,17 +156,15 @@ const char* runlog_number(double x, int digits, char text[32]) {
 __attribute__((format(printf, 2, 3))) static void write_part(RunLog* log, const char* format, ...) {
     va_list args;
     for (int tries = 0; tries < 2 && log->fd >= 0; tries++) {
+        size_t room = (size_t)log->room - log->used;
         va_start(args, format);
-        int n = vsnprintf(log->pending + log->used, log->room - log->used, format, args);
+        int n = vsnprintf(log->pending + log->used, room, format, args);
         va_end(args);
-        if (n >= 0 && log->used + (size_t)n < log->room) {
+        if (n >= 0 && (size_t)n < room) {
             log->used += (size_t)n;
             return;
         }
-        char* more = (char*)realloc(log->pending, 2 * log->room + (size_t)MAX(n, 0) + 1024);
-        if (!more) break;
-        log->pending = more;
-        log->room = 2 * log->room + (size_t)MAX(n, 0) + 1024;
+        if (reserve(&log->pending, &log->room, (int64_t)log->used, MAX(n, 0) + 1, 1, NULL)) break;
     }
     log->torn = log->fd >= 0;  // no memory for this line
 }
@@ -235,7 +233,7 @@ int runlog_close(RunLog* log) {
     log->fd = -1;
     free(log->pending);
     log->pending = NULL;
-    log->used = log->room = 0;
+    log->used = 0, log->room = 0;
     return lost ? -1 : 0;
 }
 

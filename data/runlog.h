@@ -67,7 +67,8 @@ typedef struct RunLog {
     int fd;           // -1: no log
     char path[4096];  // DIR/log.jsonl
     char* pending;    // (used of room) lines that are not in the file yet; the one that is being made begins at `line`
-    size_t used, room, line;
+    size_t used, line;
+    int64_t room;
     int torn;         // no memory for a part of that line
     int is_late;      // lines could not be written, and somebody was told
     int is_terminal;  // stdout is one that lines can be rewritten on
