@@ -307,7 +307,7 @@ static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, Err e
 
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     CheckpointWriter made;
-    *w = (CheckpointWriter){0};
+    *w = (CheckpointWriter){0};  // until the directory is there: an abort removes it
     if (prepare(&made, run_dir, step, err) || disk_make_dirs(run_dir, err) || remove_marked(made.dir, err)) return -1;
     if (mkdir(made.dir, 0777)) return fail(err, "%s: cannot make this directory: %s", made.dir, strerror(errno));
     *w = made;

@@ -1,11 +1,5 @@
-// docs_chat.c - instructions as documents; only completions, what an "assistant" says, and the token that ends them are
-// learnt. A line of JSONL has one of these forms; the last two are those of the data sets Alpaca and ShareGPT.
-//
-//   {"prompt": "...", "completion": "..."}
-//   {"messages": [{"role": "user", "content": "..."}, ...]}
-//   {"instruction": "...", "input": "...", "output": "..."}       a user's message (and the input, where there is one,
-//                                                                 behind a blank line), and the assistant's
-//   {"conversations": [{"from": "human", "value": "..."}, ...]}   human is the user, gpt the assistant
+// docs_chat.c - instructions as documents, in the forms of data/README.md; only completions, what an "assistant" says,
+// and the token that ends them are learnt.
 //
 // Each part is encoded alone, so that what is learnt begins at a token. Messages look as the vocabulary's models were
 // taught, by the tokens that it has:
