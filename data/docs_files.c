@@ -142,7 +142,7 @@ static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
     int64_t before = docs->n_files, skipped = docs->skipped, runs = m->runs, packed = m->packed;
     if (run_dir_is_ours(directory))
-        return fail(err, "%s: expected documents, found a run or a checkpoint of this program; name its files",
+        return fail(err, "%s: expected documents, found a run or a checkpoint of this program; try another --data",
                     directory);
     if (docs_add_path(docs, directory, err)) return -1;
     if (docs->n_files > before) return 0;
