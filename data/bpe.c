@@ -18,12 +18,6 @@ static uint32_t power_of_two_above(uint64_t n) {
     return (uint32_t)MIN(p, 1u << 31);
 }
 
-static int* new_slots(uint32_t n) {
-    int* slots = malloc((size_t)n * sizeof *slots);
-    if (slots) memset(slots, 0xff, (size_t)n * sizeof *slots);
-    return slots;
-}
-
 // ---- tokens by their bytes
 
 // The slot of the token that has these bytes, or the empty slot where it would be.
@@ -38,8 +32,9 @@ static size_t token_slot(const Bpe* t, const char* bytes, size_t n) {
 
 int bpe_index_tokens(Bpe* t, Err err) {
     uint32_t n = power_of_two_above(2 * (uint64_t)t->base.vocab);
-    t->index = (TokenIndex){.slots = new_slots(n), .mask = n - 1};
+    t->index = (TokenIndex){malloc(n * sizeof(int)), n - 1};
     if (!t->index.slots) return fail(err, "out of memory for a vocabulary of %d tokens", t->base.vocab);
+    memset(t->index.slots, 0xff, n * sizeof(int));
     for (int id = 0; id < t->base.vocab; id++) {
         if (id == t->base.end_of_text || (t->added && t->added[id])) continue;
         size_t slot = token_slot(t, t->bytes + t->begin[id], token_length(t, id));

@@ -26,25 +26,28 @@ enum { NAME = 128, LARGEST_SMALL_FILE = 64 << 20 };
 
 // ---- names
 
-// The step of a final name, exactly as checkpoint_begin writes it; -1 for any other name.
-static int64_t named_step(const char* name) {
+// step-000100ENDING
+static void put_name(char name[32], int64_t step, const char* ending) {
+    snprintf(name, 32, "step-%06" PRId64 "%s", step, ending);
+}
+
+// The step of a name, exactly as put_name writes it; -1 for any other name.
+static int64_t step_of(const char* name, const char* ending) {
     char again[32];
-    if (strncmp(name, "step-", 5)) return -1;
-    int64_t step = strtoll(name + 5, NULL, 10);
-    snprintf(again, sizeof again, "step-%06" PRId64, step);
+    int64_t step = strncmp(name, "step-", 5) ? -1 : strtoll(name + 5, NULL, 10);
+    put_name(again, step, ending);
     return step < 0 || strcmp(name, again) ? -1 : step;
 }
 
 int64_t checkpoint_step(const char* name) {
     char final[32];
-    snprintf(final, sizeof final, "step-%06" PRId64, (int64_t)strtoll(name, NULL, 10));
-    return strspn(name, "0123456789") == strlen(name) ? named_step(final) : named_step(name);
+    put_name(final, strtoll(name, NULL, 10), "");
+    return step_of(strspn(name, "0123456789") == strlen(name) ? final : name, "");
 }
 
-// RUN_DIR/step-000100ENDING.
 static int step_path(char* path, const char* run_dir, int64_t step, const char* ending, Err err) {
-    char name[64];
-    snprintf(name, sizeof name, "step-%06" PRId64 "%s", step, ending);
+    char name[32];
+    put_name(name, step, ending);
     return disk_join(path, run_dir, name, err);
 }
 
@@ -52,14 +55,8 @@ int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t ste
     return step_path(path, run_dir, step, "", err);
 }
 
-// A name that a save or a removal gives while it is under way, and no other that ends so.
-static int is_temporary(const char* name) {
-    char final[32];
-    const char* dot = strchr(name, '.');
-    if (!dot || dot - name >= (int)sizeof final || (strcmp(dot, ".tmp") && strcmp(dot, ".old.tmp"))) return 0;
-    snprintf(final, sizeof final, "%.*s", (int)(dot - name), name);
-    return named_step(final) >= 0;
-}
+// A name that a save or a removal gives while it is under way.
+static int is_temporary(const char* name) { return step_of(name, ".tmp") >= 0 || step_of(name, ".old.tmp") >= 0; }
 
 static int is_marker(const char* name) { return !strcmp(name, marker) || !strcmp(name, unfinished); }
 
@@ -123,13 +120,9 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
 
 // Ends the list of files; returns its text, which the caller frees. NULL: there was no memory for it.
 static char* end_list(CheckpointWriter* w) {
-    if (!w->list) return NULL;
-    int failed = ferror(w->list);
-    failed |= fclose(w->list);
+    FILE* list = w->list;
     w->list = NULL;
-    if (!failed) return w->text;
-    free(w->text);
-    return NULL;
+    return list ? json_end(list, &w->text) : NULL;
 }
 
 static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, Err err) {
@@ -170,7 +163,7 @@ static int verify_files(const char* dir, const Json* json, Err err) {
     if (!files || files->type != JSON_ARRAY || json_int64(json_get(json, json->values, "step"), &step))
         return fail(err, "%s/%s: expected a step and a list of files", dir, marker);
     const JsonValue* entry = files + 1;  // not json_at, which walks from the start: the list may be long
-    for (int i = 0; i < files->n; i++, entry = &json->values[entry->next])
+    for (int i = 0; i < files->n; i++, entry = json_next(json, entry))
         if (verify_file(dir, json, entry, err)) return -1;
     return 0;
 }
@@ -217,7 +210,7 @@ static uint64_t written_at(const char* dir) {
 
 static int note_complete(void* context, const char* path, const char* name, Err err) {
     CheckpointList* list = (CheckpointList*)context;
-    int64_t step = named_step(name);
+    int64_t step = step_of(name, "");
     if (step < 0 || !disk_is_file(path, marker)) return 0;
     CheckpointEntry* more = (CheckpointEntry*)realloc(list->all, sizeof *more * ((size_t)list->n + 1));
     if (!more) return fail(err, "%s: no memory to list checkpoints", path);
@@ -307,15 +300,14 @@ static int remove_marked(const char* dir, Err err) {
 
 // Its names.
 static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
-    memset(w, 0, sizeof *w);
+    *w = (CheckpointWriter){0};
     if (step < 0) return fail(err, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
-    int bad = step_path(w->dir, run_dir, step, ".tmp", err) || step_path(w->final, run_dir, step, "", err);
-    return bad ? -1 : 0;
+    return step_path(w->dir, run_dir, step, ".tmp", err) || step_path(w->final, run_dir, step, "", err) ? -1 : 0;
 }
 
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     CheckpointWriter made;
-    memset(w, 0, sizeof *w);
+    *w = (CheckpointWriter){0};  // until the directory is there: an abort removes it
     if (prepare(&made, run_dir, step, err) || disk_make_dirs(run_dir, err) || remove_marked(made.dir, err)) return -1;
     if (mkdir(made.dir, 0777)) return fail(err, "%s: cannot make this directory: %s", made.dir, strerror(errno));
     *w = made;
@@ -330,8 +322,7 @@ int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err 
     if (prepare(w, run_dir, step, err)) return -1;
     if (disk_is_dir(w->dir)) return 0;
     return fail(err,
-                "%s: expected the directory that another process made, found none; all nodes must share the file "
-                "system of --out",
+                "%s: expected the directory that another process made; all nodes must share the file system of --out",
                 w->dir);
 }
 
@@ -372,11 +363,12 @@ static int remove_temporary(void* context, const char* path, const char* name, E
     return is_temporary(name) && is_ours(path) ? remove_marked(path, err) : 0;
 }
 
-// Of the checkpoints that were written before this one all but the newest go, and none that somebody reads.
-static int clean_up(const char* run_dir, const CheckpointList* before, int keep, Err err) {
+// Of the checkpoints that were written before this step's all but the newest go, and none that somebody reads.
+static int clean_up(const char* run_dir, const CheckpointList* before, int64_t step, int keep, Err err) {
     char path[CHECKPOINT_PATH];
     int hold;
-    for (int i = MAX(keep - 1, 0); keep > 0 && i < before->n; i++) {
+    for (int i = 0, kept = 1; keep > 0 && i < before->n; i++) {
+        if (before->all[i].step == step || kept++ < keep) continue;
         if (step_path(path, run_dir, before->all[i].step, "", err)) return -1;
         if (!disk_is_file(path, marker) || !take_hold(path, &hold)) continue;
         int failed = drop(run_dir, before->all[i].step, err);
@@ -393,29 +385,20 @@ static uint64_t next_written(const CheckpointList* before) {
     return before->n > 0 ? MAX(nanoseconds(now), before->all[0].written + 1) : nanoseconds(now);
 }
 
-// Without the step itself, which will be another one.
-static void leave_out(CheckpointList* list, int64_t step) {
-    int n = 0;
-    for (int i = 0; i < list->n; i++)
-        if (list->all[i].step != step) list->all[n++] = list->all[i];
-    list->n = n;
-}
-
 int checkpoint_commit(CheckpointWriter* w, int keep, Err err) {
     char run_dir[CHECKPOINT_PATH], why[ERR_BYTES];
     CheckpointList before;
     const char* slash = strrchr(w->final, '/');
     if (!slash) return fail(err, "expected a checkpoint that checkpoint_begin began");
     snprintf(run_dir, sizeof run_dir, "%.*s", (int)(slash - w->final), w->final);
-    int64_t step = named_step(slash + 1);
+    int64_t step = step_of(slash + 1, "");
     int listed = checkpoint_list(&before, run_dir, err) == 0;
     if (!listed || write_marker(w, step, next_written(&before), err) || publish(w, run_dir, step, err)) {
         checkpoint_abort(w);
         free(before.all);
         return -1;
     }
-    leave_out(&before, step);
-    int left = clean_up(run_dir, &before, keep, why);
+    int left = clean_up(run_dir, &before, step, keep, why);
     free(before.all);
     if (left) fail(err, "%s is saved, but an older directory could not be removed: %s", w->final, why);
     return left ? 1 : 0;
@@ -429,33 +412,28 @@ static int check_finite(void* context, const char* path, const char* name, Err e
     return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err) : 0;
 }
 
-// Are all files of a checkpoint there and whole, and all numbers finite?
-static int check_whole(const char* dir, Err err) {
-    return checkpoint_verify(dir, err) || disk_visit(dir, check_finite, NULL, err) ? -1 : 0;
-}
-
 // checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
 static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
                        void* context, Err err) {
-    char first[ERR_BYTES] = "", why[ERR_BYTES];
+    char why[ERR_BYTES];
     CheckpointList list;
+    int result = 0, skipped = 0;
     *pin = -1;
     if (checkpoint_list(&list, run_dir, err)) return -1;
-    int result = 0;
     for (int i = 0; i < list.n && !result; i++) {
         if (step >= 0 && list.all[i].step != step) continue;
         if (step_path(path, run_dir, list.all[i].step, "", err)) result = -1;
         else if ((*pin = checkpoint_pin(path)) < 0) *gone = 1;
-        else if (check_whole(path, why) == 0) result = 1;
+        else if (!checkpoint_verify(path, why) && !disk_visit(path, check_finite, NULL, why)) result = 1;
         else {
             checkpoint_unpin(*pin);
             *pin = -1;
-            if (!first[0]) strcpy(first, why);
+            if (!skipped++) fail(err, "%s", why);
             if (skip) skip(context, path, why);
         }
     }
     free(list.all);
-    return result || !first[0] ? result : fail(err, "%s", first);
+    return result ? result : -(skipped > 0);
 }
 
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,

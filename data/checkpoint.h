@@ -3,25 +3,21 @@
 // A save goes DIR/step-000100.tmp/ (marked by an empty file SAVING; files written and synced) -> the marker file DONE
 // in it, which lists every other file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. At
 // whatever moment a machine stops, a directory with its final name and a marker is complete, and nothing else is ever
-// loaded. One process at a time saves into a run directory (data/run_dir.h). Only directories with a marker are ever
+// loaded. One process at a time saves into a run directory (run_dir.h). Only directories with a marker are ever
 // removed.
 //
 // The newest checkpoint is the one that was written last, which its marker says: a run may have gone back to an older
 // step. Copying a directory does not change that, nor does a clock that is set back.
 //
 // Several processes can share a save: one begins it, the others join it and write files of their own into its
-// directory; the first is told the size and hash of each by checkpoint_add_file, and commits or aborts when nobody
-// writes any more. The marker lists what the first has written or been told of.
+// directory; the first is told the size and hash of each, and commits or aborts when nobody writes any more.
 //
 // The marker is JSON: {"step": 100, "written": 1700000000000000000, "files": [{"name": "config.json", "bytes": 512,
 // "hash": "00c0ffee00c0ffee"}, ...]}: nanoseconds since 1970, always more than in any older checkpoint of the run; the
-// hash that of plan/base/disk.h in hexadecimal.
+// hash that of plan/base/disk_files.h in hexadecimal.
 #pragma once
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 
-#include "plan/base/base.h"
 #include "plan/base/disk_files.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
@@ -35,22 +31,23 @@ typedef struct CheckpointWriter {
     size_t n_text;
 } CheckpointWriter;
 
+// All return 0, or -1 with a message, where nothing else is said.
+
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
-// the same step are removed, a directory of this name without our marker is an error. 0, or -1 with a message.
+// the same step are removed, a directory of this name without our marker is an error.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
-// The same save in another process, after checkpoint_begin has returned in the first: creates nothing; the temporary
-// directory must exist. 0, or -1 with a message. Neither commit nor abort may follow.
+// The same save in another process, after checkpoint_begin has returned in the first; neither commit nor abort follow.
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
-// Writes and syncs one small file (config.json, state.json). 0, or -1. Names are of letters, digits and . _ - alone.
+// Writes and syncs one small file (config.json, state.json). Names are of letters, digits and . _ - alone.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err);
 // The file `name` of the save has been written and synced, has this size and this disk_hash: it is not read again, but
-// must be there in this size. 0, or -1 with a message.
+// must be there in this size.
 int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash, Err err);
 // Marker, syncs, rename; afterwards only the newest `keep` complete checkpoints of run_dir remain (0: all of them; one
 // that is pinned stays until a later commit) and temporary directories of ours are gone. A checkpoint of the same step
-// that is there already is replaced; a directory of its name without a marker is set aside.
-// 0; -1 with a message: the temporary directory is removed and older checkpoints are as they were; 1 with a message:
-// this checkpoint is saved but an older directory could not be removed.
+// that is there already is replaced; a directory of its name without a marker is set aside. After -1 the temporary
+// directory is removed and older checkpoints are as they were; 1 with a message: this checkpoint is saved but an older
+// directory could not be removed.
 int checkpoint_commit(CheckpointWriter* w, int keep, Err err);
 void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
 
@@ -65,15 +62,12 @@ typedef struct CheckpointList {
     int n;
 } CheckpointList;
 
-// The complete checkpoints below run_dir; their files are not looked at. 0, or -1 with a message; a directory that does
-// not exist has none.
+// The complete checkpoints below run_dir; their files are not looked at. A directory that does not exist has none.
 int checkpoint_list(CheckpointList* list, const char* run_dir, Err err);
 // The newest of them: its path and step. 1 found, 0 none, -1 with a message.
 int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, Err err);
-// RUN_DIR/step-000100. 0, or -1 with a message.
-int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, Err err);
-// The step that is meant by "step-000120" or "120"; -1 by anything else.
-int64_t checkpoint_step(const char* name);
+int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, Err err);  // RUN_DIR/step-000100
+int64_t checkpoint_step(const char* name);  // that is meant by "step-000120" or "120"; -1 by anything else
 
 // As long as a checkpoint is pinned, the run that saves beside it does not remove it: a shared lock on its marker,
 // which ends with the process at the latest. -1 when the checkpoint is gone.
@@ -88,15 +82,12 @@ typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
                       Err err);
 // Renames a directory to DIR.damaged (or DIR.damaged-2, ...), which is never looked at: moved (CHECKPOINT_PATH bytes)
-// is its new name. 0, or -1 with a message.
+// is its new name.
 int checkpoint_set_aside(const char* dir, char* moved, Err err);
 
-// Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker? 0, or -1 saying what is
-// wrong. A directory without a marker is refused with words; see checkpoint_is_foreign.
+// Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker?
 int checkpoint_verify(const char* dir, Err err);
-// 1 when dir has no marker but holds a model (data/model_files.h) and config.json without a state.json: one that
-// somebody else saved.
+// 1 when dir has no marker but holds a model (model_files.h) and config.json without a state.json: somebody else's.
 int checkpoint_is_foreign(const char* dir);
-
 // Reads a small file whole, terminated by NUL; *n without it. The caller frees. NULL with a message.
 char* checkpoint_read_file(const char* dir, const char* name, size_t* n, Err err);

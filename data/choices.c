@@ -2,26 +2,25 @@
 #include "data/choices.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "data/json.h"
-#include "plan/base/base.h"
 
 void choice_free(Choice* c) {
-    for (int i = 0; i < c->n && c->endings; i++) free(c->endings[i]);
+    free(c->text);
     free(c->endings);
-    free(c->context);
     *c = (Choice){0};
 }
 
-// NULL with a message.
-static char* string_of(const JsonValue* value, const char* what, Err err) {
-    char* text = value && value->type == JSON_STRING ? (char*)malloc(value->length + 1) : NULL;
-    int64_t n = text ? json_string(value, text) : -1;
-    if (n >= 0 && strlen(text) == (size_t)n) return text;
-    free(text);
-    fail(err, "expected %s as a string without NUL", what);
-    return NULL;
+// The string at *at, which moves behind it; NULL with a message.
+static char* take_string(const JsonValue* value, char** at, const char* what, Err err) {
+    char* text = *at;
+    int64_t n = json_string(value, text);
+    if (n < 0 || strlen(text) != (size_t)n) {
+        fail(err, "expected %s as a string without NUL", what);
+        return NULL;
+    }
+    *at += n + 1;
+    return text;
 }
 
 // The label may stand in quotes.
@@ -36,27 +35,29 @@ static int read_label(const Json* json, int n, int* label, Err err) {
     return 0;
 }
 
-static int read_choice(Choice* c, const Json* json, Err err) {
+// Strings take no more room than they do in the line, whose quotes make room for their ends.
+static int read_choice(Choice* c, const Json* json, size_t n, Err err) {
     const JsonValue *root = json->values, *context = json_get(json, root, "ctx");
     const JsonValue* endings = json_get(json, root, "endings");
+    if (root->type != JSON_OBJECT) return fail(err, "expected an object");
     if (!context) context = json_get(json, root, "context");
     if (!endings || endings->type != JSON_ARRAY || endings->n < 2)
         return fail(err, "expected an array \"endings\" of at least two strings");
-    c->context = string_of(context, "\"ctx\"", err);
-    c->endings = (char**)calloc((size_t)endings->n, sizeof *c->endings);
-    if (!c->context) return -1;
-    if (!c->endings) return fail(err, "no memory for %d endings", endings->n);
+    char* at = c->text = malloc(n);
+    c->endings = malloc((size_t)endings->n * sizeof *c->endings);
+    if (!c->text || !c->endings) return fail(err, "no memory for %d endings", endings->n);
     c->n = endings->n;
+    if (!(c->context = take_string(context, &at, "\"ctx\"", err))) return -1;
     for (int i = 0; i < c->n; i++)
-        if (!(c->endings[i] = string_of(json_at(json, endings, i), "an ending", err))) return -1;
+        if (!(c->endings[i] = take_string(json_at(json, endings, i), &at, "an ending", err))) return -1;
     return read_label(json, c->n, &c->label, err);
 }
 
 int choice_parse(Choice* choice, const char* line, size_t n, Err err) {
     Json json;
-    memset(choice, 0, sizeof *choice);
+    *choice = (Choice){0};
     if (json_parse(&json, line, n, err)) return -1;
-    int failed = json.values->type == JSON_OBJECT ? read_choice(choice, &json, err) : fail(err, "expected an object");
+    int failed = read_choice(choice, &json, n, err);
     json_free(&json);
     if (failed) choice_free(choice);
     return failed;

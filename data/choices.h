@@ -12,6 +12,7 @@ typedef struct Choice {
     char* context;
     char** endings;  // (n)
     int n, label;
+    char* text;  // in which they lie
 } Choice;
 
 // 0, or -1 with a message. Strings may hold no NUL.

@@ -1,11 +1,5 @@
-// docs_chat.c - instructions as documents; only completions, what an "assistant" says, and the token that ends them are
-// learnt. A line of JSONL has one of these forms; the last two are those of the data sets Alpaca and ShareGPT.
-//
-//   {"prompt": "...", "completion": "..."}
-//   {"messages": [{"role": "user", "content": "..."}, ...]}
-//   {"instruction": "...", "input": "...", "output": "..."}       a user's message (and the input, where there is one,
-//                                                                 behind a blank line), and the assistant's
-//   {"conversations": [{"from": "human", "value": "..."}, ...]}   human is the user, gpt the assistant
+// docs_chat.c - instructions as documents, in the forms of data/README.md; only completions, what an "assistant" says,
+// and the token that ends them are learnt.
 //
 // Each part is encoded alone, so that what is learnt begins at a token. Messages look as the vocabulary's models were
 // taught, by the tokens that it has:
@@ -46,75 +40,6 @@ const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
 
 // ---- opening
 
-// A document being made.
-typedef struct Making {
-    Docs* docs;
-    char* scratch;  // room for the longest string
-    int64_t first;  // of its tokens, in Docs.encoded
-    char* err;
-} Making;
-
-// The member by the first name that it has; NULL: by neither.
-static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
-    const JsonValue* value = json_get(json, object, name);
-    return value ? value : json_get(json, object, other);
-}
-
-static const JsonValue* messages_of(const Json* json) {
-    return get_either(json, json->values, "messages", "conversations");
-}
-
-static int is_pair(const Json* json) {
-    return json_get(json, json->values, "prompt") && json_get(json, json->values, "completion");
-}
-
-int docs_is_instruction(const Json* json) {
-    const JsonValue* root = json->values;
-    if (root->type != JSON_OBJECT) return 0;
-    return messages_of(json) || is_pair(json) ||
-           (json_get(json, root, "instruction") && json_get(json, root, "output"));
-}
-
-// Tokens appended since `from` are to be learnt.
-static int learn(Making* m, int64_t from) {
-    Docs* docs = m->docs;
-    DocsMore* d = docs->more;
-    int64_t before = 0, at = docs_tokens(docs) - m->first, end = d->n_encoded + at;
-    int64_t span[] = {from - m->first, d->n_encoded - m->first};
-    if (from + at == end) return 0;
-    docs_hash_content(docs, span, sizeof span);
-    if (d->n_spans)
-        before = d->spans[d->n_spans - 1].before + d->spans[d->n_spans - 1].end - d->spans[d->n_spans - 1].first;
-    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err)) return -1;
-    d->spans[d->n_spans++] = (DocsSpan){from + at, end, before};
-    return 0;
-}
-
-static int put_text(Making* m, const char* text, size_t n) {
-    docs_hash_content(m->docs, text, n);
-    return docs_append_text(m->docs, text, n, m->err);
-}
-
-static int put_words(Making* m, const char* words) { return put_text(m, words, strlen(words)); }
-
-static int put_token(Making* m, int token) {
-    docs_hash_content(m->docs, &token, sizeof token);
-    return docs_append_tokens(m->docs, &token, 1, m->err);
-}
-
-static int put_string(Making* m, const JsonValue* value, const char* what) {
-    int64_t n = value && value->type == JSON_STRING ? json_string(value, m->scratch) : -1;
-    if (n < 0) return fail(m->err, "expected %s as a string", what);
-    return put_text(m, m->scratch, (size_t)n);
-}
-
-static int put_pair(Making* m, const Json* json) {
-    if (put_string(m, json_get(json, json->values, "prompt"), "\"prompt\"")) return -1;
-    int64_t from = m->docs->more->n_encoded;
-    if (put_string(m, json_get(json, json->values, "completion"), "\"completion\"")) return -1;
-    return put_token(m, m->docs->tokenizer->stop) || learn(m, from) ? -1 : 0;
-}
-
 // How a vocabulary's models see messages.
 typedef struct Style {
     int begin, header_end, end;  // tokens; -1: none
@@ -130,44 +55,105 @@ static Style style_of(const Tokenizer* t) {
     return (Style){-1, -1, -1, ": ", "\n\n"};
 }
 
-// A message of a role of n bytes, which may lie in scratch: a content, and where there is more, that behind a blank
-// line.
-static int put_message(Making* m, const Style* style, const char* role, size_t n, const JsonValue* content,
-                       const JsonValue* more, const char* what) {
-    int learns = n == 9 && !memcmp(role, "assistant", 9);
-    int ends = style->end < 0 && learns;  // the text itself ends: nothing else says so
-    if (style->begin >= 0 && put_token(m, style->begin)) return -1;
-    if (put_text(m, role, n)) return -1;
-    if (style->header_end >= 0 && put_token(m, style->header_end)) return -1;
-    if (put_words(m, style->after_role)) return -1;
+// A document being made.
+typedef struct Making {
+    Docs* docs;
+    const Json* json;
+    Style style;
+    char* scratch;  // room for the longest string
+    int64_t first;  // of its tokens, in Docs.encoded
+    char* err;
+} Making;
+
+// The member by the first name that it has; NULL: by neither.
+static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
+    const JsonValue* value = json_get(json, object, name);
+    return value ? value : json_get(json, object, other);
+}
+
+static const JsonValue* messages_of(const Json* json) {
+    return get_either(json, json->values, "messages", "conversations");
+}
+
+static int has_both(const Json* json, const char* name, const char* other) {
+    return json_get(json, json->values, name) && json_get(json, json->values, other);
+}
+
+int docs_is_instruction(const Json* json) {
+    return messages_of(json) || has_both(json, "prompt", "completion") || has_both(json, "instruction", "output");
+}
+
+// Tokens appended since `from` are to be learnt.
+static int learn(Making* m, int64_t from) {
+    DocsMore* d = m->docs->more;
+    int64_t at = docs_tokens(m->docs) - m->first, span[] = {from - m->first, d->n_encoded - m->first};
+    if (from == d->n_encoded) return 0;
+    docs_hash_content(m->docs, span, sizeof span);
+    if (reserve(&d->spans, &d->spans_capacity, d->n_spans, 1, sizeof *d->spans, m->err)) return -1;
+    const DocsSpan* last = d->n_spans ? &d->spans[d->n_spans - 1] : NULL;
+    d->spans[d->n_spans++] =
+        (DocsSpan){from + at, d->n_encoded + at, last ? last->before + last->end - last->first : 0};
+    return 0;
+}
+
+static int put_text(Making* m, const char* text, size_t n) {
+    docs_hash_content(m->docs, text, n);
+    return docs_append_text(m->docs, text, n, m->err);
+}
+
+static int put_words(Making* m, const char* words) { return put_text(m, words, strlen(words)); }
+
+// -1: none is put
+static int put_token(Making* m, int token) {
+    if (token < 0) return 0;
+    docs_hash_content(m->docs, &token, sizeof token);
+    return docs_append_tokens(m->docs, &token, 1, m->err);
+}
+
+static int put_string(Making* m, const JsonValue* value, const char* what) {
+    int64_t n = json_string(value, m->scratch);
+    return n < 0 ? fail(m->err, "expected %s as a string", what) : put_text(m, m->scratch, (size_t)n);
+}
+
+static int put_pair(Making* m) {
+    const JsonValue* root = m->json->values;
+    if (put_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
+    int64_t from = m->docs->more->n_encoded;
+    if (put_string(m, json_get(m->json, root, "completion"), "\"completion\"")) return -1;
+    return put_token(m, m->docs->tokenizer->stop) || learn(m, from) ? -1 : 0;
+}
+
+// A message: its content, and where there is more, that behind a blank line. The role may lie in scratch.
+static int put_message(Making* m, const char* role, const JsonValue* content, const JsonValue* more, const char* what) {
+    int learns = !strcmp(role, "assistant");
+    int ends = m->style.end < 0 && learns;  // the text itself ends: nothing else says so
+    if (put_token(m, m->style.begin) || put_words(m, role) || put_token(m, m->style.header_end)) return -1;
+    if (put_words(m, m->style.after_role)) return -1;
     int64_t from = m->docs->more->n_encoded;
     if (put_string(m, content, what)) return -1;
-    if (more && more->type != JSON_NULL && !(more->type == JSON_STRING && more->length == 0))
+    if (more && more->type != JSON_NULL && !json_is(more, ""))
         if (put_words(m, "\n\n") || put_string(m, more, "\"input\"")) return -1;
-    if (style->end >= 0 && put_token(m, style->end)) return -1;
+    if (put_token(m, m->style.end)) return -1;
     if (ends && put_token(m, m->docs->tokenizer->stop)) return -1;
     if (learns && learn(m, from)) return -1;
-    return ends ? 0 : put_words(m, style->after_content);
+    return ends ? 0 : put_words(m, m->style.after_content);
 }
 
-static int put_task(Making* m, const Json* json) {
-    Style style = style_of(m->docs->tokenizer);
-    const JsonValue *task = json_get(json, json->values, "instruction"), *input = json_get(json, json->values, "input");
-    if (put_message(m, &style, "user", 4, task, input, "\"instruction\"")) return -1;
-    return put_message(m, &style, "assistant", 9, json_get(json, json->values, "output"), NULL, "\"output\"");
+static int put_task(Making* m) {
+    const JsonValue *root = m->json->values, *input = json_get(m->json, root, "input");
+    if (put_message(m, "user", json_get(m->json, root, "instruction"), input, "\"instruction\"")) return -1;
+    return put_message(m, "assistant", json_get(m->json, root, "output"), NULL, "\"output\"");
 }
 
-static int put_messages(Making* m, const Json* json, const JsonValue* messages) {
-    Style style = style_of(m->docs->tokenizer);
+static int put_messages(Making* m, const JsonValue* messages) {
     if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
     for (int i = 0; i < messages->n; i++) {
-        const JsonValue* message = json_at(json, messages, i);
-        const char* role = m->scratch;
-        int64_t n = json_string(get_either(json, message, "role", "from"), m->scratch);
-        if (n < 0) return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
-        if (!strcmp(role, "human")) role = "user", n = 4;
-        else if (!strcmp(role, "gpt")) role = "assistant", n = 9;
-        if (put_message(m, &style, role, (size_t)n, get_either(json, message, "content", "value"), NULL,
+        const JsonValue* message = json_at(m->json, messages, i);
+        const JsonValue* role = get_either(m->json, message, "role", "from");
+        if (json_string(role, m->scratch) < 0)
+            return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
+        const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
+        if (put_message(m, name, get_either(m->json, message, "content", "value"), NULL,
                         "\"content\" or \"value\" of a message"))
             return -1;
     }
@@ -182,12 +168,12 @@ int docs_add_instruction(Docs* docs, const Json* json, Err err) {
         return fail(err, "expected an instruction, as in the first line, found the members %s",
                     json_names(json, names, sizeof names));
     for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
-    Making m = {docs, (char*)malloc(longest + 1), docs->more->n_encoded, err};
+    Making m = {docs, json, .scratch = malloc(longest + 1), .first = docs->more->n_encoded, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", longest);
     const JsonValue* messages = messages_of(json);
-    int failed = put_token(&m, docs->end_of_text);
-    if (!failed)
-        failed = messages ? put_messages(&m, json, messages) : is_pair(json) ? put_pair(&m, json) : put_task(&m, json);
+    int is_pair = !messages && has_both(json, "prompt", "completion"), failed = put_token(&m, docs->end_of_text);
+    if (!is_pair) m.style = style_of(docs->tokenizer);
+    if (!failed) failed = messages ? put_messages(&m, messages) : is_pair ? put_pair(&m) : put_task(&m);
     free(m.scratch);
     if (!failed && docs->more->n_spans == spans)
         failed = fail(err, "nothing here is to be learnt: no assistant speaks");

@@ -89,7 +89,7 @@ void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes) {
 static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named, Err err) {
     const char* path = file->file.path;
     DocsMore* more = docs->more;
-    int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl"), is_jsonl = named;
+    int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl");
     int unfit = is_shard ? 0 : docs_check_text(file, err), array = is_shard || unfit ? 0 : is_json_array(file, err);
     if (unfit || array < 0) return named ? -1 : unfit ? unfit : array;
     if (named && array)
@@ -102,8 +102,8 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     if (more->keying) return hash_file(docs, file, named, err);
     if (is_shard) return docs_index_shard(docs, file, err);
     docs->max_token = MAX(docs->max_token, docs->tokenizer->vocab - 1);
-    if (is_json && !named && docs_looks_like_jsonl(docs, file, &is_jsonl, err)) return -1;
-    if (is_json && is_jsonl) return docs_index_jsonl(docs, file, err);
+    int status = is_json ? docs_index_jsonl(docs, file, named, err) : 1;
+    if (status <= 0) return status;
     more->plain_jsonl += is_json || array;
     if (more->encodes) file->format = &docs_encoded;
     return docs_index_text(docs, file, named, err);
@@ -142,9 +142,7 @@ static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
     int64_t before = docs->n_files, skipped = docs->skipped, runs = m->runs, packed = m->packed;
     if (run_dir_is_ours(directory))
-        return fail(err,
-                    "%s: expected documents, found a run or a checkpoint of this program; try another --data, or name "
-                    "its files",
+        return fail(err, "%s: expected documents, found a run or a checkpoint of this program; try another --data",
                     directory);
     if (docs_add_path(docs, directory, err)) return -1;
     if (docs->n_files > before) return 0;

@@ -1,10 +1,8 @@
 // docs_files.h - a corpus of files in all formats: directories, text files (docs.h), JSONL, llm.c's token shards, the
 // first two also compressed; data/README.md says how each is read. Paths may be shell patterns. Text that is read by
 // bytes and shards cannot be mixed: their ids do not agree.
-//
-// Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known. (A document
-// without the end-of-text token: tokens of a shard before its first one form one too, the end of one that began
-// elsewhere.)
+// Only text with a BPE vocabulary is encoded into memory at opening, because its lengths must be known. Tokens of a
+// shard before its first end-of-text token are a document, too: the end of one that began elsewhere.
 #pragma once
 #include "data/docs.h"
 #include "data/json.h"
@@ -29,15 +27,12 @@ typedef struct DocsReading {
 #define DOCS_TEXT_KEY "text"
 
 // tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
-// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3). Files of a directory that are no text are
-// passed over and counted; runs and checkpoints of this program below it are left out whole and counted; a directory
-// that is named and is one is an error. 0, or -1 with a message.
+// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3). 0, or -1 with a message.
 int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
                  Err err);
 
 // Text is encoded once: its tokens are kept as a shard, tokens-KEY.bin, with an index beside it, tokens-KEY.idx. KEY is
-// a hash of the text, of how it is read, and of the tokenizer: so ranks and later runs share it, and it can be nothing
-// else's.
+// a hash of the text, of how it is read, and of the tokenizer.
 typedef struct DocsCache {
     DocsReading reading;                        // of text
     const char* dir;                            // where to keep it; NULL: the user's cache, and only of 1 MiB or more
@@ -68,8 +63,7 @@ typedef struct ContentHash {
     uint64_t bytes;          // so far
 } ContentHash;
 
-// Documents are 24 bytes each (docs.h): a corpus may have 10^8 of them. Tens of thousands of small files are common, so
-// nothing is mapped and few files are kept open.
+// A corpus may have 10^8 documents, and tens of thousands of small files: few are kept open.
 typedef struct DocsMore {
     const char* text_key;
     int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
@@ -138,9 +132,7 @@ void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 extern const DocsFormat docs_shard16, docs_shard32;
 int docs_index_shard(Docs* docs, DocsFile* file, Err err);
-int docs_index_jsonl(Docs* docs, DocsFile* file, Err err);
-// Does a line of this file say that it is JSONL of documents? 0, or -1 with *is_jsonl unchanged.
-int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err);
+int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err);  // 1: not named, its first line is no document
 // Whether a line of JSONL is an instruction, and the document that it makes.
 extern const DocsFormat docs_instructions;
 int docs_is_instruction(const Json* json);

@@ -107,21 +107,14 @@ static int first_kind(const Docs* docs, const DocsFile* file, Err err) {
     return status < 0 ? -1 : kind;
 }
 
-int docs_looks_like_jsonl(const Docs* docs, const DocsFile* file, int* is_jsonl, Err err) {
-    int kind = first_kind(docs, file, err);
-    if (kind < 0) return -1;
-    *is_jsonl = kind > 0;
-    return 0;
-}
-
-int docs_index_jsonl(Docs* docs, DocsFile* file, Err err) {
+int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err) {
     LineReader r = {.file = file};
     const char* line = NULL;
     char *scratch = NULL, why[ERR_BYTES];
     int64_t capacity = 0;
     size_t n = 0;
     int status, first = first_kind(docs, file, err);
-    if (first < 0) return -1;
+    if (first < 0 || (first == 0 && !named)) return first < 0 ? -1 : 1;
     if (first == 2) file->format = &docs_instructions;
     else if (docs->more->encodes) file->format = &docs_encoded;
     while ((status = next_line(&r, &line, &n, err)) > 0) {

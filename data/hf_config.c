@@ -87,24 +87,23 @@ static const struct {
 // ---- writing
 
 // With a point, so that nobody takes it for a whole one.
-static void put_real(FILE* out, const char* name, double x) {
+static void put_real(FILE* out, const char* before, const char* name, double x) {
     char digits[40];
     number_print(x, digits, sizeof digits);
-    fprintf(out, "\"%s\": %s%s", name, digits, strpbrk(digits, ".e") ? "" : ".0");
+    fprintf(out, "%s\"%s\": %s%s", before, name, digits, strpbrk(digits, ".e") ? "" : ".0");
 }
 
 static void put_rotary(FILE* out, const Shape* shape) {
     const RopeScaling* s = &shape->scaling;
-    fprintf(out, "  "), put_real(out, "rope_theta", shape->theta), fprintf(out, ",\n");
+    put_real(out, ",\n  ", "rope_theta", shape->theta);
     if (s->factor == 0) {
-        fprintf(out, "  \"rope_scaling\": null,\n");
+        fprintf(out, ",\n  \"rope_scaling\": null");
         return;
     }
-    fprintf(out, "  \"rope_scaling\": {\"rope_type\": \"llama3\", ");
-    put_real(out, "factor", s->factor), fprintf(out, ", ");
-    put_real(out, "low_freq_factor", s->low), fprintf(out, ", ");
-    put_real(out, "high_freq_factor", s->high);
-    fprintf(out, ", \"original_max_position_embeddings\": %.0f},\n", s->original);
+    put_real(out, ",\n  \"rope_scaling\": {\"rope_type\": \"llama3\", ", "factor", s->factor);
+    put_real(out, ", ", "low_freq_factor", s->low);
+    put_real(out, ", ", "high_freq_factor", s->high);
+    fprintf(out, ", \"original_max_position_embeddings\": %.0f}", s->original);
 }
 
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n) {
@@ -120,18 +119,16 @@ char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n
     }
     // A second name that llama.cpp's converter reads.
     if (shape->arch == ARCH_GPT2) fprintf(out, "  \"n_ctx\": %d,\n", shape->positions);
-    fprintf(out, "  "), put_real(out, name_of_eps(shape->arch), shape->eps), fprintf(out, ",\n");
+    put_real(out, "  ", name_of_eps(shape->arch), shape->eps);
     if (!shape_has(shape, HAS_POSITIONS)) put_rotary(out, shape);
+    fprintf(out, ",\n");
     for (int i = 0; i < COUNT(fixed); i++)
         if (fixed[i].archs >> shape->arch & 1 && fixed[i].use & WRITTEN)
             fprintf(out, "  \"%s\": %s,\n", fixed[i].name, fixed[i].value);
     fprintf(out, "  \"tie_word_embeddings\": %s,\n", shape_has(shape, HAS_HEAD) ? "false" : "true");
     fprintf(out, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n  \"torch_dtype\": \"%s\"\n}\n", begin, end,
             dt == DT_BF16 ? "bfloat16" : "float32");
-    int failed = ferror(out);
-    if (!fclose(out) && !failed) return text;
-    free(text);
-    return NULL;
+    return json_end(out, &text);
 }
 
 // ---- reading
@@ -146,10 +143,6 @@ typedef struct Reader {
 static const JsonValue* member(const Reader* r, const JsonValue* object, const char* name) {
     const JsonValue* v = json_get(r->json, object, name);
     return v && v->type != JSON_NULL ? v : NULL;
-}
-
-static int is_string(const JsonValue* v, const char* wanted) {
-    return v && v->type == JSON_STRING && v->length == strlen(wanted) && !memcmp(v->text, wanted, v->length);
 }
 
 // v as this JSON text shows it; numbers by their value.
@@ -193,7 +186,7 @@ static int read_arch(Reader* r) {
     const JsonValue* type = member(r, r->json->values, "model_type");
     for (int i = 0; i < N_ARCHS; i++) {
         r->arch = (Arch)i;
-        if (is_string(type, arch_table[i].name)) return 0;
+        if (json_is(type, arch_table[i].name)) return 0;
     }
     return refuse(r, "model_type", "gpt2, llama, qwen2 or qwen3", type);
 }
@@ -206,7 +199,7 @@ static int check_fixed(const Reader* r) {
             return refuse(r, fixed[i].name, fixed[i].value, v);
     }
     for (int i = 0; json_at(r->json, types, i); i++)
-        if (!is_string(json_at(r->json, types, i), "full_attention"))
+        if (!json_is(json_at(r->json, types, i), "full_attention"))
             return refuse(r, "layer_types", "full_attention", json_at(r->json, types, i));
     return 0;
 }
@@ -229,8 +222,7 @@ static int read_dimensions(const Reader* r, Shape* s) {
                     name_of(&dimensions[2], r->arch), s->NH);
     if (s->HS == 0) s->HS = s->C / s->NH;
     if (s->NH % s->NKV)
-        return fail(r->err, "config.json: num_attention_heads %d is not a multiple of num_key_value_heads %d", s->NH,
-                    s->NKV);
+        return fail(r->err, "config.json: %d heads are not a multiple of num_key_value_heads %d", s->NH, s->NKV);
     s->context = s->positions;
     return 0;
 }
@@ -260,8 +252,8 @@ static int read_rotary(const Reader* r, Shape* s) {
     const JsonValue *part = member(r, rope, "partial_rotary_factor"), *type = member(r, rope, "rope_type");
     if (part && !is_value(part, "1.0")) return refuse(r, "partial_rotary_factor", "1.0", part);
     if (!type) type = member(r, rope, "type");
-    if (is_string(type, "default")) return 0;
-    if (!is_string(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
+    if (json_is(type, "default")) return 0;
+    if (!json_is(type, "llama3")) return refuse(r, "rope_type", "default or llama3", type);
     return read_scaling(r, rope, &s->scaling);
 }
 

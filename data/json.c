@@ -37,13 +37,12 @@ static void skip_space(Parser* p) {
 static int begin(Parser* p, JsonType type) {
     if (p->n == p->room) {
         int room = p->room ? 2 * p->room : 64;
-        JsonValue* more = p->room > 1 << 28 ? NULL : (JsonValue*)realloc(p->values, sizeof(JsonValue) * (size_t)room);
+        JsonValue* more = p->room > 1 << 28 ? NULL : realloc(p->values, sizeof *more * (size_t)room);
         if (!more) return expected(p, "less JSON than memory");
         p->values = more;
         p->room = room;
     }
-    JsonValue v = {.type = type, .text = p->at};
-    p->values[p->n] = v;
+    p->values[p->n] = (JsonValue){.type = type, .text = p->at};
     return p->n++;
 }
 
@@ -55,7 +54,11 @@ static int finish(Parser* p, int i, const char* end) {
 
 static int is_digit(const Parser* p) { return p->at < p->end && *p->at >= '0' && *p->at <= '9'; }
 
-static int is_char(const Parser* p, char c) { return p->at < p->end && *p->at == c; }
+static int take(Parser* p, char c) {
+    int is = p->at < p->end && *p->at == c;
+    p->at += is;
+    return is;
+}
 
 static int digits(Parser* p) {
     if (!is_digit(p)) return expected(p, "a digit");
@@ -67,23 +70,17 @@ static int digits(Parser* p) {
 static int number(Parser* p) {
     int i = begin(p, JSON_NUMBER);
     if (i < 0) return -1;
-    if (is_char(p, '-')) p->at++;
-    if (is_char(p, '0')) p->at++;
-    else if (digits(p)) return -1;
-    if (is_char(p, '.')) {
-        p->at++;
-        if (digits(p)) return -1;
-    }
-    if (is_char(p, 'e') || is_char(p, 'E')) {
-        p->at++;
-        if (is_char(p, '+') || is_char(p, '-')) p->at++;
+    take(p, '-');
+    if (!take(p, '0') && digits(p)) return -1;
+    if (take(p, '.') && digits(p)) return -1;
+    if (take(p, 'e') || take(p, 'E')) {
+        if (!take(p, '+')) take(p, '-');
         if (digits(p)) return -1;
     }
     return finish(p, i, p->at);
 }
 
 static int string(Parser* p) {
-    p->at++;
     int i = begin(p, JSON_STRING);
     if (i < 0) return -1;
     for (; p->at < p->end && *p->at != '"'; p->at++) {
@@ -105,6 +102,14 @@ static int word(Parser* p, const char* text, JsonType type) {
     return finish(p, i, p->at);
 }
 
+static int member_name(Parser* p) {
+    skip_space(p);
+    if (!take(p, '"')) return expected(p, "a name in quotes");
+    if (string(p)) return -1;
+    skip_space(p);
+    return take(p, ':') ? 0 : expected(p, "a colon");
+}
+
 static int container(Parser* p, int depth) {
     int is_object = *p->at == '{', i = begin(p, is_object ? JSON_OBJECT : JSON_ARRAY);
     char close = is_object ? '}' : ']';
@@ -112,33 +117,22 @@ static int container(Parser* p, int depth) {
     if (depth == DEEPEST) return expected(p, "at most 64 levels of nesting");
     p->at++;
     skip_space(p);
-    for (int n = 0; n > 0 || !is_char(p, close); n++) {
-        if (is_object) {
-            skip_space(p);
-            if (!is_char(p, '"')) return expected(p, "a name in quotes");
-            if (string(p)) return -1;
-            skip_space(p);
-            if (!is_char(p, ':')) return expected(p, "a colon");
-            p->at++;
-        }
-        if (value(p, depth + 1)) return -1;
-        p->values[i].n = n + 1;
+    if (take(p, close)) return finish(p, i, p->at);
+    do {
+        if ((is_object && member_name(p)) || value(p, depth + 1)) return -1;
+        p->values[i].n++;
         skip_space(p);
-        if (is_char(p, close)) break;
-        if (!is_char(p, ',')) return expected(p, is_object ? "a comma or }" : "a comma or ]");
-        p->at++;
-    }
-    p->at++;
-    return finish(p, i, p->at);
+    } while (take(p, ','));
+    return take(p, close) ? finish(p, i, p->at) : expected(p, is_object ? "a comma or }" : "a comma or ]");
 }
 
 static int value(Parser* p, int depth) {
     skip_space(p);
     if (p->at == p->end) return expected(p, "a value");
+    if (take(p, '"')) return string(p);
     switch (*p->at) {
         case '{':
         case '[': return container(p, depth);
-        case '"': return string(p);
         case 't': return word(p, "true", JSON_TRUE);
         case 'f': return word(p, "false", JSON_FALSE);
         case 'n': return word(p, "null", JSON_NULL);
@@ -158,61 +152,56 @@ static int refuse(const Parser* p, Err err) {
 int json_parse(Json* json, const char* text, size_t n, Err err) {
     if (n == 0) text = "";  // it may be NULL
     Parser p = {.text = text, .at = text, .end = text + n};
-    memset(json, 0, sizeof *json);
     int bad = value(&p, 0);
     if (!bad) skip_space(&p);
     if (!bad && p.at != p.end) bad = expected(&p, "the end of the text");
-    if (bad) {
-        free(p.values);
-        return refuse(&p, err);
-    }
-    json->values = p.values;
-    json->n = p.n;
-    return 0;
+    *json = (Json){p.values, p.n};
+    if (!bad) return 0;
+    json_free(json);
+    return refuse(&p, err);
 }
 
 void json_free(Json* json) {
     free(json->values);
-    memset(json, 0, sizeof *json);
+    *json = (Json){0};
 }
 
 // ---- access
 
-// Is the escaped string the same as key? Unescapes only when it has to.
-static int is_key(const JsonValue* name, const char* key) {
-    size_t n = strlen(key);
-    if (!memchr(name->text, '\\', name->length)) return name->length == n && !memcmp(name->text, key, n);
-    char* plain = (char*)malloc(name->length + 1);
-    int same = plain && json_string(name, plain) == (int64_t)n && !memcmp(plain, key, n);
+int json_is(const JsonValue* v, const char* text) {
+    size_t n = strlen(text);
+    if (!v || v->type != JSON_STRING) return 0;
+    if (!memchr(v->text, '\\', v->length)) return v->length == n && !memcmp(v->text, text, n);
+    char* plain = malloc(v->length + 1);
+    int same = plain && json_string(v, plain) == (int64_t)n && !memcmp(plain, text, n);
     free(plain);
     return same;
 }
 
+const JsonValue* json_next(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
+
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key) {
     if (!object || object->type != JSON_OBJECT) return NULL;
     const JsonValue* name = object + 1;
-    for (int i = 0; i < object->n; i++) {
-        if (is_key(name, key)) return name + 1;
-        name = &json->values[(name + 1)->next];
-    }
+    for (int i = 0; i < object->n; i++, name = json_next(json, name + 1))
+        if (json_is(name, key)) return name + 1;
     return NULL;
 }
 
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i) {
     if (!array || array->type != JSON_ARRAY || i < 0 || i >= array->n) return NULL;
     const JsonValue* v = array + 1;
-    while (i-- > 0) v = &json->values[v->next];
+    while (i-- > 0) v = json_next(json, v);
     return v;
 }
 
 const char* json_names(const Json* json, char* words, size_t room) {
-    const JsonValue* root = json->values;
-    int at = 1;
-    snprintf(words, room, "%s", root->type == JSON_OBJECT && root->n ? "" : "of none");
-    for (int i = 0; root->type == JSON_OBJECT && i < root->n; i++, at = json->values[at + 1].next) {
+    const JsonValue *root = json->values, *name = root + 1;
+    int n = root->type == JSON_OBJECT ? root->n : 0;
+    snprintf(words, room, "%s", n ? "" : "of none");
+    for (int i = 0; i < n; i++, name = json_next(json, name + 1)) {
         size_t used = strlen(words);
-        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(json->values[at].length, 64),
-                 json->values[at].text);
+        snprintf(words + used, room - used, "%s\"%.*s\"", i ? ", " : "", (int)MIN(name->length, 64), name->text);
     }
     return words;
 }
@@ -241,9 +230,8 @@ int json_uint64(const JsonValue* v, uint64_t* out) {
     if (copy_number(v, text, sizeof text) || strpbrk(text, "-.eE")) return -1;
     errno = 0;
     unsigned long long x = strtoull(text, NULL, 10);
-    if (errno) return -1;
-    *out = x;
-    return 0;
+    if (errno == 0) *out = x;
+    return errno ? -1 : 0;
 }
 
 int json_int64(const JsonValue* v, int64_t* out) {
@@ -251,9 +239,8 @@ int json_int64(const JsonValue* v, int64_t* out) {
     if (copy_number(v, text, sizeof text) || strpbrk(text, ".eE")) return -1;
     errno = 0;
     long long x = strtoll(text, NULL, 10);
-    if (errno) return -1;
-    *out = x;
-    return 0;
+    if (errno == 0) *out = x;
+    return errno ? -1 : 0;
 }
 
 // ---- strings
@@ -269,7 +256,9 @@ static int hex4(const char* p, uint32_t* out) {
     return 0;
 }
 
-size_t json_unescape(const char* p, size_t n, char* out, int* n_out) {
+// out = the *n_out bytes (at most 4) that the character or escape at p stands for, where n > 0 bytes are left. Returns
+// how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape.
+static size_t unescape(const char* p, size_t n, char* out, int* n_out) {
     static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
     uint32_t c, low;
     *n_out = 1;
@@ -299,7 +288,7 @@ static int64_t unquote(const JsonValue* v, char* out, int bytes) {
     for (size_t i = 0, taken; i < v->length; i += taken) {
         int n = 1;
         taken = bytes ? take_byte(v->text + i, v->length - i, out) : 0;
-        if (!taken) taken = json_unescape(v->text + i, v->length - i, out, &n);
+        if (!taken) taken = unescape(v->text + i, v->length - i, out, &n);
         if (taken == 0) return -1;
         out += n;
     }
@@ -311,12 +300,12 @@ int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0); 
 int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1); }
 
 int json_text(const JsonValue* v, char* out, size_t room) {
-    size_t n = 0, taken;
+    size_t n = 0;
     if (!v || v->type != JSON_STRING) return -1;
-    for (size_t i = 0; i < v->length; i += taken) {
+    for (size_t i = 0, taken; i < v->length; i += taken) {
         char bytes[4];
         int more;
-        taken = json_unescape(v->text + i, v->length - i, bytes, &more);
+        taken = unescape(v->text + i, v->length - i, bytes, &more);
         if (taken == 0 || n + (size_t)more >= room || (unsigned char)bytes[0] < ' ') return -1;
         memcpy(out + n, bytes, (size_t)more);
         n += (size_t)more;
@@ -353,3 +342,10 @@ static size_t quote(char* out, const char* text, size_t n, int keep) {
 
 size_t json_quote(char* out, const char* text, size_t n) { return quote(out, text, n, 0); }
 size_t json_quote_bytes(char* out, const char* text, size_t n) { return quote(out, text, n, 1); }
+
+char* json_end(FILE* out, char** text) {
+    int failed = ferror(out);
+    if (!fclose(out) && !failed) return *text;
+    free(*text);
+    return NULL;
+}

@@ -9,6 +9,7 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "plan/base/base.h"
 
@@ -35,6 +36,9 @@ void json_free(Json* json);
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
 
+const JsonValue* json_next(const Json* json, const JsonValue* value);  // behind it and all it contains
+int json_is(const JsonValue* value, const char* text);                 // 1: it is this string
+
 // The names of the root's members, as a message shows them, in words.
 const char* json_names(const Json* json, char* words, size_t room);
 
@@ -45,17 +49,13 @@ int json_int64(const JsonValue* value, int64_t* out);
 int json_uint64(const JsonValue* value, uint64_t* out);
 
 // Unescapes a string into out (at most value->length + 1 bytes are written, UTF-8, terminated; NUL bytes may occur
-// inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Only here are
-// escapes checked; bytes outside of them are copied as they are, UTF-8 or not.
+// inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Bytes outside
+// of escapes are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
 
 // The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control
 // character (a NUL would make two names look equal, a line break would tear a message). 0, or -1.
 int json_text(const JsonValue* value, char* out, size_t room);
-
-// One step of json_string: out = the *n_out bytes (at most 4) that the character or escape at p stands for, where n > 0
-// bytes are left. Returns how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape.
-size_t json_unescape(const char* p, size_t n, char* out, int* n_out);
 
 // Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are
 // not valid UTF-8 become U+FFFD.
@@ -64,3 +64,6 @@ size_t json_quote(char* out, const char* bytes, size_t n);
 // turns it back, json_string refuses it.
 size_t json_quote_bytes(char* out, const char* bytes, size_t n);
 int64_t json_bytes(const JsonValue* value, char* out);
+
+// Ends a stream of open_memstream: its text, which the caller frees; NULL: no memory, and nothing to free.
+char* json_end(FILE* out, char** text);

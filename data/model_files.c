@@ -65,12 +65,6 @@ typedef struct Part {
     SafeTensor shown;  // without values
 } Part;
 
-static void put_name(char name[NAME], const char* pattern, int layer) {
-    const char* number = strstr(pattern, "%d");
-    if (!number) snprintf(name, NAME, "%s", pattern);
-    else snprintf(name, NAME, "%.*s%d%s", (int)(number - pattern), pattern, layer, number + 2);
-}
-
 // The tensors of a file that the i-th of ours is: parts[MOST_RUNS], one behind the other. Returns their number.
 static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts) {
     ParamTensor t = shape_tensor(state->shape, i);
@@ -84,7 +78,7 @@ static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts)
         int transposed = is_gpt2 && hf_names[t.id].gpt2_transposed, rows = runs.size[r];
         Part* p = &parts[r];
         *p = (Part){kind, i, {t, 0, t.elems, 0}, first, transposed, {.n_dims = is_matrix ? 2 : 1}};
-        put_name(p->shown.name, is_gpt2 ? hf_names[t.id].gpt2 : hf_names[t.id].llama[r], t.layer);
+        snprintf(p->shown.name, NAME, is_gpt2 ? hf_names[t.id].gpt2 : hf_names[t.id].llama[r], t.layer);
         p->shown.dtype = kind == STATE_WEIGHTS ? state->dt : DT_F32;
         p->shown.dims[0] = transposed ? cols : rows;
         p->shown.dims[1] = !is_matrix ? 0 : transposed ? rows : cols;
@@ -248,7 +242,7 @@ static int open_members(HfFiles* files, const char* dir, const Json* json, Err e
     const JsonValue* map = json_get(json, json->values, "weight_map");
     if (!map || map->type != JSON_OBJECT) return fail(err, "%s/" INDEX ": expected an object weight_map", dir);
     const JsonValue* key = map + 1;
-    for (int i = 0; i < map->n; i++, key = &json->values[key[1].next])
+    for (int i = 0; i < map->n; i++, key = json_next(json, key + 1))
         if (open_member(files, dir, key, err)) return -1;
     return 0;
 }

@@ -6,8 +6,8 @@
 // for each run of its outputs (queries, keys, values; gate, up); GPT-2's Conv1D weights lie as (in, out) there and
 // (out, in) here; the vocabulary has V rows there and Vp here (the rest are zero); a tied head is not stored.
 //
-// Optimizer state is ours: each rank writes the segments that it owns, any number of ranks reads what any other number
-// wrote. Rank r of n writes optimizer-RRRRR-of-NNNNN.safetensors, in fp32: "m.h.3.qkvw" is a whole tensor,
+// Optimizer state is ours, in fp32: rank r of n writes the segments that it owns to
+// optimizer-RRRRR-of-NNNNN.safetensors, any number of ranks reads them. "m.h.3.qkvw" is a whole tensor,
 // "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Behind these may
 // stand what else the rank keeps to itself (run/slow/prune.h).
 #pragma once
@@ -17,8 +17,8 @@
 
 typedef enum StateKind { STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V, STATE_GRADS } StateKind;
 
-// How tensors get from the model (wherever that lives) to host memory and back. Weights and gradients come and go as
-// whole tensors; optimizer state (master, m, v) as the segments that one rank owns, see plan/model/shape.h.
+// How tensors get from the model (wherever that lives) to host memory and back: weights and gradients as whole tensors,
+// optimizer state (master, m, v) as the segments that one rank owns.
 typedef struct ModelState {
     const Shape* shape;
     DType dt;        // in which weights are written
@@ -81,9 +81,7 @@ int optimizer_take(const ModelState* state, int with_master, const SafeTensors* 
 // Its text (*n bytes, malloc'ed), with the tokens that begin and end a document; NULL without memory.
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n);
 // The shape that a config.json describes, with Hugging Face's own values for members that it leaves out; context is
-// positions. Anything this program cannot compute (another architecture, activation, kind of rotary positions, biases
-// that ours does not have, sliding windows, quantised weights) is refused by name. 0, or -1 with a message.
+// positions. What this program cannot compute is refused by name.
 int hf_config_parse(Shape* shape, const char* text, size_t n, Err err);
-// Whether its text describes this shape, and is parsed: not so of what the file has no members for, or no range. 0, or
-// -1 with a message.
+// Whether its text describes this shape, and is parsed: not so of what the file has no members for, or no range.
 int hf_config_check(const Shape* shape, Err err);

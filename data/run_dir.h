@@ -1,8 +1,8 @@
 // run_dir.h - the directory of a run belongs to one process at a time, and is known for what it is.
 //
-// DIR/RUN is its marker: a small file that begins with {"ragged run" and says which process is at work. That process
-// holds a lock on it (flock) as long as it lives: the kernel releases it however the process ends, so a run that was
-// killed leaves no lock behind. NFS passes such locks to its server (Linux 2.6.12 and later). Over MPI rank 0 holds it.
+// DIR/RUN is its marker: a small file that begins with {"ragged run" and says which process is at work, over MPI that
+// of rank 0. It holds a lock on it (flock), which the kernel releases however the process ends; NFS passes such locks
+// to its server (Linux 2.6.12 and later).
 #pragma once
 #include "plan/base/base.h"
 #include "plan/base/disk.h"

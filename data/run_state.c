@@ -109,11 +109,11 @@ typedef struct Writer {
 } Writer;
 
 static void put_option(void* context, const char* name, const char* value) {
-    Writer* w = (Writer*)context;
+    Writer* w = context;
     const char* const pair[] = {name, value};
     for (int i = 0; i < 2; i++) {
         size_t n = strlen(pair[i]);
-        char* quoted = (char*)malloc(6 * n + 3);
+        char* quoted = malloc(6 * n + 3);
         if (quoted) json_quote_bytes(quoted, pair[i], n);
         else w->failed = 1;
         fprintf(w->out, "%s%s", i ? ", " : w->options++ ? ",\n    [" : "\n    [", quoted ? quoted : "");
@@ -149,8 +149,8 @@ char* run_state_text(const RunState* s, const Config* config) {
     fprintf(w.out, ",\n  \"options\": [");
     config_visit(config, put_option, &w);
     fprintf(w.out, "]}\n");
-    int failed = w.failed | ferror(w.out);
-    if (!fclose(w.out) && !failed) return text;
+    text = json_end(w.out, &text);
+    if (!w.failed) return text;
     free(text);
     return NULL;
 }

@@ -8,16 +8,21 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "data/json.h"
 #include "plan/base/disk_files.h"
+#include "plan/base/terminal.h"
 #include "plan/base/text.h"
 
-enum { MOST_PENDING = 4 << 20 };  // bytes of lines that could not be written yet
-enum { FIRST_ROOM = 1 << 16 };    // bytes for lines that are taken at the start; few runs need more
+enum {
+    MOST_PENDING = 4 << 20,  // bytes of lines that could not be written yet
+    FIRST_ROOM = 1 << 16,    // bytes for lines that are taken at the start; few runs need more
+};
 
 // ---- opening: what is there already
 
@@ -133,15 +138,11 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Er
     if (log->fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
     snprintf(log->path, sizeof log->path, "%s", path);
     log->room = FIRST_ROOM;
-    log->pending = (char*)malloc(log->room);
+    log->pending = malloc((size_t)log->room);
     int bad = log->pending ? 0 : fail(err, "%s: no memory for its lines", path);
     if (!bad && resumes) bad = continue_old(log, dir, last_step, err);
-    if (!bad) return 0;
-    close(log->fd);
-    free(log->pending);
-    log->fd = -1;
-    log->pending = NULL;
-    return -1;
+    if (bad) runlog_close(log);
+    return bad;
 }
 
 const char* runlog_number(double x, int digits, char text[32]) {
@@ -155,17 +156,15 @@ const char* runlog_number(double x, int digits, char text[32]) {
 __attribute__((format(printf, 2, 3))) static void write_part(RunLog* log, const char* format, ...) {
     va_list args;
     for (int tries = 0; tries < 2 && log->fd >= 0; tries++) {
+        size_t room = (size_t)log->room - log->used;
         va_start(args, format);
-        int n = vsnprintf(log->pending + log->used, log->room - log->used, format, args);
+        int n = vsnprintf(log->pending + log->used, room, format, args);
         va_end(args);
-        if (n >= 0 && log->used + (size_t)n < log->room) {
+        if (n >= 0 && (size_t)n < room) {
             log->used += (size_t)n;
             return;
         }
-        char* more = (char*)realloc(log->pending, 2 * log->room + (size_t)MAX(n, 0) + 1024);
-        if (!more) break;
-        log->pending = more;
-        log->room = 2 * log->room + (size_t)MAX(n, 0) + 1024;
+        if (reserve(&log->pending, &log->room, (int64_t)log->used, MAX(n, 0) + 1, 1, NULL)) break;
     }
     log->torn = log->fd >= 0;  // no memory for this line
 }
@@ -175,7 +174,7 @@ static void write_number(RunLog* log, const char* name, double x) {
     write_part(log, ", \"%s\": %s", name, runlog_number(x, 17, text));
 }
 
-// Writes what is pending, as far as it goes. 0, or -1 with errno set.
+// Writes what is pending, as far as it goes, in whole lines. 0, or -1 with errno set.
 static int write_pending(RunLog* log) {
     size_t done = 0;
     while (done < log->used) {
@@ -184,35 +183,26 @@ static int write_pending(RunLog* log) {
         if (n <= 0) break;
         done += (size_t)n;
     }
-    const char* end = done ? (const char*)memrchr(log->pending, '\n', done) : NULL;
-    log->part = end ? (size_t)(log->pending + done - end) - 1 : log->part + done;
+    int error = errno;
+    const char* end = done ? memrchr(log->pending, '\n', done) : NULL;
+    size_t whole = end ? (size_t)(end - log->pending) + 1 : 0;
+    if (done > whole && ftruncate(log->fd, lseek(log->fd, 0, SEEK_END) - (off_t)(done - whole)) == 0) done = whole;
     log->used -= done;
     memmove(log->pending, log->pending + done, log->used);
+    errno = error;
     return log->used > 0 ? -1 : 0;
-}
-
-// The line that the file has a part of, to another one.
-static int copy_part(const RunLog* log, int fd, off_t size) {
-    char* part = (char*)malloc(log->part + 1);
-    int bad = !part || pread(log->fd, part, log->part, size - (off_t)log->part) != (ssize_t)log->part;
-    bad = bad || disk_write(fd, part, log->part);
-    free(part);
-    return bad;
 }
 
 int runlog_move(RunLog* log, const char* dir, Err err) {
     char path[DISK_PATH];
     if (log->fd < 0 || log->used == 0) return 0;
     if (disk_join(path, dir, "log.jsonl", err)) return -1;
-    off_t size = lseek(log->fd, 0, SEEK_END);
     int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
-    int bad = copy_part(log, fd, size) || disk_write(fd, log->pending, log->used);
-    if (disk_finish(dup(fd), path, bad, err)) return close(fd), -1;
-    if (ftruncate(log->fd, size - (off_t)log->part)) warn("%s: its last line is torn: %s", log->path, strerror(errno));
+    if (disk_finish(dup(fd), path, disk_write(fd, log->pending, log->used), err)) return close(fd), -1;
     close(log->fd);
     log->fd = fd;
-    log->used = log->line = log->part = 0;
+    log->used = log->line = 0;
     log->is_late = 0;
     snprintf(log->path, sizeof log->path, "%s", path);
     return 0;
@@ -236,14 +226,90 @@ static int end_line(RunLog* log) {
 }
 
 int runlog_close(RunLog* log) {
-    int lost = log->fd >= 0 && write_pending(log);
+    int lost = log->used > 0 && write_pending(log);
     if (lost) warn("%s: the last %zu bytes could not be written: %s", log->path, log->used, strerror(errno));
     if (log->fd >= 0) close(log->fd);
     log->fd = -1;
     free(log->pending);
     log->pending = NULL;
-    log->used = log->room = 0;
+    log->used = 0, log->room = 0;
     return lost ? -1 : 0;
+}
+
+// ---- the line of a step for eyes
+
+int progress_is_terminal(void) {
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb")) && !(no_color && *no_color);
+}
+
+// Asked for every line, so that a window may change its size.
+int progress_columns(void) {
+    struct winsize size;
+    const char* columns = getenv("COLUMNS");
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+    return columns ? MAX(atoi(columns), 0) : 0;
+}
+
+void progress_print(const char* line, int rewrites) {
+    printf(rewrites ? "\r\033[K%s" : "%s\n", line);
+    fflush(stdout);
+}
+
+void progress_add(Smooth* smooth, const StepRecord* r) {
+    const double kept = 0.9;
+    if (isfinite(r->loss)) {
+        smooth->loss = kept * smooth->loss + r->loss;
+        smooth->losses = kept * smooth->losses + 1;
+    }
+    smooth->tokens = kept * smooth->tokens + (double)r->tokens;
+    smooth->seconds = kept * smooth->seconds + r->seconds;
+    double busy = r->used > 0 ? r->used * r->seconds : r->seconds;
+    smooth->at_peak = kept * smooth->at_peak + r->mfu * busy;
+    smooth->busy = kept * smooth->busy + busy;
+    smooth->had = kept * smooth->had + (r->had > 0 ? r->had : 1) * r->seconds;
+}
+
+// What may stand in a line, in its order; the first to go has the least number.
+enum { STEP, LOSS, NORM, LR, SPEED, LIMIT, HAD, LEFT, N_FIELDS };
+static const int worth[N_FIELDS] = {9, 8, 1, 2, 6, 0, 3, 7};
+
+static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRecord* r) {
+    char left[32];
+    double speed = s->seconds > 0 ? s->tokens / s->seconds : 0;
+    int digits = snprintf(NULL, 0, "%" PRId64, r->steps);
+    snprintf(fields[STEP], 48, "step %*" PRId64 "/%" PRId64, digits, r->step, r->steps);
+    if (s->losses > 0) snprintf(fields[LOSS], 48, "loss %.4f", s->loss / s->losses);  // virtual ranks have none
+    if (isfinite(r->grad_norm)) snprintf(fields[NORM], 48, "norm %.3f", r->grad_norm);
+    snprintf(fields[LR], 48, "lr %.2e", r->lr);
+    const char* unit = r->virtual_time ? "virtual tok/s" : "tok/s";
+    if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk %s", speed / 1000, unit);
+    else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
+    else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
+    // Above 1 the peak was measured beside other work: it is none.
+    double share = s->busy > 0 ? s->at_peak / s->busy : NAN, had = s->seconds > 0 ? s->had / s->seconds : 1;
+    if (share <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * share);
+    const char* cores = r->cores == 1 ? "core" : "cores";
+    if (had < 0.8) snprintf(fields[HAD], 48, "had %.0f%% of %.3g %s", 100 * had, r->cores, cores);
+    snprintf(fields[LEFT], 48, "%s left", text_duration(r->seconds_left, left));
+}
+
+void progress_line(char* text, size_t room, const Smooth* smooth, const StepRecord* r, int columns) {
+    char fields[N_FIELDS][48] = {{0}};
+    fill_fields(fields, smooth, r);
+    for (;;) {
+        size_t n = 0;
+        int least = -1;
+        text[0] = 0;
+        for (int f = 0; f < N_FIELDS; f++) {
+            if (!fields[f][0]) continue;
+            n += (size_t)snprintf(text + n, room - n, "%s%s", n ? " | " : "", fields[f]);
+            n = MIN(n, room - 1);
+            if (f != STEP && f != LOSS && (least < 0 || worth[f] < worth[least])) least = f;
+        }
+        if (columns <= 0 || (int)n < columns || least < 0) return;
+        fields[least][0] = 0;
+    }
 }
 
 static void print_step(RunLog* log, const StepRecord* r) {
@@ -263,17 +329,11 @@ static void print_step(RunLog* log, const StepRecord* r) {
 // Micro-batches by cp size, ascending.
 static void write_cp_sizes(RunLog* log, const Plan* plan) {
     write_part(log, ", \"cp_sizes\": {");
-    for (int cp_size = 0, next = 0; plan; cp_size = next) {
+    for (int size = 1, left = plan ? plan->n_micro_batches : 0, written = 0; left > 0; size++) {
         int n = 0;
-        next = 0;
-        for (int i = 0; i < plan->n_micro_batches; i++) {
-            int d = plan->micro_batches[i].cp_size;
-            if (d <= cp_size) continue;
-            if (next == 0 || d < next) next = d, n = 0;
-            n += d == next;
-        }
-        if (next == 0) break;
-        write_part(log, "%s\"%d\": %d", cp_size ? ", " : "", next, n);
+        for (int i = 0; i < plan->n_micro_batches; i++) n += plan->micro_batches[i].cp_size == size;
+        if (n) write_part(log, "%s\"%d\": %d", written++ ? ", " : "", size, n);
+        left -= n;
     }
     write_part(log, "}");
 }
@@ -304,38 +364,37 @@ static void write_ranks(RunLog* log, const StepRecord* r) {
     write_part(log, "]}");
 }
 
-static void write_planning(RunLog* log, const StepRecord* r) {
-    write_part(log, ", \"plan\": \"%s\"", r->planner ? r->planner : "");
+int runlog_step(RunLog* log, const StepRecord* r) {
+    const struct {
+        const char* name;
+        double value;
+    } numbers[] = {{"loss", r->loss},
+                   {"grad_norm", r->grad_norm},
+                   {"lr", r->lr},
+                   {"seconds", r->seconds},
+                   {"tokens_per_second", (double)r->tokens / r->seconds},
+                   {"mfu", r->mfu},
+                   {"had", r->had > 0 ? r->had : NAN},
+                   {"plan_us", r->plan_us},
+                   {"plan_stall_us", r->plan_stall_us},
+                   {"predicted_ms", r->predicted_ms},
+                   {"measured_ms", r->measured_ms},
+                   {"gap", r->gap},
+                   {"exposed_seconds", r->exposed_seconds},
+                   {"emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN}};
+    print_step(log, r);
+    write_part(log, "{\"step\": %" PRId64, r->step);
+    for (int i = 0; i < COUNT(numbers); i++) write_number(log, numbers[i].name, numbers[i].value);
+    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d, \"plan\": \"%s\"",
+               r->tokens, r->targets, r->micro_batches, r->planner ? r->planner : "");
     if (r->strategy) write_part(log, ", \"strategy\": \"%s\"", r->strategy);
     if (r->strategy) write_number(log, "moving_ms", r->moving_ms);
-    write_number(log, "plan_us", r->plan_us);
-    write_number(log, "plan_stall_us", r->plan_stall_us);
-    write_number(log, "predicted_ms", r->predicted_ms);
-    write_number(log, "measured_ms", r->measured_ms);
-    write_number(log, "gap", r->gap);
     if (r->stages > 1)
         write_part(log, ", \"stages\": %d, \"rounds\": %d, \"in_flight\": %d", r->stages, r->rounds, r->in_flight);
     if (r->stages > 1) write_number(log, "bubble", r->bubble);
     write_cp_sizes(log, r->plan);
     write_bytes(log, r);
-    write_number(log, "emulated_ms", r->emulated_ms > 0 ? r->emulated_ms : NAN);
     write_ranks(log, r);
-}
-
-int runlog_step(RunLog* log, const StepRecord* r) {
-    print_step(log, r);
-    write_part(log, "{\"step\": %" PRId64, r->step);
-    write_number(log, "loss", r->loss);
-    write_number(log, "grad_norm", r->grad_norm);
-    write_number(log, "lr", r->lr);
-    write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d", r->tokens, r->targets,
-               r->micro_batches);
-    write_number(log, "seconds", r->seconds);
-    write_number(log, "tokens_per_second", (double)r->tokens / r->seconds);
-    write_number(log, "mfu", r->mfu);
-    write_number(log, "had", r->had > 0 ? r->had : NAN);
-    write_planning(log, r);
-    write_number(log, "exposed_seconds", r->exposed_seconds);
     write_part(log, ", \"loss_hash\": \"%016" PRIx64 "\"", r->loss_hash);
     return end_line(log);
 }
@@ -353,7 +412,6 @@ int runlog_event(RunLog* log, const char* event, int64_t at, const char* more) {
     return end_line(log);
 }
 
-// strong: 0 or 1
 static void say_line(RunLog* log, int strong, const char* format, va_list args) {
     if (log->line_open) putchar('\n');
     log->line_open = 0;

@@ -1,48 +1,6 @@
-// runlog.h - what a run leaves behind and what a person sees: log.jsonl, and one line a step on the terminal.
-//
-// log.jsonl has one object a line: for a training step, with figures of all ranks together where nothing else is said,
-//
-//   step              from 1
-//   loss, grad_norm, lr, tokens, targets, loss_hash
-//   micro_batches     of the plan, on all ranks
-//   seconds           that the step took on this rank, the one that writes
-//   tokens_per_second, mfu    mfu: fraction of the measured peak, on CPUs in the time that the cores were there
-//   had               on CPUs: of the time in which this rank wanted a core, the share in which it had one
-//   plan              the planner
-//   strategy          of --strategies: that of this step
-//   moving_ms         of predicted_ms: gradients to their owners, and weights to where the next step wants them
-//   plan_us           what planning took, on a thread beside the step before
-//   plan_stall_us     what the step before waited for it
-//   predicted_ms      what the cost model predicted before the step ran, with all that it had learnt by then
-//   measured_ms       seconds, without plan_stall_us
-//   gap               the plan's makespan over the lower bound L3 of plan/cost/bound.h, less 1, both in the cost model
-//   stages, rounds, in_flight, bubble   of a pipeline (--pp): its stages, the rounds of the step, how many of them the
-//                     first stage keeps at most, and the part of the step in which stages compute nothing, as predicted
-//   cp_sizes          {"1": 12, "4": 2}: how many micro-batches are on so many ranks
-//   bytes             sent by this rank for "ulysses" and "ring" (attention of shared documents), "routing",
-//                     "remap", "gradients",
-//                     "parameters", "tensor" (activations inside a tensor-parallel group), "slices" (work that slow
-//                     ranks gave away); and the same bytes by where they went, "inside" its node or "across" nodes
-//   exposed_seconds   that this rank stood still for others
-//   emulated_ms       what the step would have taken were every rank on a processor of its own: the sum over segments
-//                     between communications of the slowest rank's computing
-//   ranks             of every rank, in order of ranks: {"compute_ms": [...], "wait_ms": [...], "gamma": [...],
-//                     "sent": [...], "taken": [...], "speed": [...]}, the fields of RankStep
-//
-// and for an evaluation step, val_loss, val_targets, bits_per_byte (null: what tokens stand for is not known). Other
-// lines are events, {"event": NAME, "at": steps done, ...}:
-//
-//   start       the first line, and the first of each invocation that resumes: "options" of the run as an object,
-//               "ranks", "device", "dtype", "parameters", "tokens" and "documents" to train on, "resumed" (0 or 1)
-//   save        a checkpoint, "path"
-//   sample      "text"
-//   end         "how": done or stopped
-//
-// Every line ends with "time": seconds since 1970. These may be null: predicted_ms and gap where the plan was not
-// predicted; emulated_ms but in tensor-parallel groups whose ranks share cores; ranks when there is one only; a speed
-// before it is known; compute_ms and wait_ms in a step that was not timed; any number that is not finite. Numbers read
-// back to the same double, those of ranks have four digits. On a terminal the line of a step rewrites itself and colour
-// is used; elsewhere every line stays.
+// runlog.h - what a run leaves behind and what a person sees: log.jsonl, an object a line, and one line a step on the
+// terminal. data/README.md has the members of an object; numbers read back to the same double, those of ranks have four
+// digits. On a terminal the line of a step rewrites itself and colour is used; elsewhere every line stays.
 #pragma once
 #include <stdint.h>
 #include <stdio.h>
@@ -109,8 +67,8 @@ typedef struct RunLog {
     int fd;           // -1: no log
     char path[4096];  // DIR/log.jsonl
     char* pending;    // (used of room) lines that are not in the file yet; the one that is being made begins at `line`
-    size_t used, room, line;
-    size_t part;      // bytes at the end of the file that are a part of a line, the rest of which waits
+    size_t used, line;
+    int64_t room;
     int torn;         // no memory for a part of that line
     int is_late;      // lines could not be written, and somebody was told
     int is_terminal;  // stdout is one that lines can be rewritten on
@@ -128,17 +86,16 @@ int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte);
 // Something that happened when `at` steps were done; more: further members, each behind ", ", or "".
 int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
-// Lines that wait, with what the file has of the first, and all later ones go to a new DIR/log.jsonl; without any it
-// stays as it is. 0, or -1 with a message: they wait on.
+// Lines that wait and all later ones go to a new DIR/log.jsonl; without any it stays as it is. 0, or -1 with a message:
+// they wait on.
 int runlog_move(RunLog* log, const char* dir, Err err);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
-// A line for people that stays: ends an open progress line first.
+// A line for people that stays: ends an open progress line first. strong: in bold, where there is a terminal.
 __attribute__((format(printf, 2, 3))) void runlog_say(RunLog* log, const char* format, ...);
-__attribute__((format(printf, 2, 3))) void runlog_strong(RunLog* log, const char* format,
-                                                         ...);  // in bold, where there is a terminal
+__attribute__((format(printf, 2, 3))) void runlog_strong(RunLog* log, const char* format, ...);
 
-// ---- the line of a step for eyes (progress.c): no wider than the terminal, loss and speed smoothed
+// ---- the line of a step for eyes: no wider than the terminal, loss and speed smoothed
 
 // Means of the steps so far in which each step back counts 0.9 times the next.
 void progress_add(Smooth* smooth, const StepRecord* r);

@@ -20,8 +20,7 @@ enum {
     PREFIX = 8,  // the header's length
     ALIGNMENT = 64,
     NAME_BYTES = sizeof(((SafeTensor*)0)->name),
-    ENTRY_BYTES = 6 * NAME_BYTES + 256,  // room for the header's text about one tensor
-    MOST_HEADER = 100000000,             // bytes; the format's own library takes no more
+    MOST_HEADER = 100000000,  // bytes; the format's own library takes no more
     PIECE = 1 << 20
 };
 
@@ -40,7 +39,7 @@ static int by_name(const void* a, const void* b) {
 }
 
 static int check_names(const SafeTensor* tensors, int n, Err err) {
-    const SafeTensor** sorted = (const SafeTensor**)malloc(sizeof *sorted * ((size_t)n + 1));
+    const SafeTensor** sorted = malloc(sizeof *sorted * ((size_t)n + 1));
     if (!sorted) return fail(err, "no memory for the names of %d tensors", n);
     for (int i = 0; i < n; i++) sorted[i] = &tensors[i];
     qsort(sorted, (size_t)n, sizeof *sorted, by_name);
@@ -61,9 +60,9 @@ static int parse_name(SafeTensor* t, const JsonValue* key, Err err) {
 }
 
 static int parse_dtype(SafeTensor* t, const JsonValue* dtype, Err err) {
-    for (int i = 0; dtype && dtype->type == JSON_STRING && i < COUNT(dtype_names); i++) {
+    for (int i = 0; i < COUNT(dtype_names); i++) {
         t->dtype = (DType)i;
-        if (dtype->length == strlen(dtype_names[i]) && !memcmp(dtype->text, dtype_names[i], dtype->length)) return 0;
+        if (json_is(dtype, dtype_names[i])) return 0;
     }
     return fail(err, "tensor %s: expected dtype F32, BF16, F16 or F64, found %.*s; convert the file first", t->name,
                 dtype ? (int)MIN(dtype->length, 40u) : 4, dtype ? dtype->text : "none");
@@ -130,7 +129,7 @@ static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, Err
     if (root->type != JSON_OBJECT) return fail(err, "expected an object as header");
     out->tensors = (SafeTensor*)calloc((size_t)root->n + 1, sizeof(SafeTensor));
     if (!out->tensors) return fail(err, "no memory for a list of %d tensors", root->n);
-    for (int i = 0; i < root->n; i++, key = &json->values[key[1].next]) {
+    for (int i = 0; i < root->n; i++, key = json_next(json, key + 1)) {
         SafeTensor* t = &out->tensors[out->n];
         const JsonValue* entry = key + 1;
         if (parse_name(t, key, err)) return -1;
@@ -192,7 +191,7 @@ static int read_header(SafeTensors* st, int fd, Err err) {
     if (disk_read_at(fd, 0, prefix, PREFIX) < 0) return fail(err, "cannot read: %s", strerror(errno));
     int64_t n = header_bytes(prefix, st->bytes, err);
     if (n < 0) return -1;
-    char* header = (char*)malloc((size_t)n + 1);
+    char* header = malloc((size_t)n + 1);
     if (!header) return fail(err, "no memory for a header of %" PRId64 " bytes", n);
     int64_t got = disk_read_at(fd, PREFIX, header, (size_t)n);
     int result = got == n ? parse_header(st, header, (size_t)n, st->bytes - PREFIX - (uint64_t)n, err)
@@ -241,25 +240,19 @@ static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, siz
     return fail(err, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
 }
 
-// IEEE's half precision. Its exponent counts from 2^-15, fp32's from 2^-127.
-static float f16_to_float(uint16_t h) {
-    uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16, bits;
-    float f;
-    memcpy(&f, &magnitude, sizeof f);
-    f *= 0x1p112f;  // exact, of subnormal numbers too
-    memcpy(&bits, &f, sizeof f);
-    if ((h & 0x7c00) == 0x7c00) bits = 0x7f800000 | magnitude;  // infinity, NaN
-    bits |= sign;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-// As bf16_widen_in_place.
+// IEEE's half precision, as bf16_widen_in_place. Its exponent counts from 2^-15, fp32's from 2^-127.
 static void f16_widen_in_place(float* buffer, size_t n) {
     for (size_t i = n; i-- > 0;) {
-        uint16_t half;
-        memcpy(&half, (const char*)buffer + i * sizeof half, sizeof half);
-        buffer[i] = f16_to_float(half);
+        uint16_t h;
+        memcpy(&h, (const char*)buffer + i * sizeof h, sizeof h);
+        uint32_t magnitude = (uint32_t)(h & 0x7fff) << 13, bits;
+        float f;
+        memcpy(&f, &magnitude, sizeof f);
+        f *= 0x1p112f;  // exact, of subnormal numbers too
+        memcpy(&bits, &f, sizeof f);
+        if ((h & 0x7c00) == 0x7c00) bits = 0x7f800000 | magnitude;  // infinity, NaN
+        bits |= (uint32_t)(h & 0x8000) << 16;
+        memcpy(&buffer[i], &bits, sizeof bits);
     }
 }
 
@@ -280,26 +273,23 @@ int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first,
     return 0;
 }
 
-static int check_tensor(const SafeTensors* st, const SafeTensor* t, float* piece, size_t most, Err err) {
-    size_t n = t->bytes / dtype_bytes(t->dtype);
-    for (size_t first = 0; first < n; first += most) {
-        size_t count = MIN(most, n - first);
-        if (safetensors_floats(st, t, first, count, piece, err)) return -1;
-        for (size_t i = 0; i < count; i++)
-            if (!isfinite(piece[i]))
-                return fail(err, "%s: tensor %s: expected finite values, found %g as element %zu", st->path, t->name,
-                            (double)piece[i], first + i);
-    }
-    return 0;
-}
-
 int safetensors_check_finite(const char* path, Err err) {
+    enum { MOST = PIECE / sizeof(float) };
     SafeTensors st;
     if (safetensors_open(&st, path, err)) return -1;
-    float* piece = (float*)malloc(PIECE);
+    float* piece = malloc(PIECE);
     int result = piece ? 0 : fail(err, "%s: no memory to read it", path);
-    for (int i = 0; i < st.n && !result; i++)
-        result = check_tensor(&st, &st.tensors[i], piece, PIECE / sizeof *piece, err);
+    for (const SafeTensor* t = st.tensors; t < st.tensors + st.n && !result; t++) {
+        size_t n = t->bytes / dtype_bytes(t->dtype);
+        for (size_t first = 0; first < n && !result; first += MOST) {
+            size_t count = MIN((size_t)MOST, n - first);
+            result = safetensors_floats(&st, t, first, count, piece, err);
+            for (size_t i = 0; i < count && !result; i++)
+                if (!isfinite(piece[i]))
+                    result = fail(err, "%s: tensor %s: expected finite values, found %g as element %zu", path, t->name,
+                                  (double)piece[i], first + i);
+        }
+    }
     free(piece);
     safetensors_close(&st);
     return result;
@@ -307,28 +297,23 @@ int safetensors_check_finite(const char* path, Err err) {
 
 // ---- writing
 
-// ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}
-static size_t put_entry(char* out, const SafeTensor* t, size_t begin) {
-    char* p = out;
-    *p++ = ',';
-    p += json_quote(p, t->name, strlen(t->name));
-    p += sprintf(p, ":{\"dtype\":\"%s\",\"shape\":[", dtype_names[t->dtype]);
-    for (int d = 0; d < t->n_dims; d++) p += sprintf(p, "%s%" PRId64, d ? "," : "", t->dims[d]);
-    p += sprintf(p, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
-    return (size_t)(p - out);
-}
-
-// The length and the header; *bytes of both. The caller frees.
+// The length and the header, with ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} for each tensor; *bytes
+// of both. The caller frees.
 static char* make_header(const SafeTensor* tensors, int n, size_t* bytes) {
-    char* header = (char*)malloc(ENTRY_BYTES * ((size_t)n + 1));
-    if (!header) return NULL;
-    char* p = header + PREFIX;
-    p += sprintf(p, "{\"__metadata__\":{\"format\":\"pt\"}");
+    char *header = NULL, name[6 * NAME_BYTES + 3];
     size_t begin = 0;
-    for (int i = 0; i < n; begin += tensors[i++].bytes) p += put_entry(p, &tensors[i], begin);
-    *p++ = '}';
-    while ((p - header) % ALIGNMENT) *p++ = ' ';
-    *bytes = (size_t)(p - header);
+    FILE* out = open_memstream(&header, bytes);
+    if (!out) return NULL;
+    fprintf(out, "%*s{\"__metadata__\":{\"format\":\"pt\"}", PREFIX, "");
+    for (const SafeTensor* t = tensors; t < tensors + n; begin += t++->bytes) {
+        json_quote(name, t->name, strlen(t->name));
+        fprintf(out, ",%s:{\"dtype\":\"%s\",\"shape\":[", name, dtype_names[t->dtype]);
+        for (int d = 0; d < t->n_dims; d++) fprintf(out, "%s%" PRId64, d ? "," : "", t->dims[d]);
+        fprintf(out, "],\"data_offsets\":[%zu,%zu]}", begin, begin + t->bytes);
+    }
+    fputc('}', out);
+    while (ftell(out) % ALIGNMENT) fputc(' ', out);
+    if (!json_end(out, &header)) return NULL;
     for (int i = 0; i < PREFIX; i++) header[i] = (char)((*bytes - PREFIX) >> 8 * i);
     return header;
 }

@@ -24,21 +24,19 @@ typedef struct SafeTensors {
     uint64_t bytes;  // of the file
 } SafeTensors;
 
+// All return 0, or -1 with a message that names file and tensor.
+
 // Opens and checks a file: every tensor inside the file, sizes that match shape and type, no name twice, no overlap, no
 // hole. The tensors come in the order of their bytes, which stay in the file: nothing is mapped, so that a file that
 // shrinks or a bad disk is a message and no signal, and no descriptor is kept: there may be more files than one may
-// open. 0, or -1 with a message that names the tensor. `safetensors_parse`
-// does the same on bytes in memory, which must outlive the result.
+// open. `safetensors_parse` does the same on bytes in memory, which must outlive the result.
 int safetensors_open(SafeTensors* out, const char* path, Err err);
 int safetensors_parse(SafeTensors* out, const void* bytes, size_t n, Err err);
 void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
-// Elements first .. first + n of a tensor of st, as fp32 whatever its type. 0, or -1 with a message (the file shrank,
-// say).
+// Elements first .. first + n of a tensor of st, as fp32 whatever its type.
 int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, Err err);
-// Reads a whole file, piece by piece. 0 when every value is finite as fp32, or -1 with a message that names tensor and
-// element.
-int safetensors_check_finite(const char* path, Err err);
+int safetensors_check_finite(const char* path, Err err);  // of a whole file, as fp32; reads it piece by piece
 
 // Produces elements first .. first + n of tensor i, as the file shall have them, into out (16-byte aligned). Called in
 // the order of i, then of first.
@@ -46,6 +44,6 @@ typedef void (*SafeTensorFill)(void* context, int i, size_t first, size_t n, voi
 
 // Writes tensors in the given order, then syncs the file to disk. Their bytes come from `data`, or piece by piece from
 // fill where that is NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
-// transformers wants it; spaces behind the header let the values begin at a multiple of 64 bytes. 0, or -1 with a
-// message (a full disk, say); a file that could not be finished is removed.
+// transformers wants it; spaces behind the header let the values begin at a multiple of 64 bytes. A file that could not
+// be finished is removed.
 int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, Err err);

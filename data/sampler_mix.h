@@ -1,8 +1,16 @@
-// sampler_mix.h - pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the
-// tokens: the next one is of the corpus that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from
-// it. Each goes through its own epochs.
+// sampler_mix.h - beside sampler.h: corpora with weights, and what is said about a sampler.
 #pragma once
 #include "data/sampler.h"
 
+// Pieces of several corpora with weights (docs_files.h), drawn so that each has its share of the tokens: the next one
+// is of the corpus that is furthest behind, w_c T - t_c, where t_c of the T tokens so far are from it. Each goes
+// through its own epochs.
 extern const SamplerMix sampler_mix;
 int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);  // of a corpus with a weight: its training tokens
+
+static inline int64_t sampler_tokens(const Sampler* s, Split split) { return s->sides[split].n_tokens; }
+static inline int64_t sampler_documents(const Sampler* s, Split split) { return s->sides[split].n; }
+
+const char* sampler_describe(const Sampler* sampler, char words[256]);  // one line: how validation text was chosen
+// seen[s] = 1 for every length s of a piece; seen (context + 1).
+void sampler_mark_lengths(const Sampler* sampler, Split split, char* seen);

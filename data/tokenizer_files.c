@@ -20,10 +20,6 @@ enum {
     FILE_MAX = 256 * 1024 * 1024,  // known tokenizers have 1 to 20 MB
 };
 
-static void write_int32(unsigned char* p, int32_t value) {
-    for (int i = 0; i < 4; i++) p[i] = (unsigned char)((uint32_t)value >> 8 * i);
-}
-
 // ---- use
 
 size_t bpe_encode_text(const Tokenizer* tokenizer, int* out, const char* text, size_t n) {
@@ -113,9 +109,7 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err) {
     while (blank < n && strchr(" \t\r\n", text[blank]) && text[blank]) blank++;
     if (magic == MAGIC) status = read_llmc(t, data, n, err);
     else if (blank < n && text[blank] == '{') status = tokenizer_read_json(t, text, n, err);
-    else
-        fail(err, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json (begins with '{')", MAGIC,
-             magic);
+    else fail(err, "neither llm.c's tokenizer (begins with %d, found %d) nor a tokenizer.json ('{')", MAGIC, magic);
     if (status == 0) status = bpe_index_merges(t, err);
     if (status == 0 && !(t->file = malloc(n))) status = fail(err, "out of memory for a file of %zu bytes", n);
     if (status) {
@@ -133,13 +127,10 @@ int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err) {
 
 static int open_bytes(Tokenizer** out, Err err) {
     static const char name[] = "<|endoftext|>";
-    unsigned char file[HEADER_BYTES + 256 * 2 + sizeof name] = {0};  // sizeof name: its length byte, no NUL
-    write_int32(file, MAGIC);
-    write_int32(file + 4, 2);
-    write_int32(file + 8, 257);
-    write_int32(file + 12, 256);
-    unsigned char* p = file + HEADER_BYTES;
-    for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (unsigned char)b;
+    const int32_t header[HEADER_BYTES / 4] = {MAGIC, 2, 257, 256};
+    char file[HEADER_BYTES + 256 * 2 + sizeof name], *p = file + HEADER_BYTES;  // sizeof name: its length byte, no NUL
+    memcpy(file, header, HEADER_BYTES);
+    for (int b = 0; b < 256; b++) *p++ = 1, *p++ = (char)b;
     *p++ = sizeof name - 1;
     memcpy(p, name, sizeof name - 1);
     return tokenizer_parse(out, file, sizeof file, err);

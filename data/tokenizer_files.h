@@ -1,11 +1,6 @@
 // tokenizer_files.h - tokenizers by path: bytes, or byte pair encoding (BPE), a vocabulary of byte strings, read from
-// llm.c's tokenizer file (int32 header 20240328, version 1 or 2; GPT-2's kind, ids are merge ranks) or from a Hugging
-// Face tokenizer.json of type BPE with the byte-level alphabet. How text is cut into parts before tokens merge, and
-// whether it is brought into Unicode's form C, says the file: GPT-2's way, SmolLM2's, Llama 3's, Qwen's.
-//
-// Between documents stands Llama 3's <|begin_of_text|> where the vocabulary has it, else <|endoftext|>; a model ends a
-// text with Llama 3's <|end_of_text|> where the vocabulary has it, else with that. Bytes that a vocabulary has no token
-// for are left out, as the reference does (SmolLM2 lacks some that hardly occur). Form C can make text longer.
+// llm.c's tokenizer file or from a Hugging Face tokenizer.json: data/README.md says of which kinds. A model ends a text
+// with Llama 3's <|end_of_text|> where the vocabulary has it, else with the token between documents.
 #pragma once
 #include "data/docs.h"
 

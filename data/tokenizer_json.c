@@ -1,9 +1,7 @@
 // tokenizer_json.c - reads Hugging Face's tokenizer.json as far as it describes byte-level BPE with a pattern that
-// bpe.c knows, of text as it is or in normalization form C. The kind is what the file says: its name and
-// the model's do not count. Settings that would make other tokens of the same text are refused by name.
-//
-// And writes it, of a tokenizer that was not read from it, with tokenizer_config.json, so that AutoTokenizer finds what
-// a checkpoint was trained with.
+// bpe.c knows; settings that would make other tokens of the same text are refused by name. And writes it, of a
+// tokenizer that was read from another format, with tokenizer_config.json, so that AutoTokenizer finds what a
+// checkpoint was trained with.
 //
 // In this alphabet every byte is a printable character: the bytes 33-126, 161-172 and 174-255 are the code points of
 // the same number, the others, in order, 256, 257, ... Source: github.com/openai/gpt-2, src/encoder.py,
@@ -45,17 +43,12 @@ static int64_t bytes_of_alphabet(char* s, int64_t n) {
 
 // ---- settings
 
-static int is_string(const JsonValue* value, const char* expected) {
-    return value && value->type == JSON_STRING && value->length == strlen(expected) &&
-           memcmp(value->text, expected, value->length) == 0;
-}
-
 static int is_unset(const JsonValue* value) {
-    return !value || value->type == JSON_NULL || value->type == JSON_FALSE || is_string(value, "");
+    return !value || value->type == JSON_NULL || value->type == JSON_FALSE || json_is(value, "");
 }
 
 static int has_type(const Json* json, const JsonValue* object, const char* type) {
-    return is_string(json_get(json, object, "type"), type);
+    return json_is(json_get(json, object, "type"), type);
 }
 
 // What stands in the file, on one line, for messages.
@@ -73,20 +66,15 @@ static const char* shown(const JsonValue* value, char out[SHOWN]) {
 
 // The pattern of a Sequence that first splits by it; -1: not one that is known.
 static int split_by_pattern(const Json* json, const JsonValue* first) {
-    static const char llama3[] =
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    static const char qwen2[] =
-        "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-        "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-    char pattern[2 * sizeof llama3];
+#define PATTERN(numbers)                                                  \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"                                     \
+    "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
     const JsonValue* regex = json_get(json, json_get(json, first, "pattern"), "Regex");
-    if (!has_type(json, first, "Split") || !is_string(json_get(json, first, "behavior"), "Isolated") ||
+    if (!has_type(json, first, "Split") || !json_is(json_get(json, first, "behavior"), "Isolated") ||
         !is_unset(json_get(json, first, "invert")))
         return -1;
-    int64_t n = regex && regex->length < sizeof pattern ? json_string(regex, pattern) : -1;
-    if (n == sizeof llama3 - 1 && !memcmp(pattern, llama3, sizeof llama3)) return SPLIT_LLAMA3;
-    return n == sizeof qwen2 - 1 && !memcmp(pattern, qwen2, sizeof qwen2) ? SPLIT_QWEN2 : -1;
+    return json_is(regex, PATTERN("\\p{N}{1,3}")) ? SPLIT_LLAMA3 : json_is(regex, PATTERN("\\p{N}")) ? SPLIT_QWEN2 : -1;
 }
 
 static int find_split(const Json* json, const JsonValue* splitter) {
@@ -159,23 +147,21 @@ static int add_token(Bpe* t, int capacity, const JsonValue* text, const JsonValu
     return 0;
 }
 
-static const JsonValue* after(const Json* json, const JsonValue* value) { return &json->values[value->next]; }
-
 static int add_tokens(Bpe* t, int capacity, const Json* json, const JsonValue* vocab, const JsonValue* added, Err err) {
     const JsonValue* key = vocab + 1;
-    for (int i = 0; i < vocab->n; i++, key = after(json, after(json, key)))
-        if (add_token(t, capacity, key, after(json, key), 1, err)) return -1;
+    for (int i = 0; i < vocab->n; i++, key = json_next(json, json_next(json, key)))
+        if (add_token(t, capacity, key, json_next(json, key), 1, err)) return -1;
     int has_begin = 0;
     t->base.end_of_text = -1;
     const JsonValue* entry = added ? added + 1 : NULL;
-    for (int i = 0; added && i < added->n; i++, entry = after(json, entry)) {
+    for (int i = 0; added && i < added->n; i++, entry = json_next(json, entry)) {
         const JsonValue* content = json_get(json, entry, "content");
         if (add_token(t, capacity, content, json_get(json, entry, "id"), 0, err)) return -1;
         int64_t id = -1;
-        int begins = is_string(content, "<|begin_of_text|>"), ends = is_string(content, "<|endoftext|>");
+        int begins = json_is(content, "<|begin_of_text|>"), ends = json_is(content, "<|endoftext|>");
         json_int64(json_get(json, entry, "id"), &id);
         if (begins || (ends && !has_begin)) t->base.end_of_text = (int)id;
-        if (is_string(content, "<|end_of_text|>")) t->base.stop = (int)id;
+        if (json_is(content, "<|end_of_text|>")) t->base.stop = (int)id;
         has_begin |= begins;
     }
     if (t->base.end_of_text < 0) return fail(err, "\"added_tokens\" has neither <|endoftext|> nor <|begin_of_text|>");
@@ -231,7 +217,7 @@ static int read_merges(Bpe* t, const Json* json, const JsonValue* merges, size_t
     int status = 0, ids[2];
     if (!scratch || !t->merges) status = fail(err, "out of memory for %d merges", merges->n);
     const JsonValue* merge = merges + 1;
-    for (int i = 0; status == 0 && i < merges->n; i++, merge = after(json, merge))
+    for (int i = 0; status == 0 && i < merges->n; i++, merge = json_next(json, merge))
         if (read_pair(t, json, merge, scratch, ids) || bpe_add_merge(t, ids[0], ids[1]))
             status = fail(err, "merge %d does not join two tokens into a third", i);
     free(scratch);
@@ -256,14 +242,11 @@ int tokenizer_read_json(Bpe* t, const char* text, size_t n, Err err) {
 // ---- writing
 
 static void put_byte(FILE* out, int byte) {
-    int character = byte;
-    if (!stands_for_itself(byte)) {
-        character = 256;
-        for (int b = 0; b < byte; b++) character += !stands_for_itself(b);
-    }
+    char bytes[4];
+    int character = stands_for_itself(byte) ? byte : 256;
+    for (int b = 0; character >= 256 && b < byte; b++) character += !stands_for_itself(b);
     if (character == '"' || character == '\\') fputc('\\', out);
-    if (character < 128) fputc(character, out);
-    else fprintf(out, "%c%c", 0xc0 | character >> 6, 0x80 | (character & 63));
+    fwrite(bytes, 1, utf8_encode(bytes, (uint32_t)character), out);
 }
 
 static void put_token(FILE* out, const Bpe* t, int id) {
@@ -302,14 +285,6 @@ static void put_merges(FILE* out, const Bpe* t) {
     free(merges);
 }
 
-// The text that was written to memory; NULL where there was none.
-static char* end_text(FILE* out, char** text) {
-    int failed = ferror(out);
-    if (!fclose(out) && !failed) return *text;
-    free(*text);
-    return NULL;
-}
-
 char* tokenizer_json_text(const Tokenizer* tokenizer, size_t* n) {
     const Bpe* t = bpe_of(tokenizer);
     char* text = NULL;
@@ -338,7 +313,7 @@ char* tokenizer_json_text(const Tokenizer* tokenizer, size_t* n) {
     fputs("},\n\"merges\": [", out);
     put_merges(out, t);
     fputs("]}}\n", out);
-    return end_text(out, &text);
+    return json_end(out, &text);
 }
 
 char* tokenizer_config_text(const Tokenizer* tokenizer, int context, size_t* n) {
@@ -351,5 +326,5 @@ char* tokenizer_config_text(const Tokenizer* tokenizer, int context, size_t* n) 
     fputs(",\n  \"eos_token\": ", out);
     put_name(out, t, t->base.stop);
     fprintf(out, ",\n  \"clean_up_tokenization_spaces\": false,\n  \"model_max_length\": %d\n}\n", context);
-    return end_text(out, &text);
+    return json_end(out, &text);
 }

@@ -137,8 +137,7 @@ static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* he
             missing = d->step(d, &to, &from);
             if (missing < 0) return fail(err, "%s: damaged, or of another kind: %s", path, d->why);
             if (disk_write(fd, out, to.at))
-                return fail(err, "%s: cannot unpack it to TMPDIR or /tmp: %s%s", path, strerror(errno),
-                            disk_hint(errno));
+                return fail(err, "%s: cannot unpack to TMPDIR or /tmp: %s%s", path, strerror(errno), disk_hint(errno));
             total += (int64_t)to.at;
             if (missing == 0 && from.at == from.size) break;
         }

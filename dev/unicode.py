@@ -6,8 +6,6 @@
 It comes from the package unicodedata2 (pip install unicodedata2==16.0.0), so its Unicode version is the package's. That
 does not know the property White_Space; its code points are listed here, from PropList.txt, unchanged since Unicode 6.3.
 """
-import textwrap
-
 import unicodedata2 as unicodedata
 
 WHITE_SPACE = {*range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B)}
@@ -38,7 +36,7 @@ def signed(n):
 
 
 def table(name, words, count, text):
-    lines = textwrap.wrap(text, 114)
+    lines = [text[i:i + 114] for i in range(0, len(text), 114)]
     print(f"\n// {words}\nenum {{ {name.upper()} = {count} }};\nstatic const char {name}[] =\n    \"" +
           '"\n    "'.join(lines) + '";')
 

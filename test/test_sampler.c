@@ -3,7 +3,7 @@
 //
 // Corpora are JSONL in memory: the text of document i is given by its length and its number, so that expected tokens
 // and labels are known without reading the corpus.
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 
 #include <stdint.h>
 

@@ -9,7 +9,7 @@
 #include <sys/resource.h>
 
 #include "data/json.h"
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "data/sampler_mix.h"
 #include "kernels/open.h"
 #include "plan/base/disk_files.h"

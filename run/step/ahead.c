@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "data/choices.h"
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "run/run.h"
 
 // ---- the loss

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#include "data/sampler_facts.h"
+#include "data/sampler_mix.h"
 #include "run/run.h"
 
 enum {
