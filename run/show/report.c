@@ -10,7 +10,6 @@
 
 #include "data/json.h"
 #include "data/sampler_mix.h"
-#include "data/sampler_mix.h"
 #include "kernels/open.h"
 #include "plan/base/disk_files.h"
 #include "run/show/run_page.h"
