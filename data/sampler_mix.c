@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "data/docs_files.h"
-#include "plan/base/text.h"
+#include "plan/base/terminal.h"
 
 // The training pieces of a corpus are neighbours, because its documents are: those from the first one on that is of
 // document `doc` or behind it.
