@@ -1,4 +1,5 @@
-// merge.c - puts micro-batches of a free plan together into passes, where that is no slower in the cost model.
+// merge.c - what a plan takes; and which micro-batches of a free plan go into passes together, where that is no slower
+// in the cost model.
 //
 // A local micro-batch in the pass of a shared one hides its exchange, and saves the fixed cost of a pass of its own;
 // but ranks that share documents wait for each other in every layer, so that one local micro-batch is best matched by
@@ -8,6 +9,58 @@
 #include <stdlib.h>
 
 #include "plan/step/flex.h"
+
+// ---- what a plan takes
+
+static int ascending(const void* a, const void* b) {
+    const Keyed *x = (const Keyed*)a, *y = (const Keyed*)b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->i > y->i) - (x->i < y->i);
+}
+
+void sort_keyed(Keyed* list, int n) { qsort(list, (size_t)n, sizeof(Keyed), ascending); }
+
+static int descending(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x < y) - (x > y);
+}
+
+void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
+
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
+    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
+    return timeline_play(timeline, plan, lengths, setting, arena, err);
+}
+
+int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 Err err) {
+    Timeline timeline;
+    ArenaMark mark = arena_mark(arena);
+    if (step_play(&timeline, plan, lengths, setting, arena, err) < 0) return -1;
+    prediction->makespan = timeline.makespan;
+    prediction->critical = timeline.critical;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int* sorted = TAKE(arena, int, plan->n_docs);
+    if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
+    prediction->n_tries = 0;
+    memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
+    sort_lengths(sorted, plan->n_docs);
+    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+double prediction_gap(const Prediction* prediction) {
+    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
+}
+
+// ---- passes
 
 // Plays of the whole plan, at most, and micro-batches in all of them together.
 enum { MOST_PLAYS = 64 };
@@ -96,17 +149,6 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
     return x;
 }
 
-typedef struct Shared {
-    double tokens;  // of a rank: the exchange is the longer
-    int i;
-} Shared;
-
-static int longest_exchange_first(const void* a, const void* b) {
-    const Shared *x = (const Shared*)a, *y = (const Shared*)b;
-    if (x->tokens != y->tokens) return x->tokens > y->tokens ? -1 : 1;
-    return (x->i > y->i) - (x->i < y->i);
-}
-
 // Local micro-batches of its ranks join shared micro-batch i. Returns how many.
 static int bring_locals(Merge* x, int i) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
@@ -153,13 +195,13 @@ static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setti
     int n = plan->n_micro_batches, n_shared = 0;
     if (plan_set_rounds(plan, arena, err) < 0) return -1;
     Merge x = open_merge(plan, lengths, setting, arena);
-    Shared* shared = TAKE(arena, Shared, n);
+    Keyed* shared = TAKE(arena, Keyed, n);  // by the tokens of a rank: of more the exchange is the longer
     if (arena_check(arena, err) < 0 || play(&x, timeline, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        if (mb->cp_size > 1) shared[n_shared++] = (Shared){micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
+        if (mb->cp_size > 1) shared[n_shared++] = (Keyed){-micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
     }
-    qsort(shared, (size_t)n_shared, sizeof(Shared), longest_exchange_first);
+    sort_keyed(shared, n_shared);
     int plays = (int)MIN(MOST_PLAYS, most_played / MAX(n, 1));
     for (int k = 0; k <= n_shared && plays > 0; k++) {
         Timeline tried;

@@ -137,10 +137,10 @@ int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_s
         capacity = MIN(capacity, capacity_for(limits, s, ulysses_sizes[d], d / ulysses_sizes[d]));
     }
     return fail(err,
-                "document %d of the step has %d tokens, and no group of %s%d ranks%s holds more than %d at capacity %d "
-                "(one of %d does); try --capacity %lld%s",
-                doc, s, first < last ? "up to " : "", last, how, holds, limits->capacity, at, (long long)capacity,
-                first < last ? " or more ranks" : ", or a larger --cp, 0 for the least that suffices");
+                "document %d of the step has %d tokens, and no group of %s%d ranks holds more than %d at capacity %d "
+                "(%s%d%s does)%s; try --capacity %lld or more ranks",
+                doc, s, first == 1 ? "up to " : "", last, holds, limits->capacity, how ? "--cp " : "one of ", at,
+                how ? "" : " ranks", how ? how : "", (long long)capacity);
 }
 
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err) {
