@@ -7,7 +7,7 @@
 // here; the vocabulary has V rows there and Vp here (the rest are zero); a tied head is not stored.
 #pragma once
 #include "data/safetensors.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 // The place of the first value that is not finite, n when all are.
 static inline size_t first_not_finite(const float* x, size_t n) {
