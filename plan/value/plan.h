@@ -114,7 +114,7 @@ Placement plan_placement(const Plan* plan, const MicroBatch* mb);
 // The one rank that computes all heads of a micro-batch that others hold tokens of (plan/step/remap.h); -1: heads are
 // divided, or chunks, or one rank has all.
 int remapped_to(const Plan* plan, const MicroBatch* mb);
-// Even heads, even tokens, and the zigzag, which share.c draws.
+// Even heads, even tokens, and the zigzag (picture in plan.c).
 void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads);
 
 // Where chunk j of a document of s tokens usually begins when it is cut into 2 * ring_size chunks, j in [0, 2 *
