@@ -80,6 +80,12 @@ typedef struct Communication {
     double shown[N_HIDINGS];  // of count, what nothing hides however long that attention is
 } Communication;
 
+// One of a group's exchanges: of n tokens linear n ms (published machines), or `count` of communications[at].
+typedef struct GroupExchange {
+    double linear, count;
+    int at;
+} GroupExchange;
+
 // What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
 typedef struct GroupCost {
     int cp_size, ulysses_size;                 // ulysses_size 0: there is no such group with this kind
@@ -91,16 +97,10 @@ typedef struct GroupCost {
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
-    // Of all that, the exchanges that a pass posts before it computes, forward and backward: parts of link_linear, or
-    // so many of the communications first[k].
-    double first_linear[2], first_count;
-    int first[2];
-    int parts;  // 0: hides nothing under its own attention
-    // A hop of a ring, of its keys and values and of their gradients, likewise: hop_count of each of the communications
-    // from `hop` on.
-    double hop_linear[2], hop_count;
-    int hop;
-    int64_t room;  // tokens that a ring rank holds: ring_rank_capacity
+    GroupExchange first[2];  // of all that, what a pass posts before it computes, forward and backward
+    GroupExchange hop[2];    // a hop of a ring, of its keys and values and of their gradients, in all layers
+    int parts;               // 0: hides nothing under its own attention
+    int64_t room;            // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
 typedef struct CostTerms {

@@ -223,19 +223,14 @@ int machine_capacity(const Machine* machine, int ranks, int zero) {
     return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
 }
 
-// Each rank sends so many bytes to all others together.
-static double among_all_ms(const Cost* cost, double bytes, int ranks, int node_size) {
-    if (cost->n_groups == 0)
-        return cost->link_scale * link_ms(&cost->link[ranks > node_size ? LINK_ACROSS : LINK_INSIDE], bytes);
-    return cost->link_scale * published_ms(cost, ranks, bytes);
-}
-
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers) {
     const Cost* cost = &machine->cost;
     if (zero < 2 || ranks < 2 || cost->round > 0) return 0;
     double others = machine->parameters * (1 << 30) / layers / ranks * (ranks - 1);  // of a layer, that go to others
-    double ms = layers * among_all_ms(cost, 4 * others, ranks, node_size);
-    return zero == 2 ? ms : ms + 2 * MAX(layers - 2, 0) * among_all_ms(cost, 2 * others, ranks, node_size);
+    int across = ranks > node_size && (cost->n_groups == 0 || ranks > cost->node);
+    double gradients = cost->link_scale * message_ms(cost, ranks, across, node_size, 4 * others);
+    double weights = cost->link_scale * message_ms(cost, ranks, across, node_size, 2 * others);
+    return layers * gradients + (zero == 2 ? 0 : 2 * MAX(layers - 2, 0) * weights);
 }
 
 double machine_parameters(const Machine* machine) {
