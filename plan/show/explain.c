@@ -35,32 +35,20 @@ static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, 
     return sum;
 }
 
-// The next (cp size, ulysses_size) in descending order after the given one; 0 when there is none.
-static int next_group(const Plan* plan, int* cp_size, int* ulysses_size) {
-    int best_cp_size = 0, best_ulysses_size = 0;
-    for (int i = 0; i < plan->n_micro_batches; i++) {
-        const MicroBatch* mb = &plan->micro_batches[i];
-        int after = mb->cp_size < *cp_size || (mb->cp_size == *cp_size && mb->ulysses_size < *ulysses_size);
-        int better =
-            mb->cp_size > best_cp_size || (mb->cp_size == best_cp_size && mb->ulysses_size > best_ulysses_size);
-        if (after && better) best_cp_size = mb->cp_size, best_ulysses_size = mb->ulysses_size;
-    }
-    *cp_size = best_cp_size, *ulysses_size = best_ulysses_size;
-    return best_cp_size;
-}
-
 static void print_groups(FILE* out, const Explained* x) {
     const Shown* chosen = &x->shown[0];
     double all = chosen->timeline.makespan * chosen->plan.ranks;
-    int cp_size = chosen->plan.ranks + 1, ulysses_size = 0;
     TextTable table = {0};
     text_cells(&table, "kind\tranks\tmicro-batches\tdocuments\ttokens\tlongest\tof all ranks' time\n");
-    while (next_group(&chosen->plan, &cp_size, &ulysses_size)) {
-        GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
-        MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
-        text_cells(&table, "%s\t%d\t%d\t%d\t%lld\t%d\t%.1f %%\n", cp_kind_name(cp_kind(&mb)), cp_size,
-                   sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
-    }
+    for (int cp_size = chosen->plan.ranks; cp_size > 0; cp_size--)
+        for (int ulysses_size = cp_size; ulysses_size > 0; ulysses_size--) {
+            if (cp_size % ulysses_size != 0) continue;
+            GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
+            MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
+            if (sum.micro_batches == 0) continue;
+            text_cells(&table, "%s\t%d\t%d\t%d\t%lld\t%d\t%.1f %%\n", cp_kind_name(cp_kind(&mb)), cp_size,
+                       sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
+        }
     fputc('\n', out);
     text_table(out, &table, "  ");
 }
@@ -85,14 +73,10 @@ static void print_time(FILE* out, const Explained* x) {
     if (together)
         fprintf(out, "  passes: %d of %d micro-batches are in one pass with others, and hide exchanges of each other\n",
                 together, chosen->plan.n_micro_batches);
-    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
-            f->bounds.l2);
-    if (x->n > 0) {
-        int longest = 0;
-        for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
-        fprintf(out, ", of %d tokens", longest);
-    }
-    fprintf(out, "\n");
+    int longest = 0;
+    for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
+    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms, of %d tokens\n",
+            f->bounds.l1, f->bounds.l2, longest);
 }
 
 // ---- what was rejected

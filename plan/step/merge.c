@@ -72,7 +72,7 @@ typedef struct Merge {
     const Setting* setting;
     Arena* arena;
     PassLoad* loads;    // (ranks) of the pass at hand
-    int* of_rank;       // (n_micro_batches) the rank of a local micro-batch that may still join a pass, -1: none
+    char* may_join;     // (n_micro_batches) a local micro-batch that has joined no pass so far
     int *first, *next;  // (ranks), (n_micro_batches) the local micro-batches of a rank, -1 behind the last
     double* work;       // (n_micro_batches) ms of attention of local ones
     int* rounds;        // (n_micro_batches) before a try
@@ -91,7 +91,7 @@ static int fits(const Merge* x, int rank) {
 static int best_local(Merge* x, int rank) {
     int best = -1;
     for (int i = x->first[rank]; i >= 0; i = x->next[i]) {
-        if (x->of_rank[i] < 0 || (best >= 0 && x->work[i] <= x->work[best])) continue;
+        if (!x->may_join[i] || (best >= 0 && x->work[i] <= x->work[best])) continue;
         PassLoad before = x->loads[rank];
         if (load_pass(x, i) == 0 && fits(x, rank)) best = i;
         x->loads[rank] = before;
@@ -118,9 +118,7 @@ static int tidy(Merge* x, Err err) {
 
 static int play(const Merge* x, Timeline* timeline, Err err) {
     ArenaMark mark = arena_mark(x->arena);
-    Setting freely = *x->setting;
-    freely.rounds = 0;
-    int failed = timeline_play(timeline, x->plan, x->lengths, &freely, x->arena, err);
+    int failed = timeline_play(timeline, x->plan, x->lengths, x->setting, x->arena, err);
     arena_reset(x->arena, mark);
     return failed;
 }
@@ -133,7 +131,7 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
                .setting = setting,
                .arena = arena,
                .loads = TAKE(arena, PassLoad, ranks),
-               .of_rank = TAKE(arena, int, n),
+               .may_join = TAKE(arena, char, n),
                .first = TAKE(arena, int, ranks),
                .next = TAKE(arena, int, n),
                .work = TAKE(arena, double, n),
@@ -142,7 +140,7 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
     for (int r = 0; r < ranks; r++) x.first[r] = -1;
     for (int i = n - 1; i >= 0; i--) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        x.of_rank[i] = mb->cp_size == 1 ? mb->first_rank : -1;
+        x.may_join[i] = mb->cp_size == 1;
         x.work[i] = micro_batch_sums(plan, mb, lengths).squares;
         if (mb->cp_size == 1) x.next[i] = x.first[mb->first_rank], x.first[mb->first_rank] = i;
     }
@@ -166,7 +164,7 @@ static void keep_or_undo(Merge* x, int keep) {
     for (int i = 0; i < x->plan->n_micro_batches; i++) {
         MicroBatch* mb = &x->plan->micro_batches[i];
         if (mb->round == x->rounds[i]) continue;
-        if (keep) x->of_rank[i] = -1;  // has joined
+        if (keep) x->may_join[i] = 0;
         else mb->round = x->rounds[i];
     }
 }
@@ -176,7 +174,7 @@ static void join_locals(Merge* x) {
     for (int r = 0; r < x->plan->ranks; r++) {
         int first = -1;
         for (int i = x->first[r]; i >= 0; i = x->next[i]) {
-            if (x->of_rank[i] < 0) continue;
+            if (!x->may_join[i]) continue;
             if (first < 0) x->loads[r] = (PassLoad){0, 0};
             if (load_pass(x, i) < 0) return;
             if (first >= 0 && fits(x, r)) {
@@ -193,8 +191,10 @@ static void join_locals(Merge* x) {
 // Of the timeline only makespan, critical and shares are left.
 static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_shared = 0;
+    Setting freely = *setting;
+    freely.rounds = 0;
     if (plan_set_rounds(plan, arena, err) < 0) return -1;
-    Merge x = open_merge(plan, lengths, setting, arena);
+    Merge x = open_merge(plan, lengths, &freely, arena);
     Keyed* shared = TAKE(arena, Keyed, n);  // by the tokens of a rank: of more the exchange is the longer
     if (arena_check(arena, err) < 0 || play(&x, timeline, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
