@@ -35,27 +35,6 @@ typedef struct Scratch {
     Arena* arena;
 } Scratch;
 
-// ---- documents by length
-
-// Radix sort.
-void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
-    enum { BITS = 11, BINS = 1 << BITS };
-    int longest = 0, begin[BINS];
-    for (int i = 0; i < n; i++) order[i] = i, longest = MAX(longest, lengths[i]);
-    for (int shift = 0; shift < 31 && longest >> shift > 0; shift += BITS) {
-        memset(begin, 0, sizeof begin);
-        for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
-        for (int b = BINS - 1, at = 0; b >= 0; b--) {
-            int count = begin[b];
-            begin[b] = at;
-            at += count;
-        }
-        for (int i = 0; i < n; i++) sorted[begin[(lengths[order[i]] >> shift) & (BINS - 1)]++] = order[i];
-        memcpy(order, sorted, sizeof(int) * (size_t)n);
-    }
-    for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
-}
-
 // Whether every document is held by some group that planners use.
 static int check_held(const Scratch* x, int n, const Setting* setting, Err err) {
     const PlanLimits* limits = &setting->limits;

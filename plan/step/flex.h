@@ -62,7 +62,6 @@ typedef struct Keyed {
     int i;
 } Keyed;
 
-void sort_keyed(Keyed* list, int n);     // by ascending keys, of equal ones by ascending i
-void sort_lengths(int* lengths, int n);  // descending, as bounds want them
+void sort_keyed(Keyed* list, int n);  // by ascending keys, of equal ones by ascending i
 // order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.
 void sort_longest_first(int* order, int* sorted, const int* lengths, int n);

@@ -20,12 +20,24 @@ static int ascending(const void* a, const void* b) {
 
 void sort_keyed(Keyed* list, int n) { qsort(list, (size_t)n, sizeof(Keyed), ascending); }
 
-static int descending(const void* a, const void* b) {
-    int x = *(const int*)a, y = *(const int*)b;
-    return (x < y) - (x > y);
+// Radix sort.
+void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
+    enum { BITS = 11, BINS = 1 << BITS };
+    int longest = 0, begin[BINS];
+    for (int i = 0; i < n; i++) order[i] = i, longest = MAX(longest, lengths[i]);
+    for (int shift = 0; shift < 31 && longest >> shift > 0; shift += BITS) {
+        memset(begin, 0, sizeof begin);
+        for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
+        for (int b = BINS - 1, at = 0; b >= 0; b--) {
+            int count = begin[b];
+            begin[b] = at;
+            at += count;
+        }
+        for (int i = 0; i < n; i++) sorted[begin[(lengths[order[i]] >> shift) & (BINS - 1)]++] = order[i];
+        memcpy(order, sorted, sizeof(int) * (size_t)n);
+    }
+    for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
 }
-
-void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
 
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
@@ -46,12 +58,11 @@ int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const S
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                  Err err) {
     ArenaMark mark = arena_mark(arena);
-    int* sorted = TAKE(arena, int, plan->n_docs);
+    int n = plan->n_docs, *order = TAKE(arena, int, n), *sorted = TAKE(arena, int, n);
     if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
     prediction->n_tries = 0;
-    memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
-    sort_lengths(sorted, plan->n_docs);
-    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err) < 0) return -1;
+    sort_longest_first(order, sorted, lengths, n);
+    if (bounds_of(&prediction->bounds, sorted, n, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
