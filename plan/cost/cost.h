@@ -216,17 +216,17 @@ static inline double slowest_speed(const Setting* setting, int first_rank, int n
 
 // ---- what a ring's messages between nodes take, directly or through proxies (kernels/route.h)
 //
-// A machine's times between nodes are those of all R ranks of a node at once. With N NICs a rank's message keeps its NIC
-// busy for N / R of that, and k messages that leave the node together take ceil(k / N) N / R of it. With b_in and b_out
-// the times inside a node and between nodes, a message of n bytes takes
+// A machine's times between nodes are those of all R ranks of a node at once. With N NICs a rank's message keeps its
+// NIC busy for N / R of that, and k messages that leave the node together take ceil(k / N) N / R of it. With b_in and
+// b_out the times inside a node and between nodes, a message of n bytes takes
 //
 //   directly          b_out(n)
 //   with x proxies    b_in(n (x - 1) / x)  +  max(b_out(n / x), b_in(n))  +  b_in(n (x - 1) / x)
 //
-// since the ring's messages inside nodes go during the transfer; behind it without overlap. (Zeppelin's 0.6, 0.4 and 0.3
-// with 2, 4 and 8 proxies follow where b_in is a tenth of b_out and there are none of these.) In a ring's turns a node's
-// first rank combines while its last dispatches the next, each with a proxy's part of the other: b_in(n / x) takes the
-// place of one b_in(n (x - 1) / x).
+// since the ring's messages inside nodes go during the transfer; behind it without overlap. (Zeppelin's 0.6, 0.4 and
+// 0.3 with 2, 4 and 8 proxies follow where b_in is a tenth of b_out and there are none of these.) In a ring's turns a
+// node's first rank combines while its last dispatches the next, each with a proxy's part of the other: b_in(n / x)
+// takes the place of one b_in(n (x - 1) / x).
 
 // ms, before link_scale, of a message of `bytes` through x proxies, where `at_once` ranks of a node each send one;
 // in_turn: of a ring's turn.

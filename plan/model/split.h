@@ -1,10 +1,10 @@
 // split.h - parts of a model that ranks hold or own: those of a tensor-parallel group, of a stage, of ZeRO; and what a
 // model costs in bytes and operations.
 //
-// Rank t of a tensor-parallel group (Shoeybi et al. 2019, "Megatron-LM") has the heads head[t] .. head[t + 1], the hidden
-// units hidden[t] .. hidden[t + 1] and the rows vocab_row[t] .. vocab_row[t + 1] of the vocabulary, any numbers of them.
-// Of tensors that are cut it has the matching rows or columns (plan/model/shape.h: Axis); of all others the whole. Its
-// tensors are those of the Shape that split_shape makes.
+// Rank t of a tensor-parallel group (Shoeybi et al. 2019, "Megatron-LM") has the heads head[t] .. head[t + 1], the
+// hidden units hidden[t] .. hidden[t + 1] and the rows vocab_row[t] .. vocab_row[t + 1] of the vocabulary, any numbers
+// of them. Of tensors that are cut it has the matching rows or columns (plan/model/shape.h: Axis); of all others the
+// whole. Its tensors are those of the Shape that split_shape makes.
 //
 // A key/value head stays together with its query heads while there are no more ranks than key/value heads. With more,
 // ranks share one: each has some of its query heads, all have the same copy of its keys' and values' weights, and its

@@ -45,8 +45,8 @@ void explain_text(FILE* out, const Explained* x);
 int explain_page(FILE* out, const Explained* x);
 
 // ---- what all pages of this program have in common: one file of HTML that needs nothing else, in it objects of JSON,
-// one a line, and scripts that draw them. Styles and scripts are files of their own, which the build turns into strings:
-// plan/show/page.js is plan_show_page_js.
+// one a line, and scripts that draw them. Styles and scripts are files of their own, which the build turns into
+// strings: plan/show/page.js is plan_show_page_js.
 //
 //   page_begin(out, style);      up to where the data stand
 //   ...                          the lines: JSON without '<', as page_string and page_line write it

@@ -1,5 +1,5 @@
-// one_cp_size.c - one cp size for all documents of the step: plan_static, the baseline, has it from the user or takes the
-// least that holds the longest document; plan_adaptive chooses it anew for every step.
+// one_cp_size.c - one cp size for all documents of the step: plan_static, the baseline, has it from the user or takes
+// the least that holds the longest document; plan_adaptive chooses it anew for every step.
 //
 // The ranks are cut into ranks / cp size groups; the rest stays idle. Documents go into rows by best-fit decreasing,
 // twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as

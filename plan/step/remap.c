@@ -31,8 +31,8 @@ typedef struct Remap {
     Part* parts;      // (node_size)
     int64_t* given;   // (node_size, node_size) tokens from a rank to another
     PassLoad* loads;  // (ranks)
-    // Of the plan that is drawn: micro-batches, those that are remapped with more ranks than before; and their tokens on
-    // the ranks of their node (n_micro_batches, node_size).
+    // Of the plan that is drawn: micro-batches, those that are remapped with more ranks than before; and their tokens
+    // on the ranks of their node (n_micro_batches, node_size).
     MicroBatch* drawn;
     int* shares;
 } Remap;

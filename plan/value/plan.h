@@ -162,8 +162,8 @@ int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_
 // The least --capacity with which a group holds a document of s tokens by itself.
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 
-// -1 with words: no group of cp sizes first .. last, of which ulysses_sizes[d] ranks share heads (0: there is none), holds
-// document `doc` of s tokens. how: what --cp says of these groups; NULL: nothing.
+// -1 with words: no group of cp sizes first .. last, of which ulysses_sizes[d] ranks share heads (0: there is none),
+// holds document `doc` of s tokens. how: what --cp says of these groups; NULL: nothing.
 int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_sizes, int first, int last,
                   const char* how, Err err);
 
