@@ -62,13 +62,6 @@ double link_sum_ms(const GroupCost* g, double tokens) {
     return ms;
 }
 
-// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp_size).
-static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
-    int border = (first / node_size + 1) * node_size, end = first + cp_size;
-    if (border >= end) return 1;
-    return (border - first) % ulysses_size == 0 && (border + node_size >= end || node_size % ulysses_size == 0);
-}
-
 // ---- one group
 
 static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token, double own,
@@ -78,9 +71,11 @@ static void add_communication(GroupCost* g, const LinkTable* link, double count,
             (Communication){link, count, bytes_per_token, {count - own, count - any}};
 }
 
-// Whether runs of ulysses_size ranks, and the places of a ring, are on several nodes.
+// Whether a border between nodes cuts a run of ulysses_size ranks.
 static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int first_rank) {
-    return !runs_inside(first_rank, g->cp_size, g->ulysses_size, limits->node_size);
+    int node = limits->node_size, border = (first_rank / node + 1) * node, end = first_rank + g->cp_size;
+    if (border >= end) return 0;
+    return (border - first_rank) % g->ulysses_size != 0 || (border + node < end && node % g->ulysses_size != 0);
 }
 
 static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
@@ -292,29 +287,15 @@ double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g,
 
 // ---- all cp sizes
 
-static int greatest_common_divisor(int a, int b) {
-    while (b != 0) {
-        int rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-// The largest divisor of n that is at most `most`.
-static int largest_divisor(int n, int most) {
-    int best = 1;
-    for (int i = 1; i <= n / i; i++) {
-        if (n % i != 0) continue;
-        if (n / i <= most) return n / i;  // i ascends: larger than any other, and than any i
-        if (i <= most) best = i;
-    }
-    return best;
+int common_divisor(int a, int b, int most) {
+    int d = MIN(MIN(a, b), most);
+    while (a % d != 0 || b % d != 0) d--;
+    return d;
 }
 
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size) {
     int heads = limits->kv_heads, n = 0;
-    int mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), heads);
+    int mixed = common_divisor(cp_size, limits->node_size, heads);
     if (cp_size <= heads) ulysses_sizes[n++] = cp_size;
     if (cp_size > 1) ulysses_sizes[n++] = 1;
     if (mixed > 1 && mixed < cp_size) ulysses_sizes[n++] = mixed;
@@ -335,17 +316,13 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
     }
 }
 
-// Of a published machine, where a ring sends more than an all-to-all.
-static int most_heads(const PlanLimits* limits, int cp_size) {
-    return cp_size <= limits->kv_heads ? cp_size : largest_divisor(cp_size, limits->kv_heads);
-}
-
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
     groups[0] = (GroupCost){0};
     for (int d = 1; d <= limits->ranks; d++) {
         if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
         else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->kv_heads ? d : 0);
-        else if (cost->n_groups > 0) groups[d] = cost_group(cost, limits, 0, d, most_heads(limits, d));
+        else if (cost->n_groups > 0)  // most heads: a ring sends more than an all-to-all
+            groups[d] = cost_group(cost, limits, 0, d, common_divisor(d, d, limits->kv_heads));
         else cheapest_group(&groups[d], cost, limits, d);
     }
 }

@@ -124,6 +124,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
 // is filled, for bounds; planners only use canonical ones.
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
+int common_divisor(int a, int b, int most);  // the largest that is at most `most`
 // What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that nodes' borders leave whole.
 // ulysses_sizes (GROUP_ULYSSES_SIZES) =; returns how many there are.
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);

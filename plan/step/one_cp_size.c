@@ -31,9 +31,7 @@ static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice k
     if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0)
         return cp_size <= limits->kv_heads ? cp_size : 1;
     if (cp_size > node && cp_size % node != 0) return 1;  // parts of nodes
-    int ulysses_size = MIN(cp_size, limits->kv_heads);
-    while (cp_size % ulysses_size != 0 || node % ulysses_size != 0) ulysses_size--;
-    return ulysses_size;
+    return common_divisor(cp_size, node, limits->kv_heads);
 }
 
 // Fills widest; the number of the longest document among those that do not fit, -1 when all do.
