@@ -8,7 +8,7 @@
 
 #include "data/json.h"
 #include "plan/base/words.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 enum {
     GPT2 = 1 << ARCH_GPT2,

@@ -13,7 +13,7 @@
 #pragma once
 #include "data/safetensors.h"
 #include "plan/base/disk.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 typedef enum StateKind { STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V, STATE_GRADS } StateKind;
 

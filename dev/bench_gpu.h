@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "kernels/open.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 enum { CONTEXT = 1024 };
 

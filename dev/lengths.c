@@ -306,3 +306,10 @@ void lengths_draw(const Lengths* x, int* out, int n, uint64_t seed, int64_t batc
     }
     if (x->kind && x->kind->one_long && n > 0) out[of_batch % (uint64_t)n] = x->limit;
 }
+
+static int descending(const void* a, const void* b) {
+    int x = *(const int*)a, y = *(const int*)b;
+    return (x < y) - (x > y);
+}
+
+void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }

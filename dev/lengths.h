@@ -17,3 +17,4 @@ const char* lengths_names(void);
 
 // Batch number `batch` of n documents: the same for the same seed.
 void lengths_draw(const Lengths* lengths, int* out, int n, uint64_t seed, int64_t batch);
+void sort_lengths(int* lengths, int n);  // descending, as bounds want them

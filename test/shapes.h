@@ -1,6 +1,6 @@
 // shapes.h - models of any architecture for tests.
 #pragma once
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 // With as many key/value heads of the same size, hidden units and channels as the GPT-2 of these dimensions. A Llama
 // has 2 query heads for each, a Qwen2 3, a Qwen3 4: all their channels together are not `width`.

@@ -64,11 +64,11 @@ CLAIM(golden_instances) {
 // last part of one way; of a ring that hides under its own attention the last gradients alone.
 static double shown_of(const GroupCost* g, int i) {
     const Communication* e = &g->communications[i];
-    int is_ring = g->ulysses_size < g->cp_size && (i == g->hop || i == g->hop + 1),
-        first = (g->first[0] == i) + (g->first[1] == i);
-    if (g->parts && is_ring) return i == g->hop ? 0 : g->hop_count;
-    if (g->parts && g->ulysses_size > 1 && first) return g->first_count / g->parts;
-    return e->count - first * g->first_count;
+    int is_ring = g->ulysses_size < g->cp_size && (i == g->hop[0].at || i == g->hop[1].at),
+        first = (g->first[0].at == i) + (g->first[1].at == i);
+    if (g->parts && is_ring) return i == g->hop[0].at ? 0 : g->hop[0].count;
+    if (g->parts && g->ulysses_size > 1 && first) return g->first[0].count / g->parts;
+    return e->count - first * g->first[0].count;
 }
 
 // e_d of one collective: a table is straight between its points, so ms / bytes is least at a point or at the end.
@@ -82,8 +82,8 @@ static double cheapest_token_ms(const GroupCost* g, double tokens) {
         sum += shown_of(g, i) * e->bytes_per_token * least;
     }
     double rest = 1 - 1.0 / MAX(g->parts, 1), hops = g->cp_size / g->ulysses_size - 1;
-    double first = g->ulysses_size > 1 || !g->parts ? (1 + rest) * (g->first_linear[0] + g->first_linear[1]) : 0;
-    return g->link_linear - first - hops * (2 * g->hop_linear[0] + g->hop_linear[1]) + g->link_scale * sum;
+    double first = g->ulysses_size > 1 || !g->parts ? (1 + rest) * (g->first[0].linear + g->first[1].linear) : 0;
+    return g->link_linear - first - hops * (2 * g->hop[0].linear + g->hop[1].linear) + g->link_scale * sum;
 }
 
 enum { MOST_WAYS = MOST_RANKS * (GROUP_ULYSSES_SIZES + 1) };

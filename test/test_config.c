@@ -1,6 +1,6 @@
 // test_config.c - the claims of plan/options/, of plan/model/shape.h and of run/core.h.
 #include "plan/options/read.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 #include "run/core.h"
 #include "test/test.h"
 

@@ -270,11 +270,11 @@ static double ring_end(int R, double hop, double gradient, double attention, dou
 }
 
 static double forward_and_backward_end(const GroupCost* g, double attention, double local) {
-    double all = g->link_linear, first[2] = {g->first_linear[0], g->first_linear[1]}, end = 0;
+    double all = g->link_linear, first[2] = {g->first[0].linear, g->first[1].linear}, end = 0;
     int R = g->cp_size / g->ulysses_size;
     for (int k = 0; k < 2; k++) {
-        double own = attention * (k + 1) / 3, others = local * (k + 1) / 3, hop = g->hop_linear[0];
-        double gradient = k ? g->hop_linear[1] : 0;
+        double own = attention * (k + 1) / 3, others = local * (k + 1) / 3, hop = g->hop[0].linear;
+        double gradient = k ? g->hop[1].linear : 0;
         if (g->ulysses_size == 1) end += ring_end(R, hop, gradient, own, others);
         else if (R == 1) end += parts_end(g->parts, first[k], first[1 - k], own, others);
         else end += parts_end(g->parts, first[k], first[1 - k], ring_end(R, hop, gradient, own, 0), others);

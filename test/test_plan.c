@@ -189,7 +189,8 @@ CLAIM(the_least_cp_size_holds_shorter_documents_too) {
     Step step = small_step(6, 4, 1, 2, lengths);
     CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
           step.plan.micro_batches[0].cp_size == 6);
-    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "more than 2"));
+    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") &&
+          strstr(step.err, "more than 2"));
     free_step(&step);
 }
 

@@ -1,6 +1,6 @@
 // test_share.c - the claims about what one rank holds: of a micro-batch (plan/value/plan.h) and of the parameters
 // (plan/model/shape.h).
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 #include "test/plans.h"
 
 // ---- chunks

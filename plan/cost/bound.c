@@ -136,8 +136,8 @@ static double least_work(const Groups* x, int s, double tau) {
     return least;
 }
 
-// Of n documents, each on the group where it does least of all that end it by tau; infinite: one has none. Micro-batches
-// of `own` ms are left out. each: NULL, or (n) of every document.
+// Of n documents, each on the group where it does least of all that end it by tau; infinite: one has none.
+// Micro-batches of `own` ms are left out. each: NULL, or (n) of every document.
 static double work_by(const Groups* x, const int* sorted, int n, double tau, double own, DensePart* each) {
     double sum = 0, work = 0;
     for (int i = 0; i < n; i++) {

@@ -1,10 +1,7 @@
-// calibration.c - recursive least squares that forgets only what it hears again; see calibration.h.
-//
-// Dividing all of P by lambda would widen it without end in directions that steps never tell apart, until noise moved
-// them. So only the direction of the step itself forgets (Kulhavy 1987, "Restricted exponential forgetting in
-// real-time identification"): with h = P w and r = w' h, P changes by a multiple of h h' such that
+// calibration.c - recursive least squares that forgets only what it hears again; see calibration.h. With h = P w and
+// r = w' h, P changes by a multiple of h h' such that
 //   w' P w  becomes  r / (lambda (1 + r)),
-// which is what the formula of the header gives along w. r settles at (1 - lambda) / lambda.
+// which is what dividing all of P by lambda gives along w. r settles at (1 - lambda) / lambda.
 #include "plan/cost/calibration.h"
 
 #include <math.h>

@@ -4,12 +4,12 @@
 // step) in ms as the model that was probed says, and theta starts at ones. After a step that took y, with relative
 // features w = x / (x . 1), h = P w and r = w . h:
 //   theta += h / (1 + r) (y / (x . 1) - w . theta)
-// and P is updated as in recursive least squares with forgetting (Ljung and Soderstrom 1983), but forgets only along
-// h, the direction that the step told something about (Kulhavy 1987): dividing all of P by lambda would let what the
-// data never tell apart drift without end. P starts wide along theta, so that a common factor is learnt in a step or
-// two, and narrow across. A step whose error is far outside of what is usual is not learnt from, unless several follow
-// each other: then the machine has changed. Scales stay above 0.01; the scale of a term that a step lacks keeps its
-// value.
+// and P is updated as in recursive least squares with forgetting (Ljung and Soderstrom 1983), but forgets only along h,
+// the direction that the step told something about (Kulhavy 1987, "Restricted exponential forgetting in real-time
+// identification"): dividing all of P by lambda would widen it without end where the data never tell terms apart. P
+// starts wide along theta, so that a common factor is learnt in a step or two, and narrow across. A step whose error is
+// far outside of what is usual is not learnt from, unless several follow each other: then the machine has changed.
+// Scales stay above 0.01; the scale of a term that a step lacks keeps its value.
 #pragma once
 #include "plan/cost/cost.h"
 

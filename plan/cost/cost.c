@@ -62,13 +62,6 @@ double link_sum_ms(const GroupCost* g, double tokens) {
     return ms;
 }
 
-// Whether no border between nodes cuts a run of `ulysses_size` of the ranks [first, first + cp_size).
-static int runs_inside(int first, int cp_size, int ulysses_size, int node_size) {
-    int border = (first / node_size + 1) * node_size, end = first + cp_size;
-    if (border >= end) return 1;
-    return (border - first) % ulysses_size == 0 && (border + node_size >= end || node_size % ulysses_size == 0);
-}
-
 // ---- one group
 
 static void add_communication(GroupCost* g, const LinkTable* link, double count, double bytes_per_token, double own,
@@ -78,9 +71,11 @@ static void add_communication(GroupCost* g, const LinkTable* link, double count,
             (Communication){link, count, bytes_per_token, {count - own, count - any}};
 }
 
-// Whether runs of ulysses_size ranks, and the places of a ring, are on several nodes.
+// Whether a border between nodes cuts a run of ulysses_size ranks.
 static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int first_rank) {
-    return !runs_inside(first_rank, g->cp_size, g->ulysses_size, limits->node_size);
+    int node = limits->node_size, border = (first_rank / node + 1) * node, end = first_rank + g->cp_size;
+    if (border >= end) return 0;
+    return (border - first_rank) % g->ulysses_size != 0 || (border + node < end && node % g->ulysses_size != 0);
 }
 
 static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
@@ -93,8 +88,7 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
         double own = 2 * layers * (parts - 1), any = own + layers;
         add_communication(g, link, 2 * layers * parts, channel * (cost->channels + 2 * cost->kv_channels), own, any);
         add_communication(g, link, 2 * layers * parts, channel * cost->channels, own, any);
-        g->first_count = link->n ? layers * parts : 0;
-        g->first[1] = 1;
+        if (link->n) g->first[0].count = g->first[1].count = layers * parts, g->first[1].at = 1;
     }
     if (ring_size > 1) {
         const LinkTable* link = &cost->link[g->across ? LINK_ACROSS : LINK_INSIDE];
@@ -103,10 +97,10 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
         double channels = f->hop * 2.0 * cost->kv_channels / ulysses_size / ring_size / of_parts;  // of keys and values
         double hops = 2 * (ring_size - 1) * rings, own = g->parts ? hops : 0,
                first = ulysses_size == 1 ? 2 * layers : 0;
-        if (ulysses_size == 1) g->first_count = link->n ? layers : 0;
+        if (link->n && ulysses_size == 1) g->first[0].count = g->first[1].count = layers;
+        if (link->n) g->hop[0] = (GroupExchange){0, rings, g->n_communications};
+        if (link->n) g->hop[1] = (GroupExchange){0, rings, g->n_communications + 1};
         add_communication(g, link, hops, cost->elem_bytes * channels, own, MAX(own, first));
-        g->hop_count = link->n ? rings : 0;
-        g->hop = g->n_communications - (link->n > 0);
         own = g->parts ? (ring_size - 1) * rings : 0;
         add_communication(g, link, ring_size * rings, 4 * channels, own, own);
     }
@@ -123,16 +117,16 @@ static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* l
     double gradient = cost->elem_bytes ? 4.0 / cost->elem_bytes : 2;  // fp32, in elements
     double token = cost->token_bytes / g->cp_size, all = 2 + 2 * keys;
     if (u > 1) ms += f->exchange * message_ms(cost, u, ulysses_across(g, limits, first_rank), node, token);
-    g->first_linear[0] = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
-    g->first_linear[1] = cost->link_scale * ms / (2 * all);
+    g->first[0].linear = cost->link_scale * ms * (1 + 2 * keys) / (2 * all);
+    g->first[1].linear = cost->link_scale * ms / (2 * all);
     double hop = f->hop * message_ms(cost, 2, g->across, node, token * keys / all);
     double own = g->parts ? cost->link_scale * ms * (g->parts - 1) / g->parts : 0, any = own;
-    if (u == 1 && ring_size > 1) g->first_linear[0] = g->first_linear[1] = cost->link_scale * hop;
-    if (u > 1 || !g->parts) any += (g->first_linear[0] + g->first_linear[1]) / MAX(g->parts, 1);
+    if (u == 1 && ring_size > 1) g->first[0].linear = g->first[1].linear = cost->link_scale * hop;
+    if (u > 1 || !g->parts) any += (g->first[0].linear + g->first[1].linear) / MAX(g->parts, 1);
     if (ring_size > 1) ms += (2 * (ring_size - 1) + ring_size * gradient) * hop;
     if (ring_size > 1 && g->parts) {
-        g->hop_linear[0] = cost->link_scale * hop, g->hop_linear[1] = gradient * g->hop_linear[0];
-        double hops = (ring_size - 1) * (2 * g->hop_linear[0] + g->hop_linear[1]);
+        g->hop[0].linear = cost->link_scale * hop, g->hop[1].linear = gradient * g->hop[0].linear;
+        double hops = (ring_size - 1) * (2 * g->hop[0].linear + g->hop[1].linear);
         own += hops, any += hops;
     }
     if (cost->tensor_ranks > 1)
@@ -168,14 +162,10 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
     return cost_group_in_shares(cost, limits, first_rank, cp_size, ulysses_size, &factors);
 }
 
-// ms of what a pass posts before it computes, forward and backward.
-static void group_first_ms(double ms[2], const GroupCost* g, double tokens) {
-    for (int k = 0; k < 2; k++) {
-        const Communication* first = &g->communications[g->first[k]];
-        ms[k] = g->first_linear[k] * tokens;
-        if (g->first_count > 0)
-            ms[k] += g->link_scale * g->first_count * link_ms(first->link, first->bytes_per_token * tokens);
-    }
+static double exchange_ms(const GroupCost* g, const GroupExchange* x, double tokens) {
+    const Communication* c = &g->communications[x->at];
+    if (x->count == 0) return x->linear * tokens;
+    return g->link_scale * x->count * link_ms(c->link, c->bytes_per_token * tokens);
 }
 
 // ms that a ring hides of its hops, keys and values of hop[0] ms and gradients of hop[1], under `attention` ms of one
@@ -187,24 +177,14 @@ static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], 
     return hidden;
 }
 
-// Both hops of a ring, in all layers.
-static void hops_ms(double ms[2], const GroupCost* g, double tokens, const double faster[2]) {
-    const Communication* ring = &g->communications[g->hop];
-    for (int i = 0; i < 2; i++) {
-        ms[i] = g->hop_linear[i] * tokens - (faster ? faster[i] : 0);
-        if (g->hop_count > 0)
-            ms[i] += g->link_scale * g->hop_count * link_ms(ring[i].link, ring[i].bytes_per_token * tokens);
-    }
-}
-
 double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]) {
     int ring_size = g->ulysses_size ? g->cp_size / g->ulysses_size : 1;
     double hop[2], first[2], hidden = 0, part = g->parts > 1 ? (g->parts - 1.0) / g->parts : 0;
-    group_first_ms(left, g, tokens);
-    if (faster && g->ulysses_size == 1) left[0] -= faster[0], left[1] -= faster[0];
+    for (int k = 0; k < 2; k++)
+        left[k] = exchange_ms(g, &g->first[k], tokens) - (faster && g->ulysses_size == 1 ? faster[0] : 0);
     if (!g->parts) return 0;
-    if (ring_size > 1) hops_ms(hop, g, tokens, faster);
-    first[0] = left[0], first[1] = left[1];
+    for (int k = 0; k < 2; k++)
+        first[k] = left[k], hop[k] = exchange_ms(g, &g->hop[k], tokens) - (faster ? faster[k] : 0);
     for (int k = 0; k < 2; k++) {
         double own = attention * (k + 1) / 3, shown = 0;
         if (ring_size > 1) hidden += ring_hidden_ms(&shown, ring_size, hop, own, k);
@@ -307,29 +287,15 @@ double route_saved_ms(double hop[2], const Setting* setting, const GroupCost* g,
 
 // ---- all cp sizes
 
-static int greatest_common_divisor(int a, int b) {
-    while (b != 0) {
-        int rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-// The largest divisor of n that is at most `most`.
-static int largest_divisor(int n, int most) {
-    int best = 1;
-    for (int i = 1; i <= n / i; i++) {
-        if (n % i != 0) continue;
-        if (n / i <= most) return n / i;  // i ascends: larger than any other, and than any i
-        if (i <= most) best = i;
-    }
-    return best;
+int common_divisor(int a, int b, int most) {
+    int d = MIN(MIN(a, b), most);
+    while (a % d != 0 || b % d != 0) d--;
+    return d;
 }
 
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size) {
     int heads = limits->kv_heads, n = 0;
-    int mixed = largest_divisor(greatest_common_divisor(cp_size, limits->node_size), heads);
+    int mixed = common_divisor(cp_size, limits->node_size, heads);
     if (cp_size <= heads) ulysses_sizes[n++] = cp_size;
     if (cp_size > 1) ulysses_sizes[n++] = 1;
     if (mixed > 1 && mixed < cp_size) ulysses_sizes[n++] = mixed;
@@ -350,17 +316,13 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
     }
 }
 
-// Of a published machine, where a ring sends more than an all-to-all.
-static int most_heads(const PlanLimits* limits, int cp_size) {
-    return cp_size <= limits->kv_heads ? cp_size : largest_divisor(cp_size, limits->kv_heads);
-}
-
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
     groups[0] = (GroupCost){0};
     for (int d = 1; d <= limits->ranks; d++) {
         if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
         else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->kv_heads ? d : 0);
-        else if (cost->n_groups > 0) groups[d] = cost_group(cost, limits, 0, d, most_heads(limits, d));
+        else if (cost->n_groups > 0)  // most heads: a ring sends more than an all-to-all
+            groups[d] = cost_group(cost, limits, 0, d, common_divisor(d, d, limits->kv_heads));
         else cheapest_group(&groups[d], cost, limits, d);
     }
 }

@@ -80,6 +80,12 @@ typedef struct Communication {
     double shown[N_HIDINGS];  // of count, what nothing hides however long that attention is
 } Communication;
 
+// One of a group's exchanges: of n tokens linear n ms (published machines), or `count` of communications[at].
+typedef struct GroupExchange {
+    double linear, count;
+    int at;
+} GroupExchange;
+
 // What groups of one cp size cost: Cost with everything that depends on the cp size worked out.
 typedef struct GroupCost {
     int cp_size, ulysses_size;                 // ulysses_size 0: there is no such group with this kind
@@ -91,16 +97,10 @@ typedef struct GroupCost {
     double link_scale;
     int n_communications;
     Communication communications[GROUP_COMMUNICATIONS];
-    // Of all that, the exchanges that a pass posts before it computes, forward and backward: parts of link_linear, or
-    // so many of the communications first[k].
-    double first_linear[2], first_count;
-    int first[2];
-    int parts;  // 0: hides nothing under its own attention
-    // A hop of a ring, of its keys and values and of their gradients, likewise: hop_count of each of the communications
-    // from `hop` on.
-    double hop_linear[2], hop_count;
-    int hop;
-    int64_t room;  // tokens that a ring rank holds: ring_rank_capacity
+    GroupExchange first[2];  // of all that, what a pass posts before it computes, forward and backward
+    GroupExchange hop[2];    // a hop of a ring, of its keys and values and of their gradients, in all layers
+    int parts;               // 0: hides nothing under its own attention
+    int64_t room;            // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
 typedef struct CostTerms {
@@ -124,6 +124,7 @@ GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank,
 // is filled, for bounds; planners only use canonical ones.
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
+int common_divisor(int a, int b, int most);  // the largest that is at most `most`
 // What ulysses_size may be with CP_CHOICE_AUTO: all heads apart, a ring, runs that nodes' borders leave whole.
 // ulysses_sizes (GROUP_ULYSSES_SIZES) =; returns how many there are.
 int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_size);
@@ -174,8 +175,7 @@ static inline double terms_ms(const CostTerms* t) {
 
 // ---- a document of s tokens by itself in a group
 
-// Whether it fits.
-int group_holds(const GroupCost* g, int s);
+int group_holds(const GroupCost* g, int s);  // whether it fits
 // ms at full speed, without Cost.micro_batch; and at the pace of the group's slowest rank, where it takes `ms` at full
 // speed: communication takes the same time at any.
 static inline double document_ms(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
@@ -217,19 +217,18 @@ static inline double slowest_speed(const Setting* setting, int first_rank, int n
 
 // ---- what a ring's messages between nodes take, directly or through proxies (kernels/route.h)
 //
-// The times of a machine between nodes are those of all R ranks of a node at once. With N NICs a rank's message keeps
-// its NIC busy for N / R of that, and k messages that leave the node together take ceil(k / N) N / R of it. With b_in
-// and b_out the times of bytes inside a node and between nodes, a message of n bytes takes
+// A machine's times between nodes are those of all R ranks of a node at once. With N NICs a rank's message keeps its
+// NIC busy for N / R of that, and k messages that leave the node together take ceil(k / N) N / R of it. With b_in and
+// b_out the times inside a node and between nodes, a message of n bytes takes
 //
 //   directly          b_out(n)
 //   with x proxies    b_in(n (x - 1) / x)  +  max(b_out(n / x), b_in(n))  +  b_in(n (x - 1) / x)
 //
-// since the ring's messages inside nodes go during the transfer; behind it without overlap. Zeppelin's 0.6, 0.4 and 0.3
-// with 2, 4 and 8 proxies follow where b_in is a tenth of b_out and there are none of these.
-//
-// In a ring such messages go turn after turn, out of a node's last rank and into its first. While the first combines,
-// the last dispatches its next: each of them has one of the two to do, and a proxy's part n / x of the other. So a turn
-// takes b_in(n / x) in place of one of the two b_in(n (x - 1) / x).
+// since the ring's messages inside nodes go during the transfer; behind it without overlap. (Zeppelin's 0.6, 0.4 and
+// 0.3 with 2, 4 and 8 proxies follow where b_in is a tenth of b_out and there are none of these.) In a ring's turns a
+// node's first rank combines while its last dispatches the next, each with a proxy's part of the other: b_in(n / x)
+// takes the place of one b_in(n (x - 1) / x).
+
 // ms, before link_scale, of a message of `bytes` through x proxies, where `at_once` ranks of a node each send one;
 // in_turn: of a ring's turn.
 double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_once, int overlap, int in_turn);

@@ -223,19 +223,14 @@ int machine_capacity(const Machine* machine, int ranks, int zero) {
     return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
 }
 
-// Each rank sends so many bytes to all others together.
-static double among_all_ms(const Cost* cost, double bytes, int ranks, int node_size) {
-    if (cost->n_groups == 0)
-        return cost->link_scale * link_ms(&cost->link[ranks > node_size ? LINK_ACROSS : LINK_INSIDE], bytes);
-    return cost->link_scale * published_ms(cost, ranks, bytes);
-}
-
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers) {
     const Cost* cost = &machine->cost;
     if (zero < 2 || ranks < 2 || cost->round > 0) return 0;
     double others = machine->parameters * (1 << 30) / layers / ranks * (ranks - 1);  // of a layer, that go to others
-    double ms = layers * among_all_ms(cost, 4 * others, ranks, node_size);
-    return zero == 2 ? ms : ms + 2 * MAX(layers - 2, 0) * among_all_ms(cost, 2 * others, ranks, node_size);
+    int across = ranks > node_size && (cost->n_groups == 0 || ranks > cost->node);
+    double gradients = cost->link_scale * message_ms(cost, ranks, across, node_size, 4 * others);
+    double weights = cost->link_scale * message_ms(cost, ranks, across, node_size, 2 * others);
+    return layers * gradients + (zero == 2 ? 0 : 2 * MAX(layers - 2, 0) * weights);
 }
 
 double machine_parameters(const Machine* machine) {
@@ -301,30 +296,20 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
 
 // FlexSP's all-to-all on 8 nodes of 8 A100-40GB, counted there in 2^20 bytes a ms: 119.54, 104.07, 96.5, 10.33, 5.94,
 // 4.87, here times 1.048576.
-#define FLEXSP_LINKS         \
-    "node 8\n"               \
-    "group 2 125.34677504\n" \
-    "group 4 109.12530432\n" \
-    "group 8 101.187584\n"   \
-    "group 16 10.83179008\n" \
-    "group 32 6.22854144\n"  \
-    "group 64 5.10656512\n"
-
 // clang-format off
+#define FLEXSP_LINKS \
+    "node 8; group 2 125.34677504; group 4 109.12530432; group 8 101.187584\n" \
+    "group 16 10.83179008; group 32 6.22854144; group 64 5.10656512\n"
 #define HYDRAULIS_LINKS \
     "# Links are assumed, not published, for weights and gradients alone: NVLink of 200 GB/s each way, a NIC of\n" \
     "# 200 Gbit/s a GPU.\n" \
-    "link inside 0 0.02\n" \
-    "link inside 1000000000 5.02\n" \
-    "link across 0 0.03\n" \
-    "link across 1000000000 40.03\n"
+    "link inside 0 0.02; link inside 1000000000 5.02\n" \
+    "link across 0 0.03; link across 1000000000 40.03\n"
 #define HYDRAULIS_32B \
     "# Hydraulis (Li et al., SIGMOD 2026, arXiv 2412.07894), profiled constants of its artefact: 60 layers of width " \
     "6656,\n" \
-    "# A800-80GB. Replicas of tensor-parallel times pipeline ranks.\n" \
-    "quadratic_ms 0 # a rank alone holds no replica: only schemes have a time\n" \
-    "linear_ms 0\n" \
-    "heads 64\n" \
+    "# A800-80GB. Replicas of tensor-parallel times pipeline ranks; a rank alone holds none, and has no times.\n" \
+    "quadratic_ms 0; linear_ms 0; heads 64\n" \
     "pipeline_memory 60 6656 30592 201 0.75 10240 5000 81252 36 36 37 42 50\n" \
     "scheme TP16 16 1 1.37779723e-6 0.102435387 145.748\n" \
     "scheme TP8 8 1 2.12548718e-6 0.141411593 122.910\n" \
@@ -343,88 +328,48 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
     "scheme TP1PP4 1 4 9.39192752e-7 0.212596087 35.995\n"
 #define HYDRAULIS_7B \
     "# as hydraulis-32b, 32 layers of width 4096\n" \
-    "quadratic_ms 0\n" \
-    "linear_ms 0\n" \
+    "quadratic_ms 0; linear_ms 0\n" \
     "pipeline_memory 32 4096 30592 210 0.75 6144 5000 81252 38 39 42 48 61\n" \
     "scheme TP1PP2 1 2 1.37240947e-6 0.0946477810 15.047\n" \
     "scheme TP4 4 1 1.03043340e-6 0.0564777342 56.698\n" \
     "scheme TP8 8 1 5.06885473e-7 0.0366182377 44.317\n" \
     "scheme TP16 16 1 3.01808129e-7 0.0292311085 65.236\n"
-// clang-format on
 
 static const char* const texts[] = {
     "name flexsp-7b\n"
     "# FlexSP (Wang et al., ASPLOS 2025, arXiv 2412.01523), constants of its released cost model: GPT-7B, 32 layers,\n"
     "# width 4096, A100-40GB. Memory: 30 GB, parameters at a context of 192K (384K: 7.850).\n"
-    "quadratic_ms 5.128e-6\n"
-    "linear_ms 0.1839576\n"
-    "round_ms 629.3563\n"
-    "heads 64\n"
-    "memory 30 7.117 4.480442\n"
+    "quadratic_ms 5.128e-6; linear_ms 0.1839576; round_ms 629.3563; heads 64; memory 30 7.117 4.480442\n"
     "token_bytes 2097152 # 4 tensors, 2 ways, 32 layers of 4096 channels of 2 bytes\n" FLEXSP_LINKS,
 
     "name flexsp-13b\n"
     "# as flexsp-7b, 40 layers of width 5120 (384K: 14.032)\n"
-    "quadratic_ms 9.2852e-6\n"
-    "linear_ms 0.3060189\n"
-    "round_ms 1132.5632\n"
-    "heads 64\n"
-    "memory 30 13.116 4.220439\n"
+    "quadratic_ms 9.2852e-6; linear_ms 0.3060189; round_ms 1132.5632; heads 64; memory 30 13.116 4.220439\n"
     "token_bytes 3276800\n" FLEXSP_LINKS,
 
     "name flexsp-30b\n"
     "# as flexsp-7b, 60 layers of width 6656 (384K: 32.715)\n"
-    "quadratic_ms 15.4262e-6\n"
-    "linear_ms 0.8035742\n"
-    "round_ms 2789.3644\n"
-    "heads 64\n"
-    "memory 30 31.525 3.417382\n"
+    "quadratic_ms 15.4262e-6; linear_ms 0.8035742; round_ms 2789.3644; heads 64; memory 30 31.525 3.417382\n"
     "token_bytes 6389760\n" FLEXSP_LINKS,
 
     "name a100-7b\n"
-    "# FlexSP's constants of a 7B model without its barrier, as a planner meets them: heads divide by any cp size, "
-    "6451\n"
-    "# tokens a rank, bandwidths rounded to groups of 2, 3 to 4, 5 to 8 ranks and so on.\n"
-    "quadratic_ms 5.128e-6\n"
-    "linear_ms 0.1839576\n"
-    "heads 0\n"
-    "capacity 6451\n"
-    "token_bytes 2097152\n"
-    "node 8\n"
-    "group 2 119.66\n"
-    "group 4 104.22\n"
-    "group 8 96.5\n"
-    "group 16 10.33\n"
-    "group 32 5.94\n"
-    "group 64 4.87\n",
+    "# FlexSP's constants of a 7B model without its barrier, as a planner meets them: heads divide by any cp size,\n"
+    "# 6451 tokens a rank, bandwidths rounded to groups of 2, 3 to 4, 5 to 8 ranks and so on.\n"
+    "quadratic_ms 5.128e-6; linear_ms 0.1839576; heads 0; capacity 6451; token_bytes 2097152; node 8\n"
+    "group 2 119.66; group 4 104.22; group 8 96.5; group 16 10.33; group 32 5.94; group 64 4.87\n",
 
     "name h200-8b\n"
-    "# An 8B model with a quarter as many key and value heads on nodes of 8 H200: start values, estimated from "
-    "measured\n"
-    "# matmul, NVLink and InfiniBand rates.\n"
-    "quadratic_ms 2.13e-6\n"
-    "linear_ms 0.080\n"
-    "heads 0\n"
-    "capacity 24576\n"
-    "token_bytes 1310720 # 20480 of each of 32 layers, 2 ways\n"
-    "node 8\n"
-    "group 2 372\n"
-    "group 4 324\n"
-    "group 8 300\n"
-    "group 16 40\n"
-    "group 32 38\n"
-    "group 64 35\n"
-    "group 128 30\n"
-    "group 256 26\n",
+    "# An 8B model with a quarter as many key and value heads on nodes of 8 H200: start values, estimated from\n"
+    "# measured matmul, NVLink and InfiniBand rates. token_bytes: 20480 of each of 32 layers, 2 ways.\n"
+    "quadratic_ms 2.13e-6; linear_ms 0.080; heads 0; capacity 24576; token_bytes 1310720; node 8\n"
+    "group 2 372; group 4 324; group 8 300; group 16 40; group 32 38; group 64 35; group 128 30; group 256 26\n",
 
     "name hydraulis-32b\n" HYDRAULIS_32B,
-
     "name hydraulis-32b-links\n" HYDRAULIS_LINKS "model 60 6656 2\n" HYDRAULIS_32B,
-
     "name hydraulis-7b\n" HYDRAULIS_7B,
-
     "name hydraulis-7b-links\n" HYDRAULIS_LINKS "model 32 4096 2\n" HYDRAULIS_7B,
 };
+// clang-format on
 
 const char* machine_names(void) { return "flexsp-7b, flexsp-13b, flexsp-30b, a100-7b, h200-8b"; }
 

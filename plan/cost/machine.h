@@ -1,7 +1,7 @@
 // machine.h - machine files: the constants of a cost model as text that people and --probe write.
 //
-// One key and its values a line; # begins a comment. Unknown keys, missing values, numbers that are not finite or
-// negative are errors that name the line.
+// One key and its values a line, or several with ; between them; # begins a comment. Unknown keys, missing values,
+// numbers that are not finite or negative are errors that name the line.
 //
 //   name flexsp-7b
 //   quadratic_ms 5.128e-6          ms a token^2

@@ -16,7 +16,7 @@
 // that leaves out as the options have it; `tp`: the group's. Embedding and classifier are cut by the whole group and
 // divided as `zero` of the stage says.
 #pragma once
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 
 enum { MOST_STAGES = 64, MOST_LAYERS = 1000, LAYOUT_TEXT = (MOST_STAGES + MOST_LAYERS) * 64 };
 

@@ -1,12 +1,8 @@
 // explain.c - a plan as text: what runs where, what its time consists of, how far it is from the bound, which searches
-// came to less good plans, and what other planners make of the same documents. And as the data of a page, which
-// explain.js draws.
+// came to less good plans, and what other planners make of the same documents.
 #include "plan/show/explain.h"
 
-#include "plan/show/page.h"
 #include "plan/base/terminal.h"
-
-extern const char plan_show_explain_js[];
 
 static double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
 
@@ -35,32 +31,20 @@ static GroupSum sum_groups(const Shown* shown, const int* lengths, int cp_size, 
     return sum;
 }
 
-// The next (cp size, ulysses_size) in descending order after the given one; 0 when there is none.
-static int next_group(const Plan* plan, int* cp_size, int* ulysses_size) {
-    int best_cp_size = 0, best_ulysses_size = 0;
-    for (int i = 0; i < plan->n_micro_batches; i++) {
-        const MicroBatch* mb = &plan->micro_batches[i];
-        int after = mb->cp_size < *cp_size || (mb->cp_size == *cp_size && mb->ulysses_size < *ulysses_size);
-        int better =
-            mb->cp_size > best_cp_size || (mb->cp_size == best_cp_size && mb->ulysses_size > best_ulysses_size);
-        if (after && better) best_cp_size = mb->cp_size, best_ulysses_size = mb->ulysses_size;
-    }
-    *cp_size = best_cp_size, *ulysses_size = best_ulysses_size;
-    return best_cp_size;
-}
-
 static void print_groups(FILE* out, const Explained* x) {
     const Shown* chosen = &x->shown[0];
     double all = chosen->timeline.makespan * chosen->plan.ranks;
-    int cp_size = chosen->plan.ranks + 1, ulysses_size = 0;
     TextTable table = {0};
     text_cells(&table, "kind\tranks\tmicro-batches\tdocuments\ttokens\tlongest\tof all ranks' time\n");
-    while (next_group(&chosen->plan, &cp_size, &ulysses_size)) {
-        GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
-        MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
-        text_cells(&table, "%s\t%d\t%d\t%d\t%lld\t%d\t%.1f %%\n", cp_kind_name(cp_kind(&mb)), cp_size,
-                   sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
-    }
+    for (int cp_size = chosen->plan.ranks; cp_size > 0; cp_size--)
+        for (int ulysses_size = cp_size; ulysses_size > 0; ulysses_size--) {
+            if (cp_size % ulysses_size != 0) continue;
+            GroupSum sum = sum_groups(chosen, x->lengths, cp_size, ulysses_size);
+            MicroBatch mb = {.cp_size = cp_size, .ulysses_size = ulysses_size};
+            if (sum.micro_batches == 0) continue;
+            text_cells(&table, "%s\t%d\t%d\t%d\t%lld\t%d\t%.1f %%\n", cp_kind_name(cp_kind(&mb)), cp_size,
+                       sum.micro_batches, sum.docs, (long long)sum.tokens, sum.longest, percent(sum.rank_ms, all));
+        }
     fputc('\n', out);
     text_table(out, &table, "  ");
 }
@@ -85,14 +69,10 @@ static void print_time(FILE* out, const Explained* x) {
     if (together)
         fprintf(out, "  passes: %d of %d micro-batches are in one pass with others, and hide exchanges of each other\n",
                 together, chosen->plan.n_micro_batches);
-    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms", f->bounds.l1,
-            f->bounds.l2);
-    if (x->n > 0) {
-        int longest = 0;
-        for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
-        fprintf(out, ", of %d tokens", longest);
-    }
-    fprintf(out, "\n");
+    int longest = 0;
+    for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
+    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms, of %d tokens\n",
+            f->bounds.l1, f->bounds.l2, longest);
 }
 
 // ---- what was rejected
@@ -145,79 +125,4 @@ void explain_text(FILE* out, const Explained* x) {
     print_groups(out, x);
     print_searches(out, x->prediction);
     print_others(out, x);
-}
-
-// ---- the data of the page: a line, in which lists of numbers are what explain.js takes them for
-
-// [first rank, cp size, kind, start, end, communication, [lengths of its documents], place in the pass, how many there]
-static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
-    const MicroBatch* mb = &s->plan.micro_batches[i];
-    fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? "," : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),
-            s->timeline.start[i], s->timeline.end[i], s->timeline.communication[i]);
-    for (int d = 0; d < mb->n_docs; d++)
-        fprintf(out, "%s%d", d ? "," : "", x->lengths[s->plan.docs[mb->first_doc + d]]);
-    fprintf(out, "],%d,%d]", s->timeline.place[i], s->timeline.beside[i]);
-}
-
-static void put_plan(FILE* out, const Explained* x, const Shown* s) {
-    fputs("{\"name\":", out);
-    page_string(out, s->name);
-    fputs(",\"words\":", out);
-    page_string(out, s->words ? s->words : "");
-    fprintf(out, ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"idle\":%.6g,\"communication\":%.6g,\"us\":%.6g",
-            s->chosen, x->setting->rounds || s->plan.has_barriers, s->timeline.makespan, s->timeline.idle,
-            s->timeline.communication_share, s->plan_us);
-    fputs(",\"micro_batches\":[", out);
-    for (int i = 0; i < s->plan.n_micro_batches; i++) put_micro_batch(out, x, s, i);
-    fputs("]}", out);
-}
-
-// tasks: [kind, backward, round, slot, start, end]
-static void put_stage(FILE* out, const ShownStage* s) {
-    fprintf(out, "{\"first_rank\":%d,\"ranks\":%d,\"first_layer\":%d,\"end_layer\":%d,\"slots\":%d,\"busy\":%.6g,",
-            s->first_rank, s->ranks, s->first_layer, s->end_layer, s->slots, s->list->busy);
-    fprintf(out, "\"in_flight\":%d,\"tasks\":[", s->list->most_in_flight);
-    for (int i = 0; i < s->list->n; i++) {
-        const Task* t = &s->list->tasks[i];
-        fprintf(out, "%s[%d,%d,%d,%d,%.6g,%.6g]", i ? "," : "", (int)t->kind, t->backward, t->round, t->slot, t->start,
-                t->end);
-    }
-    fputs("]}", out);
-}
-
-static void put_stages(FILE* out, const ShownStages* x) {
-    fprintf(out, ",\"stages\":{\"makespan\":%.8g,\"bubble\":%.6g,\"lanes\":[", x->makespan, x->bubble);
-    for (int s = 0; s < x->n; s++) {
-        if (s) fputc(',', out);
-        put_stage(out, &x->stage[s]);
-    }
-    fputs("]}", out);
-}
-
-int explain_page(FILE* out, const Explained* x) {
-    const Prediction* f = x->prediction;
-    const PlanLimits* limits = &x->setting->limits;
-    page_begin(out, "");
-    fputs("{\"title\":", out);
-    page_string(out, x->title);
-    fputs(",\"machine\":", out);
-    page_string(out, x->setting->cost.name);
-    fprintf(out, ",\"ranks\":%d,\"node\":%d,\"capacity\":%d,\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"makespan\":%.8g,",
-            limits->ranks, limits->node_size, limits->capacity, f->bounds.l1, f->bounds.l2, f->bounds.l3, f->makespan);
-    fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
-            f->critical.communication, f->critical.micro_batch);
-    for (int i = 0; i < f->n_tries; i++)
-        fprintf(out, "%s[%d,\"%s\",%.8g,%.8g,%d]", i ? "," : "", f->tries[i].unit, flex_try_names[f->tries[i].kind],
-                f->tries[i].target, f->tries[i].micro_batches ? f->tries[i].makespan : 0, f->tries[i].chosen);
-    fputc(']', out);
-    if (x->stages.n > 1) put_stages(out, &x->stages);
-    fputs(",\"plans\":[", out);
-    for (int i = 0; i < x->n_shown; i++) {
-        if (i) fputc(',', out);
-        put_plan(out, x, &x->shown[i]);
-    }
-    fputs("]}\n", out);
-    if (x->stages.logged) page_line(out, x->stages.logged, strlen(x->stages.logged));
-    page_end(out, plan_show_explain_js);
-    return ferror(out) ? -1 : 0;
 }

@@ -1,7 +1,7 @@
 // explain.js - draws plan.html: the timeline of every rank, one for each planner, on one scale of time; a lane for each
 // stage of a pipeline; what the makespan consists of, and what other searches came to.
 //
-// The first line of the data is the plan (explain.c says what is in it). A second one, where there is one, is the line
+// The first line of the data is the plan (page.c says what is in it). A second one, where there is one, is the line
 // that log.jsonl has of a step that was measured.
 const [x, logged] = lines();
 const body = document.body;

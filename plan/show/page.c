@@ -1,9 +1,8 @@
-// page.c - see page.h.
-#include "plan/show/page.h"
-
+// page.c - pages: the frame of all, and a plan as the data of one, which explain.js draws.
+#include "plan/show/explain.h"
 #include "plan/base/text.h"
 
-extern const char plan_show_page_css[], plan_show_page_js[];
+extern const char plan_show_page_css[], plan_show_page_js[], plan_show_explain_js[];
 
 void page_begin(FILE* out, const char* style) {
     fprintf(out,
@@ -42,4 +41,79 @@ void page_line(FILE* out, const char* text, size_t n) {
         if (text[i] == '<') fputs("\\u003c", out);
         else fputc(text[i], out);
     fputc('\n', out);
+}
+
+// ---- the data of the page: a line, in which lists of numbers are what explain.js takes them for
+
+// [first rank, cp size, kind, start, end, communication, [lengths of its documents], place in the pass, how many there]
+static void put_micro_batch(FILE* out, const Explained* x, const Shown* s, int i) {
+    const MicroBatch* mb = &s->plan.micro_batches[i];
+    fprintf(out, "%s[%d,%d,%d,%.6g,%.6g,%.6g,[", i ? "," : "", mb->first_rank, mb->cp_size, (int)cp_kind(mb),
+            s->timeline.start[i], s->timeline.end[i], s->timeline.communication[i]);
+    for (int d = 0; d < mb->n_docs; d++)
+        fprintf(out, "%s%d", d ? "," : "", x->lengths[s->plan.docs[mb->first_doc + d]]);
+    fprintf(out, "],%d,%d]", s->timeline.place[i], s->timeline.beside[i]);
+}
+
+static void put_plan(FILE* out, const Explained* x, const Shown* s) {
+    fputs("{\"name\":", out);
+    page_string(out, s->name);
+    fputs(",\"words\":", out);
+    page_string(out, s->words ? s->words : "");
+    fprintf(out, ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"idle\":%.6g,\"communication\":%.6g,\"us\":%.6g",
+            s->chosen, x->setting->rounds || s->plan.has_barriers, s->timeline.makespan, s->timeline.idle,
+            s->timeline.communication_share, s->plan_us);
+    fputs(",\"micro_batches\":[", out);
+    for (int i = 0; i < s->plan.n_micro_batches; i++) put_micro_batch(out, x, s, i);
+    fputs("]}", out);
+}
+
+// tasks: [kind, backward, round, slot, start, end]
+static void put_stage(FILE* out, const ShownStage* s) {
+    fprintf(out, "{\"first_rank\":%d,\"ranks\":%d,\"first_layer\":%d,\"end_layer\":%d,\"slots\":%d,\"busy\":%.6g,",
+            s->first_rank, s->ranks, s->first_layer, s->end_layer, s->slots, s->list->busy);
+    fprintf(out, "\"in_flight\":%d,\"tasks\":[", s->list->most_in_flight);
+    for (int i = 0; i < s->list->n; i++) {
+        const Task* t = &s->list->tasks[i];
+        fprintf(out, "%s[%d,%d,%d,%d,%.6g,%.6g]", i ? "," : "", (int)t->kind, t->backward, t->round, t->slot, t->start,
+                t->end);
+    }
+    fputs("]}", out);
+}
+
+static void put_stages(FILE* out, const ShownStages* x) {
+    fprintf(out, ",\"stages\":{\"makespan\":%.8g,\"bubble\":%.6g,\"lanes\":[", x->makespan, x->bubble);
+    for (int s = 0; s < x->n; s++) {
+        if (s) fputc(',', out);
+        put_stage(out, &x->stage[s]);
+    }
+    fputs("]}", out);
+}
+
+int explain_page(FILE* out, const Explained* x) {
+    const Prediction* f = x->prediction;
+    const PlanLimits* limits = &x->setting->limits;
+    page_begin(out, "");
+    fputs("{\"title\":", out);
+    page_string(out, x->title);
+    fputs(",\"machine\":", out);
+    page_string(out, x->setting->cost.name);
+    fprintf(out, ",\"ranks\":%d,\"node\":%d,\"capacity\":%d,\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"makespan\":%.8g,",
+            limits->ranks, limits->node_size, limits->capacity, f->bounds.l1, f->bounds.l2, f->bounds.l3, f->makespan);
+    fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
+            f->critical.communication, f->critical.micro_batch);
+    for (int i = 0; i < f->n_tries; i++)
+        fprintf(out, "%s[%d,\"%s\",%.8g,%.8g,%d]", i ? "," : "", f->tries[i].unit, flex_try_names[f->tries[i].kind],
+                f->tries[i].target, f->tries[i].micro_batches ? f->tries[i].makespan : 0, f->tries[i].chosen);
+    fputc(']', out);
+    if (x->stages.n > 1) put_stages(out, &x->stages);
+    fputs(",\"plans\":[", out);
+    for (int i = 0; i < x->n_shown; i++) {
+        if (i) fputc(',', out);
+        put_plan(out, x, &x->shown[i]);
+    }
+    fputs("]}\n", out);
+    if (x->stages.logged) page_line(out, x->stages.logged, strlen(x->stages.logged));
+    page_end(out, plan_show_explain_js);
+    return ferror(out) ? -1 : 0;
 }

@@ -9,7 +9,6 @@
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
 #include <math.h>
-#include <stdlib.h>
 
 #include "plan/step/packer.h"
 
@@ -28,33 +27,13 @@ const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size
                                                     "made for rounds"};
 
 typedef struct Scratch {
-    int *order, *sorted, *swap;  // (n) documents by descending length, and their lengths
-    int* first;                  // (n + 1)
-    int* ulysses_sizes;          // (ranks + 1) of groups that planners use
+    int *order, *sorted;  // (n) documents by descending length, and their lengths
+    Keyed* by_start;      // (n) micro-batches
+    int* first;           // (n + 1)
+    int* ulysses_sizes;   // (ranks + 1) of groups that planners use
     Guess guesses[2];
     Arena* arena;
 } Scratch;
-
-// ---- documents by length
-
-// Radix sort.
-void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
-    enum { BITS = 11, BINS = 1 << BITS };
-    int longest = 0, begin[BINS];
-    for (int i = 0; i < n; i++) order[i] = i, longest = MAX(longest, lengths[i]);
-    for (int shift = 0; shift < 31 && longest >> shift > 0; shift += BITS) {
-        memset(begin, 0, sizeof begin);
-        for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
-        for (int b = BINS - 1, at = 0; b >= 0; b--) {
-            int count = begin[b];
-            begin[b] = at;
-            at += count;
-        }
-        for (int i = 0; i < n; i++) sorted[begin[(lengths[order[i]] >> shift) & (BINS - 1)]++] = order[i];
-        memcpy(order, sorted, sizeof(int) * (size_t)n);
-    }
-    for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
-}
 
 // Whether every document is held by some group that planners use.
 static int check_held(const Scratch* x, int n, const Setting* setting, Err err) {
@@ -64,7 +43,7 @@ static int check_held(const Scratch* x, int n, const Setting* setting, Err err) 
         x->ulysses_sizes[d] = g->canonical ? g->ulysses_size : 0;
         if (n == 0 || (g->canonical && group_holds(g, x->sorted[0]))) return 0;
     }
-    return refuse_length(x->order[0], x->sorted[0], limits, x->ulysses_sizes, 1, limits->ranks, "", err);
+    return refuse_length(x->order[0], x->sorted[0], limits, x->ulysses_sizes, 1, limits->ranks, NULL, err);
 }
 
 // ---- the search
@@ -154,36 +133,18 @@ static void search_all(Search* search, Best* b, Prediction* f) {
 
 // ---- the plan
 
-// Micro-batches 0 .. n - 1 by start, then by number: merges runs of growing length. Returns which of the two arrays has
-// them.
-static int* sort_micro_batches(const OpenMicroBatch* micro_batches, int n, int* from, int* to) {
-    for (int i = 0; i < n; i++) from[i] = i;
-    for (int run = 1; run < n; run *= 2) {
-        for (int begin = 0; begin < n; begin += 2 * run) {
-            int middle = MIN(begin + run, n), end = MIN(begin + 2 * run, n), a = begin, b = middle;
-            for (int i = begin; i < end; i++)
-                to[i] = b == end || (a < middle && micro_batches[from[a]].start <= micro_batches[from[b]].start)
-                            ? from[a++]
-                            : from[b++];
-        }
-        int* merged = to;
-        to = from, from = merged;
-    }
-    return from;
-}
-
 // Documents of a micro-batch stand in the order of their lengths.
-static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* setting) {
+static void write_plan(Plan* plan, const Scratch* x, const Best* b, const Setting* setting) {
     const Guess* guess = b->best;
-    int n = guess->n_micro_batches,
-        *by_start = sort_micro_batches(guess->micro_batches, n, x->swap, b->spare->micro_batch_of);
-    int doc = 0;
+    int n = guess->n_micro_batches, doc = 0;
+    for (int i = 0; i < n; i++) x->by_start[i] = (Keyed){guess->micro_batches[i].start, i};
+    sort_keyed(x->by_start, n);
     for (int i = 0; i < n; i++) {
-        const OpenMicroBatch* mb = &guess->micro_batches[by_start[i]];
+        const OpenMicroBatch* mb = &guess->micro_batches[x->by_start[i].i];
         int cp_size = mb->cp_size * b->unit;
         plan->micro_batches[i] =
             (MicroBatch){mb->first * b->unit, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
-        x->first[by_start[i]] = doc;
+        x->first[x->by_start[i].i] = doc;
         doc += mb->docs;
     }
     for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
@@ -191,26 +152,13 @@ static void write_plan(Plan* plan, Scratch* x, const Best* b, const Setting* set
     plan->n_rounds = 0;
 }
 
-// The plan of the best guess, and what it takes.
-static int write_best(Plan* plan, Prediction* f, Scratch* x, const Best* best, const int* lengths,
-                      const Setting* setting, Err err) {
-    Timeline timeline;
-    write_plan(plan, x, best, setting);
-    if (step_play(&timeline, plan, lengths, setting, x->arena, err) < 0) return -1;
-    f->makespan = timeline.makespan;
-    f->critical = timeline.critical;
-    return 0;
-}
-
 static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
 
-// The plan of another search takes the place of what was chosen.
-static void choose(Prediction* f, FlexTryKind kind, int n_micro_batches, double makespan, const CostTerms* critical) {
+// The plan, of another search, and what it takes have taken the place of what was chosen.
+static void choose(Prediction* f, FlexTryKind kind, const Plan* plan) {
     for (int i = 0; i < f->n_tries; i++) f->tries[i].chosen = 0;
     if (f->n_tries < FLEX_TRIES)
-        f->tries[f->n_tries++] = (FlexTry){kind, 1, f->bounds.alone, makespan, n_micro_batches, 1};
-    f->makespan = makespan;
-    f->critical = *critical;
+        f->tries[f->n_tries++] = (FlexTry){kind, 1, f->bounds.alone, f->makespan, plan->n_micro_batches, 1};
 }
 
 // The best single cp size instead, where guesses found nothing (makespan infinite) or more than it takes.
@@ -219,19 +167,18 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     Prediction other;
     if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL)) return;
     plan_copy(plan, &by_one);
-    choose(f, FLEX_ADAPTIVE, plan->n_micro_batches, other.makespan, &other.critical);
+    f->makespan = other.makespan, f->critical = other.critical;
+    choose(f, FLEX_ADAPTIVE, plan);
 }
 
 // A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
                       Err err) {
-    Timeline timeline;
     if (setting->rounds) f->n_tries = 0;
-    if (setting->rounds && f->makespan < INFINITY)
-        choose(f, FLEX_CUT, plan->n_micro_batches, f->makespan, &f->critical);
+    if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
     int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err);
-    if (better < 0 || (better && step_play(&timeline, plan, lengths, setting, x->arena, err) < 0)) return -1;
-    if (better) choose(f, FLEX_ROUNDS, plan->n_micro_batches, timeline.makespan, &timeline.critical);
+    if (better < 0 || (better && predict_time(f, plan, lengths, setting, x->arena, err) < 0)) return -1;
+    if (better) choose(f, FLEX_ROUNDS, plan);
     return 0;
 }
 
@@ -242,7 +189,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.order = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
-                 .swap = TAKE(arena, int, n),
+                 .by_start = TAKE(arena, Keyed, n),
                  .first = TAKE(arena, int, n + 1),
                  .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
                  .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
@@ -258,9 +205,11 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
     search_all(&search, &best, prediction);
     prediction->makespan = best.makespan;
-    if (best.makespan < INFINITY && (write_best(plan, prediction, &x, &best, lengths, setting, err) < 0 ||
-                                     plan_merge(plan, prediction, lengths, setting, arena, err) < 0))
-        return -1;
+    if (best.makespan < INFINITY) {
+        write_plan(plan, &x, &best, setting);
+        if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
+        if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
+    }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
     int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err) < 0) return -1;
@@ -270,40 +219,6 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 "no plan for the %d documents of the step on %d ranks at capacity %d with at most %d documents in the "
                 "rings of a rank; try --cp kind=ulysses, a larger --capacity or fewer --batch-tokens",
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
-}
-
-// ---- what any plan takes
-
-static int descending(const void* a, const void* b) {
-    int x = *(const int*)a, y = *(const int*)b;
-    return (x < y) - (x > y);
-}
-
-void sort_lengths(int* lengths, int n) { qsort(lengths, (size_t)n, sizeof(int), descending); }
-
-int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
-    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
-    return timeline_play(timeline, plan, lengths, setting, arena, err);
-}
-
-int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
-                 Err err) {
-    Timeline timeline;
-    ArenaMark mark = arena_mark(arena);
-    int* sorted = TAKE(arena, int, plan->n_docs);
-    if (step_play(&timeline, plan, lengths, setting, arena, err) < 0) return -1;
-    prediction->makespan = timeline.makespan;
-    prediction->critical = timeline.critical;
-    prediction->n_tries = 0;
-    memcpy(sorted, lengths, sizeof(int) * (size_t)plan->n_docs);
-    sort_lengths(sorted, plan->n_docs);
-    if (bounds_of(&prediction->bounds, sorted, plan->n_docs, setting, arena, err) < 0) return -1;
-    arena_reset(arena, mark);
-    return 0;
-}
-
-double prediction_gap(const Prediction* prediction) {
-    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
 }
 
 // Counted by hand: plan_flex holds 250 bytes a document when the bounds or plan_adaptive take 150 or 200 more, and a

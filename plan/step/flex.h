@@ -53,9 +53,15 @@ int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting*
 // takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
 // of the plan, in makespan and critical. 0, or -1 without memory.
 int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err);
-// What any plan should take. Fills all but the tries, of which it says there are none.
+// What any plan should take: makespan and critical. Without tries, with bounds, the whole prediction.
+int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 
-void sort_lengths(int* lengths, int n);  // descending, as bounds want them
+typedef struct Keyed {
+    double key;
+    int i;
+} Keyed;
+
+void sort_keyed(Keyed* list, int n);  // by ascending keys, of equal ones by ascending i
 // order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.
 void sort_longest_first(int* order, int* sorted, const int* lengths, int n);

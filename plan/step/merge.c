@@ -1,4 +1,5 @@
-// merge.c - puts micro-batches of a free plan together into passes, where that is no slower in the cost model.
+// merge.c - what a plan takes; and which micro-batches of a free plan go into passes together, where that is no slower
+// in the cost model.
 //
 // A local micro-batch in the pass of a shared one hides its exchange, and saves the fixed cost of a pass of its own;
 // but ranks that share documents wait for each other in every layer, so that one local micro-batch is best matched by
@@ -8,6 +9,69 @@
 #include <stdlib.h>
 
 #include "plan/step/flex.h"
+
+// ---- what a plan takes
+
+static int ascending(const void* a, const void* b) {
+    const Keyed *x = (const Keyed*)a, *y = (const Keyed*)b;
+    if (x->key != y->key) return x->key < y->key ? -1 : 1;
+    return (x->i > y->i) - (x->i < y->i);
+}
+
+void sort_keyed(Keyed* list, int n) { qsort(list, (size_t)n, sizeof(Keyed), ascending); }
+
+// Radix sort.
+void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
+    enum { BITS = 11, BINS = 1 << BITS };
+    int longest = 0, begin[BINS];
+    for (int i = 0; i < n; i++) order[i] = i, longest = MAX(longest, lengths[i]);
+    for (int shift = 0; shift < 31 && longest >> shift > 0; shift += BITS) {
+        memset(begin, 0, sizeof begin);
+        for (int i = 0; i < n; i++) begin[(lengths[i] >> shift) & (BINS - 1)]++;
+        for (int b = BINS - 1, at = 0; b >= 0; b--) {
+            int count = begin[b];
+            begin[b] = at;
+            at += count;
+        }
+        for (int i = 0; i < n; i++) sorted[begin[(lengths[order[i]] >> shift) & (BINS - 1)]++] = order[i];
+        memcpy(order, sorted, sizeof(int) * (size_t)n);
+    }
+    for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
+}
+
+int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
+    if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
+    return timeline_play(timeline, plan, lengths, setting, arena, err);
+}
+
+int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 Err err) {
+    Timeline timeline;
+    ArenaMark mark = arena_mark(arena);
+    if (step_play(&timeline, plan, lengths, setting, arena, err) < 0) return -1;
+    prediction->makespan = timeline.makespan;
+    prediction->critical = timeline.critical;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
+                 Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int n = plan->n_docs, *order = TAKE(arena, int, n), *sorted = TAKE(arena, int, n);
+    if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
+    prediction->n_tries = 0;
+    sort_longest_first(order, sorted, lengths, n);
+    if (bounds_of(&prediction->bounds, sorted, n, setting, arena, err) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
+}
+
+double prediction_gap(const Prediction* prediction) {
+    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
+}
+
+// ---- passes
 
 // Plays of the whole plan, at most, and micro-batches in all of them together.
 enum { MOST_PLAYS = 64 };
@@ -19,7 +83,7 @@ typedef struct Merge {
     const Setting* setting;
     Arena* arena;
     PassLoad* loads;    // (ranks) of the pass at hand
-    int* of_rank;       // (n_micro_batches) the rank of a local micro-batch that may still join a pass, -1: none
+    char* may_join;     // (n_micro_batches) a local micro-batch that has joined no pass so far
     int *first, *next;  // (ranks), (n_micro_batches) the local micro-batches of a rank, -1 behind the last
     double* work;       // (n_micro_batches) ms of attention of local ones
     int* rounds;        // (n_micro_batches) before a try
@@ -38,7 +102,7 @@ static int fits(const Merge* x, int rank) {
 static int best_local(Merge* x, int rank) {
     int best = -1;
     for (int i = x->first[rank]; i >= 0; i = x->next[i]) {
-        if (x->of_rank[i] < 0 || (best >= 0 && x->work[i] <= x->work[best])) continue;
+        if (!x->may_join[i] || (best >= 0 && x->work[i] <= x->work[best])) continue;
         PassLoad before = x->loads[rank];
         if (load_pass(x, i) == 0 && fits(x, rank)) best = i;
         x->loads[rank] = before;
@@ -65,9 +129,7 @@ static int tidy(Merge* x, Err err) {
 
 static int play(const Merge* x, Timeline* timeline, Err err) {
     ArenaMark mark = arena_mark(x->arena);
-    Setting freely = *x->setting;
-    freely.rounds = 0;
-    int failed = timeline_play(timeline, x->plan, x->lengths, &freely, x->arena, err);
+    int failed = timeline_play(timeline, x->plan, x->lengths, x->setting, x->arena, err);
     arena_reset(x->arena, mark);
     return failed;
 }
@@ -80,7 +142,7 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
                .setting = setting,
                .arena = arena,
                .loads = TAKE(arena, PassLoad, ranks),
-               .of_rank = TAKE(arena, int, n),
+               .may_join = TAKE(arena, char, n),
                .first = TAKE(arena, int, ranks),
                .next = TAKE(arena, int, n),
                .work = TAKE(arena, double, n),
@@ -89,22 +151,11 @@ static Merge open_merge(Plan* plan, const int* lengths, const Setting* setting, 
     for (int r = 0; r < ranks; r++) x.first[r] = -1;
     for (int i = n - 1; i >= 0; i--) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        x.of_rank[i] = mb->cp_size == 1 ? mb->first_rank : -1;
+        x.may_join[i] = mb->cp_size == 1;
         x.work[i] = micro_batch_sums(plan, mb, lengths).squares;
         if (mb->cp_size == 1) x.next[i] = x.first[mb->first_rank], x.first[mb->first_rank] = i;
     }
     return x;
-}
-
-typedef struct Shared {
-    double tokens;  // of a rank: the exchange is the longer
-    int i;
-} Shared;
-
-static int longest_exchange_first(const void* a, const void* b) {
-    const Shared *x = (const Shared*)a, *y = (const Shared*)b;
-    if (x->tokens != y->tokens) return x->tokens > y->tokens ? -1 : 1;
-    return (x->i > y->i) - (x->i < y->i);
 }
 
 // Local micro-batches of its ranks join shared micro-batch i. Returns how many.
@@ -124,7 +175,7 @@ static void keep_or_undo(Merge* x, int keep) {
     for (int i = 0; i < x->plan->n_micro_batches; i++) {
         MicroBatch* mb = &x->plan->micro_batches[i];
         if (mb->round == x->rounds[i]) continue;
-        if (keep) x->of_rank[i] = -1;  // has joined
+        if (keep) x->may_join[i] = 0;
         else mb->round = x->rounds[i];
     }
 }
@@ -134,7 +185,7 @@ static void join_locals(Merge* x) {
     for (int r = 0; r < x->plan->ranks; r++) {
         int first = -1;
         for (int i = x->first[r]; i >= 0; i = x->next[i]) {
-            if (x->of_rank[i] < 0) continue;
+            if (!x->may_join[i]) continue;
             if (first < 0) x->loads[r] = (PassLoad){0, 0};
             if (load_pass(x, i) < 0) return;
             if (first >= 0 && fits(x, r)) {
@@ -151,15 +202,17 @@ static void join_locals(Merge* x) {
 // Of the timeline only makespan, critical and shares are left.
 static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_shared = 0;
+    Setting freely = *setting;
+    freely.rounds = 0;
     if (plan_set_rounds(plan, arena, err) < 0) return -1;
-    Merge x = open_merge(plan, lengths, setting, arena);
-    Shared* shared = TAKE(arena, Shared, n);
+    Merge x = open_merge(plan, lengths, &freely, arena);
+    Keyed* shared = TAKE(arena, Keyed, n);  // by the tokens of a rank: of more the exchange is the longer
     if (arena_check(arena, err) < 0 || play(&x, timeline, err) < 0) return -1;
     for (int i = 0; i < n; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];
-        if (mb->cp_size > 1) shared[n_shared++] = (Shared){micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
+        if (mb->cp_size > 1) shared[n_shared++] = (Keyed){-micro_batch_sums(plan, mb, lengths).tokens / mb->cp_size, i};
     }
-    qsort(shared, (size_t)n_shared, sizeof(Shared), longest_exchange_first);
+    sort_keyed(shared, n_shared);
     int plays = (int)MIN(MOST_PLAYS, most_played / MAX(n, 1));
     for (int k = 0; k <= n_shared && plays > 0; k++) {
         Timeline tried;

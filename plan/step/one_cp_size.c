@@ -1,5 +1,5 @@
-// one_cp_size.c - one cp size for all documents of the step: plan_static, the baseline, has it from the user or takes the
-// least that holds the longest document; plan_adaptive chooses it anew for every step.
+// one_cp_size.c - one cp size for all documents of the step: plan_static, the baseline, has it from the user or takes
+// the least that holds the longest document; plan_adaptive chooses it anew for every step.
 //
 // The ranks are cut into ranks / cp size groups; the rest stays idle. Documents go into rows by best-fit decreasing,
 // twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
@@ -31,9 +31,7 @@ static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice k
     if (node >= limits->ranks / cp_size * cp_size || node % cp_size == 0)
         return cp_size <= limits->kv_heads ? cp_size : 1;
     if (cp_size > node && cp_size % node != 0) return 1;  // parts of nodes
-    int ulysses_size = MIN(cp_size, limits->kv_heads);
-    while (cp_size % ulysses_size != 0 || node % ulysses_size != 0) ulysses_size--;
-    return ulysses_size;
+    return common_divisor(cp_size, node, limits->kv_heads);
 }
 
 // Fills widest; the number of the longest document among those that do not fit, -1 when all do.
@@ -157,11 +155,6 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
 // group that a border of nodes cuts is bounded as if it were inside: links across are taken not to be the faster
 // ones.
 
-typedef struct Candidate {
-    double bound;  // ms
-    int cp_size;
-} Candidate;
-
 typedef struct Work {
     double s2, tokens;
     int longest;
@@ -210,17 +203,16 @@ static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* 
     return least;
 }
 
-// Cp sizes worth a try, the least bound first, of equal bounds the narrower group.
-static int list_candidates(Candidate* list, const Setting* setting, const Work* work) {
+// Cp sizes worth a try by their bounds, of equal bounds the narrower group first.
+static int list_candidates(Keyed* list, const Setting* setting, const Work* work) {
     int n = 0;
     for (int cp_size = setting->limits.ranks; cp_size > 0; cp_size--) {
         if (!setting->groups[cp_size].canonical) continue;
         double bound = bound_of_cp_size(setting, cp_size, work);
         if (bound < 0) continue;
-        int at = n++;
-        for (; at > 0 && list[at - 1].bound >= bound; at--) list[at] = list[at - 1];
-        list[at] = (Candidate){bound, cp_size};
+        list[n++] = (Keyed){bound, cp_size};
     }
+    sort_keyed(list, n);
     return n;
 }
 
@@ -236,7 +228,7 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
         work.longest = MAX(work.longest, lengths[i]);
     }
     ArenaMark mark = arena_mark(arena);
-    Candidate* list = TAKE(arena, Candidate, limits->ranks);
+    Keyed* list = TAKE(arena, Keyed, limits->ranks);
     if (arena_check(arena, err) < 0) return -1;
     double best = below;
     int made = 0;
@@ -244,9 +236,9 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     for (int i = 0, candidates = list_candidates(list, setting, &work); i < candidates; i++) {
         Plan trial;
         Timeline timeline;
-        if (list[i].bound >= best) break;
+        if (list[i].key >= best) break;
         arena_reset(arena, untried);
-        if (plan_static(&trial, step, lengths, n, limits, list[i].cp_size, setting->kind, arena, NULL) < 0) continue;
+        if (plan_static(&trial, step, lengths, n, limits, list[i].i, setting->kind, arena, NULL) < 0) continue;
         if (step_play(&timeline, &trial, lengths, setting, arena, NULL) < 0 || timeline.makespan >= best) continue;
         best = timeline.makespan, made = 1;
         plan_copy(plan, &trial);

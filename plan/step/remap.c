@@ -15,6 +15,7 @@ typedef enum Layout { AS_PLANNED, EVEN_TOKENS, EVEN_TIMES, N_LAYOUTS } Layout;
 // A rank's pass.
 typedef struct Part {
     int64_t tokens, local;  // local: those that it may give
+    int64_t target, left;   // tokens that it is to have; what it still has above them
     double other_ms;        // attention and exchanges
     int shared;             // micro-batches that it shares
 } Part;
@@ -25,17 +26,18 @@ typedef struct Remap {
     const Setting* setting;
     Arena* arena;
     int node_size, nodes;
-    int *order, *begin;                // (n_micro_batches) by round, (n_rounds + 1)
-    int64_t* tokens_of;                // (n_micro_batches)
-    Part* parts;                       // (node_size)
-    int64_t *tokens, *targets, *left;  // (node_size) left: what is above the target
-    int64_t* given;                    // (node_size, node_size) tokens from a rank to another
-    PassLoad* loads;                   // (ranks)
-    // Of the plan that is drawn: tokens of each micro-batch on the ranks of its node (n_micro_batches, node_size), of
-    // those that are remapped.
-    int *shares, *is_remapped;
-    MicroBatch* drawn;  // (n_micro_batches)
+    Keyed* order;     // (n_micro_batches) by round; in a round those with most tokens first, so that few are cut
+    int* begin;       // (n_rounds + 1) of each round in it
+    Part* parts;      // (node_size)
+    int64_t* given;   // (node_size, node_size) tokens from a rank to another
+    PassLoad* loads;  // (ranks)
+    // Of the plan that is drawn: micro-batches, those that are remapped with more ranks than before; and their tokens
+    // on the ranks of their node (n_micro_batches, node_size).
+    MicroBatch* drawn;
+    int* shares;
 } Remap;
+
+static int is_remapped(const Remap* x, int i) { return x->drawn[i].cp_size > x->plan->micro_batches[i].cp_size; }
 
 static int node_ranks(const Remap* x, int node) { return MIN(x->node_size, x->plan->ranks - node * x->node_size); }
 
@@ -65,29 +67,29 @@ static int add_micro_batch(Remap* x, int i, int first, int n) {
 }
 
 // As even as whole tokens allow; one more for the ranks that have most, of equals the first.
-static void even_tokens(const Remap* x, int n) {
+static void even_tokens(Part* parts, int n) {
     int64_t total = 0;
-    for (int r = 0; r < n; r++) total += x->tokens[r], x->targets[r] = -1;
+    for (int r = 0; r < n; r++) total += parts[r].tokens, parts[r].target = -1;
     for (int64_t more = total % n; more > 0; more--) {
         int most = -1;
         for (int r = 0; r < n; r++)
-            if (x->targets[r] < 0 && (most < 0 || x->tokens[r] > x->tokens[most])) most = r;
-        x->targets[most] = total / n + 1;
+            if (parts[r].target < 0 && (most < 0 || parts[r].tokens > parts[most].tokens)) most = r;
+        parts[most].target = total / n + 1;
     }
     for (int r = 0; r < n; r++)
-        if (x->targets[r] < 0) x->targets[r] = total / n;
+        if (parts[r].target < 0) parts[r].target = total / n;
 }
 
-// Tokens with which rank r takes at most `ms`, as far as it has tokens to give and room for others.
-static int64_t tokens_by(const Remap* x, int first, int r, double ms) {
-    const Part* p = &x->parts[r];
-    double most = MIN((ms - p->other_ms) / token_ms(x, first + r), (double)x->setting->limits.capacity);
-    return most > (double)(p->tokens - p->local) ? (int64_t)most : p->tokens - p->local;
-}
-
-static int64_t all_by(const Remap* x, int first, int n, double ms) {
+// Targets: tokens with which ranks take at most `ms`, as far as each has tokens to give and room for others. Returns
+// their sum.
+static int64_t tokens_by(const Remap* x, int first, int n, double ms) {
     int64_t all = 0;
-    for (int r = 0; r < n; r++) all += x->targets[r] = tokens_by(x, first, r, ms);
+    for (int r = 0; r < n; r++) {
+        Part* p = &x->parts[r];
+        double most = MIN((ms - p->other_ms) / token_ms(x, first + r), (double)x->setting->limits.capacity);
+        p->target = most > (double)(p->tokens - p->local) ? (int64_t)most : p->tokens - p->local;
+        all += p->target;
+    }
     return all;
 }
 
@@ -97,48 +99,49 @@ static void even_times(const Remap* x, int first, int n) {
     double low = 0, high = 0;
     int64_t all = 0;
     for (int r = 0; r < n; r++) {
-        all += x->tokens[r];
-        high = MAX(high, x->parts[r].other_ms + (double)x->tokens[r] * token_ms(x, first + r));
+        all += x->parts[r].tokens;
+        high = MAX(high, x->parts[r].other_ms + (double)x->parts[r].tokens * token_ms(x, first + r));
     }
     for (int i = 0; i < HALVES; i++) {
         double ms = low + (high - low) / 2;
-        if (all_by(x, first, n, ms) >= all) high = ms;
+        if (tokens_by(x, first, n, ms) >= all) high = ms;
         else low = ms;
     }
-    int64_t surplus = all_by(x, first, n, high) - all;
-    for (int r = 0; r < n; r++) {
-        int64_t less = MAX(0, MIN(surplus, x->targets[r] - x->tokens[r]));
-        x->targets[r] -= less, surplus -= less;
+    int64_t surplus = tokens_by(x, first, n, high) - all;
+    for (Part* p = x->parts; p < x->parts + n; p++) {
+        int64_t less = MAX(0, MIN(surplus, p->target - p->tokens));
+        p->target -= less, surplus -= less;
     }
 }
 
 // The rank with the most tokens above its target (sign 1) or below it (-1); -1 when there is none.
-static int largest(const int64_t* left, int n, int sign) {
+static int largest(const Part* parts, int n, int sign) {
     int best = -1;
     for (int r = 0; r < n; r++)
-        if (sign * left[r] > 0 && (best < 0 || sign * left[r] > sign * left[best])) best = r;
+        if (sign * parts[r].left > 0 && (best < 0 || sign * parts[r].left > sign * parts[best].left)) best = r;
     return best;
 }
 
 // The largest surplus over a target goes to the largest deficit, so the largest sender has few peers; that it ends
 // first is not certified. Zeppelin's solver is not published.
 static void find_given(const Remap* x, int n) {
+    Part* parts = x->parts;
     memset(x->given, 0, sizeof(int64_t) * (size_t)(x->node_size * x->node_size));
-    for (int r = 0; r < n; r++) x->left[r] = x->tokens[r] - x->targets[r];
-    for (int from, to; (from = largest(x->left, n, 1)) >= 0 && (to = largest(x->left, n, -1)) >= 0;) {
-        int64_t tokens = MIN(x->left[from], -x->left[to]);
-        x->left[from] -= tokens, x->left[to] += tokens;
+    for (int r = 0; r < n; r++) parts[r].left = parts[r].tokens - parts[r].target;
+    for (int from, to; (from = largest(parts, n, 1)) >= 0 && (to = largest(parts, n, -1)) >= 0;) {
+        int64_t tokens = MIN(parts[from].left, -parts[to].left);
+        parts[from].left -= tokens, parts[to].left += tokens;
         x->given[from * x->node_size + to] += tokens;
     }
 }
 
 // ---- which micro-batches lie where
 
-// Rank `from` of the node gives tokens of micro-batch i, which it has alone, while it owes some.
+// The rank of micro-batch i, which has its tokens alone, gives some while it owes some.
 static void spread(Remap* x, int i, int first, int n) {
     MicroBatch* mb = &x->drawn[i];
     int from = mb->first_rank - first, low = from, high = from, *share = x->shares + (size_t)i * (size_t)x->node_size;
-    int heads = x->setting->limits.kv_heads, stays = (int)x->tokens_of[i];
+    int heads = x->setting->limits.kv_heads, stays = (int)micro_batch_sums(x->plan, mb, x->lengths).tokens;
     memset(share, 0, sizeof(int) * (size_t)x->node_size);
     for (int to = 0; to < n; to++) {
         int64_t* owed = &x->given[from * x->node_size + to];
@@ -152,70 +155,60 @@ static void spread(Remap* x, int i, int first, int n) {
     share[from] = stays;
     for (int r = low; r <= high; r++) x->parts[r].shared++;
     mb->first_rank = first + low, mb->cp_size = mb->ulysses_size = high - low + 1;
-    x->is_remapped[i] = 1;
 }
 
 static int lay_out(Remap* x, int round, int node, Layout layout) {
     int first = node * x->node_size, n = node_ranks(x, node);
     if (layout == AS_PLANNED) return 0;
-    for (int r = 0; r < n; r++) x->parts[r] = (Part){0, 0, 0, 0};
+    memset(x->parts, 0, sizeof(Part) * (size_t)n);
     for (int j = x->begin[round]; j < x->begin[round + 1]; j++)
-        if (add_micro_batch(x, x->order[j], first, n) < 0) return -1;
-    for (int r = 0; r < n; r++) x->tokens[r] = x->parts[r].tokens;
+        if (add_micro_batch(x, x->order[j].i, first, n) < 0) return -1;
     if (layout == EVEN_TIMES) even_times(x, first, n);
-    else even_tokens(x, n);
+    else even_tokens(x->parts, n);
     find_given(x, n);
     for (int j = x->begin[round]; j < x->begin[round + 1]; j++) {
-        const MicroBatch* mb = &x->plan->micro_batches[x->order[j]];
-        if (mb->cp_size == 1 && mb->first_rank >= first && mb->first_rank < first + n) spread(x, x->order[j], first, n);
+        const MicroBatch* mb = &x->plan->micro_batches[x->order[j].i];
+        if (mb->cp_size == 1 && mb->first_rank / x->node_size == node) spread(x, x->order[j].i, first, n);
     }
     return 0;
 }
 
-// The placement of a micro-batch, from the tokens of its ranks: ulysses rank `attends` has all heads.
-static void fill_remapped(const Placement* p, const MicroBatch* mb, const int* share, int attends, int kv_heads) {
-    p->token_border[0] = 0;
-    for (int b = 0; b <= mb->cp_size; b++) p->head_border[b] = b > attends ? kv_heads : 0;
-    for (int b = 0; b < mb->cp_size; b++) p->token_border[b + 1] = p->token_border[b] + share[b];
+// Placement of micro-batch i, which is *mb of the drawn plan.
+static void place(const Remap* x, const Plan* to, const MicroBatch* mb, int i) {
+    const MicroBatch* was = &x->plan->micro_batches[i];
+    int kv_heads = x->setting->limits.kv_heads, attends = was->first_rank - mb->first_rank;
+    const int* share = x->shares + (size_t)i * (size_t)x->node_size + mb->first_rank % x->node_size;
+    Placement p = plan_placement(to, mb);
+    if (x->plan->placed_at && !is_remapped(x, i))
+        memcpy(p.head_border, plan_placement(x->plan, was).head_border, sizeof(int) * placement_ints(mb));
+    else fill_usual_placement(&p, to, mb, x->lengths, kv_heads);
+    if (!is_remapped(x, i)) return;
+    for (int b = 0; b <= mb->cp_size; b++) p.head_border[b] = b > attends ? kv_heads : 0;
+    for (int b = 0; b < mb->cp_size; b++) p.token_border[b + 1] = p.token_border[b] + share[b];
 }
 
-// The plan as it is drawn, in the order of rounds, in memory of its own.
-static int build(Remap* x, Plan* to, Err err) {
-    const Plan* from = x->plan;
-    int n = from->n_micro_batches, kv_heads = x->setting->limits.kv_heads;
-    *to = *from;
+// The plan with these layouts (n_rounds, nodes), in the order of rounds, in memory of its own. Returns how many
+// micro-batches are remapped, or -1.
+static int draw_plan(Remap* x, Plan* to, const Layout* layouts, Err err) {
+    int n = x->plan->n_micro_batches, remapped = 0;
+    memcpy(x->drawn, x->plan->micro_batches, sizeof(MicroBatch) * (size_t)n);
+    for (int i = 0; i < x->plan->n_rounds * x->nodes; i++)
+        if (lay_out(x, i / x->nodes, i % x->nodes, layouts[i]) < 0) return arena_check(x->arena, err);
+    *to = *x->plan;
     to->micro_batches = TAKE(x->arena, MicroBatch, n);
     to->placed_at = TAKE(x->arena, int, n);
     if (arena_check(x->arena, err) < 0) return -1;
     to->n_placed = 0;
     for (int j = 0; j < n; j++) {
-        to->micro_batches[j] = x->drawn[x->order[j]];
+        to->micro_batches[j] = x->drawn[x->order[j].i];
         to->placed_at[j] = to->n_placed;
         to->n_placed += (int)placement_ints(&to->micro_batches[j]);
+        remapped += is_remapped(x, x->order[j].i);
     }
     to->placed = TAKE(x->arena, int, to->n_placed);
     if (arena_check(x->arena, err) < 0) return -1;
-    for (int j = 0; j < n; j++) {
-        const MicroBatch *mb = &to->micro_batches[j], *was = &from->micro_batches[x->order[j]];
-        Placement p = plan_placement(to, mb);
-        const int* share = x->shares + (size_t)x->order[j] * (size_t)x->node_size + mb->first_rank % x->node_size;
-        if (from->placed_at && !x->is_remapped[x->order[j]])
-            memcpy(p.head_border, plan_placement(from, was).head_border, sizeof(int) * placement_ints(mb));
-        else fill_usual_placement(&p, to, mb, x->lengths, kv_heads);
-        if (x->is_remapped[x->order[j]]) fill_remapped(&p, mb, share, was->first_rank - mb->first_rank, kv_heads);
-    }
-    return 0;
-}
-
-// layouts (n_rounds, nodes). Returns how many micro-batches are remapped, or -1.
-static int draw_plan(Remap* x, Plan* to, const Layout* layouts, Err err) {
-    int n = x->plan->n_micro_batches, remapped = 0;
-    memcpy(x->drawn, x->plan->micro_batches, sizeof(MicroBatch) * (size_t)n);
-    memset(x->is_remapped, 0, sizeof(int) * (size_t)n);
-    for (int i = 0; i < x->plan->n_rounds * x->nodes; i++)
-        if (lay_out(x, i / x->nodes, i % x->nodes, layouts[i]) < 0) return arena_check(x->arena, err);
-    for (int i = 0; i < n; i++) remapped += x->is_remapped[i];
-    return build(x, to, err) < 0 ? -1 : remapped;
+    for (int j = 0; j < n; j++) place(x, to, &to->micro_batches[j], x->order[j].i);
+    return remapped;
 }
 
 // ---- the choice
@@ -241,24 +234,6 @@ static double play(const Remap* x, const Plan* plan, double* ms, Err err) {
     return t.makespan;
 }
 
-// By round; in a round the micro-batches with most tokens first, so that few are cut.
-static void sort_by_round(Remap* x) {
-    Plan* plan = x->plan;
-    memset(x->begin, 0, sizeof(int) * ((size_t)plan->n_rounds + 1));
-    for (int i = 0; i < plan->n_micro_batches; i++) x->begin[plan->micro_batches[i].round + 1]++;
-    for (int r = 0; r < plan->n_rounds; r++) x->begin[r + 1] += x->begin[r];
-    for (int i = 0; i < plan->n_micro_batches; i++) x->order[x->begin[plan->micro_batches[i].round]++] = i;
-    memmove(x->begin + 1, x->begin, sizeof(int) * (size_t)plan->n_rounds);
-    x->begin[0] = 0;
-    for (int r = 0; r < plan->n_rounds; r++)
-        for (int j = x->begin[r] + 1; j < x->begin[r + 1]; j++) {
-            int i = x->order[j], at = j;
-            for (; at > x->begin[r] && x->tokens_of[x->order[at - 1]] < x->tokens_of[i]; at--)
-                x->order[at] = x->order[at - 1];
-            x->order[at] = i;
-        }
-}
-
 static Remap open_remap(Plan* plan, const int* lengths, const Setting* setting, Arena* arena) {
     int n = plan->n_micro_batches, node = MIN(setting->limits.node_size, plan->ranks);
     Remap x = {.plan = plan,
@@ -267,22 +242,22 @@ static Remap open_remap(Plan* plan, const int* lengths, const Setting* setting, 
                .arena = arena,
                .node_size = node,
                .nodes = CEIL_DIV(plan->ranks, node),
-               .order = TAKE(arena, int, n),
+               .order = TAKE(arena, Keyed, n),
                .begin = TAKE(arena, int, plan->n_rounds + 1),
-               .tokens_of = TAKE(arena, int64_t, n),
                .parts = TAKE(arena, Part, node),
-               .tokens = TAKE(arena, int64_t, node),
-               .targets = TAKE(arena, int64_t, node),
-               .left = TAKE(arena, int64_t, node),
                .given = TAKE(arena, int64_t, node * node),
                .loads = TAKE(arena, PassLoad, plan->ranks),
-               .shares = TAKE(arena, int, (size_t)n*(size_t)node),
-               .is_remapped = TAKE(arena, int, n),
-               .drawn = TAKE(arena, MicroBatch, n)};
+               .drawn = TAKE(arena, MicroBatch, n),
+               .shares = TAKE(arena, int, (size_t)n*(size_t)node)};
     if (arena->missing) return x;
-    for (int i = 0; i < n; i++)
-        x.tokens_of[i] = (int64_t)micro_batch_sums(plan, &plan->micro_batches[i], lengths).tokens;
-    sort_by_round(&x);
+    memset(x.begin, 0, sizeof(int) * ((size_t)plan->n_rounds + 1));
+    for (int i = 0; i < n; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        x.order[i] = (Keyed){mb->round * (double)INT32_MAX - micro_batch_sums(plan, mb, lengths).tokens, i};
+        x.begin[mb->round + 1]++;
+    }
+    for (int r = 0; r < plan->n_rounds; r++) x.begin[r + 1] += x.begin[r];
+    sort_keyed(x.order, n);
     return x;
 }
 

@@ -50,19 +50,6 @@ typedef struct Rounds {
     uint64_t drawn;
 } Rounds;
 
-static Rounds rounds_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
-    return (Rounds){.search = round_take(sorted, n, setting, arena),
-                    .n = n,
-                    .round_of = TAKE(arena, int, n),
-                    .docs = TAKE(arena, int, n),
-                    .other = TAKE(arena, int, n),
-                    .rounds = TAKE(arena, Round, n + 1),
-                    .best = TAKE(arena, double, n + 1),
-                    .cut = TAKE(arena, int, n + 1),
-                    .from = TAKE(arena, int, n + 1),
-                    .last = TAKE(arena, Round, n + 1)};
-}
-
 // ---- one round
 
 static int try_target(Rounds* x, const int* docs, int n, RoundWay way, double target, Round* round) {
@@ -266,7 +253,16 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
 int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
                 Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    Rounds x = rounds_take(sorted, n, setting, arena);
+    Rounds x = {.search = round_take(sorted, n, setting, arena),
+                .n = n,
+                .round_of = TAKE(arena, int, n),
+                .docs = TAKE(arena, int, n),
+                .other = TAKE(arena, int, n),
+                .rounds = TAKE(arena, Round, n + 1),
+                .best = TAKE(arena, double, n + 1),
+                .cut = TAKE(arena, int, n + 1),
+                .from = TAKE(arena, int, n + 1),
+                .last = TAKE(arena, Round, n + 1)};
     int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, setting->limits.ranks);
     Plan made;
     plan_take(&made, n, arena);

@@ -114,7 +114,7 @@ Placement plan_placement(const Plan* plan, const MicroBatch* mb);
 // The one rank that computes all heads of a micro-batch that others hold tokens of (plan/step/remap.h); -1: heads are
 // divided, or chunks, or one rank has all.
 int remapped_to(const Plan* plan, const MicroBatch* mb);
-// Even heads, even tokens, and the zigzag, which share.c draws.
+// Even heads, even tokens, and the zigzag (picture in plan.c).
 void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch* mb, const int* lengths, int kv_heads);
 
 // Where chunk j of a document of s tokens usually begins when it is cut into 2 * ring_size chunks, j in [0, 2 *
@@ -162,8 +162,8 @@ int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_
 // The least --capacity with which a group holds a document of s tokens by itself.
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 
-// -1 with words: no group of cp sizes first .. last, of which ulysses_sizes[d] ranks share heads (0: there is none), holds
-// document `doc` of s tokens. how: words about these groups.
+// -1 with words: no group of cp sizes first .. last, of which ulysses_sizes[d] ranks share heads (0: there is none),
+// holds document `doc` of s tokens. how: what --cp says of these groups; NULL: nothing.
 int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_sizes, int first, int last,
                   const char* how, Err err);
 

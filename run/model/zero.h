@@ -12,7 +12,7 @@
 #pragma once
 #include "data/model_files.h"
 #include "kernels/comm.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/split.h"
 #include "run/model/model.h"
 
 typedef struct Moving Moving;  // run/model/mover.h

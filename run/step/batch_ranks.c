@@ -381,7 +381,7 @@ static void fill_row(Run* run, Row* row, int i) {
     const Model* m = &run->model;
     const Batch* b = &run->batch;
     BatchPlan* x = b->planned;
-    row->n = token_share(row->N, tp_size(m));
+    row->n = CEIL_DIV(row->N, tp_size(m));
     row->first = MIN(row->N, tp_rank(m) * row->n);
     row->own = MIN(row->n, row->N - row->first);
     row->vocab_rows = batch_on_device(b, x->vocab_rows + (i < 0 ? 0 : b->rows[i].token));
