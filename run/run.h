@@ -21,7 +21,6 @@
 #include "plan/base/terminal.h"
 #include "run/core.h"
 #include "run/batch_plan.h"
-#include "run/model/pipeline.h"
 #include "run/model/work.h"
 
 // A rank's plan of a batch.

@@ -12,7 +12,7 @@
 #pragma once
 #include "data/hf_files.h"
 #include "kernels/comm.h"
-#include "plan/model/shape_parts.h"
+#include "plan/model/holding.h"
 #include "run/model/model.h"
 
 typedef struct Moving Moving;  // run/model/mover.h
@@ -65,12 +65,14 @@ void zero_close(Model* m);
 
 // ---- where things are
 
-// The part of a tensor that this rank owns: its weights (dt), its gradients (complete after zero_reduce).
-char* zero_owned_weights(const Model* m, const Segment* segment);
-float* zero_owned_grads(const Model* m, const Segment* segment);
-// fp32: STATE_MASTER, STATE_M, STATE_V.
 ModelArray zero_array_of(StateKind kind);
+// The part of a tensor that this rank owns: STATE_WEIGHTS, and without masters STATE_MASTER, of dt, all else fp32;
+// STATE_GRADS are complete after zero_reduce.
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
+// Who owns which parts of a kind of state, as boxes of whole tensors: `at` counts elements of this rank's array of it.
+// Every rank tells the others its own list, so any layout will do. Collective; in the arena; ends the program where a
+// rank is lost.
+Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
 
 // ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
 
@@ -94,8 +96,9 @@ void zero_sum_of_squares(Model* m);
 void zero_clear_grads(Model* m);  // for the next step
 // The owned weights have changed: begins to gather what this stage keeps whole.
 void zero_gather(Model* m);
-// The same of a strategy, in waves as buckets are updated: run/model/mover.h.
+// The same of a strategy, in waves as buckets are updated: run/model/mover.h. Bytes of scratch that moving takes.
 void zero_begin_gather(Model* m, Moving* x);
+size_t zero_moving_bytes(const Model* m);
 // Waits for all that zero_gather began.
 void zero_settle(Model* m);
 

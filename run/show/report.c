@@ -214,18 +214,8 @@ static void add_sent(Comm* sum, const Comm* c) {
 }
 
 static void add_comms(Comm* sum, const Model* m) {
-    if (m->comm != m->job) add_sent(sum, m->comm);
-    if (m->job != m->world) add_sent(sum, m->job);
-    if (m->tp) add_sent(sum, m->tp);
-    if (m->ranks->pipe.comm) add_sent(sum, m->ranks->pipe.comm);
-    if (m->ranks->pipe.ends) add_sent(sum, m->ranks->pipe.ends);
-    if (m->ranks->kv) add_sent(sum, m->ranks->kv);
-    for (int i = 0; i < m->ranks->n_groups; i++) {
-        const LayerGroup* g = &m->ranks->groups[i];
-        if (g->cut) add_sent(sum, g->cut);
-        add_sent(sum, g->spread);
-        add_sent(sum, g->data);
-    }
+    Comm* comms[MOST_COMMS];
+    for (int i = 0, n = model_comms(comms, m); i < n; i++) add_sent(sum, comms[i]);
 }
 
 Comm run_sent(const Run* run) {

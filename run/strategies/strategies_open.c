@@ -217,18 +217,14 @@ static Run* make_view(Run* run, int s) {
 static void open_movers(Run* run, int s, const Holdings* pieces) {
     Strategies* x = run->strategies;
     Arena scratch = {0};
-    const Shape* whole = &x->owner.shape;
-    const Comm* world = run->model.world;
+    Model* m = &x->as[s]->model;
+    Comm* world = m->world;
     int plain = strategies_are_plain(run, s);
     Holdings parts;
-    x->gather[s] = (Mover){.kind = RESHARD_COPY, .purpose = COMM_PARAMETERS, .is_plain = plain};
-    x->reduce[s] = (Mover){.kind = RESHARD_SUM, .purpose = COMM_GRADIENTS, .is_plain = plain};
-    if (!plain) {
-        strategies_parts(&parts, run, s, &scratch);
-        x->gather[s] = mover_open(RESHARD_COPY, COMM_PARAMETERS, world, whole, pieces, &parts, &x->arena);
-        x->reduce[s] = mover_open(RESHARD_SUM, COMM_GRADIENTS, world, whole, &parts, pieces, &x->arena);
-    }
-    Model* m = &x->as[s]->model;
+    if (!plain) strategies_parts(&parts, run, s, &scratch);
+    const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
+    x->gather[s] = mover_open(m, world, RESHARD_COPY, COMM_PARAMETERS, m->dt, owned, used, &x->arena);
+    x->reduce[s] = mover_open(m, world, RESHARD_SUM, COMM_GRADIENTS, DT_F32, used, owned, &x->arena);
     m->shape.shards = plain ? world->size : 1;
     m->ranks->gather = &x->gather[s], m->ranks->reduce = &x->reduce[s];
     arena_free(&scratch);
