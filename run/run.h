@@ -299,13 +299,13 @@ MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
 void run_take_job_memory(Run* run, MemoryPlan* plan);
 
-// ---- strategies_open.c: phases of main, for every strategy
+// ---- strategies.c: phases of main, for every strategy
 
 void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);
 void run_take_memory(Run* run, MemoryPlan* plan);
 void run_find_cost(Run* run);  // all ranks call it together
-// strategies.c: the run becomes that under this strategy, and the weights go there; between steps it is that of
+// The run becomes that under this strategy, and the weights go there; between steps it is that of
 // run->ahead. All ranks call it.
 void run_enter_strategy(Run* run, int strategy);
 

@@ -52,7 +52,7 @@ struct ModelRanks {
     void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
-// The ranks of m->job with this color, a Comm of their own; negative: NULL. Collective; ends the program where it fails.
+// The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.
 Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap);
 // All Comms of a model but the world; returns how many.
 enum { MOST_COMMS = 6 + 3 * MOST_LAYER_GROUPS };

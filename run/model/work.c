@@ -1,8 +1,7 @@
-// work.c - this rank's work of a step as lists and views, and the copies that it needs: see work.h. Where a rank computes
-// exactly the units of a sublayer that it owns, they are used in place; elsewhere there are compact copies, first of the
-// units that stay, then of those that are taken, in the order of moves. One list of columns serves a linear's three
-// matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left. With w bytes of a weight a
-// step sends unit_elems (w + 4) bytes for a unit, weights one way and fp32 gradients the other.
+// work.c - this rank's work of a step as lists and views, and the copies that it needs: see work.h. Where a rank
+// computes exactly the units of a sublayer that it owns, they are used in place; elsewhere there are compact copies,
+// first of the units that stay, then of those that are taken, in the order of moves. One list of columns serves a
+// linear's three matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
 #include "run/model/work.h"
 
 #include <stdlib.h>
