@@ -8,7 +8,6 @@
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
 #include "kernels/cpu/team.h"
-#include "run/model/mover.h"
 #include "run/files/save.h"
 #include "run/model/tensor_parallel.h"
 

@@ -5,11 +5,9 @@
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
 #include "plan/value/tasks.h"
-#include "run/model/model.h"
 #include "run/model/zero.h"
 
-typedef struct Mover Mover;  // run/model/mover.h
-typedef struct Work Work;    // run/model/work.h
+typedef struct Work Work;  // run/model/work.h
 
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.
 typedef struct Pipe {
@@ -44,7 +42,7 @@ struct ModelRanks {
     // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
-    const Mover *reduce, *gather;
+    Mover reduce, gather;
     char* moving;           // their scratch
     Work* work;             // what this rank computes of its part, and of others'; NULL: what it owns, always
     const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler

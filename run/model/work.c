@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 
-#include "run/model/mover.h"
 #include "run/model/tensor_parallel.h"
 
 // What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves.

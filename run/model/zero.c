@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "plan/base/bf16_in_place.h"
-#include "run/model/mover.h"
 #include "run/model/tensor_parallel.h"
 
 // ---- memory
@@ -278,14 +277,14 @@ static void move(Model* m, const Mover* mover) {
 }
 
 size_t zero_moving_bytes(const Model* m) {
-    return MAX(mover_scratch(m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(m->ranks->reduce) * sizeof(float));
+    return MAX(mover_scratch(&m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(&m->ranks->reduce) * sizeof(float));
 }
 
-void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->ranks->gather, x); }
+void zero_begin_gather(Model* m, Moving* x) { begin_move(m, &m->ranks->gather, x); }
 
 void zero_gather(Model* m) {
     if (m->ranks->owner) {
-        move(m, m->ranks->gather);
+        move(m, &m->ranks->gather);
         return;
     }
     for (int b = 0; b <= last_bucket(m); b++)
@@ -420,7 +419,7 @@ void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 // What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
     if (m->ranks->owner) {
-        move(m, m->ranks->reduce);
+        move(m, &m->ranks->reduce);
         return;
     }
     for (int b = last_bucket(m); b >= 0 && !m->ranks->zero.in_last_row; b--)

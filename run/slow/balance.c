@@ -363,8 +363,8 @@ void balance_open(Run* run) {
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, ranks, &b->arena);
-    if (failed) die("no memory for what is known of %d ranks", world);
+    if (speeds_start(&b->speeds, ranks, &b->arena) || arena_check(&b->arena, err))
+        die("no memory for what is known of %d ranks", world);
     if (b->setting.mode != BALANCE_OFF && m->stages > 1)
         die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
             m->stages);

@@ -100,6 +100,7 @@ static void take_memory(Pruner* k, const Model* m) {
 
 static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
 static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
+static float* kept_of(const List* list, int l) { return list->kept + (size_t)l * (size_t)list->n; }
 
 // The lists as callers see them.
 static void show_layer(Pruner* k, int l) {
@@ -149,51 +150,43 @@ static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
     memcpy(k->then, copy, t.elems * elem);
     m->k->download(copy, tensor_weights(m, &t), t.elems * elem, m->s);
     memcpy(k->now, copy, t.elems * elem);
-    if (m->dt == DT_BF16) {
-        bf16_widen_in_place(k->now, t.elems);
-        bf16_widen_in_place(k->then, t.elems);
-    }
+    if (m->dt == DT_BF16) bf16_widen_in_place(k->now, t.elems), bf16_widen_in_place(k->then, t.elems);
     return t;
 }
 
-// change (n) += of slices of so many rows, from row `first` on.
+// change (n) += of things of so many rows each, from row `first` on.
 static void add_rows(Pruner* k, int n, int rows, int first) {
-    for (int s = 0; s < n; s++) {
-        size_t at = (size_t)(first + s * rows) * (size_t)k->C;
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)(first + i * rows) * (size_t)k->C;
         float sum;
         prune_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
-        k->change[s] += sum;
+        k->change[i] += sum;
     }
 }
 
-// change (n) += of slices of so many columns.
-static void add_columns(Pruner* k, int n, int columns) {
-    prune_change(k->sum, k->now, k->then, k->C, n * columns);
-    for (int s = 0; s < n; s++)
-        for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
-}
-
-static void find_column_change(Pruner* k, const Model* m, LinearId id, int l) {
+// Of all things of a list: columns of a matrix, or units with rows of one and columns of another.
+static void find_change(Pruner* k, const Model* m, const List* list, int l) {
+    int columns = 1, first = 0;
+    LinearId id = (LinearId)list->id;
+    memset(k->change, 0, (size_t)list->n * sizeof *k->change);
+    if (list->id >= LIST_UNITS) {
+        SublayerId sub = (SublayerId)(list->id - LIST_UNITS);
+        Runs rows = unit_rows(&m->shape, sub, 1);
+        fetch(k, m, column_linear(sub), l);
+        for (int run = 0; run < rows.n; first += list->n * rows.size[run++])
+            add_rows(k, list->n, rows.size[run], first);
+        columns = unit_columns(&m->shape, sub), id = row_linear(sub);
+    }
     ParamTensor t = fetch(k, m, id, l);
-    prune_change(k->change, k->now, k->then, t.rows, t.cols);
-}
-
-static void find_unit_change(Pruner* k, const Model* m, SublayerId id, int n, int l) {
-    int first = 0;
-    Runs rows = unit_rows(&m->shape, id, 1);
-    memset(k->change, 0, (size_t)n * sizeof *k->change);
-    fetch(k, m, column_linear(id), l);
-    for (int run = 0; run < rows.n; first += n * rows.size[run++]) add_rows(k, n, rows.size[run], first);
-    fetch(k, m, row_linear(id), l);
-    add_columns(k, n, unit_columns(&m->shape, id));
+    prune_change(k->sum, k->now, k->then, t.rows, list->n * columns);
+    for (int j = 0; j < list->n * columns; j++) k->change[j / columns] += k->sum[j];
 }
 
 static void learn(Pruner* k, const Model* m) {
     for (int l = 0; l < k->L; l++)
         for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
-            if (list->id < LIST_UNITS) find_column_change(k, m, (LinearId)list->id, l);
-            else find_unit_change(k, m, (SublayerId)(list->id - LIST_UNITS), list->n, l);
             int computed = list->n_kept[l] + list->n - list->stay;
+            find_change(k, m, list, l);
             if (k->known) prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), computed);
         }
     k->known = 1;
@@ -300,7 +293,7 @@ int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
     int n = 0;
     for (const List* list = k->lists; list < k->lists + k->n_lists && k->left_out; list++) {
         for (int l = 0; l < k->L; l++) {
-            float* kept = list->kept + (size_t)l * (size_t)list->n;
+            float* kept = kept_of(list, l);
             memset(kept, 0, (size_t)list->n * sizeof *kept);
             for (int j = 0; j < list->n_kept[l]; j++) kept[row_of(list, l)[j]] = 1;
         }
@@ -323,7 +316,7 @@ static int read_tensor(const Pruner* k, const List* list, const char* what, floa
 
 // Values are finite and not negative; of those that stay at least one is kept, of the others none.
 static int check_layer(const List* list, int l, const char* name, Err err) {
-    const float *value = values_of(list, l), *kept = list->kept + (size_t)l * (size_t)list->n;
+    const float *value = values_of(list, l), *kept = kept_of(list, l);
     int found = 0;
     for (int j = 0; j < list->n; j++) {
         if (!(value[j] >= 0 && value[j] <= FLT_MAX) || (kept[j] != 0 && (kept[j] != 1 || j >= list->stay)))
@@ -342,7 +335,7 @@ static int load_list(Pruner* k, List* list, const SafeTensors* file, Err err) {
         int n = 0;
         if (check_layer(list, l, list_names[list->id], err)) return -1;
         for (int j = 0; j < list->stay; j++)
-            if (list->kept[(size_t)l * (size_t)list->n + (size_t)j] == 1) row_of(list, l)[n++] = j;
+            if (kept_of(list, l)[j] == 1) row_of(list, l)[n++] = j;
         end_list(list, l, n);
         k->left_out |= n < list->stay;
     }

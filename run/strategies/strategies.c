@@ -302,10 +302,9 @@ static void open_movers(Run* run, int s, const Holdings* pieces) {
     Holdings parts;
     if (!plain) parts_of(&parts, run, s, &scratch);
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
-    x->gather[s] = mover_open(m, world, RESHARD_COPY, COMM_PARAMETERS, m->dt, owned, used, &x->arena);
-    x->reduce[s] = mover_open(m, world, RESHARD_SUM, COMM_GRADIENTS, DT_F32, used, owned, &x->arena);
+    m->ranks->gather = mover_open(m, world, RESHARD_COPY, COMM_PARAMETERS, m->dt, owned, used, &x->arena);
+    m->ranks->reduce = mover_open(m, world, RESHARD_SUM, COMM_GRADIENTS, DT_F32, used, owned, &x->arena);
     m->shape.shards = plain ? world->size : 1;
-    m->ranks->gather = &x->gather[s], m->ranks->reduce = &x->reduce[s];
     arena_free(&scratch);
 }
 

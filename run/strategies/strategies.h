@@ -15,7 +15,6 @@
 #pragma once
 #include "plan/published/hydraulis.h"
 #include "plan/layout/strategies.h"
-#include "run/model/mover.h"
 #include "run/run.h"
 
 struct Strategies {
@@ -26,8 +25,7 @@ struct Strategies {
     Model owner;
     ModelRanks owner_ranks;
     ModelRanks* before;  // the run's own, while it is that under a strategy
-    Mover gather[MOST_RANK_STRATEGIES], reduce[MOST_RANK_STRATEGIES];
-    Arena arena;  // of the movers
+    Arena arena;         // of the movers
     // What moving takes, ms: from the end of a step's sums until a rank has the weights of the next (strategies,
     // ranks); from the last pass of a step until its gradients are summed.
     double *start_ms, end_ms[MOST_RANK_STRATEGIES];
