@@ -3,7 +3,7 @@
 //
 // Rank r of n writes optimizer-RRRRR-of-NNNNN.safetensors, fp32 in our own layout: "m.h.3.qkvw" is a whole tensor,
 // "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Behind these may
-// stand what else the rank keeps to itself (run/slow/prune.h).
+// stand what else the rank keeps to itself (run/slow/prune.c).
 #pragma once
 #include "data/hf_files.h"
 #include "plan/base/disk.h"

@@ -16,7 +16,6 @@
 #include "data/optimizer_files.h"
 #include "plan/base/user_cache.h"
 #include "run/slow/balance.h"
-#include "run/slow/prune.h"
 
 void run_check_saving(Run* run) {
     char err[ERR_BYTES];

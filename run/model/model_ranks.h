@@ -95,9 +95,9 @@ void pipeline_begin(Model* m, const Task* task, const Row* row);
 void pipeline_settle(Model* m, const Task* task);
 // After the last task.
 void pipeline_finish(Model* m);
-// Before and behind the forward pass of a row alone, for generation: from the stage before, to the one behind.
-void pipeline_receive(Model* m, const Row* row);
-void pipeline_send(Model* m, const Row* row);
+// Around the forward pass of a row alone, for generation: TASK_RECEIVE from the stage before, TASK_SEND to the one
+// behind.
+void pipeline_meet(Model* m, const Row* row, TaskKind kind);
 
 // The layer of one of this rank's tensors in the whole model.
 int pipeline_layer(const Model* m, const ParamTensor* own);

@@ -53,16 +53,9 @@ void pipeline_finish(Model* m) {
         for (int d = 0; d < 2; d++) end(m, &m->ranks->pipe.sending[d][slot]);
 }
 
-void pipeline_receive(Model* m, const Row* row) {
-    Task task = {TASK_RECEIVE, 0, 0, 0, 0, 0};
-    if (m->stage == 0) return;
-    pipeline_begin(m, &task, row);
-    pipeline_settle(m, &task);
-}
-
-void pipeline_send(Model* m, const Row* row) {
-    Task task = {TASK_SEND, 0, 0, 0, 0, 0};
-    if (m->stage == m->stages - 1) return;
+void pipeline_meet(Model* m, const Row* row, TaskKind kind) {
+    Task task = {kind, 0, 0, 0, 0, 0};
+    if (m->stage == (kind == TASK_RECEIVE ? 0 : m->stages - 1)) return;
     pipeline_begin(m, &task, row);
     pipeline_settle(m, &task);
 }

@@ -17,7 +17,6 @@
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"
 #include "run/model/model_ranks.h"
-#include "run/slow/prune.h"
 #include "run/run.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else

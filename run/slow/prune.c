@@ -1,6 +1,6 @@
-// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
+// prune.c - see balance.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
 // list stands all that others compute: both together were computed, so a refresh measures them.
-#include "run/slow/prune.h"
+#include "run/slow/balance.h"
 #include "plan/base/bf16_in_place.h"
 
 #include <float.h>

@@ -320,9 +320,9 @@ static void fill_row(Run* run, Row* row, int i) {
 }
 
 static void decode(Run* run, Row* row) {
-    pipeline_receive(&run->model, row);
+    pipeline_meet(&run->model, row, TASK_RECEIVE);
     model_forward(&run->model, row);
-    pipeline_send(&run->model, row);
+    pipeline_meet(&run->model, row, TASK_SEND);
 }
 
 static void share_logits(Run* run) {
