@@ -45,6 +45,7 @@ struct Pruner {
     Arena arena;
     int n_lists;
     List lists[N_LINEARS];
+    PruneList sizes[N_LINEARS];  // of each: how many stay, and their work
     PrunedLayer* layers;
     char* ago;            // weights of the last refresh, layer by layer
     float *now, *then;    // of one linear
@@ -213,8 +214,8 @@ static double total_work(const PruneList* lists, int n) {
 
 // ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
 // mean: its weight is a divisor.
-static void find_ratios(Pruner* k, const PruneList* lists, double gamma) {
-    double sum = 0, most = prune_most(lists, k->n_lists, WORK_TILE) / MAX(1, total_work(lists, k->n_lists));
+static void find_ratios(Pruner* k, double gamma) {
+    double sum = 0, most = prune_most(k->sizes, k->n_lists, WORK_TILE) / MAX(1, total_work(k->sizes, k->n_lists));
     for (int l = 0; l < k->L; l++) {
         k->ratio[l] = gamma, k->mass[l] = 0;
         for (const List* list = k->lists; list < k->lists + k->n_lists; list++)
@@ -227,23 +228,23 @@ static void find_ratios(Pruner* k, const PruneList* lists, double gamma) {
 
 // ---- a refresh
 
-static void set_stay(Pruner* k, PruneList* lists, SliceCount stay) {
+static void set_stay(Pruner* k, SliceCount stay) {
     const int units[N_SUBLAYERS] = {stay.heads, stay.hidden};
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[i];
         list->stay = list_length(k->model, list->id, units);
         if (list->stay < 0 || list->stay > list->n) die("%d of %d %s stay", list->stay, list->n, list_names[list->id]);
-        lists[i] = prune_list(k, list);
+        k->sizes[i] = prune_list(k, list);
     }
 }
 
 // Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
 // next.
-static double choose_layer(Pruner* k, const PruneList* lists, int l, double ahead, uint64_t seed) {
+static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
     for (int i = 0; i < k->n_lists; i += half) {
-        double target = k->ratio[l] * total_work(&lists[i], half) - (k->by_layer ? ahead : 0);
-        ahead = prune_counts(&dropped[i], &lists[i], half, target, WORK_TILE) - target;
+        double target = k->ratio[l] * total_work(&k->sizes[i], half) - (k->by_layer ? ahead : 0);
+        ahead = prune_counts(&dropped[i], &k->sizes[i], half, target, WORK_TILE) - target;
     }
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[i];
@@ -258,13 +259,12 @@ static double choose_layer(Pruner* k, const PruneList* lists, int l, double ahea
 }
 
 const PrunedLayer* pruner_choose(Pruner* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
-    PruneList lists[N_LINEARS];
     double ahead = 0;
     learn(k, m);
-    set_stay(k, lists, stay);
-    find_ratios(k, lists, gamma > 0 ? MIN(gamma, 1) : 0);
+    set_stay(k, stay);
+    find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
     k->left_out = 0;
-    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, lists, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
+    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
     return pruner_layers(k);
 }
 
@@ -272,10 +272,9 @@ const PrunedLayer* pruner_layers(const Pruner* k) { return k->left_out ? k->laye
 
 double pruner_left_out(const Pruner* k) {
     double all = 0, kept = 0;
-    for (const List* list = k->lists; list < k->lists + k->n_lists; list++) {
-        double work = prune_list(k, list).work;
-        all += k->L * list->stay * work;
-        for (int l = 0; l < k->L; l++) kept += list->n_kept[l] * work;
+    for (int i = 0; i < k->n_lists; i++) {
+        all += k->L * k->sizes[i].n * k->sizes[i].work;
+        for (int l = 0; l < k->L; l++) kept += k->lists[i].n_kept[l] * k->sizes[i].work;
     }
     return all > 0 ? 1 - kept / all : 0;
 }
@@ -343,11 +342,10 @@ static int load_list(Pruner* k, List* list, const SafeTensors* file, Err err) {
 }
 
 int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
-    PruneList lists[N_LINEARS];
     int has_lists = 0;
     for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
     if (!has_lists) return 0;
-    set_stay(k, lists, stay);
+    set_stay(k, stay);
     for (int i = 0; i < k->n_lists; i++)
         if (load_list(k, &k->lists[i], file, err)) return -1;
     for (int l = 0; l < k->L; l++) {
