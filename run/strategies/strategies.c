@@ -271,18 +271,14 @@ static int is_plain(const Run* run, int s) {
 
 // The run under strategy s: the ranks of this one's group become its job.
 static Run* make_view(Run* run, int s) {
-    char err[ERR_BYTES];
     int place;
     RunView* own = (RunView*)malloc(sizeof *own);
     if (!own) die("no memory for %d strategies", run->strategies->list.n);
     run_view(own, run);
     Run* view = &own->run;
     Model* m = &view->model;
-    Comm* world = m->world;
-    const PipelineGroup* g = group_of(run, s, world->rank, &place);
-    int color = world->rank - place;
-    if (world->table->split(world, &m->job, color, world->rank, err)) die("--strategies: %s", err);
-    m->job->overlap = world->overlap;
+    const PipelineGroup* g = group_of(run, s, m->world->rank, &place);
+    m->job = model_split(m, m->world->rank - place, COMM_OTHER, m->world->overlap);
     view->settled.tp = g->tp, view->settled.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
     m->ranks->layout = layout_of(run, g);
@@ -367,10 +363,7 @@ MemoryPlan run_plan_memory(Run* run) {
     MemoryPlan plan = {.on_host = run->model.k->on_host};
     if (!run->strategies) return run_plan_job_memory(run);
     for (int s = 0; s < run->strategies->list.n; s++) {
-        Run* as = run->strategies->as[s];
-        as->cluster->available = run->cluster->available;
-        MemoryPlan one = run_plan_job_memory(as);
-        run->cluster->available = as->cluster->available, run->cluster->most_scratch = as->cluster->most_scratch;
+        MemoryPlan one = run_plan_job_memory(run->strategies->as[s]);
         run_widen_memory(&plan, &one);
     }
     run->books->memory_bytes = plan.total;
@@ -425,7 +418,6 @@ static void tell_choices(Strategies* x, int ranks) {
             double* start = &x->choices[s].start[scheme_of(x, g)];
             *start = MAX(*start, x->start_ms[s * ranks + r]);
         }
-        x->choices[s].end = x->end_ms[s];
     }
 }
 
@@ -445,10 +437,10 @@ static void time_moves(Run* run) {
     x->start_ms = (double*)calloc(n * ranks, sizeof *x->start_ms);
     if (!x->start_ms) die("no memory for the times of %zu strategies on %zu ranks", n, ranks);
     for (int s = 0; s < x->list.n && world->rank == 0; s++, arena_reset(&arena, (ArenaMark){0}))
-        time_strategy(x->start_ms + (size_t)s * ranks, &x->end_ms[s], run, s, &t, &arena);
+        time_strategy(x->start_ms + (size_t)s * ranks, &x->choices[s].end, run, s, &t, &arena);
     arena_free(&arena);
     if (world->table->broadcast_host(world, x->start_ms, n * ranks * sizeof *x->start_ms, 0, err) ||
-        world->table->broadcast_host(world, x->end_ms, sizeof x->end_ms, 0, err))
+        world->table->broadcast_host(world, x->choices, sizeof x->choices, 0, err))
         die("%s", err);
     tell_choices(x, world->size);
 }
@@ -459,9 +451,8 @@ typedef struct Measured {
     int64_t capacity;
 } Measured;
 
-static void strategies_ready(Run* run) {
+static void find_choices(Run* run) {
     Strategies* x = run->strategies;
-    if (!x) return;
     Comm* world = run->model.world;
     x->pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
     for (int s = 0; s < x->list.n; s++) {
@@ -481,22 +472,19 @@ static void strategies_ready(Run* run) {
             const PipelineGroup* group = &x->list.strategy[s].group[g];
             x->choices[s].copies[scheme_of(x, group)] = group->copies;
         }
-    time_moves(run);
 }
 
 void run_find_cost(Run* run) {
-    if (!run->strategies) {
+    Strategies* x = run->strategies;
+    if (!x) {
         run_find_job_cost(run);
         return;
     }
-    for (int s = 0; s < run->strategies->list.n; s++) {
-        Run* as = run->strategies->as[s];
-        as->cluster->peak = run->cluster->peak;
-        run_find_job_cost(as);
-    }
+    for (int s = 0; s < x->list.n; s++) run_find_job_cost(x->as[s]);
     calibration_start(&run->clock->calibration);
-    strategies_ready(run);
-    strategies_turn(run, run->strategies->now);
+    find_choices(run);
+    time_moves(run);
+    strategies_turn(run, x->now);
 }
 
 void strategies_turn(Run* run, int strategy) {
@@ -574,7 +562,7 @@ void strategies_predict(const Run* run, StepRecord* r) {
     const Strategies* x = run->strategies;
     int ranks = run->model.world->size, now = run->batch.planned->strategy, next = run->ahead.planned->strategy;
     double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
-    r->moving_ms = x->end_ms[now] + behind;
+    r->moving_ms = x->choices[now].end + behind;
     r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
 }
 

@@ -26,13 +26,12 @@ struct Strategies {
     ModelRanks owner_ranks;
     ModelRanks* before;  // the run's own, while it is that under a strategy
     Arena arena;         // of the movers
-    // What moving takes, ms: from the end of a step's sums until a rank has the weights of the next (strategies,
-    // ranks); from the last pass of a step until its gradients are summed.
-    double *start_ms, end_ms[MOST_RANK_STRATEGIES];
+    // ms from the end of a step's sums until a rank has the weights of the next (strategies, ranks)
+    double* start_ms;
     // For the planner: every kind of pipeline is a scheme.
     SchemePool pool;
-    PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
-    Strategy choices[MOST_RANK_STRATEGIES];
+    PipelineGroup kind[HYDRAULIS_SCHEMES];   // of a scheme
+    Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
 };
 
 // The run under a strategy; itself where there are none.
