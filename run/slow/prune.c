@@ -24,13 +24,11 @@ static const int ids_of[][N_LINEARS] = {
 };
 
 typedef struct List {
-    int id;         // a LinearId, or LIST_UNITS and a SublayerId
-    int n;          // of this rank
-    int stay;       // that it has not given away: the first ones
-    float* value;   // (L,n)
-    int* computed;  // (L,n) ascending: those of `stay` that are kept, n_kept of them, then stay .. n
-    int* n_kept;    // (L)
-    float* kept;    // (L,n) as in a checkpoint: 1 where it is computed and stays, else 0
+    int id;        // a LinearId, or LIST_UNITS and a SublayerId
+    int n;         // of this rank
+    int stay;      // that it has not given away: the first ones
+    float* value;  // (L,n)
+    float* kept;   // (L,n) as in a checkpoint: 1 where it is computed and stays, else 0
 } List;
 
 struct Pruner {
@@ -68,11 +66,17 @@ static size_t layer_elems(const Model* m) {
     return elems;
 }
 
+// As callers see it: ascending those of `stay` that are kept, and behind these, which they do not see, stay .. n.
+static IndexList* kept_list(const Pruner* k, const List* list, int l) {
+    PrunedLayer* layer = &k->layers[l];
+    return list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
+}
+
 // For the lists of k, which are empty so far. Ends the program where there is none.
 static void take_memory(Pruner* k, const Model* m) {
     char err[ERR_BYTES];
     Arena* a = &k->arena;
-    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
+    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0, n = 0;
     const int own[N_SUBLAYERS] = {m->shape.kv_heads, m->shape.hidden};
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = shape_param(&m->shape, matrix_of(id), 0);
@@ -84,11 +88,11 @@ static void take_memory(Pruner* k, const Model* m) {
         list->id = ids_of[k->shed][i];
         list->n = list->stay = list_length(m, list->id, own);
         list->value = TAKE(a, float, L*(size_t)list->n);
-        list->computed = TAKE(a, int, L*(size_t)list->n);
-        list->n_kept = TAKE(a, int, L);
         list->kept = TAKE(a, float, L*(size_t)list->n);
+        n += (size_t)list->n;
     }
     k->layers = TAKE(a, PrunedLayer, L);
+    int* lists = TAKE(a, int, L* n);
     k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
     k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
     k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
@@ -97,25 +101,19 @@ static void take_memory(Pruner* k, const Model* m) {
     if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
     memset(k->layers, 0, L * sizeof *k->layers);
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++)
+        for (int l = 0; l < k->L; l++, lists += list->n) kept_list(k, list, l)->index = lists;
 }
 
-static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
 static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
 static float* kept_of(const List* list, int l) { return list->kept + (size_t)l * (size_t)list->n; }
 
-// The lists as callers see them.
-static void show_layer(Pruner* k, int l) {
-    PrunedLayer* layer = &k->layers[l];
-    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
-        IndexList* shown = list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
-        *shown = (IndexList){list->n_kept[l], row_of(list, l)};
-    }
-}
-
 // Keeps n_kept of those that stay, which stand in the list already, and all that were given away.
-static void end_list(List* list, int l, int n_kept) {
-    list->n_kept[l] = n_kept;
-    for (int j = list->stay; j < list->n; j++) row_of(list, l)[n_kept + j - list->stay] = j;
+static void end_list(Pruner* k, const List* list, int l, int n_kept) {
+    IndexList* kept = kept_list(k, list, l);
+    kept->n = n_kept;
+    for (int j = list->stay; j < list->n; j++) kept->index[n_kept + j - list->stay] = j;
+    k->left_out |= n_kept < list->stay;
 }
 
 Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
@@ -128,10 +126,9 @@ Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, 
     for (List* list = k->lists; list < k->lists + k->n_lists; list++)
         for (int l = 0; l < k->L; l++) {
             prune_start(values_of(list, l), list->n);
-            for (int j = 0; j < list->n; j++) row_of(list, l)[j] = j;
-            end_list(list, l, list->n);
+            for (int j = 0; j < list->n; j++) kept_list(k, list, l)->index[j] = j;
+            end_list(k, list, l, list->n);
         }
-    for (int l = 0; l < k->L; l++) show_layer(k, l);
     return k;
 }
 
@@ -186,9 +183,10 @@ static void find_change(Pruner* k, const Model* m, const List* list, int l) {
 static void learn(Pruner* k, const Model* m) {
     for (int l = 0; l < k->L; l++)
         for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
-            int computed = list->n_kept[l] + list->n - list->stay;
+            const IndexList* kept = kept_list(k, list, l);
             find_change(k, m, list, l);
-            if (k->known) prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), computed);
+            if (k->known)
+                prune_learn(values_of(list, l), k->change, list->n, kept->index, kept->n + list->n - list->stay);
         }
     k->known = 1;
 }
@@ -249,12 +247,10 @@ static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[i];
         int n_kept = list->stay - dropped[i];
-        prune_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
+        prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay, k->priority,
                      hash64(seed ^ (uint64_t)(l * N_LISTS + list->id)), k->scratch);
-        end_list(list, l, n_kept);
-        k->left_out |= dropped[i] > 0;
+        end_list(k, list, l, n_kept);
     }
-    show_layer(k, l);
     return ahead;
 }
 
@@ -274,7 +270,7 @@ double pruner_left_out(const Pruner* k) {
     double all = 0, kept = 0;
     for (int i = 0; i < k->n_lists; i++) {
         all += k->L * k->sizes[i].n * k->sizes[i].work;
-        for (int l = 0; l < k->L; l++) kept += k->lists[i].n_kept[l] * k->sizes[i].work;
+        for (int l = 0; l < k->L; l++) kept += kept_list(k, &k->lists[i], l)->n * k->sizes[i].work;
     }
     return all > 0 ? 1 - kept / all : 0;
 }
@@ -294,7 +290,8 @@ int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
         for (int l = 0; l < k->L; l++) {
             float* kept = kept_of(list, l);
             memset(kept, 0, (size_t)list->n * sizeof *kept);
-            for (int j = 0; j < list->n_kept[l]; j++) kept[row_of(list, l)[j]] = 1;
+            const IndexList* indices = kept_list(k, list, l);
+            for (int j = 0; j < indices->n; j++) kept[indices->index[j]] = 1;
         }
         tensors[n++] = describe(k, list, "value", list->value);
         tensors[n++] = describe(k, list, "kept", list->kept);
@@ -314,30 +311,19 @@ static int read_tensor(const Pruner* k, const List* list, const char* what, floa
 }
 
 // Values are finite and not negative; of those that stay at least one is kept, of the others none.
-static int check_layer(const List* list, int l, const char* name, Err err) {
+static int load_layer(Pruner* k, const List* list, int l, Err err) {
     const float *value = values_of(list, l), *kept = kept_of(list, l);
-    int found = 0;
+    const char* name = list_names[list->id];
+    int n = 0;
     for (int j = 0; j < list->n; j++) {
         if (!(value[j] >= 0 && value[j] <= FLT_MAX) || (kept[j] != 0 && (kept[j] != 1 || j >= list->stay)))
             return fail(err, "%s%s, layer %d: expected a value >= 0 and kept 0%s, found %g and %g at %d", prefix, name,
                         l, j < list->stay ? " or 1" : "", (double)value[j], (double)kept[j], j);
-        found += kept[j] == 1;
+        if (kept[j] == 1) kept_list(k, list, l)->index[n++] = j;
     }
-    if (found || list->stay == 0) return 0;
-    return fail(err, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
-}
-
-static int load_list(Pruner* k, List* list, const SafeTensors* file, Err err) {
-    if (read_tensor(k, list, "value", list->value, file, err) || read_tensor(k, list, "kept", list->kept, file, err))
-        return -1;
-    for (int l = 0; l < k->L; l++) {
-        int n = 0;
-        if (check_layer(list, l, list_names[list->id], err)) return -1;
-        for (int j = 0; j < list->stay; j++)
-            if (kept_of(list, l)[j] == 1) row_of(list, l)[n++] = j;
-        end_list(list, l, n);
-        k->left_out |= n < list->stay;
-    }
+    if (n == 0 && list->stay > 0)
+        return fail(err, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
+    end_list(k, list, l, n);
     return 0;
 }
 
@@ -346,12 +332,15 @@ int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
     for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
     if (!has_lists) return 0;
     set_stay(k, stay);
-    for (int i = 0; i < k->n_lists; i++)
-        if (load_list(k, &k->lists[i], file, err)) return -1;
-    for (int l = 0; l < k->L; l++) {
-        show_layer(k, l);
-        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+        if (read_tensor(k, list, "value", list->value, file, err) ||
+            read_tensor(k, list, "kept", list->kept, file, err))
+            return -1;
+        for (int l = 0; l < k->L; l++)
+            if (load_layer(k, list, l, err)) return -1;
     }
+    for (int l = 0; l < k->L; l++)
+        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
     k->known = 1;
     return 0;
 }
