@@ -104,17 +104,18 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
-// Where bucket b is whole, and this rank's piece of it; of elements of so many bytes.
-static void place_bucket(const Model* m, ModelArray array, int b, size_t elem, char** whole, char** owned) {
+// Where bucket b is whole, and this rank's piece of it; of elements of so many bytes. Returns its turn.
+static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, char** whole, char** owned) {
     ZeroHolds holds = m->ranks->zero.holds;
     const ZeroBucket* x = &m->ranks->zero.bucket[b];
     BucketPlace place = bucket_place(m, array, b);
     char *in_use = (char*)m->array[array + 1], *kept = holds == ZERO_IN_USE ? in_use : (char*)m->array[array];
     size_t before = x->piece < x->elems ? (size_t)x->comm->rank * x->piece : 0;
-    if (!kept) return;
+    if (!kept) return place.turn;
     *whole = *owned = kept + place.kept * elem;
     if (x->stage < least_stage(m, array)) *owned += before * elem;
     else *whole = holds == ZERO_OWNED ? NULL : in_use + place.used * elem;
+    return place.turn;
 }
 
 static void open_bucket(const Model* m, int b) {
@@ -125,9 +126,8 @@ static void open_bucket(const Model* m, int b) {
     x->elems = bucket.elems, x->piece = bucket.piece, x->at = bucket.at;
     x->comm = layer_data(m, b - 1);
     x->stage = zero_stage_of(m, b);
-    x->weights_place = bucket_place(m, MODEL_WEIGHTS, b).turn, x->place = bucket_place(m, MODEL_GRADS, b).turn;
-    place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &block->weights, &x->owned_weights);
-    place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
+    x->weights_place = place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &block->weights, &x->owned_weights);
+    x->place = place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
     block->grads = (float*)grads, x->owned_grads = (float*)owned;
     if (grads && is_layer(m, b) && x->stage > 1)
         x->reduced = (float*)m->array[MODEL_GRADS_IN_USE] + sizes_of(m, MODEL_GRADS).used +
