@@ -41,11 +41,6 @@ static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int 
     mover->k->ranks->gather_rows(to, from, NULL, slice->rows, slice->cols, ldo, ldx, mover->dt, mover->s);
 }
 
-// To where it belongs.
-static void copy_slice(const Moving* x, const char* from, int ldx, const Slice* slice) {
-    copy_rows(x, at(x, x->to, slice->at), slice->stride, from, ldx, slice);
-}
-
 // to += from, which is packed. Where rows have gaps between them, by way of a packed copy.
 static void add_rows(const Moving* x, char* to, const char* from, const Slice* slice) {
     int is_tight = slice->rows == 1 || slice->cols == slice->stride;
@@ -55,33 +50,33 @@ static void add_rows(const Moving* x, char* to, const char* from, const Slice* s
     if (!is_tight) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
 }
 
+static void pack(const Moving* x, char* packed, const Slice* slice) {
+    copy_rows(x, packed, slice->cols, at(x, (char*)x->from, slice->at), slice->stride, slice);
+}
+
+// A packed slice to where it belongs.
+static void put(const Moving* x, const char* packed, const Slice* slice) {
+    char* to = at(x, x->to, slice->at);
+    if (x->mover->kind == RESHARD_SUM) add_rows(x, to, packed, slice);
+    else copy_rows(x, to, slice->stride, packed, slice->cols, slice);
+}
+
 // What this rank has and keeps, message by message to itself.
 static void put_own(const Moving* x, const Message* sent, const Message* received) {
     const Slice *from = x->mover->transfers.slices + sent->first, *to = x->mover->transfers.slices + received->first;
     for (int i = 0; i < sent->n; i++) {
-        const char* here = at(x, (char*)x->from, from[i].at);
-        if (x->mover->kind == RESHARD_COPY) {
-            copy_slice(x, here, from[i].stride, &to[i]);
-            continue;
-        }
-        copy_rows(x, slice_buffer(x, 1), from[i].cols, here, from[i].stride, &from[i]);
-        add_rows(x, at(x, x->to, to[i].at), slice_buffer(x, 1), &to[i]);
+        char *here = at(x, (char*)x->from, from[i].at), *there = at(x, x->to, to[i].at);
+        if (x->mover->kind == RESHARD_SUM) pack(x, slice_buffer(x, 1), &from[i]), put(x, slice_buffer(x, 1), &to[i]);
+        else copy_rows(x, there, to[i].stride, here, from[i].stride, &to[i]);
     }
 }
 
-// Slices to others, packed; and what has come of others, to where it belongs.
-static char* pack(const Moving* x, const Message* m, char* packed) {
-    const Slice* slices = x->mover->transfers.slices;
-    for (const Slice* s = slices + m->first; s < slices + m->first + m->n; packed = at(x, packed, slice_elems(s++)))
-        copy_rows(x, packed, s->cols, at(x, (char*)x->from, s->at), s->stride, s);
-    return packed;
-}
-
-static char* unpack(const Moving* x, const Message* m, char* packed) {
-    const Slice* slices = x->mover->transfers.slices;
-    for (const Slice* s = slices + m->first; s < slices + m->first + m->n; packed = at(x, packed, slice_elems(s++)))
-        if (x->mover->kind == RESHARD_SUM) add_rows(x, at(x, x->to, s->at), packed, s);
-        else copy_slice(x, packed, s->cols, s);
+// The slices of a message, to be sent or received. Returns where the next one's are.
+static char* exchange(const Moving* x, const Message* m, char* packed, int comes) {
+    const Slice* slice = x->mover->transfers.slices + m->first;
+    for (int i = 0; i < m->n; packed = at(x, packed, slice_elems(&slice[i++])))
+        if (comes) put(x, packed, &slice[i]);
+        else pack(x, packed, &slice[i]);
     return packed;
 }
 
@@ -103,7 +98,7 @@ static Request begin_messages(const Moving* x, int w) {
     Comm* c = x->mover->world;
     char* packed = buffer(x, w, 0);
     for (const Message* m = wave->sends.list; m < wave->sends.list + wave->sends.n; m++)
-        if (m->peer != c->rank) packed = pack(x, m, packed);
+        if (m->peer != c->rank) packed = exchange(x, m, packed, 0);
     Transfer* receives = x->list + c->size;
     int n_sends = list_messages(x, x->list, &wave->sends, buffer(x, w, 0));
     int n_receives = list_messages(x, receives, &wave->receives, buffer(x, w, 1));
@@ -121,7 +116,7 @@ static void put_messages(const Moving* x, int w) {
     while (own < wave->sends.list + wave->sends.n && own->peer != x->mover->world->rank) own++;
     for (const Message* m = wave->receives.list; m < wave->receives.list + wave->receives.n; m++)
         if (m->peer == x->mover->world->rank) put_own(x, own, m);
-        else packed = unpack(x, m, packed);
+        else packed = exchange(x, m, packed, 1);
 }
 
 // Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.

@@ -250,57 +250,44 @@ static void* at_row(const Model* m, const void* x, int n, int width) {
     return x ? (char*)x + (size_t)n * (size_t)width * dtype_bytes(m->dt) : NULL;
 }
 
-// Rows of a matmul do not depend on each other: those of one rank after another, as they come.
-static void column_forward(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row) {
-    TpGather g = tp_gather_begin(m, tp_own(m, x, row, l), x, row, l);
-    int OC = work_linear(m, id, l).OC;
-    for (TpRows r; tp_gather_next(m, &g, &r);)
-        work_forward(m, id, l, at_row(m, out, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
-}
-
-// Where weights are cut among fewer ranks than the group has, QKV is made by tokens and attention wants heads.
+// Rows of a matmul do not depend on each other: those of one rank after another, as they come. Where weights are cut
+// among fewer ranks than the group has, QKV is made by tokens and attention wants heads.
 void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
     int turns = turns_to_heads(m, sublayer_of(id), l);
     void* by_tokens = model_act(m, is_column(id) ? EXCHANGED : ATT_TOKENS, l);
-    if (is_column(id)) {
-        column_forward(m, id, l, turns ? by_tokens : out, gelu, x, row);
-        if (turns) tokens_to_heads(m, out, by_tokens, 3, row, l);
+    if (!is_column(id)) {
+        if (turns) heads_to_tokens(m, by_tokens, x, 1, row, l);
+        work_forward(m, id, l, out, gelu, turns ? by_tokens : x, tp_tokens(m, row, l));
+        tp_reduce_scatter(m, out, row, l);
         return;
     }
-    if (turns) heads_to_tokens(m, by_tokens, x, 1, row, l);
-    work_forward(m, id, l, out, gelu, turns ? by_tokens : x, tp_tokens(m, row, l));
-    tp_reduce_scatter(m, out, row, l);
+    int OC = work_linear(m, id, l).OC;
+    void* y = turns ? by_tokens : out;
+    TpGather g = tp_gather_begin(m, tp_own(m, x, row, l), x, row, l);
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        work_forward(m, id, l, at_row(m, y, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
+    if (turns) tokens_to_heads(m, out, by_tokens, 3, row, l);
 }
 
 // The gradient of the weights is one sum over all tokens, so that its order does not change.
-static void row_backward(const Model* m, LinearId id, int l, void* dx, void* dout, const void* x, const void* pre,
-                         const Row* row) {
-    TpGather g = tp_gather_begin(m, dout, model_act(m, D_FULL, l), row, l);
-    int width = work_linear(m, id, l).width;
-    for (TpRows r; tp_gather_next(m, &g, &r);)
-        work_backward_input(m, id, l, at_row(m, dx, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
-    work_backward_weight(m, id, l, g.full, x, g.N);
-}
-
-static void column_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x,
-                            const Row* row) {
-    int N = tp_tokens(m, row, l);
-    work_backward_input(m, id, l, dx, dout, NULL, N);
-    Request sums = begin_reduce_scatter(m, dx, row, l);
-    work_backward_weight(m, id, l, dout, x, N);
-    end_request(m, sums, l);
-}
-
 void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
                         const void* pre) {
-    int turns = turns_to_heads(m, sublayer_of(id), l);
+    int turns = turns_to_heads(m, sublayer_of(id), l), N = tp_tokens(m, row, l);
     void* by_tokens = model_act(m, EXCHANGED, l);
     if (is_column(id)) {
         if (turns) heads_to_tokens(m, by_tokens, dout, 3, row, l);
-        column_backward(m, id, l, dx, turns ? by_tokens : dout, x, row);
+        work_backward_input(m, id, l, dx, turns ? by_tokens : dout, NULL, N);
+        Request sums = begin_reduce_scatter(m, dx, row, l);
+        work_backward_weight(m, id, l, turns ? by_tokens : dout, x, N);
+        end_request(m, sums, l);
         return;
     }
-    row_backward(m, id, l, turns ? by_tokens : dx, dout, turns ? model_act(m, ATT_TOKENS, l) : x, pre, row);
+    int width = work_linear(m, id, l).width;
+    void* d_core = turns ? by_tokens : dx;
+    TpGather g = tp_gather_begin(m, dout, model_act(m, D_FULL, l), row, l);
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        work_backward_input(m, id, l, at_row(m, d_core, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
+    work_backward_weight(m, id, l, g.full, turns ? model_act(m, ATT_TOKENS, l) : x, N);
     if (turns) tokens_to_heads(m, dx, by_tokens, 1, row, l);
 }
 
