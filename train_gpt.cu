@@ -186,7 +186,8 @@ static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward},
 // Qwen3 an RMSNorm of each head of Q and K before it is rotated.
 //
 // In a tensor-parallel group linears and cores see all tokens of the row, each rank with its units; norms and the
-// stream see only the rank's own tokens. What ranks tell each other for that is a part of a linear: run/model/work.h.
+// stream see only the rank's own tokens. What ranks tell each other for that is a part of a linear: see
+// run/model/tensor_parallel.h.
 static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
     void *core_out = ACT(sub->core_out), *column_out = ACT(sub->column_out);

@@ -9,7 +9,7 @@
 // Optimizer state is ours, in fp32: rank r of n writes the segments that it owns to
 // optimizer-RRRRR-of-NNNNN.safetensors, any number of ranks reads them. "m.h.3.qkvw" is a whole tensor,
 // "m.h.3.qkvw@4096" the part of it that begins at element 4096 and is as long as its only dimension. Behind these may
-// stand what else the rank keeps to itself (run/slow/prune.h).
+// stand what else the rank keeps to itself (run/slow/prune.c).
 #pragma once
 #include "data/safetensors.h"
 #include "plan/base/disk.h"

@@ -23,7 +23,6 @@
 #include "plan/step/flex.h"
 #include "plan/value/tasks.h"
 #include "run/core.h"
-#include "run/model/pipeline.h"
 #include "run/model/work.h"
 
 // ---- the plan of a step, which run/step/ makes
@@ -342,7 +341,7 @@ void run_set_cost(Run* run);  // setting.cost and groups: probed with what calib
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
-// ---- strategies/strategies_open.c: phases of main, for every strategy
+// ---- strategies/strategies.c: phases of main, for every strategy
 
 void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);

@@ -1,6 +1,6 @@
-// test_pruner.c - claims about run/slow/prune.h, on a model made by hand: a rank's half of a small model, weights in
+// test_pruner.c - claims about run/slow/prune.c, on a model made by hand: a rank's half of a small model, weights in
 // host memory.
-#include "run/slow/prune.h"
+#include "run/slow/balance.h"
 
 #include "kernels/cpu/cpu.h"
 #include "run/run.h"

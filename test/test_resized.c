@@ -13,7 +13,6 @@
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
 // blocks of a matmul: 1e-6. Slices that move are added in by another rank, and so is what all layers behind make of it:
 // 1e-5. A list, mask or slice that is wrong is off by 1e-2 and more.
-#include "run/model/mover.h"
 #include "test/flops.h"
 #include "test/resized_plans.h"
 
@@ -390,7 +389,8 @@ static void check_input_fill(LinearId id, ColumnFill fill) {
     float *dout = (float*)calloc(N * (size_t)w.OC, sizeof(float)), *dx = (float*)calloc(N * width, sizeof(float)),
           *x = (float*)calloc(N * width, sizeof(float));
     for (int i = 0; i < N * w.OC; i++) dout[i] = (float)random_uniform(9, (uint64_t)i) - 0.5f;
-    work_backward(m, id, 0, dx, dout, x, NULL, N);
+    work_backward_weight(m, id, 0, dout, x, N);
+    work_backward_input(m, id, 0, dx, dout, NULL, N);
     CHECK(w.kept && w.K < w.width);
     for (int n = 0; n < N; n++) {
         const float* row = dx + (size_t)n * width;
@@ -652,7 +652,7 @@ static void check_wholes(const Wholes* a, const Wholes* b) {
 }
 
 static void divide_by(const TpSplit* split) {
-    mover_divide_anew(&run->model, split);
+    model_divide_anew(&run->model, split);
     elems = shape_param_elems(&m->shape);
     work_close(m->ranks->work);
     m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);

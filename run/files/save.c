@@ -14,7 +14,6 @@
 #include "plan/base/user_cache.h"
 #include "run/run.h"
 #include "run/slow/balance.h"
-#include "run/slow/prune.h"
 
 void run_check_saving(Run* run) {
     char err[ERR_BYTES];

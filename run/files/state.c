@@ -9,7 +9,6 @@
 
 #include "data/model_files.h"
 #include "kernels/cpu/cpu.h"
-#include "run/model/mover.h"
 #include "run/run.h"
 #include "run/model/tensor_parallel.h"
 
@@ -95,12 +94,12 @@ static void collect_state(Run* run, int with_master) {
     Holdings owned = owned_holdings(m, STATE_M, &arena), pieces;
     const size_t elems = collected_elems(&m->whole);
     if (holdings_of_pieces(&pieces, &m->whole, &arena, err)) die("%s", err);
-    Mover mover = mover_open(RESHARD_COPY, COMM_STATE, m->world, &m->whole, &owned, &pieces, &arena);
+    Mover mover = mover_open(m, m->world, RESHARD_COPY, COMM_STATE, DT_F32, &owned, &pieces, &arena);
     run->books->collected = (float*)take(m, 3 * elems);
     char* scratch = (char*)take(m, mover_scratch(&mover));
     for (StateKind kind = with_master ? STATE_MASTER : STATE_M; kind <= STATE_V; kind = (StateKind)(kind + 1))
-        mover_run(&mover, m->world, &m->whole, (char*)(run->books->collected + (size_t)(kind - STATE_MASTER) * elems),
-                  (const char*)m->array[zero_array_of(kind)], scratch, DT_F32, m->k, m->s);
+        mover_run(&mover, (char*)(run->books->collected + (size_t)(kind - STATE_MASTER) * elems),
+                  (const char*)m->array[zero_array_of(kind)], scratch);
     m->k->synchronize(m->s);
     m->k->free_memory(scratch);
     arena_free(&arena);

@@ -1,5 +1,5 @@
-// many.c - the tables Model.many: what many ranks do instead of an op on one rank, or around it. See model.h.
-#include "run/model/mover.h"
+// many.c - the tables Model.many: what many ranks do instead of an op on one rank, or around it. See model.h. Also
+// another division of the model among them.
 #include "run/model/tensor_parallel.h"
 #include "run/model/work.h"
 
@@ -40,11 +40,11 @@ static void step_run(Model* m, const Config* config, const OwnedRun* run, double
     const ParamTensor* tensor = &segment->tensor;
     int has_copies = m->ranks->kv && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
-    a.param = zero_owned_weights(m, segment);
+    a.param = zero_owned(m, STATE_WEIGHTS, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);
     a.m = (float*)zero_owned(m, STATE_M, segment);
     a.v = (float*)zero_owned(m, STATE_V, segment);
-    a.grad = zero_owned_grads(m, segment);
+    a.grad = (float*)zero_owned(m, STATE_GRADS, segment);
     a.n = segment->n;
     a.place = run->place;
     a.freeze = work_freezes(m) && param_is_per_layer(tensor->id) && param_cut(tensor->id) >= 0 && !has_copies;
@@ -67,13 +67,100 @@ static void step(Model* m, const Config* config, double lr, int64_t t) {
 }
 
 static void reduce(Model* m) {
-    if (m->ranks->work) work_end(m);
+    work_end(m);
     zero_reduce(m);
 }
 
 static void sum_norm(Model* m) {
     zero_sum_of_squares(model_owner(m));
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
+}
+
+// ---- another division, for good: what changes hands moves, once
+
+static void* take(const Model* m, size_t bytes) {
+    void* p = m->k->alloc(bytes);
+    if (!p)
+        die("no memory for another division of the model, %zu MiB; try --balance moves=step or a smaller --capacity",
+            bytes >> 20);
+    return p;
+}
+
+// What ranks own of a kind of state, into arrays of the other division.
+static void carry(const Model* m, const Model* next, StateKind kind) {
+    Arena arena = {0};
+    Holdings from = owned_holdings(m, kind, &arena), to = owned_holdings(next, kind, &arena);
+    ModelArray part = zero_array_of(kind);
+    DType dt = kind == STATE_WEIGHTS ? m->dt : DT_F32;
+    Mover mover = mover_open(m, m->world, RESHARD_COPY, COMM_STATE, dt, &from, &to, &arena);
+    char* scratch = (char*)take(m, mover_scratch(&mover) * dtype_bytes(dt) + 1);
+    mover_run(&mover, (char*)next->array[part], (const char*)m->array[part], scratch);
+    m->k->synchronize(m->s);
+    m->k->free_memory(scratch);
+    arena_free(&arena);
+}
+
+void model_divide_anew(Model* m, const TpSplit* split) {
+    static const StateKind kinds[] = {STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V};
+    Model next = *m;
+    ModelRanks ranks = *m->ranks, *own = m->ranks;
+    size_t bytes[N_MODEL_ARRAYS];
+    model_set_ranks(&next, &ranks);
+    zero_settle(m);
+    ranks.split = *split;
+    next.shape = split_shape(&m->whole, split, tp_rank(m));
+    next.shape.shards = m->shape.shards;
+    zero_sizes(&next, 1, bytes);
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) next.array[i] = bytes[i] ? take(m, bytes[i]) : NULL;
+    zero_open(&next);
+    for (int i = 0; i < COUNT(kinds); i++)
+        if (m->array[zero_array_of(kinds[i])]) carry(m, &next, kinds[i]);
+    m->k->synchronize(m->s);
+    for (int i = 0; i < N_MODEL_ARRAYS; i++) m->k->free_memory(m->array[i]);
+    zero_close(m);
+    *own = ranks, *m = next;
+    model_set_ranks(m, own);
+    zero_gather(m);
+    zero_settle(m);
+}
+
+// ---- Comms
+
+Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap) {
+    char err[ERR_BYTES];
+    Comm *job = m->job, *part;
+    if (job->table->split(job, &part, color, job->rank, err)) die("%s", err);
+    if (part) part->purpose = purpose, part->overlap = overlap;
+    return part;
+}
+
+int model_comms(Comm* list[MOST_COMMS], const Model* m) {
+    const ModelRanks* x = m->ranks;
+    Comm* all[] = {x->pipe.ends,
+                   x->pipe.comm,
+                   x->kv,
+                   m->tp,
+                   m->comm != m->job ? m->comm : NULL,
+                   m->job != m->world ? m->job : NULL};
+    int n = 0;
+    for (const LayerGroup* g = x->groups; g < x->groups + x->n_groups; g++) {
+        if (g->cut) list[n++] = g->cut;
+        list[n++] = g->spread, list[n++] = g->data;
+    }
+    for (int i = 0; i < COUNT(all); i++)
+        if (all[i]) list[n++] = all[i];
+    return n;
+}
+
+void model_set_timer(Model* m, Timer* timer) {
+    Comm* comms[MOST_COMMS];
+    m->timer = m->world->timer = timer;
+    for (int i = 0, n = model_comms(comms, m); i < n; i++) comms[i]->timer = timer;
+}
+
+void model_close_comms(Model* m) {
+    Comm* comms[MOST_COMMS];
+    for (int i = 0, n = model_comms(comms, m); i < n; i++) comms[i]->table->close(comms[i]);
 }
 
 // ---- the tables
@@ -84,7 +171,7 @@ static void sum_norm(Model* m) {
     .end_round = zero_end_round, .attention_forward = shared_attention_forward,                                 \
     .attention_backward = shared_attention_backward, .reduce = reduce, .sum_norm = sum_norm, .step = step
 #define LINEARS \
-    .units = work_units, .linear_forward = work_linear_forward, .linear_backward = work_linear_backward
+    .units = work_units, .linear_forward = tp_linear_forward, .linear_backward = tp_linear_backward
 // clang-format on
 
 // Ranks that each compute whole linears; whose linears differ from what they own, or are slowed down; that cut them.

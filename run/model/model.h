@@ -94,7 +94,7 @@ struct Model {
     Comm* job;              // those that run like pipelines: all ranks, with --strategies some
     Comm* comm;             // the data ranks: those that hold the same part of the model
     Comm* tp;               // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
-    int stage, stages;      // of a pipeline (run/model/pipeline.h)
+    int stage, stages;      // of a pipeline (run/model/pipeline.c)
     ModelRanks* ranks;      // who holds what: run/model/model_ranks.h
     Model* next;            // of the strategy that comes next: its weights leave as they are updated
     double* barrier;        // (1) what ranks sum that only wait for each other

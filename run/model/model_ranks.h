@@ -4,11 +4,10 @@
 #include "kernels/group_attention.h"
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
-#include "run/model/model.h"
+#include "plan/value/tasks.h"
 #include "run/model/zero.h"
 
-typedef struct Mover Mover;  // run/model/mover.h
-typedef struct Work Work;    // run/model/work.h
+typedef struct Work Work;  // run/model/work.h
 
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.
 typedef struct Pipe {
@@ -43,7 +42,7 @@ struct ModelRanks {
     // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
-    const Mover *reduce, *gather;
+    Mover reduce, gather;
     char* moving;           // their scratch
     Work* work;             // what this rank computes of its part, and of others'; NULL: what it owns, always
     const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler
@@ -51,12 +50,21 @@ struct ModelRanks {
     void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
-// Timed: what this rank computes, and waits in its Comms.
-void model_set_timer(Model* m, Timer* timer);
+// The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.
+Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap);
+// All Comms of a model but the world; returns how many.
+enum { MOST_COMMS = 6 + 3 * MOST_LAYER_GROUPS };
+int model_comms(Comm* list[MOST_COMMS], const Model* m);
+void model_close_comms(Model* m);
+void model_set_timer(Model* m, Timer* timer);  // timed: what this rank computes, and waits in its Comms
 // master lies apart from params only when params are not fp32 themselves.
 static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 // Sets m->many by what this rank shares with others now; whether it shares anything or not. many.c
 void model_set_many(Model* m);
+// Between steps. Weights, masters and moments of heads and hidden units go to their new owners once; from then on
+// nothing of the migration costs anything. ZeRO stage 1. All ranks of all groups call it together with the same split.
+// Takes new memory before it gives the old back; ends the program where there is none. many.c
+void model_divide_anew(Model* m, const TpSplit* split);
 // Where optimizer state is.
 static inline Model* model_owner(Model* m) { return m->ranks->owner ? m->ranks->owner : m; }
 static inline void model_set_ranks(Model* m, ModelRanks* ranks) { m->ranks = ranks, m->layers = ranks->layout.layer; }
@@ -66,3 +74,36 @@ static inline int tp_rank(const Model* m) { return m->tp ? m->tp->rank : 0; }  /
 static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 // RowAttention.parts: each is a message and a kernel more.
 static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }
+
+// ---- pipeline.c: this rank in a pipeline
+//
+// With --pp P, rank r of a job of W is in stage r / (W / P); the ranks of a stage plan, share documents and divide
+// optimizer state among themselves as the ranks of a job without stages do, all stages by the same plan. So the tokens
+// that rank r has of a round are those of rank r - W / P, which sends it their residual stream. Stages are outermost:
+// between them only the stream travels, C elements a token and direction.
+
+// Rounds whose activations stage s keeps at a time: 1F1B needs so many.
+static inline int pipeline_slots(int stages, int s) { return stages - s; }
+
+// Makes the Comms of the layout, cuts m->shape, which is this rank's part of the whole model, to its stage, and takes
+// what the layout says of that. All ranks call it.
+void pipeline_join(Model* m);
+
+// Begins a message of the task list; memory is that of the task's slot.
+void pipeline_begin(Model* m, const Task* task, const Row* row);
+// Before a pass: what it needs has come, what its slot sent has left.
+void pipeline_settle(Model* m, const Task* task);
+// After the last task.
+void pipeline_finish(Model* m);
+// Around the forward pass of a row alone, for generation: TASK_RECEIVE from the stage before, TASK_SEND to the one
+// behind.
+void pipeline_meet(Model* m, const Row* row, TaskKind kind);
+
+// The layer of one of this rank's tensors in the whole model.
+int pipeline_layer(const Model* m, const ParamTensor* own);
+// This rank's part of a tensor of the whole model; without elements where its stage has nothing of it.
+ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor);
+// The stage that has a tensor of the whole model; of wte the first one.
+int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
+// value (n, host) from the rank of that stage to this one's place in all others. Collective in the pipeline.
+void pipeline_share(const Model* m, float* value, size_t n, int stage);

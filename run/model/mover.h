@@ -6,58 +6,45 @@
 // run. Where every rank computes the whole model the two layouts are those of ZeRO-1, and a wave is an all-gather or a
 // reduce-scatter.
 #pragma once
+#include "kernels/comm.h"
 #include "plan/model/holding.h"
-#include "run/model/model_ranks.h"
+#include "run/model/model.h"
 
 typedef struct Mover {
-    Transfers transfers;
     ReshardKind kind;
     CommPurpose purpose;
+    DType dt;
+    Comm* world;
+    Shape whole;
+    const Kernels* k;
+    Stream s;
     int is_plain;  // all ranks have the whole model: collectives
+    Transfers transfers;
 } Mover;
 
 // A move at work, wave after wave.
 typedef struct Moving {
     const Mover* mover;
-    Comm* world;
-    const Shape* whole;
     char* to;
     const char* from;
     char* scratch;
-    size_t elem;
-    DType dt;
-    const Kernels* k;
-    Stream s;
     Transfer* list;        // (2 ranks) messages of a wave
     Request under_way[2];  // of even and of odd waves
     int begun;             // waves
     CommPurpose before;
 } Moving;
 
-// Compiles a move between two layouts of the model over the ranks of `world`. In the arena; ends the program where
-// there is no memory, or nobody has what is wanted.
-Mover mover_open(ReshardKind kind, CommPurpose purpose, const Comm* world, const Shape* whole, const Holdings* from,
+// Compiles a move of elements of dt between two layouts of m->whole over the ranks of `world`; NULL: of what pieces
+// own, and the whole model on every rank. In the arena; ends the program where there is no memory, or nobody has what
+// is wanted.
+Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena);
-// Elements of scratch: two waves on their way, and a slice that is added.
+// Elements of scratch: two waves on their way, and two slices on their way into a sum.
 size_t mover_scratch(const Mover* mover);
-size_t mover_room(const Model* m);  // bytes that its gradients and its weights take on the move, to and from owners
-// From one array of this rank to another, both of dt. scratch: mover_scratch elements of dt. With RESHARD_SUM `to` is
-// added to. All ranks of `world` call it; whole: of the model, its shards are the ranks.
-void mover_run(const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from, char* scratch, DType dt,
-               const Kernels* k, Stream s);
+// From one array of this rank to another; with RESHARD_SUM `to` is added to. All ranks of `world` call it.
+void mover_run(const Mover* mover, char* to, const char* from, char* scratch);
 // The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. Nothing
 // else uses `world` in between. All ranks advance alike.
-void mover_begin(Moving* x, const Mover* mover, Comm* world, const Shape* whole, char* to, const char* from,
-                 char* scratch, DType dt, const Kernels* k, Stream s);
+void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch);
 void mover_advance(Moving* x, int n);
 void mover_end(Moving* x);
-
-// Who owns which parts of a kind of state, as a list of boxes of whole tensors: `at` counts elements of this model's
-// array of it, for STATE_WEIGHTS of Model.array[MODEL_WEIGHTS]. Every rank tells the others its own list, so any layout
-// will do. Collective; in the arena; ends the program where a rank is lost.
-Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
-
-// Between steps. Weights, masters and moments of heads and hidden units go to their new owners once; from then on
-// nothing of the migration costs anything. ZeRO stage 1. All ranks of all groups call it together with the same split.
-// Takes new memory before it gives the old back; ends the program where there is none.
-void mover_divide_anew(Model* m, const TpSplit* split);

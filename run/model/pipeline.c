@@ -1,17 +1,7 @@
-// pipeline.c - see pipeline.h.
-#include "run/model/pipeline.h"
+// pipeline.c - this rank in a pipeline: its stage, and messages to the stages before and behind it. See model_ranks.h.
+#include "run/model/model_ranks.h"
 
 // ---- stages
-
-static int is_tied(const Model* m) { return !shape_has(&m->whole, HAS_HEAD); }
-
-static void split_off(Model* m, Comm** part, int color) {
-    char err[ERR_BYTES];
-    if (m->job->table->split(m->job, part, color, m->job->rank, err)) die("--pp %d: %s", m->stages, err);
-    if (!*part) return;
-    (*part)->overlap = m->job->overlap;
-    (*part)->purpose = COMM_PIPELINE;
-}
 
 void pipeline_join(Model* m) {
     const Layout* layout = &m->ranks->layout;
@@ -22,14 +12,9 @@ void pipeline_join(Model* m) {
     if (m->stages == 1) return;
     m->shape = shape_stage(&m->shape, layout_first(layout, m->stage), layout_first(layout, m->stage + 1));
     int is_end = m->stage == 0 || m->stage == m->stages - 1;
-    split_off(m, &m->ranks->pipe.comm, place);
-    split_off(m, &m->ranks->pipe.ends, is_tied(m) && is_end ? place : -1);
-    if (m->ranks->pipe.ends) m->ranks->pipe.ends->purpose = COMM_GRADIENTS;
-}
-
-void pipeline_close(Model* m) {
-    if (m->ranks->pipe.ends) m->ranks->pipe.ends->table->close(m->ranks->pipe.ends);
-    if (m->ranks->pipe.comm) m->ranks->pipe.comm->table->close(m->ranks->pipe.comm);
+    int overlap = m->job->overlap, is_tied = !shape_has(&m->whole, HAS_HEAD);
+    m->ranks->pipe.comm = model_split(m, place, COMM_PIPELINE, overlap);
+    m->ranks->pipe.ends = model_split(m, is_tied && is_end ? place : -1, COMM_GRADIENTS, overlap);
 }
 
 // ---- messages
@@ -68,16 +53,9 @@ void pipeline_finish(Model* m) {
         for (int d = 0; d < 2; d++) end(m, &m->ranks->pipe.sending[d][slot]);
 }
 
-void pipeline_receive(Model* m, const Row* row) {
-    Task task = {TASK_RECEIVE, 0, 0, 0, 0, 0};
-    if (m->stage == 0) return;
-    pipeline_begin(m, &task, row);
-    pipeline_settle(m, &task);
-}
-
-void pipeline_send(Model* m, const Row* row) {
-    Task task = {TASK_SEND, 0, 0, 0, 0, 0};
-    if (m->stage == m->stages - 1) return;
+void pipeline_meet(Model* m, const Row* row, TaskKind kind) {
+    Task task = {kind, 0, 0, 0, 0, 0};
+    if (m->stage == (kind == TASK_RECEIVE ? 0 : m->stages - 1)) return;
     pipeline_begin(m, &task, row);
     pipeline_settle(m, &task);
 }

@@ -1,7 +1,8 @@
-// tensor_parallel.c - what the ranks of a tensor-parallel group tell each other: see tensor_parallel.h.
+// tensor_parallel.c - see tensor_parallel.h.
 #include "run/model/tensor_parallel.h"
 
-#include "run/run.h"
+#include "kernels/rank_ops.h"
+#include "run/model/work.h"
 
 // ---- layers of less tp than their group
 
@@ -40,31 +41,14 @@ void layers_plan(Model* m) {
     if (is_unlike) m->shape.units = m->ranks->units;
 }
 
-static Comm* join_layer_ranks(const Model* m, int color, CommPurpose purpose, int overlap) {
-    char err[ERR_BYTES];
-    Comm *job = m->job, *part;
-    if (job->table->split(job, &part, color, job->rank, err)) die("--layout: %s", err);
-    part->purpose = purpose;
-    part->overlap = overlap;
-    return part;
-}
-
 void layers_join(Model* m) {
     int R = tp_size(m), rank = m->job->rank;
     for (int i = 0; i < m->ranks->n_groups; i++) {
         LayerGroup* g = &m->ranks->groups[i];
         int T = g->tp, j = rank % T;
-        if (T > 1) g->cut = join_layer_ranks(m, rank / T, COMM_TENSOR, m->tp->overlap);
-        g->spread = join_layer_ranks(m, rank / R * T + j, COMM_ULYSSES, m->job->overlap);
-        g->data = join_layer_ranks(m, m->stage * T + j, COMM_OTHER, m->job->overlap);
-    }
-}
-
-void layers_close(Model* m) {
-    for (int i = 0; i < m->ranks->n_groups; i++) {
-        Comm* comms[] = {m->ranks->groups[i].cut, m->ranks->groups[i].spread, m->ranks->groups[i].data};
-        for (int j = 0; j < COUNT(comms); j++)
-            if (comms[j]) comms[j]->table->close(comms[j]);
+        if (T > 1) g->cut = model_split(m, rank / T, COMM_TENSOR, m->tp->overlap);
+        g->spread = model_split(m, rank / R * T + j, COMM_ULYSSES, m->job->overlap);
+        g->data = model_split(m, m->stage * T + j, COMM_OTHER, m->job->overlap);
     }
 }
 
@@ -92,30 +76,28 @@ void* tp_own(const Model* m, void* x, const Row* row, int l) {
     return (char*)x + (size_t)layer_cut_rank(m, l) * share_elems(m, row) * dtype_bytes(m->dt);
 }
 
-void tp_all_gather(const Model* m, void* x, const Row* row, int l) {
+// Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
+static void* gather(const Model* m, void* own, void* full, const Row* row, int l) {
     Comm* c = cut_of(m, l);
-    if (c) comm_all_gather(c, x, tp_own(m, x, row, l), share_elems(m, row), m->dt, m->s);
+    if (!c) return own;
+    comm_all_gather(c, full, own, share_elems(m, row), m->dt, m->s);
+    return full;
 }
 
-Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
+void tp_all_gather(const Model* m, void* x, const Row* row, int l) { gather(m, tp_own(m, x, row, l), x, row, l); }
+
+static Request begin_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
     Comm* c = cut_of(m, l);
     return c ? c->table->begin_reduce_scatter(c, tp_own(m, x, row, l), x, share_elems(m, row), m->dt, m->s) : 0;
 }
 
-void tp_end(const Model* m, Request request, int l) {
+static void end_request(const Model* m, Request request, int l) {
     Comm* c = cut_of(m, l);
     if (c) c->table->end(c, request, m->s);
 }
 
 void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
-    tp_end(m, tp_begin_reduce_scatter(m, x, row, l), l);
-}
-
-void* tp_full(const Model* m, void* own, void* full, const Row* row, int l) {
-    Comm* c = cut_of(m, l);
-    if (!c) return own;
-    comm_all_gather(c, full, own, share_elems(m, row), m->dt, m->s);
-    return full;
+    end_request(m, begin_reduce_scatter(m, x, row, l), l);
 }
 
 // ---- tokens to heads
@@ -124,18 +106,20 @@ void* tp_full(const Model* m, void* own, void* full, const Row* row, int l) {
 // packed; by tokens it lies where it is used.
 typedef struct Exchange {
     const LayerGroup* group;
-    int N, per_head;  // tokens of the own cut; elements of a key/value head and its queries; M = 1: of these
+    int N, queries;  // tokens of the own cut; elements of the queries of a key/value head
     int n;
     Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
 } Exchange;
 
+static int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
+
 static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* row, int l) {
     const LayerGroup* g = layer_group(m, l);
     int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
-    Exchange x = {.group = g, .N = tp_tokens(m, row, l), .per_head = (queries + M - 1) * HS, .n = g->spread->size};
+    Exchange x = {.group = g, .N = tp_tokens(m, row, l), .queries = queries * HS, .n = g->spread->size};
     const ActPlace* place = &m->act_places[EXCHANGED * (m->shape.L + 1) + l];
     char* packed = (char*)model_act(m, EXCHANGED, l) + place->bytes / 2;  // the second place
-    size_t head_bytes = (size_t)x.per_head * dtype_bytes(m->dt);
+    size_t head_bytes = (size_t)((queries + M - 1) * HS) * dtype_bytes(m->dt);  // with its keys and values, where M = 3
     size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
     for (int i = 0; i < x.n; i++) {
         int heads = g->heads_from[i + 1] - g->heads_from[i];
@@ -147,20 +131,21 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
     return x;
 }
 
-void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
+// Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
+// tokens of the row, and back. M = 3: a token has its heads' queries, keys and values; M = 1: what attention makes of
+// them. What is by tokens may lie at EXCHANGED.
+static void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
     Exchange e = plan_exchange(m, out, M, row, l);
-    int HS = m->shape.HS;
-    int queries = e.per_head - (M - 1) * HS;
-    m->k->ranks->split_heads(e.by_heads[0].data, x, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    m->k->ranks->split_heads(e.by_heads[0].data, x, e.N, M, e.queries, m->shape.HS, e.group->heads_from, e.n, m->dt,
+                             m->s);
     comm_send_receive(e.group->spread, e.by_heads, e.n, e.by_tokens, e.n, m->s);
 }
 
-void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
-    Exchange e = plan_exchange(m, (void*)x, M, row, l);
-    int HS = m->shape.HS;
+static void heads_to_tokens(const Model* m, void* out, void* x, int M, const Row* row, int l) {
+    Exchange e = plan_exchange(m, x, M, row, l);
     comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
-    int queries = e.per_head - (M - 1) * HS;
-    m->k->ranks->join_heads(out, e.by_heads[0].data, e.N, M, queries, HS, e.group->heads_from, e.n, m->dt, m->s);
+    m->k->ranks->join_heads(out, e.by_heads[0].data, e.N, M, e.queries, m->shape.HS, e.group->heads_from, e.n, m->dt,
+                            m->s);
 }
 
 // ---- the ends of the model
@@ -182,7 +167,7 @@ void tp_embed_backward(const Model* m, const Row* row) {
     const Kernels* k = m->k;
     int C = m->shape.C;
     float *dwte = model_grads(m, WTE, 0), *dwpe = model_grads(m, WPE, 0);
-    void *own = model_act(m, D_RESIDUAL, 0), *all = tp_full(m, own, model_act(m, D_FULL, 0), row, ENDS);
+    void *own = model_act(m, D_RESIDUAL, 0), *all = gather(m, own, model_act(m, D_FULL, 0), row, ENDS);
     k->embedding_backward(dwte, NULL, all, row->vocab_rows, NULL, row->N, C, m->dt, m->s);
     if (dwpe) k->embedding_backward(NULL, dwpe, own, NULL, row->positions + row->first, row->own, C, m->dt, m->s);
 }
@@ -239,7 +224,7 @@ TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, 
     size_t bytes = share_elems(m, row) * dtype_bytes(m->dt);
     if (!c) g.full = g.own;
     else if (c->overlap && !has_part_of_one_row(row, g.N, c->size)) g.parts = 2;
-    else tp_full(m, own, full, row, l);
+    else gather(m, own, full, row, l);
     for (int i = 0; i < 2 && g.parts == 2; i++) g.arriving[i] = begin_part(&g, c, i, bytes, m->s);
     return g;
 }
@@ -250,7 +235,7 @@ int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
     *rows = (TpRows){g->full, 0, g->N};
     if (g->parts == 1) return 1;
     ranks_of_part(cut_of(m, g->l), i, &from, &end);
-    tp_end(m, g->arriving[i], g->l);
+    end_request(m, g->arriving[i], g->l);
     int alone = i == 0 && end - from == 1;  // own rows, which nothing has moved yet
     rows->x = alone ? g->own : g->full + (size_t)from * share_elems(m, g->row) * dtype_bytes(m->dt);
     rows->first = MIN(from * n, g->N);
@@ -258,24 +243,71 @@ int tp_gather_next(const Model* m, TpGather* g, TpRows* rows) {
     return 1;
 }
 
+// ---- linears
+
+// Row n of x (N, width); NULL stays NULL.
+static void* at_row(const Model* m, const void* x, int n, int width) {
+    return x ? (char*)x + (size_t)n * (size_t)width * dtype_bytes(m->dt) : NULL;
+}
+
+// Rows of a matmul do not depend on each other: those of one rank after another, as they come. Where weights are cut
+// among fewer ranks than the group has, QKV is made by tokens and attention wants heads.
+void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
+    int turns = turns_to_heads(m, sublayer_of(id), l);
+    void* by_tokens = model_act(m, is_column(id) ? EXCHANGED : ATT_TOKENS, l);
+    if (!is_column(id)) {
+        if (turns) heads_to_tokens(m, by_tokens, x, 1, row, l);
+        work_forward(m, id, l, out, gelu, turns ? by_tokens : x, tp_tokens(m, row, l));
+        tp_reduce_scatter(m, out, row, l);
+        return;
+    }
+    int OC = work_linear(m, id, l).OC;
+    void* y = turns ? by_tokens : out;
+    TpGather g = tp_gather_begin(m, tp_own(m, x, row, l), x, row, l);
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        work_forward(m, id, l, at_row(m, y, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
+    if (turns) tokens_to_heads(m, out, by_tokens, 3, row, l);
+}
+
+// The gradient of the weights is one sum over all tokens, so that its order does not change.
+void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
+                        const void* pre) {
+    int turns = turns_to_heads(m, sublayer_of(id), l), N = tp_tokens(m, row, l);
+    void* by_tokens = model_act(m, EXCHANGED, l);
+    if (is_column(id)) {
+        if (turns) heads_to_tokens(m, by_tokens, dout, 3, row, l);
+        work_backward_input(m, id, l, dx, turns ? by_tokens : dout, NULL, N);
+        Request sums = begin_reduce_scatter(m, dx, row, l);
+        work_backward_weight(m, id, l, turns ? by_tokens : dout, x, N);
+        end_request(m, sums, l);
+        return;
+    }
+    int width = work_linear(m, id, l).width;
+    void* d_core = turns ? by_tokens : dx;
+    TpGather g = tp_gather_begin(m, dout, model_act(m, D_FULL, l), row, l);
+    for (TpRows r; tp_gather_next(m, &g, &r);)
+        work_backward_input(m, id, l, at_row(m, d_core, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
+    work_backward_weight(m, id, l, g.full, turns ? model_act(m, ATT_TOKENS, l) : x, N);
+    if (turns) tokens_to_heads(m, dx, by_tokens, 1, row, l);
+}
+
 // ---- files
 
 // How the tensor is cut.
 static const TpSplit* split_of(const Model* m, const ParamTensor* tensor) {
-    const LayerGroup* g = param_is_per_layer(tensor->id) ? layer_group(m, tensor->layer) : NULL;
+    const LayerGroup* g = layer_group(m, tensor_layer(tensor));
     return g ? &g->split : &m->ranks->split;
 }
 
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole) {
-    int l = param_is_per_layer(tensor->id) ? tensor->layer : ENDS;
-    if (m->tp) split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, l), tensor->id);
+    if (m->tp)
+        split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, tensor_layer(tensor)), tensor->id);
 }
 
 int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part) {
     boxes[0] = (Box){0, 0, part->rows, part->cols};
     if (!m->tp) return 1;
-    int l = param_is_per_layer(part->id) ? part->layer : ENDS;
-    return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, l), part->id);
+    return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, tensor_layer(part)), part->id);
 }
 
 int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned) {
@@ -298,7 +330,7 @@ int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned) {
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
     const TpSplit* split = split_of(m, tensor);
-    Comm* c = cut_of(m, param_is_per_layer(tensor->id) ? tensor->layer : ENDS);
+    Comm* c = cut_of(m, tensor_layer(tensor));
     if (!c || split_is_replicated(tensor->id)) {
         if (whole != part) memcpy(whole, part, tensor->elems * sizeof(float));
         return;
@@ -318,15 +350,5 @@ void tp_share_logits(const Model* m, float* logits) {
         size_t rows = (size_t)(m->ranks->split.vocab_row[t + 1] - m->ranks->split.vocab_row[t]);
         if (m->tp->table->broadcast_host(m->tp, logits + m->ranks->split.vocab_row[t], rows * sizeof(float), t, err))
             die("%s", err);
-    }
-}
-
-void model_set_timer(Model* m, Timer* timer) {
-    m->timer = m->world->timer = m->comm->timer = timer;
-    if (m->tp) m->tp->timer = timer;
-    if (m->ranks->pipe.comm) m->ranks->pipe.comm->timer = timer;
-    for (int i = 0; i < m->ranks->n_groups; i++) {
-        m->ranks->groups[i].spread->timer = m->ranks->groups[i].data->timer = timer;
-        if (m->ranks->groups[i].cut) m->ranks->groups[i].cut->timer = timer;
     }
 }

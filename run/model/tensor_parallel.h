@@ -1,24 +1,5 @@
-// tensor_parallel.h - a block on the ranks of a tensor-parallel group.
-#pragma once
-#include "run/model/model_ranks.h"
-
-// That of a layer of less tp than the group, NULL for others, and for the ends of the model: l = -1 or L.
-const LayerGroup* layer_group(const Model* m, int l);
-// Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
-void layers_plan(Model* m);
-void layers_join(Model* m);  // and their Comms; collective
-void layers_close(Model* m);
-// The ranks that layer l's weights are divided among.
-static inline Comm* layer_data(const Model* m, int l) {
-    const LayerGroup* g = layer_group(m, l);
-    return g ? g->data : m->comm;
-}
-static inline int layer_cut_rank(const Model* m, int l) {
-    const LayerGroup* g = layer_group(m, l);
-    return g ? tp_rank(m) % g->tp : tp_rank(m);
-}
-
-// ---- tensor parallelism: Megatron's layout with sequence-parallel norms (Korthikanti et al. 2022)
+// tensor_parallel.h - a block on the ranks of a tensor-parallel group: Megatron's layout with sequence-parallel norms
+// (Korthikanti et al. 2022).
 //
 // Outside attention and MLP rank t of a group of R has the tokens [t n, (t + 1) n) of a row of N, n = ceil(N / R), the
 // last ranks fewer; a sum over ranks is a reduce-scatter there, and an all-gather comes before the next matmul:
@@ -29,14 +10,40 @@ static inline int layer_cut_rank(const Model* m, int l) {
 // smaller. Attention needs all tokens: an all-to-all among the cuts turns tokens into heads, each rank computes as many
 // as if all R cut the weights, and another one turns back (as in kernels/group_attention.h).
 // The ends of the model, l = -1 and l = L, belong to the whole group.
+#pragma once
+#include "run/model/model_ranks.h"
 
-// Of ManyRanks (run/model/model.h): tp_tokens counts those of a row that the ranks of a cut have between them, T n, the
-// last cuts fewer; the others are of a cut, too. x (T n, C): own rows to all of them; sums over ranks to the owners of
-// rows, others are not to be read then.
+// That of a layer of less tp than the group; NULL for others, and for the ends of the model.
+const LayerGroup* layer_group(const Model* m, int l);
+// Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
+void layers_plan(Model* m);
+void layers_join(Model* m);  // and their Comms; collective
+// The ranks that layer l's weights are divided among.
+static inline Comm* layer_data(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->data : m->comm;
+}
+static inline int layer_cut_rank(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tp_rank(m) % g->tp : tp_rank(m);
+}
+static inline int tensor_layer(const ParamTensor* t) { return param_is_per_layer(t->id) ? t->layer : ENDS; }
+
+// ---- of ManyRanks (run/model/model.h)
+
+// Tokens of a row that the ranks of a cut have between them: T n, the last cuts fewer; those of the next three, too.
 int tp_tokens(const Model* m, const Row* row, int l);
+// x (T n, C): own rows; own rows to all; sums over ranks to the owners of rows, others are not to be read then.
 void* tp_own(const Model* m, void* x, const Row* row, int l);
 void tp_all_gather(const Model* m, void* x, const Row* row, int l);
 void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l);
+
+// The linears of run/model/work.h, with what moves among the ranks that cut layer l beside the matmuls; N: tokens of
+// these ranks. Column: x (N, width) has own rows only, and all others come. Row: of out (N,OC) own rows become sums
+// over ranks. Backward: of Row dout (own,OC) is gathered, of Column own rows of dx (N, width) become sums.
+void tp_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
+void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
+                        const void* pre);
 
 // The ends of the model, where ranks hold parts of wte and of the classifier. Each rank looks up the tokens that it has
 // and finds zeros for others; the sum over ranks is complete. Of logits each tells the others three numbers a token.
@@ -44,20 +51,10 @@ void tp_embed(const Model* m, const Row* row);
 void tp_embed_backward(const Model* m, const Row* row);
 void tp_classify(const Model* m, const Row* row, void* logits, int n, int N, float scale, int train);
 
-// Own rows (n,C) gathered into full (T n, C), which is returned; in a group of one `own` itself.
-void* tp_full(const Model* m, void* own, void* full, const Row* row, int l);
-
-static inline int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
-// Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
-// tokens of the row, and back. M = 3: a token has its heads' queries, keys and values; M = 1: what attention makes of
-// them. What is by tokens may lie at EXCHANGED.
-void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l);
-void heads_to_tokens(const Model* m, void* out, const void* x, int M, const Row* row, int l);
-
-// The same all-gather, in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the
-// rows of the half of the group that this rank is in, then the others' while those are multiplied: more parts would
-// hide more, but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of
-// one, and where a part would have a single row, all rows are one part. The rows are those of the cut.
+// tp_all_gather in the order in which a linear can use it. With Comm.overlap it comes in two parts, first the rows of
+// the half of the group that this rank is in, then the others' while those are multiplied: more parts would hide more,
+// but a matmul of an eighth of the rows leaves most of a GPU's processors idle. Otherwise, in a group of one, and where
+// a part would have a single row, all rows are one part. The rows are those of the cut.
 //   TpGather g = tp_gather_begin(m, own, full, row, l);
 //   for (TpRows r; tp_gather_next(m, &g, &r);) ...   // rows r.first .. r.first + r.n of the row stand at r.x
 // Own rows (n,C) may lie in full (R n, C); neither is to be written before the loop is over.
@@ -77,9 +74,7 @@ typedef struct TpRows {
 TpGather tp_gather_begin(const Model* m, void* own, void* full, const Row* row, int l);
 int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was all
 
-// tp_reduce_scatter, begun and ended.
-Request tp_begin_reduce_scatter(const Model* m, void* x, const Row* row, int l);
-void tp_end(const Model* m, Request request, int l);
+// ---- files know whole tensors
 
 // part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
@@ -91,8 +86,8 @@ typedef struct OwnedRun {
     Place place;
 } OwnedRun;
 int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned);  // returns how many
-// Files know whole tensors. whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others:
-// scratch for the largest part of any rank. Collective in the group. In a group of one whole and part may be the same.
+// whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others: scratch for the largest
+// part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
 
 // logits (Vp, host): the own rows are there, all others come. Collective in the group.

@@ -1,64 +1,362 @@
-// work.c - this rank's work of a step as lists and views: see work.h. Where a rank computes exactly the units of a
-// sublayer that it owns, they are used in place; elsewhere there are compact copies, first of the units that stay, then
-// of those that are taken, in the order of moves. One list of columns serves a linear's three
-// matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
+// work.c - this rank's work of a step as lists and views, and the copies that it needs: see work.h. Where a rank
+// computes exactly the units of a sublayer that it owns, they are used in place; elsewhere there are compact copies,
+// first of the units that stay, then of those that are taken, in the order of moves. One list of columns serves a
+// linear's three matmuls (Wang et al. 2024): each costs 2 OC K FLOPs a token, K the columns that are left.
 #include "run/model/work.h"
 
 #include <stdlib.h>
 
-#include "run/model/slices.h"
 #include "run/model/tensor_parallel.h"
-#include "run/run.h"
 
-// ---- views
+// What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves.
+// Channels are the columns of Row: unit_columns for each unit. All lists are on the device.
+typedef struct SublayerWork {
+    int differs;  // 0: what it owns, in place
+    int stay, taken;
+    int K;                // columns of Column
+    int columns;          // own channels of Row: those of `stay`, less those that are left out
+    const int* rows;      // (stay) which of its own units; NULL: the first ones
+    const int* kept_in;   // (K) which columns of Column are computed; NULL: all
+    const int* place_in;  // (C) the inverse of kept_in: the place of a column in it, or -1
+    // Which channels of Row are computed, first `columns` of its own, then those of the units taken; NULL: the first
+    // ones. Its inverses, with -1 for what is not in it: for the channels that this rank owns, and for those that the
+    // block computes.
+    const int* kept_out;
+    const int* place_out;
+    const int* source_out;
+} SublayerWork;
 
-// What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
-static const SublayerWork* changed(const Model* m, SublayerId id, int l) {
-    if (!m->ranks->work || !m->ranks->work->differs || !m->ranks->work->in_step) return NULL;
-    const SublayerWork* w = slice_work(m->ranks->work, l, id);
-    return w->differs ? w : NULL;
+typedef enum WorkPart {
+    PART_WEIGHTS,  // compact copies, layer by layer; dt
+    PART_GRADS,    // their gradient sums, fp32
+    PART_BEFORE,   // gradients of the step before, as owned
+    PART_MOVING,   // messages of two layers: slices that this rank gives or takes; elements of 4 bytes or less
+    PART_SCRATCH,  // own columns of a row-parallel linear
+    PART_LISTS,
+    N_WORK_PARTS
+} WorkPart;
+
+struct Work {
+    Shape shape;  // of what this rank owns
+    int L, C;
+    int keep_gradients;
+    int span[N_SUBLAYERS], own[N_SUBLAYERS], most[N_SUBLAYERS];  // channels of a unit; units: owned, ever computed
+    DType dt;
+    char* part[N_WORK_PARTS];  // on the device
+    size_t bytes[N_WORK_PARTS];
+    int *lists, *lists_end;  // host copy of PART_LISTS, and how far it reaches
+    WorkPlan plan;
+    Mover mover[2];  // weights and gradients of the plan's moves; in the arena
+    Arena arena;
+    int in_step;           // between work_begin and work_end
+    int differs, cut;      // in any layer: work is not what is owned; something is left out
+    SublayerWork* layers;  // (L, N_SUBLAYERS)
+};
+
+static const SublayerWork* work_of(const Work* work, int l, SublayerId id) {
+    return &work->layers[l * N_SUBLAYERS + (int)id];
 }
 
-// Weights and bias where they are owned.
-static Linear owned_linear(const Model* m, LinearId id, int l) {
-    const Sublayer* sub = &sublayers[sublayer_of(id)];
-    ParamTensor w = shape_param(&m->shape, sub->weight[id % 2], l), b = shape_param(&m->shape, sub->bias[id % 2], l);
-    Linear linear = {.w = tensor_weights(m, &w), .dw = tensor_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
-    int adds_bias = b.elems > 0 && (is_column(id) || layer_cut_rank(m, l) == 0);
-    if (adds_bias) linear.b = tensor_weights(m, &b), linear.db = tensor_grads(m, &b);
-    return linear;
+// ---- units as rows and columns
+
+// A rank with n units of everything.
+static Shape shape_of_units(const Shape* shape, int n) {
+    Shape s = *shape;
+    s.heads = n * shape_queries(shape);
+    s.kv_heads = s.hidden = n;
+    return s;
 }
 
-Linear work_linear(const Model* m, LinearId id, int l) {
-    Linear linear = owned_linear(m, id, l);
-    SublayerId sub = sublayer_of(id);
-    const SublayerWork* w = changed(m, sub, l);
-    if (!w) return linear;
-    Slab weights = slices_weights(m->ranks->work, l, sub), grads = slices_grads(m->ranks->work, l, sub);
-    int units = w->stay + w->taken, span = m->ranks->work->span[sub];
-    linear.fill = m->ranks->work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
-    if (is_column(id)) {
-        linear.w = weights.rows, linear.dw = (float*)grads.rows;
-        if (linear.b) linear.b = weights.bias, linear.db = (float*)grads.bias;
-        linear.OC = runs_sum(unit_rows(&m->shape, sub, units));
-        linear.K = w->K;
-        linear.kept = w->kept_in, linear.source = w->place_in;
-    } else {
-        linear.w = weights.columns, linear.dw = (float*)grads.columns;
-        linear.K = w->columns + w->taken * span;
-        linear.width = units * span;
-        if (w->source_out) linear.kept = w->kept_out, linear.source = w->source_out;
+Runs unit_rows(const Shape* shape, SublayerId id, int n) {
+    Shape s = shape_of_units(shape, n);
+    return shape_runs(&s, param_table[sublayers[id].weight[0]].rows);
+}
+
+int unit_columns(const Shape* shape, SublayerId id) {
+    Shape s = shape_of_units(shape, 1);
+    return shape_runs(&s, param_table[sublayers[id].weight[1]].cols).size[0];
+}
+
+// Three tensors of a sublayer have parts of a unit: rows of each run of Column, of its bias, columns of Row.
+typedef enum UnitPart { ROWS, BIAS, COLUMNS, N_UNIT_PARTS } UnitPart;
+
+static ParamId tensor_of(SublayerId id, int part) {
+    const Sublayer* sub = &sublayers[id];
+    return part == ROWS ? sub->weight[0] : part == BIAS ? sub->bias[0] : sub->weight[1];
+}
+
+static size_t part_elems(const Shape* shape, SublayerId id, int part, int units) {
+    Shape s = shape_of_units(shape, units);
+    return shape_param(&s, tensor_of(id, part), 0).elems;
+}
+
+size_t unit_elems(const Shape* shape, SublayerId id) {
+    return part_elems(shape, id, ROWS, 1) + part_elems(shape, id, BIAS, 1) + part_elems(shape, id, COLUMNS, 1);
+}
+
+// ---- slabs: units of a sublayer in memory
+
+// `total` units, seen from unit `first` on, which begins at column `column` of Row.
+typedef struct Slab {
+    char* part[N_UNIT_PARTS];  // bias: NULL where there is none
+    int total, first, column;
+    int width, stride;  // elements from row to row of Column, of Row
+    size_t elem;        // bytes
+} Slab;
+
+enum { ALIGN_ELEMS = 64 };
+
+// Elements of `part` of so many units in a compact copy, and of all.
+static size_t compact_elems(const Work* work, SublayerId id, int part, int units) {
+    return ROUND_UP(part_elems(&work->shape, id, part, units), (size_t)ALIGN_ELEMS);
+}
+static size_t slab_elems(const Work* work, SublayerId id, int units) {
+    size_t elems = 0;
+    for (int i = 0; i < N_UNIT_PARTS; i++) elems += compact_elems(work, id, i, units);
+    return elems;
+}
+
+// Of layer l in a part that has room for units[id].
+static Slab layer_slab(const Work* work, WorkPart part, const int units[], int l, SublayerId id) {
+    size_t attention = slab_elems(work, ATTENTION, units[ATTENTION]), mlp = slab_elems(work, MLP, units[MLP]);
+    Slab slab = {.total = units[id], .width = work->C, .stride = units[id] * work->span[id], .elem = sizeof(float)};
+    if (part == PART_WEIGHTS) slab.elem = dtype_bytes(work->dt);
+    char* at = work->part[part] + ((size_t)l * (attention + mlp) + (id == MLP ? attention : 0)) * slab.elem;
+    for (int i = 0; i < N_UNIT_PARTS; i++) {
+        size_t elems = compact_elems(work, id, i, units[id]);
+        slab.part[i] = elems ? at : NULL;
+        at += elems * slab.elem;
     }
-    return linear;
+    return slab;
 }
 
-int work_units(const Model* m, SublayerId id, int l) {
-    const SublayerWork* w = changed(m, id, l);
-    LayerUnits units = shape_units(&m->shape, l);
-    return w ? w->stay + w->taken : id == ATTENTION ? units.core_kv_heads : units.hidden;
+static Slab compact(const Work* work, int gradients, int l, SublayerId id) {
+    const SublayerWork* w = work_of(work, l, id);
+    Slab slab = layer_slab(work, gradients ? PART_GRADS : PART_WEIGHTS, work->most, l, id);
+    slab.total = w->stay + w->taken;
+    slab.width = w->K, slab.stride = w->columns + w->taken * work->span[id];
+    return slab;
 }
 
-int work_freezes(const Model* m) { return m->ranks->work && m->ranks->work->cut; }
+static Slab owned(const Model* m, int gradients, int l, SublayerId id) {
+    const Work* work = m->ranks->work;
+    Slab slab = {.total = work->own[id], .width = work->C, .stride = work->own[id] * work->span[id]};
+    slab.elem = gradients ? sizeof(float) : dtype_bytes(m->dt);
+    for (int i = 0; i < N_UNIT_PARTS; i++) {
+        ParamTensor t = shape_param(&m->shape, tensor_of(id, i), l);
+        if (t.elems) slab.part[i] = gradients ? (char*)tensor_grads(m, &t) : tensor_weights(m, &t);
+    }
+    return slab;
+}
+
+// Rows of a matrix, `stride` elements apart.
+typedef struct Strip {
+    char* at;
+    int rows, cols, stride;
+} Strip;
+
+// Of n units from the first one of a slab: a run of rows, or of the bias, each; or all columns. Returns how many.
+static int list_strips(Strip strips[MOST_RUNS], const Work* work, SublayerId id, int part, const Slab* slab, int n) {
+    Runs unit = unit_rows(&work->shape, id, 1);
+    char* at = slab->part[part];
+    if (!at) return 0;
+    if (part == COLUMNS) {
+        strips[0] = (Strip){at + (size_t)slab->column * slab->elem, work->C, n * work->span[id], slab->stride};
+        return 1;
+    }
+    for (int i = 0; i < unit.n; i++) {
+        int first = slab->first * unit.size[i], rows = n * unit.size[i], width = part == BIAS ? 1 : slab->width;
+        strips[i] = (Strip){at + (size_t)first * (size_t)width * slab->elem, rows, width, width};
+        if (part == BIAS) strips[i].rows = 1, strips[i].cols = strips[i].stride = rows;
+        at += (size_t)(slab->total * unit.size[i]) * (size_t)width * slab->elem;
+    }
+    return unit.n;
+}
+
+static void copy_strip(const Model* m, const Strip* to, const Strip* from, DType dt) {
+    if (to->rows > 0 && to->cols > 0)
+        m->k->ranks->gather_rows(to->at, from->at, NULL, to->rows, to->cols, to->stride, from->stride, dt, m->s);
+}
+
+// The gradients of all that this rank owns, to those of the step before or from there.
+static void copy_owned(const Model* m, int l, SublayerId id, int from_before) {
+    const Work* work = m->ranks->work;
+    Slab own = owned(m, 1, l, id), before = layer_slab(work, PART_BEFORE, work->own, l, id);
+    for (int part = 0; part < N_UNIT_PARTS; part++) {
+        Strip here[MOST_RUNS], there[MOST_RUNS];
+        list_strips(here, work, id, part, from_before ? &own : &before, work->own[id]);
+        int n = list_strips(there, work, id, part, from_before ? &before : &own, work->own[id]);
+        for (int i = 0; i < n; i++) copy_strip(m, &here[i], &there[i], DT_F32);
+    }
+}
+
+// ---- this rank's own, to the compact slab; and its gradients back, where what was not computed of rows that were is
+// filled
+
+// Units of a list; NULL: the first n.
+static void exchange_rows(const Model* m, const Strip* own, const Strip* here, const int* units, int n, int back,
+                          DType dt) {
+    int elems = here->rows * here->cols / n;
+    if (!units) copy_strip(m, back ? own : here, back ? here : own, dt);
+    else if (back) m->k->ranks->scatter_rows(own->at, here->at, units, n, elems, elems, elems, dt, m->s);
+    else m->k->ranks->gather_rows(here->at, own->at, units, n, elems, elems, elems, dt, m->s);
+}
+
+// Columns of a list, which lie tight before they have their place beside those of other ranks; place: its inverse.
+static void exchange_columns(const Model* m, const Strip* own, const Strip* here, const int* kept, const int* place,
+                             int back, DType dt) {
+    static const ColumnFill fills[] = {
+        [IMPUTE_ZERO] = FILL_ZERO, [IMPUTE_AVERAGE] = FILL_MEAN, [IMPUTE_SAME] = FILL_KEEP};
+    const Work* work = m->ranks->work;
+    const RankOps* ops = m->k->ranks;
+    int is_tight = here->stride == here->cols;
+    Strip tight = {is_tight ? here->at : work->part[PART_SCRATCH], here->rows, here->cols, here->cols};
+    if (here->cols == 0) return;
+    if (!back) ops->gather_columns(tight.at, own->at, kept, own->rows, here->cols, own->stride, dt, m->s);
+    if (!is_tight) copy_strip(m, back ? &tight : here, back ? here : &tight, dt);
+    if (back)
+        ops->scatter_columns(own->at, tight.at, place, fills[work->plan.imputation], own->rows, own->stride, here->cols,
+                             dt, m->s);
+}
+
+static void exchange_own(const Model* m, SublayerId id, int l, int back) {
+    const Work* work = m->ranks->work;
+    const SublayerWork* w = work_of(work, l, id);
+    DType dt = back ? DT_F32 : m->dt;
+    Slab from = owned(m, back, l, id), to = compact(work, back, l, id);
+    for (int part = 0; part < N_UNIT_PARTS && w->stay > 0; part++) {
+        Strip own[MOST_RUNS], here[MOST_RUNS];
+        int n = list_strips(own, work, id, part, &from, w->stay);
+        list_strips(here, work, id, part, &to, w->stay);
+        if (part == COLUMNS) here[0].cols = w->columns;
+        for (int i = 0; i < n; i++)
+            if (part == COLUMNS && w->kept_out)
+                exchange_columns(m, &own[i], &here[i], w->kept_out, w->place_out, back, dt);
+            else if (part == ROWS && w->kept_in)
+                exchange_columns(m, &own[i], &here[i], w->kept_in, w->place_in, back, dt);
+            else exchange_rows(m, &own[i], &here[i], part == COLUMNS ? NULL : w->rows, w->stay, back, dt);
+    }
+}
+
+// ---- what goes from rank to rank: two lists of who has the units that move, and the mover between them
+
+SliceCount work_moved(const WorkPlan* plan, int rank, int taken) {
+    SliceCount n = {0, 0};
+    for (const Move* move = plan->moves; move < plan->moves + plan->n_moves; move++)
+        if ((taken ? move->to : move->from) == rank) n.heads += move->heads, n.hidden += move->hidden;
+    return n;
+}
+
+static int units_of(SliceCount n, SublayerId id) { return id == ATTENTION ? n.heads : n.hidden; }
+
+// The array of this rank that they leave, or come to; of weights or of gradients.
+static char* array_of(const Model* m, int taken, int gradients) {
+    if (taken) return m->ranks->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
+    return (char*)m->array[gradients ? MODEL_GRADS : MODEL_WEIGHTS];
+}
+
+// A part of the units of a move, as boxes of the tensor of the whole model: what a rank would have of it that owned
+// these alone. Where they lie in memory only their rank has to know: as owned; or compact, behind what stays and
+// `before` others. Returns how many.
+static int list_move(Holding* list, const Model* m, const Move* move, SublayerId id, int part, int l, int taken,
+                     int gradients, int before) {
+    const Work* work = m->ranks->work;
+    Box boxes[MOST_RUNS];
+    Strip strips[MOST_RUNS] = {{0}};
+    int t = move->from, queries = m->whole.NH / m->whole.NKV, rank = taken ? move->to : move->from;
+    TpSplit only = m->ranks->split;
+    only.head[t] += move->head * queries, only.hidden[t] += move->first_hidden;
+    only.head[t + 1] = only.head[t] + move->heads * queries, only.hidden[t + 1] = only.hidden[t] + move->hidden;
+    int n = split_boxes(boxes, &m->whole, &only, t, tensor_of(id, part));
+    if (rank == tp_rank(m)) {
+        const SublayerWork* w = work_of(work, l, id);
+        Slab slab = taken ? compact(work, gradients, l, id) : owned(m, gradients, l, id);
+        slab.first = taken ? w->stay + before : id == ATTENTION ? move->head : move->first_hidden;
+        slab.column = taken ? w->columns + before * work->span[id] : slab.first * work->span[id];
+        list_strips(strips, work, id, part, &slab, units_of((SliceCount){move->heads, move->hidden}, id));
+    }
+    for (int i = 0; i < n; i++) {
+        list[i] = (Holding){rank, boxes[i], 0, part == COLUMNS ? strips[i].stride : boxes[i].cols};
+        size_t bytes = strips[i].at ? (size_t)(strips[i].at - array_of(m, taken, gradients)) : 0;
+        list[i].at = bytes / (gradients ? sizeof(float) : dtype_bytes(m->dt));
+    }
+    return n;
+}
+
+static Holdings list_moves(const Model* m, int taken, int gradients, Arena* arena) {
+    const WorkPlan* plan = &m->ranks->work->plan;
+    char err[ERR_BYTES];
+    Holdings h = {.tensors = shape_tensors(&m->whole)};
+    h.first = TAKE(arena, int, h.tensors + 1);
+    h.list = TAKE(arena, Holding, h.tensors * plan->n_moves * MOST_RUNS);
+    if (arena_check(arena, err)) die("%s", err);
+    h.first[0] = 0;
+    for (int i = 0, n = 0; i < h.tensors; h.first[++i] = n) {
+        ParamTensor t = shape_tensor(&m->whole, i);
+        int at = 0, before = 0;
+        while (at < N_SUBLAYERS * N_UNIT_PARTS && tensor_of((SublayerId)(at / N_UNIT_PARTS), at % N_UNIT_PARTS) != t.id)
+            at++;
+        SublayerId id = (SublayerId)(at / N_UNIT_PARTS);
+        for (const Move* move = plan->moves; id < N_SUBLAYERS && move < plan->moves + plan->n_moves; move++) {
+            int units = units_of((SliceCount){move->heads, move->hidden}, id);
+            if (units == 0) continue;
+            n += list_move(h.list + n, m, move, id, at % N_UNIT_PARTS, t.layer, taken, gradients, before);
+            if (move->to == tp_rank(m)) before += units;
+        }
+    }
+    return h;
+}
+
+// Of a new plan, whose layers are set: weights go from owners to takers, gradients back.
+static void open_movers(Model* m) {
+    Work* work = m->ranks->work;
+    arena_reset(&work->arena, (ArenaMark){0});
+    for (int gradients = 0; gradients < 2; gradients++) {
+        Arena scratch = {0};
+        Holdings from = list_moves(m, gradients, gradients, &scratch),
+                 to = list_moves(m, !gradients, gradients, &scratch);
+        work->mover[gradients] =
+            mover_open(m, m->tp, RESHARD_COPY, COMM_SLICES, gradients ? DT_F32 : m->dt, &from, &to, &work->arena);
+        arena_free(&scratch);
+    }
+}
+
+static void communicate(const Model* m, int gradients) {
+    const Work* work = m->ranks->work;
+    if (work->plan.n_moves > 0)
+        mover_run(&work->mover[gradients], array_of(m, !gradients, gradients), array_of(m, gradients, gradients),
+                  work->part[PART_MOVING]);
+}
+
+// ---- around a step
+
+void work_begin(Model* m) {
+    Work* work = m->ranks->work;
+    if (!work) return;
+    work->in_step = 1;
+    if (!work->differs) return;
+    for (int i = 0; i < work->L * N_SUBLAYERS; i++)
+        if (work->layers[i].differs) exchange_own(m, (SublayerId)(i % N_SUBLAYERS), i / N_SUBLAYERS, 0);
+    communicate(m, 0);
+    m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
+}
+
+// exchange_own fills also the gradients of slices that others compute; what these send back overwrites it.
+void work_end(Model* m) {
+    Work* work = m->ranks->work;
+    if (!work) return;
+    for (int i = 0; i < work->L * N_SUBLAYERS && work->differs; i++) {
+        const SublayerWork* w = &work->layers[i];
+        SublayerId id = (SublayerId)(i % N_SUBLAYERS);
+        if (!w->differs) continue;
+        if (work->plan.imputation == IMPUTE_SAME && (w->kept_in || w->kept_out)) copy_owned(m, i / N_SUBLAYERS, id, 1);
+        exchange_own(m, id, i / N_SUBLAYERS, 1);
+    }
+    if (work->differs) communicate(m, 1);
+    for (int i = 0; i < work->L * N_SUBLAYERS && work->keep_gradients; i++)
+        copy_owned(m, i / N_SUBLAYERS, (SublayerId)(i % N_SUBLAYERS), 0);
+    work->in_step = 0;
+}
 
 // ---- memory
 
@@ -122,17 +420,11 @@ void work_close(Work* work) {
     free(work);
 }
 
-// ---- lists
+// ---- lists of what is left out
 
-// A list in Work.lists, and how far they reach.
-typedef struct Lists {
-    Work* work;
-    int* end;
-} Lists;
-
-static int* new_list(Lists* lists, int n) {
-    int* list = lists->end;
-    lists->end += n;
+static int* new_list(Work* work, int n) {
+    int* list = work->lists_end;
+    work->lists_end += n;
     return list;
 }
 
@@ -141,131 +433,114 @@ static const int* on_device(const Work* work, const int* list) {
     return (const int*)work->part[PART_LISTS] + (list - work->lists);
 }
 
-static void check_list(const IndexList* list, int of) {
-    for (int i = 0; i < list->n; i++)
-        if (list->index[i] < (i ? list->index[i - 1] + 1 : 0) || list->index[i] >= of)
-            die("entry %d of a list of %d of %d is %d; lists ascend", i, list->n, of, list->index[i]);
-    if (list->n < 0 || list->n > of) die("a list of %d of %d", list->n, of);
-}
-
 // place (n) = where each of 0 .. n - 1 stands in kept (n_kept), or -1.
-static void invert(int* place, int n, const int* kept, int n_kept) {
+static const int* invert(Work* work, int n, const int* kept, int n_kept) {
+    int* place = new_list(work, n);
     for (int j = 0; j < n; j++) place[j] = -1;
     for (int j = 0; j < n_kept; j++) place[kept[j]] = j;
+    return on_device(work, place);
+}
+
+static const int* copy_list(Work* work, const IndexList* list) {
+    return on_device(work, memcpy(new_list(work, list->n), list->index, (size_t)list->n * sizeof *list->index));
 }
 
 // Columns of the input of a column-parallel linear.
-static void cut_inputs(Lists* lists, SublayerWork* w, const IndexList* columns) {
-    const Work* work = lists->work;
-    int *kept = new_list(lists, columns->n), *place = new_list(lists, work->C);
-    check_list(columns, work->C);
-    if (columns->n == 0) die("all columns of a linear are left out");
-    memcpy(kept, columns->index, (size_t)columns->n * sizeof *kept);
-    invert(place, work->C, kept, columns->n);
+static void cut_inputs(Work* work, SublayerWork* w, const IndexList* columns) {
     w->K = columns->n;
-    w->kept_in = on_device(work, kept), w->place_in = on_device(work, place);
+    w->kept_in = copy_list(work, columns);
+    w->place_in = invert(work, work->C, columns->index, columns->n);
 }
 
 // Columns of Row, of `span` channels for each entry. Of units that go altogether the block computes nothing; otherwise
 // it computes all channels and the linear uses these.
-static void cut_outputs(Lists* lists, SublayerId id, SublayerWork* w, const IndexList* list, int units_go) {
-    const Work* work = lists->work;
-    int unit = work->span[id], span = units_go ? unit : 1, own = work->own[id] * unit, n = list->n * span;
-    check_list(list, w->stay * unit / span);
-    int *kept = new_list(lists, n + w->taken * unit), *place = new_list(lists, own);
+static void cut_outputs(Work* work, SublayerId id, SublayerWork* w, const IndexList* list, int units_go) {
+    int unit = work->span[id], span = units_go ? unit : 1, n = list->n * span;
+    int *kept = new_list(work, n + w->taken * unit), all = n + w->taken * unit;
     for (int j = 0; j < n; j++) kept[j] = list->index[j / span] * span + j % span;
-    invert(place, own, kept, n);
+    for (int j = n; j < all; j++) kept[j] = w->stay * unit + j - n;
     w->columns = n;
-    w->kept_out = on_device(work, kept), w->place_out = on_device(work, place);
-    if (units_go) {
-        int* rows = new_list(lists, list->n);
-        memcpy(rows, list->index, (size_t)list->n * sizeof *rows);
-        w->rows = on_device(work, rows);
-        w->stay = list->n;
-        return;
-    }
-    for (int j = 0; j < w->taken * unit; j++) kept[n + j] = w->stay * unit + j;
-    int width = (w->stay + w->taken) * unit, *source = new_list(lists, width);
-    if (n + w->taken == 0) die("all columns of a linear are left out");
-    invert(source, width, kept, n + w->taken * unit);
-    w->source_out = on_device(work, source);
+    w->kept_out = on_device(work, kept), w->place_out = invert(work, work->own[id] * unit, kept, n);
+    if (units_go) w->rows = copy_list(work, list), w->stay = list->n;
+    else w->source_out = invert(work, (w->stay + w->taken) * unit, kept, all);
 }
 
 // Units that others gave to this rank need all columns of the input, so nothing is left out of it then.
-static void leave_out(Lists* lists, SublayerId id, SublayerWork* w, const PrunedLayer* kept, Shed shed) {
-    const Work* work = lists->work;
+static void leave_out(Work* work, SublayerId id, SublayerWork* w, const PrunedLayer* kept, Shed shed) {
+    const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
     if (shed == SHED_SLICES) {
-        if (kept->units[id].n != w->stay) cut_outputs(lists, id, w, &kept->units[id], 1);
+        if (kept->units[id].n != w->stay) cut_outputs(work, id, w, &kept->units[id], 1);
         return;
     }
-    const IndexList *in = &kept->columns[column_linear(id)], *out = &kept->columns[row_linear(id)];
-    if (in->n != work->C && w->taken == 0) cut_inputs(lists, w, in);
-    if (out->n != w->stay * work->span[id]) cut_outputs(lists, id, w, out, 0);
-}
-
-// ---- a new plan
-
-// Units that rank gives away, or takes.
-static int moved(const Work* work, const WorkPlan* plan, SublayerId id, int rank, int taken) {
-    int n = 0, first = work->own[id];
-    for (int i = 0; i < plan->n_moves; i++) {
-        const Move* move = &plan->moves[i];
-        int units = id == ATTENTION ? move->heads : move->hidden;
-        if ((taken ? move->to : move->from) != rank || units == 0) continue;
-        n += units;
-        first = MIN(first, id == ATTENTION ? move->head : move->first_hidden);
-    }
-    if (!taken && first + n != work->own[id]) die("rank %d gives away slices that are not its last", rank);
-    return n;
-}
-
-static void set_layer(Lists* lists, int rank, const WorkPlan* plan, int l) {
-    Work* work = lists->work;
-    for (int i = 0; i < N_SUBLAYERS; i++) {
-        SublayerId id = (SublayerId)i;
-        int given = moved(work, plan, id, rank, 0), taken = moved(work, plan, id, rank, 1);
-        int stay = work->own[id] - given;
-        SublayerWork w = {.stay = stay, .taken = taken, .K = work->C, .columns = stay * work->span[id]};
-        if (taken > work->most[id] - work->own[id]) die("rank %d takes more slices than it has room for", rank);
-        if (plan->kept) leave_out(lists, id, &w, &plan->kept[l], plan->shed);
-        int cut = w.kept_in || w.kept_out;
-        w.differs = given > 0 || taken > 0 || cut;
-        work->differs |= w.differs;
-        work->cut |= cut;
-        work->layers[l * N_SUBLAYERS + i] = w;
-    }
+    if (in->n != work->C && w->taken == 0) cut_inputs(work, w, in);
+    if (out->n != w->stay * work->span[id]) cut_outputs(work, id, w, out, 0);
 }
 
 void work_set(Model* m, const WorkPlan* plan) {
     Work* work = m->ranks->work;
-    if (plan->active && plan->n_moves > 0 && !m->tp) die("slices cannot move in a group of one rank");
-    if (plan->active && plan->imputation == IMPUTE_SAME && !work->keep_gradients)
-        die("gradients of the step before are not kept");
-    Lists lists = {work, work->lists};
+    SliceCount given = work_moved(plan, tp_rank(m), 0), taken = work_moved(plan, tp_rank(m), 1);
+    work->lists_end = work->lists;
     work->plan = *plan;
     work->plan.kept = NULL;
     work->differs = plan->active && plan->n_moves > 0;  // then ranks without a move meet the others too
     work->cut = 0;
-    for (int l = 0; l < work->L && plan->active; l++) set_layer(&lists, tp_rank(m), plan, l);
-    if (plan->active && plan->n_moves > 0) slices_open(m);
-    if (lists.end == work->lists) return;
-    m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(lists.end - work->lists) * sizeof(int), m->s);
+    for (int i = 0; i < work->L * N_SUBLAYERS && plan->active; i++) {
+        SublayerId id = (SublayerId)(i % N_SUBLAYERS);
+        int stay = work->own[id] - units_of(given, id);
+        SublayerWork w = {.stay = stay, .taken = units_of(taken, id), .K = work->C, .columns = stay * work->span[id]};
+        if (plan->kept) leave_out(work, id, &w, &plan->kept[i / N_SUBLAYERS], plan->shed);
+        w.differs = stay < work->own[id] || w.taken > 0 || w.kept_in || w.kept_out;
+        work->differs |= w.differs;
+        work->cut |= w.kept_in || w.kept_out;
+        work->layers[i] = w;
+    }
+    if (plan->active && plan->n_moves > 0) open_movers(m);
+    if (work->lists_end == work->lists) return;
+    m->k->upload(work->part[PART_LISTS], work->lists, (size_t)(work->lists_end - work->lists) * sizeof(int), m->s);
     m->k->synchronize(m->s);
 }
 
-// ---- phases
+int work_freezes(const Model* m) { return m->ranks->work && m->ranks->work->cut; }
 
-void work_begin(Model* m) {
-    if (!m->ranks->work) return;
-    m->ranks->work->in_step = 1;
-    if (m->ranks->work->differs) slices_take(m);
+// ---- views
+
+// What differs from what this rank owns; NULL: nothing does, or no step is at work, as in evaluation and sampling.
+static const SublayerWork* changed(const Model* m, SublayerId id, int l) {
+    const Work* work = m->ranks->work;
+    return work && work->differs && work->in_step && work_of(work, l, id)->differs ? work_of(work, l, id) : NULL;
 }
 
-void work_end(Model* m) {
-    if (!m->ranks->work) return;
-    if (m->ranks->work->differs) slices_return(m);
-    if (m->ranks->work->keep_gradients) slices_remember(m);
-    m->ranks->work->in_step = 0;
+int work_units(const Model* m, SublayerId id, int l) {
+    const SublayerWork* w = changed(m, id, l);
+    LayerUnits units = shape_units(&m->shape, l);
+    return w ? w->stay + w->taken : id == ATTENTION ? units.core_kv_heads : units.hidden;
+}
+
+Linear work_linear(const Model* m, LinearId id, int l) {
+    SublayerId sub = sublayer_of(id);
+    ParamTensor w = shape_param(&m->shape, sublayers[sub].weight[id % 2], l),
+                b = shape_param(&m->shape, sublayers[sub].bias[id % 2], l);
+    Linear linear = {.w = tensor_weights(m, &w), .dw = tensor_grads(m, &w), .OC = w.rows, .K = w.cols, .width = w.cols};
+    int adds_bias = b.elems > 0 && (is_column(id) || layer_cut_rank(m, l) == 0);
+    if (adds_bias) linear.b = tensor_weights(m, &b), linear.db = tensor_grads(m, &b);
+    const SublayerWork* now = changed(m, sub, l);
+    if (!now) return linear;
+    const Work* work = m->ranks->work;
+    Slab weights = compact(work, 0, l, sub), grads = compact(work, 1, l, sub);
+    linear.fill = work->plan.imputation == IMPUTE_AVERAGE ? FILL_MEAN : FILL_ZERO;
+    if (is_column(id)) {
+        linear.w = weights.part[ROWS], linear.dw = (float*)grads.part[ROWS];
+        if (linear.b) linear.b = weights.part[BIAS], linear.db = (float*)grads.part[BIAS];
+        linear.OC = runs_sum(unit_rows(&m->shape, sub, weights.total));
+        linear.K = weights.width;
+        linear.kept = now->kept_in, linear.source = now->place_in;
+        return linear;
+    }
+    linear.w = weights.part[COLUMNS], linear.dw = (float*)grads.part[COLUMNS];
+    linear.K = weights.stride;
+    linear.width = weights.total * work->span[sub];
+    if (now->source_out) linear.kept = now->kept_out, linear.source = now->source_out;
+    return linear;
 }
 
 // ---- the four linears
@@ -301,7 +576,7 @@ void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, con
     timer_enter(m->timer, before, m->s);
 }
 
-static void backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N) {
+void work_backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
@@ -310,7 +585,7 @@ static void backward_weight(const Model* m, LinearId id, int l, const void* dout
     timer_enter(m->timer, before, m->s);
 }
 
-static void backward_input(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* pre, int N) {
+void work_backward_input(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* pre, int N) {
     const Kernels* k = m->k;
     Linear w = linear_of(m, id, l);
     if (w.width == 0) return;
@@ -324,71 +599,4 @@ static void backward_input(const Model* m, LinearId id, int l, void* dx, const v
     linear_kernels(m)->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
     if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
-}
-
-void work_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
-                   int N) {
-    backward_weight(m, id, l, dout, x, N);
-    backward_input(m, id, l, dx, dout, pre, N);
-}
-
-// ---- in a tensor-parallel group
-
-// Row n of x (N, width); NULL stays NULL.
-static void* at_row(const Model* m, const void* x, int n, int width) {
-    return x ? (char*)x + (size_t)n * (size_t)width * dtype_bytes(m->dt) : NULL;
-}
-
-// Rows of a matmul do not depend on each other: those of one rank after another, as they come.
-static void column_forward(const Model* m, LinearId id, int l, void* out, void* gelu, void* x, const Row* row) {
-    TpGather g = tp_gather_begin(m, tp_own(m, x, row, l), x, row, l);
-    int OC = work_linear(m, id, l).OC;
-    for (TpRows r; tp_gather_next(m, &g, &r);)
-        work_forward(m, id, l, at_row(m, out, r.first, OC), at_row(m, gelu, r.first, OC), r.x, r.n);
-}
-
-// Where weights are cut among fewer ranks than the group has, QKV is made by tokens and attention wants heads.
-void work_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x) {
-    int turns = turns_to_heads(m, sublayer_of(id), l);
-    void* by_tokens = model_act(m, is_column(id) ? EXCHANGED : ATT_TOKENS, l);
-    if (is_column(id)) {
-        column_forward(m, id, l, turns ? by_tokens : out, gelu, x, row);
-        if (turns) tokens_to_heads(m, out, by_tokens, 3, row, l);
-        return;
-    }
-    if (turns) heads_to_tokens(m, by_tokens, x, 1, row, l);
-    work_forward(m, id, l, out, gelu, turns ? by_tokens : x, tp_tokens(m, row, l));
-    tp_reduce_scatter(m, out, row, l);
-}
-
-// The gradient of the weights is one sum over all tokens, so that its order does not change.
-static void row_backward(const Model* m, LinearId id, int l, void* dx, void* dout, const void* x, const void* pre,
-                         const Row* row) {
-    TpGather g = tp_gather_begin(m, dout, model_act(m, D_FULL, l), row, l);
-    int width = work_linear(m, id, l).width;
-    for (TpRows r; tp_gather_next(m, &g, &r);)
-        backward_input(m, id, l, at_row(m, dx, r.first, width), r.x, at_row(m, pre, r.first, width), r.n);
-    backward_weight(m, id, l, g.full, x, g.N);
-}
-
-static void column_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x,
-                            const Row* row) {
-    int N = tp_tokens(m, row, l);
-    backward_input(m, id, l, dx, dout, NULL, N);
-    Request sums = tp_begin_reduce_scatter(m, dx, row, l);
-    backward_weight(m, id, l, dout, x, N);
-    tp_end(m, sums, l);
-}
-
-void work_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
-                          const void* pre) {
-    int turns = turns_to_heads(m, sublayer_of(id), l);
-    void* by_tokens = model_act(m, EXCHANGED, l);
-    if (is_column(id)) {
-        if (turns) heads_to_tokens(m, by_tokens, dout, 3, row, l);
-        column_backward(m, id, l, dx, turns ? by_tokens : dout, x, row);
-        return;
-    }
-    row_backward(m, id, l, turns ? by_tokens : dx, dout, turns ? model_act(m, ATT_TOKENS, l) : x, pre, row);
-    if (turns) tokens_to_heads(m, dx, by_tokens, 1, row, l);
 }

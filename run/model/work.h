@@ -15,7 +15,12 @@
 #pragma once
 #include "plan/slow/balance.h"
 #include "run/model/model_ranks.h"
-#include "run/model/units.h"
+
+// Rows of Column and columns of Row that belong to n units of a rank with this shape, and to one.
+Runs unit_rows(const Shape* shape, SublayerId id, int n);
+int unit_columns(const Shape* shape, SublayerId id);
+// Elements of both linears, of Column's bias too, in one unit.
+size_t unit_elems(const Shape* shape, SublayerId id);
 
 // A linear of a layer as this rank computes it now.
 typedef struct Linear {
@@ -63,6 +68,8 @@ typedef struct WorkPlan {
     const PrunedLayer* kept;  // (L); NULL: nothing is left out
 } WorkPlan;
 
+SliceCount work_moved(const WorkPlan* plan, int rank, int taken);  // what a rank gives away, or takes
+
 // ---- memory and phases
 
 typedef struct Work Work;
@@ -89,18 +96,12 @@ void work_end(Model* m);
 int work_freezes(const Model* m);
 
 // ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
-// out. Timed as TIME_LINEAR, and slowed down where a straggler is injected (Model.slowed).
+// out. Timed as TIME_LINEAR, and slowed down where a straggler is injected (ModelRanks.slowed).
+
 // out (N,OC) = x W^T + bias; x (N, width). With gelu not NULL also gelu (N,OC) = GELU(out).
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);
-// dW +=, dbias +=, and dx (N, width) = dout W; with pre (N, width) times GELU'(pre). dout (N,OC); columns that are left
-// out of dx are filled as Linear.fill says.
-void work_backward(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* x, const void* pre,
-                   int N);
-
-// The same of a row in a tensor-parallel group, with what moves among the ranks that cut layer l (run/model/model.h)
-// beside the matmuls. N: tokens of these ranks.
-// Column: x (N, width) has own rows only, and all others come. Row: of out (N,OC) own rows become sums over ranks.
-void work_linear_forward(const Model* m, const Row* row, LinearId id, int l, void* out, void* gelu, void* x);
-// Row: dout (own,OC) is gathered. Column: of dx (N, width) own rows become sums over ranks.
-void work_linear_backward(const Model* m, const Row* row, LinearId id, int l, void* dx, void* dout, void* x,
-                          const void* pre);
+// dW +=, dbias +=; dout (N,OC).
+void work_backward_weight(const Model* m, LinearId id, int l, const void* dout, const void* x, int N);
+// dx (N, width) = dout W; with pre (N, width) times GELU'(pre). Columns that are left out are filled as Linear.fill
+// says.
+void work_backward_input(const Model* m, LinearId id, int l, void* dx, const void* dout, const void* pre, int N);

@@ -3,12 +3,11 @@
 // Bytes that a rank sends in a step, P parameters, N ranks: gradients 4 P (N-1)/N (2 in bf16), weights 2 P (N-1)/N in
 // bf16. Stage 2 sends the gradients of layers once a round, stage 3 also their weights, twice.
 #include "run/model/zero.h"
-#include "plan/base/bf16_in_place.h"
-#include "run/model/tensor_parallel.h"
 
 #include <stdlib.h>
 
-#include "run/model/mover.h"
+#include "plan/base/bf16_in_place.h"
+#include "run/model/tensor_parallel.h"
 
 // ---- memory
 
@@ -28,34 +27,46 @@ int zero_most(const Model* m) {
     return most;
 }
 
-// What lies in memory for what is in use of buckets of a stage from `least` on: the embedding's, the two places of
-// layers, the head's; elements.
-typedef struct Window {
-    size_t first, layer, last, piece;  // piece: of a layer
-} Window;
-
-static Window window_of(const Model* m, int least) {
-    Window w = {0, 0, 0, 0};
-    for (int b = 0; b <= last_bucket(m); b++) {
-        Bucket x = shape_bucket(&m->shape, b);
-        if (zero_stage_of(m, b) < least) continue;
-        if (b == 0) w.first = x.elems;
-        else if (!is_layer(m, b)) w.last = x.elems;
-        else w.layer = MAX(w.layer, x.elems), w.piece = MAX(w.piece, x.piece);
-    }
-    return w;
+// MODEL_WEIGHTS and MODEL_GRADS hold buckets whole, from this stage on this rank's pieces alone: then a bucket is whole
+// in the array behind (_IN_USE), layers by turns in one of two places, the ends of the model behind these.
+static int least_stage(const Model* m, ModelArray array) {
+    return m->ranks->zero.holds == ZERO_OWNED ? 0 : array == MODEL_GRADS ? 2 : 3;
 }
 
-static size_t window_elems(const Window* w) { return w->first + 2 * w->layer + w->last; }
+// Elements that lie before a bucket in both arrays; of a layer in use also which of the two places it has.
+typedef struct BucketPlace {
+    size_t kept, used;
+    int turn;
+} BucketPlace;
 
-// Elements that lie in memory all the time of buckets of stages below `least`, whole, and of others, owned.
-static size_t resident_elems(const Model* m, int least) {
-    size_t elems = 0;
-    for (int b = 0; b <= last_bucket(m); b++) {
+// Elements of the largest layer, and of its piece, of those that are in use by turns.
+static Bucket largest_layer(const Model* m, ModelArray array) {
+    Bucket most = {0};
+    for (int b = 1; b < last_bucket(m); b++) {
         Bucket x = shape_bucket(&m->shape, b);
-        elems += zero_stage_of(m, b) < least ? x.elems : x.piece;
+        if (zero_stage_of(m, b) < least_stage(m, array)) continue;
+        most.elems = MAX(most.elems, x.elems), most.piece = MAX(most.piece, x.piece);
     }
-    return elems;
+    return most;
+}
+
+// Behind the last one: elements of both arrays.
+static BucketPlace bucket_place(const Model* m, ModelArray array, int b) {
+    size_t layer = largest_layer(m, array).elems;
+    BucketPlace place = {0, 2 * layer, 0};
+    for (int i = 0; i < b; i++) {
+        Bucket x = shape_bucket(&m->shape, i);
+        int is_whole = zero_stage_of(m, i) < least_stage(m, array);
+        place.kept += is_whole ? x.elems : x.piece;
+        if (!is_whole && is_layer(m, i)) place.turn ^= 1;
+        else if (!is_whole) place.used += x.elems;
+    }
+    if (is_layer(m, b)) place.used = (size_t)place.turn * layer;
+    return place;
+}
+
+static BucketPlace sizes_of(const Model* m, ModelArray array) {
+    return bucket_place(m, array, shape_buckets(&m->shape));
 }
 
 static size_t largest_bucket(const Model* m) {
@@ -64,103 +75,77 @@ static size_t largest_bucket(const Model* m) {
     return most;
 }
 
-static int is_divided(const Model* m) {
-    int most = m->shape.shards;
-    for (int l = 0; l < m->shape.L; l++) most = MAX(most, shape_units(&m->shape, l).shards);
-    return most > 1;
+static size_t owned_elems(const Model* m) {
+    Bucket last = shape_bucket(&m->shape, last_bucket(m));
+    return last.at + last.piece;
 }
 
+static int is_divided(const Model* m) { return owned_elems(m) < shape_param_elems(&m->shape); }
+
 void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
-    size_t owned = resident_elems(m, 0), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
-    Window weights = window_of(m, 3), grads = window_of(m, 2);
-    int as_bf16 = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
+    size_t owned = owned_elems(m), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
+    int uses = m->ranks->zero.holds != ZERO_OWNED;
+    BucketPlace weights = sizes_of(m, MODEL_WEIGHTS), grads = sizes_of(m, MODEL_GRADS);
     memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
     if (m->ranks->owner) {
-        size_t elems = shape_param_elems(&m->shape);
         zero_sizes(m->ranks->owner, training, bytes);
-        bytes[MODEL_WEIGHTS_IN_USE] = elems * elem;
-        bytes[MODEL_GRADS_IN_USE] = training ? elems * fp32 : 0;
+        bytes[MODEL_WEIGHTS_IN_USE] = weights.kept * elem;
+        bytes[MODEL_GRADS_IN_USE] = training ? grads.kept * fp32 : 0;
         return;
     }
-    int owns = m->ranks->zero.holds == ZERO_OWNED;
-    bytes[MODEL_WEIGHTS] = (owns ? owned : resident_elems(m, 3)) * elem;
-    bytes[MODEL_WEIGHTS_IN_USE] = window_elems(&weights) * elem;
+    bytes[MODEL_WEIGHTS] = weights.kept * elem;
+    bytes[MODEL_WEIGHTS_IN_USE] = uses ? weights.used * elem : 0;
     if (!training) return;
     bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
-    bytes[MODEL_GRADS] = (owns ? owned : resident_elems(m, 2)) * fp32;
-    bytes[MODEL_GRADS_IN_USE] = (window_elems(&grads) + 2 * grads.piece) * fp32;
-    bytes[MODEL_GRADS_BF16] = as_bf16 ? 2 * largest_bucket(m) * sizeof(bf16) : 0;
+    bytes[MODEL_GRADS] = grads.kept * fp32;
+    bytes[MODEL_GRADS_IN_USE] = uses ? (grads.used + 2 * largest_layer(m, MODEL_GRADS).piece) * fp32 : 0;
+    if (is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16)
+        bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
     bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
-// Bucket b, where `resident` elements lie before it in `all`: whole, or this rank's piece of it and the whole in
-// `in_use`. Elements have `elem` bytes.
-static char* place(const Model* m, int b, char* all, size_t resident, char* in_use, const Window* w, int at,
-                   size_t elem, char** owned) {
+// Where bucket b is whole, and this rank's piece of it; of elements of so many bytes. Returns its turn.
+static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, char** whole, char** owned) {
+    ZeroHolds holds = m->ranks->zero.holds;
     const ZeroBucket* x = &m->ranks->zero.bucket[b];
-    size_t rank = x->piece < x->elems ? (size_t)x->comm->rank : 0;
-    char* whole = all + resident * elem;
-    *owned = in_use ? whole : whole + rank * x->piece * elem;
-    if (!in_use) return whole;
-    return in_use + (b == 0 ? 0 : is_layer(m, b) ? w->first + (size_t)at * w->layer : w->first + 2 * w->layer) * elem;
+    BucketPlace place = bucket_place(m, array, b);
+    char *in_use = (char*)m->array[array + 1], *kept = holds == ZERO_IN_USE ? in_use : (char*)m->array[array];
+    size_t before = x->piece < x->elems ? (size_t)x->comm->rank * x->piece : 0;
+    if (!kept) return place.turn;
+    *whole = *owned = kept + place.kept * elem;
+    if (x->stage < least_stage(m, array)) *owned += before * elem;
+    else *whole = holds == ZERO_OWNED ? NULL : in_use + place.used * elem;
+    return place.turn;
 }
 
-// Elements that lie before those of a bucket in arrays of weights and of gradients; layers so far with a place in
-// windows.
-typedef struct Before {
-    size_t weights, grads;
-    int gathered, reduced;
-} Before;
-
-static void open_bucket(const Model* m, int b, Before* before) {
-    const Zero* z = &m->ranks->zero;
-    ZeroBucket* x = &z->bucket[b];
-    Bucket in_block = shape_bucket(&m->shape, b);
-    Window weights = window_of(m, 3), grads = window_of(m, 2);
-    char *owned, *grads_in_use = (char*)m->array[MODEL_GRADS_IN_USE];
+static void open_bucket(const Model* m, int b) {
+    ZeroBucket* x = &m->ranks->zero.bucket[b];
+    Bucket bucket = shape_bucket(&m->shape, b);
     ParamBlock* block = &m->block[b];
-    block->offset = in_block.offset, x->elems = in_block.elems, x->piece = in_block.piece, x->at = in_block.at;
+    char *grads = NULL, *owned = NULL;
+    x->elems = bucket.elems, x->piece = bucket.piece, x->at = bucket.at;
     x->comm = layer_data(m, b - 1);
     x->stage = zero_stage_of(m, b);
-    if (z->holds != ZERO_BOTH) {
-        int owns = z->holds == ZERO_OWNED;
-        size_t at = owns ? x->at : block->offset;
-        char* weights = (char*)m->array[owns ? MODEL_WEIGHTS : MODEL_WEIGHTS_IN_USE] + at * dtype_bytes(m->dt);
-        float* grads = (float*)m->array[owns ? MODEL_GRADS : MODEL_GRADS_IN_USE];
-        *(owns ? &x->owned_weights : &block->weights) = weights;
-        if (grads) *(owns ? &x->owned_grads : &block->grads) = grads + at;
-        return;
-    }
-    x->weights_place = before->gathered & 1;
-    x->place = before->reduced & 1;
-    before->gathered += is_layer(m, b) && x->stage == 3;
-    before->reduced += is_layer(m, b) && x->stage > 1;
-    block->weights = place(m, b, (char*)m->array[MODEL_WEIGHTS], before->weights,
-                           x->stage == 3 ? (char*)m->array[MODEL_WEIGHTS_IN_USE] : NULL, &weights, x->weights_place,
-                           dtype_bytes(m->dt), &x->owned_weights);
-    before->weights += x->stage == 3 ? x->piece : x->elems;
-    if (!m->array[MODEL_GRADS]) return;
-    block->grads = (float*)place(m, b, (char*)m->array[MODEL_GRADS], before->grads, x->stage > 1 ? grads_in_use : NULL,
-                                 &grads, x->place, sizeof(float), &owned);
-    x->owned_grads = (float*)owned;
-    before->grads += x->stage > 1 ? x->piece : x->elems;
-    if (is_layer(m, b) && x->stage > 1)
-        x->reduced = (float*)grads_in_use + window_elems(&grads) + (size_t)x->place * grads.piece;
+    x->weights_place = place_bucket(m, MODEL_WEIGHTS, b, dtype_bytes(m->dt), &block->weights, &x->owned_weights);
+    x->place = place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
+    block->grads = (float*)grads, x->owned_grads = (float*)owned;
+    if (grads && is_layer(m, b) && x->stage > 1)
+        x->reduced = (float*)m->array[MODEL_GRADS_IN_USE] + sizes_of(m, MODEL_GRADS).used +
+                     (size_t)x->place * largest_layer(m, MODEL_GRADS).piece;
 }
 
 void zero_open(Model* m) {
     Zero* z = &m->ranks->zero;
-    Before before = {0, 0, 0, 0};
     z->bucket = (ZeroBucket*)calloc((size_t)m->shape.L + 2, sizeof *z->bucket);
     model_place_params(m);
     if (!z->bucket) die("no memory for %d buckets", m->shape.L + 2);
-    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b, &before);
+    for (int b = 0; b <= last_bucket(m); b++) open_bucket(m, b);
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor t = shape_tensor(&m->shape, i);
         ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
         if (x->n_tensors++ == 0) x->first_tensor = i;
     }
-    for (int i = 0; i < 2; i++) z->layer_in[i] = -1;
+    z->layer_in[0] = z->layer_in[1] = -1;
 }
 
 void zero_close(Model* m) {
@@ -180,25 +165,65 @@ Segment zero_segment(const Model* m, int i) {
     return shape_segment(&m->shape, i, x->piece < x->elems ? x->comm->rank : 0);
 }
 
-char* zero_owned_weights(const Model* m, const Segment* segment) {
-    const ZeroBucket* x = bucket_of(m, &segment->tensor);
-    return x->owned_weights + (segment->at - x->at) * dtype_bytes(m->dt);
-}
-
-float* zero_owned_grads(const Model* m, const Segment* segment) {
-    const ZeroBucket* x = bucket_of(m, &segment->tensor);
-    return x->owned_grads + (segment->at - x->at);
-}
-
 ModelArray zero_array_of(StateKind kind) {
-    return kind == STATE_MASTER ? MODEL_MASTER : kind == STATE_M ? MODEL_M : MODEL_V;
+    static const ModelArray arrays[] = {MODEL_WEIGHTS, MODEL_MASTER, MODEL_M, MODEL_V, MODEL_GRADS};
+    return arrays[kind];
 }
-
-static float* state(const Model* m, StateKind kind) { return (float*)m->array[zero_array_of(kind)]; }
 
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment) {
-    if (kind == STATE_MASTER && !state(m, kind)) return zero_owned_weights(m, segment);
-    return (char*)(state(m, kind) + segment->at);
+    const ZeroBucket* x = bucket_of(m, &segment->tensor);
+    float* state = (float*)m->array[zero_array_of(kind)];
+    size_t at = segment->at - x->at;
+    if (kind == STATE_GRADS) return (char*)(x->owned_grads + at);
+    if (kind == STATE_WEIGHTS || !state) return x->owned_weights + at * dtype_bytes(m->dt);
+    return (char*)(state + segment->at);
+}
+
+typedef struct OwnedBox {
+    int tensor;  // of the whole model
+    Holding held;
+} OwnedBox;
+
+// This rank's: list has room, or is NULL. Returns how many.
+static int list_owned(OwnedBox* list, const Model* m, StateKind kind) {
+    size_t elem = kind == STATE_WEIGHTS ? dtype_bytes(m->dt) : sizeof(float);
+    int n = 0;
+    for (int i = 0; i < shape_tensors(&m->shape); i++) {
+        Holding held[MOST_RUN_HOLDINGS];
+        Box boxes[MOST_RUNS];
+        Segment s = zero_segment(m, i);
+        if (s.n == 0) continue;
+        size_t at = (size_t)(zero_owned(m, kind, &s) - (char*)m->array[zero_array_of(kind)]) / elem;
+        ParamTensor whole = shape_param(&m->whole, s.tensor.id, pipeline_layer(m, &s.tensor));
+        int n_boxes = tp_boxes(boxes, m, &s.tensor);
+        int count = holdings_of_run(held, m->world->rank, &s.tensor, boxes, n_boxes, s.first, s.n, at);
+        for (int j = 0; j < count; j++, n++)
+            if (list) list[n] = (OwnedBox){shape_index(&m->whole, &whole), held[j]};
+    }
+    return n;
+}
+
+Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena) {
+    char err[ERR_BYTES];
+    Comm* c = m->world;
+    Holdings h = {.tensors = shape_tensors(&m->whole)};
+    int mine = list_owned(NULL, m, kind), most = 0, sum = 0, *counts = TAKE(arena, int, c->size);
+    if (arena_check(arena, err)) die("%s", err);
+    if (c->table->all_gather_host(c, counts, &mine, sizeof mine, err)) die("%s", err);
+    for (int r = 0; r < c->size; r++) most = MAX(most, counts[r]), sum += counts[r];
+    OwnedBox* all = (OwnedBox*)calloc(((size_t)c->size + 1) * (size_t)MAX(most, 1), sizeof *all);
+    OwnedBox* own = all ? all + (size_t)c->size * (size_t)most : NULL;
+    h.first = TAKE(arena, int, h.tensors + 1);
+    h.list = TAKE(arena, Holding, sum + 1);
+    if (!all || arena_check(arena, err)) die("no memory for what %d ranks own", c->size);
+    list_owned(own, m, kind);
+    if (c->table->all_gather_host(c, all, own, (size_t)most * sizeof *all, err)) die("%s", err);
+    h.first[0] = 0;
+    for (int t = 0, n = 0; t < h.tensors; h.first[++t] = n)
+        for (int i = 0; i < c->size * most; i++)
+            if (i % most < counts[i / most] && all[i].tensor == t) h.list[n++] = all[i].held;
+    free(all);
+    return h;
 }
 
 // ---- weights
@@ -242,8 +267,7 @@ static void begin_move(Model* m, const Mover* mover, Moving* x) {
     int sums = mover->kind == RESHARD_SUM;
     char *in_use = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
          *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
-    mover_begin(x, mover, m->world, &m->ranks->owner->shape, sums ? owned : in_use, sums ? in_use : owned,
-                m->ranks->moving, sums ? DT_F32 : m->dt, m->k, m->s);
+    mover_begin(x, mover, sums ? owned : in_use, sums ? in_use : owned, m->ranks->moving);
 }
 
 static void move(Model* m, const Mover* mover) {
@@ -252,11 +276,17 @@ static void move(Model* m, const Mover* mover) {
     mover_end(&x);
 }
 
-void zero_begin_gather(Model* m, Moving* x) { begin_move(m, m->ranks->gather, x); }
+size_t zero_moving_bytes(const Model* m) {
+    return MAX(mover_scratch(&m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(&m->ranks->reduce) * sizeof(float));
+}
+
+void zero_begin_gather(Model* m, Moving* x) { begin_move(m, &m->ranks->gather, x); }
 
 void zero_gather(Model* m) {
-    if (m->ranks->owner) move(m, m->ranks->gather);
-    if (m->ranks->owner) return;
+    if (m->ranks->owner) {
+        move(m, &m->ranks->gather);
+        return;
+    }
     for (int b = 0; b <= last_bucket(m); b++)
         if (!is_layer(m, b) || m->ranks->zero.bucket[b].stage < 3) begin_gather(m, b);
     m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1;
@@ -389,7 +419,7 @@ void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 // What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
     if (m->ranks->owner) {
-        move(m, m->ranks->reduce);
+        move(m, &m->ranks->reduce);
         return;
     }
     for (int b = last_bucket(m); b >= 0 && !m->ranks->zero.in_last_row; b--)
@@ -403,42 +433,31 @@ static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = zero_segment(m, i);
         size_t counts = segment.first + segment.n;
-        int l = param_is_per_layer(segment.tensor.id) ? segment.tensor.layer : ENDS;
-        if (layer_cut_rank(m, l) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
+        if (layer_cut_rank(m, tensor_layer(&segment.tensor)) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
         if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
         if (m->ranks->kv && m->ranks->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
-            m->k->sum_of_squares(m->grad_norm2, zero_owned_grads(m, &segment), counts - segment.first, m->s);
+            m->k->sum_of_squares(m->grad_norm2, (float*)zero_owned(m, STATE_GRADS, &segment), counts - segment.first,
+                                 m->s);
     }
 }
 
 void zero_sum_of_squares(Model* m) {
     const ZeroBucket* x = m->ranks->zero.bucket;
-    if (m->tp || m->ranks->pipe.ends) {
-        sum_of_own_squares(m);
-        return;
-    }
-    size_t owned = resident_elems(m, 0);
-    if (m->ranks->zero.holds == ZERO_OWNED || resident_elems(m, 2) == owned) {  // all that is owned lies together
+    size_t owned = owned_elems(m);
+    if (m->tp || m->ranks->pipe.ends) sum_of_own_squares(m);
+    else if (sizes_of(m, MODEL_GRADS).kept == owned)  // all that is owned lies together
         m->k->sum_of_squares(m->grad_norm2, x->owned_grads, owned, m->s);
-        return;
-    }
-    for (int b = 0; b <= last_bucket(m); b++) m->k->sum_of_squares(m->grad_norm2, x[b].owned_grads, x[b].piece, m->s);
+    else
+        for (int b = 0; b <= last_bucket(m); b++)
+            m->k->sum_of_squares(m->grad_norm2, x[b].owned_grads, x[b].piece, m->s);
 }
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
-    if (m->ranks->owner) {
-        zero_clear_grads(m->ranks->owner);
-        m->k->clear(m->array[MODEL_GRADS_IN_USE], shape_param_elems(&m->shape) * sizeof(float), m->s);
-        return;
-    }
-    if (z->holds == ZERO_OWNED) {
-        m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) / (size_t)m->shape.shards * sizeof(float),
-                    m->s);
-        return;
-    }
-    m->k->clear(m->array[MODEL_GRADS], resident_elems(m, 2) * sizeof(float), m->s);
+    ModelArray kept = z->holds == ZERO_IN_USE ? MODEL_GRADS_IN_USE : MODEL_GRADS;
+    if (m->ranks->owner) zero_clear_grads(m->ranks->owner);
+    m->k->clear(m->array[kept], sizes_of(m, MODEL_GRADS).kept * sizeof(float), m->s);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
         if (z->bucket[b].stage > 1) m->k->clear(m->block[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }
@@ -452,27 +471,15 @@ void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value) {
 }
 
 // Piece by piece from those who own them.
-static void fetch_owned_grads(Model* m, const ParamTensor* tensor, float* value) {
-    char err[ERR_BYTES];
-    int index = shape_index(&m->shape, tensor);
-    for (int r = 0; r < m->comm->size; r++) {
-        Segment s = shape_segment(&m->shape, index, r);
-        size_t bytes = s.n * sizeof(float);
-        if (r == m->comm->rank) m->k->download(value + s.first, zero_owned_grads(m, &s), bytes, m->s);
-        if (s.n && m->comm->table->broadcast_host(m->comm, value + s.first, bytes, r, err)) die("%s", err);
-    }
-}
-
-// The piece is gathered back to where the whole bucket was summed.
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value) {
-    const ZeroBucket* x = bucket_of(m, tensor);
-    if (m->ranks->zero.holds == ZERO_OWNED) {
-        fetch_owned_grads(m, tensor, value);
-        return;
+    char err[ERR_BYTES];
+    Comm* c = bucket_of(m, tensor)->comm;
+    for (int r = 0; r < c->size; r++) {
+        Segment s = shape_segment(&m->shape, shape_index(&m->shape, tensor), r);
+        size_t bytes = s.n * sizeof(float);
+        if (r == c->rank) m->k->download(value + s.first, zero_owned(m, STATE_GRADS, &s), bytes, m->s);
+        if (s.n && c->table->broadcast_host(c, value + s.first, bytes, r, err)) die("%s", err);
     }
-    float* block_grads = m->block[shape_bucket_of(tensor, &m->shape)].grads;
-    if (x->comm->size > 1) comm_all_gather(x->comm, block_grads, x->owned_grads, x->piece, DT_F32, m->s);
-    m->k->download(value, tensor_grads(m, tensor), tensor->elems * sizeof(float), m->s);
 }
 
 void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
@@ -481,7 +488,7 @@ void zero_put_weights(Model* m, const ParamTensor* tensor, float* value) {
     Segment own = {*tensor, 0, tensor->elems, 0};
     if (in_part) own = zero_segment(m, shape_index(&m->shape, tensor));
     if (m->dt == DT_BF16) bf16_narrow_in_place(value, tensor->elems);
-    m->k->upload(in_part ? zero_owned_weights(m, &own) : tensor_weights(m, tensor), (char*)value + own.first * elem,
-                 own.n * elem, m->s);
+    m->k->upload(in_part ? zero_owned(m, STATE_WEIGHTS, &own) : tensor_weights(m, tensor),
+                 (char*)value + own.first * elem, own.n * elem, m->s);
     m->k->synchronize(m->s);
 }

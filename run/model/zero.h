@@ -1,21 +1,17 @@
 // zero.h - who holds which weights, gradients and moments: ZeRO (Rajbhandari et al. 2020).
 //
 // The parameters are cut into buckets, each bucket into one piece for each rank (plan/model/shape.h); a rank owns its
-// piece of every bucket. Stage 1: every rank has all weights and sums all gradients; inside the backward pass of the
-// last micro-batch of a step, or after it (zero_last_row), they are reduce-scattered bucket by bucket, the owner of a
-// piece updates it (fp32 master, moments), and weights are all-gathered while the next step begins. Stage 2: of the
-// gradients a rank keeps only the sums of its pieces; those of a layer are reduced as soon as its backward pass is
-// through. Stage 3: of the weights too; a layer's are gathered while the layer before it computes. The embeddings and
-// the final norm, which a step needs at both ends, are whole all the time while it runs. Optimizer state never moves.
+// piece of every bucket, updates it (fp32 master, moments), and its optimizer state never moves. Stage 1: every rank
+// has all weights and sums all gradients; inside the backward pass of the last micro-batch of a step, or after it
+// (zero_last_row), they are reduce-scattered bucket by bucket, and weights are all-gathered while the next step begins.
+// Stage 2: of the gradients a rank keeps only the sums of its pieces; those of a layer are reduced as soon as its
+// backward pass is through. Stage 3: of the weights too; a layer's are gathered while the layer before it computes. The
+// embeddings and the final norm, which a step needs at both ends, are whole all the time while it runs.
 //
 // With stages 2 and 3 all ranks join in every gather and reduction, so they go through layers together, in rounds.
 #pragma once
 #include "data/model_files.h"
-#include "kernels/comm.h"
-#include "plan/model/split.h"
-#include "run/model/model.h"
-
-typedef struct Moving Moving;  // run/model/mover.h
+#include "run/model/mover.h"
 
 // A bucket and where it lies while it is in use; stage 3 has layers in two places by turns.
 typedef struct ZeroBucket {
@@ -50,13 +46,8 @@ typedef struct Zero {
     int in_last_row;     // gradients of all buckets are reduced as soon as they are complete
 } Zero;
 
-// That of a bucket by the layout: of a layer, or what it says of the ends of this stage of the pipeline. 1 where nobody
-// else has its weights.
-int zero_stage_of(const Model* m, int b);
-// The highest stage of this rank's buckets, by m->ranks->layout.
-int zero_most(const Model* m);
-// The part of the i-th tensor that this rank owns.
-Segment zero_segment(const Model* m, int i);
+int zero_stage_of(const Model* m, int b);  // of a bucket by the layout; 1 where nobody else has its weights
+int zero_most(const Model* m);             // the highest one
 // Bytes of all parts, 0 for those that are not needed; without training neither gradients nor optimizer state are.
 void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]);
 // m->array is filled: makes the buckets. Ends the program where there is no memory.
@@ -65,43 +56,38 @@ void zero_close(Model* m);
 
 // ---- where things are
 
-// The part of a tensor that this rank owns: its weights (dt), its gradients (complete after zero_reduce).
-char* zero_owned_weights(const Model* m, const Segment* segment);
-float* zero_owned_grads(const Model* m, const Segment* segment);
-// fp32: STATE_MASTER, STATE_M, STATE_V.
+Segment zero_segment(const Model* m, int i);  // the part of the i-th tensor that this rank owns
 ModelArray zero_array_of(StateKind kind);
+// That part: STATE_WEIGHTS, and without masters STATE_MASTER, of dt, all else fp32; STATE_GRADS after zero_reduce.
 char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
+// Who owns which parts of a kind of state, as boxes of whole tensors: `at` counts elements of this rank's array of it.
+// Every rank tells the others its own list, so any layout will do. Collective; in the arena; ends the program where a
+// rank is lost.
+Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
 
-// ---- in a step; l counts layers from 0. All are collective, and cost nothing with one rank.
+// ---- in a step: all collective, and free with one rank. ManyRanks (run/model/model.h) says what the first four do
 
-// From here on the weights of layer l may be read, until the layer after the next is used; begins to gather the one
-// that comes after it in `direction` (1 forward, -1 backward, 0 none). The embeddings are layer -1; the final norm and
-// the head are layer L, which is gathered last and should be used no earlier than needed.
 void zero_use_layer(Model* m, int l, int direction);
-// Around the backward pass of layer l: its gradients may be added to between the two. The final norm closes as layer L,
-// the embeddings as layer -1; they are always open.
 void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
-void zero_end_round(Model* m);  // after the backward pass of a round: stages 2 and 3
+void zero_end_round(Model* m);
 // The next backward pass is this rank's last of the step: what stage 1 has, embeddings and head are reduced inside it,
 // too. Not collective: other ranks reduce the same buckets in the same order, at any time after their other
 // communications. It needs Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
 void zero_last_row(Model* m);
 int zero_can_reduce_inside(const Model* m);
-void zero_reduce(Model* m);  // after the last micro-batch: now the owned gradients are sums over all ranks
-// Adds the squares of the owned gradients to m->grad_norm2.
-void zero_sum_of_squares(Model* m);
-void zero_clear_grads(Model* m);  // for the next step
-// The owned weights have changed: begins to gather what this stage keeps whole.
-void zero_gather(Model* m);
-// The same of a strategy, in waves as buckets are updated: run/model/mover.h.
+void zero_reduce(Model* m);          // after the last micro-batch: now the owned gradients are sums over all ranks
+void zero_sum_of_squares(Model* m);  // adds those of the owned gradients to m->grad_norm2
+void zero_clear_grads(Model* m);     // for the next step
+void zero_gather(Model* m);          // the owned weights have changed: begins to gather what this stage keeps whole
+void zero_settle(Model* m);          // waits for that
+// zero_gather of a strategy, in waves as buckets are updated: run/model/mover.h. Bytes of scratch that moving takes.
 void zero_begin_gather(Model* m, Moving* x);
-// Waits for all that zero_gather began.
-void zero_settle(Model* m);
+size_t zero_moving_bytes(const Model* m);
 
-// ---- whole tensors, for files
+// ---- whole tensors, for files; fp32 on the host
 
-// value (elems) fp32 on the host. Collective: all ranks in the same order; every rank gets the whole tensor.
+// value (elems). Collective: all ranks in the same order; every rank gets the whole tensor.
 void zero_fetch_weights(Model* m, const ParamTensor* tensor, float* value);
 void zero_fetch_grads(Model* m, const ParamTensor* tensor, float* value);  // after zero_reduce
 // Stores a whole tensor of weights (value is overwritten) where this rank keeps it: all of it, or in stage 3 its own

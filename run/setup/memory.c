@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "kernels/straggle.h"
-#include "run/model/mover.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
 
@@ -175,7 +174,7 @@ static MemoryPlan plan_rows(const Run* run, int N) {
                                            strcmp(run->config.route, "no") != 0, m->dt);
     int at = memory_find(&plan, "activations");
     memory_insert(&plan, at + 1, "group attention", needs.acts.groups ? group : 0, ON_DEVICE);
-    if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", mover_room(&run->model), ON_DEVICE);
+    if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", zero_moving_bytes(m), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
     add_steps(&plan, run, N);
     return plan;

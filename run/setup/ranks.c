@@ -199,13 +199,8 @@ void run_join_job(Run* run) {
 void run_leave_job(Run* run) {
     Model* m = &run->model;
     zero_close(m);
-    pipeline_close(m);
-    layers_close(m);
     free(m->act_places);
-    if (m->ranks->kv) m->ranks->kv->table->close(m->ranks->kv);
-    if (m->tp) m->tp->table->close(m->tp);
-    if (m->comm != m->job) m->comm->table->close(m->comm);
-    if (m->job != m->world) m->job->table->close(m->job);
+    model_close_comms(m);
     arena_free(&run->clock->settled_in);
     free(run->clock->groups);
 }

@@ -241,16 +241,8 @@ static void add_sent(Comm* sum, const Comm* c) {
 }
 
 static void add_comms(Comm* sum, const Model* m) {
-    const ModelRanks* x = m->ranks;
-    const Comm* const comms[] = {m->comm != m->job ? m->comm : NULL,
-                                 m->job != m->world ? m->job : NULL,
-                                 m->tp,
-                                 x->pipe.comm,
-                                 x->pipe.ends,
-                                 x->kv};
-    for (int i = 0; i < COUNT(comms); i++) add_sent(sum, comms[i]);
-    for (int i = 0; i < x->n_groups; i++)
-        add_sent(sum, x->groups[i].cut), add_sent(sum, x->groups[i].spread), add_sent(sum, x->groups[i].data);
+    Comm* comms[MOST_COMMS];
+    for (int i = 0, n = model_comms(comms, m); i < n; i++) add_sent(sum, comms[i]);
 }
 
 Comm run_sent(const Run* run) {

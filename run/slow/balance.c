@@ -16,8 +16,7 @@
 #include "kernels/straggle.h"
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"
-#include "run/model/mover.h"
-#include "run/slow/prune.h"
+#include "run/model/model_ranks.h"
 #include "run/run.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
@@ -72,16 +71,8 @@ static void count_units(UnitGroup* units, const Model* m) {
 
 static double slices_of(const Balance* b, SliceCount n) { return n.hidden + b->units.head_work * n.heads; }
 
-// What rank t gives away, or takes.
-static SliceCount moving(const Balance* b, int t, int takes) {
-    SliceCount n = {0, 0};
-    for (const Move* move = b->plan.moves; move < b->plan.moves + b->plan.n_moves; move++)
-        if ((takes ? move->to : move->from) == t) n.heads += move->heads, n.hidden += move->hidden;
-    return n;
-}
-
 static SliceCount staying(const Balance* b, int t) {
-    SliceCount own = b->units.own[t], given = moving(b, t, 0);
+    SliceCount own = b->units.own[t], given = work_moved(&b->plan, t, 0);
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
 }
 
@@ -154,7 +145,7 @@ static void divide_anew(Run* run, const BalanceDecision* d) {
     }
     b->plan.n_moves = 0;
     if (!memcmp(&split, &m->ranks->split, sizeof split)) return;
-    mover_divide_anew(m, &split);
+    model_divide_anew(m, &split);
     run_log_event(run, "layout", "words", words);
     work_close(m->ranks->work);
     m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
@@ -283,20 +274,21 @@ typedef struct LinearTime {
 static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int N) {
     Model* m = &run->model;
     double seconds[N_TIMES];
-    void *column = model_act(m, D_COLUMN, 0), *norm = model_act(m, D_NORM, 0), *fc = model_act(m, FC, 0),
-         *activated = model_act(m, FC_ACT, 0), *att = model_act(m, ATT, 0), *ln = model_act(m, LN1, 0);
+    void* act[N_ACTS];
+    for (int i = 0; i < N_ACTS; i++) act[i] = model_act(m, (ActId)i, 0);
+    const ActId in[N_LINEARS] = {LN1, ATT, LN1, FC_ACT}, out[N_LINEARS] = {D_COLUMN, D_NORM, FC, D_NORM};
     int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
     timer_begin(m->timer, m->k, m->s);
-    work_forward(m, LINEAR_QKV, 0, column, NULL, ln, N);
-    work_forward(m, LINEAR_ATTPROJ, 0, norm, NULL, att, N);
-    work_forward(m, LINEAR_FC, 0, fc, fused ? activated : NULL, ln, N);
-    work_forward(m, LINEAR_FCPROJ, 0, norm, NULL, activated, N);
-    work_backward(m, LINEAR_FCPROJ, 0, column, norm, activated, fused ? fc : NULL, N);
-    work_backward(m, LINEAR_FC, 0, norm, column, ln, NULL, N);
-    work_backward(m, LINEAR_ATTPROJ, 0, column, norm, att, NULL, N);
-    work_backward(m, LINEAR_QKV, 0, norm, column, ln, NULL, N);
+    for (int i = 0; i < N_LINEARS; i++)
+        work_forward(m, (LinearId)i, 0, act[out[i]], fused && i == LINEAR_FC ? act[FC_ACT] : NULL, act[in[i]], N);
+    for (int i = N_LINEARS; i-- > 0;) {
+        LinearId id = (LinearId)i;
+        char *dx = act[is_column(id) ? D_NORM : D_COLUMN], *dout = act[is_column(id) ? D_COLUMN : D_NORM];
+        work_backward_weight(m, id, 0, dout, act[in[i]], N);
+        work_backward_input(m, id, 0, dx, dout, fused && i == LINEAR_FCPROJ ? act[FC] : NULL, N);
+    }
     timer_read(m->timer, seconds, m->s);
     work_end(m);
     least->matmuls = MIN(least->matmuls, 1e3 * seconds[TIME_LINEAR]);
@@ -370,8 +362,8 @@ void balance_open(Run* run) {
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    int failed = !b->steps || !b->compute_ms || !b->segments || speeds_start(&b->speeds, ranks, &b->arena);
-    if (failed) die("no memory for what is known of %d ranks", world);
+    if (speeds_start(&b->speeds, ranks, &b->arena) || arena_check(&b->arena, err))
+        die("no memory for what is known of %d ranks", world);
     if (b->setting.mode != BALANCE_OFF && m->stages > 1)
         die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
             m->stages);
@@ -474,7 +466,8 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
-    mine->sent = slices_of(b, moving(b, tp_rank(m), 0)), mine->taken = slices_of(b, moving(b, tp_rank(m), 1));
+    mine->sent = slices_of(b, work_moved(&b->plan, tp_rank(m), 0));
+    mine->taken = slices_of(b, work_moved(&b->plan, tp_rank(m), 1));
     if (m->tp && run->cluster->oversubscribed && b->is_timed && !run->strategies)
         mine->emulated = slowest_segments(run);
 }

@@ -1,6 +1,6 @@
-// prune.c - see prune.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
+// prune.c - see balance.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
 // list stands all that others compute: both together were computed, so a refresh measures them.
-#include "run/slow/prune.h"
+#include "run/slow/balance.h"
 #include "plan/base/bf16_in_place.h"
 
 #include <float.h>
@@ -24,13 +24,11 @@ static const int ids_of[][N_LINEARS] = {
 };
 
 typedef struct List {
-    int id;         // a LinearId, or LIST_UNITS and a SublayerId
-    int n;          // of this rank
-    int stay;       // that it has not given away: the first ones
-    float* value;   // (L,n)
-    int* computed;  // (L,n) ascending: those of `stay` that are kept, n_kept of them, then stay .. n
-    int* n_kept;    // (L)
-    float* kept;    // (L,n) as in a checkpoint: 1 where it is computed and stays, else 0
+    int id;        // a LinearId, or LIST_UNITS and a SublayerId
+    int n;         // of this rank
+    int stay;      // that it has not given away: the first ones
+    float* value;  // (L,n)
+    float* kept;   // (L,n) as in a checkpoint: 1 where it is computed and stays, else 0
 } List;
 
 struct Pruner {
@@ -45,6 +43,7 @@ struct Pruner {
     Arena arena;
     int n_lists;
     List lists[N_LINEARS];
+    PruneList sizes[N_LINEARS];  // of each: how many stay, and their work
     PrunedLayer* layers;
     char* ago;            // weights of the last refresh, layer by layer
     float *now, *then;    // of one linear
@@ -67,11 +66,17 @@ static size_t layer_elems(const Model* m) {
     return elems;
 }
 
+// As callers see it: ascending those of `stay` that are kept, and behind these, which they do not see, stay .. n.
+static IndexList* kept_list(const Pruner* k, const List* list, int l) {
+    PrunedLayer* layer = &k->layers[l];
+    return list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
+}
+
 // For the lists of k, which are empty so far. Ends the program where there is none.
 static void take_memory(Pruner* k, const Model* m) {
     char err[ERR_BYTES];
     Arena* a = &k->arena;
-    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0;
+    size_t L = (size_t)m->shape.L, matrix = 0, widest = 0, n = 0;
     const int own[N_SUBLAYERS] = {m->shape.kv_heads, m->shape.hidden};
     for (int id = 0; id < N_LINEARS; id++) {
         ParamTensor t = shape_param(&m->shape, matrix_of(id), 0);
@@ -83,11 +88,11 @@ static void take_memory(Pruner* k, const Model* m) {
         list->id = ids_of[k->shed][i];
         list->n = list->stay = list_length(m, list->id, own);
         list->value = TAKE(a, float, L*(size_t)list->n);
-        list->computed = TAKE(a, int, L*(size_t)list->n);
-        list->n_kept = TAKE(a, int, L);
         list->kept = TAKE(a, float, L*(size_t)list->n);
+        n += (size_t)list->n;
     }
     k->layers = TAKE(a, PrunedLayer, L);
+    int* lists = TAKE(a, int, L* n);
     k->ago = TAKE(a, char, L* layer_elems(m) * dtype_bytes(m->dt));
     k->now = TAKE(a, float, matrix), k->then = TAKE(a, float, matrix);
     k->change = TAKE(a, float, widest), k->sum = TAKE(a, float, widest);
@@ -96,24 +101,19 @@ static void take_memory(Pruner* k, const Model* m) {
     if (arena_check(a, err)) die("older weights and lists: %s", err);
     memset(k->ago, 0, L * layer_elems(m) * dtype_bytes(m->dt));
     memset(k->layers, 0, L * sizeof *k->layers);
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++)
+        for (int l = 0; l < k->L; l++, lists += list->n) kept_list(k, list, l)->index = lists;
 }
 
-static int* row_of(const List* list, int l) { return list->computed + (size_t)l * (size_t)list->n; }
 static float* values_of(const List* list, int l) { return list->value + (size_t)l * (size_t)list->n; }
-
-// The lists as callers see them.
-static void show_layer(Pruner* k, int l) {
-    PrunedLayer* layer = &k->layers[l];
-    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
-        IndexList* shown = list->id < LIST_UNITS ? &layer->columns[list->id] : &layer->units[list->id - LIST_UNITS];
-        *shown = (IndexList){list->n_kept[l], row_of(list, l)};
-    }
-}
+static float* kept_of(const List* list, int l) { return list->kept + (size_t)l * (size_t)list->n; }
 
 // Keeps n_kept of those that stay, which stand in the list already, and all that were given away.
-static void end_list(List* list, int l, int n_kept) {
-    list->n_kept[l] = n_kept;
-    for (int j = list->stay; j < list->n; j++) row_of(list, l)[n_kept + j - list->stay] = j;
+static void end_list(Pruner* k, const List* list, int l, int n_kept) {
+    IndexList* kept = kept_list(k, list, l);
+    kept->n = n_kept;
+    for (int j = list->stay; j < list->n; j++) kept->index[n_kept + j - list->stay] = j;
+    k->left_out |= n_kept < list->stay;
 }
 
 Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
@@ -126,10 +126,9 @@ Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, 
     for (List* list = k->lists; list < k->lists + k->n_lists; list++)
         for (int l = 0; l < k->L; l++) {
             prune_start(values_of(list, l), list->n);
-            for (int j = 0; j < list->n; j++) row_of(list, l)[j] = j;
-            end_list(list, l, list->n);
+            for (int j = 0; j < list->n; j++) kept_list(k, list, l)->index[j] = j;
+            end_list(k, list, l, list->n);
         }
-    for (int l = 0; l < k->L; l++) show_layer(k, l);
     return k;
 }
 
@@ -149,52 +148,45 @@ static ParamTensor fetch(Pruner* k, const Model* m, LinearId id, int l) {
     memcpy(k->then, copy, t.elems * elem);
     m->k->download(copy, tensor_weights(m, &t), t.elems * elem, m->s);
     memcpy(k->now, copy, t.elems * elem);
-    if (m->dt == DT_BF16) {
-        bf16_widen_in_place(k->now, t.elems);
-        bf16_widen_in_place(k->then, t.elems);
-    }
+    if (m->dt == DT_BF16) bf16_widen_in_place(k->now, t.elems), bf16_widen_in_place(k->then, t.elems);
     return t;
 }
 
-// change (n) += of slices of so many rows, from row `first` on.
+// change (n) += of things of so many rows each, from row `first` on.
 static void add_rows(Pruner* k, int n, int rows, int first) {
-    for (int s = 0; s < n; s++) {
-        size_t at = (size_t)(first + s * rows) * (size_t)k->C;
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)(first + i * rows) * (size_t)k->C;
         float sum;
         prune_change(&sum, k->now + at, k->then + at, rows * k->C, 1);
-        k->change[s] += sum;
+        k->change[i] += sum;
     }
 }
 
-// change (n) += of slices of so many columns.
-static void add_columns(Pruner* k, int n, int columns) {
-    prune_change(k->sum, k->now, k->then, k->C, n * columns);
-    for (int s = 0; s < n; s++)
-        for (int j = 0; j < columns; j++) k->change[s] += k->sum[s * columns + j];
-}
-
-static void find_column_change(Pruner* k, const Model* m, LinearId id, int l) {
+// Of all things of a list: columns of a matrix, or units with rows of one and columns of another.
+static void find_change(Pruner* k, const Model* m, const List* list, int l) {
+    int columns = 1, first = 0;
+    LinearId id = (LinearId)list->id;
+    memset(k->change, 0, (size_t)list->n * sizeof *k->change);
+    if (list->id >= LIST_UNITS) {
+        SublayerId sub = (SublayerId)(list->id - LIST_UNITS);
+        Runs rows = unit_rows(&m->shape, sub, 1);
+        fetch(k, m, column_linear(sub), l);
+        for (int run = 0; run < rows.n; first += list->n * rows.size[run++])
+            add_rows(k, list->n, rows.size[run], first);
+        columns = unit_columns(&m->shape, sub), id = row_linear(sub);
+    }
     ParamTensor t = fetch(k, m, id, l);
-    prune_change(k->change, k->now, k->then, t.rows, t.cols);
-}
-
-static void find_unit_change(Pruner* k, const Model* m, SublayerId id, int n, int l) {
-    int first = 0;
-    Runs rows = unit_rows(&m->shape, id, 1);
-    memset(k->change, 0, (size_t)n * sizeof *k->change);
-    fetch(k, m, column_linear(id), l);
-    for (int run = 0; run < rows.n; first += n * rows.size[run++]) add_rows(k, n, rows.size[run], first);
-    fetch(k, m, row_linear(id), l);
-    add_columns(k, n, unit_columns(&m->shape, id));
+    prune_change(k->sum, k->now, k->then, t.rows, list->n * columns);
+    for (int j = 0; j < list->n * columns; j++) k->change[j / columns] += k->sum[j];
 }
 
 static void learn(Pruner* k, const Model* m) {
     for (int l = 0; l < k->L; l++)
         for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
-            if (list->id < LIST_UNITS) find_column_change(k, m, (LinearId)list->id, l);
-            else find_unit_change(k, m, (SublayerId)(list->id - LIST_UNITS), list->n, l);
-            int computed = list->n_kept[l] + list->n - list->stay;
-            if (k->known) prune_learn(values_of(list, l), k->change, list->n, row_of(list, l), computed);
+            const IndexList* kept = kept_list(k, list, l);
+            find_change(k, m, list, l);
+            if (k->known)
+                prune_learn(values_of(list, l), k->change, list->n, kept->index, kept->n + list->n - list->stay);
         }
     k->known = 1;
 }
@@ -220,8 +212,8 @@ static double total_work(const PruneList* lists, int n) {
 
 // ratio (L) = what each layer is to leave out of its work. A layer that hardly changed counts as a thousandth of the
 // mean: its weight is a divisor.
-static void find_ratios(Pruner* k, const PruneList* lists, double gamma) {
-    double sum = 0, most = prune_most(lists, k->n_lists, WORK_TILE) / MAX(1, total_work(lists, k->n_lists));
+static void find_ratios(Pruner* k, double gamma) {
+    double sum = 0, most = prune_most(k->sizes, k->n_lists, WORK_TILE) / MAX(1, total_work(k->sizes, k->n_lists));
     for (int l = 0; l < k->L; l++) {
         k->ratio[l] = gamma, k->mass[l] = 0;
         for (const List* list = k->lists; list < k->lists + k->n_lists; list++)
@@ -234,44 +226,41 @@ static void find_ratios(Pruner* k, const PruneList* lists, double gamma) {
 
 // ---- a refresh
 
-static void set_stay(Pruner* k, PruneList* lists, SliceCount stay) {
+static void set_stay(Pruner* k, SliceCount stay) {
     const int units[N_SUBLAYERS] = {stay.heads, stay.hidden};
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[i];
         list->stay = list_length(k->model, list->id, units);
         if (list->stay < 0 || list->stay > list->n) die("%d of %d %s stay", list->stay, list->n, list_names[list->id]);
-        lists[i] = prune_list(k, list);
+        k->sizes[i] = prune_list(k, list);
     }
 }
 
 // Chooses the lists of layer l, given how much more than their part those before it left out; returns the same for the
 // next.
-static double choose_layer(Pruner* k, const PruneList* lists, int l, double ahead, uint64_t seed) {
+static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     int dropped[N_LINEARS], half = k->shed == SHED_COLUMNS && !k->by_layer ? 2 : k->n_lists;
     for (int i = 0; i < k->n_lists; i += half) {
-        double target = k->ratio[l] * total_work(&lists[i], half) - (k->by_layer ? ahead : 0);
-        ahead = prune_counts(&dropped[i], &lists[i], half, target, WORK_TILE) - target;
+        double target = k->ratio[l] * total_work(&k->sizes[i], half) - (k->by_layer ? ahead : 0);
+        ahead = prune_counts(&dropped[i], &k->sizes[i], half, target, WORK_TILE) - target;
     }
     for (int i = 0; i < k->n_lists; i++) {
         List* list = &k->lists[i];
         int n_kept = list->stay - dropped[i];
-        prune_choose(row_of(list, l), n_kept, values_of(list, l), list->stay, k->priority,
+        prune_choose(kept_list(k, list, l)->index, n_kept, values_of(list, l), list->stay, k->priority,
                      hash64(seed ^ (uint64_t)(l * N_LISTS + list->id)), k->scratch);
-        end_list(list, l, n_kept);
-        k->left_out |= dropped[i] > 0;
+        end_list(k, list, l, n_kept);
     }
-    show_layer(k, l);
     return ahead;
 }
 
 const PrunedLayer* pruner_choose(Pruner* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
-    PruneList lists[N_LINEARS];
     double ahead = 0;
     learn(k, m);
-    set_stay(k, lists, stay);
-    find_ratios(k, lists, gamma > 0 ? MIN(gamma, 1) : 0);
+    set_stay(k, stay);
+    find_ratios(k, gamma > 0 ? MIN(gamma, 1) : 0);
     k->left_out = 0;
-    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, lists, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
+    for (int l = 0; l < k->L; l++) ahead = choose_layer(k, l, ahead, hash64(hash64(k->seed) ^ (uint64_t)step));
     return pruner_layers(k);
 }
 
@@ -279,10 +268,9 @@ const PrunedLayer* pruner_layers(const Pruner* k) { return k->left_out ? k->laye
 
 double pruner_left_out(const Pruner* k) {
     double all = 0, kept = 0;
-    for (const List* list = k->lists; list < k->lists + k->n_lists; list++) {
-        double work = prune_list(k, list).work;
-        all += k->L * list->stay * work;
-        for (int l = 0; l < k->L; l++) kept += list->n_kept[l] * work;
+    for (int i = 0; i < k->n_lists; i++) {
+        all += k->L * k->sizes[i].n * k->sizes[i].work;
+        for (int l = 0; l < k->L; l++) kept += kept_list(k, &k->lists[i], l)->n * k->sizes[i].work;
     }
     return all > 0 ? 1 - kept / all : 0;
 }
@@ -300,9 +288,10 @@ int pruner_tensors(const Pruner* k, SafeTensor tensors[PRUNER_TENSORS]) {
     int n = 0;
     for (const List* list = k->lists; list < k->lists + k->n_lists && k->left_out; list++) {
         for (int l = 0; l < k->L; l++) {
-            float* kept = list->kept + (size_t)l * (size_t)list->n;
+            float* kept = kept_of(list, l);
             memset(kept, 0, (size_t)list->n * sizeof *kept);
-            for (int j = 0; j < list->n_kept[l]; j++) kept[row_of(list, l)[j]] = 1;
+            const IndexList* indices = kept_list(k, list, l);
+            for (int j = 0; j < indices->n; j++) kept[indices->index[j]] = 1;
         }
         tensors[n++] = describe(k, list, "value", list->value);
         tensors[n++] = describe(k, list, "kept", list->kept);
@@ -322,45 +311,36 @@ static int read_tensor(const Pruner* k, const List* list, const char* what, floa
 }
 
 // Values are finite and not negative; of those that stay at least one is kept, of the others none.
-static int check_layer(const List* list, int l, const char* name, Err err) {
-    const float *value = values_of(list, l), *kept = list->kept + (size_t)l * (size_t)list->n;
-    int found = 0;
+static int load_layer(Pruner* k, const List* list, int l, Err err) {
+    const float *value = values_of(list, l), *kept = kept_of(list, l);
+    const char* name = list_names[list->id];
+    int n = 0;
     for (int j = 0; j < list->n; j++) {
         if (!(value[j] >= 0 && value[j] <= FLT_MAX) || (kept[j] != 0 && (kept[j] != 1 || j >= list->stay)))
             return fail(err, "%s%s, layer %d: expected a value >= 0 and kept 0%s, found %g and %g at %d", prefix, name,
                         l, j < list->stay ? " or 1" : "", (double)value[j], (double)kept[j], j);
-        found += kept[j] == 1;
+        if (kept[j] == 1) kept_list(k, list, l)->index[n++] = j;
     }
-    if (found || list->stay == 0) return 0;
-    return fail(err, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
-}
-
-static int load_list(Pruner* k, List* list, const SafeTensors* file, Err err) {
-    if (read_tensor(k, list, "value", list->value, file, err) || read_tensor(k, list, "kept", list->kept, file, err))
-        return -1;
-    for (int l = 0; l < k->L; l++) {
-        int n = 0;
-        if (check_layer(list, l, list_names[list->id], err)) return -1;
-        for (int j = 0; j < list->stay; j++)
-            if (list->kept[(size_t)l * (size_t)list->n + (size_t)j] == 1) row_of(list, l)[n++] = j;
-        end_list(list, l, n);
-        k->left_out |= n < list->stay;
-    }
+    if (n == 0 && list->stay > 0)
+        return fail(err, "%s%s, layer %d: expected at least one that is kept", prefix, name, l);
+    end_list(k, list, l, n);
     return 0;
 }
 
 int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
-    PruneList lists[N_LINEARS];
     int has_lists = 0;
     for (int i = 0; i < file->n; i++) has_lists |= !strncmp(file->tensors[i].name, prefix, sizeof prefix - 1);
     if (!has_lists) return 0;
-    set_stay(k, lists, stay);
-    for (int i = 0; i < k->n_lists; i++)
-        if (load_list(k, &k->lists[i], file, err)) return -1;
-    for (int l = 0; l < k->L; l++) {
-        show_layer(k, l);
-        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    set_stay(k, stay);
+    for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
+        if (read_tensor(k, list, "value", list->value, file, err) ||
+            read_tensor(k, list, "kept", list->kept, file, err))
+            return -1;
+        for (int l = 0; l < k->L; l++)
+            if (load_layer(k, list, l, err)) return -1;
     }
+    for (int l = 0; l < k->L; l++)
+        for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
     k->known = 1;
     return 0;
 }

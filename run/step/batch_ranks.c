@@ -440,9 +440,9 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 // ---- what else core.c asks for
 
 static void decode(Run* run, Row* row) {
-    pipeline_receive(&run->model, row);
+    pipeline_meet(&run->model, row, TASK_RECEIVE);
     model_forward(&run->model, row);
-    pipeline_send(&run->model, row);
+    pipeline_meet(&run->model, row, TASK_SEND);
 }
 
 static void share_logits(Run* run) {

@@ -13,9 +13,7 @@
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
-#include "plan/cost/transfers.h"
 #include "plan/published/hydraulis.h"
-#include "run/model/mover.h"
 #include "run/run.h"
 
 struct Strategies {
@@ -26,15 +24,13 @@ struct Strategies {
     Model owner;
     ModelRanks owner_ranks;
     ModelRanks* before;  // the run's own, while it is that under a strategy
-    Mover gather[MOST_RANK_STRATEGIES], reduce[MOST_RANK_STRATEGIES];
-    Arena arena;  // of the movers
-    // What moving takes, ms: from the end of a step's sums until a rank has the weights of the next (strategies,
-    // ranks); from the last pass of a step until its gradients are summed.
-    double *start_ms, end_ms[MOST_RANK_STRATEGIES];
+    Arena arena;         // of the movers
+    // ms from the end of a step's sums until a rank has the weights of the next (strategies, ranks)
+    double* start_ms;
     // For the planner: every kind of pipeline is a scheme.
     SchemePool pool;
-    PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
-    Strategy choices[MOST_RANK_STRATEGIES];
+    PipelineGroup kind[HYDRAULIS_SCHEMES];   // of a scheme
+    Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
 };
 
 // The run under a strategy; itself where there are none.
@@ -44,21 +40,9 @@ const char* strategies_name(const Run* run, int strategy);            // as it c
 int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
 void strategies_time(Run* run, Timer* timer);                         // of all Comms of all strategies
 
-Layout strategies_layout(const Run* run, const PipelineGroup* g);
-void strategies_parts(Holdings* parts, const Run* run, int strategy, Arena* arena);  // what each rank computes
-int strategies_are_plain(const Run* run, int strategy);  // every rank computes the whole model
-
-MoveTime strategies_links(const Run* run, const Machine* machine);
-void strategies_time_moves(Run* run);
 double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
 // Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
-
-const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
-int strategies_scheme_of(const Strategies* x, const PipelineGroup* g);  // of the pool; -1: not there
-// Pipelines like g, in descending order of what a micro-batch holds; kind[i] is what scheme i of the pool is.
-void strategies_add_scheme(SchemePool* pool, PipelineGroup* kind, const PipelineGroup* g, const PipelineCost* cost,
-                           int64_t capacity);
 // The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
 // of this rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
