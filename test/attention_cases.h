@@ -18,15 +18,11 @@
 static void try_cases(const Case* cases, int n) {
     for (int i = 0; i < n; i += WATCHED ? n : SANITIZED ? 3 : 1)
         for (int partial = 0; partial <= !!(cases[i].kinds & PART); partial++) {
-#ifdef TEST_TABLE  // which has bf16 alone
-            try_case_as(&cases[i], DT_BF16, partial);
-#else
-            if (cases[i].kinds & FP32) try_case_as(&cases[i], DT_F32, partial);
-            if (cases[i].kinds & BF16) try_case_as(&cases[i], DT_BF16, partial);
+            if (cases[i].kinds & FP32 && !only_table) try_case_as(&cases[i], DT_F32, partial);
+            if (cases[i].kinds & BF16 || only_table) try_case_as(&cases[i], DT_BF16, partial);  // which has that alone
             any_order = TESTS_DEVICE && cases[i].kinds & ANY;
             if (any_order) try_case_as(&cases[i], DT_BF16, partial);
             any_order = 0;
-#endif
         }
 }
 

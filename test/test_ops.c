@@ -604,23 +604,19 @@ CLAIM(add_sum_matches_the_reference) {
     }
 }
 
-#ifndef TEST_DEVICE
-static CpuIsa isa;
-static void instruction_set_is_tested_here(void) {
-    const Kernels *t = cpu_kernels(isa), *r = cpu_kernels(CPU_REFERENCE);
-    if (!t) SKIP("this processor or this build lacks it");
-    CHECK(t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward);
-    CHECK(t->add != r->add && t->ranks->cast != r->ranks->cast && t->classifier != r->classifier);
-    CHECK(t->ranks->classifier_part != r->ranks->classifier_part &&
-          t->ranks->classifier_join != r->ranks->classifier_join);
-    CHECK(t->ranks->gather_columns != r->ranks->gather_columns &&
-          t->ranks->scatter_columns != r->ranks->scatter_columns);
-    CHECK(t->ranks->attention_merge != r->ranks->attention_merge && t->ranks->gather_rows != r->ranks->gather_rows);
-    CHECK(t->ranks->split_heads != r->ranks->split_heads && t->ranks->join_heads != r->ranks->join_heads &&
-          t->ranks->scatter_rows != r->ranks->scatter_rows);
-    CHECK(t->adamw != r->adamw && t->sum_of_squares != r->sum_of_squares);
+static int has_own(const Kernels* t, const Kernels* r) {
+    const struct RankOps *of_ranks = t->ranks, *of_reference = r->ranks;
+    return t->embedding_forward != r->embedding_forward && t->embedding_backward != r->embedding_backward &&
+           t->add != r->add && t->classifier != r->classifier && t->adamw != r->adamw &&
+           t->sum_of_squares != r->sum_of_squares && of_ranks->cast != of_reference->cast &&
+           of_ranks->classifier_part != of_reference->classifier_part &&
+           of_ranks->classifier_join != of_reference->classifier_join &&
+           of_ranks->gather_columns != of_reference->gather_columns &&
+           of_ranks->scatter_columns != of_reference->scatter_columns &&
+           of_ranks->attention_merge != of_reference->attention_merge &&
+           of_ranks->gather_rows != of_reference->gather_rows && of_ranks->scatter_rows != of_reference->scatter_rows &&
+           of_ranks->split_heads != of_reference->split_heads && of_ranks->join_heads != of_reference->join_heads;
 }
-#endif
 
 // Functions of `table`, from `first` to `end`.
 static void has_all(const char* table, const void* first, const void* end) {
@@ -648,12 +644,7 @@ CLAIM(no_entry_of_a_table_is_missing) {
 int main(void) {
     world.limits =
         (KernelLimits){.N = 8, .C = 8, .OC = 32, .NH = 1, .NKV = 1, .HS = 8, .context = 8, .attention = ATTENTION_OWN};
-#ifndef TEST_DEVICE
-    for (isa = CPU_GENERIC; isa < CPU_ISAS; isa++) {
-        printf("  %s:\n", cpu_isa_names[isa]);
-        RUN(instruction_set_is_tested_here);
-    }
-#endif
+    claim_own_entries(has_own);
     run_claims();
     return test_done();
 }
