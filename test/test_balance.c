@@ -24,43 +24,6 @@ static double total(const double* values, int n) {
 
 static double idle_ms(const RankSpeed* r) { return r->c + r->n / r->v; }
 
-// Rank r has c_r ms that stay and v_r slices a millisecond. Where moving costs nothing it computes n_r = v_r (T - c_r)
-// slices, and all end at T = (sum n + sum_A v c) / sum_A v, A the ranks with c_r < T. The step is the greatest c where
-// that is later; those that could have ended sooner then need not.
-static const struct Division {
-    double v[8], c[8];
-    int ranks;
-    MoveCost cost;
-    double n[8], step;
-} divisions[] = {
-    {{.25, 1, 1, 1}, {0}, 4, {0, 0, 0}, {2.4615, 9.8462, 9.8462, 9.8462}, 9.8462},
-    {{.25, 1, 1, 1}, {8, 2, 2, 2}, 4, {0, 0, 0}, {1.0769, 10.3077, 10.3077, 10.3077}, 12.3077},
-    {{.25, 1, 1, 1}, {14, 2, 2, 2}, 4, {0, 0, 0}, {0, 10.6667, 10.6667, 10.6667}, 14},
-    {{.25, .5, 1, 1}, {0}, 4, {0, 0, 0}, {2.9091, 5.8182, 11.6364, 11.6364}, 11.6364},
-    // Pinned at 16 ms, to which ranks 1 to 3 go down; the last four share the rest.
-    {{1. / 8, 1. / 6, .25, .5, 1, 1, 1, 1},
-     {16, 12, 8, 4, 2, 2, 2, 2},
-     8,
-     {0, 0, 0},
-     {0, .6667, 2, 6, 13.8333, 13.8333, 13.8333, 13.8333},
-     16},
-    {{.25, 1, 1, 1}, {0}, 4, {.2, .1, .1}, {2.375, 9.875, 9.875, 9.875}, 10.2625},
-    {{.25, 1, 1, 1}, {8, 2, 2, 2}, 4, {.2, .1, .1}, {.9687, 10.3438, 10.3438, 10.3438}, 12.7781},
-    {{.25, 1, 1, 1}, {0}, 4, {1, .5, .5}, {2, 10, 10, 10}, 12},
-};
-
-CLAIM(a_lossless_division_is_the_golden_one) {
-    const double half_digit = 5.1e-5;
-    for (int i = 0; i < COUNT(divisions); i++) {
-        const struct Division* g = &divisions[i];
-        double sent[8], taken[8];
-        RankSpeed group[8];
-        for (int r = 0; r < g->ranks; r++) group[r] = (RankSpeed){g->v[r], 8, g->c[r], 1, infinite, 8};
-        CHECK_CLOSE(balance_move(sent, taken, group, g->ranks, &g->cost), g->step, half_digit);
-        for (int r = 0; r < g->ranks; r++) CHECK_CLOSE(8 - sent[r] + taken[r], g->n[r], half_digit);
-    }
-}
-
 static void random_group(uint64_t seed, RankSpeed* group, int ranks, MoveCost* cost, int limits) {
     for (int r = 0; r < ranks; r++) {
         uint64_t at = (uint64_t)(10 * (r + 2));
@@ -189,8 +152,8 @@ static double step_of(const Group* x, const SliceCount* counts, const double* pr
     const MoveCost* cost = &x->setting.cost;
     for (int r = 0; r < x->units.ranks; r++) {
         unit_ms(&head, &hidden, x, r, pruned[r]);
-        double change = counts[r].hidden - x->units.own[r].hidden +
-                        (counts[r].heads - x->units.own[r].heads) * x->units.matrices;
+        double change =
+            counts[r].hidden - x->units.own[r].hidden + (counts[r].heads - x->units.own[r].heads) * x->units.matrices;
         c = MAX(c, x->memory.c[r]);
         attention = MAX(attention, counts[r].heads * head), mlp = MAX(mlp, counts[r].hidden * hidden);
         if (change != 0) moving = MAX(moving, cost->fixed + fabs(change) * (change < 0 ? cost->send : cost->take));

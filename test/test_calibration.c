@@ -269,16 +269,8 @@ CLAIM(the_median_is_of_the_last_errors) {
 
 CLAIM(the_learnt_model_is_the_probed_one_with_its_terms_scaled) {
     Calibration calibration;
-    Cost probed = {.name = "x",
-                   .quadratic = 1e-3,
-                   .per_token = 2e-2,
-                   .micro_batch = 3,
-                   .step = 5,
-                   .round = 7,
-                   .link_scale = 0.5,
-                   .token_bytes = 10,
-                   .n_groups = 1,
-                   .group_gbps = {100}};
+    Cost probed = {.quadratic = 1e-3, .per_token = 2e-2, .micro_batch = 3, .step = 5, .round = 7, .link_scale = 0.5};
+    probed.token_bytes = 10, probed.n_groups = 1, probed.group_gbps[0] = 100;
     Cost calibrated;
     calibration_start(&calibration);
     calibration_apply(&calibrated, &probed, &calibration);

@@ -90,6 +90,13 @@ static void free_memory(Memory* m) {
     for (int r = 0; r < MOST_RANKS; r++) free(m->of[r]);
 }
 
+// Of every element of a list: its holding x, tensor t, and place i, j in it.
+#define FOR_ELEMENTS(h)                                                                            \
+    for (int t = 0; t < (h)->tensors; t++)                                                         \
+        for (const Holding* x = (h)->list + (h)->first[t]; x < (h)->list + (h)->first[t + 1]; x++) \
+            for (int i = 0; i < x->box.rows; i++)                                                  \
+                for (int j = 0; j < x->box.cols; j++)
+
 static double value_of(int tensor, int row, int col) { return 1 + tensor + 1e3 * row + 1e-3 * col; }
 
 typedef double (*ValueOf)(int rank, int tensor, int row, int col);
@@ -101,12 +108,9 @@ static double by_rank(int rank, int tensor, int row, int col) { return (rank + 1
 
 // Fills what is held; returns elements of each rank in counts.
 static void fill(const Memory* m, const Holdings* h, ValueOf value) {
-    for (int t = 0; t < h->tensors; t++)
-        for (const Holding* x = h->list + h->first[t]; x < h->list + h->first[t + 1]; x++)
-            for (int i = 0; i < x->box.rows; i++)
-                for (int j = 0; j < x->box.cols; j++)
-                    m->of[x->rank][x->at + (size_t)i * (size_t)x->stride + (size_t)j] =
-                        value(x->rank, t, x->box.row + i, x->box.col + j);
+    FOR_ELEMENTS(h)
+    m->of[x->rank][x->at + (size_t)i * (size_t)x->stride + (size_t)j] =
+        value(x->rank, t, x->box.row + i, x->box.col + j);
 }
 
 // Elements that two lists share on the same rank, and those of the second one.
@@ -199,12 +203,7 @@ CLAIM(weights_arrive_at_every_rank_of_every_pipeline) {
         for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
         // What a rank owns of its part stays at home; all else is sent once.
         size_t expected = 0;
-        for (int t = 0; t < c.held[0].tensors; t++)
-            for (const Holding* h = c.held[0].list + c.held[0].first[t]; h < c.held[0].list + c.held[0].first[t + 1];
-                 h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++)
-                        expected += !holds(&c.pieces, h->rank, t, h->box.row + i, h->box.col + j);
+        FOR_ELEMENTS(&c.held[0]) expected += !holds(&c.pieces, x->rank, t, x->box.row + i, x->box.col + j);
         CHECK(p.sent == expected);
         free_memory(&from), free_memory(&to), free_memory(&wanted);
         arena_free(&c.arena);
@@ -219,17 +218,14 @@ CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
         Memory from = take_memory(&c), to = take_memory(&c);
         fill(&from, &c.held[1], by_rank);
         play(&p, &c, &c.held[1], &c.pieces, RESHARD_SUM, &from, &to);
-        for (int t = 0; t < c.pieces.tensors; t++)
-            for (const Holding* h = c.pieces.list + c.pieces.first[t]; h < c.pieces.list + c.pieces.first[t + 1]; h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++) {
-                        int row = h->box.row + i, col = h->box.col + j, copies = 0;
-                        double sum = 0;
-                        for (int r = 0; r < c.ranks; r++)
-                            if (holds(&c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
-                        CHECK(copies > 0);
-                        CHECK_CLOSE(to.of[h->rank][h->at + (size_t)(i * h->stride + j)], sum, 1e-9 * sum);
-                    }
+        FOR_ELEMENTS(&c.pieces) {
+            int row = x->box.row + i, col = x->box.col + j, copies = 0;
+            double sum = 0;
+            for (int r = 0; r < c.ranks; r++)
+                if (holds(&c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
+            CHECK(copies > 0);
+            CHECK_CLOSE(to.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
+        }
         free_memory(&from), free_memory(&to);
         arena_free(&c.arena);
     }
@@ -238,15 +234,12 @@ CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
 // The lowest rank that has a row sends it, as a program without a choice would have it.
 static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdings* to) {
     size_t sent[MOST_RANKS] = {0}, most = 0;
-    for (int t = 0; t < to->tensors; t++)
-        for (const Holding* h = to->list + to->first[t]; h < to->list + to->first[t + 1]; h++)
-            for (int i = 0; i < h->box.rows; i++)
-                for (int j = 0; j < h->box.cols; j++) {
-                    int row = h->box.row + i, col = h->box.col + j, r = 0;
-                    if (holds(from, h->rank, t, row, col)) continue;
-                    while (!holds(from, r, t, row, col)) r++;
-                    sent[r]++;
-                }
+    FOR_ELEMENTS(to) {
+        int row = x->box.row + i, col = x->box.col + j, r = 0;
+        if (holds(from, x->rank, t, row, col)) continue;
+        while (!holds(from, r, t, row, col)) r++;
+        sent[r]++;
+    }
     for (int r = 0; r < c->ranks; r++) most = MAX(most, sent[r]);
     return most;
 }
@@ -267,12 +260,7 @@ CLAIM(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_th
             CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
             most = MAX(most, p.sent_by[r]);
         }
-        for (int t = 0; t < c.held[1].tensors; t++)
-            for (const Holding* h = c.held[1].list + c.held[1].first[t]; h < c.held[1].list + c.held[1].first[t + 1];
-                 h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++, wants++)
-                        at_home += holds(&c.held[0], h->rank, t, h->box.row + i, h->box.col + j) > 0;
+        FOR_ELEMENTS(&c.held[1]) wants++, at_home += holds(&c.held[0], x->rank, t, x->box.row + i, x->box.col + j) > 0;
         CHECK(p.sent == wants - at_home);
         size_t lowest = lowest_rank_sends(&c, &c.held[0], &c.held[1]);
         if (node[c.ranks - 1] == 0 && lowest > 0) {
@@ -329,19 +317,16 @@ CLAIM(what_nobody_has_is_an_error) {
 }
 
 CLAIM(strategies_are_read_and_printed) {
+    static const char text[] = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
+    static const char* const printed[] = {"tp4+2xtp2", "tp2pp2+2xtp1pp2", "8xtp1", "2xtp1pp4"};
     StrategyList list;
-    char text[STRATEGY_TEXT];
-    const char* good = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
-    CHECK(strategies_parse(&list, good, strlen(good), err) == 0);
-    CHECK(list.n == 4);
-    CHECK_STRING(strategy_print(&list.strategy[0], text), "tp4+2xtp2");
-    CHECK_STRING(strategy_print(&list.strategy[1], text), "tp2pp2+2xtp1pp2");
-    CHECK_STRING(strategy_print(&list.strategy[3], text), "2xtp1pp4");
+    char one[STRATEGY_TEXT];
+    CHECK(strategies_parse(&list, text, strlen(text), err) == 0 && list.n == COUNT(printed));
     for (int i = 0; i < list.n; i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
+    for (int i = 0; i < list.n; i++) CHECK_STRING(strategy_print(&list.strategy[i], one), printed[i]);
     Shape shape = shape_make(3, 32, 4, 300, 16);
     list.n = 3;
-    CHECK(strategies_check(&list, &shape, 8, err) == 0);
-    CHECK(strategies_check(&list, &shape, 6, err) == -1);
+    CHECK(strategies_check(&list, &shape, 8, err) == 0 && strategies_check(&list, &shape, 6, err) == -1);
     CHECK_STRING(err, "tp4+2xtp2: expected pipelines for all 6 ranks, found some for 8");
 }
 

@@ -48,42 +48,28 @@ static int parse(Layout* layout, const char* text, char* err) {
     return layout_parse(layout, &usual, text, strlen(text), err);
 }
 
-static int is_row(const Layout* layout, int l, int tp, int zero, Recompute recompute) {
-    const LayerLayout* row = &layout->layer[l];
-    return row->tp == tp && row->zero == zero && row->recompute == recompute;
-}
-
-CLAIM(lines_may_be_joined_by_semicolons) {
-    Layout l, same;
-    char err[ERR_BYTES];
-    CHECK(parse(&l, "tp 1; # of all; two\nstage layers 3 zero 1; stage zero 3;layers 1 ;  layers 2", err) == 0);
-    CHECK(parse(&same, "tp 1\nstage layers 3 zero 1\nstage zero 3\n  layers 1\n  layers 2", err) == 0);
-    CHECK(!memcmp(&l, &same, sizeof l));
-}
-
-CLAIM(a_file_says_what_it_says_and_the_rest_is_as_usual) {
+// A file says what it says, and the rest is as usual; lines may be joined by semicolons; layers of a stage have lines of
+// their own.
+CLAIM(files_are_read_as_they_are_written) {
+    static const char* const rows[][2] = {
+        {"# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last",
+         "tp 2\nstage layers 3 zero 2 recompute block\nstage layers 2 zero 3 recompute activation\n"},
+        {"tp 4\r\nstage layers 1\r\n", "tp 4\nstage layers 1 zero 2 recompute activation\n"},
+        {"tp 1; # of all; two\nstage layers 3 zero 1; stage zero 3;layers 1 ;  layers 2",
+         "tp 1\nstage layers 3 zero 1 recompute activation\nstage layers 3 zero 3 recompute activation\n"},
+        {"stage zero 3 tp 1\n  layers 1 tp 2 recompute block\n  layers 3 zero 1\n"
+         "stage layers 2\n  layers 1 tp 1\n  layers 1\n tp 4\n",
+         "tp 4\nstage layers 4 zero 3\n  layers 1 tp 2 zero 3 recompute block\n"
+         "  layers 3 tp 1 zero 1 recompute activation\nstage layers 2 zero 2\n"
+         "  layers 1 tp 1 zero 2 recompute activation\n  layers 1 tp 4 zero 2 recompute activation\n"}};
     Layout l;
-    char err[ERR_BYTES];
-    CHECK(parse(&l, "# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last", err) == 0);
-    CHECK(l.tp == 2 && l.stages == 2);
-    CHECK(l.stage[0].layers == 3 && l.stage[0].zero == 2 && is_row(&l, 0, 2, 2, RECOMPUTE_BLOCK));
-    CHECK(l.stage[1].layers == 2 && l.stage[1].zero == 3 && is_row(&l, 4, 2, 3, RECOMPUTE_ACTIVATION));
-    CHECK(layout_first(&l, 1) == 3 && layout_first(&l, 2) == 5);
-    CHECK(parse(&l, "tp 4\r\nstage layers 1\r\n", err) == 0 && l.tp == 4 && l.stage[0].layers == 1);
-}
-
-CLAIM(layers_of_a_stage_have_lines_of_their_own) {
-    Layout l;
-    char err[ERR_BYTES];
-    const char* text =
-        "stage zero 3 tp 1\n  layers 1 tp 2 recompute block\n  layers 3 zero 1\n"
-        "stage layers 2\n  layers 1 tp 1\n  layers 1\n tp 4\n";
-    CHECK(parse(&l, text, err) == 0 && l.tp == 4 && l.stages == 2);
-    CHECK(l.stage[0].layers == 4 && l.stage[0].zero == 3 && l.stage[1].layers == 2 && l.stage[1].zero == 2);
-    CHECK(is_row(&l, 0, 2, 3, RECOMPUTE_BLOCK) && is_row(&l, 1, 1, 1, RECOMPUTE_ACTIVATION));
-    CHECK(is_row(&l, 3, 1, 1, RECOMPUTE_ACTIVATION) && is_row(&l, 4, 1, 2, RECOMPUTE_ACTIVATION));
-    CHECK(is_row(&l, 5, 4, 2, RECOMPUTE_ACTIVATION));
-    CHECK(layout_run(&l, 1) == 3 && layout_run(&l, 4) == 1 && layout_run(&l, 5) == 1);
+    char err[ERR_BYTES], text[LAYOUT_TEXT];
+    for (int i = 0; i < COUNT(rows); i++) {
+        CHECK(parse(&l, rows[i][0], err) == 0);
+        layout_print(&l, text, sizeof text);
+        CHECK_STRING(text, rows[i][1]);
+    }
+    CHECK(layout_first(&l, 1) == 4 && layout_first(&l, 2) == 6);
     CHECK_CLOSE(layout_again(&l, 0), 0.25, 0);
 }
 
@@ -114,19 +100,24 @@ CLAIM(what_is_printed_reads_back) {
 }
 
 CLAIM(layouts_that_ranks_cannot_run_are_refused) {
+    static const struct {
+        const char* text;
+        int ranks;
+        const char* words;
+    } rows[] = {
+        {"tp 2; stage layers 3; stage layers 2", 8, ""},
+        {"tp 2; stage layers 3; stage layers 2", 6,
+         "2 stages of tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8"},
+        {"tp 2; stage layers 3; stage layers 2 tp 3", 8, "layer 3 has tp 3: expected a divisor of the groups' tp 2"},
+        {"tp 2; stage layers 3; stage layers 3", 8, "expected stages of 5 layers together, as the model has, found 6"}};
     Shape whole = shape_make(5, 48, 4, 300, 64);
-    Layout l;
-    char err[ERR_BYTES];
-    CHECK(parse(&l, "tp 2\nstage layers 3\nstage layers 2\n", err) == 0);
-    CHECK(layout_check(&l, &whole, 8, err) == 0);
-    CHECK(layout_check(&l, &whole, 6, err) == -1);
-    CHECK_STRING(err, "2 stages of tensor-parallel groups of 2 do not divide 6 ranks; try mpirun -n 8");
-    l.layer[4].tp = 3;
-    CHECK(layout_check(&l, &whole, 8, err) == -1);
-    CHECK_STRING(err, "layer 4 has tp 3: expected a divisor of the groups' tp 2");
-    l.stage[1].layers = 3;
-    CHECK(layout_check(&l, &whole, 8, err) == -1);
-    CHECK_STRING(err, "expected stages of 5 layers together, as the model has, found 6");
+    for (int i = 0; i < COUNT(rows); i++) {
+        Layout l;
+        char err[ERR_BYTES];
+        CHECK(parse(&l, rows[i].text, err) == 0);
+        CHECK(layout_check(&l, &whole, rows[i].ranks, err) == (rows[i].words[0] ? -1 : 0));
+        CHECK_STRING(err, rows[i].words);
+    }
 }
 
 int main(void) { return test_main(); }

@@ -328,14 +328,16 @@ CLAIM(layers_that_change_more_leave_out_less) {
 
 // ---- in checkpoints
 
+static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
+
 // A few refreshes, the last of which leaves something out and has given something away.
 static Pruner* lived(const Model* m, Shed shed, uint64_t seed) {
     Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
-        pruner_choose(k, m, 0.3, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, step);
+        pruner_choose(k, m, 0.3, staying(m), step);
         train(m, seed + (uint64_t)step);
     }
-    pruner_choose(k, m, 0.4, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, 4);
+    pruner_choose(k, m, 0.4, staying(m), 4);
     return k;
 }
 
@@ -352,8 +354,6 @@ static int holds_the_same(const Pruner* a, const Pruner* b) {
                !memcmp(tensors[0][i].data, tensors[1][i].data, tensors[0][i].bytes);
     return same;
 }
-
-static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
 
 CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {

@@ -68,37 +68,38 @@ CLAIM(the_example_in_the_words_is_a_spec) {
 
 // ---- slowness
 
-static int slow_is(int rank, int64_t step, double linear, double whole) {
-    Slowness slow = straggle_at(list, n, rank, step);
-    return slow.linear == linear && slow.whole == whole;
-}
-
-CLAIM(a_straggler_is_slow_from_its_first_step_to_its_last) {
-    CHECK(parse("rank=1,x=4,from=20,to=80", RANKS) == 0);
-    CHECK(slow_is(1, 19, 1, 1) && slow_is(1, 20, 4, 1) && slow_is(1, 80, 4, 1) && slow_is(1, 81, 1, 1));
-    CHECK(slow_is(0, 50, 1, 1) && slow_is(2, 50, 1, 1));
-    CHECK(parse("rank=1,x=4", RANKS) == 0);
-    CHECK(slow_is(1, 1, 4, 1) && slow_is(1, INT64_MAX, 4, 1));
-    CHECK(parse("", RANKS) == 0);
-    CHECK(slow_is(0, 1, 1, 1));
-}
-
-CLAIM(whole_slows_everything_instead_of_the_linears) {
-    CHECK(parse("rank=0,x=1.5,whole", RANKS) == 0);
-    CHECK(slow_is(0, 7, 1, 1.5));
-}
-
-CLAIM(stragglers_that_overlap_multiply) {
-    CHECK(
-        parse("rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8",
-              RANKS) == 0);
-    CHECK(slow_is(1, 1, 2, 4));
-    CHECK(slow_is(1, 5, 6, 4));
-    CHECK(slow_is(1, 8, 6, 6));
-    CHECK(slow_is(1, 10, 6, 1));
-    CHECK(slow_is(1, 11, 3, 1));
-    CHECK(slow_is(2, 8, 8, 1));
-    CHECK(slow_is(3, 8, 1, 1));
+CLAIM(stragglers_are_slow_from_their_first_step_to_their_last_and_multiply) {
+    static const char
+        one[] = "rank=1,x=4,from=20,to=80",
+        overlapping[] =
+            "rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8";
+    static const struct {
+        const char* spec;
+        int rank;
+        int64_t step;
+        double linear, whole;
+    } rows[] = {{one, 1, 19, 1, 1},
+                {one, 1, 20, 4, 1},
+                {one, 1, 80, 4, 1},
+                {one, 1, 81, 1, 1},
+                {one, 0, 50, 1, 1},
+                {one, 2, 50, 1, 1},
+                {"rank=1,x=4", 1, 1, 4, 1},
+                {"", 0, 1, 1, 1},
+                {"rank=1,x=4", 1, INT64_MAX, 4, 1},
+                {overlapping, 1, 1, 2, 4},
+                {overlapping, 1, 5, 6, 4},
+                {overlapping, 1, 8, 6, 6},
+                {overlapping, 1, 10, 6, 1},
+                {overlapping, 1, 11, 3, 1},
+                {overlapping, 2, 8, 8, 1},
+                {overlapping, 3, 8, 1, 1},
+                {"rank=0,x=1.5,whole", 0, 7, 1, 1.5}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        CHECK(parse(rows[i].spec, RANKS) == 0);
+        Slowness slow = straggle_at(list, n, rows[i].rank, rows[i].step);
+        CHECK(slow.linear == rows[i].linear && slow.whole == rows[i].whole);
+    }
 }
 
 int main(void) { return test_main(); }

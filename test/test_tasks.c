@@ -200,12 +200,4 @@ CLAIM(stages_that_wait_for_each_other_are_found) {
     arena_free(&m.arena);
 }
 
-CLAIM(no_memory_is_an_error) {
-    Made m;
-    make(&m, 2, 2, 1);
-    m.arena.missing = 1;  // as after a part that could not be had
-    CHECK(schedule(&m) == -1 && m.err[0]);
-    arena_free(&m.arena);
-}
-
 int main(void) { return test_main(); }

@@ -416,27 +416,6 @@ CLAIM(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must) {
 
 // ---- a rank alone
 
-CLAIM(a_rank_alone_stands_still_for_nobody) {
-    Comm *c = NULL, *part = NULL;
-    float from[4] = {1, 2, 3, 4}, to[4] = {0};
-    Transfer send = {0, from, sizeof from}, receive = {0, to, sizeof to};
-    CHECK(comm_open_self(&c, 5, err) == 0);
-    if (!c) return;
-    CHECK(c->timer == NULL);
-    c->timer = fresh(0);
-    begin();
-    c->table->all_reduce(c, from, 4, DT_F32, NULL);
-    comm_reduce_scatter(c, to, from, 4, DT_F32, NULL);
-    comm_all_gather(c, to, from, 4, DT_F32, NULL);
-    comm_send_receive(c, &send, 1, &receive, 1, NULL);
-    CHECK(c->table->barrier(c, err) == 0 && c->table->wait(c, NULL, err) == 0);
-    CHECK(c->table->split(c, &part, 0, 0, err) == 0 && part && part->timer == NULL);
-    read_timer();
-    CHECK(at->timer.n_segments == 1 && at->seconds[TIME_WAIT] == 0);
-    if (part) part->table->close(part);
-    c->table->close(c);
-}
-
 int main(void) {
     run_claims();
     for (int i = 0; i < COUNT(steps); i++) RUN_AS(steps[i].claim, check_step(&steps[i]));
