@@ -261,43 +261,37 @@ static void cut_ring(Parts* t, int n, uint64_t seed) { (void)seed, zigzag_ring(t
 
 // ---- claims
 
-CLAIM(merged_parts_are_the_whole_attention) {
-    static const Case cases[] = {
-        {16, 2, 1, 1, 3, BOTH, {{1, 1}, {2, 2}, {65, 65}, {130, 130}, {16, 70}, {1, 9}, {NONE, 3}, {17, 17}}},
-        {16, 2, 1, 0, 1, BOTH, {{1, 1}, {70, 3}, {64, 65}, {5, 130}, {4, NONE}, {66, 1}}},
-        {64, 1, 1, 1, 8, BOTH, {{3, 3}, {66, 70}}},
-        {8, 3, 1, 1, 0, BOTH, {{9, 4}, {100, 90}, {3, 2}}}};  // whose first queries see no key at all
-    for (int i = 0; i < COUNT(cases); i++)
-        for (int dt = DT_F32; dt <= DT_BF16; dt++)
-            for (int pieces = 2; pieces <= (SANITIZED ? 2 : 4); pieces += 2)
-                try_parts(&cases[i], (DType)dt, cut_keys, pieces, (uint64_t)(i * 10 + pieces));
-}
-
+// Cases, each with ways to cut it: keys of all documents in so many pieces, or a zigzag ring of so many places.
 #define RAGGED \
     {1, 1}, {2, 2}, {3, 3}, {1, 1}, {260, 260}, {9, 9}, {10, 10}, {11, 11}, {77, 77}, { 2, 2 }
+// clang-format off
+static const struct {
+    const char* claim;  // NULL: another case of the one before
+    Case c;
+    int is_ring, cuts[5];
+} rows[] = {
+    {"merged_parts_are_the_whole_attention",
+     {16, 2, 1, 1, 3, BOTH, {{1, 1}, {2, 2}, {65, 65}, {130, 130}, {16, 70}, {1, 9}, {NONE, 3}, {17, 17}}}, 0, {2, 4}},
+    {NULL, {16, 2, 1, 0, 1, BOTH, {{1, 1}, {70, 3}, {64, 65}, {5, 130}, {4, NONE}, {66, 1}}}, 0, {2, 4}},
+    {NULL, {64, 1, 1, 1, 8, BOTH, {{3, 3}, {66, 70}}}, 0, {2, 4}},
+    {NULL, {8, 3, 1, 1, 0, BOTH, {{9, 4}, {100, 90}, {3, 2}}}, 0, {2, 4}},  // whose first queries see no key at all
+    {"zigzag_rings_are_the_whole_attention", {8, 2, 1, 1, 3, BOTH, {RAGGED}}, 1, {5, 2, 1, 3}},
+    {NULL, {64, 1, 1, 1, 8, BF16, {{1, 1}, {2, 2}, {3, 3}, {73, 73}, {30, 30}, {11, 11}}}, 1, {5, 2, 1, 3}},
+    {"parts_of_an_attention_of_shared_keys_are_the_whole",
+     {16, 2, 3, 1, 3, BOTH, {{1, 1}, {65, 65}, {16, 70}, {100, 90}}}, 0, {3}},
+    {NULL, {64, 1, 3, 1, 8, BOTH, {{1, 1}, {3, 3}, {73, 73}}}, 1, {2}},
+    {"rings_of_the_shortest_documents_are_the_whole_attention",
+     {8, 3, 1, 1, 1, FP32, {{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 1}}}, 1, {2, 3, 4, 5}},
+};
+// clang-format on
 
-CLAIM(zigzag_rings_are_the_whole_attention) {
-    static const Case cases[] = {{8, 2, 1, 1, 3, BOTH, {RAGGED}},
-                                 {64, 1, 1, 1, 8, BF16, {{1, 1}, {2, 2}, {3, 3}, {73, 73}, {30, 30}, {11, 11}}}};
-    static const int degrees[] = {5, 2, 1, 3};
-    for (int i = 0; i < COUNT(cases); i++)
-        for (int d = 0; d < (SANITIZED ? 2 : COUNT(degrees)); d++)
-            for (int dt = i == 0 ? DT_F32 : DT_BF16; dt <= DT_BF16; dt++)
-                try_parts(&cases[i], (DType)dt, cut_ring, degrees[d], 0);
-}
-
-CLAIM(parts_of_an_attention_of_shared_keys_are_the_whole) {
-    static const Case keys = {16, 2, 3, 1, 3, BOTH, {{1, 1}, {65, 65}, {16, 70}, {100, 90}}},
-                      ring = {64, 1, 3, 1, 8, BOTH, {{1, 1}, {3, 3}, {73, 73}}};
-    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
-        try_parts(&keys, (DType)dt, cut_keys, 3, 8);
-        try_parts(&ring, (DType)dt, cut_ring, 2, 0);
-    }
-}
-
-CLAIM(rings_of_the_shortest_documents_are_the_whole_attention) {
-    static const Case c = {8, 3, 1, 1, 1, FP32, {{1, 1}, {1, 1}, {2, 2}, {3, 3}, {1, 1}}};
-    for (int d = 2; d <= (WATCHED ? 3 : 5); d++) try_parts(&c, DT_F32, cut_ring, d, 0);
+static void check_rows(int first) {
+    for (int i = first; i < COUNT(rows) && (i == first || !rows[i].claim); i++)
+        for (int dt = DT_F32; dt <= DT_BF16; dt++)
+            for (int k = 0; k < (SANITIZED ? 2 : COUNT(rows[i].cuts)) && rows[i].cuts[k]; k++)
+                if (rows[i].c.kinds & (dt == DT_F32 ? FP32 : BF16))
+                    try_parts(&rows[i].c, (DType)dt, rows[i].is_ring ? cut_ring : cut_keys, rows[i].cuts[k],
+                              (uint64_t)(i * 10 + rows[i].cuts[k]));
 }
 
 // The reference rounds a whole attention once: as a part it leaves what was rounded.
@@ -419,6 +413,8 @@ CLAIM(what_is_made_of_a_rows_documents_is_kept_for_that_row_alone) {
 }
 
 int main(void) {
+    for (int i = 0; i < COUNT(rows); i++)
+        if (rows[i].claim) RUN_AS(rows[i].claim, check_rows(i));
     run_claims();
     if (wants_cudnn()) RUN(cudnn_has_computed_cases);
     return test_done();

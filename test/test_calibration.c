@@ -158,26 +158,6 @@ CLAIM(a_machine_that_has_changed_is_followed) {
     }
 }
 
-// A term that seems to give time back: nothing with scales above zero explains these times, the nearest are wanted.
-// The term is 5 to 30 % of a step here and its scale -0.3, so the best that can be is some percent off.
-CLAIM(others_make_up_for_a_term_that_cannot_be_negative) {
-    enum { SEEDS = 30 };
-    double sum = 0;
-    for (int term = 0; term < 3; term++)
-        for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-            Calibration calibration;
-            double theta[T] = {1, 1, 1, 1, 1}, terms[T];
-            theta[term] = -0.3;
-            calibration_start(&calibration);
-            for (int step = 0; step < 60; step++) {
-                draw_terms(terms, seed, step);
-                calibration_learn(&calibration, terms, MAX(time_of(theta, terms) * noise(0.03, seed, step), 1));
-            }
-            sum += median_error(&calibration, theta, seed) / (3 * SEEDS);
-        }
-    CHECK(sum < 0.12);
-}
-
 // Steps that deny a term, and times that are pure chance.
 CLAIM(scales_never_become_negative) {
     for (uint64_t seed = 1; seed <= 30; seed++) {

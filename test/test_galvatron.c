@@ -25,20 +25,6 @@ CLAIM(strategies_are_as_many_as_in_the_released_code) {
     for (int i = 0; i < COUNT(stages); i++) CHECK(strategies_of(s, stages[i][0], 1, 0) == stages[i][1]);
 }
 
-CLAIM(strategies_are_all_different_and_use_all_ranks) {
-    Strategy s[MOST_STRATEGIES];
-    char names[MOST_STRATEGIES][STRATEGY_NAME];
-    int n = strategies_of(s, 8, 1, 1), tensor_first = 0;
-    for (int i = 0; i < n; i++) {
-        strategy_name(names[i], &s[i]);
-        CHECK(strategy_degree(&s[i], BY_TENSOR) * strategy_data(&s[i]) == 8);
-        CHECK(strategy_degree(&s[i], BY_DATA) == 1 || strategy_degree(&s[i], BY_SHARDS) == 1);
-        tensor_first += s[i].levels == 2 && strategy_is_consecutive(&s[i], BY_TENSOR);
-        for (int j = 0; j < i; j++) CHECK(strcmp(names[i], names[j]) != 0);
-    }
-    CHECK(tensor_first == 8);  // tp2, tp4; dp or sdp; with recomputation or without
-}
-
 // ---- a layer of BERT-Huge on 8 ranks
 
 static const Links titan = {

@@ -185,19 +185,11 @@ static GroupAttention group_of(Held* h, const MicroBatch* mb) {
     int* cu = (int*)malloc(ints * sizeof(int));
     micro_batch_cu(&h->placed, mb, cu);
     for (int j = 0; j < h->placed.n_chunks; j++) h->chunk_tokens[j] = cu[(j + 1) * (mb->n_docs + 1) - 1];
-    GroupAttention ga = {.first_rank = mb->first_rank,
-                         .ulysses_size = h->share.ulysses_size,
-                         .ring_size = h->share.ring_size,
-                         .ring_rank = h->share.ring_rank,
-                         .ulysses_rank = h->share.ulysses_rank,
-                         .first = h->first,
-                         .n_docs = mb->n_docs,
-                         .n_chunks = h->placed.n_chunks,
-                         .head_border = h->placed.head_border,
-                         .token_border = h->placed.token_border + h->share.ring_rank * (mb->ulysses_size + 1),
-                         .owner = h->placed.owner,
-                         .chunk_tokens = h->chunk_tokens,
-                         .cu = (int*)buffer(cu, ints * sizeof(int))};
+    GroupAttention ga = {mb->first_rank,     h->share.ulysses_size, h->share.ring_size,
+                         h->share.ring_rank, h->share.ulysses_rank, h->first,
+                         mb->n_docs,         h->placed.n_chunks,    .head_border = h->placed.head_border};
+    ga.token_border = h->placed.token_border + h->share.ring_rank * (mb->ulysses_size + 1);
+    ga.owner = h->placed.owner, ga.chunk_tokens = h->chunk_tokens, ga.cu = (int*)buffer(cu, ints * sizeof(int));
     free(cu);
     return ga;
 }
@@ -233,16 +225,9 @@ static void run_row(Held* held, Case* c, int first, int end, const Whole* whole)
     void *out = buffer(NULL, n * out_row), *dqkv = buffer(NULL, n * qkv_row);
     SavedAttention saved = {qkv, out, buffer(NULL, most * out_row / NKV),
                             (float*)buffer(NULL, most * ((size_t)c->NH / NKV) * sizeof(float))};
-    RowAttention row = {
-        .comm = world,
-        .groups = groups,
-        .n_groups = n_groups,
-        .NH = c->NH,
-        .NKV = c->NKV,
-        .HS = c->HS,
-        .parts = most_parts,
-        .scale = (float)(1 / sqrt(c->HS)),
-        .scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, c->dt))};
+    RowAttention row = {world, groups, n_groups, c->NH, c->NKV, c->HS, .parts = most_parts};
+    row.scale = (float)(1 / sqrt(c->HS));
+    row.scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, c->dt));
     free(own_qkv), free(own_dout);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {
