@@ -191,43 +191,54 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
 
 // ---- claims
 
+typedef struct Moved {
+    Case c;
+    Played p;
+    Memory from, to, wanted;
+} Moved;
+
+// From one list of a case to another, whose memory is then as wanted where it is a copy.
+static void move(Moved* m, const Holdings* from, const Holdings* to, ReshardKind kind) {
+    m->from = take_memory(&m->c), m->to = take_memory(&m->c), m->wanted = take_memory(&m->c);
+    fill(&m->from, from, kind == RESHARD_SUM ? by_rank : same_everywhere);
+    fill(&m->wanted, to, same_everywhere);
+    play(&m->p, &m->c, from, to, kind, &m->from, &m->to);
+    for (int r = 0; r < m->c.ranks && kind == RESHARD_COPY; r++)
+        CHECK(!memcmp(m->to.of[r], m->wanted.of[r], m->to.elems * sizeof(double)));
+}
+
+static void end_move(Moved* m) {
+    free_memory(&m->from), free_memory(&m->to), free_memory(&m->wanted);
+    arena_free(&m->c.arena);
+}
+
+// What a rank owns of its part stays at home; all else is sent once.
 CLAIM(weights_arrive_at_every_rank_of_every_pipeline) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed);
-        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
-        fill(&from, &c.pieces, same_everywhere);
-        fill(&wanted, &c.held[0], same_everywhere);
-        play(&p, &c, &c.pieces, &c.held[0], RESHARD_COPY, &from, &to);
-        for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
-        // What a rank owns of its part stays at home; all else is sent once.
+        Moved m;
         size_t expected = 0;
-        FOR_ELEMENTS(&c.held[0]) expected += !holds(&c.pieces, x->rank, t, x->box.row + i, x->box.col + j);
-        CHECK(p.sent == expected);
-        free_memory(&from), free_memory(&to), free_memory(&wanted);
-        arena_free(&c.arena);
+        open_case(&m.c, seed);
+        move(&m, &m.c.pieces, &m.c.held[0], RESHARD_COPY);
+        FOR_ELEMENTS(&m.c.held[0]) expected += !holds(&m.c.pieces, x->rank, t, x->box.row + i, x->box.col + j);
+        CHECK(m.p.sent == expected);
+        end_move(&m);
     }
 }
 
 CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed + 1000);
-        Memory from = take_memory(&c), to = take_memory(&c);
-        fill(&from, &c.held[1], by_rank);
-        play(&p, &c, &c.held[1], &c.pieces, RESHARD_SUM, &from, &to);
-        FOR_ELEMENTS(&c.pieces) {
+        Moved m;
+        open_case(&m.c, seed + 1000);
+        move(&m, &m.c.held[1], &m.c.pieces, RESHARD_SUM);
+        FOR_ELEMENTS(&m.c.pieces) {
             int row = x->box.row + i, col = x->box.col + j, copies = 0;
             double sum = 0;
-            for (int r = 0; r < c.ranks; r++)
-                if (holds(&c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
+            for (int r = 0; r < m.c.ranks; r++)
+                if (holds(&m.c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
             CHECK(copies > 0);
-            CHECK_CLOSE(to.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
+            CHECK_CLOSE(m.to.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
         }
-        free_memory(&from), free_memory(&to);
-        arena_free(&c.arena);
+        end_move(&m);
     }
 }
 
@@ -247,28 +258,21 @@ static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdi
 CLAIM(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them) {
     int spread = 0, compared = 0;
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed + 2000);
+        Moved m;
+        size_t most = 0, expected = 0;
+        open_case(&m.c, seed + 2000);
+        const Holdings *from = &m.c.held[0], *to = &m.c.held[1];
         if (seed % 2) memset(node, 0, sizeof node);
-        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
-        fill(&from, &c.held[0], same_everywhere);
-        fill(&wanted, &c.held[1], same_everywhere);
-        play(&p, &c, &c.held[0], &c.held[1], RESHARD_COPY, &from, &to);
-        size_t most = 0, at_home = 0, wants = 0;
-        for (int r = 0; r < c.ranks; r++) {
-            CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
-            most = MAX(most, p.sent_by[r]);
-        }
-        FOR_ELEMENTS(&c.held[1]) wants++, at_home += holds(&c.held[0], x->rank, t, x->box.row + i, x->box.col + j) > 0;
-        CHECK(p.sent == wants - at_home);
-        size_t lowest = lowest_rank_sends(&c, &c.held[0], &c.held[1]);
-        if (node[c.ranks - 1] == 0 && lowest > 0) {
+        move(&m, from, to, RESHARD_COPY);
+        for (int r = 0; r < m.c.ranks; r++) most = MAX(most, m.p.sent_by[r]);
+        FOR_ELEMENTS(to) expected += !holds(from, x->rank, t, x->box.row + i, x->box.col + j);
+        CHECK(m.p.sent == expected);
+        size_t lowest = lowest_rank_sends(&m.c, from, to);
+        if (node[m.c.ranks - 1] == 0 && lowest > 0) {
             CHECK(most <= lowest);
             compared++, spread += most < lowest;
         }
-        free_memory(&from), free_memory(&to), free_memory(&wanted);
-        arena_free(&c.arena);
+        end_move(&m);
     }
     CHECK(compared >= 10 && spread >= 5);
 }

@@ -286,24 +286,4 @@ CLAIM(the_hash_changes_with_every_number) {
     free_step(&step);
 }
 
-// Every rank may have been compiled by somebody else: the hash of many plans, once and for all, and whatever scratch
-// held before.
-CLAIM(plans_are_the_same_with_every_compiler) {
-    uint64_t hash[2] = {0};
-    for (int again = 0; again < 2; again++)
-        for (uint64_t seed = 0; seed < 1000; seed++) {
-            Step step = random_step(seed);
-            step.limits.quadratic = random_uniform(seed, 9) / 100;
-            soil(&step.arena, again ? 0x33 : 0xcc, 1 << 18);
-            if (step_static(&step, 0, (CpChoice)(seed % 3)) == 0) {
-                step_rounds(&step);
-                hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
-            }
-            if (step_random(&step, seed) == 0) hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
-            free_step(&step);
-        }
-    if (hash[0] != 0xf2e805d37d3b74abu) printf("    %016llx\n", (unsigned long long)hash[0]);
-    CHECK(hash[0] == hash[1] && hash[0] == 0xf2e805d37d3b74abu);
-}
-
 int main(void) { return test_main(); }
