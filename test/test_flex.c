@@ -156,60 +156,7 @@ CLAIM(hard_lengths) {
     check_hard("no documents", lengths, 0, &world.setting, 0);
 }
 
-// ---- speeds
-
-static double work_of_rank(const Plan* plan, const int* lengths, int rank) {
-    double tokens = 0;
-    for (int i = 0; i < plan->n_micro_batches; i++) {
-        const MicroBatch* mb = &plan->micro_batches[i];
-        if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        for (int j = 0; j < mb->n_docs; j++) tokens += (double)lengths[plan->docs[mb->first_doc + j]] / mb->cp_size;
-    }
-    return tokens;
-}
-
-// A rank at a tenth of the pace gets about a tenth of the others' work, and the step takes what 7.1 ranks would take.
-CLAIM(a_slow_rank_gets_less) {
-    for (int slow = 0; slow < 8; slow++) {
-        World world;
-        int lengths[MOST_DOCS];
-        double others = 0;
-        named_world(&world, "a100-7b", 8, 8);
-        for (int i = 0; i < MOST_DOCS; i++) lengths[i] = 200 + 37 * i;
-        Trial even = planned(plan_flex, lengths, MOST_DOCS, &world.setting);
-        for (int r = 0; r < 8; r++) world.speeds[r] = r == slow ? 0.1 : 1;
-        world.setting.speeds = world.speeds;
-        Trial t = planned(plan_flex, lengths, MOST_DOCS, &world.setting);
-        check_trial(&t, lengths, MOST_DOCS, &world.setting);
-        for (int r = 0; r < 8; r++)
-            if (r != slow) others += work_of_rank(&t.plan, lengths, r) / 7;
-        CHECK(work_of_rank(&t.plan, lengths, slow) < 0.2 * others);
-        CHECK(t.f.makespan < 1.05 * even.f.makespan * 8 / 7.1);
-        free_trial(&even);
-        free_trial(&t);
-    }
-}
-
-// ---- predictions of other plans
-
-CLAIM(any_plan_can_be_predicted) {
-    int tried = 0;
-    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 1000);) {
-        if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
-            Trial t = {.plan = step.plan};
-            t.plan.step = 3;
-            soil(&t.arena, 0xa5, 1 << 18);
-            memset(&t.f, 0xa5, sizeof t.f);
-            t.result = predict_plan(&t.f, &t.plan, step.lengths, &world.setting, &t.arena, t.err);
-            world.setting.limits.max_ring_docs = MOST_DOCS;
-            check_trial(&t, step.lengths, step.n, &world.setting);
-            CHECK(t.f.n_tries == 0);
-            free_trial(&t);
-            tried++;
-        }
-    }
-    CHECK(tried > 700);
-}
+// ---- passes of several documents
 
 // Three heads of two ranks: both have half of the shared document's tokens, the first one a third of its attention, so
 // that attention of its own document has room beside it, and the tokens have not.

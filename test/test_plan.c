@@ -1,7 +1,54 @@
-// test_plan.c - the claims of plan/value/plan.h about planners and the plan as a value. Its proof, rounds and schedules
+// test_plan.c - the claims of plan/value/pack.h, and those of plan/value/plan.h about planners and the plan as a value. Its proof, rounds and schedules
 // are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
 #include "plan/value/pack.h"
 #include "test/plans.h"
+
+// ---- packing
+
+// Best-fit decreasing spelled out in O(n^2), as the words in the header have it: documents by decreasing length, equal
+// ones by index; of rows with the same least room the one that has had it longest.
+static int plain_best_fit(const int* lengths, int n, int capacity, int* sorted, int* row_of) {
+    int room[300], since[300], rows = 0;
+    for (int i = 0; i < n; i++) {
+        int j = i;
+        for (; j > 0 && lengths[sorted[j - 1]] < lengths[i]; j--) sorted[j] = sorted[j - 1];
+        sorted[j] = i;
+    }
+    for (int i = 0; i < n; i++) {
+        int best = -1, length = lengths[sorted[i]];
+        for (int r = 0; r < rows; r++)
+            if (room[r] >= length &&
+                (best < 0 || room[r] < room[best] || (room[r] == room[best] && since[r] < since[best])))
+                best = r;
+        if (best < 0) room[best = rows++] = capacity;
+        room[best] -= length, since[best] = i;
+        row_of[sorted[i]] = best;
+    }
+    return rows;
+}
+
+// Every rank packs for itself, so ties must be broken alike: small capacities have many of them.
+CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
+    static Arena arena;  // of one packing at a time
+    int lengths[300], sorted[300], row_of[300];
+    char err[ERR_BYTES];
+    Rows p;
+    for (uint64_t trial = 0; trial < 1500; trial++) {
+        int n = (int)(hash64(trial + 7) % 300), at = 0, capacity = 1 + (int)(hash64(trial) % (trial % 3 ? 20 : 500));
+        for (int i = 0; i < n; i++) lengths[i] = 1 + (int)(pow(random_uniform(trial, (uint64_t)i), 3) * (capacity - 1));
+        soil(&arena, 0xa5, 1 << 18);
+        CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err) == 0);
+        CHECK(p.n == plain_best_fit(lengths, n, capacity, sorted, row_of) && p.first[0] == 0);
+        for (int r = 0; r < p.n; r++) {
+            for (int i = 0; i < n; i++)
+                if (row_of[sorted[i]] == r) CHECK(p.order[at++] == sorted[i]);
+            CHECK(p.first[r + 1] == at);
+        }
+    }
+    CHECK(pack_best_fit(&p, (int[]){5, 11}, 2, 10, &arena, err) < 0);
+    CHECK(strstr(err, "document 1") && strstr(err, "11 tokens") && strstr(err, "10"));
+    CHECK(pack_best_fit(&p, (int[]){5, 0}, 2, 10, &arena, err) < 0);
+}
 
 // ---- the static planner, against brute force
 

@@ -23,23 +23,6 @@ static int ascends_within(const int* kept, int n_kept, int n) {
 
 // ---- values
 
-CLAIM(columns_that_change_most_are_kept) {
-    static const float ago[] = {1, 2, 3, 4, 0, 0, 0, 0}, now[] = {1.5f, 2, 2, 4, 0, 1.25f, 0, -3};
-    static const float expected[] = {0.5f, 1.25f, 1, 3};
-    static const int all[] = {0, 1, 2, 3};
-    float change[4], value[4];
-    int kept[2];
-    prune_change(change, now, ago, 2, 4);
-    prune_start(value, 4);
-    for (int j = 0; j < 4; j++) CHECK(value[j] == 1);
-    prune_learn(value, change, 4, all, 4);
-    CHECK(!memcmp(change, expected, sizeof change) && !memcmp(value, expected, sizeof value));
-    prune_choose(kept, 2, value, 4, PRIORITY_CHANGE, 0, scratch);
-    CHECK(kept[0] == 1 && kept[1] == 3);
-    prune_choose(kept, 2, value, 4, PRIORITY_INVERSE, 0, scratch);
-    CHECK(kept[0] == 0 && kept[1] == 2);
-}
-
 // Against sums in the order of rows, in double, of any width: also one that is no multiple of a block.
 CLAIM(a_change_is_the_sum_of_its_column) {
     enum { ROWS = 7 };
