@@ -3,7 +3,7 @@
 // It links a copy of attention_pairs.c that was compiled with TILES_EMULATED, and has scratch memory
 // of its own (test/exact_scratch.h).
 #define WITHOUT_BACKEND
-#include "test/attention_cases.h"
+#include "test/attention_checks.h"
 
 #define EXACT_FAMILY attention_pairs_amx
 #include "test/exact_scratch.h"
