@@ -254,25 +254,6 @@ CLAIM(semi_is_nearly_the_best_of_all_ways) {
     }
 }
 
-CLAIM(the_heaviest_stragglers_migrate_first) {
-    static const double slow[] = {1, 8, 1, 6, 4, 1, 2, 1};
-    int partly = 0;
-    for (double lambda = 0; lambda < 30; lambda += .25) {
-        Group x = group_of(BALANCE_SEMI, 8, slow, (SliceCount){0, 800}, 1);
-        x.setting.cost = (MoveCost){.05, .0002, .0002}, x.setting.semi_lambda = lambda;
-        BalanceDecision d = decide(&x);
-        int halfway = 0;
-        for (int a = 0; a < 8; a++) {
-            halfway += d.sent[a] > 0 && d.pruned[a] > 0;
-            for (int b = 0; b < 8; b++)  // a lighter one sends only if the heavier ones leave nothing out
-                if (slow[a] > slow[b] && d.sent[b] > 0) CHECK(d.sent[a] > 0 && d.pruned[a] == 0);
-        }
-        CHECK(halfway <= 1);
-        partly += halfway;
-    }
-    CHECK(partly > 10);
-}
-
 CLAIM(a_decision_is_told_from_every_other_by_its_hash) {
     Group x = group_of(BALANCE_MIGRATE, 4, (double[]){4, 1, 1, 1}, (SliceCount){0, 800}, 1);
     BalanceDecision d = decide(&x), other = d;

@@ -35,6 +35,14 @@ static int learn(Calibration* calibration, const double theta[T], double noise_s
     return learnt;
 }
 
+// After some steps of a machine.
+static Calibration learnt_from(const double theta[T], double noise_size, uint64_t seed, int steps) {
+    Calibration calibration;
+    calibration_start(&calibration);
+    learn(&calibration, theta, noise_size, seed, 0, steps);
+    return calibration;
+}
+
 // Of predictions for steps that were not learnt from.
 static double median_error(const Calibration* calibration, const double theta[T], uint64_t seed) {
     enum { N = 101 };
@@ -74,11 +82,9 @@ CLAIM(it_starts_where_the_probe_was) {
 // The prior still weighs 1 / ALONE against the some 1 / (1 - lambda) = 20 steps that each direction remembers.
 CLAIM(it_finds_the_scales_of_a_machine) {
     for (uint64_t seed = 1; seed <= 20; seed++) {
-        Calibration calibration;
         double theta[T];
         for (int i = 0; i < T; i++) theta[i] = 0.5 + 1.5 * random_uniform(seed, 1000 + (uint64_t)i);
-        calibration_start(&calibration);
-        learn(&calibration, theta, 0, seed, 0, 200);
+        Calibration calibration = learnt_from(theta, 0, seed, 200);
         for (int i = 0; i < T; i++) {
             double off = fabs(calibration.theta[i] - theta[i]) * term_size[i] / 186;
             CHECK(off < 0.01);
@@ -112,9 +118,7 @@ CLAIM(predictions_are_within_six_percent_after_twenty_steps) {
 }
 
 CLAIM(single_slow_steps_change_nothing) {
-    Calibration calibration;
-    calibration_start(&calibration);
-    learn(&calibration, far_off, 0.03, 3, 0, 40);
+    Calibration calibration = learnt_from(far_off, 0.03, 3, 40);
     for (int i = 0; i < 10; i++) {
         double terms[T];
         Calibration before = calibration;
@@ -142,11 +146,9 @@ CLAIM(a_machine_that_has_changed_is_followed) {
     for (int r = 0; r < COUNT(rows); r++) {
         double sum = 0;
         for (uint64_t seed = 1; seed <= SEEDS; seed++) {
-            Calibration calibration;
+            Calibration calibration = learnt_from(far_off, 0.03, seed, rows[r].before);
             double theta[T];
             for (int i = 0; i < T; i++) theta[i] = rows[r].factor * far_off[i];
-            calibration_start(&calibration);
-            learn(&calibration, far_off, 0.03, seed, 0, rows[r].before);
             if (rows[r].before > 1) CHECK(median_error(&calibration, far_off, seed) < 0.03);
             learn(&calibration, theta, 0.03, seed, rows[r].before, rows[r].before + rows[r].after);
             double error = median_error(&calibration, theta, seed);
