@@ -1,5 +1,5 @@
-// attention_checks.h - the fast attention of every table under test against the reference table, and the shapes that it is
-// tried with, as claims: each case is a row.
+// attention_checks.h - the fast attention of every table under test against the reference table, and the shapes that
+// it is tried with, as claims: each case is a row.
 //
 // Tolerances. Let e = 2^-24. A score is a sum of HS products, so it is off by at most dS = (HS + 3) e A, where A
 // bounds scale |q_i| |k_j|; a probability is off by the factor 2 dS + 4 e (twice: its own score and the normaliser;

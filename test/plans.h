@@ -1,4 +1,5 @@
-// plans.h - random steps for the tests of plans: limits, lengths and memory, which is dirt, so that nothing may rely on it.
+// plans.h - random steps for the tests of plans: limits, lengths and memory, which is dirt, so that nothing may rely
+// on it.
 #pragma once
 #include "test/checks.h"
 #include "test/test.h"

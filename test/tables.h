@@ -1,6 +1,6 @@
 // tables.h - which tables a test of ops goes through: those of every usable CPU instruction set, or, compiled with
-// -DTEST_DEVICE="emu" (or "cuda"), that of the device; with WITHOUT_BACKEND one of the test's own (exact_scratch.h). And
-// how host memory reaches a device that cannot see it.
+// -DTEST_DEVICE="emu" (or "cuda"), that of the device; with WITHOUT_BACKEND one of the test's own (exact_scratch.h).
+// And how host memory reaches a device that cannot see it.
 #pragma once
 #include "kernels/open.h"
 #include "kernels/cpu/cpu.h"
@@ -36,8 +36,8 @@ static inline int tested_tables(const Kernels** tables) {
 }
 
 #ifndef WITHOUT_BACKEND
-// Claims that every instruction set has entries of its own, where has_own says so: the reference's would be tested else.
-// None of a device.
+// Claims that every instruction set has entries of its own, where has_own says so: the reference's would be tested
+// else. None of a device.
 static inline void claim_own_entries(int (*has_own)(const Kernels* table, const Kernels* reference)) {
     for (int isa = CPU_GENERIC; isa < CPU_ISAS && !TESTS_DEVICE; isa++) {
         const Kernels* table = cpu_kernels((CpuIsa)isa);

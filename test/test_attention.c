@@ -1,6 +1,6 @@
 // test_attention.c - attention of packed documents, forward and backward, of every table under test against the
-// reference table, also as a part of a larger attention; see attention_checks.h for how near. What is made of all parts:
-// test_group_attention.c.
+// reference table, also as a part of a larger attention; see attention_checks.h for how near. What is made of all
+// parts: test_group_attention.c.
 #include "test/attention_checks.h"
 
 // q and k are small integers and scale is 1, so scores are exact in fp32, and so are their differences: dS = 0.

@@ -1,6 +1,6 @@
-// test_flex.c - the claims of plan/step/flex.h and plan/step/rounds.c: plans hold, take what they say, never less than a
-// bound, those made for rounds never more than plans that are cut into rounds, and all stay close to the best there is
-// where brute force can find it.
+// test_flex.c - the claims of plan/step/flex.h and plan/step/rounds.c: plans hold, take what they say, never less than
+// a bound, those made for rounds never more than plans that are cut into rounds, and all stay close to the best there
+// is where brute force can find it.
 #include "dev/bound_shares.h"
 #include "dev/lengths.h"
 #include "plan/published/published.h"
@@ -313,8 +313,8 @@ static void force(Force* x, int k) {
 
 // Against the best schedule of single documents on the windows that planners use. None of these is better; others may
 // be, those with several documents in a micro-batch above all, and then the ratio counts as 1. Bounds: what was
-// measured, and a little more. The last kind is against the best rounds; there a plan of groups that the search may also
-// take elsewhere (the best single cp size) may be better.
+// measured, and a little more. The last kind is against the best rounds; there a plan of groups that the search may
+// also take elsewhere (the best single cp size) may be better.
 CLAIM(few_documents_come_close_to_the_best_schedules_and_rounds) {
     enum { ROUNDS = 4, KINDS };
     static const char* const names[] = {"equal machines", "equal machines, unlike speeds",

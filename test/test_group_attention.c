@@ -617,7 +617,8 @@ CLAIM(halves_without_tokens_are_fine) {
     }
 }
 
-// Groups of all shapes, also without any documents here, in one row; any borders: no part need be even, or have anything.
+// Groups of all shapes, also without any documents here, in one row; any borders: no part need be even, or have
+// anything.
 CLAIM(a_row_of_groups_gives_what_each_gives_alone) {
     for (uint64_t seed = 800; seed < 800 + (uint64_t)few(24, 3); seed++) {
         Case c = new_case(seed);

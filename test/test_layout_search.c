@@ -1,6 +1,6 @@
 // test_layout_search.c - the claims of plan/layout/layout.h: even stages by brute force, files there and back, what is
-// refused; those of plan/layout/layout_search.h: against brute force over all layouts of small models; and what messages
-// of a layout cost (plan/layout/layout_cost.h), by their bytes.
+// refused; those of plan/layout/layout_search.h: against brute force over all layouts of small models; and what
+// messages of a layout cost (plan/layout/layout_cost.h), by their bytes.
 #include "plan/layout/layout_cost.h"
 #include "plan/layout/layout_search.h"
 #include "test/test.h"
@@ -52,8 +52,8 @@ static int parse(Layout* layout, const char* text, char* err) {
     return layout_parse(layout, &usual, text, strlen(text), err);
 }
 
-// A file says what it says, and the rest is as usual; lines may be joined by semicolons; layers of a stage have lines of
-// their own.
+// A file says what it says, and the rest is as usual; lines may be joined by semicolons; layers of a stage have lines
+// of their own.
 CLAIM(files_are_read_as_they_are_written) {
     static const char* const rows[][2] = {
         {"# two\nstage layers 3 recompute block\n\n  stage zero 3 layers 2 # last",

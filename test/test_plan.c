@@ -1,5 +1,5 @@
-// test_plan.c - the claims of plan/value/pack.h, and those of plan/value/plan.h about planners and the plan as a value. Its proof, rounds and schedules
-// are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
+// test_plan.c - the claims of plan/value/pack.h, and those of plan/value/plan.h about planners and the plan as a
+// value. Its proof, rounds and schedules are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
 #include "plan/value/pack.h"
 #include "test/plans.h"
 

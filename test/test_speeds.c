@@ -1,5 +1,5 @@
-// test_speeds.c - ranks that are slow are found, plans follow, and nothing else changes: on a cluster in the cost model,
-// whose ranks of known paces run plan_flex on drawn lengths, and what they compute is measured with noise.
+// test_speeds.c - ranks that are slow are found, plans follow, and nothing else changes: on a cluster in the cost
+// model, whose ranks of known paces run plan_flex on drawn lengths, and what they compute is measured with noise.
 #include "plan/slow/speeds.h"
 #include "plan/step/flex.h"
 #include "test/clusters.h"

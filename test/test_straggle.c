@@ -1,7 +1,7 @@
 // test_straggle.c - claims about injected slowness. Of plan/slow/straggle.h: what a spec says is what comes out, and
-// stragglers that overlap multiply (what is refused: test_words.c). Of kernels/straggle.h: a slowed matmul takes x times
-// as long on every kind of device, and leaves the bits of one that is not slowed; a matmul of the device itself stays as
-// it is.
+// stragglers that overlap multiply (what is refused: test_words.c). Of kernels/straggle.h: a slowed matmul takes x
+// times as long on every kind of device, and leaves the bits of one that is not slowed; a matmul of the device itself
+// stays as it is.
 #include "plan/slow/straggle.h"
 
 #include "kernels/straggle.h"
