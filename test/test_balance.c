@@ -57,50 +57,28 @@ static double end_ms(const RankSpeed* x, const MoveCost* cost, double sent, doub
     return ms + (sent > 0 || taken > 0 ? cost->fixed : 0);
 }
 
+// Where no division ends sooner than none, nothing moves.
 CLAIM(moves_are_possible_and_no_division_ends_sooner) {
     int moved = 0, still = 0;
     FOR_SEEDS(seed, 1, 4001) {
         RankSpeed group[MOST_TP];
         MoveCost cost;
-        double sent[MOST_TP], taken[MOST_TP], last = 0;
+        double sent[MOST_TP], taken[MOST_TP], last = 0, idle = 0;
         int ranks = whole(seed, 0, 1, seed % 5 ? 8 : MOST_TP);
         random_group(seed, group, ranks, &cost, seed % 3 != 0);
         double T = balance_move(sent, taken, group, ranks, &cost);
         for (int r = 0; r < ranks; r++) {
-            last = MAX(last, end_ms(&group[r], &cost, sent[r], taken[r]));
+            last = MAX(last, end_ms(&group[r], &cost, sent[r], taken[r])), idle = MAX(idle, idle_ms(&group[r]));
             CHECK(sent[r] >= 0 && sent[r] <= group[r].movable && taken[r] >= 0 && taken[r] <= group[r].room);
             CHECK(sent[r] == 0 || (taken[r] == 0 && 1 / group[r].v > cost.send));
         }
         CHECK_CLOSE(total(sent, ranks), total(taken, ranks), 1e-9);  // of 64 numbers below 200
         CHECK_CLOSE(last, T, 1e-9 * T);
+        CHECK(T <= idle && (T < idle || total(sent, ranks) == 0));
         CHECK(is_impossible(group, ranks, &cost, T * (1 - 1e-7)));
         *(total(sent, ranks) > 0 ? &moved : &still) += 1;
     }
     CHECK(moved > 1000 && still > 100);  // both kinds were tried
-}
-
-CLAIM(nothing_moves_where_that_gains_nothing) {
-    static const struct {
-        double slow;
-        MoveCost cost;
-        double room, movable;
-    } cases[] = {
-        {1, {0, 0, 0}, 8, 8},     // nobody is slow
-        {4, {0, 4, 0}, 8, 8},     // sending takes as long as computing
-        {4, {0, 5, 0}, 8, 8},     // and longer
-        {4, {32, .1, .1}, 8, 8},  // all that could be gained goes into the fixed cost
-        {4, {0, 0, 0}, 0, 8},     // nobody has room
-        {4, {0, 0, 0}, 8, 0},     // nothing may leave
-        {4, {4, 0, 0}, 8, 1},     // what may leave wins back the fixed cost, no more
-    };
-    for (int i = 0; i < COUNT(cases); i++) {
-        RankSpeed group[4];
-        double sent[4], taken[4];
-        for (int r = 0; r < 4; r++)
-            group[r] = (RankSpeed){r ? 1 : 1 / cases[i].slow, 8, 0, 1, cases[i].room, cases[i].movable};
-        CHECK(balance_move(sent, taken, group, 4, &cases[i].cost) == idle_ms(&group[0]));
-        CHECK(total(sent, 4) == 0 && total(taken, 4) == 0);
-    }
 }
 
 // ---- groups in whole units
