@@ -220,17 +220,6 @@ CLAIM(what_cannot_be_planned_is_refused_with_words) {
     }
 }
 
-// Borders are rounded down: on a ring of 4 every place has one of 4 tokens, but one place has two of 3. With a ring of
-// 6 that is over.
-CLAIM(the_least_cp_size_holds_shorter_documents_too) {
-    int lengths[] = {4, 3};
-    Step step = small_step(6, 4, 1, 2, lengths);
-    CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
-          step.plan.micro_batches[0].cp_size == 6);
-    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") && strstr(step.err, "holds 2"));
-    free_step(&step);
-}
-
 // Where full rows would leave groups without any, rows are less full.
 CLAIM(work_is_shared_where_capacity_would_not_force_it) {
     int lengths[MOST_DOCS];
