@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """milp.py - the exact least makespan of a few documents, by mixed-integer programming, offline.
 
-    python3 dev/milp.py                                          the instances of test_bound.c and test_rounds.c
+    python3 dev/milp.py                                          the instances of test_bound.c and test_flex.c
     python3 dev/milp.py --machine FILE --ranks 4 --lengths 16000,9000,5000 [--makespan 2240.1]
     python3 dev/milp.py --lengths ... --rounds 3                 in rounds, at most so many
 
-A second answer beside the searches of test/settings.h and test/test_rounds.c, from another method. Each document
+A second answer beside the searches of test/settings.h and test/test_flex.c, from another method. Each document
 runs once on a window of contiguous ranks that holds it. With u(k, r) = 1 where document k is on rank r, and
 y(k, l) = 1 where k comes before l,
 

@@ -103,7 +103,7 @@ claims_of() {
 # Norms and attention first: what they get wrong, all else does. Of every claim fp32 comes before bf16.
 ops() {
     if [ $dry = yes ]; then claims_of TEST_ONLY=embedding test_ops; return; fi
-    claims_of '' test_ops_block test_attention test_ops test_ops_parts test_matmul test_attention_parts
+    claims_of '' test_ops_block test_attention test_ops test_ops_parts test_matmul
 }
 
 # The median of a number of the log over the later half of a run's steps.
@@ -376,7 +376,7 @@ run_part() {
             fi ;;
         trainings) part trainings 115 trainings ;;
         long-rows) part long-rows 110 long_rows ;;
-        attention-cudnn) gpu attention-cudnn 30 "claims_of TEST_ATTENTION=cudnn test_attention test_attention_parts" \
+        attention-cudnn) gpu attention-cudnn 30 "claims_of TEST_ATTENTION=cudnn test_attention" \
             "it has no cuDNN" ;;
         golden) gpu golden 40 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
             "$in_suite" ;;

@@ -23,7 +23,8 @@ static struct {
     Buffer b[MOST_BUFFERS];
     int n;
     KernelLimits limits;
-    const Kernels* table;  // that is being called
+    const Kernels* table;                 // that is being called
+    void (*check)(const Kernels* table);  // NULL, or another look at what it has made
 } world;
 
 // Sizes around the vector lengths, the chunk of flat tensors and the threshold of the parallel loops.
@@ -75,16 +76,16 @@ static int output(size_t n, DType dt) {
     return world.n++;
 }
 
-static int input(size_t n, DType dt, double mean, double deviation) {
+static inline int input(size_t n, DType dt, double mean, double deviation) {
     int i = output(n, dt);
     for (size_t k = 0; k < n; k++) set(i, k, mean + deviation * random_normal((uint64_t)i + 1, k));
     return i;
 }
 
 // Indices lie in buffers of the same size.
-static void set_int(int buffer, size_t i, int x) { memcpy((char*)host_data(buffer) + i * 4, &x, 4); }
+static inline void set_int(int buffer, size_t i, int x) { memcpy((char*)host_data(buffer) + i * 4, &x, 4); }
 
-static int get_int(int buffer, size_t i) {
+static inline int get_int(int buffer, size_t i) {
     int x;
     memcpy(&x, world.b[buffer].expected + (GUARD + i) * 4, 4);
     return x;
@@ -97,8 +98,8 @@ static double* tolerate(int buffer) {
 
 static void run_reference(void (*call)(const Kernels*)) {
     for (int i = 0; i < world.n; i++) memcpy(world.b[i].start, world.b[i].now, bytes_of(&world.b[i]));
-    world.table = cpu_kernels(CPU_REFERENCE);
-    call(cpu_kernels(CPU_REFERENCE));
+    world.table = reference();
+    call(reference());
     for (int i = 0; i < world.n; i++) memcpy(world.b[i].expected, world.b[i].now, bytes_of(&world.b[i]));
 }
 
@@ -117,7 +118,7 @@ static void run_table(const Kernels* table, int threads, void (*call)(const Kern
 static void free_buffers(void) {
     for (int i = 0; i < world.n; i++)
         free(world.b[i].room), free(world.b[i].start), free(world.b[i].expected), free(world.b[i].tolerance);
-    world.n = 0;
+    world.n = 0, world.check = NULL;
 }
 
 static void compare_buffer(const Buffer* b) {
@@ -134,12 +135,12 @@ static void compare_buffer(const Buffer* b) {
     }
 }
 
-// Elements begin at multiples of 16 bytes, or only of their own size; what is in the buffers is lost.
+// Elements begin at multiples of 16 bytes, or only of their own size and end with their room, where a sanitizer sees a
+// read beyond it; what is in the buffers is lost.
 static void place_buffers(int aligned) {
     for (int i = 0; i < world.n; i++) {
-        Buffer* b = &world.b[i];
-        b->now =
-            b->room + (aligned ? ROUND_UP(GUARD * dtype_bytes(b->dt), (size_t)16) - GUARD * dtype_bytes(b->dt) : 0);
+        size_t guard = GUARD * dtype_bytes(world.b[i].dt);
+        world.b[i].now = world.b[i].room + (aligned ? ROUND_UP(guard, (size_t)16) - guard : 16);
     }
 }
 
@@ -154,6 +155,7 @@ static void compare(void (*call)(const Kernels*)) {
         place_buffers(t % (1 + TESTS_DEVICE));
         for (int threads = 1; threads <= threads_tried; threads++) {
             run_table(tables[t / (1 + TESTS_DEVICE)], threads, call);
+            if (world.check) world.check(world.table);
             for (int i = 0; i < world.n; i++) {
                 Buffer* b = &world.b[i];
                 if (threads == 1) {

@@ -1,5 +1,6 @@
 // tables.h - which tables a test of ops goes through: those of every usable CPU instruction set, or, compiled with
-// -DTEST_DEVICE="emu" (or "cuda"), that of the device. And how host memory reaches a device that cannot see it.
+// -DTEST_DEVICE="emu" (or "cuda"), that of the device; with WITHOUT_BACKEND one of the test's own (exact_scratch.h).
+// And how host memory reaches a device that cannot see it.
 #pragma once
 #include "kernels/open.h"
 #include "kernels/cpu/cpu.h"
@@ -11,27 +12,42 @@ enum { TESTS_DEVICE = 1 };
 enum { TESTS_DEVICE = 0 };
 #endif
 
-#ifdef TEST_TABLE  // the name of a function: its table, or NULL, in the place of all others
-static const Kernels* TEST_TABLE(void);
+#ifdef WITHOUT_BACKEND
+static inline const Kernels* reference(void) { return &cpu_reference; }
+#else
+static inline const Kernels* reference(void) { return cpu_kernels(CPU_REFERENCE); }
 #endif
+__attribute__((unused)) static const Kernels* only_table;  // where it is not NULL: in the place of all others
 
 // Fills tables (room for CPU_ISAS) and returns their number. A device that is missing fails the claim.
 static inline int tested_tables(const Kernels** tables) {
     int n = 0;
+    if (only_table) return tables[0] = only_table, 1;
 #ifdef TEST_DEVICE
     char err[ERR_BYTES];
     tables[0] = kernels_find(TEST_DEVICE, "auto", err);
     if (tables[0]) n = 1;
     else printf("    %s\n", err), test_failures_in_claim++;
-#elif defined(TEST_TABLE)
-    tables[0] = TEST_TABLE();
-    n = tables[0] != NULL;
-#else
+#elif !defined(WITHOUT_BACKEND)
     for (int isa = CPU_GENERIC; isa < CPU_ISAS; isa++)
         if (cpu_kernels((CpuIsa)isa)) tables[n++] = cpu_kernels((CpuIsa)isa);
 #endif
     return n;
 }
+
+#ifndef WITHOUT_BACKEND
+// Claims that every instruction set has entries of its own, where has_own says so: the reference's would be tested
+// else. None of a device.
+static inline void claim_own_entries(int (*has_own)(const Kernels* table, const Kernels* reference)) {
+    for (int isa = CPU_GENERIC; isa < CPU_ISAS && !TESTS_DEVICE; isa++) {
+        const Kernels* table = cpu_kernels((CpuIsa)isa);
+        printf("  %s:\n", cpu_isa_names[isa]);
+        if (!table)
+            test_skipped++, printf("  skipped instruction_set_is_tested_here: not of this processor or build\n");
+        else RUN_AS("instruction_set_is_tested_here", CHECK(has_own(table, reference())));
+    }
+}
+#endif
 
 // ThreadSanitizer watches every access and needs no large sizes: what it looks for is between neighbours. Under any
 // sanitizer a case runs once, and fewer of a kind: that bits repeat is a claim about the build for use.

@@ -2,8 +2,8 @@
 //
 // It links a copy of attention_pairs.c that was compiled with emulated tiles, and has scratch memory
 // of its own (test/exact_scratch.h).
-#define TEST_TABLE emulated
-#include "test/attention_cases.h"
+#define WITHOUT_BACKEND
+#include "test/attention_checks.h"
 
 #define EXACT_FAMILY attention_pairs_amx
 #include "test/exact_scratch.h"
@@ -36,6 +36,7 @@ CLAIM(fp32_stays_with_the_set_below) {
 
 int main(void) {
     __builtin_cpu_init();
+    only_table = emulated();
     if (__builtin_cpu_supports("avx512bf16")) run_attention_cases();
     else RUN(the_processor_lacks_avx512_bf16);
     run_claims();

@@ -238,18 +238,6 @@ CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
     CHECK(tried > 1500 && close > 300);
 }
 
-// A bound that counted the micro-batch of every document would say 2 x (100 + ...) / 1 here.
-CLAIM(documents_of_a_micro_batch_share_what_it_costs) {
-    int lengths[] = {50, 50};
-    World world = {.setting = {.limits = {1, 1, 100, 1, 2, 0}, .groups = world.groups}};
-    world.setting.cost = (Cost){.per_token = 1, .micro_batch = 100, .link_scale = 1};
-    cost_groups(world.groups, &world.setting.cost, &world.setting.limits, CP_CHOICE_AUTO);
-    Bounds b = bounds(&world.setting, lengths, 2);
-    CHECK_CLOSE(b.l1, 200, 1e-9);  // one full micro-batch
-    CHECK_CLOSE(b.l2, 150, 1e-9);
-    CHECK_CLOSE(b.l3, 200, 1e-3);
-}
-
 CLAIM(equal_documents_that_divide_evenly_reach_the_bound) {
     for (int k = 1; k <= 4; k++)
         for (int s = 1; s < 6451; s += 614) {
@@ -339,32 +327,6 @@ CLAIM(without_documents_all_bounds_are_zero) {
     named_world(&world, "a100-7b", 8, 8);
     Bounds b = bounds(&world.setting, NULL, 0);
     CHECK(b.l1 == 0 && b.l2 == 0 && b.l3 == 0 && b.longest == -1);
-}
-
-CLAIM(one_document_is_bounded_by_its_fastest_group) {
-    World world;
-    int s = 65536;
-    named_world(&world, "a100-7b", 16, 8);
-    Bounds b = bounds(&world.setting, &s, 1);
-    CHECK_CLOSE(b.l2, 2961.580, 0.001);  // on 16 ranks: on 8 it does not fit
-    CHECK(b.l3 == b.l2 && b.l1 <= b.l2);
-}
-
-// Twice the speed halves computing; what remains are collectives.
-CLAIM(bounds_follow_speeds) {
-    int lengths[] = {5000, 4000, 3000, 3000, 2000, 1000, 500, 400};
-    World world;
-    named_world(&world, "a100-7b", 4, 4);
-    Bounds slow = bounds(&world.setting, lengths, COUNT(lengths));
-    for (int r = 0; r < 4; r++) world.speeds[r] = 2;
-    world.setting.speeds = world.speeds;
-    Bounds fast = bounds(&world.setting, lengths, COUNT(lengths));
-    CHECK_CLOSE(fast.l1, slow.l1 / 2, 1e-9);
-    CHECK(fast.l2 > slow.l2 / 2 && fast.l2 < slow.l2);
-    world.speeds[1] = 0;  // of no use
-    Bounds lame = bounds(&world.setting, lengths, COUNT(lengths));
-    CHECK_CLOSE(lame.l1, fast.l1 * 4 / 3, 1e-9);
-    CHECK(lame.l2 == fast.l2);
 }
 
 int main(void) { return test_main(); }

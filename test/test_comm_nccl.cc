@@ -114,17 +114,14 @@ static void communications_on_two_streams_keep_their_order(void) {
     free_buffer(x);
 }
 
-// More requests than the transport has events, the oldest first and all but the last by another stream.
-static void very_old_requests_end(void) {
+// Another stream ends them: only the collective itself waits for the first one, which has the input. More than the
+// transport has events, the oldest first and the last by its own stream.
+static void a_communication_sends_what_was_computed_before_it_and_old_requests_end(void) {
     enum { JOBS = 150 };
     static Job jobs[JOBS];
+    for (int i = 0; i < 3; i++) end_job(begin_job(world, i), everyone, (Stream)second);
     for (int i = 0; i < JOBS; i++) jobs[i] = begin_job(world, i % 3 + 3 * (i % 2));
     for (int i = 0; i < JOBS; i++) end_job(jobs[i], everyone, i < JOBS - 1 ? (Stream)second : NULL);
-}
-
-// Another stream ends it: only the collective itself waits for the first one, which has the input.
-static void a_communication_sends_what_was_computed_before_it(void) {
-    for (int i = 0; i < 3; i++) end_job(begin_job(world, i), everyone, (Stream)second);
 }
 
 static void work_after_the_end_sees_what_came_and_overwrites_what_was_sent(void) {
@@ -345,8 +342,7 @@ static void miss(const char* call) {
 static void claim_streams(void) {
     claim_collectives();
     RUN_TOGETHER(communications_on_two_streams_keep_their_order);
-    RUN_TOGETHER(very_old_requests_end);
-    RUN_TOGETHER(a_communication_sends_what_was_computed_before_it);
+    RUN_TOGETHER(a_communication_sends_what_was_computed_before_it_and_old_requests_end);
     RUN_TOGETHER(work_after_the_end_sees_what_came_and_overwrites_what_was_sent);
     RUN_TOGETHER(wait_waits_for_all_that_has_begun);
     RUN_TOGETHER(matmuls_leave_processors_to_what_is_under_way);

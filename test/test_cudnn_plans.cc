@@ -43,12 +43,6 @@ static PlanShape shape(int sm, int backward, int deterministic) {
     return PlanShape{4, 256, 3, 3, 64, sm, backward, deterministic};
 }
 
-// Six heads, three of which share keys and values.
-static PlanShape grouped(PlanShape s) {
-    s.NH = 6, s.NKV = 2;
-    return s;
-}
-
 static PlanTarget target(const char* name) {
     char path[100], json[4096] = "";
     snprintf(path, sizeof path, "test/cudnn/%s.json", name);
@@ -91,54 +85,31 @@ static void check_plan(const char* device, const PlanShape* s) {
 #define NEEDS_PLANS \
     if (why_no_plans) SKIP(why_no_plans)
 
-CLAIM(a100_has_both_passes) {
+// Both passes of every architecture, deterministic ones where there are any; query heads that share keys and values;
+// gradients of head sizes that cannot be packed.
+static void check_device(const char* device, int sm) {
     NEEDS_PLANS;
-    PlanShape forward = shape(80, 0, 0), backward = shape(80, 1, 0);
-    check_plan("a100", &forward);
-    check_plan("a100", &backward);
-}
-
-CLAIM(h100_has_both_passes_and_a_deterministic_one) {
-    NEEDS_PLANS;
-    PlanShape forward = shape(90, 0, 0), backward = shape(90, 1, 0), deterministic = shape(90, 1, 1);
-    check_plan("h100", &forward);
-    check_plan("h100", &backward);
-    check_plan("h100", &deterministic);
-}
-
-CLAIM(b200_has_both_passes_and_a_deterministic_one) {
-    NEEDS_PLANS;
-    PlanShape forward = shape(100, 0, 0), backward = shape(100, 1, 0), deterministic = shape(100, 1, 1);
-    check_plan("b200", &forward);
-    check_plan("b200", &backward);
-    if (cudnn.version < 92300) check_plan("b200", &deterministic);
-    else CHECK(plan_check(&deterministic, cudnn.version, err) == -1);
-}
-
-// Of every architecture all passes, and gradients of query heads that cannot be packed.
-CLAIM(query_heads_share_keys_and_values) {
-    NEEDS_PLANS;
-    static const struct {
-        const char* device;
-        int sm, deterministic;
-    } devices[] = {{"a100", 80, 0}, {"h100", 90, 1}, {"b200", 100, cudnn.version < 92300}};
-    for (int i = 0; i < COUNT(devices); i++)
-        for (int pass = 0; pass < 2 + devices[i].deterministic; pass++) {
-            PlanShape s = grouped(shape(devices[i].sm, pass > 0, pass > 1));
-            check_plan(devices[i].device, &s);
+    int has_deterministic = sm == 90 || (sm == 100 && cudnn.version < 92300);
+    for (int share = 0; share < 2; share++)
+        for (int pass = 0; pass < 2 + has_deterministic; pass++) {
+            PlanShape s = shape(sm, pass > 0, pass > 1);
+            if (share) s.NH = 6, s.NKV = 2;
+            check_plan(device, &s);
         }
-    PlanShape padded = grouped(shape(90, 1, 0));
-    padded.HS = 24;
-    check_plan("h100", &padded);
+    PlanShape deterministic = shape(sm, 1, 1);
+    if (sm == 100 && !has_deterministic) CHECK(plan_check(&deterministic, cudnn.version, err) == -1);
+    for (int share = 0; share < 2 && sm == 90; share++) {
+        PlanShape padded = shape(sm, 1, 0);
+        padded.HS = 24;
+        if (share) padded.NH = 6, padded.NKV = 2;
+        CHECK(!plan_packed(&padded));
+        check_plan(device, &padded);
+    }
 }
 
-CLAIM(head_sizes_that_cannot_be_packed_are_padded) {
-    NEEDS_PLANS;
-    PlanShape backward = shape(90, 1, 0);
-    backward.HS = 24;
-    CHECK(!plan_packed(&backward));
-    check_plan("h100", &backward);
-}
+CLAIM(a100_has_all_plans) { check_device("a100", 80); }
+CLAIM(h100_has_all_plans) { check_device("h100", 90); }
+CLAIM(b200_has_all_plans) { check_device("b200", 100); }
 
 // ---- memory
 

@@ -6,16 +6,6 @@
 
 // ---- cutting
 
-static Arena cuts;
-
-// Tokens over what the documents have when each counts as the longest of its bucket.
-static int64_t bucket_error(const int* first, int n_buckets, const int* lengths) {
-    int64_t error = 0;
-    for (int b = 0; b < n_buckets; b++)
-        for (int i = first[b]; i < first[b + 1]; i++) error += lengths[first[b]] - lengths[i];
-    return error;
-}
-
 // Random lengths, with equal ones among them.
 static int random_lengths(int* lengths, uint64_t seed, int most, int sorted) {
     int n = pick(seed, 0, 1, most), range = pick(seed, 1, 1, 40);
@@ -24,31 +14,20 @@ static int random_lengths(int* lengths, uint64_t seed, int most, int sorted) {
     return n;
 }
 
-// Over all ways to cut n documents into `runs` runs: the least over-statement, or the least largest sum.
-static int64_t best_cut(const int* lengths, int n, int runs, int of_sums) {
+// Over all ways to cut n documents into `runs` runs: the least largest sum.
+static int64_t best_cut(const int* lengths, int n, int runs) {
     int64_t best = INT64_MAX;
     for (unsigned borders = 0; borders < 1u << (n - 1); borders++) {
         if (__builtin_popcount(borders) != runs - 1) continue;
-        int64_t error = 0, sum = 0, most = 0;
-        for (int i = 0, first = 0; i < n; i++) {
-            if (i > 0 && borders >> (i - 1) & 1) first = i, sum = 0;
-            error += lengths[first] - lengths[i];
+        int64_t sum = 0, most = 0;
+        for (int i = 0; i < n; i++) {
+            if (i > 0 && borders >> (i - 1) & 1) sum = 0;
             sum += lengths[i];
             most = MAX(most, sum);
         }
-        best = MIN(best, of_sums ? most : error);
+        best = MIN(best, most);
     }
     return best;
-}
-
-CLAIM(buckets_are_the_best_there_are) {
-    FOR_SEEDS(seed, 0, 300) {
-        int lengths[11], first[12], n = random_lengths(lengths, seed, 11, 1), q = pick(seed, 3, 1, n);
-        CHECK(flexsp_buckets(first, lengths, n, q, INT64_MAX, &cuts) == q);
-        CHECK(first[0] == 0 && first[q] == n);
-        for (int b = 0; b < q; b++) CHECK(first[b] < first[b + 1]);
-        CHECK(bucket_error(first, q, lengths) == best_cut(lengths, n, q, 0));
-    }
 }
 
 CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
@@ -57,7 +36,7 @@ CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
         int64_t capacity = lengths[0];
         for (int i = 0; i < n; i++) capacity = MAX(capacity, lengths[i]);
         // As little as some number of runs needs, or any.
-        if (seed % 3) capacity = best_cut(lengths, n, pick(seed, 4, 1, n), 1);
+        if (seed % 3) capacity = best_cut(lengths, n, pick(seed, 4, 1, n));
         else capacity += pick(seed, 4, 0, 3000);
         int least = 0;
         for (int m = n; m > 0; m--) {
@@ -70,7 +49,7 @@ CLAIM(rounds_are_the_evenest_there_are_sorted_or_not) {
                 CHECK(first[i] < first[i + 1]);
                 most = MAX(most, sum);
             }
-            CHECK(most == best_cut(lengths, n, m, 1));
+            CHECK(most == best_cut(lengths, n, m));
             if (most <= capacity) least = m;
         }
         CHECK(flexsp_least_chunks(lengths, n, capacity) == least);

@@ -244,20 +244,8 @@ CLAIM(matmul_with_gelu_gives_what_two_ops_give) {
 enum { A_NH = 4, A_HS = 3, A_LDQ = 14, A_LDKV = 13, A_LDO = 15, A_NQ = 3 + 4, A_NK = 5 + 4 };
 static const int cu_q[] = {0, 3, 7}, cu_k[] = {0, 5, 9};
 static double q[A_NQ * A_LDQ], k[A_NK * A_LDKV], v[A_NK * A_LDKV], w_out[A_NQ * A_LDO];
-static Attention attention = {.q = q,
-                              .k = k,
-                              .v = v,
-                              .cu_q = cu_q,
-                              .cu_k = cu_k,
-                              .ldq = A_LDQ,
-                              .ldkv = A_LDKV,
-                              .ldo = A_LDO,
-                              .n_docs = 2,
-                              .NH = A_NH,
-                              .NKV = A_NH,
-                              .HS = A_HS,
-                              .causal = 1,
-                              .scale = 0.7f};
+static Attention attention = {q,      k,     v, cu_q, cu_k, 0,    0,           A_LDQ,
+                              A_LDKV, A_LDO, 2, A_NH, A_NH, A_HS, .causal = 1, .scale = 0.7f};
 
 static double attention_loss(void) {
     double out[A_NQ * A_LDO] = {0}, sum = 0;
@@ -394,18 +382,8 @@ CLAIM(adamw_takes_the_steps_of_its_definition) {
     float master = 0.8f, m1 = 0, v1 = 0, grad;
     double param = 0, x = 0.8, m = 0, v = 0, lr = 0.01, b1 = 0.9, b2 = 0.99, eps = 1e-6, decay = 0.1;
     float scale = 0.5f;
-    AdamW a = {.param = &param,
-               .master = &master,
-               .m = &m1,
-               .v = &v1,
-               .grad = &grad,
-               .n = 1,
-               .lr = 0.01f,
-               .beta1 = 0.9f,
-               .beta2 = 0.99f,
-               .eps = 1e-6f,
-               .weight_decay = 0.1f,
-               .grad_scale = &scale};
+    AdamW a = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-6f, .weight_decay = 0.1f, .grad_scale = &scale};
+    a.param = &param, a.master = &master, a.m = &m1, a.v = &v1, a.grad = &grad, a.n = 1;
     for (a.t = 1; a.t <= 20; a.t++) {
         grad = (float)random_normal(22, (uint64_t)a.t);
         double g = scale * grad;

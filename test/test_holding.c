@@ -89,6 +89,13 @@ static void free_memory(Memory* m) {
     for (int r = 0; r < MOST_RANKS; r++) free(m->of[r]);
 }
 
+// Of every element of a list: its holding x, tensor t, and place i, j in it.
+#define FOR_ELEMENTS(h)                                                                            \
+    for (int t = 0; t < (h)->tensors; t++)                                                         \
+        for (const Holding* x = (h)->list + (h)->first[t]; x < (h)->list + (h)->first[t + 1]; x++) \
+            for (int i = 0; i < x->box.rows; i++)                                                  \
+                for (int j = 0; j < x->box.cols; j++)
+
 static double value_of(int tensor, int row, int col) { return 1 + tensor + 1e3 * row + 1e-3 * col; }
 
 typedef double (*ValueOf)(int rank, int tensor, int row, int col);
@@ -100,12 +107,9 @@ static double by_rank(int rank, int tensor, int row, int col) { return (rank + 1
 
 // Fills what is held; returns elements of each rank in counts.
 static void fill(const Memory* m, const Holdings* h, ValueOf value) {
-    for (int t = 0; t < h->tensors; t++)
-        for (const Holding* x = h->list + h->first[t]; x < h->list + h->first[t + 1]; x++)
-            for (int i = 0; i < x->box.rows; i++)
-                for (int j = 0; j < x->box.cols; j++)
-                    m->of[x->rank][x->at + (size_t)i * (size_t)x->stride + (size_t)j] =
-                        value(x->rank, t, x->box.row + i, x->box.col + j);
+    FOR_ELEMENTS(h)
+    m->of[x->rank][x->at + (size_t)i * (size_t)x->stride + (size_t)j] =
+        value(x->rank, t, x->box.row + i, x->box.col + j);
 }
 
 // Elements that two lists share on the same rank, and those of the second one.
@@ -186,66 +190,66 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
 
 // ---- claims
 
+typedef struct Moved {
+    Case c;
+    Played p;
+    Memory from, to, wanted;
+} Moved;
+
+// From one list of a case to another, whose memory is then as wanted where it is a copy.
+static void move(Moved* m, const Holdings* from, const Holdings* to, ReshardKind kind) {
+    m->from = take_memory(&m->c), m->to = take_memory(&m->c), m->wanted = take_memory(&m->c);
+    fill(&m->from, from, kind == RESHARD_SUM ? by_rank : same_everywhere);
+    fill(&m->wanted, to, same_everywhere);
+    play(&m->p, &m->c, from, to, kind, &m->from, &m->to);
+    for (int r = 0; r < m->c.ranks && kind == RESHARD_COPY; r++)
+        CHECK(!memcmp(m->to.of[r], m->wanted.of[r], m->to.elems * sizeof(double)));
+}
+
+static void end_move(Moved* m) {
+    free_memory(&m->from), free_memory(&m->to), free_memory(&m->wanted);
+    arena_free(&m->c.arena);
+}
+
+// What a rank owns of its part stays at home; all else is sent once.
 CLAIM(weights_arrive_at_every_rank_of_every_pipeline) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed);
-        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
-        fill(&from, &c.pieces, same_everywhere);
-        fill(&wanted, &c.held[0], same_everywhere);
-        play(&p, &c, &c.pieces, &c.held[0], RESHARD_COPY, &from, &to);
-        for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
-        // What a rank owns of its part stays at home; all else is sent once.
+        Moved m;
         size_t expected = 0;
-        for (int t = 0; t < c.held[0].tensors; t++)
-            for (const Holding* h = c.held[0].list + c.held[0].first[t]; h < c.held[0].list + c.held[0].first[t + 1];
-                 h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++)
-                        expected += !holds(&c.pieces, h->rank, t, h->box.row + i, h->box.col + j);
-        CHECK(p.sent == expected);
-        free_memory(&from), free_memory(&to), free_memory(&wanted);
-        arena_free(&c.arena);
+        open_case(&m.c, seed);
+        move(&m, &m.c.pieces, &m.c.held[0], RESHARD_COPY);
+        FOR_ELEMENTS(&m.c.held[0]) expected += !holds(&m.c.pieces, x->rank, t, x->box.row + i, x->box.col + j);
+        CHECK(m.p.sent == expected);
+        end_move(&m);
     }
 }
 
 CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed + 1000);
-        Memory from = take_memory(&c), to = take_memory(&c);
-        fill(&from, &c.held[1], by_rank);
-        play(&p, &c, &c.held[1], &c.pieces, RESHARD_SUM, &from, &to);
-        for (int t = 0; t < c.pieces.tensors; t++)
-            for (const Holding* h = c.pieces.list + c.pieces.first[t]; h < c.pieces.list + c.pieces.first[t + 1]; h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++) {
-                        int row = h->box.row + i, col = h->box.col + j, copies = 0;
-                        double sum = 0;
-                        for (int r = 0; r < c.ranks; r++)
-                            if (holds(&c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
-                        CHECK(copies > 0);
-                        CHECK_CLOSE(to.of[h->rank][h->at + (size_t)(i * h->stride + j)], sum, 1e-9 * sum);
-                    }
-        free_memory(&from), free_memory(&to);
-        arena_free(&c.arena);
+        Moved m;
+        open_case(&m.c, seed + 1000);
+        move(&m, &m.c.held[1], &m.c.pieces, RESHARD_SUM);
+        FOR_ELEMENTS(&m.c.pieces) {
+            int row = x->box.row + i, col = x->box.col + j, copies = 0;
+            double sum = 0;
+            for (int r = 0; r < m.c.ranks; r++)
+                if (holds(&m.c.held[1], r, t, row, col)) copies++, sum += by_rank(r, t, row, col);
+            CHECK(copies > 0);
+            CHECK_CLOSE(m.to.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
+        }
+        end_move(&m);
     }
 }
 
 // The lowest rank that has a row sends it, as a program without a choice would have it.
 static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdings* to) {
     size_t sent[MOST_RANKS] = {0}, most = 0;
-    for (int t = 0; t < to->tensors; t++)
-        for (const Holding* h = to->list + to->first[t]; h < to->list + to->first[t + 1]; h++)
-            for (int i = 0; i < h->box.rows; i++)
-                for (int j = 0; j < h->box.cols; j++) {
-                    int row = h->box.row + i, col = h->box.col + j, r = 0;
-                    if (holds(from, h->rank, t, row, col)) continue;
-                    while (!holds(from, r, t, row, col)) r++;
-                    sent[r]++;
-                }
+    FOR_ELEMENTS(to) {
+        int row = x->box.row + i, col = x->box.col + j, r = 0;
+        if (holds(from, x->rank, t, row, col)) continue;
+        while (!holds(from, r, t, row, col)) r++;
+        sent[r]++;
+    }
     for (int r = 0; r < c->ranks; r++) most = MAX(most, sent[r]);
     return most;
 }
@@ -253,33 +257,21 @@ static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdi
 CLAIM(copies_come_from_home_then_from_the_node_and_spread_over_those_who_have_them) {
     int spread = 0, compared = 0;
     for (uint64_t seed = 1; seed <= CASES; seed++) {
-        Case c;
-        Played p;
-        open_case(&c, seed + 2000);
+        Moved m;
+        size_t most = 0, expected = 0;
+        open_case(&m.c, seed + 2000);
+        const Holdings *from = &m.c.held[0], *to = &m.c.held[1];
         if (seed % 2) memset(node, 0, sizeof node);
-        Memory from = take_memory(&c), to = take_memory(&c), wanted = take_memory(&c);
-        fill(&from, &c.held[0], same_everywhere);
-        fill(&wanted, &c.held[1], same_everywhere);
-        play(&p, &c, &c.held[0], &c.held[1], RESHARD_COPY, &from, &to);
-        size_t most = 0, at_home = 0, wants = 0;
-        for (int r = 0; r < c.ranks; r++) {
-            CHECK(!memcmp(to.of[r], wanted.of[r], to.elems * sizeof(double)));
-            most = MAX(most, p.sent_by[r]);
-        }
-        for (int t = 0; t < c.held[1].tensors; t++)
-            for (const Holding* h = c.held[1].list + c.held[1].first[t]; h < c.held[1].list + c.held[1].first[t + 1];
-                 h++)
-                for (int i = 0; i < h->box.rows; i++)
-                    for (int j = 0; j < h->box.cols; j++, wants++)
-                        at_home += holds(&c.held[0], h->rank, t, h->box.row + i, h->box.col + j) > 0;
-        CHECK(p.sent == wants - at_home);
-        size_t lowest = lowest_rank_sends(&c, &c.held[0], &c.held[1]);
-        if (node[c.ranks - 1] == 0 && lowest > 0) {
+        move(&m, from, to, RESHARD_COPY);
+        for (int r = 0; r < m.c.ranks; r++) most = MAX(most, m.p.sent_by[r]);
+        FOR_ELEMENTS(to) expected += !holds(from, x->rank, t, x->box.row + i, x->box.col + j);
+        CHECK(m.p.sent == expected);
+        size_t lowest = lowest_rank_sends(&m.c, from, to);
+        if (node[m.c.ranks - 1] == 0 && lowest > 0) {
             CHECK(most <= lowest);
             compared++, spread += most < lowest;
         }
-        free_memory(&from), free_memory(&to), free_memory(&wanted);
-        arena_free(&c.arena);
+        end_move(&m);
     }
     CHECK(compared >= 10 && spread >= 5);
 }
@@ -328,19 +320,16 @@ CLAIM(what_nobody_has_is_an_error) {
 }
 
 CLAIM(strategies_are_read_and_printed) {
+    static const char text[] = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
+    static const char* const printed[] = {"tp4+2xtp2", "tp2pp2+2xtp1pp2", "8xtp1", "2xtp1pp4"};
     StrategyList list;
-    char text[STRATEGY_TEXT];
-    const char* good = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
-    CHECK(strategies_parse(&list, good, strlen(good), err) == 0);
-    CHECK(list.n == 4);
-    CHECK_STRING(strategy_print(&list.strategy[0], text), "tp4+2xtp2");
-    CHECK_STRING(strategy_print(&list.strategy[1], text), "tp2pp2+2xtp1pp2");
-    CHECK_STRING(strategy_print(&list.strategy[3], text), "2xtp1pp4");
+    char one[STRATEGY_TEXT];
+    CHECK(strategies_parse(&list, text, strlen(text), err) == 0 && list.n == COUNT(printed));
     for (int i = 0; i < list.n; i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
+    for (int i = 0; i < list.n; i++) CHECK_STRING(strategy_print(&list.strategy[i], one), printed[i]);
     Shape shape = shape_make(3, 32, 4, 300, 16);
     list.n = 3;
-    CHECK(strategies_check(&list, &shape, 8, err) == 0);
-    CHECK(strategies_check(&list, &shape, 6, err) == -1);
+    CHECK(strategies_check(&list, &shape, 8, err) == 0 && strategies_check(&list, &shape, 6, err) == -1);
     CHECK_STRING(err, "tp4+2xtp2: expected pipelines for all 6 ranks, found some for 8");
 }
 

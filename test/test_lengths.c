@@ -47,8 +47,9 @@ static void check_shape(const Shape* found, const Shape* wanted, double more, do
 }
 
 // Quantiles give the data: mean and root mean square of the documents under the limit; percentiles of all 1,000,000 of
-// the one (the 19 above the limit move the last by 1.3 %, the others by less than 0.2 %), and of the 77,921 of the other
-// below it. Formulas give the values published of them, and where none is, the data's: there they differ by up to 3.5 %.
+// the one (the 19 above the limit move the last by 1.3 %, the others by less than 0.2 %), and of the 77,921 of the
+// other below it. Formulas give the values published of them, and where none is, the data's: there they differ by up
+// to 3.5 %.
 CLAIM(quantiles_give_the_data_and_formulas_their_published_values) {
     static const struct {
         const char* name;

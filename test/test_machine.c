@@ -120,8 +120,8 @@ static const Scheme* scheme_of(const char* name) {
 }
 
 CLAIM(hydraulis_replicas_hold_the_published_tokens) {
-    // 32B; optimizer state in the layouts (4, 16, 1) and, where known, (64, 16, 1). Those of (1, 4, 2) were worked out by
-    // hand in fractions: a pipeline's end holds one embedding, not both. 0: no room.
+    // 32B; optimizer state in the layouts (4, 16, 1) and, where known, (64, 16, 1). Those of (1, 4, 2) were worked out
+    // by hand in fractions: a pipeline's end holds one embedding, not both. 0: no room.
     static const struct {
         const char* name;
         int dp, tp, pp, tokens;

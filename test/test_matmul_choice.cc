@@ -16,7 +16,7 @@ enum { MOST_N = 1100, C = 24, OC = 40 };
 
 static const Kernels* k;
 static char err[ERR_BYTES];
-static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC], dweight[OC * C];
+static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC];
 
 static int kept_files(void) { return disk_count(path_of("ragged")); }
 
@@ -121,41 +121,8 @@ CLAIM(where_nothing_can_be_kept_the_first_answer_is_taken) {
     setenv("XDG_CACHE_HOME", work, 1);
 }
 
-CLAIM(timing_adds_nothing_to_a_weight_gradient) {
-    empty_cache();
-    offer_three();
-    for (int i = 0; i < COUNT(dweight); i++) dweight[i] = (float)(i % 7);
-    for (int i = 0; i < 64 * OC; i++) out[i] = (float)(int)(hash64((uint64_t)i + 555) % 5) - 2;
-    open_kernels(EPILOGUE_BIAS);
-    k->matmul_backward_weight(dweight, NULL, out, x, 64, C, OC, DT_F32, NULL);
-    k->synchronize(NULL);
-    CHECK(emu::matmuls.ran[1] == 5 && kept_files() == 1);
-    int wrong = 0;
-    for (int o = 0; o < OC; o++)
-        for (int c = 0; c < C; c++) {
-            float sum = (float)((o * C + c) % 7);
-            for (int n = 0; n < 64; n++) sum += out[n * OC + o] * x[n * C + c];
-            wrong += dweight[o * C + c] != sum;
-        }
-    CHECK(wrong == 0);
-    k->close();
-}
-
-// An exchange that has some of the processors makes another question of the same product.
-CLAIM(beside_exchanges_a_matmul_counts_on_fewer_processors) {
-    empty_cache();
-    offer_three();
-    open_kernels(EPILOGUE_BIAS);
-    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 1);
-    cuda.exchange_sms = 1;
-    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == cuda.sm_count - 1 && kept_files() == 2);
-    cuda.exchange_sms = 0;
-    CHECK(forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 2);
-    k->close();
-}
-
 // dweight (n_OC, C) += dout^T x of `rows` rows, small integers; checked. How often an answer ran.
-static int large_weight_gradient(int rows, int n_OC) {
+static int weight_gradient(int rows, int n_OC) {
     float* sums = (float*)calloc((size_t)(n_OC * C), sizeof(float));
     float* dout = (float*)calloc((size_t)(n_OC * rows), sizeof(float));
     int before = emu::matmuls.ran[1], wrong = 0;
@@ -174,6 +141,27 @@ static int large_weight_gradient(int rows, int n_OC) {
     return emu::matmuls.ran[1] - before;
 }
 
+CLAIM(timing_adds_nothing_to_a_weight_gradient) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(weight_gradient(64, OC) == 5 && kept_files() == 1);
+    k->close();
+}
+
+// An exchange that has some of the processors makes another question of the same product.
+CLAIM(beside_exchanges_a_matmul_counts_on_fewer_processors) {
+    empty_cache();
+    offer_three();
+    open_kernels(EPILOGUE_BIAS);
+    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 1);
+    cuda.exchange_sms = 1;
+    CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == cuda.sm_count - 1 && kept_files() == 2);
+    cuda.exchange_sms = 0;
+    CHECK(forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 2);
+    k->close();
+}
+
 // The classifier's is larger than the room for trials.
 CLAIM(a_weight_gradient_larger_than_scratch_is_timed_too) {
     enum { VOCABULARY = 1400000 };
@@ -181,7 +169,7 @@ CLAIM(a_weight_gradient_larger_than_scratch_is_timed_too) {
     offer_three();
     open_kernels(EPILOGUE_BIAS, VOCABULARY);
     CHECK((size_t)VOCABULARY * C * sizeof(float) > cuda.scratch_bytes);
-    CHECK(large_weight_gradient(2, VOCABULARY) == 5 && kept_files() == 1);
+    CHECK(weight_gradient(2, VOCABULARY) == 5 && kept_files() == 1);
     k->close();
 }
 
@@ -195,7 +183,7 @@ CLAIM(timing_writes_nothing_to_what_attention_keeps) {
     for (size_t workspace = 4; workspace <= 32; workspace += 28)  // MiB of the library, by device
         for (size_t inside = 1; inside < 4; inside++) {
             size_t end = cuda_scratch_planned() - MIN(workspace << 20, cuda_scratch_planned()) + inside * kept / 4;
-            large_weight_gradient(2, (int)(end / ((C + 1) * sizeof(float))));
+            weight_gradient(2, (int)(end / ((C + 1) * sizeof(float))));
         }
     for (size_t i = 0; i < kept; i++) changed += cuda_kept()[i] != 0;
     CHECK(kept > 1000 && changed == 0);

@@ -44,18 +44,9 @@ static void make_group(Group* g, int ranks, int n, int first) {
     g->owner = 0, g->chunk_tokens = n * ranks;
     int* on_device = (int*)kernels->alloc(sizeof cu);
     kernels->upload(on_device, cu, sizeof cu, NULL);
-    g->ga = (GroupAttention){.first_rank = rank / ranks * ranks,
-                             .ulysses_size = ranks,
-                             .ring_size = 1,
-                             .ulysses_rank = rank % ranks,
-                             .first = first,
-                             .n_docs = 1,
-                             .n_chunks = 1,
-                             .head_border = g->head_border,
-                             .token_border = g->token_border,
-                             .owner = &g->owner,
-                             .chunk_tokens = &g->chunk_tokens,
-                             .cu = on_device};
+    g->ga = (GroupAttention){rank / ranks * ranks, ranks, 1, .ulysses_rank = rank % ranks, .first = first, .n_docs = 1};
+    g->ga.n_chunks = 1, g->ga.head_border = g->head_border, g->ga.token_border = g->token_border;
+    g->ga.owner = &g->owner, g->ga.chunk_tokens = &g->chunk_tokens, g->ga.cu = on_device;
 }
 
 // Tokens of a rank: of its own document (0: none), of the group across nodes, of the one inside. Returns ms forward and
@@ -74,15 +65,8 @@ static void play(double ms[2], int own, int across, int inside, int reversed) {
     char* memory = (char*)kernels->alloc(10 * N * row + N * HEADS * sizeof(float));
     SavedAttention saved = {memory, memory + 3 * N * row, memory + 4 * N * row, (float*)(memory + 10 * N * row)};
     size_t scratch = group_attention_scratch(tokens, HEADS, HEADS, HEAD_SIZE, RANKS, 0, DT_F32);
-    RowAttention r = {.comm = world,
-                      .groups = list,
-                      .n_groups = 2 + (own > 0),
-                      .NH = HEADS,
-                      .NKV = HEADS,
-                      .HS = HEAD_SIZE,
-                      .parts = 1,
-                      .scale = 1,
-                      .scratch = kernels->alloc(scratch)};
+    RowAttention r = {world, list, 2 + (own > 0), HEADS, HEADS, HEAD_SIZE, 1, .parts = 1};
+    r.scratch = kernels->alloc(scratch);
     double began = clocks_meet();
     group_attention_forward(&saved, &r, kernels, DT_F32, NULL);
     double turned = clocks_meet();

@@ -1,7 +1,54 @@
-// test_plan.c - the claims of plan/value/plan.h about planners and the plan as a value. Its proof, rounds and schedules
-// are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
+// test_plan.c - the claims of plan/value/pack.h, and those of plan/value/plan.h about planners and the plan as a
+// value. Its proof, rounds and schedules are test_plan_check.c's, what a rank holds of a micro-batch test_share.c's.
 #include "plan/value/pack.h"
 #include "test/plans.h"
+
+// ---- packing
+
+// Best-fit decreasing spelled out in O(n^2), as the words in the header have it: documents by decreasing length, equal
+// ones by index; of rows with the same least room the one that has had it longest.
+static int plain_best_fit(const int* lengths, int n, int capacity, int* sorted, int* row_of) {
+    int room[300], since[300], rows = 0;
+    for (int i = 0; i < n; i++) {
+        int j = i;
+        for (; j > 0 && lengths[sorted[j - 1]] < lengths[i]; j--) sorted[j] = sorted[j - 1];
+        sorted[j] = i;
+    }
+    for (int i = 0; i < n; i++) {
+        int best = -1, length = lengths[sorted[i]];
+        for (int r = 0; r < rows; r++)
+            if (room[r] >= length &&
+                (best < 0 || room[r] < room[best] || (room[r] == room[best] && since[r] < since[best])))
+                best = r;
+        if (best < 0) room[best = rows++] = capacity;
+        room[best] -= length, since[best] = i;
+        row_of[sorted[i]] = best;
+    }
+    return rows;
+}
+
+// Every rank packs for itself, so ties must be broken alike: small capacities have many of them.
+CLAIM(rows_are_those_of_plain_best_fit_decreasing_ties_included) {
+    static Arena arena;  // of one packing at a time
+    int lengths[300], sorted[300], row_of[300];
+    char err[ERR_BYTES];
+    Rows p;
+    for (uint64_t trial = 0; trial < 1500; trial++) {
+        int n = (int)(hash64(trial + 7) % 300), at = 0, capacity = 1 + (int)(hash64(trial) % (trial % 3 ? 20 : 500));
+        for (int i = 0; i < n; i++) lengths[i] = 1 + (int)(pow(random_uniform(trial, (uint64_t)i), 3) * (capacity - 1));
+        soil(&arena, 0xa5, 1 << 18);
+        CHECK(pack_best_fit(&p, lengths, n, capacity, &arena, err) == 0);
+        CHECK(p.n == plain_best_fit(lengths, n, capacity, sorted, row_of) && p.first[0] == 0);
+        for (int r = 0; r < p.n; r++) {
+            for (int i = 0; i < n; i++)
+                if (row_of[sorted[i]] == r) CHECK(p.order[at++] == sorted[i]);
+            CHECK(p.first[r + 1] == at);
+        }
+    }
+    CHECK(pack_best_fit(&p, (int[]){5, 11}, 2, 10, &arena, err) < 0);
+    CHECK(strstr(err, "document 1") && strstr(err, "11 tokens") && strstr(err, "10"));
+    CHECK(pack_best_fit(&p, (int[]){5, 0}, 2, 10, &arena, err) < 0);
+}
 
 // ---- the static planner, against brute force
 
@@ -101,8 +148,26 @@ static void check_rows(Step* step, int cp_size, int ulysses_size) {
           step->plan.n_micro_batches >= MIN(p.n, groups));
 }
 
-CLAIM(static_plans_hold_and_take_the_least_cp_size) {
-    int planned = 0, refused = 0;
+static int number_after(const char* text, const char* words) {
+    const char* at = strstr(text, words);
+    return at ? atoi(at + strlen(words)) : -1;
+}
+
+// A refusal names a document with a capacity that is enough for it, and one less is not.
+static void check_capacity_that_helps(int cp_size, CpChoice kind) {
+    int doc = number_after(step.err, "document "), capacity = number_after(step.err, "--capacity ");
+    CHECK(doc >= 0 && doc < step.n && capacity > step.limits.capacity);
+    CHECK(number_after(step.err, "step has ") == step.lengths[doc]);
+    step.n = 1, step.lengths[0] = step.lengths[doc], step.limits.max_ring_docs = MOST_DOCS;
+    for (int less = 1; less >= 0; less--) {
+        step.limits.capacity = capacity - less;
+        step_memory(&step);
+        CHECK(step_static(&step, cp_size, kind) == -less);
+    }
+}
+
+CLAIM(static_plans_hold_and_take_the_least_cp_size_or_name_a_document_and_a_capacity_that_helps) {
+    int planned = 0, refused = 0, named = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
         CpChoice kind = (CpChoice)(seed % 3);
         int asked = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks), cp_size = asked;
@@ -121,39 +186,12 @@ CLAIM(static_plans_hold_and_take_the_least_cp_size) {
             int rings_full = strstr(step.err, "each at most") != NULL;
             CHECK(rings_full ? step.limits.max_ring_docs < step.n : !cp_size || !holds_all(&step, cp_size, kind));
             refused++;
+            if (rings_full || !strncmp(step.err, "--cp", 4)) continue;
+            check_capacity_that_helps(asked, kind);
+            named++;
         }
     }
-    CHECK(planned > 2500 && refused > 200);
-}
-
-static int number_after(const char* text, const char* words) {
-    const char* at = strstr(text, words);
-    return at ? atoi(at + strlen(words)) : -1;
-}
-
-// The capacity that the message names is enough for the document that it names, and one less is not.
-CLAIM(a_document_that_does_not_fit_is_named_with_a_capacity_that_helps) {
-    int tried = 0, at_once = 0;
-    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 5000);) {
-        CpChoice kind = (CpChoice)(seed % 3);
-        int cp_size = seed % 2 ? 0 : pick(seed, 50, 1, step.limits.ranks);
-        step.limits.max_ring_docs = MOST_DOCS;
-        if (step_static(&step, cp_size, kind) < 0 && strncmp(step.err, "--cp", 4)) {
-            int doc = number_after(step.err, "document "), capacity = number_after(step.err, "--capacity ");
-            CHECK(doc >= 0 && doc < step.n && capacity > step.limits.capacity);
-            CHECK(number_after(step.err, "step has ") == step.lengths[doc]);
-            step.n = 1;
-            step.lengths[0] = step.lengths[doc];
-            step.limits.capacity = capacity - 1;
-            step_memory(&step);
-            CHECK(step_static(&step, cp_size, kind) < 0);
-            step.limits.capacity = capacity;
-            step_memory(&step);
-            at_once += step_static(&step, cp_size, kind) == 0;
-            tried++;
-        }
-    }
-    CHECK(tried > 120 && at_once == tried);
+    CHECK(planned > 2500 && refused > 200 && named > 100);
 }
 
 CLAIM(what_cannot_be_planned_is_refused_with_words) {
@@ -180,18 +218,6 @@ CLAIM(what_cannot_be_planned_is_refused_with_words) {
         if (test_failures_in_claim) printf("    row %d: %s\n", i, step.err);
         free_step(&step);
     }
-}
-
-// Borders are rounded down: on a ring of 4 every place has one of 4 tokens, but one place has two of 3. With a ring of
-// 6 that is over.
-CLAIM(the_least_cp_size_holds_shorter_documents_too) {
-    int lengths[] = {4, 3};
-    Step step = small_step(6, 4, 1, 2, lengths);
-    CHECK(step_static(&step, 0, CP_CHOICE_RING) == 0 && step_check(&step) == 0 &&
-          step.plan.micro_batches[0].cp_size == 6);
-    CHECK(step_static(&step, 4, CP_CHOICE_RING) < 0 && strstr(step.err, "document 1 ") &&
-          strstr(step.err, "more than 2"));
-    free_step(&step);
 }
 
 // Where full rows would leave groups without any, rows are less full.
@@ -285,26 +311,6 @@ CLAIM(the_hash_changes_with_every_number) {
         }
     CHECK(plan_hash(p, step.lengths) == hash);
     free_step(&step);
-}
-
-// Every rank may have been compiled by somebody else: the hash of many plans, once and for all, and whatever scratch
-// held before.
-CLAIM(plans_are_the_same_with_every_compiler) {
-    uint64_t hash[2] = {0};
-    for (int again = 0; again < 2; again++)
-        for (uint64_t seed = 0; seed < 1000; seed++) {
-            Step step = random_step(seed);
-            step.limits.quadratic = random_uniform(seed, 9) / 100;
-            soil(&step.arena, again ? 0x33 : 0xcc, 1 << 18);
-            if (step_static(&step, 0, (CpChoice)(seed % 3)) == 0) {
-                step_rounds(&step);
-                hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
-            }
-            if (step_random(&step, seed) == 0) hash[again] = hash64(hash[again] ^ plan_hash(&step.plan, step.lengths));
-            free_step(&step);
-        }
-    if (hash[0] != 0xf2e805d37d3b74abu) printf("    %016llx\n", (unsigned long long)hash[0]);
-    CHECK(hash[0] == hash[1] && hash[0] == 0xf2e805d37d3b74abu);
 }
 
 int main(void) { return test_main(); }

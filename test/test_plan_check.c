@@ -123,32 +123,24 @@ static int chain_before(const Plan* plan, int i) {
     return longest;
 }
 
-CLAIM(rounds_are_the_longest_chains) {
-    for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 3000);) {
-        int rounds = 0;
-        if (step_random(&step, seed) == 0) {
-            step_rounds(&step);  // in place of those that were drawn
-            for (int i = 0; i < step.plan.n_micro_batches; i++) {
-                CHECK(step.plan.micro_batches[i].round == chain_before(&step.plan, i));
-                rounds = MAX(rounds, step.plan.micro_batches[i].round + 1);
-            }
-            CHECK(step.plan.n_rounds == rounds);
-        }
-    }
-}
-
 // Joined as limits allow, or as is drawn: every plan passes plan_check, and no rank has more passes than before.
-CLAIM(micro_batches_join_passes_where_limits_allow) {
+CLAIM(rounds_are_the_longest_chains_and_micro_batches_join_passes_where_limits_allow) {
     int joined = 0, planned = 0;
     for (uint64_t seed = BEFORE_FIRST; next_step(&seed, 3000);) {
         uint64_t random = seed;
+        int alone = 0;
         if (step_random(&step, seed) == 0) {
-            step_rounds(&step);
-            int alone = step.plan.n_rounds;
-            CHECK(plan_join_rounds(&step.plan, step.lengths, &step.limits, seed % 2 ? &random : NULL, &step.arena,
+            Plan* plan = &step.plan;
+            step_rounds(&step);  // in place of those that were drawn
+            for (int i = 0; i < plan->n_micro_batches; i++) {
+                CHECK(plan->micro_batches[i].round == chain_before(plan, i));
+                alone = MAX(alone, plan->micro_batches[i].round + 1);
+            }
+            CHECK(plan->n_rounds == alone);
+            CHECK(plan_join_rounds(plan, step.lengths, &step.limits, seed % 2 ? &random : NULL, &step.arena,
                                    step.err) == 0);
-            CHECK(step_check(&step) == 0 && step.plan.n_rounds <= alone);
-            planned++, joined += step.plan.n_rounds < alone;
+            CHECK(step_check(&step) == 0 && plan->n_rounds <= alone);
+            planned++, joined += plan->n_rounds < alone;
         }
     }
     CHECK(planned > 2000 && joined > 100);

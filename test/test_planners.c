@@ -393,32 +393,6 @@ CLAIM(static_holds_any_document_up_to_its_context) {
     free_step(&step);
 }
 
-// What was measured for a round is every system's cost of a micro-batch: who knows it makes fewer. Two micro-batches of
-// one document on each rank take less than one of 15 on 8, until they cost something.
-CLAIM(a_fixed_cost_is_known_and_paid_once_a_micro_batch) {
-    const Planner* const entries[] = {&planner_adaptive, &planner_flex};
-    int micro_batches[2][COUNT(entries)];
-    for (int dear = 0; dear < 2; dear++) {
-        Bench b;
-        open_bench(&b, "flexsp-7b", 64, 65536);
-        if (!dear) fix_cost(b.c, 0);
-        CHECK_CLOSE(b.c->groups[8].micro_batch, dear ? 629.3563 : 0, 1e-9);
-        for (b.n = 0; b.n < 120; b.n++) b.lengths[b.n] = 3300;
-        for (int k = 0; k < COUNT(entries); k++) {
-            Trial* t = &b.t;
-            open_trial(t, &b.c->setting, b.lengths, b.n, 0);
-            CHECK(plan_in(t, entries[k], entries[k]->open(&b.c->setting, NULL, 0, &b.opened, t->err), 0) == 0);
-            CHECK(!t->plan.has_barriers);
-            CHECK(step_play(&t->timeline, &t->plan, b.lengths, &b.c->setting, &t->arena, NULL) == 0);
-            CHECK_CLOSE(t->timeline.critical.micro_batch,
-                        t->timeline.critical_micro_batches * b.c->groups[1].micro_batch, 1e-9);
-            micro_batches[dear][k] = t->plan.n_micro_batches;
-        }
-        close_bench(&b);
-    }
-    for (int k = 0; k < COUNT(entries); k++) CHECK(micro_batches[1][k] < micro_batches[0][k]);
-}
-
 CLAIM(planning_takes_no_more_than_planner_bytes) {
     static const int ranks[] = {2, 64, 512}, docs[] = {1, 500, 6000};
     static int lengths[6000], sample[4096];

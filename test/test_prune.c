@@ -23,23 +23,6 @@ static int ascends_within(const int* kept, int n_kept, int n) {
 
 // ---- values
 
-CLAIM(columns_that_change_most_are_kept) {
-    static const float ago[] = {1, 2, 3, 4, 0, 0, 0, 0}, now[] = {1.5f, 2, 2, 4, 0, 1.25f, 0, -3};
-    static const float expected[] = {0.5f, 1.25f, 1, 3};
-    static const int all[] = {0, 1, 2, 3};
-    float change[4], value[4];
-    int kept[2];
-    prune_change(change, now, ago, 2, 4);
-    prune_start(value, 4);
-    for (int j = 0; j < 4; j++) CHECK(value[j] == 1);
-    prune_learn(value, change, 4, all, 4);
-    CHECK(!memcmp(change, expected, sizeof change) && !memcmp(value, expected, sizeof value));
-    prune_choose(kept, 2, value, 4, PRIORITY_CHANGE, 0, scratch);
-    CHECK(kept[0] == 1 && kept[1] == 3);
-    prune_choose(kept, 2, value, 4, PRIORITY_INVERSE, 0, scratch);
-    CHECK(kept[0] == 0 && kept[1] == 2);
-}
-
 // Against sums in the order of rows, in double, of any width: also one that is no multiple of a block.
 CLAIM(a_change_is_the_sum_of_its_column) {
     enum { ROWS = 7 };
@@ -219,45 +202,29 @@ static void check_counts(uint64_t seed) {
     CHECK(right);
 }
 
-CLAIM(numbers_are_whole_tiles_that_meet_the_target) {
-    FOR_SEEDS(seed, 0, 20000) check_counts(seed);
-}
+CLAIM(numbers_are_whole_tiles_that_meet_the_target) { FOR_SEEDS(seed, 0, 20000) check_counts(seed); }
 
 // 2 heads of 64 columns and 512 hidden units, a head being the work of 128 hidden units. Half: one head, 256 hidden
 // units. 0.4 of 768 is 307.2: no head, 308 hidden units rounded up to 320. 0.9 is 691.2: one head and 496 hidden units,
-// which is all that may go.
+// which is all that may go. Where hidden units cannot absorb the rest, one head more goes: 0.69 of 1024 is 706.56.
 CLAIM(heads_are_rounded_down_and_hidden_units_absorb_the_rest) {
-    PruneList lists[] = {{2, 1, 128}, {512, 0, 1}};
-    int dropped[2];
-    CHECK(prune_counts(dropped, lists, 2, 0.5 * 768, 16) == 384 && dropped[0] == 1 && dropped[1] == 256);
-    CHECK(prune_counts(dropped, lists, 2, 0.4 * 768, 16) == 320 && dropped[0] == 0 && dropped[1] == 320);
-    CHECK(prune_counts(dropped, lists, 2, 0.9 * 768, 16) == 624 && dropped[0] == 1 && dropped[1] == 496);
-    CHECK(prune_most(lists, 2, 16) == 624);
-    lists[0].n = 4;  // where hidden units cannot absorb the rest, one head more goes: 0.69 of 1024 is 706.56
-    CHECK(prune_counts(dropped, lists, 2, 0.69 * 1024, 16) == 256 + 464 && dropped[0] == 2 && dropped[1] == 464);
-    CHECK(prune_counts(dropped, lists, 2, 0.87 * 1024, 16) == 3 * 128 + 496 && dropped[0] == 3 && dropped[1] == 496);
-    lists[0].n = 0;
-    CHECK(prune_counts(dropped, lists, 2, 0.5 * 512, 16) == 256 && dropped[0] == 0 && dropped[1] == 256);
-    CHECK(prune_counts(dropped, lists, 2, 0, 16) == 0 && dropped[0] == 0 && dropped[1] == 0);
-    CHECK(prune_counts(dropped, lists, 2, NAN, 16) == 0 && dropped[0] == 0 && dropped[1] == 0);
+    static const struct {
+        int heads;
+        double part, saved;
+        int dropped[2];
+    } rows[] = {{2, 0.5, 384, {1, 256}},  {2, 0.4, 320, {0, 320}}, {2, 0.9, 624, {1, 496}}, {4, 0.69, 720, {2, 464}},
+                {4, 0.87, 880, {3, 496}}, {0, 0.5, 256, {0, 256}}, {0, 0, 0, {0, 0}},       {0, NAN, 0, {0, 0}}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        PruneList lists[] = {{rows[i].heads, 1, 128}, {512, 0, 1}};
+        int dropped[2];
+        double all = 128 * rows[i].heads + 512;
+        CHECK(prune_counts(dropped, lists, 2, rows[i].part * all, 16) == rows[i].saved);
+        CHECK(!memcmp(dropped, rows[i].dropped, sizeof dropped));
+        if (rows[i].part == 0.9) CHECK(prune_most(lists, 2, 16) == 624);
+    }
 }
 
 // ---- in which layers
-
-CLAIM(ratios_are_the_golden_ones) {
-    static const struct {
-        double w[4], sum, most, g[4];
-    } golden[] = {{{1, 1, 1, 1}, 2, 1, {.5, .5, .5, .5}},
-                  {{1, 2, 4, 4}, 1.5, 1, {.75, .375, .1875, .1875}},
-                  {{1, 4, 8, 8}, 1.5, .9, {.9, .3, .15, .15}},
-                  {{1, 1, 1, 1}, 5, .5, {.5, .5, .5, .5}},  // less than what should be
-                  {{1, 1, 1, 1}, -1, .5, {0, 0, 0, 0}}};
-    for (int i = 0; i < COUNT(golden); i++) {
-        double g[4];
-        prune_ratios(g, golden[i].w, 4, golden[i].sum, golden[i].most);
-        for (int l = 0; l < 4; l++) CHECK(fabs(g[l] - golden[i].g[l]) < 1e-12);
-    }
-}
 
 // Optimal where moving a part between two layers loses no less: the loss of a part, w g, is the same for all that are
 // free and not larger for those at most. (The problem is convex.)

@@ -37,6 +37,8 @@ static void free_model(Model* m) {
     free(m->ranks);
 }
 
+static void close_both(Pruner* k, Model* m) { pruner_close(k), free_model(m); }
+
 static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.kv_heads, m->shape.hidden}; }
 
 // Adds to columns first .. first + n of rows from .. from + rows of a matrix; exact in bf16 where sums have few bits.
@@ -116,8 +118,7 @@ CLAIM(lists_follow_the_changes_of_columns) {
                 for (int c = 0; c < K; c++) right = right && holds(list, c) == (c * 5 % K >= K / 2);
                 CHECK(right);
             }
-        pruner_close(k);
-        free_model(&m);
+        close_both(k, &m);
     }
 }
 
@@ -132,8 +133,7 @@ CLAIM(a_change_counts_for_one_refresh) {
     layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
     const IndexList* list = &layers->columns[LINEAR_FC];
     CHECK(list->n == 64 && list->index[0] == 32 && list->index[63] == 95);
-    pruner_close(k);
-    free_model(&m);
+    close_both(k, &m);
 }
 
 // Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less: by 3072 in the rows of its queries, keys
@@ -167,8 +167,7 @@ CLAIM(lists_follow_the_changes_of_heads_and_hidden_units) {
             CHECK(layers[l].units[ATTENTION].n == 1 && layers[l].units[ATTENTION].index[0] == (l == 0));
             CHECK(layers[l].units[MLP].n == 128 && layers[l].units[MLP].index[0] == 128);
         }
-        pruner_close(k);
-        free_model(&m);
+        close_both(k, &m);
     }
 }
 
@@ -186,8 +185,7 @@ static void check_what_is_measured(int arch) {
     layers = pruner_choose(k, &m, 0.5, all_of(&m), 2);
     list = &layers->columns[LINEAR_FCPROJ];
     for (int i = 0; i < 128; i++) CHECK(list->index[i] == (i < 64 ? i : i + 128));
-    pruner_close(k);
-    free_model(&m);
+    close_both(k, &m);
 }
 
 CLAIM(only_what_is_computed_is_measured) {
@@ -300,8 +298,7 @@ CLAIM(what_is_left_out_meets_gamma_within_a_tile) {
                 break;
             }
         }
-        pruner_close(k);
-        free_model(&m);
+        close_both(k, &m);
     }
 }
 
@@ -321,21 +318,22 @@ CLAIM(layers_that_change_more_leave_out_less) {
         }
         // g_l is as 1 / (1 + l), and their mean 0.4: 0.768, 0.384, 0.256, 0.192. A tile is at most 6 % of a layer.
         for (int l = 0; l < 4; l++) CHECK_CLOSE(share[l], 0.4 * 4 / (1 + l) / (1 + 1 / 2.0 + 1 / 3.0 + 1 / 4.0), 0.07);
-        pruner_close(k);
-        free_model(&m);
+        close_both(k, &m);
     }
 }
 
 // ---- in checkpoints
 
+static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
+
 // A few refreshes, the last of which leaves something out and has given something away.
 static Pruner* lived(const Model* m, Shed shed, uint64_t seed) {
     Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
-        pruner_choose(k, m, 0.3, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, step);
+        pruner_choose(k, m, 0.3, staying(m), step);
         train(m, seed + (uint64_t)step);
     }
-    pruner_choose(k, m, 0.4, (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}, 4);
+    pruner_choose(k, m, 0.4, staying(m), 4);
     return k;
 }
 
@@ -352,8 +350,6 @@ static int holds_the_same(const Pruner* a, const Pruner* b) {
                !memcmp(tensors[0][i].data, tensors[1][i].data, tensors[0][i].bytes);
     return same;
 }
-
-static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
 
 CLAIM(a_checkpoint_brings_back_values_and_lists) {
     for (int kind = 0; kind < 2 * N_ARCHS; kind++) {

@@ -157,34 +157,6 @@ CLAIM(every_token_has_one_rank_in_the_order_of_cu_seqlens) {
 
 // ---- shares of the parameters
 
-static void buckets_hold_their_tensors_and_divide_among_the_shards(const Shape* shape) {
-    size_t end = 0, shards = (size_t)shape->shards;
-    int tensors[64] = {0};
-    CHECK(shape_buckets(shape) == shape->L + 2);
-    for (int b = 0; b < shape_buckets(shape); b++) {
-        Bucket bucket = shape_bucket(shape, b);
-        CHECK(bucket.offset == end && bucket.elems % (64 * shards) == 0 && bucket.elems > 0);
-        end += bucket.elems;
-    }
-    CHECK(shape_param_elems(shape) == end);
-    size_t used = 0;
-    int bucket_before = 0;
-    for (int i = 0; i < shape_tensors(shape); i++) {
-        ParamTensor t = shape_tensor(shape, i);
-        int b = shape_bucket_of(&t, shape);
-        Bucket bucket = shape_bucket(shape, b);
-        if (b != bucket_before) CHECK(b == bucket_before + 1 && used <= bucket.offset);
-        CHECK(t.offset == (b != bucket_before || i == 0 ? bucket.offset : (used + 63) / 64 * 64));
-        used = t.offset + t.elems;
-        CHECK(used <= bucket.offset + bucket.elems);
-        if (i + 1 == shape_tensors(shape) || tensors[b] + 1 == (b > 0 && b <= shape->L ? 12 : 2))
-            CHECK(bucket.offset + bucket.elems - used < 64 * shards + 64);  // no more padding than needed
-        tensors[b]++;
-        bucket_before = b;
-    }
-    for (int b = 0; b < shape_buckets(shape); b++) CHECK(tensors[b] == (b > 0 && b <= shape->L ? 12 : 2));
-}
-
 // Element by element: who has it, where in the arrays of owned elements, and that this is where the bucket says.
 static void pieces_cover_every_element_once(const Shape* shape) {
     size_t elems = shape_param_elems(shape), owned = elems / (size_t)shape->shards;
@@ -231,7 +203,6 @@ CLAIM(pieces_of_all_ranks_are_the_parameters) {
             const int* x = shapes[k];
             Shape shape = shape_make(x[0], x[1], x[2], x[3], x[4]);
             shape.shards = counts[i];
-            buckets_hold_their_tensors_and_divide_among_the_shards(&shape);
             pieces_cover_every_element_once(&shape);
         }
 }

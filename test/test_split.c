@@ -146,82 +146,49 @@ static int times_of(const Case* c, ParamId id, size_t i) {
     return times;
 }
 
-static void check_part(const Case* c, int t, ParamId id) {
-    Shape shape = split_shape(&c->whole, &c->split, t);
-    ParamTensor tensor = shape_param(&c->whole, id, 0), own = shape_param(&shape, id, 0);
-    float *whole = some_values(c, &tensor), *part = room(own.elems + 1), after = -7;
-    int wrong = 0;
-    part[own.elems] = after;
-    split_take(part, whole, &c->whole, &c->split, t, id);
-    for (int row = 0; row < own.rows && !wrong; row++)
-        for (int col = 0; col < own.cols; col++)
-            wrong |= part[(size_t)row * (size_t)own.cols + (size_t)col] != whole[place_in_whole(c, t, id, row, col)];
-    if (wrong || part[own.elems] != after) printf("    %s of rank %d\n", param_table[id].name, t);
-    CHECK(!wrong);
-    CHECK(part[own.elems] == after);
-    free(whole), free(part);
-}
-
-static void check_parts(const Case* c) {
-    for (int t = 0; t < c->split.ranks; t++)
-        for (int id = 0; id < N_PARAMS; id++) check_part(c, t, (ParamId)id);
-}
-
-CLAIM(a_part_has_the_heads_hidden_units_and_rows_of_its_rank) { all_cases(check_parts); }
-
-// ---- put together
-
-// The whole tensor from all parts, each put over a tensor of its own and all over one: every element comes from as many
-// ranks as have it.
-static void check_whole(const Case* c, ParamId id) {
+// Every rank's part: its elements stand where they should, and nothing behind them is written; taken in place it is the
+// same. Parts put over a tensor of their own and all over one are the whole: every element comes from as many ranks as
+// have it.
+static void check_tensor(const Case* c, ParamId id) {
     ParamTensor tensor = shape_param(&c->whole, id, 0);
-    float *whole = some_values(c, &tensor), *sum = room(tensor.elems), *joined = room(tensor.elems);
+    float *whole = some_values(c, &tensor), *sum = room(tensor.elems), *joined = room(tensor.elems), after = -7;
     size_t elems = 0, expected = 0;
+    int wrong = 0;
     for (int t = 0; t < c->split.ranks; t++) {
         Shape shape = split_shape(&c->whole, &c->split, t);
-        size_t n = shape_param(&shape, id, 0).elems;
-        float *part = room(n), *alone = room(tensor.elems);
+        ParamTensor own = shape_param(&shape, id, 0);
+        float *part = room(own.elems + 1), *alone = room(tensor.elems), *here = some_values(c, &tensor);
+        part[own.elems] = after;
         split_take(part, whole, &c->whole, &c->split, t, id);
+        split_take(here, here, &c->whole, &c->split, t, id);
+        wrong |= part[own.elems] != after || memcmp(here, part, own.elems * sizeof *here) != 0;
+        for (int row = 0; row < own.rows && !wrong; row++)
+            for (int col = 0; col < own.cols; col++)
+                wrong |=
+                    part[(size_t)row * (size_t)own.cols + (size_t)col] != whole[place_in_whole(c, t, id, row, col)];
         split_put(alone, part, &c->whole, &c->split, t, id);
         split_put(joined, part, &c->whole, &c->split, t, id);
         for (size_t i = 0; i < tensor.elems; i++) sum[i] += alone[i];
-        elems += n;
-        free(part), free(alone);
+        elems += own.elems;
+        free(part), free(alone), free(here);
     }
-    int wrong = 0;
     for (size_t i = 0; i < tensor.elems; i++) {
         int times = times_of(c, id, i);
         wrong |= times < 1 || sum[i] != (float)times * whole[i] || joined[i] != whole[i];
         expected += (size_t)times;
     }
     if (wrong) printf("    %s\n", param_table[id].name);
-    CHECK(!wrong);
-    CHECK(elems == expected);
+    CHECK(!wrong && elems == expected);
     free(whole), free(sum), free(joined);
 }
 
-static void check_wholes(const Case* c) {
-    for (int id = 0; id < N_PARAMS; id++) check_whole(c, (ParamId)id);
+static void check_tensors(const Case* c) {
+    for (int id = 0; id < N_PARAMS; id++) check_tensor(c, (ParamId)id);
 }
 
-CLAIM(parts_put_together_are_the_whole) { all_cases(check_wholes); }
-
-static void check_in_place(const Case* c) {
-    for (int id = 0; id < N_PARAMS; id++) {
-        ParamTensor tensor = shape_param(&c->whole, (ParamId)id, 0);
-        for (int t = 0; t < c->split.ranks; t++) {
-            Shape shape = split_shape(&c->whole, &c->split, t);
-            size_t n = shape_param(&shape, (ParamId)id, 0).elems;
-            float *apart = room(n), *here = some_values(c, &tensor);
-            split_take(apart, here, &c->whole, &c->split, t, (ParamId)id);
-            split_take(here, here, &c->whole, &c->split, t, (ParamId)id);
-            CHECK(!memcmp(here, apart, n * sizeof *here));
-            free(apart), free(here);
-        }
-    }
+CLAIM(parts_have_the_heads_hidden_units_and_rows_of_their_ranks_and_together_are_the_whole) {
+    all_cases(check_tensors);
 }
-
-CLAIM(a_part_may_be_taken_in_place) { all_cases(check_in_place); }
 
 // ---- even splits
 

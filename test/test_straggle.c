@@ -1,7 +1,11 @@
-// test_straggle.c - claims about plan/slow/speeds.h: what a spec says is what comes out, stragglers that overlap
-// multiply, and a spec that says nothing clear is refused with its piece, what was found and what was expected.
+// test_straggle.c - claims about injected slowness. Of plan/slow/speeds.h: what a spec says is what comes out, and
+// stragglers that overlap multiply (what is refused: test_words.c). Of kernels/straggle.h: a slowed matmul takes x
+// times as long on every kind of device, and leaves the bits of one that is not slowed; a matmul of the device itself
+// stays as it is.
 #include "plan/slow/speeds.h"
 
+#include "kernels/straggle.h"
+#include "kernels/virtual/virtual.h"
 #include "test/test.h"
 
 enum { RANKS = 8 };
@@ -26,8 +30,6 @@ static int parse(const char* spec, int ranks) {
 static int is(const Straggler* s, int rank, double x, int64_t from, int64_t to, int whole) {
     return s->rank == rank && s->x == x && s->from == from && s->to == to && s->whole == whole;
 }
-
-// ---- what is read (what is refused: test_words.c)
 
 CLAIM(a_spec_is_read_as_it_is_written) {
     static const struct {
@@ -66,39 +68,134 @@ CLAIM(the_example_in_the_words_is_a_spec) {
     CHECK(parse(example, 1) == 0 && n == 1);
 }
 
-// ---- slowness
-
-static int slow_is(int rank, int64_t step, double linear, double whole) {
-    Slowness slow = straggle_at(list, n, rank, step);
-    return slow.linear == linear && slow.whole == whole;
+CLAIM(stragglers_are_slow_from_their_first_step_to_their_last_and_multiply) {
+    static const char
+        one[] = "rank=1,x=4,from=20,to=80",
+        overlapping[] =
+            "rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8";
+    static const struct {
+        const char* spec;
+        int rank;
+        int64_t step;
+        double linear, whole;
+    } rows[] = {{one, 1, 19, 1, 1},
+                {one, 1, 20, 4, 1},
+                {one, 1, 80, 4, 1},
+                {one, 1, 81, 1, 1},
+                {one, 0, 50, 1, 1},
+                {one, 2, 50, 1, 1},
+                {"rank=1,x=4", 1, 1, 4, 1},
+                {"", 0, 1, 1, 1},
+                {"rank=1,x=4", 1, INT64_MAX, 4, 1},
+                {overlapping, 1, 1, 2, 4},
+                {overlapping, 1, 5, 6, 4},
+                {overlapping, 1, 8, 6, 6},
+                {overlapping, 1, 10, 6, 1},
+                {overlapping, 1, 11, 3, 1},
+                {overlapping, 2, 8, 8, 1},
+                {overlapping, 3, 8, 1, 1},
+                {"rank=0,x=1.5,whole", 0, 7, 1, 1.5}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        CHECK(parse(rows[i].spec, RANKS) == 0);
+        Slowness slow = straggle_at(list, n, rows[i].rank, rows[i].step);
+        CHECK(slow.linear == rows[i].linear && slow.whole == rows[i].whole);
+    }
 }
 
-CLAIM(a_straggler_is_slow_from_its_first_step_to_its_last) {
-    CHECK(parse("rank=1,x=4,from=20,to=80", RANKS) == 0);
-    CHECK(slow_is(1, 19, 1, 1) && slow_is(1, 20, 4, 1) && slow_is(1, 80, 4, 1) && slow_is(1, 81, 1, 1));
-    CHECK(slow_is(0, 50, 1, 1) && slow_is(2, 50, 1, 1));
-    CHECK(parse("rank=1,x=4", RANKS) == 0);
-    CHECK(slow_is(1, 1, 4, 1) && slow_is(1, INT64_MAX, 4, 1));
-    CHECK(parse("", RANKS) == 0);
-    CHECK(slow_is(0, 1, 1, 1));
+// ---- matmuls
+
+static const double factors[] = {1, 1.25, 2, 2.5, 4, 8};
+
+// ---- a device with a clock of its own: N rows take N s, a look at the clock takes a tick
+
+#define TICK 1e-6
+static struct {
+    double now;
+    int calls;
+    char results[64];  // one byte a row of the true result, then two of scratch
+} device;
+
+static double look(void) { return device.now += TICK; }
+
+static void compute(void* out, int N) {
+    device.now += N;
+    device.calls++;
+    for (int n = 0; n < N; n++) ((char*)out)[n]++;
 }
 
-CLAIM(whole_slows_everything_instead_of_the_linears) {
-    CHECK(parse("rank=0,x=1.5,whole", RANKS) == 0);
-    CHECK(slow_is(0, 7, 1, 1.5));
+static void forward(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C, int OC,
+                    DType dt, Stream s) {
+    (void)gelu, (void)x, (void)weight, (void)bias, (void)C, (void)OC, (void)dt, (void)s;
+    compute(out, N);
 }
 
-CLAIM(stragglers_that_overlap_multiply) {
-    CHECK(
-        parse("rank=1,x=2,to=10; rank=1,x=3,from=5; rank=2,x=8; rank=1,x=1.5,whole,from=8,to=8; rank=1,x=4,whole,to=8",
-              RANKS) == 0);
-    CHECK(slow_is(1, 1, 2, 4));
-    CHECK(slow_is(1, 5, 6, 4));
-    CHECK(slow_is(1, 8, 6, 6));
-    CHECK(slow_is(1, 10, 6, 1));
-    CHECK(slow_is(1, 11, 3, 1));
-    CHECK(slow_is(2, 8, 8, 1));
-    CHECK(slow_is(3, 8, 1, 1));
+static void backward_input(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
+                           DType dt, Stream s) {
+    (void)dout, (void)weight, (void)pre, (void)C, (void)OC, (void)dt, (void)s;
+    compute(dx, N);
+}
+
+static void backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
+                            DType dt, Stream s) {
+    (void)dbias, (void)dout, (void)x, (void)C, (void)OC, (void)dt, (void)s;
+    compute(dweight, N);
+}
+
+static Kernels fake(int on_host) {
+    return (Kernels){.on_host = on_host,
+                     .clock = look,
+                     .matmul_forward = forward,
+                     .matmul_backward_input = backward_input,
+                     .matmul_backward_weight = backward_weight};
+}
+
+// A matmul of each kind over N rows.
+static void three_matmuls(const Kernels* k, void* result, int N) {
+    k->matmul_forward(result, NULL, NULL, NULL, NULL, N, 8, 8, DT_F32, NULL);
+    k->matmul_backward_input(result, NULL, NULL, NULL, N, 8, 8, DT_F32, NULL);
+    k->matmul_backward_weight((float*)result, NULL, NULL, NULL, N, 8, 8, DT_F32, NULL);
+}
+
+enum { N = 8 };
+
+CLAIM(slowed_matmuls_take_x_times_as_long_and_write_once) {
+    static char scratch[2 * 64];
+    for (int on_host = 0; on_host < 2; on_host++) {
+        Kernels below = fake(on_host);
+        CHECK(straggle_bytes(&below, 64) == (on_host ? 0 : sizeof scratch));
+        const Kernels* slow = straggle_kernels(&below, on_host ? NULL : scratch, 64);
+        for (int i = 0; i < COUNT(factors); i++) {
+            memset(&device, 0, sizeof device);
+            straggle_slow_down(factors[i]);
+            three_matmuls(slow, device.results, N);
+            CHECK_CLOSE(device.now, 3 * N * factors[i], 3 * 8 * TICK * factors[i]);
+            for (int n = 0; n < N; n++) CHECK(device.results[n] == 3);
+            CHECK(!on_host || device.calls == 3);
+            memset(&device, 0, sizeof device);
+            three_matmuls(&below, device.results, N);
+            CHECK(device.now == 3 * N);
+        }
+    }
+    straggle_slow_down(1);
+}
+
+CLAIM(virtual_matmuls_take_x_times_as_long) {
+    const Kernels* k = virtual_kernels(NULL);
+    const Kernels* slow = straggle_kernels(k, NULL, 64);
+    VirtualMachine machine = {.token_ms = 0.3, .matmul_weights = 64, .layers = 1, .heads = 1};
+    virtual_use(&machine);
+    CHECK(straggle_bytes(k, 64) == 0);
+    for (int i = 0; i < COUNT(factors); i++) {
+        double began = virtual_now(), whole = 1 + i;
+        straggle_slow_down(factors[i]);
+        virtual_slow_down(whole);
+        three_matmuls(slow, NULL, N);
+        CHECK_CLOSE(virtual_now() - began, 0.3 * N * factors[i] * whole, 1e-9);
+        began = virtual_now();
+        three_matmuls(k, NULL, N);
+        CHECK_CLOSE(virtual_now() - began, 0.3 * N * whole, 1e-9);
+    }
+    straggle_slow_down(1), virtual_slow_down(1);
 }
 
 int main(void) { return test_main(); }

@@ -163,49 +163,33 @@ CLAIM(swapped_tasks_are_found) {
     CHECK(tried > 30 && found > tried / 2);  // some neighbours may indeed change places
 }
 
-CLAIM(missing_tasks_and_wrong_slots_are_found) {
-    Made m;
-    make(&m, 2, 2, 1);
-    fill_equal(&m, 1, 2);
-    CHECK(schedule(&m) == 0);
-    m.s.stages[1].n--;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
-    m.s.stages[1].n++;
-    CHECK(is_right(&m));
-    m.s.stages[0].tasks[0].slot = 1;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
-    CHECK(strstr(m.err, "another slot") != NULL);
-    arena_free(&m.arena);
-}
-
-// Stage 0 sends round 1 before it takes the gradient of round 0, stage 1 wants it the other way round.
-CLAIM(stages_that_wait_for_each_other_are_found) {
-    Made m;
-    make(&m, 2, 2, 1);
-    m.slots[1] = 2;
-    fill_equal(&m, 1, 2);
-    CHECK(schedule(&m) == 0 && is_right(&m));
-    TaskList* list = &m.s.stages[1];
-    int send = -1, receive = -1;
-    for (int i = 0; i < list->n; i++) {
-        if (list->tasks[i].kind == TASK_SEND && list->tasks[i].round == 0) send = i;
-        if (list->tasks[i].kind == TASK_RECEIVE && list->tasks[i].round == 1) receive = i;
+// A missing task, a slot that is another's; and stage 0 sends round 1 before it takes the gradient of round 0, stage 1
+// wants it the other way round.
+CLAIM(what_is_missing_or_wrong_or_waits_for_each_other_is_found) {
+    static const char* const words[] = {"", "another slot", "for ever"};
+    for (int fault = 0; fault < 3; fault++) {
+        Made m;
+        make(&m, 2, 2, 1);
+        m.slots[1] = 2;
+        fill_equal(&m, 1, 2);
+        CHECK(schedule(&m) == 0 && is_right(&m));
+        TaskList* list = &m.s.stages[1];
+        int send = -1, receive = -1;
+        for (int i = 0; i < list->n; i++) {
+            if (list->tasks[i].kind == TASK_SEND && list->tasks[i].round == 0) send = i;
+            if (list->tasks[i].kind == TASK_RECEIVE && list->tasks[i].round == 1) receive = i;
+        }
+        CHECK(receive >= 0 && send > receive);
+        Task late = list->tasks[receive];
+        if (fault == 0) list->n--;
+        if (fault == 1) m.s.stages[0].tasks[0].slot = 1;
+        if (fault == 2) {
+            memmove(list->tasks + receive, list->tasks + receive + 1, sizeof late * (size_t)(send - receive));
+            list->tasks[send] = late;
+        }
+        CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0 && strstr(m.err, words[fault]));
+        arena_free(&m.arena);
     }
-    CHECK(receive >= 0 && send > receive);
-    Task late = list->tasks[receive];
-    memmove(list->tasks + receive, list->tasks + receive + 1, sizeof late * (size_t)(send - receive));
-    list->tasks[send] = late;
-    CHECK(schedule_check(&m.s, &m.p, &m.arena, m.err) != 0);
-    CHECK(strstr(m.err, "for ever") != NULL);
-    arena_free(&m.arena);
-}
-
-CLAIM(no_memory_is_an_error) {
-    Made m;
-    make(&m, 2, 2, 1);
-    m.arena.missing = 1;  // as after a part that could not be had
-    CHECK(schedule(&m) == -1 && m.err[0]);
-    arena_free(&m.arena);
 }
 
 int main(void) { return test_main(); }

@@ -221,8 +221,8 @@ static Step hundred_tokens(World* world, int ulysses_size, CpChoice kind) {
 }
 
 // Rank 0 has 25 tokens and 3 of 4 heads, rank 1 the rest. Linear 75 ms; attention 1e-3 100^2 3 / 4 = 7.5; an all-to-all
-// of the published kind counts what a rank has of tokens, or of heads over all tokens: 75 on both, 150 ms. Nothing hides
-// alone.
+// of the published kind counts what a rank has of tokens, or of heads over all tokens: 75 on both, 150 ms. Nothing
+// hides alone.
 CLAIM(uneven_shares_by_hand) {
     World world;
     Step step = hundred_tokens(&world, 2, CP_CHOICE_AUTO);

@@ -5,7 +5,6 @@
 // may be behind. Sums of such times differ from the expected ones by rounding alone: of n additions of at most `whole`,
 // n whole 2^-53, which NEAR covers for all of these.
 #include "kernels/open.h"
-#include "kernels/comm.h"
 #include "kernels/timer.h"
 #include "test/test.h"
 
@@ -22,7 +21,7 @@ typedef struct Rank {
     double seconds[N_TIMES];
 } Rank;
 
-static Rank ranks[2], *at = &ranks[0];
+static Rank own, *at = &own;
 
 static double look(void) {
     at->looks++;
@@ -52,8 +51,7 @@ static void on_host(double seconds) { at->now += seconds; }
 static void on_stream(double seconds) { at->busy_until = MAX(at->now, at->busy_until) + seconds; }
 
 static Timer* fresh(double drag) {
-    for (int r = 0; r < COUNT(ranks); r++) memset(&ranks[r], 0, sizeof ranks[r]);
-    at = &ranks[0];
+    memset(&own, 0, sizeof own);
     at->now = 1000;
     at->timer.on = 1;
     at->timer.drag = drag;
@@ -323,32 +321,6 @@ CLAIM(without_drag_nobody_waits_for_the_stream) {
     }
 }
 
-// ---- two ranks that wait for each other after every layer: one of them is four times as slow
-
-CLAIM(timers_tell_who_is_slow_where_the_wall_does_not) {
-    enum { LAYERS = 24 };
-    const double slack = 8 * 2 * LAYERS * TICK;
-    double slowest = 0, start = fresh(4)->on * at->now;
-    ranks[1].timer.on = 1;
-    ranks[1].now = start;
-    for (at = ranks; at < ranks + 2; at++) begin();
-    for (int layer = 0; layer < LAYERS; layer++) {
-        for (at = ranks; at < ranks + 2; at++) play("L.25 W", on_host);
-        ranks[0].now = ranks[1].now = MAX(ranks[0].now, ranks[1].now);
-    }
-    for (at = ranks; at < ranks + 2; at++) read_timer();
-    double wall = ranks[0].now - start;
-    CHECK_CLOSE(ranks[1].now - start, wall, slack);
-    CHECK_CLOSE(ranks[0].seconds[TIME_LINEAR], 4 * 0.25 * LAYERS, slack);
-    CHECK_CLOSE(ranks[1].seconds[TIME_LINEAR], 0.25 * LAYERS, slack);
-    CHECK_CLOSE(ranks[0].seconds[TIME_WAIT], 0, slack);
-    CHECK_CLOSE(ranks[1].seconds[TIME_WAIT], 3 * 0.25 * LAYERS, slack);
-    CHECK(ranks[0].timer.n_segments == LAYERS + 1 && ranks[1].timer.n_segments == LAYERS + 1);
-    for (int i = 0; i < LAYERS + 1; i++) slowest += MAX(ranks[0].timer.segments[i], ranks[1].timer.segments[i]);
-    CHECK_CLOSE(slowest, wall, slack + LAYERS * ldexp(1, -24));
-    at = &ranks[0];
-}
-
 // ---- the CPU's own clock
 
 static char err[ERR_BYTES];
@@ -412,29 +384,6 @@ CLAIM(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must) {
     CHECK(seconds[TIME_LINEAR] >= 36e-3 && seconds[TIME_ATTENTION] >= 18e-3 && seconds[TIME_OTHER] >= 9e-3);
     CHECK(sum <= now_seconds() - start);
     k->close();
-}
-
-// ---- a rank alone
-
-CLAIM(a_rank_alone_stands_still_for_nobody) {
-    Comm *c = NULL, *part = NULL;
-    float from[4] = {1, 2, 3, 4}, to[4] = {0};
-    Transfer send = {0, from, sizeof from}, receive = {0, to, sizeof to};
-    CHECK(comm_open_self(&c, 5, err) == 0);
-    if (!c) return;
-    CHECK(c->timer == NULL);
-    c->timer = fresh(0);
-    begin();
-    c->table->all_reduce(c, from, 4, DT_F32, NULL);
-    comm_reduce_scatter(c, to, from, 4, DT_F32, NULL);
-    comm_all_gather(c, to, from, 4, DT_F32, NULL);
-    comm_send_receive(c, &send, 1, &receive, 1, NULL);
-    CHECK(c->table->barrier(c, err) == 0 && c->table->wait(c, NULL, err) == 0);
-    CHECK(c->table->split(c, &part, 0, 0, err) == 0 && part && part->timer == NULL);
-    read_timer();
-    CHECK(at->timer.n_segments == 1 && at->seconds[TIME_WAIT] == 0);
-    if (part) part->table->close(part);
-    c->table->close(c);
 }
 
 int main(void) {

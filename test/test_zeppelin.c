@@ -91,14 +91,14 @@ static const struct {
     // One giant takes all ranks.
     {16, 4, 6000, {1000, 10000}, {0, 0}, 1, {80000}, {{0, 16}}},
     {16, 16, 6000, {1000, 10000}, {0, 0}, 1, {80000}, {{0, 16}}},
-    // 4000 + 2000 tokens across: quota 3000, so 4000 takes both nodes and 2000 one, which has least work. There it makes
-    // the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The 1000 is on the other node, alone
-    // in its zone: it takes both ranks. The short ones go where fewest tokens are.
+    // 4000 + 2000 tokens across: quota 3000, so 4000 takes both nodes and 2000 one, which has least work. There it
+    // makes the mean work of a rank, 2000^2 / 2, together with the 1000: ceil(1.6) ranks. The 1000 is on the other
+    // node, alone in its zone: it takes both ranks. The short ones go where fewest tokens are.
     {4, 2, 3000, {500, 1500}, {500, 1500}, 5, {4000, 2000, 1000, 300, 200}, {{0, 4}, {0, 2}, {2, 2}, {2, 1}, {3, 1}}},
     // Whole documents go by tokens. 300 | 200 + 200: least work on the second rank, fewest tokens on the first.
     {2, 2, 3000, {1000, 1000}, {0, 0}, 4, {300, 200, 200, 50}, {{0, 1}, {1, 1}, {1, 1}, {0, 1}}},
-    // Cut ones by work. No square is above the mean of a rank, 110000. The third 200 goes to 80000, not to 90000 that are
-    // fewer tokens.
+    // Cut ones by work. No square is above the mean of a rank, 110000. The third 200 goes to 80000, not to 90000 that
+    // are fewer tokens.
     {2, 2, 3000, {1, 1000}, {0, 0}, 5, {300, 200, 200, 200, 100}, {{0, 1}, {1, 1}, {1, 1}, {1, 1}, {0, 1}}},
     // 1000000 / 312500 = 3.2 ranks.
     {4, 4, 3000, {1, 2000}, {0, 0}, 2, {1000, 500}, {{0, 4}, {0, 1}}},
@@ -113,8 +113,8 @@ static const struct {
     {2, 2, 100, {1000, 1000}, {66, INT_MAX}, 3, {66, 66, 66}, {{0, 2}, {0, 2}, {0, 2}}},
     {2, 2, 100, {1000, 1000}, {66, INT_MAX}, 4, {66, 66, 66, 1}, {{0, 2}, {0, 2}, {0, 2}, {0, 1}}},
     {2, 1, 100, {1000, 1000}, {66, 66}, 3, {66, 66, 66}, {{0, 2}, {0, 2}, {0, 2}}},
-    // What is cut across takes room: 160 tokens leave 60 on each node of 2 ranks of 100; 35, 35, 30 and 20 for each fill
-    // that only when all of them are cut.
+    // What is cut across takes room: 160 tokens leave 60 on each node of 2 ranks of 100; 35, 35, 30 and 20 for each
+    // fill that only when all of them are cut.
     {4,
      2,
      100,
