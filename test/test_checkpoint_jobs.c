@@ -91,18 +91,6 @@ CLAIM(a_rank_that_writes_elsewhere_is_found_out) {
     CHECK(sh("ls -d $W/away/step-*") != 0);
 }
 
-CLAIM(a_second_job_is_kept_out_by_the_lock_of_rank_0) {
-    if (no_ranks()) SKIP(no_ranks());
-    pid_t pid = start("sh -c 'cd $W && exec mpirun --oversubscribe -n 2 $TRAIN " TINY " --steps 1000000 --out held'");
-    CHECK(comes("held/step-000002/DONE", 20));
-    CHECK(job(-1, "", "", "--resume --threads 1 --out held") != 0 && strstr(errors, "held is in use by process "));
-    CHECK(sh("$TRAIN --resume --out $W/held") == 1 && strstr(errors, "held is in use by process "));
-    kill(pid, SIGUSR1);  // mpirun sends it on
-    CHECK(ended_within(pid, 20) == 0);
-    read_background();
-    CHECK(strstr(output, "stopped at step") && !strstr(output, "warning"));
-}
-
 CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
     if (no_ranks()) SKIP(no_ranks());
     begin_run("back", 1);

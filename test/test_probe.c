@@ -172,19 +172,6 @@ CLAIM(a_broken_file_gets_one_line_and_an_estimate) {
     CHECK(run("") == 0 && errors[0] == 0 && strstr(output, "cost    measured"));
 }
 
-// Whoever can write it could slow the run down, and nobody has named it.
-CLAIM(a_file_that_others_may_write_gets_one_line_and_an_estimate) {
-    const char* const opened[] = {"$W/cache", "$W/cache/ragged", cached};
-    for (int i = 0; i < COUNT(opened); i++) {
-        CHECK_SH(0, "chmod go+w %s", opened[i]);
-        CHECK(run("") == 0);
-        CHECK(!strstr(output, "cost    "));
-        CHECK(lines_in(errors) == 1 && strstr(errors, "not trusted") && strstr(errors, "estimate"));
-        CHECK_SH(0, "chmod go-w %s", opened[i]);
-    }
-    CHECK(run("") == 0 && errors[0] == 0 && strstr(output, "cost    measured"));
-}
-
 // The command fails with status 1 and one line on stderr, in which both words occur.
 static void refused(const char* options, const char* word1, const char* word2) {
     CHECK(run(options) == 1 && lines_in(errors) == 1 && strstr(errors, word1) && strstr(errors, word2));

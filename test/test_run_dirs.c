@@ -25,18 +25,6 @@ static pid_t endless(const char* out) {
 
 // ---- one directory, one run
 
-CLAIM(runs_that_start_together_take_directories_of_their_own) {
-    CHECK_SH(0, "mkdir $W/together; cd $W/together; for s in 1 2 3; do $P " SMALL
-                " --steps 40 --save-every 20 --seed $s > $s.out 2>&1 & done; wait; cat *.out");
-    for (int s = 1; s <= 3; s++) CHECK_SH(0, "grep 'done at step 40' $W/together/%d.out", s);
-    for (int r = 0; r < 3; r++) {
-        CHECK_SH(0, "test $(ls $W/together/runs/%d | grep -c step-) = 2", r);
-        CHECK_SH(0, "test $(grep -c loss_hash $W/together/runs/%d/log.jsonl) = 40", r);
-    }
-    CHECK_SH(0, "cat $W/together/runs/*/step-000040/state.json | grep -c -- '\"--seed\", \"[123]\"'");
-    CHECK(strncmp(output, "3", 1) == 0);
-}
-
 CLAIM(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone) {
     char who[64];
     pid_t pid = endless("mine");
@@ -48,13 +36,6 @@ CLAIM(a_second_run_in_a_directory_names_the_first_and_leaves_it_alone) {
     kill(pid, SIGTERM);
     CHECK(ended_within(pid, 10) == 128 + SIGTERM);
     CHECK(sh("cat $W/background; grep -c 'saved' $W/background") == 0 && !strstr(output, "warning"));
-}
-
-CLAIM(a_run_that_was_killed_leaves_no_lock) {
-    pid_t pid = endless("killed");
-    kill(pid, SIGKILL);
-    CHECK(ended_within(pid, 10) == 128 + SIGKILL);
-    CHECK(sh("$P --resume --out $W/killed --steps 60 --save-every 0") == 0 && has("killed/RUN"));
 }
 
 CLAIM(a_start_that_fails_leaves_no_directory) {
@@ -293,17 +274,6 @@ CLAIM(a_save_elsewhere_trusts_no_directory_of_others) {
              "echo kept > $W/victim; ln -s victim $W/link; $P --init $W/spare/ragged-last-*/step-000006 "
              "--data $W/corpus --batch-tokens 64 --dump-grads $W/link");
     CHECK_SH(0, "grep -qx kept $W/victim && test ! -L $W/link");
-}
-
-CLAIM(samples_come_from_a_run_that_removes_what_they_read) {
-    pid_t pid = start("$P " SMALL " --steps 1000000 --save-every 1 --keep 1 --out $W/moving");
-    for (int i = 0; i < 1000 && steps_logged("moving") < 3; i++) sleep_ms(10);  // it has saved
-    for (int i = 0; i < 30; i++) {
-        CHECK_SH(0, "$P --sample x --tokens 2 --out $W/moving");
-    }
-    kill(pid, SIGTERM);
-    CHECK(ended_within(pid, 10) == 128 + SIGTERM);
-    CHECK_SH(0, "$P --resume --out $W/moving --steps 1");
 }
 
 CLAIM(the_hint_after_all_steps_names_more_than_were_done) {

@@ -2,7 +2,6 @@
 // log, of very long logs so many of each kind, with what all of them come to, whatever else stands there; and a page
 // that cannot be written leaves the older one. What its script makes of the lines: test/pages_in_browser.sh.
 #include <inttypes.h>
-#include <sys/resource.h>
 
 #include "data/runlog.h"
 #include "plan/base/disk_files.h"
@@ -219,30 +218,6 @@ CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
 }
 
 // ---- what fails
-
-CLAIM(a_page_that_cannot_be_written_leaves_the_older_one_and_says_why) {
-    static char older[sizeof text];
-    RunPage *small = make_page("older", 1, 2), *large = make_page("newer", 1, 600);
-    CHECK(mkdir(path_of("full"), 0777) == 0);
-    CHECK(run_page_write(&small, 1, path_of("full/report.html"), err) == 0);
-    size_t n = read_text(path_of("full/report.html"), older, sizeof older);
-    struct rlimit before, least;
-    getrlimit(RLIMIT_FSIZE, &before);
-    least = before;
-    least.rlim_cur = n + 100;  // as a full disk does, this ends the writing somewhere in the middle
-    signal(SIGXFSZ, SIG_IGN);
-    fflush(stdout);
-    setrlimit(RLIMIT_FSIZE, &least);
-    int failed = run_page_write(&large, 1, path_of("full/report.html"), err);
-    setrlimit(RLIMIT_FSIZE, &before);
-    signal(SIGXFSZ, SIG_DFL);
-    CHECK(failed < 0 && strstr(err, "full/report.html") && strstr(err, "cannot write"));
-    CHECK(read_text(path_of("full/report.html"), text, sizeof text) == n && !strcmp(text, older));
-    CHECK(disk_count(path_of("full")) == 1);
-    CHECK(strstr(written(large, "full/report.html"), "\"newer\"") && disk_count(path_of("full")) == 1);
-    run_page_close(small);
-    run_page_close(large);
-}
 
 CLAIM(a_page_without_a_place_says_so) {
     RunPage* page = make_page("a run", 1, 2);

@@ -167,17 +167,4 @@ CLAIM(what_is_kept_is_read_whole_or_not_at_all) {
     CHECK(reads("key", value) && reads("other", NULL));  // a file under another key's name
 }
 
-CLAIM(what_others_could_have_written_is_neither_read_nor_replaced_by_key) {
-    new_cache();
-    const char* path = keep("value", 0);
-    CHECK(sh("chmod 620 %s", path) == 0 && reads("key", NULL));
-    CHECK(sh("chmod 644 %s", path) == 0 && reads("key", "value"));
-    CHECK(sh("chmod 770 $W/cache/ragged") == 0 && reads("key", NULL));
-    cache_write("key", "other", 5, 1);
-    CHECK(sh("chmod 700 $W/cache/ragged") == 0 && reads("key", "value"));
-    setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
-    cache_write("key", "other", 5, 1);
-    CHECK(reads("key", NULL));
-}
-
 PROGRAM_TEST {}
