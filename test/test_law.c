@@ -274,14 +274,9 @@ static void one_case(uint64_t seed, int i) {
     CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);
     CHECK_CLOSE(compare_gradients(i), 0, 1e-5);
     if (test_failures_in_claim == failures) return;
-    const Shape* s = &run->model.whole;
-    printf("    LAW_SEED=%" PRIu64
-           " LAW_CASES=%d, rank %d: %s, %d heads for %d of %d, width %d, hidden %d, vocabulary %d, recompute %d, "
-           "%d layers, capacity %d; bytes %.0f, %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f, %.0f\n",
-           seed - (uint64_t)i, i + 1, rank, arch_table[s->arch].name, s->NH, s->NKV, s->HS, s->C, s->U, s->V,
-           layer_row(&run->model, 0)->recompute, s->L, run->clock->limits.capacity, now.heads - before.heads,
-           now.ring - before.ring, now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads,
-           expected.ring, expected.tensor, expected.pipeline);
+    printf("    LAW_SEED=%" PRIu64 " LAW_CASES=%d, rank %d; the model:", seed - (uint64_t)i, i + 1, rank);
+    for (int a = 1; a < trainer.arguments.n; a++) printf(" %s", trainer.arguments.text[a]);
+    printf("\n");
 }
 
 static void take_reference(const Shape* shape) {
@@ -374,21 +369,6 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
 }
 
 // ---- what moves, and what is held
-
-CLAIM(documents_on_single_ranks_move_nothing_in_attention) {
-    Batch* b = &run->batch;
-    draw_pieces(run, 7);
-    count_pieces(run, 1);
-    plan_alone(run);
-    for (int i = 0; i < b->planned->plan.n_micro_batches; i++) b->planned->plan.micro_batches[i].first_rank = i % ranks;
-    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL)) die("no memory");
-    const Comm* c = run->model.comm;  // of documents; a group's ranks exchange heads in layers of less tp
-    uint64_t before[2][2];
-    memcpy(before, c->sent + COMM_ULYSSES, sizeof before);
-    step_loss(run);
-    CHECK(memcmp(before, c->sent + COMM_ULYSSES, sizeof before) == 0);
-    zero_clear_grads(&run->model);
-}
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
 
@@ -524,63 +504,6 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
         CHECK(sent(COMM_GRADIENTS) - sent_copies() - gradients == STEPS * (all + tied));
         CHECK(sent(COMM_PARAMETERS) - weights == STEPS * all);
     } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
-}
-
-enum { WEIGHTS, M, V, HASHES };
-typedef struct Hashes {
-    uint64_t all[HASHES];  // of tensors that are not cut
-    uint64_t kv[HASHES];   // of weights and biases of keys and values
-} Hashes;
-
-// Of what stands in the staging buffer for a tensor.
-static void hash_staging(Hashes* hashes, int kind, const ParamTensor* tensor) {
-    const Shape* s = &run->model.shape;
-    int is_qkv = tensor->id == QKVW || tensor->id == QKVB;
-    size_t first = is_qkv ? (size_t)(s->heads * s->HS) * (size_t)(tensor->id == QKVW ? s->C : 1) : 0;
-    uint64_t* hash = is_qkv ? &hashes->kv[kind] : &hashes->all[kind];
-    if (!is_qkv && !split_is_replicated(tensor->id)) return;
-    *hash = hash_bytes(run->books->staging + first, (tensor->elems - first) * sizeof(float), *hash);
-}
-
-// The i-th tensor of this rank's part into the staging buffer, piece by piece from those who own it.
-static void stage_state(const Model* m, StateKind kind, int i) {
-    char why[ERR_BYTES];
-    ParamTensor tensor = shape_tensor(&m->shape, i);
-    Comm* c = m->ranks->zero.bucket[shape_bucket_of(&tensor, &m->shape)].comm;
-    for (int r = 0; r < c->size; r++) {
-        Segment s = shape_segment(&m->shape, i, r);
-        size_t bytes = s.n * sizeof(float);
-        if (s.n && r == c->rank) m->k->download(run->books->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
-        if (s.n && c->table->broadcast_host(c, run->books->staging + s.first, bytes, r, why)) die("%s", why);
-    }
-}
-
-static Hashes hash_shared(void) {
-    Model* m = &run->model;
-    Hashes hashes = {{0}, {0}};
-    for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor tensor = shape_tensor(&m->shape, i);
-        zero_fetch_weights(m, &tensor, run->books->staging);
-        hash_staging(&hashes, WEIGHTS, &tensor);
-        for (int kind = M; kind <= V; kind++) {
-            stage_state(m, kind == V ? STATE_V : STATE_M, i);
-            hash_staging(&hashes, kind, &tensor);
-        }
-    }
-    return hashes;
-}
-
-// Norms, the biases of projections and positions are on every rank of a group, keys and values on those that share
-// their heads. Nothing but equal sums keeps them equal: after the steps of the claim before they still are, bit for
-// bit.
-CLAIM(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit) {
-    Hashes mine = hash_shared(), *of = (Hashes*)calloc((size_t)size, sizeof mine);
-    int first, t = tp_rank(&run->model);
-    split_kv_sharers(&run->model.whole, &run->model.ranks->split, t, &first);
-    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, of, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
-    CHECK(memcmp(mine.all, of[rank / (size / stages) * (size / stages)].all, sizeof mine.all) == 0);
-    CHECK(memcmp(mine.kv, of[rank - t + first].kv, sizeof mine.kv) == 0);
-    free(of);
 }
 
 // wte is on the first and on the last stage where it is the classifier too: after the same steps it still is the same.
