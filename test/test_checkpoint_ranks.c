@@ -187,22 +187,6 @@ CLAIM(a_missing_file_is_named) {
     CHECK(read_one(odd(), 0, 1, 0) < 0 && strstr(err, "nowhere"));
 }
 
-CLAIM(a_file_that_was_cut_off_is_named) {
-    size_t n = 0;
-    fresh_dir("cut");
-    write_all(small(), 2, 1);
-    char* bytes = checkpoint_read_file(run_dir, "optimizer-00001-of-00002.safetensors", &n, err);
-    CHECK(bytes && n > 1000);
-    for (size_t kept = 0; kept < n; kept += kept < 200 ? 1 : 37) {
-        CHECK(truncate(file_of(1, 2), 0) == 0);
-        write_file(file_of(1, 2), bytes, kept);
-        CHECK(read_one(small(), 0, 1, 1) < 0 && strstr(err, "optimizer-00001-of-00002"));
-    }
-    write_file(file_of(1, 2), bytes, n);
-    CHECK(read_one(small(), 0, 1, 1) == 0);
-    free(bytes);
-}
-
 CLAIM(files_of_another_number_of_ranks_are_refused) {
     fresh_dir("count");
     write_all(odd(), 3, 0);

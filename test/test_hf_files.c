@@ -1,5 +1,5 @@
 // test_hf_files.c - files of a model as Hugging Face has them, and optimizer state of one rank: for a model of each
-// architecture.
+// architecture. (That names and layouts are Hugging Face's: test_golden.c. Half precision: test_safetensors.c.)
 #include "data/checkpoint.h"
 #include "data/hf_files.h"
 #include "data/optimizer_files.h"
@@ -145,89 +145,6 @@ CLAIM(weights_and_moments_come_back_as_they_were) {
     }
 }
 
-// Does the file have rows x cols (0: a vector of rows) under this name, and are they ours from row `first` on?
-static void check_tensor(const char* name, int rows, int cols, ParamId id, int layer, int first, int transposed) {
-    const SafeTensor* t = safetensors_get(&file, name);
-    ParamTensor ours = shape_param(&shape, id, layer);
-    const float* block = blocks[STATE_WEIGHTS] + ours.offset;
-    CHECK(t && t->n_dims == (cols ? 2 : 1) && t->dims[0] == (transposed ? cols : rows) &&
-          t->dims[1] == (transposed ? rows : cols));
-    if (!t) printf("    no %s\n", name);
-    int width = MAX(cols, 1), wrong = 0;
-    for (int r = 0; r < rows && t; r++)
-        for (int c = 0; c < width; c++) {
-            float found;
-            memcpy(&found, (const char*)t->data + 4 * (transposed ? c * rows + r : r * width + c), 4);
-            wrong += found != block[(first + r) * width + c];
-        }
-    CHECK(wrong == 0);
-}
-
-CLAIM(names_and_layouts_are_those_of_gpt2) {
-    for (int own_head = 0; own_head < 2; own_head++) {
-        use_model(own_head ? N_ARCHS : ARCH_GPT2);
-        ModelState state = make_state(DT_F32);
-        int C = shape.C;
-        write_model(&state, "model");
-        load_model();
-        CHECK(file.n == 2 + 12 * shape.L + 2 + own_head);
-        check_tensor("transformer.wte.weight", shape.V, C, WTE, 0, 0, 0);
-        check_tensor("transformer.h.1.attn.c_attn.weight", 3 * C, C, QKVW, 1, 0, 1);  // Conv1D: (in, out)
-        check_tensor("transformer.h.1.attn.c_attn.bias", 3 * C, 0, QKVB, 1, 0, 0);
-        check_tensor("transformer.h.0.mlp.c_fc.weight", shape.U, C, FCW, 0, 0, 1);
-        check_tensor("transformer.h.0.mlp.c_proj.weight", C, shape.U, FCPROJW, 0, 0, 1);
-        if (own_head) check_tensor("lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
-    }
-}
-
-CLAIM(queries_keys_values_gates_and_ups_are_tensors_of_their_own) {
-    for (int i = ARCH_LLAMA; i <= ARCH_QWEN3; i++) {
-        use_model(i);
-        ModelState state = make_state(DT_F32);
-        int C = shape.C, q = shape.NH * shape.HS, kv = shape.NKV * shape.HS, U = shape.U;
-        write_model(&state, "model");
-        load_model();
-        int a_layer = 9 + (i == ARCH_QWEN2 ? 3 : i == ARCH_QWEN3 ? 2 : 0);
-        CHECK(file.n == 2 + a_layer * shape.L + (i == ARCH_LLAMA));
-        check_tensor("model.embed_tokens.weight", shape.V, C, WTE, 0, 0, 0);
-        check_tensor("model.layers.1.self_attn.q_proj.weight", q, C, QKVW, 1, 0, 0);
-        check_tensor("model.layers.1.self_attn.k_proj.weight", kv, C, QKVW, 1, q, 0);
-        check_tensor("model.layers.1.self_attn.v_proj.weight", kv, C, QKVW, 1, q + kv, 0);
-        check_tensor("model.layers.0.self_attn.o_proj.weight", C, q, ATTPROJW, 0, 0, 0);
-        check_tensor("model.layers.0.mlp.gate_proj.weight", U, C, FCW, 0, 0, 0);
-        check_tensor("model.layers.0.mlp.up_proj.weight", U, C, FCW, 0, U, 0);
-        check_tensor("model.layers.1.mlp.down_proj.weight", C, U, FCPROJW, 1, 0, 0);
-        check_tensor("model.layers.1.input_layernorm.weight", C, 0, LN1W, 1, 0, 0);
-        check_tensor("model.layers.1.post_attention_layernorm.weight", C, 0, LN2W, 1, 0, 0);
-        check_tensor("model.norm.weight", C, 0, LNFW, 0, 0, 0);
-        if (i == ARCH_LLAMA) check_tensor("lm_head.weight", shape.V, C, HEADW, 0, 0, 0);
-        if (i == ARCH_QWEN2) check_tensor("model.layers.1.self_attn.v_proj.bias", kv, 0, QKVB, 1, q + kv, 0);
-        if (i == ARCH_QWEN3) check_tensor("model.layers.1.self_attn.k_norm.weight", shape.HS, 0, KNORMW, 1, 0, 0);
-    }
-}
-
-CLAIM(gradients_have_the_names_of_weights_and_are_fp32) {
-    for (int i = 0; i < COUNT(models); i++) {
-        use_model(i);
-        ModelState state = make_state(DT_BF16);
-        SafeTensors weights, grads;
-        char *weights_bytes, *grads_bytes;
-        static const float loss = 7;
-        SafeTensor extra = {"loss", DT_F32, 0, {0}, &loss, sizeof loss, 0};
-        write_model(&state, "model");
-        CHECK(hf_write(&state, STATE_GRADS, &extra, 1, path_of("grads"), err) == 0);
-        CHECK(tensors_load(&weights, &weights_bytes, path_of("model/model.safetensors"), err) == 0);
-        CHECK(tensors_load(&grads, &grads_bytes, path_of("grads"), err) == 0);
-        CHECK(grads.n == weights.n + 1);
-        for (int t = 0; t < weights.n; t++) {
-            const SafeTensor* g = safetensors_get(&grads, weights.tensors[t].name);
-            CHECK(g && g->dtype == DT_F32 && g->bytes == 2 * weights.tensors[t].bytes);
-        }
-        safetensors_close(&weights), free(weights_bytes);
-        safetensors_close(&grads), free(grads_bytes);
-    }
-}
-
 // A file with the names of an older export, without prefix, and a tensor that belongs to nobody.
 CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
     for (int i = 0; i < N_ARCHS; i++) {
@@ -262,34 +179,6 @@ CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
         tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
         CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err) == 0);
         CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "expected shape 70 x 24"));
-    }
-}
-
-static void fill_half(void* context, int i, size_t first, size_t n, void* out) {
-    const SafeTensor* t = &((const SafeTensor*)context)[i];
-    for (size_t j = 0; j < n; j++) {
-        float x;
-        memcpy(&x, (const char*)t->data + 4 * (first + j), 4);
-        int e, m = (int)(frexpf(fabsf(x), &e) * 2048);  // whole numbers below 128: eleven bits and no subnormal
-        ((uint16_t*)out)[j] = (uint16_t)((x < 0) << 15 | (x == 0 ? 0 : (e + 14) << 10 | (m & 1023)));
-    }
-}
-
-CLAIM(weights_in_half_precision_are_read) {
-    for (int i = 0; i < COUNT(models); i++) {
-        use_model(i);
-        ModelState state = make_state(DT_F32);
-        SafeTensor halves[64];
-        write_model(&state, "model");
-        load_model();
-        for (int t = 0; t < file.n; t++) {
-            halves[t] = file.tensors[t];
-            halves[t].dtype = DT_F16, halves[t].bytes /= 2, halves[t].data = NULL;
-        }
-        CHECK(safetensors_write(path_of("model/model.safetensors"), halves, file.n, fill_half, file.tensors, err) == 0);
-        clear_blocks();
-        CHECK(hf_read(&state, 0, path_of("model"), err) == 0);
-        check_block(STATE_WEIGHTS, STATE_WEIGHTS);
     }
 }
 

@@ -46,21 +46,6 @@ CLAIM(pairs_merge_in_the_order_of_ranks) {
     tokenizer_close(t);
 }
 
-CLAIM(the_name_of_end_of_text_is_ordinary_text) {
-    Words w;
-    small_words(&w);
-    add_word(&w, "<|endoftext|", 12);  // would join with ">" to what end-of-text is called
-    for (int n = 2; n < 12; n++) add_word(&w, "<|endoftext|", n);
-    Tokenizer* t = tokenizer_of(&w);
-    int tokens[13], n = (int)t->encode(t, tokens, "<|endoftext|>", 13);
-    for (int i = 0; i < n; i++) CHECK(tokens[i] != 260);
-    CHECK(n > 1 && round_trips(t, "<|endoftext|>", 13));
-    size_t length;
-    t->decode(t, 260, &length);
-    CHECK(length == 0);
-    tokenizer_close(t);
-}
-
 CLAIM(the_first_of_equal_tokens_counts) {
     Words w;
     small_words(&w);

@@ -63,21 +63,6 @@ CLAIM(broken_files_are_refused_by_name) {
     free(file);
 }
 
-CLAIM(random_damage_is_survived) {
-    static Words w;
-    size_t n;
-    random_words(&w, "abc", 30);
-    for (int k = 0; k < 2000; k++) {
-        unsigned char* file = llmc_file(&w, &n);
-        for (int i = random_below(6); i >= 0; i--)
-            file[random_below(2) ? random_below(20) : random_below((int)n)] = (unsigned char)random_below(256);
-        Tokenizer* t = parse(file, n);
-        if (t) CHECK(round_trips(t, "abc cab bca", 11));
-        tokenizer_close(t);
-        free(file);
-    }
-}
-
 CLAIM(files_that_cannot_be_opened_are_named) {
     Tokenizer* t = NULL;
     CHECK(tokenizer_open(&t, path_of("missing.bin"), err) == -1 && t == NULL);

@@ -74,18 +74,6 @@ static uint64_t golden_hash(int block, const char* name) {
     return hash;
 }
 
-CLAIM(lines_are_those_of_the_reference) {
-    char line[LINE_MAX];
-    for (int number = 0; number < LINES;) {
-        uint64_t hash = 0;
-        for (int i = 0; i < BLOCK; i++) {
-            size_t n = make_line(line, number++);
-            hash = hash_bytes(line, n, hash);
-        }
-        CHECK(hash == golden_hash(number / BLOCK - 1, "text"));
-    }
-}
-
 // Named by the kind, so that a failure says which; `found` of the first lines is shown in full.
 static void check_kind(int kind) {
     char line[LINE_MAX];
