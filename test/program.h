@@ -75,8 +75,8 @@ static inline int has_words(const char* text, const char* words) {
 // Several ranks of what follows: sh(ON_RANKS "$P --out $W/a", 2).
 #define ON_RANKS "mpirun --oversubscribe --bind-to none -n %d "
 
-// Status 1, and one line on stderr, but for warnings and a launcher's, that has these words and names no place in the
-// code.
+// Status 1 without a step, and one line on stderr, but for warnings and a launcher's, that has these words and names no
+// place in the code.
 static inline int is_refusal(int status, const char* words) {
     int lines = 0;
     for (const char* line = errors; *line; line = *line ? line + 1 : line) {
@@ -84,7 +84,7 @@ static inline int is_refusal(int status, const char* words) {
         line += strcspn(line, "\n");
     }
     return status == 1 && (lines == 1 || strstr(last_command, "mpirun")) && !strstr(errors, ".c:") &&
-           has_words(errors, words);
+           !strstr(output, "step 1/") && has_words(errors, words);
 }
 
 #define CHECK_SH(status, ...) CHECK(sh(__VA_ARGS__) == (status))
