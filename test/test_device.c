@@ -13,7 +13,6 @@ static int on(const char* device) { return strstr(program, device) != NULL; }
 static void train(const char* run, const char* options) {
     CHECK_SH(0, "rm -rf $W/%s && $P " MODEL " --steps %d --save-every 2 --keep 0 --out $W/%s %s", run, STEPS, run,
              options);
-    if (errors[0]) printf("    %s", errors);
 }
 
 static void check_losses(const char* a, const char* b, double tolerance) { CHECK_LOSSES(a, b, STEPS, tolerance); }

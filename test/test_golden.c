@@ -84,12 +84,23 @@ static double worst_difference(const char* path, const char* golden_path, int ro
 }
 
 static double dump(const char* launcher, const char* options) {
-    char path[600], golden[64];
+    char golden[64];
     CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, options);
-    if (errors[0]) printf("    %s", errors);
-    snprintf(path, sizeof path, "%s/grads", work);
     snprintf(golden, sizeof golden, "test/golden/%s/golden.safetensors", arch);
-    return worst_difference(path, golden, strstr(options, "bf16") != NULL);
+    return worst_difference(path_of("grads"), golden, strstr(options, "bf16") != NULL);
+}
+
+static void check_gradients(const char* launcher, const char* common, const char* const* ways, int n,
+                            double tolerance) {
+    for (int i = 0; i < n; i++) {
+        char options[200];
+        if (says_nothing(ways[i])) continue;
+        if (!strcmp(arch, "qwen2") && strstr(ways[i], "ulysses")) continue;  // its one key/value head is not shared
+        snprintf(options, sizeof options, "%s %s", common, ways[i]);
+        double worst = dump(launcher, options);
+        printf("    %-48s largest relative difference %.2e\n", options, worst);
+        CHECK(worst <= tolerance);
+    }
 }
 
 static void gradients_agree_with_pytorch_in_fp32(void) {
@@ -99,28 +110,14 @@ static void gradients_agree_with_pytorch_in_fp32(void) {
                           "--cpu-isa auto --capacity 48",
                           "--cpu-isa auto --recompute block",
                           "--cpu-isa auto --recompute activation"};
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (says_nothing(ways[i])) continue;
-        snprintf(options, sizeof options, "--dtype fp32 %s", ways[i]);
-        double worst = dump("", options);
-        printf("    fp32 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 1e-5);
-    }
+    check_gradients("", "--dtype fp32", ways, COUNT(ways), 1e-5);
 }
 
 static void ranks_together_agree_with_pytorch_in_fp32(void) {
     const char* ways[] = {"--cp 2,kind=ring --zero 3", "--cp 2,kind=ulysses", "--tp 2 --zero 2"};
     if (strstr(program, "--device")) SKIP("test_law tries ranks with devices");
     if (!has_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (!strcmp(arch, "qwen2") && strstr(ways[i], "ulysses")) continue;  // its one key/value head is not shared
-        snprintf(options, sizeof options, "--threads 1 --dtype fp32 %s", ways[i]);
-        double worst = dump("mpirun --oversubscribe --bind-to none -n 2", options);
-        printf("    fp32 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 1e-5);
-    }
+    check_gradients("mpirun --oversubscribe --bind-to none -n 2", "--threads 1 --dtype fp32", ways, COUNT(ways), 1e-5);
 }
 
 // bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a
@@ -128,20 +125,12 @@ static void ranks_together_agree_with_pytorch_in_fp32(void) {
 // relative to the typical element; the largest of ten thousand elements may be four standard deviations out: 5.4 %.
 static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
     const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto"};
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (says_nothing(ways[i])) continue;
-        snprintf(options, sizeof options, "--dtype bf16 %s", ways[i]);
-        double worst = dump("", options);
-        printf("    bf16 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 4 * sqrt(48) / 512);
-    }
+    check_gradients("", "--dtype bf16", ways, COUNT(ways), 4 * sqrt(48) / 512);
 }
 
 static void ten_steps(const char* options, double tolerance) {
     double losses[64] = {0}, norms[64] = {0}, worst = 0;
     CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --steps 10 --out $W/run %s", arch, options);
-    if (errors[0]) printf("    %s", errors);
     int n = log_values("run", "loss", losses, 64);
     CHECK(n == n_golden && n == 10);
     CHECK(log_values("run", "grad_norm", norms, 64) == n);
@@ -170,11 +159,9 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 // differ.
 static int check_same_logits(const char* a_name, const char* b_name, int changed_document) {
     SafeTensors a, b;
-    char path[600], err[ERR_BYTES] = "", *a_bytes, *b_bytes;
-    snprintf(path, sizeof path, "%s/%s", work, a_name);
-    CHECK(tensors_load(&a, &a_bytes, path, err) == 0);
-    snprintf(path, sizeof path, "%s/%s", work, b_name);
-    CHECK(tensors_load(&b, &b_bytes, path, err) == 0);
+    char err[ERR_BYTES] = "", *a_bytes, *b_bytes;
+    CHECK(tensors_load(&a, &a_bytes, path_of(a_name), err) == 0);
+    CHECK(tensors_load(&b, &b_bytes, path_of(b_name), err) == 0);
     const SafeTensor *la = safetensors_get(&a, "logits"), *lb = safetensors_get(&b, "logits");
     const SafeTensor* documents = safetensors_get(&a, "documents");
     CHECK(la && lb && documents && la->bytes == lb->bytes && la->dims[0] == 516);
@@ -243,34 +230,31 @@ static void threads_and_recomputation_do_not_change_a_bit(void) {
     }
 }
 
-static Shape shape_of(const char* dir) {
+static Shape shape_in(const char* dir) {
     static char text[1 << 14];
-    char path[700], err[ERR_BYTES] = "";
+    char path[700], err[ERR_BYTES];
     Shape shape = {.L = 0};
     snprintf(path, sizeof path, "%s/config.json", dir);
-    size_t n = read_text(path, text, sizeof text);
-    CHECK(hf_config_parse(&shape, text, n, err) == 0);
-    if (err[0]) printf("    %s\n", err);
+    CHECK(hf_config_parse(&shape, text, read_text(path, text, sizeof text), err) == 0);
     return shape;
 }
 
 // Its longest document (131072 for the Llama here) and the stretching of its positions are in no option.
 static void a_model_leaves_a_run_as_it_came_but_for_its_training(void) {
-    char init[64], init_tensors[96], dir[600], tensors[640];
+    char init[64], tensors[2][700], name[64];
     snprintf(init, sizeof init, "test/golden/%s/init", arch);
-    snprintf(init_tensors, sizeof init_tensors, "%s/model.safetensors", init);
-    Shape before = shape_of(init);
+    snprintf(tensors[0], sizeof tensors[0], "%s/model.safetensors", init);
+    Shape before = shape_in(init);
     for (int steps = 0; steps <= 4; steps += 2) {
         if (steps < 4)
             CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --dtype fp32 --save-every 2 --steps %d --out $W/run",
                      arch, steps);
         else CHECK_SH(0, "$P --resume --steps %d --out $W/run", steps);
-        if (errors[0]) printf("    %s", errors);
-        snprintf(dir, sizeof dir, "%s/run/step-%06d", work, steps);
-        snprintf(tensors, sizeof tensors, "%s/model.safetensors", dir);
-        Shape after = shape_of(dir);
+        snprintf(name, sizeof name, "run/step-%06d", steps);
+        snprintf(tensors[1], sizeof tensors[1], "%.600s/model.safetensors", path_of(name));
+        Shape after = shape_in(path_of(name));
         CHECK(!memcmp(&before, &after, sizeof before));
-        double different = tensors_differ(init_tensors, tensors, 1);
+        double different = tensors_differ(tensors[0], tensors[1], 1);
         CHECK(steps ? different > 0 && different < 1 : different == 0);
     }
 }
