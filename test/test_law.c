@@ -119,7 +119,7 @@ static int remapped_plans, routed_messages;
 enum { N_CHOICES = REMAP_AUTO + 1 };
 
 static const Planner* planner;  // of cases that are for one; NULL: flex in every other case, any plan in the others
-static int planned, refused, barriers;  // plans of it; those with barriers
+static int planned, barriers;   // plans of it; those with barriers
 
 // 0, or -1 where it says why not.
 static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why) {
@@ -128,7 +128,7 @@ static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why)
     void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why);
     int no_plan = !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
-    planned += !no_plan, refused += no_plan;
+    planned += !no_plan;
     barriers += !no_plan && b->planned->plan.has_barriers;
     return no_plan ? -1 : 0;
 }
@@ -342,9 +342,6 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     if (cases >= 20 && size > 1) CHECK(several > 0);
     if (cases >= 30 && ranks > 2) CHECK(remapped_plans > 0);
     if (cases >= 30 && ranks > 3) CHECK(routed_messages > 0 || rank > 0);
-    if (rank == 0) printf("    %d passes of rank 0 have several micro-batches\n", several);
-    if (rank == 0) printf("    %d plans are remapped, %d messages routed\n", remapped_plans, routed_messages);
-    if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 
 // Barriers, rounds of their own and all: what --plan NAME trains.
@@ -365,7 +362,6 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
     if (ranks == 1) return;
     CHECK(planned >= n_planners * cases * MODELS * 3 / 4);
     CHECK(barriers > 0);
-    if (rank == 0) printf("    %d plans, %d of them with barriers; %d refused\n", planned, barriers, refused);
 }
 
 // ---- what moves, and what is held

@@ -209,8 +209,6 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
         unlike += !sh("grep -q 'layers.* tp 2' $W/played && grep -q 'layers.* tp 1' $W/played");
         double ms = played(jobs[i].ranks, jobs[i].overlap, capacity);
         CHECK_CLOSE(predicted, ms, 0.05 * ms);
-        printf("    %s, %d ranks, overlap %s: predicted %.2f ms, played %.2f\n", jobs[i].memory, jobs[i].ranks,
-               jobs[i].overlap, predicted, ms);
     }
     CHECK(unlike >= 2);
 }
@@ -226,7 +224,6 @@ CLAIM(groups_of_4_and_8_take_what_is_predicted) {
                         8, "yes");
         CHECK(status == 0);
         double predicted = said("\npredicted "), ms = played(8, "yes", 16384);
-        printf("    tp %d: predicted %.2f ms, played %.2f\n", tp, predicted, ms);
         CHECK_CLOSE(predicted, ms, 0.021 * ms);
     }
 }
@@ -244,7 +241,6 @@ CLAIM(layers_of_unlike_zero_take_as_long_as_like_ones) {
         write_text("played", text, (size_t)n);
         ms[i] = played(8, "yes", 1 << 16);
     }
-    printf("    zero 1: %.2f ms, zero 2: %.2f, both: %.2f and %.2f\n", ms[0], ms[1], ms[2], ms[3]);
     for (int i = 1; i < COUNT(rows); i++) CHECK_CLOSE(ms[i], ms[0], 1e-6 * ms[0]);
 }
 

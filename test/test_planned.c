@@ -101,8 +101,6 @@ CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_ra
             unlike += has_unlike_cp_sizes(&log, t);
             changes += t > 0 && strcmp(log.cp_sizes[t - 1], log.cp_sizes[t]) != 0;
         }
-        printf("    %d ranks, %s: unlike cp sizes in %d of %d steps, %d changes\n", runs[i].ranks, runs[i].options,
-               unlike, STEPS, changes);
         CHECK(changes >= STEPS / 2);
         if (runs[i].ranks == 8) CHECK(unlike >= STEPS / 2);  // three ranks may do best as one group, or as single ranks
     }

@@ -97,7 +97,7 @@ CLAIM(every_training_token_is_drawn_once_an_epoch) {
             Sampler* s = sampler_of(context, 0, 5);
             int64_t total = sampler_tokens(s, SPLIT_TRAIN), pieces_left = epochs * sampler_pieces(s, SPLIT_TRAIN),
                     targets = 0;
-            Piece* pieces = malloc((size_t)batch * sizeof *pieces);
+            Piece pieces[1200];
             int** seen = counters();
             SamplerPosition position = {0};
             while (pieces_left > 0) {
@@ -117,7 +117,6 @@ CLAIM(every_training_token_is_drawn_once_an_epoch) {
             for (int64_t d = 0; d < docs->n; d++)
                 for (int64_t i = 0; i < docs_length(docs, d); i++) CHECK(seen[d][i] == epochs);
             counters_free(seen);
-            free(pieces);
         }
     }
 }
@@ -306,7 +305,7 @@ CLAIM(a_label_is_the_next_token_of_the_document) {
     open_random(30, 70, 8);
     for (int context = 1; context < 80; context += 13) {
         Sampler* s = sampler_of(context, 0, 1);
-        int *tokens = malloc((size_t)context * sizeof *tokens), *targets = malloc((size_t)context * sizeof *targets);
+        int tokens[80], targets[80];
         for (int64_t k = 0; k < sampler_pieces(s, SPLIT_TRAIN); k++) {
             Piece p = piece_at(s, 0, k);
             CHECK(sampler_read(s, &p, tokens, targets, err) == 0);
@@ -316,8 +315,6 @@ CLAIM(a_label_is_the_next_token_of_the_document) {
                 CHECK(targets[i] == (place == last ? -1 : letter_at((int)p.doc, (int)place)));
             }
         }
-        free(tokens);
-        free(targets);
     }
 }
 
