@@ -104,15 +104,9 @@ static double curves_differ(const Step* a, const Step* b, int last) {
 
 static int misses;
 
-__attribute__((format(printf, 2, 3))) static void expect(int holds, const char* format, ...) {
-    va_list args;
-    if (holds) return;
-    misses++;
-    va_start(args, format);
-    printf("    missed: ");
-    vprintf(format, args);
-    printf("\n");
-    va_end(args);
+#define expect(holds, ...) check_miss(holds, filled(__VA_ARGS__))
+static void check_miss(int holds, const char* what) {
+    if (!holds) misses++, printf("    missed: %s\n", what);
 }
 
 static void one_attempt_holds(void (*attempt)(void)) {
