@@ -1,7 +1,6 @@
-// test_files.c - the claims of data/run_state.h and data/runlog.h.
+// test_files.c - the claims of data/run_state.h.
 #include "data/hf_files.h"
 #include "data/run_state.h"
-#include "data/runlog.h"
 #include "plan/options/read.h"
 #include "test/program.h"
 #include "test/readers.h"
@@ -161,33 +160,6 @@ CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
             config_free(&config);
         }
     free(text);
-}
-
-CLAIM(a_log_forgets_steps_after_the_one_it_continues_from) {
-    RunLog log;
-    StepRecord r = {.steps = 5, .loss = 1.0 / 3, .tokens = 10, .seconds = 1};
-    char dir[600], text[4096];
-    double losses[16];
-    snprintf(dir, sizeof dir, "%s/log", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
-    fflush(stdout);
-    int out = dup(1);
-    CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
-    for (r.step = 1; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0);
-    CHECK(runlog_eval(&log, 5, NAN, 3, NAN) == 0);
-    fflush(stdout);
-    dup2(out, 1);
-    close(out);
-    runlog_close(&log);
-    CHECK(log_values("log", "loss", losses, 16) == 5 && losses[4] == 1.0 / 3);
-    FILE* torn = fopen(path_of("log/log.jsonl"), "a");
-    fprintf(torn, "{\"step\": 6, \"lo");
-    fclose(torn);
-    CHECK(runlog_open(&log, dir, 1, 3, err) == 0);
-    runlog_close(&log);
-    CHECK(log_values("log", "loss", losses, 16) == 3);
-    read_text(path_of("log/log.jsonl"), text, sizeof text);
-    CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
 }
 
 PROGRAM_TEST {}

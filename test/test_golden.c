@@ -103,7 +103,7 @@ static void check_gradients(const char* launcher, const char* common, const char
     }
 }
 
-static void gradients_agree_with_pytorch_in_fp32(void) {
+CLAIM(gradients_agree_with_pytorch_in_fp32) {
     const char* ways[] = {"--cpu-isa reference",
                           "--cpu-isa auto",
                           "--cpu-isa generic",
@@ -113,7 +113,7 @@ static void gradients_agree_with_pytorch_in_fp32(void) {
     check_gradients("", "--dtype fp32", ways, COUNT(ways), 1e-5);
 }
 
-static void ranks_together_agree_with_pytorch_in_fp32(void) {
+CLAIM(ranks_together_agree_with_pytorch_in_fp32) {
     const char* ways[] = {"--cp 2,kind=ring --zero 3", "--cp 2,kind=ulysses", "--tp 2 --zero 2"};
     if (strstr(program, "--device")) SKIP("test_law tries ranks with devices");
     if (!has_mpirun()) SKIP("mpirun is not here");
@@ -123,7 +123,7 @@ static void ranks_together_agree_with_pytorch_in_fp32(void) {
 // bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a
 // layer and direction, so 2 layers * 2 * 12 = 48 roundings; errors add like random signs, sqrt(48) * 2^-9 = 1.4 %,
 // relative to the typical element; the largest of ten thousand elements may be four standard deviations out: 5.4 %.
-static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
+CLAIM(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding) {
     const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto"};
     check_gradients("", "--dtype bf16", ways, COUNT(ways), 4 * sqrt(48) / 512);
 }
@@ -143,7 +143,7 @@ static void ten_steps(const char* options, double tolerance) {
     printf("    ten losses with %-36s largest relative difference %.2e\n", options, worst);
 }
 
-static void ten_steps_follow_pytorch(void) {
+CLAIM(ten_steps_follow_pytorch) {
     ten_steps("--dtype fp32 --cpu-isa auto", 1e-5);
     if (!says_nothing("--cpu-isa reference")) ten_steps("--dtype fp32 --cpu-isa reference", 1e-5);
 }
@@ -151,7 +151,7 @@ static void ten_steps_follow_pytorch(void) {
 // The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 /
 // sqrt(503) each step from the logits, and as much again from every rounded layer below, sqrt(48) of them: 3e-3 of a
 // loss of 5, that is 6e-4.
-static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
+CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
     ten_steps("--dtype bf16 --cpu-isa auto", 5 * sqrt(49) / 512 / sqrt(503) / 5 * 2);
 }
 
@@ -181,7 +181,7 @@ static int check_same_logits(const char* a_name, const char* b_name, int changed
 #define ALL_DOCUMENTS STEP "--init test/golden/%s/init --data $W/docs.jsonl --val $W/docs.jsonl"
 
 // Document 4 has 48 tokens; the third of its words is replaced by another of the same length.
-static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(void) {
+CLAIM(changing_one_document_leaves_the_logits_of_the_others_bit_identical) {
     const char* ways[] = {"--dtype fp32", "--dtype bf16", "--dtype fp32 --cpu-isa generic",
                           "--dtype fp32 --capacity 100"};
     for (int i = 0; i < COUNT(ways); i++) {
@@ -197,7 +197,7 @@ static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(
     }
 }
 
-static void packing_does_not_change_the_logits_of_a_document(void) {
+CLAIM(packing_does_not_change_the_logits_of_a_document) {
     if (strstr(program, "--device cuda")) SKIP("cuBLASLt may choose another algorithm for another number of rows");
     sh("cp test/golden/docs.jsonl $W/docs.jsonl");
     CHECK_SH(0, "%s " ALL_DOCUMENTS " --dtype fp32 --dump-grads $W/wide", program, arch);
@@ -210,7 +210,7 @@ static const char* hash_of(const char* options) {
     return loss_hash();
 }
 
-static void threads_and_recomputation_do_not_change_a_bit(void) {
+CLAIM(threads_and_recomputation_do_not_change_a_bit) {
     const char* dtypes[] = {"fp32", "bf16"};
     const char* ways[] = {"--recompute none",
                           "--threads 1",
@@ -240,7 +240,7 @@ static Shape shape_in(const char* dir) {
 }
 
 // Its longest document (131072 for the Llama here) and the stretching of its positions are in no option.
-static void a_model_leaves_a_run_as_it_came_but_for_its_training(void) {
+CLAIM(a_model_leaves_a_run_as_it_came_but_for_its_training) {
     char init[64], tensors[2][700], name[64];
     snprintf(init, sizeof init, "test/golden/%s/init", arch);
     snprintf(tensors[0], sizeof tensors[0], "%s/model.safetensors", init);
@@ -266,15 +266,7 @@ int main(int argc, char** argv) {
         arch = archs[i];
         printf("  %s\n", arch);
         read_golden();
-        RUN(gradients_agree_with_pytorch_in_fp32);
-        RUN(ranks_together_agree_with_pytorch_in_fp32);
-        RUN(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding);
-        RUN(ten_steps_follow_pytorch);
-        RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
-        RUN(changing_one_document_leaves_the_logits_of_the_others_bit_identical);
-        RUN(packing_does_not_change_the_logits_of_a_document);
-        RUN(threads_and_recomputation_do_not_change_a_bit);
-        RUN(a_model_leaves_a_run_as_it_came_but_for_its_training);
+        run_claims();
     }
     return program_end();
 }

@@ -1,4 +1,5 @@
-// test_hf_files.c - files of a model as Hugging Face has them, for a model of each architecture. (That names and layouts are Hugging Face's: test_golden.c. Half precision: test_safetensors.c.)
+// test_hf_files.c - files of a model as Hugging Face has them, for a model of each architecture. (That their names and
+// layouts are Hugging Face's: test_golden.c. Half precision: test_safetensors.c.)
 #include "data/checkpoint.h"
 #include "data/hf_files.h"
 #include "test/program.h"

@@ -120,7 +120,8 @@ static const struct Predicted {
     {NULL, 8, SHOWN PUBLISHED "--plan megatron", 0.02, 0},
     {NULL, 8, MEASURED "--plan fixed --capacity 16384", 0.002, 0},
     // Tokens elsewhere than their attention: ranks that get tokens of several others meet them one after another, which
-    // the model does not know. Rings whose messages between nodes go through proxies, with a NIC for each rank or fewer.
+    // the model does not know. Rings whose messages between nodes go through proxies, with a NIC for each rank or
+    // fewer.
     {"remapped_and_routed_steps_take_what_is_predicted", 16, SHOWN PUBLISHED "--plan zeppelin,remap=yes", 0.05, 0},
     {NULL, 16, SHOWN MEASURED "--plan zeppelin,remap=yes", 0.05, 0},
     {NULL, 16, SHOWN PUBLISHED "--cp 16,kind=ring --plan route=yes", 0.005, 0},
