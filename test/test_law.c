@@ -502,22 +502,6 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
     } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
 }
 
-// wte is on the first and on the last stage where it is the classifier too: after the same steps it still is the same.
-CLAIM(both_ends_of_a_pipeline_hold_the_same_embedding) {
-    Model* m = &run->model;
-    ParamTensor wte = shape_param(&m->shape, WTE, 0);
-    if (stages == 1) SKIP("no pipeline");
-    uint64_t mine = 0, other = 0;
-    if (m->ranks->pipe.ends) {
-        zero_fetch_weights(m, &wte, run->books->staging);
-        mine = hash_bytes(run->books->staging, wte.elems * sizeof(float), 0);
-    }
-    MPI_Sendrecv(&mine, 8, MPI_BYTE, (rank + size - size / stages) % size, 0, &other, 8, MPI_BYTE,
-                 (rank + size / stages) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (is_last() && m->ranks->pipe.ends)
-        CHECK(mine == other && mine != 0);  // the stage behind the last one is the first
-}
-
 // A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
 CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     double before[CALIBRATION_TERMS], makespan;

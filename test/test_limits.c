@@ -71,17 +71,6 @@ CLAIM(ranks_share_the_memory_of_a_container) {
     remove_group();
 }
 
-CLAIM(a_quota_of_one_core_counts_as_one_core) {
-    if (!has_mpirun()) SKIP("mpirun is not here");
-    if (!make_group("cpu")) SKIP("no control group of version 1 can be made here");
-    int status =
-        sh("echo 100000 > %s/cpu.cfs_period_us; echo 100000 > %s/cpu.cfs_quota_us; rm -rf $W/run; "
-           "echo $$ > %s/cgroup.procs && exec " MPIRUN "$P " TINY "--verbose --out $W/run",
-           group, group, group);
-    CHECK(status == 0 && strstr(output, "2 ranks of 1 threads share 1 cores"));
-    remove_group();
-}
-
 // ---- addresses
 
 CLAIM(a_limit_of_addresses_refuses_a_table_that_does_not_fit) {

@@ -145,36 +145,6 @@ CLAIM(names_of_tokens_are_ordinary_text) {
         }
 }
 
-// What opens in spite of some bytes that are others encodes any text, and decodes to no more than the text.
-CLAIM(random_damage_is_survived) {
-    static char line[LINE_MAX];
-    static int tokens[3 * LINE_MAX];
-    int n_opened = 0;
-    for (int k = 0; k < 400; k++) {
-        const void* file;
-        size_t n;
-        tokenizer_file(tokenizers[k % KINDS], &file, &n);
-        char* damaged = malloc(n);
-        memcpy(damaged, file, n);
-        drawn = (uint64_t)k << 40;
-        for (uint64_t left = 1 + draw(3); left > 0; left--) {
-            uint64_t at = draw(2) ? draw(n) : draw(1200);  // often among the settings
-            damaged[at] = draw(2) ? damaged[draw(n)] : (char)draw(256);
-        }
-        Tokenizer* t = NULL;
-        CHECK((tokenizer_parse(&t, damaged, n, err) == 0) == (t != NULL) && (t || err[0]));
-        if (t) {
-            size_t n_line = make_line(line, k), n_tokens = t->encode(t, tokens, line, n_line);
-            CHECK(n_tokens <= n_line * (size_t)t->most);
-            for (size_t i = 0; i < n_tokens; i++) CHECK(tokens[i] >= 0 && tokens[i] < t->vocab);
-        }
-        n_opened += t != NULL;
-        tokenizer_close(t);
-        free(damaged);
-    }
-    CHECK(n_opened > 10 && n_opened < 390);
-}
-
 static void begin(void) {
     source = read_json(FOLDER "text.json");
     golden = read_json(FOLDER "golden.json");
