@@ -21,15 +21,12 @@ static int job(int odd_one, const char* placement, const char* prefix, const cha
 }
 
 static void begin_run(const char* name, int zero) {
-    char options[1024];
-    snprintf(options, sizeof options, TINY " --zero %d --steps 2 --out %s", zero, name);
-    CHECK(job(-1, "", "", options) == 0);
+    CHECK(job(-1, "", "", filled(TINY " --zero %d --steps 2 --out %s", zero, name)) == 0);
 }
 
 static void check_untouched(const char* name) {
-    char path[600], err[ERR_BYTES];
-    snprintf(path, sizeof path, "%s/%s/step-000002", work, name);
-    CHECK(checkpoint_verify(path, err) == 0);
+    char err[ERR_BYTES];
+    CHECK(checkpoint_verify(filled("%s/%s/step-000002", work, name), err) == 0);
     CHECK(sh("ls -d $W/%s/step-*", name) == 0 && !strstr(output, "step-000004"));
 }
 
@@ -85,9 +82,8 @@ CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
 }
 
 PROGRAM_TEST {
-    char here[2048] = "", train[4096];  // from any directory
+    char here[2048] = "";  // from any directory
     if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
-    snprintf(train, sizeof train, "%s%.2000s", here, program);
-    setenv("TRAIN", train, 1);
+    setenv("TRAIN", filled("%s%.2000s", here, program), 1);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");
 }

@@ -31,11 +31,9 @@ static double bits_printed(void) {
 // The first loss in golden.json, which is of the weights as they are, and the context it was found with.
 static double golden(const char* arch, int* context) {
     static char text[1 << 16];
-    char path[128];
     Json json;
     double loss = NAN;
-    snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
-    size_t n = read_text(path, text, sizeof text);
+    size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
     if (json_parse(&json, text, n, err)) return NAN;
     json_double(json_at(&json, json_get(&json, json.values, "losses"), 0), &loss);
     const JsonValue* options = json_get(&json, json.values, "options");
@@ -86,11 +84,11 @@ CLAIM(endings_are_as_likely_as_pytorch_says) {
         "$P", "$P", "$P", "$P", "$P --capacity 64 --threads 1", "mpirun --oversubscribe -n 2 $P --tp 2"};
     for (int i = 0; i < (has_mpirun() ? 6 : 5); i++) {
         const char* arch = archs[MIN(i, 3)];
-        char path[128], right[64];
+        char right[64];
         int64_t expected = -1, endings = 0;
         Json json;
-        snprintf(path, sizeof path, "test/golden/%s/choices.json", arch);
-        CHECK(json_parse(&json, text, read_text(path, text, sizeof text), err) == 0);
+        CHECK(json_parse(&json, text, read_text(filled("test/golden/%s/choices.json", arch), text, sizeof text), err) ==
+              0);
         CHECK(json_int64(json_get(&json, json.values, "right"), &expected) == 0);
         CHECK_SH(0, "%s --eval test/golden/choices.jsonl --dtype fp32 --init test/golden/%s/init --verbose", ways[i],
                  arch);

@@ -26,9 +26,7 @@ static int n_golden;
 static void read_golden(void) {
     static char text[1 << 16];
     Json json;
-    char path[64];
-    snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
-    size_t n = read_text(path, text, sizeof text);
+    size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
     n_golden = 0;
     if (json_parse(&json, text, n, NULL)) return;
     const JsonValue *losses = json_get(&json, json.values, "losses"),
@@ -84,10 +82,9 @@ static double worst_difference(const char* path, const char* golden_path, int ro
 }
 
 static double dump(const char* launcher, const char* options) {
-    char golden[64];
     CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, options);
-    snprintf(golden, sizeof golden, "test/golden/%s/golden.safetensors", arch);
-    return worst_difference(path_of("grads"), golden, strstr(options, "bf16") != NULL);
+    return worst_difference(path_of("grads"), filled("test/golden/%s/golden.safetensors", arch),
+                            strstr(options, "bf16") != NULL);
 }
 
 static void check_gradients(const char* launcher, const char* common, const char* const* ways, int n,
@@ -232,10 +229,9 @@ CLAIM(threads_and_recomputation_do_not_change_a_bit) {
 
 static Shape shape_in(const char* dir) {
     static char text[1 << 14];
-    char path[700], err[ERR_BYTES];
+    char err[ERR_BYTES];
     Shape shape = {.L = 0};
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    CHECK(hf_config_parse(&shape, text, read_text(path, text, sizeof text), err) == 0);
+    CHECK(hf_config_parse(&shape, text, read_text(filled("%s/config.json", dir), text, sizeof text), err) == 0);
     return shape;
 }
 

@@ -100,11 +100,9 @@ static void check_read(ModelState* state, int with_masters) {
 
 // The model of the claim in a directory that holds nothing else.
 static void write_model(const ModelState* state, const char* dir) {
-    char name[64];
     CHECK_SH(0, "rm -rf $W/%s && mkdir $W/%s", dir, dir);
-    snprintf(name, sizeof name, "%s/model.safetensors", dir);
     fill_weights();
-    CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(name), err) == 0);
+    CHECK(hf_write(state, STATE_WEIGHTS, NULL, 0, path_of(filled("%s/model.safetensors", dir)), err) == 0);
 }
 
 // ---- tensors
@@ -198,9 +196,7 @@ static size_t write_shards(char* text, size_t room) {
             n += (size_t)snprintf(text + n, room - n, "%s\n    \"%s\": \"%s\"", n > 60 ? "," : "", file.tensors[t].name,
                                   name);
         }
-        char path[128];
-        snprintf(path, sizeof path, "model/%s", name);
-        CHECK(safetensors_write(path_of(path), part, n_part, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path_of(filled("model/%s", name)), part, n_part, NULL, NULL, err) == 0);
     }
     n += (size_t)snprintf(text + n, room - n, "\n  }\n}\n");
     CHECK(unlink(path_of("model/model.safetensors")) == 0);

@@ -171,10 +171,8 @@ static void write_machine(void) {
     memset(documents, 'a', sizeof documents);
     CHECK_SH(0, "mkdir -p $W/even");
     for (int i = 0; i < 20; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "even/%d.txt", i);
         documents[0] = (char)('a' + i);
-        write_text(name, documents, sizeof documents - 1);
+        write_text(filled("even/%d.txt", i), documents, sizeof documents - 1);
     }
 }
 

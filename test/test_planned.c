@@ -124,9 +124,7 @@ CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
     CHECK(run_steps(1, "--steps 4 " ON_FILE, "one", &one) == 4);
     CHECK_STRING(one.plan[0], "flex");
     for (int i = 0; i < COUNT(planners); i++) {
-        char options[128];
-        snprintf(options, sizeof options, "--steps 4 --plan %s " ON_FILE, planners[i]);
-        CHECK(run_steps(4, options, "other", &log) == 4);
+        CHECK(run_steps(4, filled("--steps 4 --plan %s " ON_FILE, planners[i]), "other", &log) == 4);
         check_losses(&one, &log, 4);
         for (int t = 0; t < 4; t++) {
             CHECK_STRING(log.plan[t], i == 2 ? "flex" : planners[i]);  // random ones come instead of flex

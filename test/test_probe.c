@@ -125,11 +125,9 @@ CLAIM(a_probe_leaves_a_file_and_no_run) {
 CLAIM(the_next_run_finds_what_was_measured) {
     double predicted[3], measured[3];
     Machine m = read_cached();
-    char line[128];
     CHECK(run("") == 0 && strstr(output, "cost    measured, ") && strstr(output, cached));
-    snprintf(line, sizeof line, " %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step",
-             m.cost.per_token, m.cost.quadratic, m.cost.micro_batch, m.cost.step);
-    CHECK(strstr(output, line));
+    CHECK(strstr(output, filled(" %.3g ms a token, %.3g ms a token^2, %.3g ms a micro-batch, %.3g ms a step",
+                                m.cost.per_token, m.cost.quadratic, m.cost.micro_batch, m.cost.step)));
     CHECK(log_values("run", "predicted_ms", predicted, 3) == 3 && log_values("run", "measured_ms", measured, 3) == 3);
     for (int i = 0; i < 3; i++) CHECK(predicted[i] > measured[i] / 10 && predicted[i] < 10 * measured[i]);
 }
@@ -137,9 +135,8 @@ CLAIM(the_next_run_finds_what_was_measured) {
 CLAIM(another_model_does_not_find_it) { CHECK(run("--width 32") == 0 && has_words(output, "!cost    ")); }
 
 CLAIM(a_measured_file_can_be_named) {
-    char options[800];
-    snprintf(options, sizeof options, "--width 32 --machine %s", cached);
-    CHECK(run(options) == 0 && strstr(output, "cost    of --machine ") && strstr(output, cached));
+    CHECK(run(filled("--width 32 --machine %s", cached)) == 0 && strstr(output, "cost    of --machine ") &&
+          strstr(output, cached));
     CHECK(run("--machine a100-7b") == 0 && has_words(output, "cost    of --machine a100-7b\n"));
 }
 
@@ -236,14 +233,12 @@ CLAIM(links_between_machines_are_measured_apart) {
 }
 
 PROGRAM_TEST {
-    char path[600], text[2000];
-    snprintf(path, sizeof path, "%s/cache", work);
-    setenv("XDG_CACHE_HOME", path, 1);
+    char text[2000];
+    setenv("XDG_CACHE_HOME", filled("%s/cache", work), 1);
     for (int i = 0; i < (int)sizeof text; i++) text[i] = (char)('a' + (int)(6 * random_uniform(1, (uint64_t)i)));
     sh("mkdir $W/corpus");
     for (int d = 0; d < 40; d++) {
-        char name[32];
-        snprintf(name, sizeof name, "corpus/%02d.txt", d);
-        write_text(name, text, (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
+        write_text(filled("corpus/%02d.txt", d), text,
+                   (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
     }
 }

@@ -40,9 +40,7 @@ CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
         sleep_ms(wait + (int)(hash64((uint64_t)kill_n) % 400));
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        char run[600];
-        snprintf(run, sizeof run, "%s/killed", work);
-        int found = checkpoint_latest(run, path, &step, err);
+        int found = checkpoint_latest(filled("%s/killed", work), path, &step, err);
         CHECK(found >= 0 && step >= last);
         if (found == 1) {
             CHECK(checkpoint_verify(path, err) == 0);
@@ -70,7 +68,7 @@ CLAIM(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on) {
 
 // On as many ranks, by the launcher as it was typed.
 CLAIM(the_command_that_is_printed_can_be_pasted) {
-    char launchers[2][1024], command[2048];
+    char launchers[2][1024];
     if (!has_mpirun()) SKIP("mpirun is not installed");
     CHECK_SH(0, "mkdir $W/tree; cp -r scripts $W/tree; set -- $P; ln -s $(realpath $1) $W/tree/train");
     snprintf(launchers[0], sizeof launchers[0], "mpirun --oversubscribe -n 2 %s", program);
@@ -81,8 +79,8 @@ CLAIM(the_command_that_is_printed_can_be_pasted) {
         const char* at = strstr(output, "to go on: ");
         CHECK(at != NULL);
         if (!at) continue;
-        snprintf(command, sizeof command, "%.*s", (int)strcspn(at + 10, "\n"), at + 10);
-        CHECK(sh("%s", command) == 0 && strstr(output, "done at step 4") && strstr(output, "device  2 ranks"));
+        CHECK(sh("%.*s", (int)strcspn(at + 10, "\n"), at + 10) == 0 && strstr(output, "done at step 4") &&
+              strstr(output, "device  2 ranks"));
     }
 }
 

@@ -12,10 +12,8 @@ static int has(const char* name) { return access(path_of(name), F_OK) == 0; }
 
 // A run that goes on until it is told to stop, once it has saved something.
 static pid_t endless(const char* out) {
-    char saved[600];
     pid_t pid = start("$P " SMALL " --steps 1000000 --save-every 50 --out $W/%s", out);
-    snprintf(saved, sizeof saved, "%s/step-000050/DONE", out);
-    CHECK(comes(saved, 10));
+    CHECK(comes(filled("%s/step-000050/DONE", out), 10));
     return pid;
 }
 
@@ -102,15 +100,14 @@ static int add(void* context, const char* path, const char* name, Err err) {
 
 // A checkpoint of that step like the newest, one value of which is not a number; whole otherwise.
 static void add_diverged(const char* run, int64_t step, const char* file) {
-    char err[ERR_BYTES], dir[600], path[CHECKPOINT_PATH], command[9000];
+    char err[ERR_BYTES], dir[600], path[CHECKPOINT_PATH];
     const float wrong = NAN;
     int64_t newest;
     CheckpointWriter w;
     snprintf(dir, sizeof dir, "%s/%s", work, run);
     CHECK(checkpoint_latest(dir, path, &newest, err) == 1);
     CHECK(checkpoint_begin(&w, dir, step, err) == 0);
-    snprintf(command, sizeof command, "cd %s && cp $(ls | grep -v DONE) %s", path, w.dir);
-    CHECK(system(command) == 0);
+    CHECK(shell("cd %s && cp $(ls | grep -v DONE) %s", path, w.dir) == 0);
     snprintf(path, sizeof path, "%.3000s/%s", w.dir, file);
     FILE* f = fopen(path, "r+b");
     CHECK(f && fseek(f, -40, SEEK_END) == 0 && fwrite(&wrong, sizeof wrong, 1, f) == 1 && fclose(f) == 0);
@@ -176,14 +173,13 @@ CLAIM(a_log_that_is_no_file_is_refused_at_once) {
 
 // Started by `launcher`, behind nohup and with a library that may take the signal; then a process's terminal closes.
 static void nohup_goes_on(const char* launcher, const char* library) {
-    char name[64], text[32] = "";
+    char text[32] = "";
     CHECK_SH(0, "rm -rf $W/nohup $W/pid");
     pid_t pid = start("%s sh -c 'echo $$ > $W/pid; exec nohup env LD_PRELOAD=%s %s " SMALL
                       " --steps 1000000 --save-every 50 --out $W/nohup > $W/said 2>&1'",
                       launcher, library, program);
     for (int step = 50; step <= 150; step += 50) {
-        snprintf(name, sizeof name, "nohup/step-%06d/DONE", step);
-        CHECK(comes(name, 20));
+        CHECK(comes(filled("nohup/step-%06d/DONE", step), 20));
         read_text(path_of("pid"), text, sizeof text);
         if (step == 50) CHECK(atoi(text) > 1 && kill(atoi(text), SIGHUP) == 0);
     }

@@ -234,13 +234,11 @@ CLAIM(a_page_without_a_place_says_so) {
 // The line of one step, read. 0, or -1.
 static int log_line(const char* run, const StepRecord* record, Json* json) {
     RunLog log;
-    char name[64];
     CHECK(mkdir(path_of(run), 0777) == 0 && runlog_open(&log, path_of(run), 0, 0, err) == 0);
     log.last_print = now_seconds();  // no progress line
     CHECK(runlog_step(&log, record) == 0);
     runlog_close(&log);
-    snprintf(name, sizeof name, "%s/log.jsonl", run);
-    int failed = json_parse(json, text, read_text(path_of(name), text, sizeof text), err);
+    int failed = json_parse(json, text, read_text(path_of(filled("%s/log.jsonl", run)), text, sizeof text), err);
     CHECK(!failed);
     return failed;
 }

@@ -134,30 +134,25 @@ static Undisturbed gpt = {.name = "gpt", .options = NARROW "--tp 4 ", .ranks = 4
                    qwen = {.name = "qwen", .options = NARROW QWEN "--tp 3 ", .ranks = 3, .steps = 30};
 
 static int have(Undisturbed* u) {
-    char line[512];
-    snprintf(line, sizeof line, "%s --steps %d", u->options, u->steps);
-    if (!u->have) u->have = run_steps(u->ranks, line, u->name, u->step) == u->steps;
+    if (!u->have)
+        u->have = run_steps(u->ranks, filled("%s --steps %d", u->options, u->steps), u->name, u->step) == u->steps;
     CHECK(u->have);
     return u->have;
 }
 
 // The same run with other options too.
 static int run_like(const Undisturbed* u, const char* options, Step* steps) {
-    char line[512], name[64];
-    snprintf(line, sizeof line, "%s --steps %d %s", u->options, u->steps, options);
-    snprintf(name, sizeof name, "like_%s", u->name);
-    return run_steps(u->ranks, line, name, steps);
+    return run_steps(u->ranks, filled("%s --steps %d %s", u->options, u->steps, options), filled("like_%s", u->name),
+                     steps);
 }
 
 // Nor does being slow, where nothing is done about it.
 CLAIM(a_rank_that_is_slowed_by_one_changes_no_bit) {
     static const char* const straggle[] = {"'rank=1,x=1; rank=2,x=1,whole'", "'rank=1,x=2.5; rank=2,x=3,whole'"};
     static Step steps[MOST_STEPS];
-    char line[256];
     if (!have(&gpt)) return;
     for (int i = 0; i < COUNT(straggle); i++) {
-        snprintf(line, sizeof line, NARROW "--tp 4 --steps 6 --straggle %s", straggle[i]);
-        CHECK(run_steps(4, line, "slowed", steps) == 6);
+        CHECK(run_steps(4, filled(NARROW "--tp 4 --steps 6 --straggle %s", straggle[i]), "slowed", steps) == 6);
         for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, gpt.step[t].hash);
     }
 }
@@ -168,16 +163,14 @@ CLAIM(a_rank_that_is_slowed_by_one_changes_no_bit) {
 // while nothing is left out yet. Rank 0 is not slowed.
 static void measure_slow_linears(const char* options, const double x[4]) {
     static Step steps[MOST_STEPS];
-    char line[512];
     double wall[MOST_STEPS], healthy[4];
     int slowest = 0, last = 7, n = 0;
     // Wider still: repeated matmuls find their operands in the caches, so that narrow ranks are slowed less.
-    snprintf(line, sizeof line,
-             WIDE
-             "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
-             "--balance resize %s",
-             options);
-    CHECK(run_steps(4, line, "measured", steps) == last);
+    CHECK(run_steps(4,
+                    filled(WIDE "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
+                                "--balance resize %s",
+                           options),
+                    "measured", steps) == last);
     for (int r = 0; r < 4; r++)
         if (x[r] == 1) healthy[n++] = steps[last].of[SPEED][r];
     for (int r = 1; r < 4; r++) {
@@ -334,10 +327,8 @@ static double lossless_bound(const Step* steps, int ranks, const double* x) {
 // of what can be: tiles of 16 hidden units are a sixth of what a rank of eight has.
 static void check_several(const char* name, const char* options, int ranks, const double* x) {
     static Step steps[MOST_STEPS];
-    char line[512];
     double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in hidden units
-    snprintf(line, sizeof line, WIDE "--batch-tokens 512 --steps 21 %s", options);
-    CHECK(run_steps(ranks, line, name, steps) == 21);
+    CHECK(run_steps(ranks, filled(WIDE "--batch-tokens 512 --steps 21 %s", options), name, steps) == 21);
     double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21),
            bound = lossless_bound(steps, ranks, x);
     for (int r = 0; r < ranks; r++) {
@@ -381,9 +372,8 @@ static int same_decision(const Step* a, const Step* b) {
 
 // Saves after step 12, between two refreshes, and goes on from there for two steps.
 static void resume_between_refreshes(const char* balance, Step* whole, Step* resumed) {
-    char line[512];
-    snprintf(line, sizeof line, NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance);
-    CHECK(run_steps(4, line, "whole", whole) == 14);
+    CHECK(run_steps(4, filled(NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance),
+                    "whole", whole) == 14);
     CHECK_SH(0, "cd $W && rm -rf resumed && cp -r whole resumed && rm -r resumed/step-*14");
     CHECK(run_steps(4, "--resume --straggle rank=1,x=8", "resumed", resumed) == 14);
 }

@@ -9,9 +9,7 @@ static char err[ERR_BYTES];
 
 // An empty cache with a file in it, as this program leaves it.
 static void new_cache(void) {
-    char path[600];
-    snprintf(path, sizeof path, "%s/cache", work);
-    setenv("XDG_CACHE_HOME", path, 1);
+    setenv("XDG_CACHE_HOME", filled("%s/cache", work), 1);
     CHECK_SH(0, "rm -rf $W/cache $W/home $W/elsewhere");
     CHECK(user_cache_save("name", "text", 4, 1, err) == 0);
 }
@@ -27,20 +25,17 @@ static int check_after(const char* command) {
 }
 
 static int mode_of(const char* name) {
-    char path[600];
     struct stat s;
-    snprintf(path, sizeof path, "%s/%s", work, name);
-    return stat(path, &s) ? -1 : (int)(s.st_mode & 07777);
+    return stat(filled("%s/%s", work, name), &s) ? -1 : (int)(s.st_mode & 07777);
 }
 
 CLAIM(what_is_saved_is_found_where_it_was_said_to_be) {
-    char path[DISK_PATH], expected[700];
+    char path[DISK_PATH];
     new_cache();
     CHECK(user_cache_check("name", err) == READABLE);
     CHECK(user_cache_check("other", err) == ABSENT);
     CHECK(user_cache_path(path, "name", err) == 0);
-    snprintf(expected, sizeof expected, "%s/cache/ragged/name", work);
-    CHECK_STRING(path, expected);
+    CHECK_STRING(path, filled("%s/cache/ragged/name", work));
     CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = text");
     CHECK(user_cache_save("name", "texts", 5, 1, err) == 0);
     CHECK_SH(0, "test \"$(cat $W/cache/ragged/name)\" = texts && test $(ls $W/cache/ragged | wc -l) = 1");

@@ -81,12 +81,12 @@ static void check_predicted(int ranks, const char* options, double tolerance, do
 static void plans_take_what_is_predicted(int ranks) {
     const char *plans[] = {"static --cp 4", "flex", "adaptive"}, *machines[] = {"published", "measured"},
                *data[] = {"skewed", "even"};
-    char options[256];
     for (int i = 0; i < 12; i++) {
-        snprintf(options, sizeof options, "--heads 16 --overlap no --plan %s --machine $W/%s --data $W/%s",
-                 plans[i / 4], machines[i % 2], data[i / 2 % 2]);
         // Ranks that share a document of a pass meet in every layer; the model plays the passes of flex as wholes.
-        check_predicted(ranks, options, strcmp(plans[i / 4], "flex") ? 0.002 : 0.005, 0);
+        check_predicted(ranks,
+                        filled("--heads 16 --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
+                               machines[i % 2], data[i / 2 % 2]),
+                        strcmp(plans[i / 4], "flex") ? 0.002 : 0.005, 0);
     }
 }
 
