@@ -233,12 +233,6 @@ CLAIM(links_between_machines_are_measured_apart) {
 }
 
 PROGRAM_TEST {
-    char text[2000];
-    setenv("XDG_CACHE_HOME", filled("%s/cache", work), 1);
-    for (int i = 0; i < (int)sizeof text; i++) text[i] = (char)('a' + (int)(6 * random_uniform(1, (uint64_t)i)));
-    sh("mkdir $W/corpus");
-    for (int d = 0; d < 40; d++) {
-        write_text(filled("corpus/%02d.txt", d), text,
-                   (size_t)(10 + 1990 * random_uniform(2, (uint64_t)d) * random_uniform(3, (uint64_t)d)));
-    }
+    setenv("XDG_CACHE_HOME", path_of("cache"), 1);
+    write_ragged_corpus(40, 7.6, 1);
 }
