@@ -181,12 +181,6 @@ static double step_loss(Run* r) {
     return loss_sum(r) / (double)MAX(r->batch.n_targets, 1);
 }
 
-static double norm_of(const float* x, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    return sqrt(sum);
-}
-
 // Of all gradients, whoever owns them.
 static double gradient_norm(Run* r) {
     Model* m = &r->model;

@@ -61,12 +61,6 @@ static double step_masked(float* grads, int masked) {
 
 static double step(float* grads) { return step_masked(grads, 0); }
 
-static double norm_of(const float* x, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    return sqrt(sum);
-}
-
 // The largest difference of a tensor's gradient, relative to its norm.
 static double largest_difference(const float* a, const float* b, ParamTensor* where) {
     double worst = 0;
@@ -320,35 +314,33 @@ static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
 
 // ---- what was not computed
 
-static float* filled;  // for visitors
-static int n_unequal;
-static void compare_with_past(float* x, size_t at) { n_unequal += x[at] != past[at]; }
-static void compare_with_filled(float* x, size_t at) { n_unequal += x[at] != filled[at]; }
+static float* wanted;  // for visitors
+static int n_unequal, n_visited;
+static void count_unequal(float* x, size_t at) { n_unequal += x[at] != wanted[at], n_visited++; }
 
-// Gradients that the step before had; all that was computed is as with zeros.
+// Elements of a fate that are not those of `like`.
+static int unequal(Fate fate, float* x, float* like) {
+    wanted = like, n_unequal = n_visited = 0;
+    visit_elements(fate, count_unequal, x);
+    return n_unequal;
+}
+
+static void step_with(int first, Imputation imputation, int active, float* grads) {
+    draw(first, BATCH / 4);
+    plan.imputation = imputation;
+    set_plan(active);
+    step(grads);
+}
+
+// Gradients that the step before had; all that was computed is as with zeros. With data ranks that leave the same out,
+// the reduced gradient is the sum of what each of them had kept: in the order of the step before.
 static void check_same_fill(void) {
-    set_plan(0);
-    step(past);
-    draw(40, BATCH / 4);
-    plan.imputation = IMPUTE_ZERO;
-    set_plan(1);
-    step(expected);
-    set_plan(0);
-    draw(0, BATCH / 4);
-    step(past);
-    draw(40, BATCH / 4);
-    plan.imputation = IMPUTE_SAME;
-    set_plan(1);
-    step(found);
-    filled = expected, n_unequal = 0;
-    visit_elements(COMPUTED, compare_with_filled, found);
-    visit_elements(IDLE, compare_with_filled, found);
-    CHECK(n_unequal == 0);
-    // With data ranks that leave the same out, the reduced gradient is the sum of what each of them had kept: in the
-    // order of the step before.
-    n_unequal = 0;
-    visit_elements(LEFT_OUT, compare_with_past, found);
-    CHECK(n_unequal == 0);
+    step_with(0, IMPUTE_ZERO, 0, past);
+    step_with(40, IMPUTE_ZERO, 1, expected);
+    step_with(0, IMPUTE_ZERO, 0, past);
+    step_with(40, IMPUTE_SAME, 1, found);
+    CHECK(unequal(COMPUTED, found, expected) == 0 && unequal(IDLE, found, expected) == 0);
+    CHECK(unequal(LEFT_OUT, found, past) == 0);
 }
 
 // Mean of what was computed of the row.
@@ -419,7 +411,6 @@ static void gradients_that_were_not_computed_are_filled_as_was_asked(void) {
     check_average_fill();
     check_input_fills();
     leave_out(SHED_SLICES, 0, 18);
-    plan.imputation = IMPUTE_SAME;
     check_same_fill();
     no_plan();
 }
@@ -434,8 +425,6 @@ static void update_with(int64_t t, int micro_batches) {
     zero_gather(m);
     zero_settle(m);
 }
-
-static void update(int64_t t) { update_with(t, 1); }
 
 static uint64_t hash_elems(const ParamTensor* t, size_t first, uint64_t hash) {
     size_t elem = dtype_bytes(m->dt);
@@ -506,21 +495,14 @@ static void free_state(State* state) {
     for (int i = 0; i < 3; i++) free(state->values[i]);
 }
 
-static int n_visited;
-static void count_unequal(float* x, size_t at) { n_unequal += x[at] != filled[at], n_visited++; }
-
 static void check_state(const State* before, const State* after, int frozen) {
     for (int i = 0; i < 3; i++) {
-        filled = before->values[i];
-        n_unequal = n_visited = 0;
-        visit_elements(LEFT_OUT, count_unequal, after->values[i]);
+        int n = unequal(LEFT_OUT, after->values[i], before->values[i]);
         CHECK(n_visited > 0);
-        if (frozen) CHECK(n_unequal == 0);
-        else if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
-        n_unequal = n_visited = 0;
-        visit_elements(COMPUTED, count_unequal, after->values[i]);
-        if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
-        else CHECK(n_unequal > 0);
+        if (frozen) CHECK(n == 0);
+        else if (i == 0) CHECK(n > 0.99 * n_visited);
+        n = unequal(COMPUTED, after->values[i], before->values[i]);
+        CHECK(n > (i == 0 ? 0.99 * n_visited : 0));
     }
 }
 
@@ -529,12 +511,12 @@ static void what_is_left_out_rests_while_the_rest_is_trained(void) {
     CHECK(run->config.weight_decay > 0);
     for (int frozen = 1; frozen >= 0; frozen--) {
         no_plan();
-        for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 4), update(t);
+        for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
         leave_out(SHED_COLUMNS, 0, (uint64_t)frozen);
         plan.imputation = frozen ? IMPUTE_ZERO : IMPUTE_AVERAGE;
         set_plan(1);
         State before = take_state();
-        for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 4), update(t);
+        for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
         State after = take_state();
         check_state(&before, &after, frozen);
         free_state(&before);

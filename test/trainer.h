@@ -149,6 +149,12 @@ static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, i
 
 // ---- a trainer
 
+static inline double norm_of(const float* x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return sqrt(sum);
+}
+
 typedef struct Trainer {
     Run run;
     MemoryPlan memory;
