@@ -1,7 +1,6 @@
 // test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
 // name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
 #include "data/checkpoint.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                    \

@@ -1,6 +1,5 @@
 // test_device.c - the whole program on a device ("./train --device cuda", or emu): it agrees with the CPU, and with
 // itself. The model is that of test_golden.c, which compares the same program with PyTorch.
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define MODEL                                                                                                          \

@@ -2,7 +2,6 @@
 // where it is damaged.
 #include "data/docs_cache.h"
 #include "data/tokenizer_files.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                        \

@@ -1,7 +1,6 @@
 // test_eval.c - how good a model is, without training it: the loss of PyTorch on any ranks, the loss that training
 // reports, and of several endings the one that is likely, by losses found in another way.
 #include "data/choices.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 #include "test/readers.h"
 

@@ -1,7 +1,6 @@
 // test_first_use.c - what a person meets in the first hour: lines that fit the terminal, words that are understood,
 // runs that move, models from elsewhere, data that is said to be left out.
 #include "data/runlog.h"
-#include "plan/base/base.h"
 #include "plan/options/read.h"
 #include "plan/base/terminal.h"
 #include "test/program.h"

@@ -1,7 +1,6 @@
 // test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and
 // against itself where two ways must give the same bits. The program under test may name a device.
 #include "data/hf_files.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 #include "test/tensors.h"
 

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { MIB = 1 << 20 };

@@ -515,14 +515,8 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     run_set_cost(run);
 }
 
-// Nodes of two or three tensor-parallel groups, so that rings cross from one to another.
-static const char* nodes_of_ranks(void) {
-    static char text[16];
-    snprintf(text, sizeof text, "%d", (ranks > 5 ? 3 : 2) * group);
-    return text;
-}
-
 int main(int n_arguments, char** arguments) {
+    char node[16];
     ranks_start(&n_arguments, &arguments);
     // Options come in pairs, then perhaps the program's path.
     n_options = n_arguments - 1 - (n_arguments % 2 == 0);
@@ -531,7 +525,9 @@ int main(int n_arguments, char** arguments) {
     stages = option_number(n_options, options, "--pp", 1);
     ranks = size / group / stages;
     make_corpus();
-    setenv("RAGGED_NODE_SIZE", nodes_of_ranks(), 0);
+    // Nodes of two or three tensor-parallel groups, so that rings cross from one to another.
+    snprintf(node, sizeof node, "%d", (ranks > 5 ? 3 : 2) * group);
+    setenv("RAGGED_NODE_SIZE", node, 0);
     run_find_ranks(run);
     identity = run->cluster->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced

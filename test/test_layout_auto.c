@@ -1,7 +1,6 @@
 // test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
 // ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
 // program, the simulator, ranks (4).
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { STEPS = 8 };

@@ -1,6 +1,5 @@
 // test_limits.c - the whole program under limits: of a container's memory and cores, of addresses, descriptors, sizes
 // of files and processes. It works, or says in one line which limit it is and what to try.
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                    \

@@ -2,7 +2,6 @@
 // --timeout of some seconds. Started alone; it starts mpirun itself.
 //
 //   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy machine may be

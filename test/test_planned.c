@@ -3,7 +3,6 @@
 //
 // The machine file makes attention dear, links cheap and rows short, so that long documents want many ranks and short
 // ones a rank of their own. Plans follow from it and the lengths alone.
-#include "plan/base/base.h"
 #include "test/numbers.h"
 #include "test/program.h"
 

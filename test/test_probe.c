@@ -1,6 +1,5 @@
 // test_probe.c - where a run's cost model comes from: --probe and the file that it leaves, --machine, an estimate. Runs
 // the whole program; several ranks where mpirun is.
-#include "plan/base/base.h"
 #include "plan/cost/machine.h"
 #include "run/run.h"
 #include "test/program.h"

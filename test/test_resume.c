@@ -1,6 +1,5 @@
 // test_resume.c - a run that was stopped, killed or moved to another place continues bit for bit.
 #include "data/checkpoint.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                  \

@@ -1,7 +1,6 @@
 // test_run_dirs.c - a run directory belongs to one run; what is in it survives other runs, signals, damage and pipes.
 #include "data/checkpoint.h"
 #include "data/run_dir.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define SMALL                                                                                      \

@@ -4,7 +4,6 @@
 // Slow ranks are injected (--straggle), so that how slow they are is known. Ranks share this machine's cores, where a
 // rank's times are those of its own processor time. Other programs disturb even these: a claim about times holds if it
 // does in one of three attempts, since what is wrong is wrong every time. Claims about losses hold always.
-#include "plan/base/base.h"
 #include "test/numbers.h"
 #include "test/program.h"
 

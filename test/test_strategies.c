@@ -1,6 +1,5 @@
 // test_strategies.c - the whole program with --strategies: pipelines of unlike degrees side by side, others every step,
 // have the losses, gradients, weights and samples of one rank. Started alone; it starts mpirun itself.
-#include "plan/base/base.h"
 #include "plan/model/holding.h"
 #include "plan/layout/layout.h"
 #include "test/plans.h"

@@ -5,7 +5,6 @@
 #include "data/tokenizer_files.h"
 
 #include "data/bpe.h"
-#include "plan/base/base.h"
 #include "test/test.h"
 #include "test/vocabulary.h"
 

@@ -3,7 +3,6 @@
 #include "data/tokenizer_files.h"
 
 #include "data/bpe.h"
-#include "plan/base/base.h"
 #include "test/vocabulary.h"
 #include "test/readers.h"
 #include "test/temporary.h"

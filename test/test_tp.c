@@ -4,7 +4,6 @@
 // Five heads and 3.75 tiles of hidden units divide evenly among no number of ranks that is tried here. Where the ranks
 // are one group every batch is one row, so that a step's tokens say what its collectives weigh. "grouped" is a Qwen3 of
 // ten heads with two key/value heads, "shared" a Qwen2 of four heads with one; their heads' channels are not the width.
-#include "plan/base/base.h"
 #include "test/program.h"
 #include "test/tensors.h"
 

@@ -1,7 +1,6 @@
 // test_user_cache.c - files between runs: what another user could have written is neither read nor replaced.
 #include "plan/base/user_cache.h"
 
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { READABLE = 0, ABSENT = 1, REFUSED = -1 };
