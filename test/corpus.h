@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include "test/docs_bytes.h"
+#include "data/docs_files.h"
 #include "test/readers.h"
 #include "plan/base/base.h"
 #include "test/temporary.h"

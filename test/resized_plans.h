@@ -181,11 +181,13 @@ static inline void move_slices(int givers, uint64_t seed) {
     for (int i = 1; i < plan.n_moves; i++)
         for (int j = i;
              j > 0 && plan.moves[j - 1].from == plan.moves[j].from && plan.moves[j - 1].to > plan.moves[j].to; j--) {
-            Move swapped = plan.moves[j];
-            plan.moves[j] = plan.moves[j - 1];
-            plan.moves[j - 1] = swapped;
+            Move moved = plan.moves[j];
+            plan.moves[j] = plan.moves[j - 1], plan.moves[j - 1] = moved;
         }
     plan.active = plan.n_moves > 0;
 }
 
-static inline void no_plan(void) { memset(&plan, 0, sizeof plan); }
+static inline void no_plan(void) {
+    memset(&plan, 0, sizeof plan);
+    set_plan(0);
+}

@@ -18,15 +18,20 @@ static inline void temporary_begin(void) {
     setenv("W", work, 1);
 }
 
-// A shell command in which %s and the like are filled in; what system returns.
-__attribute__((format(printf, 1, 2))) static inline int shell(const char* format, ...) {
-    char command[8192];
+// A text in which %s and the like are filled in; good for the next three calls.
+__attribute__((format(printf, 1, 2))) static inline const char* filled(const char* format, ...) {
+    static char texts[4][8192];
+    static int next;
+    char* text = texts[next++ % 4];
     va_list args;
     va_start(args, format);
-    vsnprintf(command, sizeof command, format, args);
+    vsnprintf(text, sizeof texts[0], format, args);
     va_end(args);
-    return system(command);
+    return text;
 }
+
+// A shell command; what system returns.
+#define shell(...) system(filled(__VA_ARGS__))
 
 // The end of main.
 static inline int temporary_end(void) {

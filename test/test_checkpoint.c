@@ -1,5 +1,5 @@
-// test_checkpoint.c - claims about data/checkpoint.c: what a save leaves, what is found, cleaned up and kept, also where
-// files rot and where directories cannot be. (Full disks and kills: test/faults, test_cli.c, test_resume.c.)
+// test_checkpoint.c - claims about data/checkpoint.c: what a save leaves, what is found, cleaned up and kept, also
+// where files rot and where directories cannot be. (Full disks and kills: test/faults, test_cli.c, test_resume.c.)
 #include <sys/wait.h>
 
 #include "data/json.h"

@@ -1,7 +1,6 @@
 // test_checkpoint_jobs.c - a save that fails on one rank of several: nothing of it stays, every rank ends, the words
 // name the rank, and the checkpoint before it is as it was. Started alone; it starts mpirun itself.
 #include "data/checkpoint.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                    \
@@ -10,17 +9,6 @@
 #define MPIRUN "cd $W && mpirun --oversubscribe "
 
 enum { RANKS = 3 };
-
-// Why several ranks cannot be tried here, or NULL.
-static const char* no_ranks(void) {
-    static char why[256];
-    static int known;
-    if (known++) return why[0] ? why : NULL;
-    if (sh("command -v mpirun")) snprintf(why, sizeof why, "mpirun is not installed");
-    else if (sh(MPIRUN "-n 2 $TRAIN " TINY " --steps 1 --out first") && strstr(errors, "built without MPI"))
-        snprintf(why, sizeof why, "the program was built without MPI");
-    return why[0] ? why : NULL;
-}
 
 // Runs RANKS ranks of the same options, one of them behind a prefix. The exit status.
 static int job(int odd_one, const char* placement, const char* prefix, const char* options) {
@@ -32,17 +20,12 @@ static int job(int odd_one, const char* placement, const char* prefix, const cha
 }
 
 static void begin_run(const char* name, int zero) {
-    char options[1024];
-    snprintf(options, sizeof options, TINY " --zero %d --steps 2 --out %s", zero, name);
-    int status = job(-1, "", "", options);
-    if (status) printf("    %.1500s\n", errors);
-    CHECK(status == 0);
+    CHECK(job(-1, "", "", filled(TINY " --zero %d --steps 2 --out %s", zero, name)) == 0);
 }
 
 static void check_untouched(const char* name) {
-    char path[600], err[ERR_BYTES];
-    snprintf(path, sizeof path, "%s/%s/step-000002", work, name);
-    CHECK(checkpoint_verify(path, err) == 0);
+    char err[ERR_BYTES];
+    CHECK(checkpoint_verify(filled("%s/%s/step-000002", work, name), err) == 0);
     CHECK(sh("ls -d $W/%s/step-*", name) == 0 && !strstr(output, "step-000004"));
 }
 
@@ -52,18 +35,15 @@ CLAIM(a_disk_that_is_full_for_one_rank_fails_the_save_for_all) {
                                         "rank 1: full/step-000004.tmp/optimizer-00001-of-00003.safetensors",
                                         "rank 2: full/step-000004.tmp/optimizer-00002-of-00003.safetensors"};
     char limit[256];
-    if (no_ranks()) SKIP(no_ranks());
+    if (!has_mpirun()) SKIP("mpirun is not installed");
     // A signal that is ignored stays so: write returns EFBIG.
     snprintf(limit, sizeof limit, "sh -c 'trap \"\" XFSZ; ulimit -f 64; exec \"$@\"' x");
     for (int r = 0; r < RANKS; r++) {
         CHECK_SH(0, "rm -rf $W/full");
         begin_run("full", r == 1 ? 1 : 3);
-        int status = job(r, "", limit, "--resume --steps 4 --threads 1 --out full");
-        int says = strstr(errors, "cannot save step 4") && strstr(errors, files[r]) &&
-                   strstr(errors, "cannot write: File too large") && strstr(errors, "nor elsewhere") &&
-                   strstr(errors, "older checkpoints are untouched");
-        CHECK(status != 0 && says);
-        if (!says) printf("    %.1500s\n", errors);
+        CHECK(job(r, "", limit, "--resume --steps 4 --threads 1 --out full") != 0 && has_words(errors, files[r]));
+        CHECK_SAID(
+            "cannot save step 4 & cannot write: File too large & nor elsewhere & older checkpoints are untouched");
         check_untouched("full");
     }
     CHECK(job(-1, "", "", "--resume --steps 4 --threads 1 --out full") == 0);
@@ -71,54 +51,38 @@ CLAIM(a_disk_that_is_full_for_one_rank_fails_the_save_for_all) {
 }
 
 CLAIM(a_rank_that_does_not_see_the_directory_says_what_to_share) {
-    if (no_ranks()) SKIP(no_ranks());
+    if (!has_mpirun()) SKIP("mpirun is not installed");
     CHECK_SH(0, "mkdir $W/elsewhere");
-    int status = job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart");
-    CHECK(status != 0 && strstr(errors, "rank 2: apart/step-000002.tmp: expected the directory"));
-    CHECK(strstr(errors, "all nodes must share the file system of --out") != NULL);
+    CHECK(job(2, "-wdir $W/elsewhere", "", TINY " --steps 2 --out apart") != 0);
+    CHECK_SAID("rank 2: apart/step-000002.tmp: expected the directory & all nodes must share the file system of --out");
     CHECK(sh("ls -d $W/apart/step-* $W/elsewhere/apart") != 0 && !strstr(output, "step-000002"));
 }
 
 // A directory of the same name on a machine's own disk: only what rank 0 finds counts.
 CLAIM(a_rank_that_writes_elsewhere_is_found_out) {
-    if (no_ranks()) SKIP(no_ranks());
+    if (!has_mpirun()) SKIP("mpirun is not installed");
     CHECK_SH(0, "mkdir -p $W/own/away/step-000002.tmp");
-    int status = job(1, "-wdir $W/own", "", TINY " --steps 2 --out away");
-    int says = strstr(errors, "away/step-000002.tmp/optimizer-00001-of-00003.safetensors") &&
-               strstr(errors, "all nodes must share the file system of --out");
-    CHECK(status != 0 && says);
-    if (!says) printf("    %.1500s\n", errors);
+    CHECK(job(1, "-wdir $W/own", "", TINY " --steps 2 --out away") != 0);
+    CHECK_SAID(
+        "away/step-000002.tmp/optimizer-00001-of-00003.safetensors & all nodes must share the file system of --out");
     CHECK(sh("ls -d $W/away/step-*") != 0);
 }
 
-CLAIM(a_second_job_is_kept_out_by_the_lock_of_rank_0) {
-    if (no_ranks()) SKIP(no_ranks());
-    pid_t pid = start("sh -c 'cd $W && exec mpirun --oversubscribe -n 2 $TRAIN " TINY " --steps 1000000 --out held'");
-    CHECK(comes("held/step-000002/DONE", 20));
-    CHECK(job(-1, "", "", "--resume --threads 1 --out held") != 0 && strstr(errors, "held is in use by process "));
-    CHECK(sh("$TRAIN --resume --out $W/held") == 1 && strstr(errors, "held is in use by process "));
-    kill(pid, SIGUSR1);  // mpirun sends it on
-    CHECK(ended_within(pid, 20) == 0);
-    read_background();
-    CHECK(strstr(output, "stopped at step") && !strstr(output, "warning"));
-}
-
 CLAIM(all_ranks_fall_back_to_the_checkpoint_that_rank_0_finds_whole) {
-    if (no_ranks()) SKIP(no_ranks());
+    if (!has_mpirun()) SKIP("mpirun is not installed");
     begin_run("back", 1);
     CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
     CHECK_SH(0,
              "printf '?' | dd of=$W/back/step-000006/optimizer-00002-of-00003.safetensors bs=1 seek=3000 "
              "conv=notrunc; rm $W/back/step-000004/state.json");
     CHECK(job(-1, "", "", "--resume --steps 6 --threads 1 --out back") == 0);
-    CHECK(strstr(errors, "step-000006/optimizer-00002") && strstr(errors, "step-000004/state.json"));
-    CHECK(strstr(output, "from back/step-000002") && sh("ls -d $W/back/step-000006.damaged $W/back/step-000006") == 0);
+    CHECK_SAID("step-000006/optimizer-00002 & step-000004/state.json & from back/step-000002");
+    CHECK_SH(0, "ls -d $W/back/step-000006.damaged $W/back/step-000006");
 }
 
 PROGRAM_TEST {
-    char here[2048] = "", train[4096];  // from any directory
+    char here[2048] = "";  // from any directory
     if (program[0] != '/' && getcwd(here, sizeof here - 1)) strcat(here, "/");
-    snprintf(train, sizeof train, "%s%.2000s", here, program);
-    setenv("TRAIN", train, 1);
+    setenv("TRAIN", filled("%s%.2000s", here, program), 1);
     sh("mkdir $W/corpus && cp plan/*/*.c plan/*/*.h $W/corpus");
 }

@@ -1,5 +1,4 @@
 // test_cli.c - what a person gets to see: one clear line for each mistake, help, and a first run that works.
-#include "plan/base/base.h"
 #include "plan/base/text.h"
 #include "test/program.h"
 

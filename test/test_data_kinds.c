@@ -119,12 +119,10 @@ CLAIM(only_completions_are_learnt) {
 
 // Labels that pieces announce are those that they have, however documents are cut, beside text that is learnt whole.
 CLAIM(every_piece_has_as_many_labels_as_it_says) {
-    char line[512];
     FILE* file = fopen(path_of("many.jsonl"), "w");
     for (int i = 0; i < 40; i++) {
         int a = (int)(random_uniform(1, (uint64_t)i) * 90), b = 1 + (int)(random_uniform(2, (uint64_t)i) * 90);
-        snprintf(line, sizeof line, "{\"prompt\": \"%0*d\", \"completion\": \"%0*d\"}\n", a + 1, 0, b, 1);
-        fputs(line, file);
+        fputs(filled("{\"prompt\": \"%0*d\", \"completion\": \"%0*d\"}\n", a + 1, 0, b, 1), file);
     }
     fclose(file);
     CHECK_SH(0, "mkdir $W/both && cp $W/many.jsonl $W/a.txt $W/both/");
@@ -163,9 +161,7 @@ CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
 }
 
 static int read_second_line(const void* line, size_t n) {
-    char text[512];
-    snprintf(text, sizeof text, "{\"prompt\": \"a\", \"completion\": \"b\"}\n%.*s\n", (int)n, (const char*)line);
-    put_text("bad.jsonl", text);
+    put_text("bad.jsonl", filled("{\"prompt\": \"a\", \"completion\": \"b\"}\n%.*s\n", (int)n, (const char*)line));
     return open_one("bad.jsonl", bytes) ? 0 : -1;
 }
 

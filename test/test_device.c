@@ -1,6 +1,5 @@
 // test_device.c - the whole program on a device ("./train --device cuda", or emu): it agrees with the CPU, and with
 // itself. The model is that of test_golden.c, which compares the same program with PyTorch.
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define MODEL                                                                                                          \
@@ -13,7 +12,6 @@ static int on(const char* device) { return strstr(program, device) != NULL; }
 static void train(const char* run, const char* options) {
     CHECK_SH(0, "rm -rf $W/%s && $P " MODEL " --steps %d --save-every 2 --keep 0 --out $W/%s %s", run, STEPS, run,
              options);
-    if (errors[0]) printf("    %s", errors);
 }
 
 static void check_losses(const char* a, const char* b, double tolerance) { CHECK_LOSSES(a, b, STEPS, tolerance); }

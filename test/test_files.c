@@ -1,18 +1,25 @@
-// test_files.c - the claims of data/run_state.h and data/runlog.h.
-#include <fcntl.h>
+// test_files.c - the claims of data/run_state.h.
 #include "data/model_files.h"
 #include "data/run_state.h"
-#include "data/runlog.h"
 #include "plan/options/read.h"
 #include "test/program.h"
+#include "test/readers.h"
 
 static char err[ERR_BYTES];
 
+static Config restored;
+static RunState found;
+static int read_state(const void* text, size_t n) {
+    char* bare[] = {"train", "--steps", "80", NULL};
+    config_free(&restored);
+    CHECK(config_parse(&restored, 3, bare, err) == 0);
+    return run_state_parse(&found, &restored, (const char*)text, n, err);
+}
+
 CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
-    static Config config, restored;
+    static Config config;
     char* argv[] = {"train", "--data", "a \"quoted\" path", "b\nc", "--lr", "0.1234567890123456", "--steps",
                     "77",    NULL};
-    char* bare[] = {"train", "--steps", "80", NULL};
     RunState state = {.step = 3,
                       .position = {1, 1234567890123},
                       .loss_hash = UINT64_MAX,
@@ -25,32 +32,18 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
                       .head_work = {3, 3},
                       .divided = 2,
                       .own_heads = {3, 1},
-                      .own_hidden = {70, 58}},
-             found;
+                      .own_hidden = {70, 58}};
     CHECK(config_parse(&config, 8, argv, err) == 0);
     char* text = run_state_text(&state, &config);
-    size_t n = text ? strlen(text) : 0;
-    CHECK(config_parse(&restored, 3, bare, err) == 0);
-    CHECK(run_state_parse(&found, &restored, text, n, err) == 0);
-    CHECK(found.step == 3 && found.position.epoch == 1 && found.position.index == 1234567890123 &&
-          found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX);
-    CHECK(!memcmp(&found.position, &state.position, sizeof found.position) && found.loss == 2.5);
+    size_t n = strlen(text);
+    check_prefixes(read_state, text, n, n - 1);
+    CHECK(found.step == 3 && !memcmp(&found.position, &state.position, sizeof found.position));
+    CHECK(found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX && found.loss == 2.5);
     CHECK(found.balanced == 2 && found.pruned[0] == 0.5 && found.pruned[1] == 0 && found.head_work[1] == 3);
     CHECK(isnan(found.val_loss) && found.divided == 2 && found.own_heads[0] == 3 && found.own_hidden[1] == 58);
-    CHECK(restored.lr == 0.1234567890123456);
-    CHECK(restored.steps == 80);
-    CHECK(restored.data.n == 2);
+    CHECK(restored.lr == 0.1234567890123456 && restored.steps == 80 && restored.data.n == 2);
     CHECK_STRING(restored.data.paths[0], "a \"quoted\" path");
     CHECK_STRING(restored.data.paths[1], "b\nc");
-    config_free(&restored);
-    for (size_t i = 0; i + 2 < n; i++) {
-        char* prefix = (char*)malloc(i ? i : 1);
-        memcpy(prefix, text, i);
-        CHECK(config_parse(&restored, 3, bare, err) == 0);
-        CHECK(run_state_parse(&found, &restored, prefix, i, err) < 0 && err[0]);
-        config_free(&restored);
-        free(prefix);
-    }
     free(text);
 }
 
@@ -167,88 +160,6 @@ CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
             config_free(&config);
         }
     free(text);
-}
-
-CLAIM(a_log_forgets_steps_after_the_one_it_continues_from) {
-    RunLog log;
-    StepRecord r = {.steps = 5, .loss = 1.0 / 3, .tokens = 10, .seconds = 1};
-    char dir[600], text[4096];
-    double losses[16];
-    snprintf(dir, sizeof dir, "%s/log", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
-    fflush(stdout);
-    int out = dup(1);
-    CHECK(freopen("/dev/null", "w", stdout) != NULL);  // progress lines of this test
-    for (r.step = 1; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0);
-    CHECK(runlog_eval(&log, 5, NAN, 3, NAN) == 0);
-    fflush(stdout);
-    dup2(out, 1);
-    close(out);
-    runlog_close(&log);
-    CHECK(log_values("log", "loss", losses, 16) == 5 && losses[4] == 1.0 / 3);
-    FILE* torn = fopen(path_of("log/log.jsonl"), "a");
-    fprintf(torn, "{\"step\": 6, \"lo");
-    fclose(torn);
-    CHECK(runlog_open(&log, dir, 1, 3, err) == 0);
-    runlog_close(&log);
-    CHECK(log_values("log", "loss", losses, 16) == 3);
-    read_text(path_of("log/log.jsonl"), text, sizeof text);
-    CHECK(strstr(text, "val_loss") == NULL && text[strlen(text) - 1] == '\n');
-}
-
-CLAIM(a_log_line_has_cp_sizes_in_order_bytes_by_kind_and_null_for_what_is_unknown) {
-    RunLog log;
-    MicroBatch micro_batches[] = {
-        {0, 4, 4, 0, 1, 0}, {0, 1, 1, 1, 1, 0}, {1, 1, 1, 2, 1, 0}, {2, 2, 1, 3, 1, 0}, {0, 12, 4, 4, 1, 0}};
-    Plan plan = {.ranks = 12, .n_micro_batches = COUNT(micro_batches), .micro_batches = micro_batches};
-    StepRecord r = {.step = 1, .steps = 5, .seconds = 1, .planner = "flex", .predicted_ms = NAN, .gap = 0.25};
-    char dir[600], text[4096];
-    r.plan = &plan;
-    r.sent[SENT_ULYSSES] = UINT64_C(1) << 60, r.sent[SENT_ACROSS] = 7;
-    snprintf(dir, sizeof dir, "%s/planned", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
-    r.step = 2;  // no progress line
-    log.last_print = now_seconds();
-    CHECK(runlog_step(&log, &r) == 0);
-    r.plan = NULL;
-    CHECK(runlog_step(&log, &r) == 0);
-    runlog_close(&log);
-    read_text(path_of("planned/log.jsonl"), text, sizeof text);
-    CHECK(strstr(text, "\"plan\": \"flex\"") && strstr(text, "\"predicted_ms\": null") &&
-          strstr(text, "\"gap\": 0.25") && strstr(text, "\"emulated_ms\": null"));
-    CHECK(strstr(text, "\"cp_sizes\": {\"1\": 2, \"2\": 1, \"4\": 1, \"12\": 1}"));
-    CHECK(strstr(text, "\"bytes\": {\"ulysses\": 1152921504606846976, \"ring\": 0,") && strstr(text, "\"across\": 7}"));
-    const char* second = strchr(text, '\n');
-    CHECK(second && strstr(second, "\"cp_sizes\": {}"));
-    double gaps[4];
-    CHECK(log_values("planned", "gap", gaps, 4) == 2);
-}
-
-// Lines that a full disk refuses wait for the next one, and come in their order when there is room again.
-CLAIM(a_log_line_that_cannot_be_written_comes_with_a_later_one) {
-    RunLog log;
-    StepRecord r = {.step = 2, .steps = 9, .seconds = 1};
-    char dir[600];
-    double steps[8];
-    int full = open("/dev/full", O_WRONLY);
-    if (full < 0) SKIP("there is no /dev/full");
-    snprintf(dir, sizeof dir, "%s/late", work);
-    CHECK(mkdir(dir, 0777) == 0 && runlog_open(&log, dir, 0, 0, err) == 0);
-    log.last_print = now_seconds();
-    CHECK(runlog_step(&log, &r) == 0);
-    int file = dup(log.fd);
-    CHECK(dup2(full, log.fd) == log.fd);
-    for (r.step = 3; r.step <= 5; r.step++) CHECK(runlog_step(&log, &r) == 0 && log.is_late);
-    CHECK(dup2(file, log.fd) == log.fd);
-    CHECK(runlog_step(&log, &r) == 0 && !log.is_late);
-    CHECK(log_values("late", "step", steps, 8) == 5);
-    for (int i = 0; i < 5; i++) CHECK(steps[i] == i + 2);
-    CHECK(dup2(full, log.fd) == log.fd && runlog_step(&log, &r) == 0);
-    int says_full = 0;
-    for (int64_t i = 0; i < 100000 && !says_full; i++) says_full = runlog_step(&log, &r) < 0;
-    CHECK(says_full);  // megabytes wait
-    CHECK(runlog_close(&log) == -1);
-    close(full), close(file);
 }
 
 PROGRAM_TEST {}

@@ -1,7 +1,6 @@
 // test_first_use.c - what a person meets in the first hour: lines that fit the terminal, words that are understood,
 // runs that move, models from elsewhere, data that is said to be left out.
 #include "data/runlog.h"
-#include "plan/base/base.h"
 #include "plan/options/read.h"
 #include "plan/base/terminal.h"
 #include "test/program.h"
@@ -49,7 +48,6 @@ CLAIM(a_progress_line_fits_the_terminal_by_leaving_out_fields) {
 // Three steps of like lengths that had all, a half and a quarter of the cores: what they were of the peak while they
 // had them counts by how long that was.
 CLAIM(the_share_of_the_peak_is_a_mean_by_processor_time) {
-    char wanted[64];
     const char* line = "";
     Smooth s = {0};
     double at_peak = 0, busy = 0, seconds = 0;
@@ -60,9 +58,8 @@ CLAIM(the_share_of_the_peak_is_a_mean_by_processor_time) {
         line = line_of(&s, &r, 0);
         CHECK((strstr(line, "had ") != NULL) == (i > 0));
     }
-    snprintf(wanted, sizeof wanted, "| %.1f%% of peak | had %.0f%% of 2 cores |", 100 * at_peak / busy,
-             100 * busy / seconds);
-    CHECK(strstr(line, wanted));
+    CHECK(
+        strstr(line, filled("| %.1f%% of peak | had %.0f%% of 2 cores |", 100 * at_peak / busy, 100 * busy / seconds)));
 }
 
 CLAIM(the_line_shows_means_and_the_log_each_step) {

@@ -1,7 +1,6 @@
 // test_golden.c - the whole program against PyTorch in double precision (dev/reference.py made test/golden), and
 // against itself where two ways must give the same bits. The program under test may name a device.
 #include "data/model_files.h"
-#include "plan/base/base.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -26,9 +25,7 @@ static int n_golden;
 static void read_golden(void) {
     static char text[1 << 16];
     Json json;
-    char path[64];
-    snprintf(path, sizeof path, "test/golden/%s/golden.json", arch);
-    size_t n = read_text(path, text, sizeof text);
+    size_t n = read_text(filled("test/golden/%s/golden.json", arch), text, sizeof text);
     n_golden = 0;
     if (json_parse(&json, text, n, NULL)) return;
     const JsonValue *losses = json_get(&json, json.values, "losses"),
@@ -84,64 +81,52 @@ static double worst_difference(const char* path, const char* golden_path, int ro
 }
 
 static double dump(const char* launcher, const char* options) {
-    char path[600], golden[64];
     CHECK_SH(0, "rm -f $W/grads && %s $P " GOLDEN_OPTIONS " --dump-grads $W/grads %s", launcher, arch, options);
-    if (errors[0]) printf("    %s", errors);
-    snprintf(path, sizeof path, "%s/grads", work);
-    snprintf(golden, sizeof golden, "test/golden/%s/golden.safetensors", arch);
-    return worst_difference(path, golden, strstr(options, "bf16") != NULL);
+    return worst_difference(path_of("grads"), filled("test/golden/%s/golden.safetensors", arch),
+                            strstr(options, "bf16") != NULL);
 }
 
-static void gradients_agree_with_pytorch_in_fp32(void) {
+static void check_gradients(const char* launcher, const char* common, const char* const* ways, int n,
+                            double tolerance) {
+    for (int i = 0; i < n; i++) {
+        char options[200];
+        if (says_nothing(ways[i])) continue;
+        if (!strcmp(arch, "qwen2") && strstr(ways[i], "ulysses")) continue;  // its one key/value head is not shared
+        snprintf(options, sizeof options, "%s %s", common, ways[i]);
+        double worst = dump(launcher, options);
+        printf("    %-48s largest relative difference %.2e\n", options, worst);
+        CHECK(worst <= tolerance);
+    }
+}
+
+CLAIM(gradients_agree_with_pytorch_in_fp32) {
     const char* ways[] = {"--cpu-isa reference",
                           "--cpu-isa auto",
                           "--cpu-isa generic",
                           "--cpu-isa auto --capacity 48",
                           "--cpu-isa auto --recompute block",
                           "--cpu-isa auto --recompute activation"};
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (says_nothing(ways[i])) continue;
-        snprintf(options, sizeof options, "--dtype fp32 %s", ways[i]);
-        double worst = dump("", options);
-        printf("    fp32 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 1e-5);
-    }
+    check_gradients("", "--dtype fp32", ways, COUNT(ways), 1e-5);
 }
 
-static void ranks_together_agree_with_pytorch_in_fp32(void) {
+CLAIM(ranks_together_agree_with_pytorch_in_fp32) {
     const char* ways[] = {"--cp 2,kind=ring --zero 3", "--cp 2,kind=ulysses", "--tp 2 --zero 2"};
     if (strstr(program, "--device")) SKIP("test_law tries ranks with devices");
     if (!has_mpirun()) SKIP("mpirun is not here");
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (!strcmp(arch, "qwen2") && strstr(ways[i], "ulysses")) continue;  // its one key/value head is not shared
-        snprintf(options, sizeof options, "--threads 1 --dtype fp32 %s", ways[i]);
-        double worst = dump("mpirun --oversubscribe --bind-to none -n 2", options);
-        printf("    fp32 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 1e-5);
-    }
+    check_gradients("mpirun --oversubscribe --bind-to none -n 2", "--threads 1 --dtype fp32", ways, COUNT(ways), 1e-5);
 }
 
 // bf16 keeps 8 bits: one rounding is at most 2^-9 relative. A gradient passes through about 12 rounded tensors a
 // layer and direction, so 2 layers * 2 * 12 = 48 roundings; errors add like random signs, sqrt(48) * 2^-9 = 1.4 %,
 // relative to the typical element; the largest of ten thousand elements may be four standard deviations out: 5.4 %.
-static void gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding(void) {
+CLAIM(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding) {
     const char* ways[] = {"--cpu-isa reference", "--cpu-isa auto"};
-    for (int i = 0; i < COUNT(ways); i++) {
-        char options[200];
-        if (says_nothing(ways[i])) continue;
-        snprintf(options, sizeof options, "--dtype bf16 %s", ways[i]);
-        double worst = dump("", options);
-        printf("    bf16 %-40s largest relative difference %.2e\n", ways[i], worst);
-        CHECK(worst <= 4 * sqrt(48) / 512);
-    }
+    check_gradients("", "--dtype bf16", ways, COUNT(ways), 4 * sqrt(48) / 512);
 }
 
 static void ten_steps(const char* options, double tolerance) {
     double losses[64] = {0}, norms[64] = {0}, worst = 0;
     CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --steps 10 --out $W/run %s", arch, options);
-    if (errors[0]) printf("    %s", errors);
     int n = log_values("run", "loss", losses, 64);
     CHECK(n == n_golden && n == 10);
     CHECK(log_values("run", "grad_norm", norms, 64) == n);
@@ -154,7 +139,7 @@ static void ten_steps(const char* options, double tolerance) {
     printf("    ten losses with %-36s largest relative difference %.2e\n", options, worst);
 }
 
-static void ten_steps_follow_pytorch(void) {
+CLAIM(ten_steps_follow_pytorch) {
     ten_steps("--dtype fp32 --cpu-isa auto", 1e-5);
     if (!says_nothing("--cpu-isa reference")) ten_steps("--dtype fp32 --cpu-isa reference", 1e-5);
 }
@@ -162,7 +147,7 @@ static void ten_steps_follow_pytorch(void) {
 // The loss is a mean over 503 targets of values rounded to 2^-9 relative to logits of size about 5: 5 * 2^-9 /
 // sqrt(503) each step from the logits, and as much again from every rounded layer below, sqrt(48) of them: 3e-3 of a
 // loss of 5, that is 6e-4.
-static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
+CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
     ten_steps("--dtype bf16 --cpu-isa auto", 5 * sqrt(49) / 512 / sqrt(503) / 5 * 2);
 }
 
@@ -170,11 +155,9 @@ static void ten_steps_in_bf16_stay_in_the_band_of_its_rounding(void) {
 // differ.
 static int check_same_logits(const char* a_name, const char* b_name, int changed_document) {
     SafeTensors a, b;
-    char path[600], err[ERR_BYTES] = "", *a_bytes, *b_bytes;
-    snprintf(path, sizeof path, "%s/%s", work, a_name);
-    CHECK(tensors_load(&a, &a_bytes, path, err) == 0);
-    snprintf(path, sizeof path, "%s/%s", work, b_name);
-    CHECK(tensors_load(&b, &b_bytes, path, err) == 0);
+    char err[ERR_BYTES] = "", *a_bytes, *b_bytes;
+    CHECK(tensors_load(&a, &a_bytes, path_of(a_name), err) == 0);
+    CHECK(tensors_load(&b, &b_bytes, path_of(b_name), err) == 0);
     const SafeTensor *la = safetensors_get(&a, "logits"), *lb = safetensors_get(&b, "logits");
     const SafeTensor* documents = safetensors_get(&a, "documents");
     CHECK(la && lb && documents && la->bytes == lb->bytes && la->dims[0] == 516);
@@ -194,7 +177,7 @@ static int check_same_logits(const char* a_name, const char* b_name, int changed
 #define ALL_DOCUMENTS STEP "--init test/golden/%s/init --data $W/docs.jsonl --val $W/docs.jsonl"
 
 // Document 4 has 48 tokens; the third of its words is replaced by another of the same length.
-static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(void) {
+CLAIM(changing_one_document_leaves_the_logits_of_the_others_bit_identical) {
     const char* ways[] = {"--dtype fp32", "--dtype bf16", "--dtype fp32 --cpu-isa generic",
                           "--dtype fp32 --capacity 100"};
     for (int i = 0; i < COUNT(ways); i++) {
@@ -210,7 +193,7 @@ static void changing_one_document_leaves_the_logits_of_the_others_bit_identical(
     }
 }
 
-static void packing_does_not_change_the_logits_of_a_document(void) {
+CLAIM(packing_does_not_change_the_logits_of_a_document) {
     if (strstr(program, "--device cuda")) SKIP("cuBLASLt may choose another algorithm for another number of rows");
     sh("cp test/golden/docs.jsonl $W/docs.jsonl");
     CHECK_SH(0, "%s " ALL_DOCUMENTS " --dtype fp32 --dump-grads $W/wide", program, arch);
@@ -223,7 +206,7 @@ static const char* hash_of(const char* options) {
     return loss_hash();
 }
 
-static void threads_and_recomputation_do_not_change_a_bit(void) {
+CLAIM(threads_and_recomputation_do_not_change_a_bit) {
     const char* dtypes[] = {"fp32", "bf16"};
     const char* ways[] = {"--recompute none",
                           "--threads 1",
@@ -243,34 +226,30 @@ static void threads_and_recomputation_do_not_change_a_bit(void) {
     }
 }
 
-static Shape shape_of(const char* dir) {
+static Shape shape_in(const char* dir) {
     static char text[1 << 14];
-    char path[700], err[ERR_BYTES] = "";
+    char err[ERR_BYTES];
     Shape shape = {.L = 0};
-    snprintf(path, sizeof path, "%s/config.json", dir);
-    size_t n = read_text(path, text, sizeof text);
-    CHECK(hf_config_parse(&shape, text, n, err) == 0);
-    if (err[0]) printf("    %s\n", err);
+    CHECK(hf_config_parse(&shape, text, read_text(filled("%s/config.json", dir), text, sizeof text), err) == 0);
     return shape;
 }
 
 // Its longest document (131072 for the Llama here) and the stretching of its positions are in no option.
-static void a_model_leaves_a_run_as_it_came_but_for_its_training(void) {
-    char init[64], init_tensors[96], dir[600], tensors[640];
+CLAIM(a_model_leaves_a_run_as_it_came_but_for_its_training) {
+    char init[64], tensors[2][700], name[64];
     snprintf(init, sizeof init, "test/golden/%s/init", arch);
-    snprintf(init_tensors, sizeof init_tensors, "%s/model.safetensors", init);
-    Shape before = shape_of(init);
+    snprintf(tensors[0], sizeof tensors[0], "%s/model.safetensors", init);
+    Shape before = shape_in(init);
     for (int steps = 0; steps <= 4; steps += 2) {
         if (steps < 4)
             CHECK_SH(0, "rm -rf $W/run && $P " GOLDEN_OPTIONS " --dtype fp32 --save-every 2 --steps %d --out $W/run",
                      arch, steps);
         else CHECK_SH(0, "$P --resume --steps %d --out $W/run", steps);
-        if (errors[0]) printf("    %s", errors);
-        snprintf(dir, sizeof dir, "%s/run/step-%06d", work, steps);
-        snprintf(tensors, sizeof tensors, "%s/model.safetensors", dir);
-        Shape after = shape_of(dir);
+        snprintf(name, sizeof name, "run/step-%06d", steps);
+        snprintf(tensors[1], sizeof tensors[1], "%.600s/model.safetensors", path_of(name));
+        Shape after = shape_in(path_of(name));
         CHECK(!memcmp(&before, &after, sizeof before));
-        double different = tensors_differ(init_tensors, tensors, 1);
+        double different = tensors_differ(tensors[0], tensors[1], 1);
         CHECK(steps ? different > 0 && different < 1 : different == 0);
     }
 }
@@ -282,15 +261,7 @@ int main(int argc, char** argv) {
         arch = archs[i];
         printf("  %s\n", arch);
         read_golden();
-        RUN(gradients_agree_with_pytorch_in_fp32);
-        RUN(ranks_together_agree_with_pytorch_in_fp32);
-        RUN(gradients_agree_with_pytorch_in_bf16_as_far_as_its_rounding);
-        RUN(ten_steps_follow_pytorch);
-        RUN(ten_steps_in_bf16_stay_in_the_band_of_its_rounding);
-        RUN(changing_one_document_leaves_the_logits_of_the_others_bit_identical);
-        RUN(packing_does_not_change_the_logits_of_a_document);
-        RUN(threads_and_recomputation_do_not_change_a_bit);
-        RUN(a_model_leaves_a_run_as_it_came_but_for_its_training);
+        run_claims();
     }
     return program_end();
 }

@@ -8,7 +8,6 @@
 #include <sched.h>
 #include <sys/resource.h>
 
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { MIB = 1 << 20 };
@@ -97,11 +96,9 @@ static const struct Left {
 };
 
 static void check_left(const struct Left* row) {
-    char path[200];
     do {
         if (row->group) machine(row->group);
-        snprintf(path, sizeof path, "/sys/fs/cgroup%s", row->file);
-        if (row->text) put(path, row->text);
+        if (row->text) put(filled("/sys/fs/cgroup%s", row->file), row->text);
         CHECK(found(row->mib, row->mib == 1000 ? "machine" : "container"));
     } while (++row < left + COUNT(left) && !row->claim);
 }
@@ -173,9 +170,9 @@ static int affinity(void) {
 
 // The quota of a group in the forms of both versions.
 static void put_quota(const char* group, const char* quota, const char* period) {
-    char path[200], both[64];
-    snprintf(both, sizeof both, "%s %s\n", atol(quota) < 0 ? "max" : quota, period);
-    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group), put(path, both);
+    char path[200];
+    snprintf(path, sizeof path, "/sys/fs/cgroup%s/cpu.max", group),
+        put(path, filled("%s %s\n", atol(quota) < 0 ? "max" : quota, period));
     snprintf(path, sizeof path, "/sys/fs/cgroup/cpu,cpuacct%s/cpu.cfs_quota_us", group), put(path, quota);
     snprintf(path, sizeof path, "/sys/fs/cgroup/cpu,cpuacct%s/cpu.cfs_period_us", group), put(path, period);
 }
@@ -211,10 +208,8 @@ CLAIM(a_process_bound_to_one_core_has_one) {
 }
 
 CLAIM(another_process_has_groups_of_its_own) {
-    char path[100];
     machine("0::/a\n");
-    snprintf(path, sizeof path, "/proc/%ld/cgroup", (long)getppid());
-    put(path, "0::/b\n");
+    put(filled("/proc/%ld/cgroup", (long)getppid()), "0::/b\n");
     put("/sys/fs/cgroup/b/cpu.max", "50000 100000\n");
     CHECK(host_cores(root, 0) == affinity());
     CHECK(host_cores(root, getppid()) == 1);

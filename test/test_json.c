@@ -133,21 +133,6 @@ CLAIM(nesting_is_read_64_deep_and_no_deeper) {
     }
 }
 
-CLAIM(a_hundred_million_brackets_are_refused_at_once) {
-    size_t n = 100 << 20;
-    char* text = (char*)malloc(n);
-    CHECK(text != NULL);
-    if (!text) return;
-    memset(text, '[', n);
-    Json json;
-    double started = now_seconds();
-    CHECK(json_parse(&json, text, n, err) == -1);
-    // Work is bounded by the depth limit, so that a millisecond is ample; 0.5 s leaves room for a busy machine.
-    CHECK(now_seconds() - started < 0.5);
-    CHECK(strstr(err, "64 levels") && strstr(err, "byte 64 of"));
-    free(text);
-}
-
 enum { AS_INT64 = 1, AS_UINT64 = 2, AS_DOUBLE = 4, UNTOUCHED = 77 };
 
 // What a number is as, and then is; what it is not as stays UNTOUCHED.

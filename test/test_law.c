@@ -119,7 +119,7 @@ static int remapped_plans, routed_messages;
 enum { N_CHOICES = REMAP_AUTO + 1 };
 
 static const Planner* planner;  // of cases that are for one; NULL: flex in every other case, any plan in the others
-static int planned, refused, barriers;  // plans of it; those with barriers
+static int planned, barriers;   // plans of it; those with barriers
 
 // 0, or -1 where it says why not.
 static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why) {
@@ -128,7 +128,7 @@ static int plan_by_planner(Batch* b, const Setting* s, uint64_t seed, char* why)
     void* state = planner->open(s, b->lengths, b->n_pieces, &settled, why);
     int no_plan = !state || planner->plan(state, &b->planned->plan, 1, b->lengths, b->n_pieces, &b->arena, why);
     if (no_plan) printf("    seed %" PRIu64 ", %s has no plan: %s\n", seed, planner->name, why);
-    planned += !no_plan, refused += no_plan;
+    planned += !no_plan;
     barriers += !no_plan && b->planned->plan.has_barriers;
     return no_plan ? -1 : 0;
 }
@@ -179,12 +179,6 @@ static double step_loss(Run* r) {
     run_micro_batches(r, r->data.train, 1);
     zero_reduce(&r->model);
     return loss_sum(r) / (double)MAX(r->batch.n_targets, 1);
-}
-
-static double norm_of(const float* x, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    return sqrt(sum);
 }
 
 // Of all gradients, whoever owns them.
@@ -274,14 +268,9 @@ static void one_case(uint64_t seed, int i) {
     CHECK_CLOSE(gradient_norm(run), norm, 1e-5 * norm);
     CHECK_CLOSE(compare_gradients(i), 0, 1e-5);
     if (test_failures_in_claim == failures) return;
-    const Shape* s = &run->model.whole;
-    printf("    LAW_SEED=%" PRIu64
-           " LAW_CASES=%d, rank %d: %s, %d heads for %d of %d, width %d, hidden %d, vocabulary %d, recompute %d, "
-           "%d layers, capacity %d; bytes %.0f, %.0f, %.0f, %.0f, expected %.0f, %.0f, %.0f, %.0f\n",
-           seed - (uint64_t)i, i + 1, rank, arch_table[s->arch].name, s->NH, s->NKV, s->HS, s->C, s->U, s->V,
-           layer_row(&run->model, 0)->recompute, s->L, run->clock->limits.capacity, now.heads - before.heads,
-           now.ring - before.ring, now.tensor - before.tensor, now.pipeline - before.pipeline, expected.heads,
-           expected.ring, expected.tensor, expected.pipeline);
+    printf("    LAW_SEED=%" PRIu64 " LAW_CASES=%d, rank %d; the model:", seed - (uint64_t)i, i + 1, rank);
+    for (int a = 1; a < trainer.arguments.n; a++) printf(" %s", trainer.arguments.text[a]);
+    printf("\n");
 }
 
 static void take_reference(const Shape* shape) {
@@ -347,9 +336,6 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     if (cases >= 20 && size > 1) CHECK(several > 0);
     if (cases >= 30 && ranks > 2) CHECK(remapped_plans > 0);
     if (cases >= 30 && ranks > 3) CHECK(routed_messages > 0 || rank > 0);
-    if (rank == 0) printf("    %d passes of rank 0 have several micro-batches\n", several);
-    if (rank == 0) printf("    %d plans are remapped, %d messages routed\n", remapped_plans, routed_messages);
-    if (rank == 0) printf("    %d of %d flexible plans have groups of unlike cp sizes\n", unlike_cp_sizes, flex_plans);
 }
 
 // Barriers, rounds of their own and all: what --plan NAME trains.
@@ -370,25 +356,9 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
     if (ranks == 1) return;
     CHECK(planned >= n_planners * cases * MODELS * 3 / 4);
     CHECK(barriers > 0);
-    if (rank == 0) printf("    %d plans, %d of them with barriers; %d refused\n", planned, barriers, refused);
 }
 
 // ---- what moves, and what is held
-
-CLAIM(documents_on_single_ranks_move_nothing_in_attention) {
-    Batch* b = &run->batch;
-    draw_pieces(run, 7);
-    count_pieces(run, 1);
-    plan_alone(run);
-    for (int i = 0; i < b->planned->plan.n_micro_batches; i++) b->planned->plan.micro_batches[i].first_rank = i % ranks;
-    if (plan_set_rounds(&b->planned->plan, &b->arena, NULL)) die("no memory");
-    const Comm* c = run->model.comm;  // of documents; a group's ranks exchange heads in layers of less tp
-    uint64_t before[2][2];
-    memcpy(before, c->sent + COMM_ULYSSES, sizeof before);
-    step_loss(run);
-    CHECK(memcmp(before, c->sent + COMM_ULYSSES, sizeof before) == 0);
-    zero_clear_grads(&run->model);
-}
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
 
@@ -526,79 +496,6 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
     } else CHECK(ranks == 1 || sent(COMM_GRADIENTS) > gradients);
 }
 
-enum { WEIGHTS, M, V, HASHES };
-typedef struct Hashes {
-    uint64_t all[HASHES];  // of tensors that are not cut
-    uint64_t kv[HASHES];   // of weights and biases of keys and values
-} Hashes;
-
-// Of what stands in the staging buffer for a tensor.
-static void hash_staging(Hashes* hashes, int kind, const ParamTensor* tensor) {
-    const Shape* s = &run->model.shape;
-    int is_qkv = tensor->id == QKVW || tensor->id == QKVB;
-    size_t first = is_qkv ? (size_t)(s->heads * s->HS) * (size_t)(tensor->id == QKVW ? s->C : 1) : 0;
-    uint64_t* hash = is_qkv ? &hashes->kv[kind] : &hashes->all[kind];
-    if (!is_qkv && !split_is_replicated(tensor->id)) return;
-    *hash = hash_bytes(run->books->staging + first, (tensor->elems - first) * sizeof(float), *hash);
-}
-
-// The i-th tensor of this rank's part into the staging buffer, piece by piece from those who own it.
-static void stage_state(const Model* m, StateKind kind, int i) {
-    char why[ERR_BYTES];
-    ParamTensor tensor = shape_tensor(&m->shape, i);
-    Comm* c = m->ranks->zero.bucket[shape_bucket_of(&tensor, &m->shape)].comm;
-    for (int r = 0; r < c->size; r++) {
-        Segment s = shape_segment(&m->shape, i, r);
-        size_t bytes = s.n * sizeof(float);
-        if (s.n && r == c->rank) m->k->download(run->books->staging + s.first, zero_owned(m, kind, &s), bytes, m->s);
-        if (s.n && c->table->broadcast_host(c, run->books->staging + s.first, bytes, r, why)) die("%s", why);
-    }
-}
-
-static Hashes hash_shared(void) {
-    Model* m = &run->model;
-    Hashes hashes = {{0}, {0}};
-    for (int i = 0; i < shape_tensors(&m->shape); i++) {
-        ParamTensor tensor = shape_tensor(&m->shape, i);
-        zero_fetch_weights(m, &tensor, run->books->staging);
-        hash_staging(&hashes, WEIGHTS, &tensor);
-        for (int kind = M; kind <= V; kind++) {
-            stage_state(m, kind == V ? STATE_V : STATE_M, i);
-            hash_staging(&hashes, kind, &tensor);
-        }
-    }
-    return hashes;
-}
-
-// Norms, the biases of projections and positions are on every rank of a group, keys and values on those that share
-// their heads. Nothing but equal sums keeps them equal: after the steps of the claim before they still are, bit for
-// bit.
-CLAIM(ranks_hold_the_same_of_what_is_not_cut_bit_for_bit) {
-    Hashes mine = hash_shared(), *of = (Hashes*)calloc((size_t)size, sizeof mine);
-    int first, t = tp_rank(&run->model);
-    split_kv_sharers(&run->model.whole, &run->model.ranks->split, t, &first);
-    MPI_Allgather(&mine, sizeof mine, MPI_BYTE, of, sizeof mine, MPI_BYTE, MPI_COMM_WORLD);
-    CHECK(memcmp(mine.all, of[rank / (size / stages) * (size / stages)].all, sizeof mine.all) == 0);
-    CHECK(memcmp(mine.kv, of[rank - t + first].kv, sizeof mine.kv) == 0);
-    free(of);
-}
-
-// wte is on the first and on the last stage where it is the classifier too: after the same steps it still is the same.
-CLAIM(both_ends_of_a_pipeline_hold_the_same_embedding) {
-    Model* m = &run->model;
-    ParamTensor wte = shape_param(&m->shape, WTE, 0);
-    if (stages == 1) SKIP("no pipeline");
-    uint64_t mine = 0, other = 0;
-    if (m->ranks->pipe.ends) {
-        zero_fetch_weights(m, &wte, run->books->staging);
-        mine = hash_bytes(run->books->staging, wte.elems * sizeof(float), 0);
-    }
-    MPI_Sendrecv(&mine, 8, MPI_BYTE, (rank + size - size / stages) % size, 0, &other, 8, MPI_BYTE,
-                 (rank + size / stages) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    if (is_last() && m->ranks->pipe.ends)
-        CHECK(mine == other && mine != 0);  // the stage behind the last one is the first
-}
-
 // A model that has learnt that everything takes twice as long predicts twice the time, and the same terms before that.
 CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     double before[CALIBRATION_TERMS], makespan;
@@ -618,14 +515,8 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     run_set_cost(run);
 }
 
-// Nodes of two or three tensor-parallel groups, so that rings cross from one to another.
-static const char* nodes_of_ranks(void) {
-    static char text[16];
-    snprintf(text, sizeof text, "%d", (ranks > 5 ? 3 : 2) * group);
-    return text;
-}
-
 int main(int n_arguments, char** arguments) {
+    char node[16];
     ranks_start(&n_arguments, &arguments);
     // Options come in pairs, then perhaps the program's path.
     n_options = n_arguments - 1 - (n_arguments % 2 == 0);
@@ -634,7 +525,9 @@ int main(int n_arguments, char** arguments) {
     stages = option_number(n_options, options, "--pp", 1);
     ranks = size / group / stages;
     make_corpus();
-    setenv("RAGGED_NODE_SIZE", nodes_of_ranks(), 0);
+    // Nodes of two or three tensor-parallel groups, so that rings cross from one to another.
+    snprintf(node, sizeof node, "%d", (ranks > 5 ? 3 : 2) * group);
+    setenv("RAGGED_NODE_SIZE", node, 0);
     run_find_ranks(run);
     identity = run->cluster->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced

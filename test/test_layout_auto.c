@@ -1,17 +1,15 @@
 // test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
 // ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
 // program, the simulator, ranks (4).
-#include "plan/base/base.h"
 #include "test/program.h"
 
-enum { STEPS = 8, HALF = 4 };
+enum { STEPS = 8 };
 
 #define TINY                                                                                                         \
     "--data $W/corpus --layers 6 --width 96 --heads 8 --context 128 --capacity 256 --batch-tokens 1024 --lr 0.0003 " \
     "--warmup 0 --schedule constant --steps 8 --save-every 4 --sample-every 0 --keep 0 --eval-every 0 --threads 1 "  \
     "--dtype fp32 "                                                                                                  \
     "--machine h200-8b "
-#define MPIRUN "mpirun --oversubscribe --bind-to none -n %d "
 
 static const char* simulator;
 static int ranks = 4;
@@ -28,7 +26,7 @@ static double checked_mib(void) {
 }
 
 static double needs(const char* options) {
-    return sh(MPIRUN "$P " TINY "--explain layout %s", ranks, options) ? NAN : checked_mib();
+    return sh(ON_RANKS "$P " TINY "--explain layout %s", ranks, options) ? NAN : checked_mib();
 }
 
 // What every single way needs; the limit lies below the least of them.
@@ -48,86 +46,76 @@ static double limit_of_single_ways(void) {
     return known = least - 0.1;
 }
 
-static double one_loss[STEPS];
-
-static void check_losses(const char* run, int from) {
-    double loss[STEPS];
-    CHECK(log_values(run, "loss", loss, STEPS) == STEPS);
-    for (int i = from; i < STEPS; i++) CHECK_CLOSE(loss[i], one_loss[i], 1e-6 * one_loss[i]);
-}
-
 // Killed behind the checkpoint of step 4, as by kill -9, and continued under another layout.
 static void check_killed(double limit) {
-    pid_t pid = start(MPIRUN "$P " TINY "--steps 1000 --layout auto --memory %.1fM --out $W/killed", ranks, limit);
+    pid_t pid = start(ON_RANKS "$P " TINY "--steps 1000 --layout auto --memory %.1fM --out $W/killed", ranks, limit);
     CHECK(comes("killed/step-000004/DONE", 30));
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     int status = 1;
     for (int i = 0; i < 30 && status; i++) {  // ranks hold the run until they notice that their launcher is gone
         sleep_ms(300);
-        status = sh(MPIRUN "$P --resume step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out $W/killed", 2);
+        status = sh(ON_RANKS "$P --resume step-000004 --steps 8 --pp 1 --tp 1 --zero 3 --memory 1G --out $W/killed", 2);
     }
     CHECK(status == 0);
-    check_losses("killed", HALF);
+    CHECK_LOSSES("killed", "one", STEPS, 1e-6);
 }
 
 CLAIM(a_limit_that_no_single_way_meets_is_met_and_trains) {
     CHECK_SH(0, "$P " TINY "--out $W/one");
-    CHECK(log_values("one", "loss", one_loss, STEPS) == STEPS);
     double limit = limit_of_single_ways();
     CHECK(limit > 1);
-    CHECK_SH(0, MPIRUN "$P " TINY "--verbose --layout auto --memory %.1fM --out $W/found", ranks, limit);
-    if (last_status) return;
-    check_losses("found", 0);
+    CHECK_SH(0, ON_RANKS "$P " TINY "--verbose --layout auto --memory %.1fM --out $W/found", ranks, limit);
+    CHECK_LOSSES("found", "one", STEPS, 1e-6);
     check_killed(limit);
 }
 
+// The number behind words that the last command has said.
+static double said(const char* words) {
+    const char* at = strstr(output, words);
+    return at ? strtod(at + strlen(words), NULL) : NAN;
+}
+
 // Goes on from step 4 to the losses that the run had, in as much memory; returns what that is.
-static double resumed_mib(const char* run, const char* options) {
+static double resumed_mib(const char* run) {
     double before[STEPS], after[STEPS];
     CHECK(log_values(run, "loss", before, STEPS) == STEPS);
-    CHECK_SH(0, "cd $W/%s && rm -rf step-000008 && cp log.jsonl ../whole.jsonl", run);
-    CHECK_SH(0, MPIRUN "$P --resume --threads 1 --out $W/%s %s", ranks, run, options);
-    CHECK(log_values(run, "loss", after, STEPS) == STEPS);
-    CHECK(!memcmp(before, after, sizeof before));
-    const char* memory = strstr(output, "memory ");
-    return memory ? strtod(memory + 7, NULL) : NAN;
+    CHECK_SH(0, "rm -rf $W/%s/step-000008; " ON_RANKS "$P --resume --threads 1 --out $W/%s", run, ranks, run);
+    CHECK(log_values(run, "loss", after, STEPS) == STEPS && !memcmp(before, after, sizeof before));
+    return said("memory ");
 }
 
 CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
     const char* text = "tp 2\nstage layers 4 zero 3 recompute block\nstage layers 2 zero 2  # unlike\n";
     write_text("unlike", text, strlen(text));
-    int status = sh(MPIRUN "$P " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks);
-    const char* memory = strstr(output, "memory ");
-    double mib = status == 0 && memory ? strtod(memory + 7, NULL) : NAN;
+    CHECK_SH(0, ON_RANKS "$P " TINY "--layout $W/unlike --memory 100M --out $W/kept", ranks);
+    double mib = said("memory ");
     CHECK_SH(0, "rm $W/unlike");
-    CHECK_CLOSE(resumed_mib("kept", ""), mib, 1e-9);
-    CHECK(sh(MPIRUN "$P --resume --threads 1 --memory 1M --out $W/kept", ranks) != 0 && strstr(errors, "of --memory"));
-    CHECK(sh(MPIRUN "$P --resume --threads 1 --tp 1 --pp 1 --steps 9 --out $W/kept", ranks) == 0 &&
-          strstr(output, "without its saved --layout"));
+    CHECK_CLOSE(resumed_mib("kept"), mib, 1e-9);
+    CHECK_REFUSED("of --memory", ON_RANKS "$P --resume --threads 1 --memory 1M --out $W/kept", ranks);
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --tp 1 --pp 1 --steps 9 --out $W/kept", ranks);
+    CHECK_SAID("without its saved --layout");
     CHECK_SH(0, "$P --out $W/kept --sample a --tokens 2");
-    CHECK_SH(0, MPIRUN "$P " TINY "--layout auto --memory 100M --out $W/searched", ranks);
-    resumed_mib("searched", "");
+    CHECK_SH(0, ON_RANKS "$P " TINY "--layout auto --memory 100M --out $W/searched", ranks);
+    resumed_mib("searched");
 }
 
 CLAIM(a_found_layout_reads_back) {
-    char mib[64];
-    double limit = limit_of_single_ways();
-    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout auto --memory %.1fM", ranks, limit);
-    double found = checked_mib();
-    CHECK(found <= limit);
-    const char* text = strstr(output, "a layout that --layout takes:\n");
-    CHECK(text != NULL);
-    if (!text) return;
-    text = strchr(text, '\n') + 1;
     static char first[1 << 14];
-    snprintf(first, sizeof first, "%s", text);
-    write_text("layout", first, strlen(first));
-    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout $W/layout --memory %.1fM", ranks, limit);
-    text = strstr(output, "a layout that --layout takes:\n");
-    CHECK(text && !strcmp(strchr(text, '\n') + 1, first));
-    snprintf(mib, sizeof mib, "%.1f", found);
-    CHECK_CLOSE(checked_mib(), found, 1e-9);
+    double limit = limit_of_single_ways(), mib[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_SH(0, ON_RANKS "$P " TINY "--explain layout --layout %s --memory %.1fM", ranks, i ? "$W/layout" : "auto",
+                 limit);
+        const char* text = strstr(output, "a layout that --layout takes:\n");
+        CHECK(text != NULL);
+        if (!text) return;
+        mib[i] = checked_mib();
+        if (i) CHECK_STRING(strchr(text, '\n') + 1, first);
+        snprintf(first, sizeof first, "%s", strchr(text, '\n') + 1);
+        put_text("layout", first);
+    }
+    CHECK(mib[0] <= limit);
+    CHECK_CLOSE(mib[1], mib[0], 1e-9);
 }
 
 // KiB of an entry of the memory table, which is rank 0's.
@@ -147,7 +135,7 @@ CLAIM(bytes_of_layers_add_up) {
     double states = 0, table = 0;
     int runs = 0, n, stage = -1;
     write_text("runs", text, strlen(text));
-    CHECK_SH(0, MPIRUN "$P " TINY "--explain layout --layout $W/runs", 8);
+    CHECK_SH(0, ON_RANKS "$P " TINY "--explain layout --layout $W/runs", 8);
     const char* parts[] = {"\n  parameters  ", "\n  gradients  ", "\n  first moments  ", "\n  second moments  "};
     for (int i = 0; i < COUNT(parts); i++) table += table_kib(parts[i]);
     for (char* at = strstr(output, "\nstage "); at && at[8] == ':'; at = strstr(at + 1, "\nstage ")) {
@@ -182,10 +170,8 @@ static void write_machine(void) {
     memset(documents, 'a', sizeof documents);
     CHECK_SH(0, "mkdir -p $W/even");
     for (int i = 0; i < 20; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "even/%d.txt", i);
         documents[0] = (char)('a' + i);
-        write_text(name, documents, sizeof documents - 1);
+        write_text(filled("even/%d.txt", i), documents, sizeof documents - 1);
     }
 }
 
@@ -210,37 +196,31 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
     int unlike = 0;
     write_machine();
     for (int i = 0; i < COUNT(jobs); i++) {
-        double predicted, capacity;
         int status = sh("%s --layout auto --memory %s --machine $W/machine --ranks %d --model '" MIDDLE
                         "' --layout-file $W/played",
                         simulator, jobs[i].memory, jobs[i].ranks, jobs[i].overlap);
         const char *found = strstr(output, "\nfound "), *rows = found ? strstr(found, "rows of ") : NULL;
         CHECK(status == 0 && rows);
         if (!rows) continue;
-        predicted = strtod(found + 7, NULL), capacity = strtod(rows + 8, NULL);
+        double predicted = said("\nfound "), capacity = strtod(rows + 8, NULL);
         unlike += !sh("grep -q 'layers.* tp 2' $W/played && grep -q 'layers.* tp 1' $W/played");
         double ms = played(jobs[i].ranks, jobs[i].overlap, capacity);
         CHECK_CLOSE(predicted, ms, 0.05 * ms);
-        printf("    %s, %d ranks, overlap %s: predicted %.2f ms, played %.2f\n", jobs[i].memory, jobs[i].ranks,
-               jobs[i].overlap, predicted, ms);
     }
     CHECK(unlike >= 2);
 }
 
-// Of every way; NaN for those that do not fit.
 // Gathers of a group come in two parts, of which the second one hides.
 CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine();
     for (int tp = 2; tp <= 8; tp *= 2) {
         char text[64];
         write_text("played", text, (size_t)snprintf(text, sizeof text, "tp %d\nstage layers 8 zero 1\n", tp));
-        int status = sh(MPIRUN "$P --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
-                               "--layout $W/played --capacity 16384 --plan static --explain layout",
+        int status = sh(ON_RANKS "$P --device virtual --machine $W/machine --data $W/even --val $W/even " MIDDLE
+                                 "--layout $W/played --capacity 16384 --plan static --explain layout",
                         8, "yes");
-        const char* found = strstr(output, "\npredicted ");
-        CHECK(status == 0 && found);
-        double predicted = found ? strtod(found + 11, NULL) : NAN, ms = played(8, "yes", 16384);
-        printf("    tp %d: predicted %.2f ms, played %.2f\n", tp, predicted, ms);
+        CHECK(status == 0);
+        double predicted = said("\npredicted "), ms = played(8, "yes", 16384);
         CHECK_CLOSE(predicted, ms, 0.021 * ms);
     }
 }
@@ -258,17 +238,16 @@ CLAIM(layers_of_unlike_zero_take_as_long_as_like_ones) {
         write_text("played", text, (size_t)n);
         ms[i] = played(8, "yes", 1 << 16);
     }
-    printf("    zero 1: %.2f ms, zero 2: %.2f, both: %.2f and %.2f\n", ms[0], ms[1], ms[2], ms[3]);
     for (int i = 1; i < COUNT(rows); i++) CHECK_CLOSE(ms[i], ms[0], 1e-6 * ms[0]);
 }
 
+// NaN for a way that does not fit.
 static double way_ms(const char* way) {
     char name[32];
+    double ms;
     snprintf(name, sizeof name, "\n%-7s ", way);
     const char* at = strstr(output, name);
-    char* end;
-    double ms = at ? strtod(at + strlen(name), &end) : NAN;
-    return at && end > at + strlen(name) ? ms : NAN;
+    return at && sscanf(at + strlen(name), "%lf", &ms) == 1 ? ms : NAN;
 }
 
 CLAIM(no_single_way_is_faster_than_what_is_found) {
@@ -292,15 +271,14 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
         if (!isnan(found)) before = found;
     }
     CHECK(only_found > 0 && before < INFINITY);
-    CHECK(sh("%s --layout auto --ranks 8", simulator) == 1 && strstr(errors, "expected --memory"));
-    CHECK(sh("%s --layout auto --memory 3X --ranks 8", simulator) == 1 && strstr(errors, "size like 64M"));
-    CHECK(sh("%s --layout auto --memory 3G --model '--layerz 3'", simulator) == 1 && strstr(errors, "--layerz"));
+    CHECK_REFUSED("expected --memory", "%s --layout auto --ranks 8", simulator);
+    CHECK_REFUSED("size like 64M", "%s --layout auto --memory 3X --ranks 8", simulator);
+    CHECK_REFUSED("--layerz", "%s --layout auto --memory 3G --model '--layerz 3'", simulator);
 }
 
 CLAIM(the_choice_is_explained) {
-    CHECK_SH(0, MPIRUN "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
-    CHECK(strstr(output, "chosen") && strstr(output, " ms more") && strstr(output, "of the stage with most: matmuls"));
-    CHECK(strstr(output, "times of --machine h200-8b"));
+    CHECK_SH(0, ON_RANKS "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
+    CHECK_SAID("chosen &  ms more & of the stage with most: matmuls & times of --machine h200-8b");
 }
 
 int main(int argc, char** argv) {

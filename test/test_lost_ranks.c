@@ -2,7 +2,6 @@
 // --timeout of some seconds. Started alone; it starts mpirun itself.
 //
 //   test_lost_ranks PROGRAM    "build/release/train", or "build/release/train_emu --device emu": ranks with NCCL
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { RANKS = 2, TIMEOUT = 3, SOON = 20 };  // seconds; SOON: how late a busy machine may be
@@ -37,10 +36,7 @@ static int job_ended_within(double seconds) {
 static void check_end(const char* words) {
     int status = job_ended_within(TIMEOUT + SOON);
     read_background();
-    int said = strstr(output, "train: rank 0") && strstr(output, words);
-    CHECK(status > 0);
-    CHECK(said);
-    if (status <= 0 || !said) printf("    status %d: %.2000s\n", status, output);
+    CHECK(status > 0 && has_words(output, "train: rank 0") && has_words(output, words));
     CHECK(sh("pgrep -f '[o]ut %s/run'", work) != 0);
 }
 

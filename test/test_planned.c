@@ -3,7 +3,6 @@
 //
 // The machine file makes attention dear, links cheap and rows short, so that long documents want many ranks and short
 // ones a rank of their own. Plans follow from it and the lengths alone.
-#include "plan/base/base.h"
 #include "test/numbers.h"
 #include "test/program.h"
 
@@ -101,8 +100,6 @@ CLAIM(cp_sizes_differ_in_a_step_and_between_steps_and_losses_are_those_of_one_ra
             unlike += has_unlike_cp_sizes(&log, t);
             changes += t > 0 && strcmp(log.cp_sizes[t - 1], log.cp_sizes[t]) != 0;
         }
-        printf("    %d ranks, %s: unlike cp sizes in %d of %d steps, %d changes\n", runs[i].ranks, runs[i].options,
-               unlike, STEPS, changes);
         CHECK(changes >= STEPS / 2);
         if (runs[i].ranks == 8) CHECK(unlike >= STEPS / 2);  // three ranks may do best as one group, or as single ranks
     }
@@ -126,9 +123,7 @@ CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
     CHECK(run_steps(1, "--steps 4 " ON_FILE, "one", &one) == 4);
     CHECK_STRING(one.plan[0], "flex");
     for (int i = 0; i < COUNT(planners); i++) {
-        char options[128];
-        snprintf(options, sizeof options, "--steps 4 --plan %s " ON_FILE, planners[i]);
-        CHECK(run_steps(4, options, "other", &log) == 4);
+        CHECK(run_steps(4, filled("--steps 4 --plan %s " ON_FILE, planners[i]), "other", &log) == 4);
         check_losses(&one, &log, 4);
         for (int t = 0; t < 4; t++) {
             CHECK_STRING(log.plan[t], i == 2 ? "flex" : planners[i]);  // random ones come instead of flex

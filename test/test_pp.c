@@ -1,7 +1,6 @@
 // test_pp.c - the whole program as a pipeline (--pp): losses, gradient norms, evaluation, samples and checkpoints are
 // those of one rank, whatever the stages, and a checkpoint goes on in any other division. Started alone; it starts
 // mpirun itself.
-#include "plan/base/base.h"
 #include "test/program.h"
 
 enum { STEPS = 8, HALF = 4 };

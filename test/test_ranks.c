@@ -1,6 +1,5 @@
 // test_ranks.c - the whole program on several ranks: the same losses, checkpoints that move between numbers of ranks,
 // ranks that die, plans that differ, signals. Started alone; it starts mpirun itself.
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define TINY                                                                                                   \

@@ -16,7 +16,7 @@
 #include "test/flops.h"
 #include "test/resized_plans.h"
 
-static float *expected, *found, *saved, *past;  // (elems) each
+static float *expected, *found, *saved, *past;  // (elems) each, with room for the whole model
 
 // ---- steps
 
@@ -59,12 +59,6 @@ static double step_masked(float* grads, int masked) {
 }
 
 static double step(float* grads) { return step_masked(grads, 0); }
-
-static double norm_of(const float* x, size_t n) {
-    double sum = 0;
-    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
-    return sqrt(sum);
-}
 
 // The largest difference of a tensor's gradient, relative to its norm.
 static double largest_difference(const float* a, const float* b, ParamTensor* where) {
@@ -150,7 +144,6 @@ static void run_cases(Planner make_plan, double tolerance) {
     CHECK(accumulated >= cases / 3);
     for (int l = 0; l < m->shape.L; l++) m->ranks->layout.layer[l].recompute = RECOMPUTE_NONE;
     no_plan();
-    set_plan(0);
 }
 
 // One rank, all but one, or all of them leave something out.
@@ -205,7 +198,6 @@ static uint64_t computed_bits(void) {
 
 static void slices_have_the_bits_of_their_owners(void) {
     no_plan();
-    set_plan(0);
     uint64_t usual = computed_bits();
     for (uint64_t seed = 0; seed < 6; seed++) {
         no_plan();
@@ -214,7 +206,6 @@ static void slices_have_the_bits_of_their_owners(void) {
         CHECK(computed_bits() == usual);
     }
     no_plan();
-    set_plan(0);
 }
 
 // Of a projection, whose output is summed over the group.
@@ -236,7 +227,6 @@ static void one_rank_of_a_group_adds_the_bias_of_a_projection(void) {
         zero_clear_grads(m);
     }
     no_plan();
-    set_plan(0);
 }
 
 // ---- FLOPs
@@ -300,7 +290,6 @@ static double kept_part(void) {
 static void check_saved(Shed shed, double part) {
     double dense[3], resized[3], said[3];
     no_plan();
-    set_plan(0);
     count_step(dense, said);
     for (int gemm = 0; gemm < 3; gemm++) CHECK(dense[gemm] == said[gemm] && dense[gemm] > 0);
     int is_slow = tp_rank(m) == 1;
@@ -313,7 +302,6 @@ static void check_saved(Shed shed, double part) {
         CHECK_CLOSE(resized[gemm] / dense[gemm], is_slow ? kept_part() : 1, 1e-12);
     }
     no_plan();
-    set_plan(0);
 }
 
 static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
@@ -325,35 +313,33 @@ static void each_of_the_three_matmuls_does_less_by_what_is_left_out(void) {
 
 // ---- what was not computed
 
-static float* filled;  // for visitors
-static int n_unequal;
-static void compare_with_past(float* x, size_t at) { n_unequal += x[at] != past[at]; }
-static void compare_with_filled(float* x, size_t at) { n_unequal += x[at] != filled[at]; }
+static float* wanted;  // for visitors
+static int n_unequal, n_visited;
+static void count_unequal(float* x, size_t at) { n_unequal += x[at] != wanted[at], n_visited++; }
 
-// Gradients that the step before had; all that was computed is as with zeros.
+// Elements of a fate that are not those of `like`.
+static int unequal(Fate fate, float* x, float* like) {
+    wanted = like, n_unequal = n_visited = 0;
+    visit_elements(fate, count_unequal, x);
+    return n_unequal;
+}
+
+static void step_with(int first, Imputation imputation, int active, float* grads) {
+    draw(first, BATCH / 4);
+    plan.imputation = imputation;
+    set_plan(active);
+    step(grads);
+}
+
+// Gradients that the step before had; all that was computed is as with zeros. With data ranks that leave the same out,
+// the reduced gradient is the sum of what each of them had kept: in the order of the step before.
 static void check_same_fill(void) {
-    set_plan(0);
-    step(past);
-    draw(40, BATCH / 4);
-    plan.imputation = IMPUTE_ZERO;
-    set_plan(1);
-    step(expected);
-    set_plan(0);
-    draw(0, BATCH / 4);
-    step(past);
-    draw(40, BATCH / 4);
-    plan.imputation = IMPUTE_SAME;
-    set_plan(1);
-    step(found);
-    filled = expected, n_unequal = 0;
-    visit_elements(COMPUTED, compare_with_filled, found);
-    visit_elements(IDLE, compare_with_filled, found);
-    CHECK(n_unequal == 0);
-    // With data ranks that leave the same out, the reduced gradient is the sum of what each of them had kept: in the
-    // order of the step before.
-    n_unequal = 0;
-    visit_elements(LEFT_OUT, compare_with_past, found);
-    CHECK(n_unequal == 0);
+    step_with(0, IMPUTE_ZERO, 0, past);
+    step_with(40, IMPUTE_ZERO, 1, expected);
+    step_with(0, IMPUTE_ZERO, 0, past);
+    step_with(40, IMPUTE_SAME, 1, found);
+    CHECK(unequal(COMPUTED, found, expected) == 0 && unequal(IDLE, found, expected) == 0);
+    CHECK(unequal(LEFT_OUT, found, past) == 0);
 }
 
 // Mean of what was computed of the row.
@@ -425,10 +411,8 @@ static void gradients_that_were_not_computed_are_filled_as_was_asked(void) {
     check_average_fill();
     check_input_fills();
     leave_out(SHED_SLICES, 0, 18);
-    plan.imputation = IMPUTE_SAME;
     check_same_fill();
     no_plan();
-    set_plan(0);
 }
 
 // ---- updates
@@ -441,8 +425,6 @@ static void update_with(int64_t t, int micro_batches) {
     zero_gather(m);
     zero_settle(m);
 }
-
-static void update(int64_t t) { update_with(t, 1); }
 
 static uint64_t hash_elems(const ParamTensor* t, size_t first, uint64_t hash) {
     size_t elem = dtype_bytes(m->dt);
@@ -489,7 +471,6 @@ static void what_all_ranks_hold_stays_equal_over_resized_updates(void) {
         check_replicas(&last);
     }
     no_plan();
-    set_plan(0);
 }
 
 typedef struct State {
@@ -514,21 +495,14 @@ static void free_state(State* state) {
     for (int i = 0; i < 3; i++) free(state->values[i]);
 }
 
-static int n_visited;
-static void count_unequal(float* x, size_t at) { n_unequal += x[at] != filled[at], n_visited++; }
-
 static void check_state(const State* before, const State* after, int frozen) {
     for (int i = 0; i < 3; i++) {
-        filled = before->values[i];
-        n_unequal = n_visited = 0;
-        visit_elements(LEFT_OUT, count_unequal, after->values[i]);
+        int n = unequal(LEFT_OUT, after->values[i], before->values[i]);
         CHECK(n_visited > 0);
-        if (frozen) CHECK(n_unequal == 0);
-        else if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
-        n_unequal = n_visited = 0;
-        visit_elements(COMPUTED, count_unequal, after->values[i]);
-        if (i == 0) CHECK(n_unequal > 0.99 * n_visited);
-        else CHECK(n_unequal > 0);
+        if (frozen) CHECK(n == 0);
+        else if (i == 0) CHECK(n > 0.99 * n_visited);
+        n = unequal(COMPUTED, after->values[i], before->values[i]);
+        CHECK(n > (i == 0 ? 0.99 * n_visited : 0));
     }
 }
 
@@ -537,20 +511,18 @@ static void what_is_left_out_rests_while_the_rest_is_trained(void) {
     CHECK(run->config.weight_decay > 0);
     for (int frozen = 1; frozen >= 0; frozen--) {
         no_plan();
-        set_plan(0);
-        for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 4), update(t);
+        for (int t = 1; t <= 2; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
         leave_out(SHED_COLUMNS, 0, (uint64_t)frozen);
         plan.imputation = frozen ? IMPUTE_ZERO : IMPUTE_AVERAGE;
         set_plan(1);
         State before = take_state();
-        for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 4), update(t);
+        for (int t = 3; t <= 4; t++) draw(10 * t, BATCH / 4), update_with(t, 1);
         State after = take_state();
         check_state(&before, &after, frozen);
         free_state(&before);
         free_state(&after);
     }
     no_plan();
-    set_plan(0);
 }
 
 // ---- between steps
@@ -558,7 +530,6 @@ static void what_is_left_out_rests_while_the_rest_is_trained(void) {
 static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
     int64_t targets = 0, again = 0;
     no_plan();
-    set_plan(0);
     double plain_loss = evaluate(run, &targets);
     CHECK(targets > 0 && isfinite(plain_loss));
     draw(0, BATCH / 4);
@@ -579,77 +550,9 @@ static void evaluation_does_not_see_what_steps_leave_out_or_give_away(void) {
         if (i < 2) CHECK(fabs(before - dense) > 1e-4);
     }
     no_plan();
-    set_plan(0);
 }
 
 // ---- another division
-
-// Gradients, weights and moments as whole tensors.
-enum { GRADIENTS, WEIGHTS, MOMENTS, SQUARES, KINDS_OF_STATE };
-typedef struct Wholes {
-    float* values[KINDS_OF_STATE];
-    double loss;
-} Wholes;
-
-// Every rank puts what it owns into the whole; copies are equal.
-static void join_owned(float* whole, StateKind kind) {
-    Arena arena = {0};
-    Holdings owned = owned_holdings(m, kind, &arena);
-    const float* own = (const float*)m->array[zero_array_of(kind)];
-    size_t n = shape_param_elems(&m->whole);
-    for (size_t i = 0; i < n; i++) whole[i] = -INFINITY;
-    for (int t = 0; t < owned.tensors; t++) {
-        ParamTensor tensor = shape_tensor(&m->whole, t);
-        for (const Holding* h = owned.list + owned.first[t]; h < owned.list + owned.first[t + 1]; h++)
-            for (int r = 0; h->rank == rank && r < h->box.rows; r++)
-                memcpy(whole + tensor.offset + (size_t)(h->box.row + r) * (size_t)tensor.cols + (size_t)h->box.col,
-                       own + h->at + (size_t)r * (size_t)h->stride, (size_t)h->box.cols * sizeof(float));
-    }
-    MPI_Allreduce(MPI_IN_PLACE, whole, (int)n, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
-    arena_free(&arena);
-}
-
-static void join_all(float* whole, int kind) {
-    for (int i = 0; i < shape_tensors(&m->whole); i++) {
-        ParamTensor tensor = shape_tensor(&m->whole, i), own = shape_param(&m->shape, tensor.id, tensor.layer);
-        if (kind == GRADIENTS) zero_fetch_grads(m, &own, run->books->part);
-        else if (kind == WEIGHTS) zero_fetch_weights(m, &own, run->books->part);
-        else continue;
-        tp_join(m, &own, whole + tensor.offset, run->books->part, run->books->others);
-    }
-    if (kind == GRADIENTS) zero_clear_grads(m);
-    if (kind == MOMENTS) join_owned(whole, STATE_M);
-    if (kind == SQUARES) join_owned(whole, STATE_V);
-}
-
-// And the loss of a step.
-static Wholes take_wholes(void) {
-    Wholes w;
-    for (int kind = 0; kind < KINDS_OF_STATE; kind++)
-        w.values[kind] = (float*)calloc(shape_param_elems(&m->whole), sizeof(float));
-    zero_settle(m);
-    run_micro_batches(run, run->data.train, 1);
-    zero_reduce(m);
-    w.loss = loss_sum(run) / (double)MAX(run->batch.n_targets, 1);
-    for (int kind = 0; kind < KINDS_OF_STATE; kind++) join_all(w.values[kind], kind);
-    return w;
-}
-
-static void free_wholes(Wholes* w) {
-    for (int kind = 0; kind < KINDS_OF_STATE; kind++) free(w->values[kind]);
-}
-
-// In a row a tensor without gradients at all may differ by rounding: biases of keys.
-static void check_wholes(const Wholes* a, const Wholes* b) {
-    size_t n = shape_param_elems(&m->whole);
-    CHECK_CLOSE(a->loss, b->loss, 1e-5 * b->loss);
-    double difference = 0, norm = norm_of(b->values[GRADIENTS], n);
-    for (size_t i = 0; i < n; i++) difference += pow((double)a->values[GRADIENTS][i] - b->values[GRADIENTS][i], 2);
-    CHECK_CLOSE(sqrt(difference) / norm, 0, 1e-5);
-    for (int kind = WEIGHTS; kind < KINDS_OF_STATE; kind++)
-        CHECK(!memcmp(a->values[kind], b->values[kind], n * sizeof(float)));
-    CHECK(norm_of(b->values[MOMENTS], n) > 0);
-}
 
 static void divide_by(const TpSplit* split) {
     model_divide_anew(&run->model, split);
@@ -662,7 +565,14 @@ static void divide_by(const TpSplit* split) {
                 trainer.memory.entries[i].memory = m->array[part];
 }
 
-// The first rank gives all its heads but the shared ones away, and an odd number of hidden units.
+static int same_state(const State* a, const State* b) {
+    int same = 1;
+    for (int i = 0; i < 3; i++) same = same && !memcmp(a->values[i], b->values[i], elems * sizeof(float));
+    return same;
+}
+
+// The first rank gives all its heads but the shared ones away, and an odd number of hidden units: there a step has the
+// loss that it had, and back again all is what it was.
 static void another_division_keeps_weights_moments_and_the_step(void) {
     TpSplit even = m->ranks->split, other = even;
     if (tp_size(m) == 1) return;
@@ -670,15 +580,17 @@ static void another_division_keeps_weights_moments_and_the_step(void) {
     if (!heads_stay()) other.head[1] -= units * (m->whole.NH / m->whole.NKV);
     other.hidden[1] -= 5;
     draw(0, BATCH / 4);
-    Wholes before = take_wholes();
+    double before = step(expected);
+    State had = take_state();
     divide_by(&other);
     CHECK(heads_stay() || m->ranks->split.head[1] < even.head[1]);
-    Wholes there = take_wholes();
-    check_wholes(&there, &before);
+    CHECK_CLOSE(step(found), before, 1e-5 * before);
     divide_by(&even);
-    Wholes back = take_wholes();
-    check_wholes(&back, &before);
-    free_wholes(&before), free_wholes(&there), free_wholes(&back);
+    State has = take_state();
+    CHECK(same_state(&has, &had) && step(found) == before);
+    check_gradients(found, expected, 0);
+    free_state(&had);
+    free_state(&has);
 }
 
 // ---- memory
@@ -719,29 +631,21 @@ typedef enum TestModel { A_GPT2, OF_FEWER_KV_HEADS, OF_SHARED_KV_HEADS, ROUNDED_
 // Another architecture for each number of ranks. A head has 8 channels, which are not width / heads.
 static void add_model(Arguments* a, TestModel model, int tp) {
     int kv_heads = model == OF_FEWER_KV_HEADS ? MAX(4, tp) : 1, heads = kv_heads > 1 ? 2 * kv_heads : tp + 1;
-    add_option_number(a, "--width", 96);
-    add_option_number(a, "--heads", model == A_GPT2 ? 8 : heads);
+    add_options(a, "--width 96 --heads %d", model == A_GPT2 ? 8 : heads);
     if (model == A_GPT2) return;
-    add_option_text(a, "--arch", arch_table[kv_heads > 1 ? 1 + tp % 3 : ARCH_QWEN2].name);
-    add_key(a, "--arch", "kv-heads", kv_heads);
-    add_key(a, "--arch", "head-size", 8);
-    add_key(a, "--arch", "hidden", 200);
-    add_option_text(a, "--arch", "tie=no");
-    if (model != ROUNDED_STOCHASTICALLY) return;
-    add_option_text(a, "--dtype", "bf16");
-    add_option_text(a, "--dtype", "rounding=stochastic");
+    add_options(a, "--arch %s,kv-heads=%d,head-size=8,hidden=200,tie=no",
+                arch_table[kv_heads > 1 ? 1 + tp % 3 : ARCH_QWEN2].name, kv_heads);
+    if (model == ROUNDED_STOCHASTICALLY) add_options(a, "--dtype bf16,rounding=stochastic");
 }
 
 static void open_model(TestModel model, int n_options, char** options) {
     RankIdentity identity;
-    char err[ERR_BYTES], tp[16];
+    char err[ERR_BYTES];
     Arguments* a = &trainer.arguments;
-    snprintf(tp, sizeof tp, "%d", size);
     draw_arguments(a, 1, 1, size, 0, 0, NULL);
-    const char* const ours[] = {"--capacity", "256", "--recompute", "none", "--tp", tp, "--balance", "semi,fill=same"};
-    for (int i = 0; i < COUNT(ours); i++) add_argument(a, ours[i]);
+    add_options(a, "--capacity 256 --recompute none --tp %d --balance semi,fill=same", size);
     add_model(a, model, option_number(n_options, options, "--tp", size));
-    for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
+    for (int i = 0; i < n_options; i++) add_options(a, "%s", options[i]);
     if (rank_identity(&identity, err)) die("%s", err);
     trainer_open(&trainer, &identity);
     draw_biases();
@@ -750,7 +654,7 @@ static void open_model(TestModel model, int n_options, char** options) {
     if (rank == 0)
         printf("%s, %d heads, %d of keys and values\n", arch_table[m->whole.arch].title, m->whole.NH, m->whole.NKV);
     float** arrays[] = {&expected, &found, &saved, &past};
-    for (int i = 0; i < COUNT(arrays); i++) *arrays[i] = (float*)calloc(elems, sizeof(float));
+    for (int i = 0; i < COUNT(arrays); i++) *arrays[i] = (float*)calloc(shape_param_elems(&m->whole), sizeof(float));
 }
 
 static void close_model(void) {

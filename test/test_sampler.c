@@ -97,7 +97,7 @@ CLAIM(every_training_token_is_drawn_once_an_epoch) {
             Sampler* s = sampler_of(context, 0, 5);
             int64_t total = sampler_tokens(s, SPLIT_TRAIN), pieces_left = epochs * sampler_pieces(s, SPLIT_TRAIN),
                     targets = 0;
-            Piece* pieces = malloc((size_t)batch * sizeof *pieces);
+            Piece pieces[1200];
             int** seen = counters();
             SamplerPosition position = {0};
             while (pieces_left > 0) {
@@ -117,7 +117,6 @@ CLAIM(every_training_token_is_drawn_once_an_epoch) {
             for (int64_t d = 0; d < docs->n; d++)
                 for (int64_t i = 0; i < docs_length(docs, d); i++) CHECK(seen[d][i] == epochs);
             counters_free(seen);
-            free(pieces);
         }
     }
 }
@@ -136,21 +135,6 @@ CLAIM(a_draw_takes_as_many_pieces_as_fit) {
     CHECK(sampler_draw(s, &position, pieces, 128, 50) >= 1);
 }
 
-CLAIM(a_saved_position_continues_alike) {
-    open_random(50, 80, 3);
-    Sampler *s = sampler_of(32, 0.1, 9), *again = sampler_of(32, 0.1, 9);
-    Piece pieces[64], expected[64];
-    SamplerPosition position = {0};
-    for (int step = 0; step < 120; step++) {
-        SamplerPosition saved = position, copy = {.epoch = saved.epoch, .index = saved.index};
-        int n = sampler_draw(s, &position, pieces, 64, 64);
-        CHECK(sampler_draw(again, &copy, expected, 64, 64) == n);
-        CHECK(copy.epoch == position.epoch && copy.index == position.index);
-        for (int i = 0; i < n; i++) CHECK(same_piece(pieces[i], expected[i]));
-    }
-    CHECK(position.epoch >= 2);  // the ends of epochs were among the saved positions
-}
-
 // Pieces of context 1 of one document are numbered by their place, so that the order is seen as a permutation.
 CLAIM(the_order_is_a_permutation_for_every_length) {
     for (int n = 2; n <= 200; n++) {
@@ -163,15 +147,6 @@ CLAIM(the_order_is_a_permutation_for_every_length) {
             for (int i = 0; i < n; i++) CHECK(seen[i] == 1);
         }
     }
-}
-
-CLAIM(a_single_piece_is_drawn_again_and_again) {
-    open_one(5);
-    Sampler* s = sampler_of(100, 0, 1);
-    SamplerPosition position = {0};
-    Piece pieces[20];
-    CHECK(sampler_draw(s, &position, pieces, 20, 100) == 16);  // 16 x 6 tokens
-    CHECK(position.epoch == 16 && position.index == 0);
 }
 
 static int same_places(const Sampler* a, int64_t epoch_a, const Sampler* b, int64_t epoch_b, int n) {
@@ -330,7 +305,7 @@ CLAIM(a_label_is_the_next_token_of_the_document) {
     open_random(30, 70, 8);
     for (int context = 1; context < 80; context += 13) {
         Sampler* s = sampler_of(context, 0, 1);
-        int *tokens = malloc((size_t)context * sizeof *tokens), *targets = malloc((size_t)context * sizeof *targets);
+        int tokens[80], targets[80];
         for (int64_t k = 0; k < sampler_pieces(s, SPLIT_TRAIN); k++) {
             Piece p = piece_at(s, 0, k);
             CHECK(sampler_read(s, &p, tokens, targets, err) == 0);
@@ -340,8 +315,6 @@ CLAIM(a_label_is_the_next_token_of_the_document) {
                 CHECK(targets[i] == (place == last ? -1 : letter_at((int)p.doc, (int)place)));
             }
         }
-        free(tokens);
-        free(targets);
     }
 }
 

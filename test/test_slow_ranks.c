@@ -4,7 +4,6 @@
 // Slow ranks are injected (--straggle), so that how slow they are is known. Ranks share this machine's cores, where a
 // rank's times are those of its own processor time. Other programs disturb even these: a claim about times holds if it
 // does in one of three attempts, since what is wrong is wrong every time. Claims about losses hold always.
-#include "plan/base/base.h"
 #include "test/numbers.h"
 #include "test/program.h"
 
@@ -104,15 +103,9 @@ static double curves_differ(const Step* a, const Step* b, int last) {
 
 static int misses;
 
-__attribute__((format(printf, 2, 3))) static void expect(int holds, const char* format, ...) {
-    va_list args;
-    if (holds) return;
-    misses++;
-    va_start(args, format);
-    printf("    missed: ");
-    vprintf(format, args);
-    printf("\n");
-    va_end(args);
+#define expect(holds, ...) check_miss(holds, filled(__VA_ARGS__))
+static void check_miss(int holds, const char* what) {
+    if (!holds) misses++, printf("    missed: %s\n", what);
 }
 
 static void one_attempt_holds(void (*attempt)(void)) {
@@ -140,30 +133,25 @@ static Undisturbed gpt = {.name = "gpt", .options = NARROW "--tp 4 ", .ranks = 4
                    qwen = {.name = "qwen", .options = NARROW QWEN "--tp 3 ", .ranks = 3, .steps = 30};
 
 static int have(Undisturbed* u) {
-    char line[512];
-    snprintf(line, sizeof line, "%s --steps %d", u->options, u->steps);
-    if (!u->have) u->have = run_steps(u->ranks, line, u->name, u->step) == u->steps;
+    if (!u->have)
+        u->have = run_steps(u->ranks, filled("%s --steps %d", u->options, u->steps), u->name, u->step) == u->steps;
     CHECK(u->have);
     return u->have;
 }
 
 // The same run with other options too.
 static int run_like(const Undisturbed* u, const char* options, Step* steps) {
-    char line[512], name[64];
-    snprintf(line, sizeof line, "%s --steps %d %s", u->options, u->steps, options);
-    snprintf(name, sizeof name, "like_%s", u->name);
-    return run_steps(u->ranks, line, name, steps);
+    return run_steps(u->ranks, filled("%s --steps %d %s", u->options, u->steps, options), filled("like_%s", u->name),
+                     steps);
 }
 
 // Nor does being slow, where nothing is done about it.
 CLAIM(a_rank_that_is_slowed_by_one_changes_no_bit) {
     static const char* const straggle[] = {"'rank=1,x=1; rank=2,x=1,whole'", "'rank=1,x=2.5; rank=2,x=3,whole'"};
     static Step steps[MOST_STEPS];
-    char line[256];
     if (!have(&gpt)) return;
     for (int i = 0; i < COUNT(straggle); i++) {
-        snprintf(line, sizeof line, NARROW "--tp 4 --steps 6 --straggle %s", straggle[i]);
-        CHECK(run_steps(4, line, "slowed", steps) == 6);
+        CHECK(run_steps(4, filled(NARROW "--tp 4 --steps 6 --straggle %s", straggle[i]), "slowed", steps) == 6);
         for (int t = 1; t <= 6; t++) CHECK_STRING(steps[t].hash, gpt.step[t].hash);
     }
 }
@@ -174,23 +162,19 @@ CLAIM(a_rank_that_is_slowed_by_one_changes_no_bit) {
 // while nothing is left out yet. Rank 0 is not slowed.
 static void measure_slow_linears(const char* options, const double x[4]) {
     static Step steps[MOST_STEPS];
-    char line[512];
     double wall[MOST_STEPS], healthy[4];
     int slowest = 0, last = 7, n = 0;
     // Wider still: repeated matmuls find their operands in the caches, so that narrow ranks are slowed less.
-    snprintf(line, sizeof line,
-             WIDE
-             "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
-             "--balance resize %s",
-             options);
-    CHECK(run_steps(4, line, "measured", steps) == last);
-    printf("    slowed by");
+    CHECK(run_steps(4,
+                    filled(WIDE "--width 512 --batch-tokens 512 --tp 4 --steps 7 --plan refresh=6 "
+                                "--balance resize %s",
+                           options),
+                    "measured", steps) == last);
     for (int r = 0; r < 4; r++)
         if (x[r] == 1) healthy[n++] = steps[last].of[SPEED][r];
     for (int r = 1; r < 4; r++) {
         if (x[r] == 1) continue;
         double found = median_of(healthy, n) / steps[last].of[SPEED][r];
-        printf(" %g: %.2f%s", x[r], found, r < 3 ? "," : "\n");
         expect(found > 0.9 * x[r] && found < 1.1 * x[r], "rank %d is %.3g times as slow, expected %g", r, found, x[r]);
         if (x[r] > x[slowest]) slowest = r;
     }
@@ -201,20 +185,12 @@ static void measure_slow_linears(const char* options, const double x[4]) {
     expect(typical(steps, 2, last - 1, COMPUTE, 0) < 0.6 * slow, "rank 0 seems slow itself");
 }
 
-static void measure_some(void) {
-    const double x[] = {1, 1.5, 2, 4};
-    measure_slow_linears("--straggle 'rank=1,x=1.5; rank=2,x=2; rank=3,x=4'", x);
+static void measure_all(void) {
+    measure_slow_linears("--straggle 'rank=1,x=1.5; rank=2,x=2; rank=3,x=4'", (double[]){1, 1.5, 2, 4});
+    measure_slow_linears("--straggle 'rank=3,x=8'", (double[]){1, 1, 1, 8});
 }
 
-static void measure_one(void) {
-    const double x[] = {1, 1, 1, 8};
-    measure_slow_linears("--straggle 'rank=3,x=8'", x);
-}
-
-CLAIM(the_slowness_of_linears_is_measured_within_a_tenth) {
-    one_attempt_holds(measure_some);
-    one_attempt_holds(measure_one);
-}
+CLAIM(the_slowness_of_linears_is_measured_within_a_tenth) { one_attempt_holds(measure_all); }
 
 // ---- losslessness
 
@@ -255,7 +231,6 @@ static void migrate_for_good(Undisturbed* u) {
     double before = typical(steps, 6, 10, COMPUTE, 1) / typical(steps, 6, 10, COMPUTE, 0);
     int settled = u->steps * 2 / 3;
     double after = typical(steps, settled, u->steps, COMPUTE, 1) / typical(steps, settled, u->steps, COMPUTE, 0);
-    printf("    %s: the slow rank takes %.2f times another's time before, %.2f after\n", u->name, before, after);
     CHECK(after < 0.7 * before);  // it did move: half of the excess is far more than any noise
 }
 
@@ -273,8 +248,6 @@ CLAIM(a_lambda_of_nothing_leaves_most_out_and_a_large_one_nothing) {
         for (int r = 0; r < 4; r++) CHECK(steps[t].of[GAMMA][r] == 0);
     CHECK(decided(steps, 21) > 5);
     CHECK(run_steps(4, NARROW "--tp 4 --steps 21 --balance semi,lambda=0 " SLOW_RANK, "cheap", steps) == 21);
-    printf("    at rate 0 the slow rank leaves out %.2f, gives away %.0f of its slices\n", steps[21].of[GAMMA][1],
-           steps[21].of[SENT][1]);
     CHECK(steps[21].of[GAMMA][1] > 0.6);
     CHECK(curves_differ(steps, gpt.step, 21) > 1e-4);
 }
@@ -353,10 +326,8 @@ static double lossless_bound(const Step* steps, int ranks, const double* x) {
 // of what can be: tiles of 16 hidden units are a sixth of what a rank of eight has.
 static void check_several(const char* name, const char* options, int ranks, const double* x) {
     static Step steps[MOST_STEPS];
-    char line[512];
     double shed[RANKS], helper = 0, slow = 0, own = 1024.0 / ranks + 2 * 256.0 / ranks, tile = 16;  // in hidden units
-    snprintf(line, sizeof line, WIDE "--batch-tokens 512 --steps 21 %s", options);
-    CHECK(run_steps(ranks, line, name, steps) == 21);
+    CHECK(run_steps(ranks, filled(WIDE "--batch-tokens 512 --steps 21 %s", options), name, steps) == 21);
     double before = typical_emulated(steps, 2, 5), after = typical_emulated(steps, 16, 21),
            bound = lossless_bound(steps, ranks, x);
     for (int r = 0; r < ranks; r++) {
@@ -400,9 +371,8 @@ static int same_decision(const Step* a, const Step* b) {
 
 // Saves after step 12, between two refreshes, and goes on from there for two steps.
 static void resume_between_refreshes(const char* balance, Step* whole, Step* resumed) {
-    char line[512];
-    snprintf(line, sizeof line, NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance);
-    CHECK(run_steps(4, line, "whole", whole) == 14);
+    CHECK(run_steps(4, filled(NARROW "--tp 4 --steps 14 --save-every 12 --keep 0 %s --straggle rank=1,x=8", balance),
+                    "whole", whole) == 14);
     CHECK_SH(0, "cd $W && rm -rf resumed && cp -r whole resumed && rm -r resumed/step-*14");
     CHECK(run_steps(4, "--resume --straggle rank=1,x=8", "resumed", resumed) == 14);
 }

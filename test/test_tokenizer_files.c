@@ -3,7 +3,6 @@
 #include "data/tokenizer_files.h"
 
 #include "data/bpe.h"
-#include "plan/base/base.h"
 #include "test/vocabulary.h"
 #include "test/readers.h"
 #include "test/temporary.h"
@@ -61,21 +60,6 @@ CLAIM(broken_files_are_refused_by_name) {
     CHECK(parse(file, n + 3) == NULL);
     CHECK_STRING(err, "3 bytes behind the 261 tokens, expected none");
     free(file);
-}
-
-CLAIM(random_damage_is_survived) {
-    static Words w;
-    size_t n;
-    random_words(&w, "abc", 30);
-    for (int k = 0; k < 2000; k++) {
-        unsigned char* file = llmc_file(&w, &n);
-        for (int i = random_below(6); i >= 0; i--)
-            file[random_below(2) ? random_below(20) : random_below((int)n)] = (unsigned char)random_below(256);
-        Tokenizer* t = parse(file, n);
-        if (t) CHECK(round_trips(t, "abc cab bca", 11));
-        tokenizer_close(t);
-        free(file);
-    }
 }
 
 CLAIM(files_that_cannot_be_opened_are_named) {

@@ -1,7 +1,6 @@
 // test_virtual.c - the whole program on virtual ranks (--device virtual): its steps take what the cost model predicts
 // of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
 
-#include "plan/base/base.h"
 #include "test/program.h"
 
 #define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 "
@@ -11,35 +10,29 @@ enum { STEPS = 2, MOST_LOG = 1 << 20 };
 // ---- what is trained on, and on what
 
 // Two sources of lengths: most documents short and a few long; all of about one length.
-static void write_corpora(void) {
+static void write_document(const char* folder, int d, char letter, int n) {
     static char text[16384];
-    char name[64];
+    memset(text, letter, sizeof text);
+    write_text(filled("%s/%03d.txt", folder, d), text, (size_t)MIN(n, (int)sizeof text));
+}
+
+static void write_corpora(void) {
     CHECK_SH(0, "mkdir -p $W/skewed $W/even $W/mixed $W/blocks");
-    for (int d = 0; d < 24; d++) {
-        memset(text, 'a', sizeof text);
-        snprintf(name, sizeof name, "mixed/%02d.txt", d);
-        write_text(name, text, d % 3 ? 5000 : 16000);
-    }
+    for (int d = 0; d < 24; d++) write_document("mixed", d, 'a', d % 3 ? 5000 : 16000);
     for (int d = 0; d < 240; d++) {
         double u = random_uniform(5, (uint64_t)d);
-        int is_even = d % 2, n = is_even ? 2500 + (int)(1500 * u) : (int)exp(4 + 5.6 * u * u);
-        memset(text, 'a' + d % 26, sizeof text);
-        snprintf(name, sizeof name, "%s/%03d.txt", is_even ? "even" : "skewed", d);
-        write_text(name, text, (size_t)MIN(n, (int)sizeof text));
+        if (d % 2) write_document("even", d, (char)('a' + d % 26), 2500 + (int)(1500 * u));
+        else write_document("skewed", d, (char)('a' + d % 26), (int)exp(4 + 5.6 * u * u));
     }
-    for (int d = 0; d < 40; d++) {  // of 256 tokens with their end
-        memset(text, 'a' + d % 26, sizeof text);
-        snprintf(name, sizeof name, "blocks/%03d.txt", d);
-        write_text(name, text, 255);
-    }
+    for (int d = 0; d < 40; d++) write_document("blocks", d, (char)('a' + d % 26), 255);  // 256 tokens with their end
 }
 
 // With step_ms, gradients and weights take no time of their own: that is what no plan's prediction has.
 static void write_machines(void) {
-    put_text("published",
-             "name published\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\n"
-             "capacity 5000\ntoken_bytes 2097152\n"
-             "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+#define MACHINE                                                                                \
+    "quadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\ntoken_bytes 2097152\ngroup 2 119\n" \
+    "group 4 104\ngroup 8 96\ngroup 16 10\n"
+    put_text("published", MACHINE "name published\nstep_ms 300\ncapacity 5000\n");
     put_text("measured",
              "name measured\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 4800\n"
              "link inside 1024 0.02\nlink inside 1048576 0.03\nlink inside 67108864 0.4\n"
@@ -47,14 +40,9 @@ static void write_machines(void) {
     put_text("only_matmuls",
              "name only_matmuls\nlinear_ms 0.05\nquadratic_ms 0\ncapacity 16384\n"
              "link inside 0 0\nlink inside 1000000000 0\nmodel 7 64 2\n");
-    put_text("two_nics",
-             "name two_nics\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\nstep_ms 300\nnics 2\n"
-             "capacity 5000\ntoken_bytes 2097152\n"
-             "group 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    put_text("two_nics", MACHINE "name two_nics\nstep_ms 300\nnics 2\ncapacity 5000\n");
     // 2^30 parameters; with ZeRO-3 4864 tokens fit on 8 ranks.
-    put_text("weights",
-             "name weights\nquadratic_ms 5e-6\nlinear_ms 0.18\nmicro_batch_ms 12\n"
-             "memory 40 1 8\ntoken_bytes 2097152\ngroup 2 119\ngroup 4 104\ngroup 8 96\ngroup 16 10\n");
+    put_text("weights", MACHINE "name weights\nmemory 40 1 8\n");
     put_text("slow_links",
              "name slow_links\nquadratic_ms 2e-5\nlinear_ms 0.05\nmicro_batch_ms 6\nstep_ms 20\ncapacity 24000\n"
              "link inside 1024 0.02\nlink inside 1048576 0.06\nlink inside 67108864 3\nmodel 32 4096 2\n");
@@ -81,12 +69,12 @@ static void check_predicted(int ranks, const char* options, double tolerance, do
 static void plans_take_what_is_predicted(int ranks) {
     const char *plans[] = {"static --cp 4", "flex", "adaptive"}, *machines[] = {"published", "measured"},
                *data[] = {"skewed", "even"};
-    char options[256];
     for (int i = 0; i < 12; i++) {
-        snprintf(options, sizeof options, "--heads 16 --overlap no --plan %s --machine $W/%s --data $W/%s",
-                 plans[i / 4], machines[i % 2], data[i / 2 % 2]);
         // Ranks that share a document of a pass meet in every layer; the model plays the passes of flex as wholes.
-        check_predicted(ranks, options, strcmp(plans[i / 4], "flex") ? 0.002 : 0.005, 0);
+        check_predicted(ranks,
+                        filled("--heads 16 --overlap no --plan %s --machine $W/%s --data $W/%s", plans[i / 4],
+                               machines[i % 2], data[i / 2 % 2]),
+                        strcmp(plans[i / 4], "flex") ? 0.002 : 0.005, 0);
     }
 }
 
@@ -120,7 +108,8 @@ static const struct Predicted {
     {NULL, 8, SHOWN PUBLISHED "--plan megatron", 0.02, 0},
     {NULL, 8, MEASURED "--plan fixed --capacity 16384", 0.002, 0},
     // Tokens elsewhere than their attention: ranks that get tokens of several others meet them one after another, which
-    // the model does not know. Rings whose messages between nodes go through proxies, with a NIC for each rank or fewer.
+    // the model does not know. Rings whose messages between nodes go through proxies, with a NIC for each rank or
+    // fewer.
     {"remapped_and_routed_steps_take_what_is_predicted", 16, SHOWN PUBLISHED "--plan zeppelin,remap=yes", 0.05, 0},
     {NULL, 16, SHOWN MEASURED "--plan zeppelin,remap=yes", 0.05, 0},
     {NULL, 16, SHOWN PUBLISHED "--cp 16,kind=ring --plan route=yes", 0.005, 0},

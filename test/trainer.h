@@ -49,31 +49,21 @@ static inline void remove_corpus(void) {
 
 typedef struct Arguments {
     int n;
-    char* text[MOST_ARGUMENTS];  // of this list, or of whoever added them
-    char numbers[16][32];
-    int n_numbers;
-    char path[600];
+    char* text[MOST_ARGUMENTS];  // in words
+    char words[4096];
+    size_t used;
 } Arguments;
 
-static inline void add_argument(Arguments* a, const char* text) {
-    if (a->n < MOST_ARGUMENTS - 1) a->text[a->n++] = (char*)text;
-}
-
-static inline void add_option_text(Arguments* a, const char* name, const char* value) {
-    add_argument(a, name);
-    add_argument(a, value);
-}
-
-static inline void add_key(Arguments* a, const char* option, const char* key, int value) {
-    char* text = a->numbers[a->n_numbers++];
-    snprintf(text, sizeof a->numbers[0], "%s=%d", key, value);
-    add_option_text(a, option, text);
-}
-
-static inline void add_option_number(Arguments* a, const char* name, int value) {
-    char* text = a->numbers[a->n_numbers++];
-    snprintf(text, sizeof a->numbers[0], "%d", value);
-    add_option_text(a, name, text);
+// Words with a space between them; of an option that is there twice the last one wins.
+__attribute__((format(printf, 2, 3))) static inline void add_options(Arguments* a, const char* format, ...) {
+    char* words = a->words + a->used;
+    va_list args;
+    va_start(args, format);
+    a->used += (size_t)vsnprintf(words, sizeof a->words - a->used, format, args) + 1;
+    va_end(args);
+    if (a->used > sizeof a->words) die("too many options");
+    for (words = strtok(words, " "); words; words = strtok(NULL, " "))
+        if (a->n < MOST_ARGUMENTS - 1) a->text[a->n++] = words;
 }
 
 // The number that follows `name` among the options of the test, the last one if it is there twice.
@@ -98,14 +88,11 @@ static inline int draw_model(Arguments* a, uint64_t seed, int tp, int any_arch) 
     int heads = g * kv_heads;
     if (heads * HS < 8) HS = 8;  // a norm of 4 channels divides by almost nothing now and then: gradients of no digits
     int width = of_any_sizes && draw_number(seed, 107, 2) ? 8 + draw_number(seed, 108, 90) : heads * HS;
-    add_option_number(a, "--width", width);
-    add_option_number(a, "--heads", heads);
+    add_options(a, "--width %d --heads %d", width, heads);
     if (!any_arch) return kv_heads;
-    add_option_text(a, "--arch", arch_table[arch].name);
-    add_option_text(a, "--arch", draw_number(seed, 110, 2) ? "tie=yes" : "tie=no");
-    add_key(a, "--arch", "kv-heads", kv_heads);
-    add_key(a, "--arch", "head-size", HS);
-    add_key(a, "--arch", "hidden", draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
+    add_options(a, "--arch %s,tie=%s,kv-heads=%d,head-size=%d,hidden=%d", arch_table[arch].name,
+                draw_number(seed, 110, 2) ? "yes" : "no", kv_heads, HS,
+                draw_number(seed, 111, 2) ? tp + draw_number(seed, 112, 300) : 4 * width);
     return kv_heads;
 }
 
@@ -131,7 +118,7 @@ static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, 
             layout.layer[l] = draw_layer(seed, 70 + (uint64_t)l, tp, kv_heads);
         left -= n;
     }
-    add_option_text(a, "--layout", strcpy(a->path, path));
+    add_options(a, "--layout %s", path);
     if (rank > 0) return;  // rank 0 reads it
     size_t n = layout_print(&layout, text, sizeof text);
     FILE* file = fopen(path, "w");
@@ -146,26 +133,26 @@ static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, i
     static const char* const recompute[] = {"none", "activation", "block"};
     int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
-    add_argument(a, "train");
+    add_options(a, "train");
     int kv_heads = draw_model(a, seed, tp, any_arch);
-    add_option_text(a, "--data", work);
-    add_option_number(a, "--layers", layers);
     if (draws_layers() || (stages > 1 && draw_number(seed, 114, 2))) draw_layout(a, seed, tp, stages, layers, kv_heads);
-    add_option_number(a, "--context", CONTEXT);
-    add_option_number(a, "--vocab", 257 + draw_number(seed, 102, 300));
-    add_option_number(a, "--batch-tokens", BATCH);
-    add_option_number(a, "--capacity", least + (int)((BATCH - least) * pow(random_uniform(seed, 103), 2)));
-    add_option_text(a, "--recompute", recompute[draw_number(seed, 104, COUNT(recompute))]);
-    add_option_text(a, "--device", "cpu");
-    add_option_text(a, "--dtype", "fp32");
-    add_option_text(a, "--threads", "1");
-    add_option_text(a, "--sample-every", "0");
-    add_option_text(a, "--machine", "flexsp-7b");
-    if (data_ranks > 1) add_option_text(a, "--plan", "route=yes");
-    for (int i = 0; i < n_options; i++) add_argument(a, options[i]);
+    add_options(a,
+                "--data %s --layers %d --context %d --vocab %d --batch-tokens %d --capacity %d --recompute %s "
+                "--device cpu --dtype fp32 --threads 1 --sample-every 0 --machine flexsp-7b",
+                work, layers, CONTEXT, 257 + draw_number(seed, 102, 300), BATCH,
+                least + (int)((BATCH - least) * pow(random_uniform(seed, 103), 2)),
+                recompute[draw_number(seed, 104, COUNT(recompute))]);
+    if (data_ranks > 1) add_options(a, "--plan route=yes");
+    for (int i = 0; i < n_options; i++) add_options(a, "%s", options[i]);
 }
 
 // ---- a trainer
+
+static inline double norm_of(const float* x, size_t n) {
+    double sum = 0;
+    for (size_t i = 0; i < n; i++) sum += (double)x[i] * x[i];
+    return sqrt(sum);
+}
 
 typedef struct Trainer {
     Run run;

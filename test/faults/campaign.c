@@ -135,7 +135,7 @@ static void fill_disk(const char* format, long next) {
 // The run's own disk, and no other, from some write on: the last checkpoint lies elsewhere, and so do steps of the log.
 CLAIM(a_run_whose_disk_stays_full_loses_no_step_and_no_line) {
     const Phase* p = &phases[0];
-    char dir[600], with[128];
+    char dir[600];
     double steps[64];
     setenv("FAULT_PLACE", "/run/", 1);
     prepare(p->setting);
@@ -145,9 +145,8 @@ CLAIM(a_run_whose_disk_stays_full_loses_no_step_and_no_line) {
     long n = count_of(log_text, "write", -1) - first;
     for (long i = 0; i < cases_of(n); i++) {
         long at = first + case_at(i, n);  // half of that write is there, or nothing, and nothing of those behind it
-        snprintf(with, sizeof with, "write:%ld:%s,write:%ld+:ENOSPC", at, i % 2 ? "ENOSPC" : "SHORT", at + 1);
         sh("rm -rf $W/elsewhere/* $W/both; mkdir $W/both");
-        run_phase(p, with);
+        run_phase(p, filled("write:%ld:%s,write:%ld+:ENOSPC", at, i % 2 ? "ENOSPC" : "SHORT", at + 1));
         if (!strstr(errors, " is saved in ")) continue;  // all was saved before
         tried++;
         if (status != 1 || reported_step(dir) != p->steps) complain("it ends otherwise");
@@ -211,15 +210,14 @@ CLAIM(a_log_line_or_a_save_that_fails_once_ends_no_run) {
     static const char* const ways[][2] = {{"write", "ENOSPC"}, {"sync", "EIO"},    {"rename", "EIO"},
                                           {"mkdir", "ENOSPC"}, {"open", "EMFILE"}, {"close", "EIO"}};
     const Phase* p = &phases[0];
-    char with[128], *start;
+    char* start;
     prepare(p->setting);
     run("", "%s --steps 0", p->arguments);
     start = strdup(log_text);
     for (int k = 0; k < COUNT(ways); k++) {
         long first = count_of(start, ways[k][0], -1), n = count_of(p->log, ways[k][0], -1) - first;
         for (long i = 0; i < cases_of(n); i++) {
-            snprintf(with, sizeof with, "%s:%ld:%s", ways[k][0], first + case_at(i, n), ways[k][1]);
-            run_phase(p, with);
+            run_phase(p, filled("%s:%ld:%s", ways[k][0], first + case_at(i, n), ways[k][1]));
             if (status || strcmp(loss_hash_or_none(), p->hash)) complain("%s: one failure ends the run", p->name);
             else if (k < TOLD && !strstr(errors, "train: warning: ")) complain("%s: nobody hears of it", p->name);
         }

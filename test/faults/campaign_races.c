@@ -22,13 +22,11 @@ static int number_taken(void) {
 }
 
 static void start_together(int n) {
-    char arguments[512];
     pid_t pids[MOST];
     int taken[MOST];
     sh("rm -rf $W/race; mkdir $W/race");
     for (int i = 0; i < n; i++) {
-        snprintf(arguments, sizeof arguments, OPTIONS SAVES "--seed %d", i + 1);
-        pids[i] = launch(i, arguments);
+        pids[i] = launch(i, filled(OPTIONS SAVES "--seed %d", i + 1));
     }
     for (int i = 0; i < n; i++) {
         await(pids[i], i);
@@ -54,13 +52,12 @@ CLAIM(runs_that_start_together_take_directories_of_their_own) {
 
 // n runs in one directory, of which the one that gets to its first save stands still there until all others have ended.
 static void meet(int n, int seeded, const char* options) {
-    char arguments[512], holder[64];
+    char holder[64];
     pid_t pids[MOST];
     int stopped = -1, ended = 0;
     set_fault("rename:1:STOP");
     for (int i = 0; i < n; i++) {
-        snprintf(arguments, sizeof arguments, seeded ? "%s --seed %d" : "%s", options, i + 1);
-        pids[i] = launch(i, arguments);
+        pids[i] = launch(i, filled(seeded ? "%s --seed %d" : "%s", options, i + 1));
     }
     for (int i = 0; i < n; i++) {
         int how = await_stop(pids[i]);

@@ -22,14 +22,10 @@ static const char* place = ".";  // the directory in which the next runs are lau
 static char log_text[1 << 16];   // the injector's
 static char told[8192];          // how to repeat the last run that had a fault
 
-__attribute__((format(printf, 1, 2))) static inline void complain(const char* format, ...) {
-    va_list args;
-    if (test_failures_in_claim++ >= 20) return;
-    va_start(args, format);
-    printf("    ");
-    vprintf(format, args);
-    va_end(args);
-    printf("\n%s      status %d; stderr: %.1500s\n", told, status, errors);
+#define complain(...) complain_of(filled(__VA_ARGS__))
+static inline void complain_of(const char* what) {
+    if (test_failures_in_claim++ < 20)
+        printf("    %s\n%s      status %d; stderr: %.1500s\n", what, told, status, errors);
 }
 
 // ---- a run
@@ -88,12 +84,8 @@ static inline int await_stop(pid_t pid) {
     return -1;
 }
 
-__attribute__((format(printf, 2, 3))) static inline int run(const char* with, const char* format, ...) {
-    char arguments[2048];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
-    va_end(args);
+#define run(with, ...) run_with(with, filled(__VA_ARGS__))
+static inline int run_with(const char* with, const char* arguments) {
     snprintf(fault, sizeof fault, "%s", with);
     remove(path_of("injected"));
     await(launch(0, arguments), 0);

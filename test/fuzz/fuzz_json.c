@@ -1,7 +1,11 @@
 // fuzz_json.c - any bytes to the JSON reader; whatever it accepts must lie inside the text, nest properly and convert.
+// And as config.json, state.json and a question of --eval: a shape, a state and endings that make sense, or a message.
 #include <stdlib.h>
 
+#include "data/choices.h"
+#include "data/hf_files.h"
 #include "data/json.h"
+#include "data/run_state.h"
 #include "plan/base/base.h"
 #include "test/fuzz/require.h"
 
@@ -52,9 +56,41 @@ static int check_value(const Json* json, int i, const char* text, size_t n) {
     return next;
 }
 
+// Sizes that make sense, and a text that gives the same shape again.
+static void check_shape(const Shape* s) {
+    Err err;
+    size_t n;
+    Shape again;
+    require(s->L >= 1 && s->C >= 1 && s->NH >= 1 && s->NKV >= 1 && s->NH % s->NKV == 0 && s->HS >= 1 && s->U >= 1);
+    require(s->V >= 1 && s->context >= 1 && s->positions >= s->context && s->eps > 0);
+    require(shape_has(s, HAS_POSITIONS) || (s->HS % 2 == 0 && s->theta > 0));
+    char* text = hf_config_text(s, DT_F32, 0, 0, &n);
+    require(text && !hf_config_parse(&again, text, n, err) && !memcmp(&again, s, sizeof again));
+    free(text);
+}
+
+static void check_files(const char* text, size_t n) {
+    static Config config;
+    Err err;
+    Shape shape;
+    RunState state;
+    Choice choice;
+    char* argv[] = {"train", NULL};
+    if (hf_config_parse(&shape, text, n, err) == 0) check_shape(&shape);
+    require(config_parse(&config, 1, argv, err) == 0);
+    if (run_state_parse(&state, &config, text, n, err) == 0)
+        require(state.step >= 0 && state.position.epoch >= 0 && state.position.index >= 0);
+    config_free(&config);
+    if (choice_parse(&choice, text, n, err)) return;
+    require(choice.n >= 2 && choice.label >= 0 && choice.label < choice.n && choice.context);
+    for (int i = 0; i < choice.n; i++) require(strlen(choice.endings[i]) <= n);
+    choice_free(&choice);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Err err = "";
     Json json;
+    check_files((const char*)data, size);
     if (size > 1 << 12) return 0;  // json_at walks: the check is quadratic
     if (json_parse(&json, (const char*)data, size, err)) {
         require(err[0] && memchr(err, 0, sizeof err) && !json.values);
