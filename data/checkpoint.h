@@ -14,11 +14,11 @@
 //
 // The marker is JSON: {"step": 100, "written": 1700000000000000000, "files": [{"name": "config.json", "bytes": 512,
 // "hash": "00c0ffee00c0ffee"}, ...]}: nanoseconds since 1970, always more than in any older checkpoint of the run; the
-// hash that of plan/base/disk_files.h in hexadecimal.
+// hash that of plan/base/disk.h in hexadecimal.
 #pragma once
 #include <stdio.h>
 
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 enum { CHECKPOINT_PATH = DISK_PATH };
 

@@ -19,7 +19,7 @@
 #include "data/run_dir.h"
 #include "data/sampler_mix.h"
 #include "data/tokenizer_files.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 // So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
 // which are for communication, libraries and files of the run.

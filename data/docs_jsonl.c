@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "data/docs_files.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 // ---- lines
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 #define ONE_FILE "model.safetensors"
 #define INDEX ONE_FILE ".index.json"

@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "plan/base/terminal.h"
 #include "plan/base/text.h"
 

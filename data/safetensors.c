@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "data/json.h"
-#include "plan/base/bf16_in_place.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/base.h"
+#include "plan/base/disk.h"
 
 enum {
     PREFIX = 8,  // the header's length

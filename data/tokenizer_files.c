@@ -10,7 +10,7 @@
 
 #include "data/bpe.h"
 #include "plan/base/base.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 enum {
     MAGIC = 20240328,

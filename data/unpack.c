@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "data/docs_files.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 enum { PIECE = 1 << 17 };
 

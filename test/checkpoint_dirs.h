@@ -4,7 +4,7 @@
 
 #include "data/checkpoint.h"
 #include "plan/base/base.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "test/temporary.h"
 
 static char err[ERR_BYTES], run_dir[600];

@@ -5,7 +5,7 @@
 // Claims about ranks that die run with one rank, which starts mpirun again with this program and a mode.
 #include <signal.h>
 
-#include "plan/base/die_as_rank.h"
+#include "plan/base/terminal.h"
 #include "test/ranks.h"
 
 enum { MOST_RANKS = 64 };

@@ -7,7 +7,7 @@
 extern "C" {
 #include "kernels/kernels.h"
 #include "kernels/open.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "test/cache_files.h"
 }
 #include "kernels/cuda/cuda.h"

@@ -4,7 +4,7 @@
 #include <inttypes.h>
 
 #include "data/runlog.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "plan/base/terminal.h"
 #include "run/show/run_page.h"
 #include "test/page_checks.h"

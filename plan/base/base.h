@@ -86,7 +86,7 @@ __attribute__((noreturn, format(printf, 3, 4))) void die_at(const char* file, in
 #define broken(...) die_at(__FILE__, __LINE__, __VA_ARGS__)
 // One line to stderr about something that does not end the program.
 __attribute__((format(printf, 1, 2))) void warn(const char* format, ...);
-// How a program of several ranks ends (plan/base/die_as_rank.h): what stands before each line, whether another rank has
+// How a program of several ranks ends (plan/base/terminal.h): what stands before each line, whether another rank has
 // said it, what to do once it is out, how to leave. NULL: the line is said, and exit.
 typedef struct DieAs {
     char who[24];

@@ -6,7 +6,7 @@
 #pragma once
 #include <stddef.h>
 
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 // Where the file of this name is, or would be. 0, or -1 with a message: no home directory, too long a path.
 int user_cache_path(char path[DISK_PATH], const char* name, Err err);

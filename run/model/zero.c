@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-#include "plan/base/bf16_in_place.h"
+#include "plan/base/base.h"
 #include "run/model/tensor_parallel.h"
 
 // ---- memory

@@ -7,7 +7,7 @@
 
 #include "kernels/host.h"
 #include "kernels/open.h"
-#include "plan/base/die_as_rank.h"
+#include "plan/base/terminal.h"
 #include "run/run.h"
 #include "run/model/tensor_parallel.h"
 #include "run/slow/balance.h"

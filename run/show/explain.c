@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "plan/published/published.h"
 #include "run/strategies/strategies.h"
 

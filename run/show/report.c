@@ -11,7 +11,7 @@
 #include "data/json.h"
 #include "data/sampler_mix.h"
 #include "kernels/open.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "run/show/run_page.h"
 #include "run/strategies/strategies.h"
 

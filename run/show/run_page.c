@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "data/json.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "plan/show/explain.h"
 #include "plan/base/terminal.h"
 

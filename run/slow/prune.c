@@ -1,7 +1,7 @@
 // prune.c - see balance.h. Values and lists are arrays (L,n), one for each kind of list that the Shed has. Behind a
 // list stands all that others compute: both together were computed, so a refresh measures them.
 #include "run/slow/balance.h"
-#include "plan/base/bf16_in_place.h"
+#include "plan/base/base.h"
 
 #include <float.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "data/model_files.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 #include "test/fuzz/require.h"
 
 static char dir[64];

@@ -7,7 +7,7 @@
 
 #include "data/docs_files.h"
 #include "data/tokenizer_files.h"
-#include "plan/base/disk_files.h"
+#include "plan/base/disk.h"
 
 static void put(const char* path, const void* bytes, size_t n) {
     FILE* file = fopen(path, "wb");
