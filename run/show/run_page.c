@@ -192,8 +192,8 @@ static void put_option(TextTable* table, const char* name, const Json* json, con
 }
 
 static void put_options(TextTable* table, const RunPage* pages, int n) {
-    Json* json = (Json*)calloc((size_t)n, sizeof *json);
-    const JsonValue** options = (const JsonValue**)calloc((size_t)n, sizeof *options);
+    Json* json = (Json*)calloc((size_t)MAX(n, 1), sizeof *json);
+    const JsonValue** options = (const JsonValue**)calloc((size_t)MAX(n, 1), sizeof *options);
     for (int i = 0; i < n && json && options; i++) options[i] = last_options(&pages[i], &json[i]);
     for (int i = 0; i < n && json && options; i++) {
         const JsonValue* key = options[i] ? options[i] + 1 : NULL;
