@@ -328,7 +328,7 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Hf
     int n = parts_of(state, STATE_WEIGHTS, i, parts);
     memset(state->staging, 0, own.tensor.elems * sizeof *state->staging);  // the padding rows of a vocabulary
     for (int p = 0; p < n; p++) {
-        const SafeTensors* file;
+        const SafeTensors* file = NULL;
         const SafeTensor* from = find_tensor(files, &parts[p].shown, &file, dir, err);
         if (!from || load(file, from, parts[p].transposed, state->staging + parts[p].first, err)) return -1;
     }

@@ -1,5 +1,4 @@
-// read.c - options that go together, the nearest to a word that is none, what --help prints, what a checkpoint keeps; see
-// read.h.
+// read.c - options that go together, the nearest to a word that is none, --help, what a checkpoint keeps; see read.h.
 #include "plan/options/read.h"
 
 #include <limits.h>
