@@ -3,7 +3,7 @@
 #include <stdlib.h>
 
 #include "data/choices.h"
-#include "data/hf_files.h"
+#include "data/model_files.h"
 #include "data/json.h"
 #include "data/run_state.h"
 #include "plan/base/base.h"
