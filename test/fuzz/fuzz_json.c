@@ -6,7 +6,7 @@
 #include "data/model_files.h"
 #include "data/json.h"
 #include "data/run_state.h"
-#include "plan/base/base.h"
+#include "plan/options/read.h"
 #include "test/fuzz/require.h"
 
 // Unescaping, quoting and unescaping must end where they began (invalid UTF-8 aside, which quoting replaces).
