@@ -7,6 +7,7 @@
 
 #include "kernels/open.h"
 #include "plan/model/split.h"
+#include "test/shapes.h"
 
 enum { CONTEXT = 1024 };
 

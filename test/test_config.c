@@ -3,6 +3,7 @@
 #include "plan/model/split.h"
 #include "run/core.h"
 #include "test/readers.h"
+#include "test/shapes.h"
 
 static Config config;
 static char err[ERR_BYTES];

@@ -4,6 +4,7 @@
 #include "plan/layout/layout_cost.h"
 #include "plan/layout/layout_search.h"
 #include "test/test.h"
+#include "test/shapes.h"
 
 // ---- the value
 

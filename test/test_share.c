@@ -2,6 +2,7 @@
 // (plan/model/shape.h).
 #include "plan/model/split.h"
 #include "test/plans.h"
+#include "test/shapes.h"
 
 // ---- chunks
 

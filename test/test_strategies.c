@@ -5,6 +5,7 @@
 #include "test/plans.h"
 #include "test/program.h"
 #include "test/tensors.h"
+#include "test/shapes.h"
 
 enum { STEPS = 20, HALF = 10 };
 

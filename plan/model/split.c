@@ -1,22 +1,6 @@
 // split.c - see split.h. Of a cut tensor a rank has a range of every run of its rows, or of the columns of every row.
 #include "plan/model/split.h"
 
-Shape shape_make(int layers, int width, int heads, int vocab, int context) {
-    const ArchRow* arch = &arch_table[ARCH_GPT2];
-    return shape_whole((Shape){.arch = ARCH_GPT2,
-                               .features = arch->features,
-                               .L = layers,
-                               .C = width,
-                               .NH = heads,
-                               .V = vocab,
-                               .NKV = heads,
-                               .HS = width / heads,
-                               .U = 4 * width,
-                               .context = context,
-                               .positions = context,
-                               .eps = arch->eps});
-}
-
 Shape shape_stage(const Shape* shape, int first, int end) {
     Shape s = *shape;
     s.first_layer = shape->first_layer + first;

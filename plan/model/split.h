@@ -14,8 +14,6 @@
 
 // ---- stages, pieces, work
 
-// A GPT-2 of these dimensions.
-Shape shape_make(int layers, int width, int heads, int vocab, int context);
 // The stage of layers [first, end) of a model, or of a tensor-parallel rank's part of one.
 Shape shape_stage(const Shape* shape, int first, int end);
 // Ids of the vocabulary, padding left out, that the rows of this shape stand for.

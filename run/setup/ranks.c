@@ -126,12 +126,6 @@ int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
     return size ? size : MAX(of_stage / tp, 1);
 }
 
-// The ranks of the job that say the same color.
-static void join(Comm** c, Comm* job, int color) {
-    char err[ERR_BYTES];
-    if (job->table->split(job, c, color, job->rank, err)) die("%s", err);
-}
-
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
 // same number in theirs are data ranks.
 static void split_ranks(Run* run) {
@@ -148,18 +142,16 @@ static void split_ranks(Run* run) {
     if (R > m->whole.U)
         die("--tp %d: expected at most as many ranks as hidden units, found %d; try --tp %d", R, m->whole.U,
             m->whole.U);
-    if (R * P > 1) join(&m->comm, job, job->rank / (job->size / P) * R + t), m->comm->overlap = job->overlap;
+    if (R * P > 1) m->comm = model_split(m, job->rank / (job->size / P) * R + t, COMM_OTHER, job->overlap);
     if (R == 1) return;
-    join(&m->tp, job, job->rank / R);
-    m->tp->overlap = job->overlap && !m->k->on_host;  // ranks that share cores would be slower: run/README.md
-    m->tp->purpose = COMM_TENSOR;
+    // Ranks that share cores would be slower with overlap: run/README.md.
+    m->tp = model_split(m, job->rank / R, COMM_TENSOR, job->overlap && !m->k->on_host);
     m->ranks->split = split_even(&m->whole, R);
     balance_take_division(run);
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
     int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
     if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    join(&m->ranks->kv, job, job->rank - t + first);
-    m->ranks->kv->purpose = COMM_TENSOR;
+    m->ranks->kv = model_split(m, job->rank - t + first, COMM_TENSOR, job->overlap);
     if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
 }
 

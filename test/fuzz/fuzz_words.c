@@ -9,6 +9,7 @@
 #include "plan/cost/machine.h"
 #include "plan/slow/speeds.h"
 #include "test/fuzz/require.h"
+#include "test/shapes.h"
 
 static char err[ERR_BYTES];
 
