@@ -124,45 +124,6 @@ void model_divide_anew(Model* m, const TpSplit* split) {
     zero_settle(m);
 }
 
-// ---- Comms
-
-Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap) {
-    char err[ERR_BYTES];
-    Comm *job = m->job, *part;
-    if (job->table->split(job, &part, color, job->rank, err)) die("%s", err);
-    if (part) part->purpose = purpose, part->overlap = overlap;
-    return part;
-}
-
-int model_comms(Comm* list[MOST_COMMS], const Model* m) {
-    const ModelRanks* x = m->ranks;
-    Comm* all[] = {x->pipe.ends,
-                   x->pipe.comm,
-                   x->kv,
-                   m->tp,
-                   m->comm != m->job ? m->comm : NULL,
-                   m->job != m->world ? m->job : NULL};
-    int n = 0;
-    for (const LayerGroup* g = x->groups; g < x->groups + x->n_groups; g++) {
-        if (g->cut) list[n++] = g->cut;
-        list[n++] = g->spread, list[n++] = g->data;
-    }
-    for (int i = 0; i < COUNT(all); i++)
-        if (all[i]) list[n++] = all[i];
-    return n;
-}
-
-void model_set_timer(Model* m, Timer* timer) {
-    Comm* comms[MOST_COMMS];
-    m->timer = m->world->timer = timer;
-    for (int i = 0, n = model_comms(comms, m); i < n; i++) comms[i]->timer = timer;
-}
-
-void model_close_comms(Model* m) {
-    Comm* comms[MOST_COMMS];
-    for (int i = 0, n = model_comms(comms, m); i < n; i++) comms[i]->table->close(comms[i]);
-}
-
 // ---- the tables
 
 // clang-format off

@@ -75,6 +75,38 @@ static inline int tp_size(const Model* m) { return m->tp ? m->tp->size : 1; }
 // RowAttention.parts: each is a message and a kernel more.
 static inline int attention_parts(const Model* m) { return m->k->on_host ? 2 : ATTENTION_PARTS; }
 
+// ---- layers and tensors
+
+// That of a layer of less tp than the group; NULL for others, and for the ends of the model.
+const LayerGroup* layer_group(const Model* m, int l);
+// The ranks that layer l's weights are divided among.
+static inline Comm* layer_data(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->data : m->comm;
+}
+static inline int layer_cut_rank(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? tp_rank(m) % g->tp : tp_rank(m);
+}
+static inline int tensor_layer(const ParamTensor* t) { return param_is_per_layer(t->id) ? t->layer : ENDS; }
+
+// How a tensor is cut.
+const TpSplit* tp_split_of(const Model* m, const ParamTensor* tensor);
+// The boxes of the whole tensor that this rank's part of it consists of.
+int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part);
+// Of what this rank owns of its part, the elements that lie in one box; and where they stand in the whole tensor.
+typedef struct OwnedRun {
+    Segment segment;
+    Place place;
+} OwnedRun;
+int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned);  // returns how many
+// The layer of one of this rank's tensors in the whole model.
+int pipeline_layer(const Model* m, const ParamTensor* own);
+// This rank's part of a tensor of the whole model; without elements where its stage has nothing of it.
+ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor);
+// The stage that has a tensor of the whole model; of wte the first one.
+int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
+
 // ---- pipeline.c: this rank in a pipeline
 //
 // With --pp P, rank r of a job of W is in stage r / (W / P); the ranks of a stage plan, share documents and divide
@@ -99,11 +131,5 @@ void pipeline_finish(Model* m);
 // behind.
 void pipeline_meet(Model* m, const Row* row, TaskKind kind);
 
-// The layer of one of this rank's tensors in the whole model.
-int pipeline_layer(const Model* m, const ParamTensor* own);
-// This rank's part of a tensor of the whole model; without elements where its stage has nothing of it.
-ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor);
-// The stage that has a tensor of the whole model; of wte the first one.
-int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
 // value (n, host) from the rank of that stage to this one's place in all others. Collective in the pipeline.
 void pipeline_share(const Model* m, float* value, size_t n, int stage);

@@ -60,28 +60,6 @@ void pipeline_meet(Model* m, const Row* row, TaskKind kind) {
     pipeline_settle(m, &task);
 }
 
-// ---- tensors of the whole model
-
-int pipeline_layer(const Model* m, const ParamTensor* own) {
-    return own->layer + (param_is_per_layer(own->id) ? m->shape.first_layer : 0);
-}
-
-ParamTensor pipeline_part(const Model* m, const ParamTensor* tensor) {
-    int layer = tensor->layer - (param_is_per_layer(tensor->id) ? m->shape.first_layer : 0);
-    int is_elsewhere = layer < 0 || layer >= m->shape.L;
-    ParamTensor part = shape_param(&m->shape, tensor->id, is_elsewhere ? 0 : layer);
-    if (is_elsewhere) part.elems = 0;
-    return part;
-}
-
-int pipeline_stage_of(const Model* m, const ParamTensor* tensor) {
-    int s = 0;
-    if (m->stages == 1 || tensor->id < LN1W) return 0;
-    if (tensor->id >= LNFW) return m->stages - 1;
-    while (tensor->layer >= layout_first(&m->ranks->layout, s + 1)) s++;
-    return s;
-}
-
 void pipeline_share(const Model* m, float* value, size_t n, int stage) {
     char err[ERR_BYTES];
     Comm* c = m->ranks->pipe.comm;

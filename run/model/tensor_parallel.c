@@ -6,12 +6,6 @@
 
 // ---- layers of less tp than their group
 
-const LayerGroup* layer_group(const Model* m, int l) {
-    for (int i = 0; i < m->ranks->n_groups && l >= 0 && l < m->shape.L; i++)
-        if (m->ranks->groups[i].tp == layer_row(m, l)->tp) return &m->ranks->groups[i];
-    return NULL;
-}
-
 static LayerGroup plan_group(const Model* m, int T) {
     int G = tp_size(m) / T, j = tp_rank(m) % T, queries = m->whole.NH / m->whole.NKV;
     LayerGroup g = {.tp = T, .split = split_cut(&m->ranks->split, T)};
@@ -118,7 +112,7 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
     int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
     Exchange x = {.group = g, .N = tp_tokens(m, row, l), .queries = queries * HS, .n = g->spread->size};
     const ActPlace* place = &m->act_places[EXCHANGED * (m->shape.L + 1) + l];
-    char* packed = (char*)model_act(m, EXCHANGED, l) + place->bytes / 2;  // the second place
+    char* packed = (char*)model_act(m, EXCHANGED, l) + place->bytes / 2;        // the second place
     size_t head_bytes = (size_t)((queries + M - 1) * HS) * dtype_bytes(m->dt);  // with its keys and values, where M = 3
     size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
     for (int i = 0; i < x.n; i++) {
@@ -293,43 +287,14 @@ void tp_linear_backward(const Model* m, const Row* row, LinearId id, int l, void
 
 // ---- files
 
-// How the tensor is cut.
-static const TpSplit* split_of(const Model* m, const ParamTensor* tensor) {
-    const LayerGroup* g = layer_group(m, tensor_layer(tensor));
-    return g ? &g->split : &m->ranks->split;
-}
-
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole) {
     if (m->tp)
-        split_take(part, whole, &m->whole, split_of(m, tensor), layer_cut_rank(m, tensor_layer(tensor)), tensor->id);
-}
-
-int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part) {
-    boxes[0] = (Box){0, 0, part->rows, part->cols};
-    if (!m->tp) return 1;
-    return split_boxes(boxes, &m->whole, split_of(m, part), layer_cut_rank(m, tensor_layer(part)), part->id);
-}
-
-int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned) {
-    Box boxes[MOST_RUNS];
-    const ParamTensor* part = &owned->tensor;
-    size_t width = (size_t)shape_param(&m->whole, part->id, pipeline_layer(m, part)).cols, begin = 0;
-    int n = 0, n_boxes = tp_boxes(boxes, m, part);
-    for (const Box* box = boxes; box < boxes + n_boxes; box++) {
-        size_t cols = (size_t)box->cols, end = begin + (size_t)box->rows * cols;
-        size_t first = MAX(begin, owned->first), last = MIN(end, owned->first + owned->n), before = first - begin;
-        begin = end;
-        if (first >= last) continue;
-        size_t row = (size_t)box->row + before / cols, col = before % cols;
-        runs[n++] = (OwnedRun){{*part, first, last - first, owned->at + (first - owned->first)},
-                               {row * width + (size_t)box->col + col, col, cols, box->rows > 1 ? width - cols : 0}};
-    }
-    return n;
+        split_take(part, whole, &m->whole, tp_split_of(m, tensor), layer_cut_rank(m, tensor_layer(tensor)), tensor->id);
 }
 
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others) {
     char err[ERR_BYTES];
-    const TpSplit* split = split_of(m, tensor);
+    const TpSplit* split = tp_split_of(m, tensor);
     Comm* c = cut_of(m, tensor_layer(tensor));
     if (!c || split_is_replicated(tensor->id)) {
         if (whole != part) memcpy(whole, part, tensor->elems * sizeof(float));

@@ -13,21 +13,9 @@
 #pragma once
 #include "run/model/model_ranks.h"
 
-// That of a layer of less tp than the group; NULL for others, and for the ends of the model.
-const LayerGroup* layer_group(const Model* m, int l);
 // Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
 void layers_plan(Model* m);
 void layers_join(Model* m);  // and their Comms; collective
-// The ranks that layer l's weights are divided among.
-static inline Comm* layer_data(const Model* m, int l) {
-    const LayerGroup* g = layer_group(m, l);
-    return g ? g->data : m->comm;
-}
-static inline int layer_cut_rank(const Model* m, int l) {
-    const LayerGroup* g = layer_group(m, l);
-    return g ? tp_rank(m) % g->tp : tp_rank(m);
-}
-static inline int tensor_layer(const ParamTensor* t) { return param_is_per_layer(t->id) ? t->layer : ENDS; }
 
 // ---- of ManyRanks (run/model/model.h)
 
@@ -78,14 +66,6 @@ int tp_gather_next(const Model* m, TpGather* g, TpRows* rows);  // 0: that was a
 
 // part = this rank's of whole, both (elems, host, fp32) of a tensor of this stage; may be the same memory.
 void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float* whole);
-// The boxes of the whole tensor that this rank's part of it consists of.
-int tp_boxes(Box boxes[MOST_RUNS], const Model* m, const ParamTensor* part);
-// Of what this rank owns of its part, the elements that lie in one box; and where they stand in the whole tensor.
-typedef struct OwnedRun {
-    Segment segment;
-    Place place;
-} OwnedRun;
-int tp_runs(OwnedRun runs[MOST_RUNS], const Model* m, const Segment* owned);  // returns how many
 // whole (elems, host, fp32) = the parts of all ranks, of which `part` is this one's; others: scratch for the largest
 // part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);

@@ -6,8 +6,6 @@
 
 #include <stdlib.h>
 
-#include "run/model/tensor_parallel.h"
-
 // What this rank computes of a sublayer in a layer: `stay` units of its own, then `taken` ones in the order of moves.
 // Channels are the columns of Row: unit_columns for each unit. All lists are on the device.
 typedef struct SublayerWork {

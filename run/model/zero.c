@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 #include "plan/base/base.h"
-#include "run/model/tensor_parallel.h"
+#include "run/model/model_ranks.h"
 
 // ---- memory
 
