@@ -141,6 +141,9 @@ typedef struct Packing {
 // Stage 2: docs (n, the longest first) of one pipeline into v micro-batches, and into the best number. mb_of (n).
 Packing hydraulis_pack_into(int* mb_of, StepWork* work, int scheme, const int* docs, int n, int v);
 Packing hydraulis_pack(int* mb_of, StepWork* work, int scheme, const int* docs, int n);
+// Of documents that are packed into v: sums anew, in the order of documents (what moves and swaps leave in mb_ms has
+// rounding of its own).
+Packing hydraulis_time(const int* mb_of, StepWork* work, int scheme, const int* docs, int n, int v);
 
 // Both stages for each strategy; the one whose slowest pipeline ends first, see also SchemePool.may_be_empty. work's
 // pipeline_of, docs, first, mb_of are then those of the choice.
