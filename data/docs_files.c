@@ -67,23 +67,6 @@ static int hash_file(Docs* docs, const DocsFile* file, int named, Err err) {
     return docs_add(docs, 2, 0, "", 0, err);  // a corpus without a text is none
 }
 
-int docs_unpacked(DocsMore* more, Err err) {
-    char path[DISK_PATH];
-    const char* dir = getenv("TMPDIR");
-    if (more->unpacked >= 0) return more->unpacked;
-    if (disk_join(path, dir && *dir ? dir : "/tmp", "ragged-XXXXXX", err)) return -1;
-    more->unpacked = mkostemp(path, O_CLOEXEC | O_APPEND);
-    if (more->unpacked < 0) return fail(err, "%s: cannot make a file for what is unpacked: %s", path, strerror(errno));
-    unlink(path);
-    return more->unpacked;
-}
-
-void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes) {
-    file_close(file);
-    *file = (File){file->path, more->unpacked, 1, more->unpacked_bytes, bytes};
-    more->unpacked_bytes += bytes;
-}
-
 // Indexes a file that is open, in whatever format its name, without what says that it is compressed, says. One that was
 // not named is passed over (1) when it is no text. 0, or -1.
 static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named, Err err) {

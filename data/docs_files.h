@@ -132,6 +132,8 @@ void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 extern const DocsFormat docs_shard16, docs_shard32;
 int docs_index_shard(Docs* docs, DocsFile* file, Err err);
+// A corpus that was encoded in memory, as such a shard; the caller frees. NULL with a message.
+char* docs_shard_of(const Docs* docs, size_t* bytes, Err err);
 int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err);  // 1: not named, its first line is no document
 // Whether a line of JSONL is an instruction, and the document that it makes.
 extern const DocsFormat docs_instructions;

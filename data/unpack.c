@@ -1,7 +1,9 @@
 // unpack.c - compressed files; see docs_files.h. The few functions of the two libraries are declared here: their
 // headers need not be installed.
+#define _GNU_SOURCE  // mkostemp
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -159,4 +161,23 @@ int64_t unpack(int fd, const char* path, Err err) {
     free(held);
     close(in);
     return total;
+}
+
+// ---- the file without a name
+
+int docs_unpacked(DocsMore* more, Err err) {
+    char path[DISK_PATH];
+    const char* dir = getenv("TMPDIR");
+    if (more->unpacked >= 0) return more->unpacked;
+    if (disk_join(path, dir && *dir ? dir : "/tmp", "ragged-XXXXXX", err)) return -1;
+    more->unpacked = mkostemp(path, O_CLOEXEC | O_APPEND);
+    if (more->unpacked < 0) return fail(err, "%s: cannot make a file for what is unpacked: %s", path, strerror(errno));
+    unlink(path);
+    return more->unpacked;
+}
+
+void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes) {
+    file_close(file);
+    *file = (File){file->path, more->unpacked, 1, more->unpacked_bytes, bytes};
+    more->unpacked_bytes += bytes;
 }

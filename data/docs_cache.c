@@ -1,0 +1,136 @@
+// docs_cache.c - text that was encoded before, kept as a token shard with an index of its documents; see docs_files.h.
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/docs_files.h"
+#include "data/sampler_mix.h"
+#include "plan/base/user_cache.h"
+
+// What the shard does not say. All of it is hashed, hash itself as 0.
+typedef struct Index {
+    char magic[8];
+    uint64_t key, hash, shard_hash, content;
+    int64_t files, skipped, runs, packed, plain_jsonl, divided, n_corpora;
+    DocsCorpus corpora[MOST_CORPORA];
+} Index;
+
+static const char index_magic[8] = "RAGTOK3";
+
+static uint64_t hash_index(Index x) {
+    x.hash = 0;
+    return hash_bytes(&x, sizeof x, 0);
+}
+
+static int save(const char* dir, const char* name, const char* path, const void* bytes, size_t n, Err err) {
+    if (!dir) return user_cache_save(name, bytes, n, 1, err);
+    return disk_make_dirs(dir, err) || disk_put(path, bytes, n, 1, err) ? -1 : 0;
+}
+
+static int save_shard(const Docs* d, const char* dir, const char* name, const char* path, Err err) {
+    size_t n;
+    char* shard = docs_shard_of(d, &n, err);
+    int failed = !shard || save(dir, name, path, shard, n, err);
+    free(shard);
+    return failed;
+}
+
+static int save_index(const Docs* d, uint64_t key, const char* shard, const char* dir, const char* name,
+                      const char* path, Err err) {
+    const DocsMore* m = d->more;
+    uint64_t bytes;
+    Index x = {.key = key, .content = m->content, .files = m->files, .skipped = d->skipped, .runs = m->runs};
+    x.packed = m->packed, x.plain_jsonl = m->plain_jsonl, x.divided = d->divided, x.n_corpora = m->n_corpora;
+    memcpy(x.magic, index_magic, sizeof x.magic);
+    memcpy(x.corpora, m->corpora, sizeof x.corpora);
+    if (disk_hash(shard, 0, &bytes, &x.shard_hash, err)) return -1;
+    x.hash = hash_index(x);
+    return save(dir, name, path, &x, sizeof x, err);
+}
+
+static int read_index(Index* x, const char* path, uint64_t key, Err err) {
+    size_t n = 0;
+    char* bytes = disk_read_file(path, sizeof *x + 1, &n, err);
+    if (!bytes) return -1;
+    int right = n == sizeof *x;
+    if (right) memcpy(x, bytes, sizeof *x);
+    free(bytes);
+    if (right && !memcmp(x->magic, index_magic, sizeof index_magic) && x->key == key && x->hash == hash_index(*x) &&
+        x->n_corpora >= 0 && x->n_corpora <= MOST_CORPORA)
+        return 0;
+    return fail(err, "%s: is no index of these documents", path);
+}
+
+static int take_index(Docs* d, const Index* x, const char* path, Err err) {
+    DocsMore* m = d->more;
+    for (int i = 0; i < x->n_corpora; i++) {
+        const DocsCorpus* c = &x->corpora[i];
+        if (c->first < 0 || c->end < c->first || c->end > d->n || !memchr(c->name, 0, CORPUS_NAME) || !(c->share > 0))
+            return fail(err, "%s: corpus %d has no range of documents", path, i);
+    }
+    memcpy(m->corpora, x->corpora, sizeof m->corpora);
+    m->n_corpora = (int)x->n_corpora;
+    if (m->n_corpora) d->mix = &sampler_mix;
+    d->max_token = d->tokenizer->vocab - 1;
+    m->content = x->content, m->files = x->files, d->skipped = x->skipped, m->runs = x->runs, m->packed = x->packed;
+    m->plain_jsonl = x->plain_jsonl, d->divided = x->divided;
+    return 0;
+}
+
+int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, Err err) {
+    Index x;
+    uint64_t bytes, hash;
+    *out = NULL;
+    if (read_index(&x, index, key, err) || disk_hash(shard, 0, &bytes, &hash, err)) return -1;
+    if (hash != x.shard_hash) return fail(err, "%s: is damaged, or not the shard of its index", shard);
+    if (docs_open_as(out, &shard, 1, tokenizer, (DocsReading){NULL, NULL}, err)) return -1;
+    if (take_index(*out, &x, index, err) == 0) return 0;
+    docs_close(*out);
+    *out = NULL;
+    return -1;
+}
+
+// Where the shard and the index are, or will be; 1 where they may not be, as words say.
+static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key, const char* dir, char* words) {
+    for (int i = 0; i < 2; i++) {
+        snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
+        if (dir ? disk_join(paths[i], dir, names[i], words)
+                : user_cache_path(paths[i], names[i], words) || user_cache_check(names[i], words) < 0)
+            return 1;
+    }
+    return 0;
+}
+
+int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
+                     char* words, Err err) {
+    enum { LEAST = 1 << 20 };
+    char files[2][DISK_PATH], names[2][64], why[ERR_BYTES];
+    uint64_t key = 0;
+    int64_t bytes = 0;
+    words[0] = cache->path[0] = 0;
+    cache->was_there = 0;
+    if (!tokenizer->is_bytes && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err)) return -1;
+    if (tokenizer->is_bytes || (bytes < LEAST && !cache->dir))
+        return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
+    int is_kept = !find_files(names, files, key, cache->dir, words);
+    cache->was_there = is_kept && docs_load(out, files[0], files[1], key, tokenizer, why) == 0;
+    if (!cache->was_there) {
+        docs_on_progress(cache->tell, bytes);
+        int status = docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
+        docs_on_progress(NULL, 0);
+        // Only what is encoded whole is kept, without instructions, whose labels an index does not say.
+        const DocsMore* m = status ? NULL : (*out)->more;
+        if (!m || !is_kept || m->n_spans || m->n_encoded != docs_tokens(*out) || m->n_encoded > INT32_MAX)
+            return status;
+        if (save_shard(*out, cache->dir, names[0], files[0], words) ||
+            save_index(*out, key, files[0], cache->dir, names[1], files[1], words))
+            return 0;
+        Docs* kept = NULL;  // from here on as every other rank and run has it
+        if (docs_load(&kept, files[0], files[1], key, tokenizer, words)) kept = *out;
+        else docs_close(*out);
+        *out = kept;
+    }
+    snprintf(cache->path, sizeof cache->path, "%s", files[0]);
+    return 0;
+}
