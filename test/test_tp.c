@@ -99,7 +99,7 @@ CLAIM(ten_steps_in_bf16_stay_in_the_band_of_its_rounding) {
 
 CLAIM(a_run_says_how_the_model_is_divided) {
     run_on(4, "none", TINY "--verbose --steps 0 --tp 2");
-    CHECK_SAID("2 groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 and 112");
+    CHECK_SAID("groups of 2 ranks; rank 0 of a group has 2 heads and 128 hidden units, the last one 3 and 112");
 }
 
 // ---- checkpoints

@@ -59,14 +59,31 @@ static void check_same(Run* run) {
     free(all);
 }
 
+static void say_stages(const Model* m) {
+    const Layout* layout = &m->ranks->layout;
+    for (int s = 0; s < m->stages; s++) {
+        int first = layout_first(layout, s), end = layout_first(layout, s + 1);
+        const LayerLayout* row = &layout->layer[first];
+        printf("        stage %d: layers %d to %d, ", s, first, end - 1);
+        if (layout_run(layout, first) < end - first) printf("unlike each other\n");
+        else printf("zero %d, recompute %s\n", row->zero, recompute_names[row->recompute]);
+    }
+}
+
 static void say_where(const Run* run) {
     const Model* m = &run->model;
     const Comm* c = m->world;
     int nodes = c->node[c->size - 1] + 1, first = 1, planned = run->clock->limits.node_size * tp_size(m);
-    printf("ranks   %d on %d node%s (%s)", c->size, nodes, nodes > 1 ? "s" : "", c->name);
-    if (m->tp) printf(", in tensor-parallel groups of %d", tp_size(m));
-    if (m->stages > 1) printf(", in %d stages", m->stages);
-    printf("\n");
+    printf("ranks   %d on %d node%s (%s)\n", c->size, nodes, nodes > 1 ? "s" : "", c->name);
+    if (m->stages > 1) say_stages(m);
+    if (m->tp) {
+        const int *head = &m->ranks->split.head[tp_size(m) - 1], *hidden = &m->ranks->split.hidden[tp_size(m) - 1];
+        printf(
+            "        tensor parallelism: groups of %d ranks; rank 0 of a group has %d heads and %d hidden units, the "
+            "last one %d and %d%s\n",
+            tp_size(m), m->ranks->split.head[1], m->ranks->split.hidden[1], head[1] - head[0], hidden[1] - hidden[0],
+            split_shares_kv(&m->whole, &m->ranks->split) ? "; some share key/value heads" : "");
+    }
     while (first < c->size && c->node[first] == c->node[0]) first++;
     if (planned < MIN(first, m->job->size / m->stages))
         printf("        plans take every %d ranks for a node: nodes begin inside stages or groups, or are unlike\n",

@@ -110,22 +110,30 @@ static void print_strategies(const Rated* rated, const Run* run) {
     text_table(stdout, &table, "  ");
 }
 
+// The ranks of the job whose pipelines these are, as "4-7".
+static void ranks_of(char text[32], const RankStrategy* s, const PipelineGroup* kind) {
+    int g = 0, first = 0;
+    while (s->group[g].tp != kind->tp || s->group[g].pp != kind->pp) first += group_ranks(&s->group[g++]);
+    snprintf(text, 32, "%d-%d", first, first + group_ranks(&s->group[g]) - 1);
+}
+
 static void print_pipelines(StepWork* w, const Run* run) {
     const Strategies* x = run->strategies;
     const Strategy* chosen = &x->choices[run->batch.planned->strategy];
     TextTable table = {0};
-    text_cells(&table, "pipeline\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
+    text_cells(&table, "pipeline\tof ranks\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
     for (int k = 0, p = 0; k < x->pool.n; k++)
         for (int copy = 0; copy < chosen->copies[k]; copy++, p++) {
-            char name[STRATEGY_TEXT];
+            char name[STRATEGY_TEXT], ranks[32];
             const int* docs = w->docs + w->first[p];
             int n = w->first[p + 1] - w->first[p];
             int64_t tokens = 0;
             Packing packed = n ? hydraulis_pack(w->mb_of + w->first[p], w, k, docs, n) : (Packing){0};
             RankStrategy alone = {1, {{1, x->kind[k].tp, x->kind[k].pp}}};
             for (int i = 0; i < n; i++) tokens += w->lengths[docs[i]];
-            text_cells(&table, "%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), n, tokens,
-                       n ? w->lengths[docs[0]] : 0, packed.n, packed.ms);
+            ranks_of(ranks, &x->list.strategy[run->batch.planned->strategy], &alone.group[0]);
+            text_cells(&table, "%s\t%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), ranks, n,
+                       tokens, n ? w->lengths[docs[0]] : 0, packed.n, packed.ms);
         }
     printf("\n");
     text_table(stdout, &table, "  ");
