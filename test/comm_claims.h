@@ -562,7 +562,8 @@ static Timer timer;
 // A step of the world from here on.
 static void begin_timing(double drag) {
     CHECK(world->table->barrier(world, err) == 0);
-    timer.on = 1, timer.drag = drag;
+    timer.on = 1;
+    timer_slow_down(&timer, 1, drag);
     world->timer = &timer;
     timer_begin(&timer, k, NULL);
     timer_enter(&timer, TIME_LINEAR, NULL);

@@ -256,7 +256,8 @@ static Request block(Comm* c, int way, void* memory) {
     double seconds[N_TIMES];
     float x;
     if (way == WAIT) return c->table->begin_reduce_scatter(c, memory, memory, 100 / (size_t)size, DT_F32, NULL);
-    timer.on = 1, timer.drag = 2;  // a straggler on purpose waits for its stream after every collective
+    timer.on = 1;
+    timer_slow_down(&timer, 1, 2);  // a straggler on purpose waits for its stream after every collective
     if (way == DRAG) c->timer = &timer, timer_begin(&timer, k, NULL);
     c->table->all_reduce(c, memory, 100, DT_F32, NULL);
     if (way == DRAG) timer_read(&timer, seconds, NULL), c->timer = NULL;

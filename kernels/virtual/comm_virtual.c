@@ -146,7 +146,10 @@ static int ends_row(const Comm* c, const Operation* o) {
 // What the real one does has finished when it returns: it has no overlap.
 static Request begin(Comm* c, const Operation* o, Stream s) {
     VirtualComm* v = (VirtualComm*)c;
-    if (ends_row(c, o)) virtual_end_row();
+    if (ends_row(c, o)) {
+        virtual_end_row();
+        timer_lag(c->timer, s);
+    }
     if (v->payload) {
         Request real = v->real->transport->begin(v->real, o, s);
         if (real) v->real->transport->end(v->real, real, s);
