@@ -204,7 +204,7 @@ int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double 
         return -1;
     if (wrap(world, real, payload, err)) return -1;
     Comm* c = *world;
-    c->local_rank = real->local_rank, c->local_size = real->local_size;
+    c->local_size = real->local_size;
     for (int r = 0; r < c->size; r++) c->node[r] = r / virtual_node_size();
     return 0;
 }
