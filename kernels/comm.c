@@ -66,11 +66,6 @@ static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
     end(c, begin(c, &o, s), s);
 }
 
-static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
-    Operation o = {.kind = OP_BROADCAST, .out = x, .in = x, .bytes = bytes, .root = root};
-    end(c, begin(c, &o, s), s);
-}
-
 static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     Operation o = {.kind = OP_REDUCE_SCATTER, .out = out, .in = in, .bytes = n * dtype_bytes(dt), .dt = dt};
     return begin(c, &o, s);
@@ -220,7 +215,6 @@ static int split(Comm* c, Comm** part, int color, int key, Err err) {
 
 static const CommTable entries = {
     .all_reduce = all_reduce,
-    .broadcast = broadcast,
     .begin_reduce_scatter = begin_reduce_scatter,
     .begin_all_gather = begin_all_gather,
     .begin_send_receive = begin_send_receive,

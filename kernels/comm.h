@@ -52,7 +52,6 @@ typedef uint64_t Request;
 typedef struct CommTable {
     // x (n) = sum over ranks of x (n), on every rank. dt F32, BF16 or F64.
     void (*all_reduce)(Comm* c, void* x, size_t n, DType dt, Stream s);
-    void (*broadcast)(Comm* c, void* x, size_t bytes, int root, Stream s);
 
     // These only begin: they may send what s has computed so far, and computing may go on while they run. Until `end`
     // nobody may touch their memory; work that s is given after `end` sees what was received and may overwrite what was

@@ -5,7 +5,7 @@
 
 typedef enum OperationKind {
     OP_ALL_REDUCE,
-    OP_BROADCAST,
+    OP_BROADCAST,  // of host values alone
     OP_REDUCE_SCATTER,
     OP_ALL_GATHER,
     OP_SEND_RECEIVE

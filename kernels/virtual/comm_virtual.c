@@ -75,17 +75,15 @@ static double all_ready(VirtualComm* v, int across) {
     return last;
 }
 
-// Each rank sends a part to each other rank, of an all-reduce twice; a broadcast takes as long as its root's sending
-// all of it once.
+// Each rank sends a part to each other rank, of an all-reduce twice.
 static Request collective(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     size_t size = (size_t)c->size, element = dtype_bytes(o->dt);
-    double part = (double)o->bytes, sent = part, whole = part;
+    double part = (double)o->bytes;
     int across = 0;
     if (o->kind == OP_ALL_REDUCE) part = 2.0 * (double)(CEIL_DIV(o->bytes / element, size) * element);
-    if (o->kind != OP_BROADCAST) sent = part * (c->size - 1), whole = part * c->size;
     for (int r = 0; r < c->size; r++) across |= c->node[r] != c->node[0];
-    VirtualTransfer t = {c->purpose, c->size, across, sent, whole};
+    VirtualTransfer t = {c->purpose, c->size, across, part * (c->size - 1), part * c->size};
     return occupy(all_ready(v, across), &t, 1);
 }
 
