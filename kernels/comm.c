@@ -66,11 +66,6 @@ static void all_reduce(Comm* c, void* x, size_t n, DType dt, Stream s) {
     end(c, begin(c, &o, s), s);
 }
 
-static void broadcast(Comm* c, void* x, size_t bytes, int root, Stream s) {
-    Operation o = {.kind = OP_BROADCAST, .out = x, .in = x, .bytes = bytes, .root = root};
-    end(c, begin(c, &o, s), s);
-}
-
 static Request begin_reduce_scatter(Comm* c, void* out, const void* in, size_t n, DType dt, Stream s) {
     Operation o = {.kind = OP_REDUCE_SCATTER, .out = out, .in = in, .bytes = n * dtype_bytes(dt), .dt = dt};
     return begin(c, &o, s);
@@ -158,14 +153,6 @@ static uint64_t hash_of_host(void) {
     return hash_bytes(name, strlen(name), 0);
 }
 
-static void count_local_ranks(Comm* c, const uint64_t* host) {
-    c->local_rank = c->local_size = 0;
-    for (int r = 0; r < c->size; r++) {
-        c->local_rank += host[r] == host[c->rank] && r < c->rank;
-        c->local_size += host[r] == host[c->rank];
-    }
-}
-
 int comm_find_nodes(Comm* c, Err err) {
     uint64_t own = hash_of_host(), *host = (uint64_t*)malloc((size_t)c->size * sizeof *host);
     int pretended = 0;
@@ -173,8 +160,8 @@ int comm_find_nodes(Comm* c, Err err) {
     int result = gather(c, host, &own, sizeof own, err);
     if (result == 0) result = variable_number(&pretended, "RAGGED_NODE_SIZE", 1, INT_MAX, err);
     if (result == 0) {
-        if (c->local_size == 0) count_local_ranks(c, host);
         number_nodes(c, host);
+        for (int r = 0; r < c->size; r++) c->local_size += host[r] == own;
         for (int r = 0; r < c->size && pretended; r++) c->node[r] = r / pretended;
     }
     c->exposed_seconds = 0;
@@ -218,7 +205,7 @@ static int split(Comm* c, Comm** part, int color, int key, Err err) {
     }
     if (*part) {
         Comm* made = *part;
-        made->local_rank = c->local_rank, made->local_size = c->local_size;
+        made->local_size = c->local_size;
         made->overlap = c->overlap;
         number_nodes(made, host);
     }
@@ -228,7 +215,6 @@ static int split(Comm* c, Comm** part, int color, int key, Err err) {
 
 static const CommTable entries = {
     .all_reduce = all_reduce,
-    .broadcast = broadcast,
     .begin_reduce_scatter = begin_reduce_scatter,
     .begin_all_gather = begin_all_gather,
     .begin_send_receive = begin_send_receive,

@@ -52,7 +52,6 @@ typedef uint64_t Request;
 typedef struct CommTable {
     // x (n) = sum over ranks of x (n), on every rank. dt F32, BF16 or F64.
     void (*all_reduce)(Comm* c, void* x, size_t n, DType dt, Stream s);
-    void (*broadcast)(Comm* c, void* x, size_t bytes, int root, Stream s);
 
     // These only begin: they may send what s has computed so far, and computing may go on while they run. Until `end`
     // nobody may touch their memory; work that s is given after `end` sees what was received and may overwrite what was
@@ -89,8 +88,8 @@ struct Comm {
     const struct Transport* transport;
     const char* name;  // the transport's: "self", "mpi", "nccl", "virtual"
     int rank, size;
-    int local_rank, local_size;  // among the world's ranks of this node
-    int* node;                   // (size) the node of each rank, numbered in rank order from 0
+    int local_size;  // ranks of the world on this host
+    int* node;       // (size) the node of each rank, numbered in rank order from 0
     double timeout_seconds;
     int overlap;          // 0: begin_... finish before they return. May be changed when nothing is under way
     CommPurpose purpose;  // of the calls that follow
@@ -126,12 +125,11 @@ static inline void comm_send_receive(Comm* c, const Transfer* sends, int n_sends
 }
 
 // Who this process is among those that were started together, from the environment: torchrun's variables, mpirun's,
-// Slurm's; alone without any. local_size is 0 where the launcher does not say it; comm_open_nccl then counts the ranks
-// with the same host name.
+// Slurm's; alone without any.
 typedef struct RankIdentity {
-    int rank, size, local_rank, local_size;
-    const char* source;  // "torchrun", "mpirun", "slurm" or "alone"
-    char master[256];    // host that rank 0 runs on; empty when the environment does not say
+    int rank, size, local_rank;  // local_rank: among the ranks of this host
+    const char* source;          // "torchrun", "mpirun", "slurm" or "alone"
+    char master[256];            // host that rank 0 runs on; empty when the environment does not say
     int master_port;
 } RankIdentity;
 

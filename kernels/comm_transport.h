@@ -5,7 +5,7 @@
 
 typedef enum OperationKind {
     OP_ALL_REDUCE,
-    OP_BROADCAST,
+    OP_BROADCAST,  // of host values alone
     OP_REDUCE_SCATTER,
     OP_ALL_GATHER,
     OP_SEND_RECEIVE
@@ -48,9 +48,9 @@ typedef struct Transport {
 // A Comm as the first member of a struct of `bytes`, which is 0 otherwise; free() frees it. NULL without memory.
 Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, double timeout_seconds);
 
-// For a transport that opens, once run_on_host works: numbers the nodes by the ranks' host names and, where local_size
-// is 0, counts local_rank and local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one
-// node, for `node` alone: the ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
+// For a transport that opens, once run_on_host works: numbers the nodes by the ranks' host names, and counts
+// local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for `node` alone: the
+// ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
 int comm_find_nodes(Comm* world, Err err);
 
 // ---- messages to oneself, and the Comm of one rank

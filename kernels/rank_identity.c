@@ -18,16 +18,15 @@ enum {
 };
 
 typedef struct Launcher {
-    const char *source, *rank, *size, *local_rank, *local_size;
+    const char *source, *rank, *size, *local_rank;
     int local_rank_needed;
 } Launcher;
 
 static const Launcher launchers[] = {
-    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", 1},
-    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
-     "OMPI_COMM_WORLD_LOCAL_SIZE", 1},
-    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL, 1},
-    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", 0},  // MPICH's and Intel's
+    {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", 1},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", 1},
+    {"slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", 1},
+    {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", 0},  // MPICH's and Intel's
 };
 
 static const char* variable(const char* name) {
@@ -44,26 +43,6 @@ int variable_number(int* value, const char* name, int least, int most, Err err) 
     if (number < least || number > most)
         return fail(err, "%s is \"%.40s\", expected a number from %d to %d", name, text, least, most);
     *value = (int)number;
-    return 0;
-}
-
-// ---- Slurm's lists
-
-// The tasks of node number `node` in a list such as 4(x2),3: 4, 4 and 3. 0 when the list does not say.
-static int tasks_of_node(const char* list, int node) {
-    while (*list) {
-        char* end;
-        long tasks = strtol(list, &end, 10), times = 1;
-        if (end == list || tasks < 1 || tasks > INT_MAX) return 0;
-        if (end[0] == '(' && end[1] == 'x') {
-            times = strtol(end + 2, &end, 10);
-            if (times < 1 || *end++ != ')') return 0;
-        }
-        if (node < times) return (int)tasks;
-        node -= (int)times;
-        if (*end != ',') return 0;
-        list = end + 1;
-    }
     return 0;
 }
 
@@ -84,20 +63,6 @@ static int first_host(char* host, size_t room, const char* list) {
         }
     }
     host[length] = 0;
-    return 0;
-}
-
-// Slurm's count of the tasks of this job step, and of those on this node; the allocation may be larger.
-static int read_slurm_step(RankIdentity* id, Err err) {
-    const char* tasks = variable("SLURM_STEP_TASKS_PER_NODE");
-    int node = 0, per_node = 0;
-    if (variable_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err)) return -1;
-    if (variable_number(&node, "SLURM_NODEID", 0, INT_MAX, err)) return -1;
-    if (tasks && variable("SLURM_NODEID")) id->local_size = tasks_of_node(tasks, node);
-    if (id->local_size == 0) {  // what was asked for: right only where it divides
-        if (variable_number(&per_node, "SLURM_NTASKS_PER_NODE", 1, INT_MAX, err)) return -1;
-        if (per_node > id->local_rank && id->size % per_node == 0) id->local_size = per_node;
-    }
     return 0;
 }
 
@@ -126,30 +91,26 @@ static int read_master(RankIdentity* id, Err err) {
 static int read_launcher(RankIdentity* id, const Launcher* l, Err err) {
     const int most = INT_MAX - 1;
     id->source = l->source;
-    id->local_size = 0;
     if (variable_number(&id->rank, l->rank, 0, most, err)) return -1;
     id->local_rank = id->rank;
     if (variable_number(&id->size, l->size, 1, INT_MAX, err) ||
-        variable_number(&id->local_rank, l->local_rank, 0, most, err) ||
-        variable_number(&id->local_size, l->local_size, 1, INT_MAX, err))
+        variable_number(&id->local_rank, l->local_rank, 0, most, err))
         return -1;
-    if (strcmp(l->source, "slurm") == 0 && read_slurm_step(id, err)) return -1;
+    // The job step of Slurm may be smaller than the allocation.
+    if (strcmp(l->source, "slurm") == 0 && variable_number(&id->size, "SLURM_STEP_NUM_TASKS", 1, INT_MAX, err))
+        return -1;
     if (id->rank >= id->size)
         return fail(err, "%s is %d, expected less than %s, which is %d", l->rank, id->rank, l->size, id->size);
-    if (id->local_rank >= id->size || (id->local_size && id->local_rank >= id->local_size))
-        return fail(err, "%s is %d, expected less than the number of ranks, %d of which %d on this node", l->local_rank,
-                    id->local_rank, id->size, id->local_size);
-    if (id->local_size > id->size)
-        return fail(err, "%d ranks on this node but %d in all: the variables of %s contradict each other",
-                    id->local_size, id->size, l->source);
-    if (id->size == 1) id->local_size = 1;
+    if (id->local_rank >= id->size)
+        return fail(err, "%s is %d, expected less than the number of ranks, %d", l->local_rank, id->local_rank,
+                    id->size);
     return 0;
 }
 
 int rank_identity(RankIdentity* id, Err err) {
     memset(id, 0, sizeof *id);
     id->source = "alone";
-    id->size = id->local_size = 1;
+    id->size = 1;
     for (int i = 0; i < COUNT(launchers); i++) {
         const Launcher* l = &launchers[i];
         if (!variable(l->rank) || !variable(l->size) || (l->local_rank_needed && !variable(l->local_rank))) continue;

@@ -5,20 +5,34 @@
 // because a group whose layers end in a collective takes as long as its slowest rank (Wang et al. 2024, arXiv
 // 2401.11469).
 //
-// An injected slowdown imitates a slower processor: before each event, and before a collective that has begun sends
-// anything, the host waits for the stream and then spins for (drag - 1) times the seconds since it last did so. Waiting
-// is not stretched; but the stream must have finished the wait before the next piece begins.
+// A slow rank imitates a slower processor: before each event, and before a collective that has begun sends anything,
+// the host waits for the stream and then spins for (drag - 1) times the seconds since it last did so; a virtual clock
+// goes on instead. What is not stretched, as waiting, the stream must have finished before the next piece begins.
 #include "kernels/timer.h"
+
+#include "kernels/virtual/virtual.h"
 
 // Between timer_begin and timer_read: collectives between two steps record no events.
 static int is_running(const Timer* t) { return t && t->on && t->n > 0; }
 
+void timer_slow_down(Timer* t, double linear, double whole) {
+    for (int kind = 0; kind < N_TIMES; kind++) t->drag[kind] = whole;
+    t->drag[TIME_LINEAR] = linear * whole;
+    t->drag[TIME_WAIT] = 1;
+}
+
+// No kind is slower than linears.
+static int is_slow(const Timer* t) { return t->drag[TIME_LINEAR] > 1; }
+
 static void fall_behind(Timer* t, Stream s) {
-    if (!(t->drag > 1)) return;
+    double drag = t->drag[t->now];
+    if (!is_slow(t)) return;
     t->k->synchronize(s);
-    if (t->now == TIME_WAIT) return;
-    double until = t->since + t->drag * (t->k->clock() - t->since);
-    while (t->k->clock() < until) continue;
+    if (!(drag > 1)) return;
+    double until = t->since + drag * (t->k->clock() - t->since);
+    if (t->k->virtual_time) virtual_wait_until(1e3 * until);
+    else
+        while (t->k->clock() < until) continue;
 }
 
 // The last event is for the end of the step.
@@ -35,7 +49,7 @@ static TimeKind enter_kind(Timer* t, TimeKind kind, Stream s) {
     fall_behind(t, s);
     t->now = kind;
     record(t, s);
-    if (t->drag > 1) t->since = t->k->clock();
+    if (is_slow(t)) t->since = t->k->clock();
     return before;
 }
 
@@ -46,13 +60,13 @@ void timer_begin(Timer* t, const Kernels* k, Stream s) {
     if (!t->on) return;
     t->k = k;
     t->now = TIME_OTHER;
-    if (t->drag > 1) k->synchronize(s);  // what was computed before is not of this step
+    if (is_slow(t)) k->synchronize(s);  // what was computed before is not of this step
     record(t, s);
     t->since = k->clock();
 }
 
 void timer_lag(Timer* t, Stream s) {
-    if (!is_running(t) || !(t->drag > 1)) return;
+    if (!is_running(t) || !is_slow(t)) return;
     fall_behind(t, s);
     t->since = t->k->clock();
 }

@@ -21,8 +21,8 @@ typedef struct Timer {
     int n;                            // events so far
     unsigned char kind[MOST_EVENTS];  // of what follows event i
     TimeKind now;
-    double drag;   // > 1: an injected slowdown: this rank computes everything so many times as slowly
-    double since;  // for drag: Kernels.clock at the last event
+    double drag[N_TIMES];  // > 1: this kind takes so many times as long, on purpose
+    double since;          // for drag: Kernels.clock at the last event
     // After timer_read: computing time between two waits, in order. Ranks of a tensor-parallel group have as many; the
     // slowest rank's, summed over segments, is what a step takes where each rank has a processor of its own.
     int n_segments;
@@ -37,7 +37,10 @@ static inline TimeKind timer_enter(Timer* t, TimeKind kind, Stream s) {
 }
 // Begins a step on stream s, in TIME_OTHER. Who begins none records nothing.
 void timer_begin(Timer* t, const Kernels* k, Stream s);
-// Before results leave for other ranks: an injected slowdown is waited for first. No event is recorded.
+// From here on linears take linear * whole times as long in steps that are measured, all else that is computed whole
+// times; 1 and 1 at first. For --straggle: no result changes.
+void timer_slow_down(Timer* t, double linear, double whole);
+// Before results leave for other ranks: a slow rank falls behind first. No event is recorded.
 void timer_lag(Timer* t, Stream s);
 // Ends the step: seconds (N_TIMES) = of each kind, and the segments. Waits for the stream.
 void timer_read(Timer* t, double seconds[N_TIMES], Stream s);

@@ -193,7 +193,7 @@ static void claim_waiting(void) {
 }
 
 int main(int n_arguments, char** arguments) {
-    static const RankIdentity alone = {.size = 1, .local_size = 1, .source = "alone"};
+    static const RankIdentity alone = {.size = 1, .source = "alone"};
     RankIdentity id;
     ranks_start(&n_arguments, &arguments);
     ranks_open_world();

@@ -282,7 +282,7 @@ static void take_reference(const Shape* shape) {
 
 // On rank 0: losses and gradients of n cases, by a trainer that is alone.
 static void find_reference(uint64_t seed, int n) {
-    static const RankIdentity single = {.size = 1, .local_size = 1, .source = "alone"};
+    static const RankIdentity single = {.size = 1, .source = "alone"};
     Run* r = &alone.run;
     alone.arguments = trainer.arguments;
     trainer_open(&alone, &single);

@@ -6,6 +6,7 @@
 // n whole 2^-53, which NEAR covers for all of these.
 #include "kernels/open.h"
 #include "kernels/timer.h"
+#include "kernels/virtual/virtual.h"
 #include "test/test.h"
 
 static const double NEAR = 1e-9;
@@ -54,7 +55,7 @@ static Timer* fresh(double drag) {
     memset(&own, 0, sizeof own);
     at->now = 1000;
     at->timer.on = 1;
-    at->timer.drag = drag;
+    timer_slow_down(&at->timer, 1, drag);
     return &at->timer;
 }
 
@@ -266,6 +267,42 @@ CLAIM(drag_stretches_what_is_computed_and_nothing_else) {
         }
 }
 
+CLAIM(slow_linears_alone_stretch_nothing_else) {
+    for (int device = 0; device < 2; device++)
+        for (int d = 0; d < COUNT(drags); d++) {
+            const double slack = 32 * 8 * TICK * drags[d];
+            fresh(1);
+            timer_slow_down(&at->timer, drags[d], 1);
+            compute_a_step(device ? on_stream : on_host);
+            CHECK_CLOSE(at->seconds[TIME_OTHER], 6, slack);
+            CHECK_CLOSE(at->seconds[TIME_LINEAR], 20 * drags[d], slack);
+            CHECK_CLOSE(at->seconds[TIME_ATTENTION], 10, slack);
+            CHECK_CLOSE(at->seconds[TIME_WAIT], 14, slack);
+        }
+}
+
+// A matmul of 3 ms before, in and after linears; virtual time passes without a tick.
+CLAIM(virtual_time_is_stretched_without_waiting) {
+    static const double linears[] = {1, 1.25, 2, 2.5, 4, 8};
+    const Kernels* k = virtual_kernels(NULL);
+    VirtualMachine machine = {.token_ms = 9 / 8., .matmul_weights = 64, .layers = 1, .heads = 1};
+    static Timer timer = {.on = 1};
+    double seconds[N_TIMES];
+    virtual_use(&machine);
+    for (int i = 0; i < COUNT(linears); i++) {
+        double whole = 1 + i, began = virtual_now();
+        timer_slow_down(&timer, linears[i], whole);
+        timer_begin(&timer, k, NULL);
+        for (int kind = TIME_OTHER; kind <= TIME_ATTENTION; kind++) {
+            timer_enter(&timer, (TimeKind)kind, NULL);
+            k->matmul_forward(NULL, NULL, NULL, NULL, NULL, 8, 8, 8, DT_F32, NULL);
+        }
+        timer_read(&timer, seconds, NULL);
+        CHECK_CLOSE(virtual_now() - began, 3 * whole * (2 + linears[i]), 1e-9);
+        CHECK_CLOSE(1e3 * seconds[TIME_LINEAR], 3 * whole * linears[i], 1e-9);
+    }
+}
+
 // What leaves before the next mark leaves late, and is not stretched a second time.
 CLAIM(who_lags_sends_late_and_only_once) {
     for (int device = 0; device < 2; device++) {
@@ -364,7 +401,7 @@ CLAIM(injected_slowness_is_measured_within_a_tenth) {
     for (int d = -1; d < COUNT(drags); d++) {
         double x = d < 0 ? 1 : drags[d], seconds[N_TIMES];
         timer.on = 1;
-        timer.drag = x;
+        timer_slow_down(&timer, 1, x);
         compute_on_cpu(&timer, k, seconds);
         for (int kind = 0; kind < N_TIMES; kind++)
             if (kind != TIME_WAIT) CHECK_CLOSE(seconds[kind] / alone[kind], x, 0.1 * x);
@@ -375,8 +412,9 @@ CLAIM(injected_slowness_is_measured_within_a_tenth) {
 }
 
 CLAIM(a_piece_under_the_wall_clock_lasts_at_least_as_long_as_it_must) {
-    static Timer timer = {.on = 1, .drag = 3};
+    static Timer timer = {.on = 1};
     double seconds[N_TIMES], start = now_seconds();
+    timer_slow_down(&timer, 1, 3);
     const Kernels* k = open_cpu(0);
     compute_on_cpu(&timer, k, seconds);
     double sum = 0;

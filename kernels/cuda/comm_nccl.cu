@@ -480,8 +480,6 @@ extern "C" int comm_open_nccl(Comm** world, const RankIdentity* id, double timeo
     w->sms = sms;
     open_streams(w);
     Comm* c = new_comm(w, id->rank, id->size, timeout_seconds);
-    c->local_rank = id->local_rank;
-    c->local_size = id->local_size;
     ncclConfig_t config = nccl_config(w);
     if (nccl_call(c, "opening NCCL",
                   [&] { return nccl.CommInitRankConfig(&nccl_of(c)->nccl, c->size, unique, c->rank, &config); }))

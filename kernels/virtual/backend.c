@@ -13,16 +13,15 @@
 // ---- the clock
 
 static struct {
-    double now, slowness;  // ms; 1: as fast as the machine
+    double now;  // ms
     int node_size;
     VirtualMachine machine;
     double events[MOST_EVENTS];  // seconds
-} rank = {.slowness = 1, .node_size = 8};
+} rank = {.node_size = 8};
 
 void virtual_nodes(int node_size) { rank.node_size = node_size; }
 int virtual_node_size(void) { return rank.node_size; }
 void virtual_use(const VirtualMachine* machine) { rank.machine = *machine; }
-void virtual_slow_down(double factor) { rank.slowness = factor; }
 double virtual_now(void) { return rank.now; }
 void virtual_wait_until(double ms) { rank.now = MAX(rank.now, ms); }
 
@@ -31,7 +30,7 @@ double virtual_transfer_ms(const VirtualTransfer* transfer) {
     return m->transfer_ms ? m->transfer_ms(m->context, transfer) : 0;
 }
 
-static void charge(double ms) { rank.now += rank.slowness * ms; }
+static void charge(double ms) { rank.now += ms; }
 
 static double virtual_clock(void) { return 1e-3 * rank.now; }
 static void record_event(int i, Stream s) { rank.events[i] = virtual_clock(); }

@@ -75,17 +75,15 @@ static double all_ready(VirtualComm* v, int across) {
     return last;
 }
 
-// Each rank sends a part to each other rank, of an all-reduce twice; a broadcast takes as long as its root's sending
-// all of it once.
+// Each rank sends a part to each other rank, of an all-reduce twice.
 static Request collective(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     size_t size = (size_t)c->size, element = dtype_bytes(o->dt);
-    double part = (double)o->bytes, sent = part, whole = part;
+    double part = (double)o->bytes;
     int across = 0;
     if (o->kind == OP_ALL_REDUCE) part = 2.0 * (double)(CEIL_DIV(o->bytes / element, size) * element);
-    if (o->kind != OP_BROADCAST) sent = part * (c->size - 1), whole = part * c->size;
     for (int r = 0; r < c->size; r++) across |= c->node[r] != c->node[0];
-    VirtualTransfer t = {c->purpose, c->size, across, sent, whole};
+    VirtualTransfer t = {c->purpose, c->size, across, part * (c->size - 1), part * c->size};
     return occupy(all_ready(v, across), &t, 1);
 }
 
@@ -146,7 +144,10 @@ static int ends_row(const Comm* c, const Operation* o) {
 // What the real one does has finished when it returns: it has no overlap.
 static Request begin(Comm* c, const Operation* o, Stream s) {
     VirtualComm* v = (VirtualComm*)c;
-    if (ends_row(c, o)) virtual_end_row();
+    if (ends_row(c, o)) {
+        virtual_end_row();
+        timer_lag(c->timer, s);
+    }
     if (v->payload) {
         Request real = v->real->transport->begin(v->real, o, s);
         if (real) v->real->transport->end(v->real, real, s);
@@ -201,7 +202,7 @@ int comm_open_virtual(Comm** world, int payload, const RankIdentity* id, double 
         return -1;
     if (wrap(world, real, payload, err)) return -1;
     Comm* c = *world;
-    c->local_rank = real->local_rank, c->local_size = real->local_size;
+    c->local_size = real->local_size;
     for (int r = 0; r < c->size; r++) c->node[r] = r / virtual_node_size();
     return 0;
 }

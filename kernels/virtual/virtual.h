@@ -38,8 +38,6 @@ const Kernels* virtual_kernels(const Kernels* below);
 void virtual_nodes(int node_size);
 // Before the first op.
 void virtual_use(const VirtualMachine* machine);
-// From here on this rank takes `factor` times as long for all that it computes. 1 at first.
-void virtual_slow_down(double factor);
 
 // ---- between the backend and its transport
 

@@ -231,7 +231,7 @@ int speeds_refresh(Speeds* x) {
 //
 // With F_r(t) the pieces that name rank r and hold step t:  slowness = product over F_r(t) of x, apart for the pieces
 // that say `whole` and those that do not. A factor for a rank and an interval of steps is how Wang et al. (2024, arXiv
-// 2401.11469) make their stragglers too, where a matmul is repeated.
+// 2401.11469) make their stragglers too.
 enum { RANK, X, FROM, TO, WHOLE, N_KEYS };
 #define AT(field) offsetof(Straggler, field)
 static const Field keys[N_KEYS] = {

@@ -103,7 +103,7 @@ int straggle_parse(Straggler* list, int* n, const char* spec, int ranks, Err err
 
 // How many times as long something takes as it would by itself; 1 when nothing slows it.
 typedef struct Slowness {
-    double linear;  // the matmuls of the linears: kernels/straggle.h
+    double linear;  // the matmuls of the linears
     double whole;   // everything
 } Slowness;
 

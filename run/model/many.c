@@ -135,7 +135,7 @@ void model_divide_anew(Model* m, const TpSplit* split) {
     .units = work_units, .linear_forward = tp_linear_forward, .linear_backward = tp_linear_backward
 // clang-format on
 
-// Ranks that each compute whole linears; whose linears differ from what they own, or are slowed down; that cut them.
+// Ranks that each compute whole linears; whose linears differ from what they own; that cut them.
 static const ManyRanks whole_linears = {AROUND_LAYERS_AND_STEPS};
 static const ManyRanks other_linears = {AROUND_LAYERS_AND_STEPS, LINEARS};
 static const ManyRanks cut_linears = {
@@ -150,6 +150,4 @@ static const ManyRanks cut_linears = {
     .classify = tp_classify,
 };
 
-void model_set_many(Model* m) {
-    m->many = m->tp ? &cut_linears : m->ranks->work || m->ranks->slowed ? &other_linears : &whole_linears;
-}
+void model_set_many(Model* m) { m->many = m->tp ? &cut_linears : m->ranks->work ? &other_linears : &whole_linears; }

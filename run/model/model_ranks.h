@@ -43,11 +43,10 @@ struct ModelRanks {
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
     Mover reduce, gather;
-    char* moving;           // their scratch
-    Work* work;             // what this rank computes of its part, and of others'; NULL: what it owns, always
-    const Kernels* slowed;  // k with slow matmuls, for the linears of an injected straggler
-    char* columns[2];       // (N, the widest input of a linear) each, for resized ones
-    void *zeros, *spent;    // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
+    char* moving;         // their scratch
+    Work* work;           // what this rank computes of its part, and of others'; NULL: what it owns, always
+    char* columns[2];     // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 };
 
 // The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.

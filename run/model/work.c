@@ -561,16 +561,13 @@ static const void* kept_columns(const Model* m, const Linear* w, const void* x, 
     return scratch;
 }
 
-// The device, or one whose matmuls an injected straggler slows down.
-static const Kernels* linear_kernels(const Model* m) { return m->ranks->slowed ? m->ranks->slowed : m->k; }
-
 // The matmuls alone are what resizing shrinks: columns are gathered and scattered in the time of everything else.
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N) {
     Linear w = linear_of(m, id, l);
     if (w.OC == 0) return;
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    linear_kernels(m)->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
+    m->k->matmul_forward(out, gelu, x, w.w, w.b, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -579,7 +576,7 @@ void work_backward_weight(const Model* m, LinearId id, int l, const void* dout, 
     if (w.OC == 0) return;
     x = kept_columns(m, &w, x, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    linear_kernels(m)->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
+    m->k->matmul_backward_weight(w.dw, w.db, dout, x, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
 }
 
@@ -594,7 +591,7 @@ void work_backward_input(const Model* m, LinearId id, int l, void* dx, const voi
     void* computed = w.kept ? m->ranks->columns[1] : dx;
     pre = kept_columns(m, &w, pre, m->ranks->columns[0], N);
     TimeKind before = timer_enter(m->timer, TIME_LINEAR, m->s);
-    linear_kernels(m)->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
+    m->k->matmul_backward_input(computed, dout, w.w, pre, N, w.K, w.OC, m->dt, m->s);
     timer_enter(m->timer, before, m->s);
     if (w.kept) k->ranks->scatter_columns(dx, computed, w.source, w.fill, N, w.width, w.K, m->dt, m->s);
 }

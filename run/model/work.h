@@ -96,7 +96,7 @@ void work_end(Model* m);
 int work_freezes(const Model* m);
 
 // ---- the four linears of a block, as this rank computes them in this step: whole, or with columns of their input left
-// out. Timed as TIME_LINEAR, and slowed down where a straggler is injected (ModelRanks.slowed).
+// out. Timed as TIME_LINEAR.
 
 // out (N,OC) = x W^T + bias; x (N, width). With gelu not NULL also gelu (N,OC) = GELU(out).
 void work_forward(const Model* m, LinearId id, int l, void* out, void* gelu, const void* x, int N);

@@ -3,7 +3,6 @@
 // taken by that table.
 #include <stdlib.h>
 
-#include "kernels/straggle.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
 
@@ -110,12 +109,7 @@ static size_t largest_tensor(const Run* run) {
     return most;
 }
 
-// The largest result of a linear's matmuls: activations, or gradients of a weight.
-static size_t largest_product(const Model* m, const Shape* widest, int N) {
-    return MAX((size_t)N * dtype_bytes(m->dt), (size_t)m->shape.C * sizeof(float)) * widest_linear(widest);
-}
-
-// What balancing and injected stragglers need.
+// What balancing needs.
 static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
     const WorkNeeds* needs = &run->cluster->work_needs;
@@ -123,8 +117,6 @@ static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int 
     Model later = *m;  // with the greatest part that this rank may come to own
     later.shape = *widest;
     int at = memory_find(plan, "sums");
-    memory_insert(plan, at, "straggling",
-                  run->cluster->n_stragglers ? straggle_bytes(m->k, largest_product(m, widest, N)) : 0, ON_DEVICE);
     if (needs->most_heads == 0) return;
     memory_insert(plan, at, "for ranks without heads", MAX((size_t)N, C) * elem + C * sizeof(float), ON_DEVICE);
     memory_insert(plan, at, "columns", 2 * (size_t)N * widest_linear(widest) * elem, ON_DEVICE);
@@ -136,8 +128,6 @@ static void carve_work(Run* run, const MemoryPlan* plan, int N) {
     ModelRanks* x = m->ranks;
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
-    if (run->cluster->n_stragglers)
-        x->slowed = straggle_kernels(m->k, memory_of(plan, "straggling"), largest_product(m, &widest, N));
     if (!slices) return;
     run->cluster->work_memory = slices;
     x->work = work_open(m, &run->cluster->work_needs, slices);

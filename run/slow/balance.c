@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #include "data/model_files.h"
-#include "kernels/straggle.h"
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"
 #include "run/model/model_ranks.h"
@@ -352,7 +351,7 @@ void balance_open(Run* run) {
     m->timer = (Timer*)calloc(1, sizeof *m->timer);
     if (!b || !m->timer) die("no memory for what is known of %d ranks", world);
     model_set_timer(m, m->timer);
-    m->timer->on = world > 1;
+    m->timer->on = world > 1 || run->cluster->n_stragglers > 0;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");
     if (m->tp && !run->strategies) count_units(&b->units, m);
@@ -423,9 +422,7 @@ void balance_begin(Run* run) {
     Balance* b = run->balance;
     Slowness slow =
         straggle_at(run->cluster->stragglers, run->cluster->n_stragglers, m->world->rank, run->state.step + 1);
-    straggle_slow_down(slow.linear);
-    m->timer->drag = m->k->virtual_time ? 1 : slow.whole;
-    if (m->k->virtual_time) virtual_slow_down(slow.whole);
+    timer_slow_down(m->timer, slow.linear, slow.whole);
     b->is_timed = is_timed(run);
     if (b->is_timed) timer_begin(m->timer, m->k, m->s);
     if (b->plan.active) zero_settle(m);
@@ -524,7 +521,7 @@ void balance_hear(Run* run, StepRecord* record) {
     Balance* b = run->balance;
     int world = m->world->size, is_first = run->state.step == run->books->first_step;
     double emulated = 0;
-    if (!m->timer->on) return;
+    if (world == 1) return;
     if (!is_first && b->is_timed && !run->strategies)
         sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {

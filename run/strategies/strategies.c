@@ -349,7 +349,6 @@ static void strategies_carve(Run* run) {
     for (int s = 0; s < x->list.n; s++) {
         Model* m = &x->as[s]->model;
         m->ranks->moving = run->model.ranks->moving;
-        m->ranks->slowed = run->model.ranks->slowed;
         share_memory(m, &run->model);
         model_set_many(m);
         run_carve_activations(x->as[s]);
