@@ -4,6 +4,7 @@
 #include "data/model_files.h"
 #include "test/program.h"
 #include "test/readers.h"
+#include "test/shapes.h"
 #include "test/tensors.h"
 
 static Shape models[N_ARCHS + 1];  // one of each architecture, and a GPT-2 with a head of its own
