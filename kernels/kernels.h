@@ -19,12 +19,10 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-// Whose attention kernels a CUDA device runs; the CPU has one kind only.
+// CUDA: whose attention kernels run, and what cuBLASLt computes in the same pass as a matmul, the bias always. DGELU:
+// backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum before
+// rounding, so that recomputing it may give other bits.
 typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
-
-// What cuBLASLt computes in the same pass as a matmul on a CUDA device; the bias always. DGELU: backward_input's
-// factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum before rounding, so
-// that recomputing it may give other bits.
 typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues;
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
@@ -70,9 +68,7 @@ typedef struct Attention {
     // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
     int partial;
     int ld_dq, ld_dkv;
-    // Calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset: what a table makes
-    // of these alone it may keep from one call to the next.
-    uint64_t row;
+    uint64_t row;  // calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset
 } Attention;
 
 // Where the queries and keys of a row stand, and how they are turned (RoPE, Su et al. 2021, in halves): of each head
@@ -156,8 +152,7 @@ typedef struct Kernels {
 
     // ---- embedding: out[n] = wte[tokens[n]] + wpe[positions[n]]
 
-    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C). wpe NULL (positions
-    // are then unused): out[n] = wte[tokens[n]].
+    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C) or NULL: left out.
     void (*embedding_forward)(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s);
     // Backward: dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of rows.
@@ -173,8 +168,7 @@ typedef struct Kernels {
 
     // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = norm(sum).
     // With b NULL: out = norm(a), and sum is not written (may be NULL).
-    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a (N,C), b (N,C), weight (C),
-    // bias (C).
+    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a and b (N,C), weight and bias (C).
     void (*norm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s);
     // Backward, with xhat = (x - mean) * rstd and g = dout * weight; means over C, sums over rows:
@@ -187,8 +181,7 @@ typedef struct Kernels {
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
     // out (N,OC) =, x (N,C), weight (OC,C), bias (OC) or NULL.
-    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out: activation_forward recomputes the same
-    // bits.
+    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
     // dx (N,C) =; dout (N,OC), weight (OC,C).
@@ -237,6 +230,7 @@ typedef struct Kernels {
                                 Stream s);
     // out (n) = a + b, rounded to dt; out may be a or b.
     void (*add)(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
+
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
