@@ -84,8 +84,7 @@ typedef struct Rotary {
 } Rotary;
 
 // Where elements of a part stand in its whole tensor: element i behind `first` and i others, and behind `gap` more for
-// each row of the part that ends before it. A part has `cols` columns, its element 0 stands in column `col` of them.
-// gap 0: it has whole rows, and needs neither.
+// each row of the part, of `cols` columns, that ends before it; element 0 stands in column `col`. gap 0: whole rows.
 typedef struct Place {
     size_t first, col, cols, gap;
 } Place;
@@ -124,9 +123,7 @@ typedef struct Kernels {
     int full_matmul;   // edge of the square matmul that fills the device: what kernels_peak measures
     int virtual_time;  // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
     int no_results;    // besides, no op computes anything: memory holds what was uploaded, and else no results
-    // Bytes of the device's memory that its libraries take for themselves, at most: their code and tables; beside other
-    // ranks also what those of the transport take.
-    size_t libraries, comm_libraries;
+    size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
     // ---- the device and its memory
@@ -137,12 +134,10 @@ typedef struct Kernels {
     int (*open)(const KernelLimits* limits, Err err);
     void (*close)(void);
     const char* (*choices)(void);  // that open made, as a line for people; empty when there were none
-    // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine);
-    // outlives close.
+    // Device memory, zeroed, 64-byte aligned, or NULL. Freed with free_memory (NULL is fine); outlives close.
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
-    // Host memory, zeroed, from which uploads are asynchronous; NULL when there is none left.
-    void* (*alloc_host)(size_t bytes);
+    void* (*alloc_host)(size_t bytes);  // host memory, zeroed, from which uploads are asynchronous; or NULL
     void (*free_host)(void* p);
     // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has done the upload.
     void (*upload)(void* device, const void* host, size_t bytes, Stream s);
@@ -184,9 +179,8 @@ typedef struct Kernels {
     // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
-    // dx (N,C) =; dout (N,OC), weight (OC,C).
-    // With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of pre: dx *= GELU'(pre). A device may
-    // round the product to dt before that factor.
+    // dx (N,C) =; dout (N,OC), weight (OC,C). With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of
+    // pre: dx *= GELU'(pre). A device may round the product to dt before that factor.
     void (*matmul_backward_input)(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s);
     // dweight (OC,C) fp32 +=, dbias (OC) fp32 += or NULL; dout (N,OC), x (N,C).
@@ -252,9 +246,7 @@ typedef struct Kernels {
 
     // ---- time
 
-    // Seconds on the host's clock: the wall clock's, or with KernelLimits.oversubscribed on the CPU the processor time
-    // of this thread.
-    double (*clock)(void);
+    double (*clock)(void);  // seconds; with KernelLimits.oversubscribed on the CPU processor time of this thread
     // Event i < MOST_EVENTS: the moment when s has done all that it was given so far. Overwrites event i.
     void (*record_event)(int i, Stream s);
     // seconds (n) = of the events 0 .. n - 1, from any common origin. Waits for them.

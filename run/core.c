@@ -86,15 +86,17 @@ double row_quadratic(const Shape* shape) {
     return 1.0 / (weights / (shape->NH * shape->HS));
 }
 
-// One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
-static int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err) {
+// One rank alone: the pieces in rows of at most --capacity, the heaviest row first.
+static void read_rows(Run* run, const Sampler* sampler) {
+    Err err;
     Rows rows;
+    Batch* b = &run->batch;
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
     int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
     if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err) ||
         rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err))
-        return -1;
+        die("%s", err);
     b->n_read = b->n_cu = 0;
     for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {
         const int* row = &rows.first[rows.heaviest[b->n_rows].number];
@@ -102,12 +104,11 @@ static int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err
         b->cu[b->n_cu++] = 0;
         for (int i = row[0]; i < row[1]; i++) {
             int piece = rows.order[i];
-            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err)) return -1;
+            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err)) die("%s", err);
             b->cu[b->n_cu++] = b->n_read - place.token;
         }
     }
     b->rows[rows.n] = (RowPlace){b->n_read, b->n_cu};
-    return 0;
 }
 
 int* batch_on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
@@ -187,9 +188,8 @@ double loss_sum(Run* run) {
 }
 
 static int plan_val(Run* run) {
-    Err err;
     if (run->ranks) return run->ranks->plan_val(run);
-    if (batch_read_rows(&run->batch, run, run->data.val, err)) die("%s", err);
+    read_rows(run, run->data.val);
     return 1;
 }
 
@@ -390,8 +390,7 @@ void core_init_weights(Run* run) {
 }
 
 void core_next_batch(Run* run) {
-    Err err;
     run->batch.after = run->state.position;
     batch_draw(&run->batch, run);
-    if (batch_read_rows(&run->batch, run, run->data.train, err)) die("%s", err);
+    read_rows(run, run->data.train);
 }

@@ -76,9 +76,8 @@ typedef struct TrainState {
     double loss, val_loss;     // of the last step and evaluation; NaN before it
 } TrainState;
 
-// A step as it is told.
-typedef struct Step {
-    int64_t number;  // from 1
+typedef struct Step {  // as it is told
+    int64_t number;    // from 1
     double lr, loss, grad_norm, seconds_left;
 } Step;
 
@@ -208,4 +207,3 @@ void core_next_batch(Run* run);
 void model_forward(Model* m, const Row* row);
 void model_train(Model* m, const Row* row, float scale);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
-void model_update(Model* m, const Config* config, double lr, int64_t t);

@@ -57,7 +57,7 @@ typedef enum ModelArray {
 
 extern const char* const model_array_names[N_MODEL_ARRAYS];
 
-// Where the tensors of a bucket (plan/model/shape.h) lie while they are in use, one behind the other.
+// Where the tensors of a bucket (plan/model/shape.h) lie while they are in use.
 typedef struct ParamBlock {
     size_t offset;  // of its first element in the parameters
     char* weights;  // dt
@@ -112,8 +112,7 @@ typedef struct Row {
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
 } Row;
 
-// The activation `id` of layer l, of the slot at work; of the one copy when layers share it. NULL where the model has
-// none.
+// The activation `id` of layer l, of the slot at work; NULL where the model has none.
 void* model_act(const Model* m, ActId id, int l);
 
 // Weights and gradient sums of a tensor of the model; by its name in layer l: NULL where the model has none.
