@@ -379,14 +379,10 @@ static void train(Run* run) {
     const Config* c = &run->config;
     ALL_MECHANISMS(run, start);
     if (run->state.step == 0 && c->eval_every && c->steps > 0) run_evaluate(run);
-    double started = now_seconds();
-    int64_t first = run->state.step;
     while (run->state.step < c->steps && !run->ends && train_step(run) == 0) {
-        int64_t step = run->state.step;
-        run->step.seconds_left = (now_seconds() - started) / (double)(step - first) * (double)(c->steps - step);
         ALL_MECHANISMS(run, tell);
-        if (is_due(c, step, c->eval_every)) run_evaluate(run);
-        if (is_due(c, step, c->sample_every) && !run->ends) ALL_MECHANISMS(run, sample);
+        if (is_due(c, run->state.step, c->eval_every)) run_evaluate(run);
+        if (is_due(c, run->state.step, c->sample_every) && !run->ends) ALL_MECHANISMS(run, sample);
         ALL_MECHANISMS(run, between);
     }
     ALL_MECHANISMS(run, finish);

@@ -78,7 +78,7 @@ typedef struct TrainState {
 
 typedef struct Step {  // as it is told
     int64_t number;    // from 1
-    double lr, loss, grad_norm, seconds_left;
+    double lr, loss, grad_norm;
 } Step;
 
 // What has come of options: they stay as they were read. A strategy has its own.
@@ -107,7 +107,6 @@ struct Run {
     int left;                      // some rank has left the step at work
     int ends;                      // no step more
     int stopped_by;                // the signal that ends the run after this step, 0 none
-    int failed;                    // something of the run could not be kept: status 1
     int status;                    // of the program
     const struct RunRanks* ranks;  // NULL: rows are made and run as one rank does that is alone
     struct Cluster* cluster;       // this and the next two: run/run.h

@@ -186,6 +186,8 @@ typedef struct Books {
     RunLog log;
     RunPage* page;           // of report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation
+    double steps_began;      // the first step of this invocation: now_seconds
+    int failed;              // something of the run could not be kept: status 1
     size_t memory_bytes;     // of the memory table
     double resident_before;  // bytes of this process before the table's memory was taken
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
