@@ -1,8 +1,8 @@
 // train_gpt.cu - GPT-2, Llama and Qwen as sequences of ops, and the loop that trains them.
 //
-// How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model. Ops
-// are in kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank holds
-// it and its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or
+// How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model.
+// Ops are in kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank
+// holds it and its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or
 // something else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.

@@ -20,8 +20,8 @@
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
 // CUDA: whose attention kernels run, and what cuBLASLt computes in the same pass as a matmul, the bias always. DGELU:
-// backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum before
-// rounding, so that recomputing it may give other bits.
+// backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum
+// before rounding, so that recomputing it may give other bits.
 typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
 typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues;
 
@@ -179,8 +179,8 @@ typedef struct Kernels {
     // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
-    // dx (N,C) =; dout (N,OC), weight (OC,C). With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of
-    // pre: dx *= GELU'(pre). A device may round the product to dt before that factor.
+    // dx (N,C) =; dout (N,OC), weight (OC,C). With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient
+    // of pre: dx *= GELU'(pre). A device may round the product to dt before that factor.
     void (*matmul_backward_input)(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s);
     // dweight (OC,C) fp32 +=, dbias (OC) fp32 += or NULL; dout (N,OC), x (N,C).

@@ -168,8 +168,8 @@ int run_next_pass(Run* run, Pass* pass, int i, int train);
 double loss_sum(Run* run);  // of all losses since run_micro_batches began
 
 // The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
-// the first step has lr / warmup. Then, by --schedule: constant stays; linear falls in a straight line to min_lr * lr at
-// the last step; cosine the same along half a cosine; wsd stays, and over the last fifth of all steps falls as
+// the first step has lr / warmup. Then, by --schedule: constant stays; linear falls in a straight line to min_lr * lr
+// at the last step; cosine the same along half a cosine; wsd stays, and over the last fifth of all steps falls as
 // 1 - sqrt(x) (Haegele et al. 2024).
 double schedule_lr(const Config* config, int64_t t);
 

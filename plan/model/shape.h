@@ -149,7 +149,7 @@ size_t shape_param_elems(const Shape* shape);                    // of the whole
 size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
 
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
-// Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns, and updates, the
+// Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns and updates the
 // piece of its number in every bucket. Arrays of owned elements hold the pieces of all buckets one after another.
 typedef struct Bucket {
     size_t offset, elems;  // in the whole block

@@ -1,7 +1,7 @@
 // model.h - the model as one rank holds it, and a row of documents on its device.
 //
-// Forward and backward are in train_gpt.cu, the update here. What many ranks do instead of an op or around it is a table
-// of functions, Model.many: NULL where all of that is left out.
+// Forward and backward are in train_gpt.cu, the update here. What many ranks do instead of an op or around it is a
+// table of functions, Model.many: NULL where all of that is left out.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
