@@ -208,7 +208,6 @@ double evaluate(Run* run, int64_t* targets) {
 
 void run_evaluate(Run* run) {
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
-    run->val_began = now_seconds();
     double loss = evaluate(run, &run->val_targets);
     if (run->val_targets == 0) return;
     run->state.val_loss = loss;

@@ -99,8 +99,7 @@ struct Run {
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
     TrainState state;
     Step step;
-    int64_t val_targets;  // of the last evaluation, and when it began
-    double val_began;
+    int64_t val_targets;           // of the last evaluation
     int training;                  // not --sample and its like
     void (*instead)(Run* run);     // what it does in place of training; NULL: it trains
     double began;                  // when the program began

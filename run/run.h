@@ -190,6 +190,7 @@ typedef struct Books {
     int failed;              // something of the run could not be kept: status 1
     size_t memory_bytes;     // of the memory table
     double resident_before;  // bytes of this process before the table's memory was taken
+    double val_began;        // the evaluation: now_seconds
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 } Books;

@@ -3,14 +3,7 @@
 //
 // A block is two sublayers of one form, x += Row(core(Column(norm(x)))): attention and MLP (train_gpt.cu). Column is a
 // linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. What architectures differ in:
-//
-//            norm       positions   QKV bias  other biases  QK-norm  core of the MLP
-//   gpt2     LayerNorm  learned     yes       yes           no       GELU
-//   llama    RMSNorm    rotary      no        no            no       SwiGLU
-//   qwen2    RMSNorm    rotary      yes       no            no       SwiGLU
-//   qwen3    RMSNorm    rotary      no        no            yes      SwiGLU
-//
-// Any of them may have fewer key/value heads than heads, heads of any size, and a head (classifier) of its own.
+// arch_table. Any of them may have fewer key/value heads than heads, heads of any size, and a classifier of its own.
 #pragma once
 #include "plan/base/base.h"
 
