@@ -114,7 +114,7 @@ static void fill_rope(Model* m) {
     float* table = (float*)malloc(bytes);
     if (!table) die("no memory for rotary positions");
     shape_rope(&m->shape, table);
-    m->k->upload(m->rope, table, bytes, m->s);  // waits: it is not memory of alloc_host
+    m->k->upload(m->rope, table, bytes, m->s);  // has read the table on return
     free(table);
 }
 
