@@ -1,10 +1,9 @@
 // train_gpt.cu - GPT-2, Llama and Qwen as sequences of ops, and the loop that trains them.
 //
-// How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model:
-// forward and backward of norms, linears, attention, MLP, blocks, embedding and classifier. The ops are in
-// kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank holds it and
-// its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or something
-// else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
+// How to read it: main at the foot is a list of phases, train the loop, train_step one step. Above stands the model.
+// Ops are in kernels/kernels.h, the tables of parameters and activations in plan/model/shape.h, the model as one rank
+// holds it and its update in run/model/model.h, a run in run/core.h. Where a line asks for MANY, many ranks do more, or
+// something else: the table ManyRanks of run/model/model.h says what. On one rank all of that is left out.
 //
 // Valid C11 and valid CUDA C++, without kernel syntax: cc -x c on a machine without CUDA, nvcc with it.
 #include <math.h>
@@ -100,18 +99,8 @@ static Attention attention_of(const Model* m, const Row* row, int l) {
 }
 
 static Rotary rotary_of(const Model* m, const Row* row, const Attention* a, int l) {
-    Rotary r;
-    memset(&r, 0, sizeof r);
-    r.positions = row->positions;
-    r.table = m->rope;
-    r.N = row->N;
-    r.NH = a->NH;
-    r.NKV = a->NKV;
-    r.HS = a->HS;
-    r.ld = a->ldq;
-    r.q_weight = W(QNORMW);
-    r.k_weight = W(KNORMW);
-    r.eps = (float)m->shape.eps;
+    Rotary r = {row->positions, m->rope, row->N,    a->NH,     a->NKV,
+                a->HS,          a->ldq,  W(QNORMW), W(KNORMW), (float)m->shape.eps};
     return r;
 }
 
@@ -185,9 +174,8 @@ static const Core cores[N_SUBLAYERS] = {{attention_forward, attention_backward},
 // each for NH / NKV heads of queries, and FC = (gate, up), PROJ = (silu(gate) * up) W^T. Qwen2 adds biases to QKV,
 // Qwen3 an RMSNorm of each head of Q and K before it is rotated.
 //
-// In a tensor-parallel group linears and cores see all tokens of the row, each rank with its units; norms and the
-// stream see only the rank's own tokens. What ranks tell each other for that is a part of a linear: see
-// run/model/tensor_parallel.h.
+// In a tensor-parallel group (run/model/tensor_parallel.h) linears and cores see all tokens of the row, each rank with
+// its units; norms and the stream see only the rank's own tokens.
 static void sublayer_forward(const Model* m, const Row* row, SublayerId i, int l) {
     const Sublayer* sub = &sublayers[i];
     void *core_out = ACT(sub->core_out), *column_out = ACT(sub->column_out);
@@ -261,8 +249,8 @@ static void embed_backward(const Model* m, const Row* row) {
                                  row->N, m->shape.C, m->dt, m->s);
 }
 
-// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul. A stage of a pipeline runs its
-// part of that; the stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
+// Embedding, all blocks, final norm: leaves LNF (N,C), from which logits are one matmul. In a stage of a pipeline the
+// stream comes in RESIDUAL of its first layer and leaves in that behind its last one.
 void model_forward(Model* m, const Row* row) {
     int L = m->shape.L, l = 0;
     if (m->many) m->many->use_layer(m, -1, 1);
@@ -314,14 +302,12 @@ static void model_backward(Model* m, const Row* row) {
     if (m->many) m->many->close_grads(m, l);
     while (l-- > 0) {
         if (m->many) m->many->use_layer(m, l, -1);
-        if (m->many) m->many->open_grads(m, l);
         recompute_block(m, row, l);
         block_backward(m, row, l);
         if (m->many) m->many->close_grads(m, l);
     }
     if (!m->shape.no_embedding) embed_backward(m, row);
     if (m->many) m->many->close_grads(m, l);
-    if (m->many) m->many->end_round(m);
 }
 
 // Loss and gradients of one row.
@@ -384,21 +370,19 @@ static int train_step(Run* run) {
 
 // ---- the loop
 
-static int is_due(int64_t step, int every) { return every > 0 && step % every == 0; }
+// At multiples of `every`, 0 never, and at the last step.
+static int is_due(const Config* c, int64_t step, int every) {
+    return every > 0 && (step % every == 0 || step == c->steps);
+}
 
 static void train(Run* run) {
     const Config* c = &run->config;
     ALL_MECHANISMS(run, start);
     if (run->state.step == 0 && c->eval_every && c->steps > 0) run_evaluate(run);
-    double started = now_seconds();
-    int64_t first = run->state.step;
     while (run->state.step < c->steps && !run->ends && train_step(run) == 0) {
-        int64_t step = run->state.step;
-        int last = step == c->steps;
-        run->step.seconds_left = (now_seconds() - started) / (double)(step - first) * (double)(c->steps - step);
         ALL_MECHANISMS(run, tell);
-        if (is_due(step, c->eval_every) || (last && c->eval_every)) run_evaluate(run);
-        if (c->sample_every && (last || is_due(step, c->sample_every)) && !run->ends) ALL_MECHANISMS(run, sample);
+        if (is_due(c, run->state.step, c->eval_every)) run_evaluate(run);
+        if (is_due(c, run->state.step, c->sample_every) && !run->ends) ALL_MECHANISMS(run, sample);
         ALL_MECHANISMS(run, between);
     }
     ALL_MECHANISMS(run, finish);

@@ -26,8 +26,7 @@ const Tokenizer byte_tokenizer = {257, 256, 256, 1, 1, encode_bytes, decode_byte
 // ---- text files
 
 static int read_text(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err) {
-    // The bytes come into the last quarter of out and are spread from there: byte 3n + i is read before it is
-    // overwritten.
+    // Bytes come into the last quarter of out and are spread from there: 3n + i is read before it is overwritten.
     unsigned char* bytes = (unsigned char*)out + 3 * (size_t)n;
     if (file_read(&file->file, docs->list[doc].place + first, bytes, (size_t)n, err)) return -1;
     for (int i = 0; i < n; i++) out[i] = bytes[i];

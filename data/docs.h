@@ -1,9 +1,9 @@
 // docs.h - text as tokens: tokenizers, and a corpus as a list of documents.
 //
 // A corpus is text files, each one document or several with a separator between them, and directories, of which every
-// text file below is read (many_files.h). docs_files.h adds other formats, patterns and weights. At opening every
-// file is read, for an index of where documents begin and a hash of what they hold; after that, files are read where a
-// document asks for it. Every document begins with the end-of-text token. A document's id is its place in the list.
+// text file below is read. docs_files.h adds other formats, patterns and weights. At opening every file is read, for an
+// index of where documents begin and a hash of what they hold; after that where a document asks for it. Every document
+// begins with the end-of-text token. Its id is its place in the list.
 #pragma once
 #include "plan/base/base.h"
 #include "plan/base/many_files.h"
@@ -16,8 +16,7 @@ typedef struct Tokenizer {
     int stop;         // with it a model ends a text
     int is_bytes;
     int most;  // tokens of a byte
-    // Tokens of n bytes of text, no end-of-text added; out has room for n * most. Returns the count. Text is data: what
-    // reads like end-of-text is encoded as any text is.
+    // Tokens of n bytes of text, in which nothing is special; out has room for n * most. Returns the count.
     size_t (*encode)(const struct Tokenizer* t, int* out, const char* text, size_t n);
     // The bytes of one token (not terminated), *n their number; end-of-text and unknown ids have none.
     const char* (*decode)(const struct Tokenizer* t, int token, size_t* n);
@@ -80,8 +79,8 @@ struct Docs {
 #define DOCS_SEPARATOR "<|endoftext|>"
 
 // start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
-// formats, what is theirs, and how many files to keep open. A named file without text is an error, as is a corpus
-// without a token of text. 0 and *out owned by the caller, or -1 with a message.
+// formats and what is theirs; most_open. A named file or a corpus without text is an error. 0 and *out owned by the
+// caller, or -1 with a message.
 int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, Err err);
 void docs_close(Docs* docs);  // NULL is fine
 
@@ -90,8 +89,7 @@ static inline int64_t docs_length(const Docs* docs, int64_t doc) {  // tokens, a
 }
 static inline int64_t docs_tokens(const Docs* docs) { return docs->n ? docs->list[docs->n].start : 0; }
 
-// out (n) = tokens first .. first + n of a document. 0, or -1 with a message (a file that shrank since it was opened,
-// say). May be called from several threads at once.
+// out (n) = tokens first .. first + n of a document. 0, or -1 with a message. From several threads at once, too.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err err);
 // Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
 // Others become -1 in targets (n), unless that is NULL.

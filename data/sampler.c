@@ -40,18 +40,16 @@ static void choose_split(Sampler* s) {
 
 static int fill_side(Sampler* s, Split split, Err err) {
     Side* side = &s->sides[split];
-    int64_t begin, end, n = 0, n_pieces = 0;
-    for (int64_t d = 0; d < s->docs->n; d++) n += sampler_extent(s, split, d, &begin, &end) > 0;
-    side->list = malloc(((size_t)n + 1) * sizeof *side->list);
-    if (!side->list) return fail(err, "out of memory for the index of %lld documents", (long long)n);
+    int64_t begin, end, capacity = 0, n_pieces = 0;
     for (int64_t d = 0; d < s->docs->n; d++) {
+        if (reserve(&side->list, &capacity, side->n, 2, sizeof *side->list, err)) return -1;
         int64_t length = sampler_extent(s, split, d, &begin, &end);
         if (length == 0) continue;
         side->list[side->n++] = (SideDocument){d, n_pieces};
         n_pieces += CEIL_DIV(length, s->context);
         side->n_tokens += length;
     }
-    side->list[n] = (SideDocument){s->docs->n, n_pieces};
+    side->list[side->n] = (SideDocument){s->docs->n, n_pieces};
     return 0;
 }
 

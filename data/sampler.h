@@ -2,7 +2,7 @@
 //
 // Documents are cut into pieces of at most `context` tokens. Held-out documents are chosen by the hash of their
 // content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
-// and never stored. A position is two numbers; of corpora with weights (sampler_mix.h) three for each.
+// and never stored.
 #pragma once
 #include "data/docs.h"
 
@@ -62,8 +62,7 @@ int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begi
 
 // Of n pieces of a side from `first` on the one at `index` in the order that `key` chooses.
 Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int64_t index, uint64_t key);
-// The validation pieces, in a fixed mixed order that does not depend on the seed, so that the first of them are a fair
-// sample: i in [0, sampler_pieces(VAL)).
+// The validation pieces, mixed, but without the seed: the first of them are a fair sample. i < sampler_pieces(VAL).
 Piece sampler_val_piece(const Sampler* s, int64_t i);
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 

@@ -19,12 +19,10 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-// Whose attention kernels a CUDA device runs; the CPU has one kind only.
+// CUDA: whose attention kernels run, and what cuBLASLt computes in the same pass as a matmul, the bias always. DGELU:
+// backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum
+// before rounding, so that recomputing it may give other bits.
 typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
-
-// What cuBLASLt computes in the same pass as a matmul on a CUDA device; the bias always. DGELU: backward_input's
-// factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum before rounding, so
-// that recomputing it may give other bits.
 typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues;
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
@@ -70,9 +68,7 @@ typedef struct Attention {
     // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
     int partial;
     int ld_dq, ld_dkv;
-    // Calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset: what a table makes
-    // of these alone it may keep from one call to the next.
-    uint64_t row;
+    uint64_t row;  // calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset
 } Attention;
 
 // Where the queries and keys of a row stand, and how they are turned (RoPE, Su et al. 2021, in halves): of each head
@@ -88,8 +84,7 @@ typedef struct Rotary {
 } Rotary;
 
 // Where elements of a part stand in its whole tensor: element i behind `first` and i others, and behind `gap` more for
-// each row of the part that ends before it. A part has `cols` columns, its element 0 stands in column `col` of them.
-// gap 0: it has whole rows, and needs neither.
+// each row of the part, of `cols` columns, that ends before it; element 0 stands in column `col`. gap 0: whole rows.
 typedef struct Place {
     size_t first, col, cols, gap;
 } Place;
@@ -128,9 +123,7 @@ typedef struct Kernels {
     int full_matmul;   // edge of the square matmul that fills the device: what kernels_peak measures
     int virtual_time;  // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
     int no_results;    // besides, no op computes anything: memory holds what was uploaded, and else no results
-    // Bytes of the device's memory that its libraries take for themselves, at most: their code and tables; beside other
-    // ranks also what those of the transport take.
-    size_t libraries, comm_libraries;
+    size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
     // ---- the device and its memory
@@ -141,12 +134,10 @@ typedef struct Kernels {
     int (*open)(const KernelLimits* limits, Err err);
     void (*close)(void);
     const char* (*choices)(void);  // that open made, as a line for people; empty when there were none
-    // Device memory, zeroed, 64-byte aligned; NULL when there is none left. Freed with free_memory (NULL is fine);
-    // outlives close.
+    // Device memory, zeroed, 64-byte aligned, or NULL. Freed with free_memory (NULL is fine); outlives close.
     void* (*alloc)(size_t bytes);
     void (*free_memory)(void* p);
-    // Host memory, zeroed, from which uploads are asynchronous; NULL when there is none left.
-    void* (*alloc_host)(size_t bytes);
+    void* (*alloc_host)(size_t bytes);  // host memory, zeroed, from which uploads are asynchronous; or NULL
     void (*free_host)(void* p);
     // The host bytes may be overwritten on return, unless they are of alloc_host: then only when s has done the upload.
     void (*upload)(void* device, const void* host, size_t bytes, Stream s);
@@ -156,8 +147,7 @@ typedef struct Kernels {
 
     // ---- embedding: out[n] = wte[tokens[n]] + wpe[positions[n]]
 
-    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C). wpe NULL (positions
-    // are then unused): out[n] = wte[tokens[n]].
+    // out (N,C) =, tokens (N) int32 in [0, Vp), positions (N) int32, wte (Vp,C), wpe (context,C) or NULL: left out.
     void (*embedding_forward)(void* out, const int* tokens, const int* positions, const void* wte, const void* wpe,
                               int N, int C, DType dt, Stream s);
     // Backward: dwte[tokens[n]] += dout[n], dwpe[positions[n]] += dout[n], in the order of rows.
@@ -173,8 +163,7 @@ typedef struct Kernels {
 
     // The residual stream and the norm that follows it in one pass: sum = a + b, rounded to dt; out = norm(sum).
     // With b NULL: out = norm(a), and sum is not written (may be NULL).
-    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a (N,C), b (N,C), weight (C),
-    // bias (C).
+    // sum (N,C) = (may be a or b), out (N,C) =, mean (N) fp32 =, rstd (N) fp32 =, a and b (N,C), weight and bias (C).
     void (*norm_forward)(void* sum, void* out, float* mean, float* rstd, const void* a, const void* b,
                          const void* weight, const void* bias, float eps, int N, int C, DType dt, Stream s);
     // Backward, with xhat = (x - mean) * rstd and g = dout * weight; means over C, sums over rows:
@@ -187,13 +176,11 @@ typedef struct Kernels {
     // ---- matmul: out = x W^T + bias;  dx = dout W,  dW += dout^T x,  dbias += column sums of dout
 
     // out (N,OC) =, x (N,C), weight (OC,C), bias (OC) or NULL.
-    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out: activation_forward recomputes the same
-    // bits.
+    // With gelu not NULL, also gelu (N,OC) = GELU(out), of the rounded out, the same bits as of activation_forward.
     void (*matmul_forward)(void* out, void* gelu, const void* x, const void* weight, const void* bias, int N, int C,
                            int OC, DType dt, Stream s);
-    // dx (N,C) =; dout (N,OC), weight (OC,C).
-    // With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient of pre: dx *= GELU'(pre). A device may
-    // round the product to dt before that factor.
+    // dx (N,C) =; dout (N,OC), weight (OC,C). With pre (N,C) not NULL, x was GELU(pre) and the result is the gradient
+    // of pre: dx *= GELU'(pre). A device may round the product to dt before that factor.
     void (*matmul_backward_input)(void* dx, const void* dout, const void* weight, const void* pre, int N, int C, int OC,
                                   DType dt, Stream s);
     // dweight (OC,C) fp32 +=, dbias (OC) fp32 += or NULL; dout (N,OC), x (N,C).
@@ -237,6 +224,7 @@ typedef struct Kernels {
                                 Stream s);
     // out (n) = a + b, rounded to dt; out may be a or b.
     void (*add)(void* out, const void* a, const void* b, size_t n, DType dt, Stream s);
+
     // ---- loss: softmax cross-entropy of one chunk of rows, fused with its gradient
 
     // losses (N) fp32 = -log softmax(logits[n])[targets[n]], 0 where targets[n] is negative (no label).
@@ -258,9 +246,7 @@ typedef struct Kernels {
 
     // ---- time
 
-    // Seconds on the host's clock: the wall clock's, or with KernelLimits.oversubscribed on the CPU the processor time
-    // of this thread.
-    double (*clock)(void);
+    double (*clock)(void);  // seconds; with KernelLimits.oversubscribed on the CPU processor time of this thread
     // Event i < MOST_EVENTS: the moment when s has done all that it was given so far. Overwrites event i.
     void (*record_event)(int i, Stream s);
     // seconds (n) = of the events 0 .. n - 1, from any common origin. Waits for them.

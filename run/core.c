@@ -58,10 +58,10 @@ void batch_count(Batch* b) {
     b->n_tokens = b->n_targets = 0;
     b->sum_s2 = 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        b->lengths[i] = b->pieces[i].length;
-        b->n_tokens += b->pieces[i].length;
+        int s = b->lengths[i] = b->pieces[i].length;
+        b->n_tokens += s;
         b->n_targets += b->pieces[i].n_labels;
-        b->sum_s2 += (double)b->pieces[i].length * b->pieces[i].length;
+        b->sum_s2 += (double)s * s;
     }
 }
 
@@ -86,15 +86,17 @@ double row_quadratic(const Shape* shape) {
     return 1.0 / (weights / (shape->NH * shape->HS));
 }
 
-// One rank alone: its pieces in rows of at most --capacity, the heaviest row first. 0, or -1 with a message.
-static int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err err) {
+// One rank alone: the pieces in rows of at most --capacity, the heaviest row first.
+static void read_rows(Run* run, const Sampler* sampler) {
+    Err err;
     Rows rows;
+    Batch* b = &run->batch;
     batch_count(b);
     arena_reset(&b->arena, (ArenaMark){0});
     int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
     if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err) ||
         rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err))
-        return -1;
+        die("%s", err);
     b->n_read = b->n_cu = 0;
     for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {
         const int* row = &rows.first[rows.heaviest[b->n_rows].number];
@@ -102,12 +104,11 @@ static int batch_read_rows(Batch* b, const Run* run, const Sampler* sampler, Err
         b->cu[b->n_cu++] = 0;
         for (int i = row[0]; i < row[1]; i++) {
             int piece = rows.order[i];
-            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err)) return -1;
+            if (batch_read_part(b, sampler, piece, 0, b->lengths[piece], err)) die("%s", err);
             b->cu[b->n_cu++] = b->n_read - place.token;
         }
     }
     b->rows[rows.n] = (RowPlace){b->n_read, b->n_cu};
-    return 0;
 }
 
 int* batch_on_device(const Batch* b, const int* host) { return b->device_indices + (host - b->indices); }
@@ -116,33 +117,26 @@ void batch_upload_ints(const Batch* b, const Model* m, const int* host, int n) {
     m->k->upload(batch_on_device(b, host), host, (size_t)n * sizeof(int), m->s);
 }
 
-static void upload_tokens(Run* run, int n) {
-    const Batch* b = &run->batch;
-    batch_upload_ints(b, &run->model, b->tokens, n);
-    batch_upload_ints(b, &run->model, b->positions, n);
-    batch_upload_ints(b, &run->model, b->targets, n);
-    if (run->ranks) run->ranks->upload(run, n);
+static void upload(const Batch* b, const Model* m, int n, int n_cu) {
+    batch_upload_ints(b, m, b->tokens, n);
+    batch_upload_ints(b, m, b->positions, n);
+    batch_upload_ints(b, m, b->targets, n);
+    batch_upload_ints(b, m, b->cu, n_cu);
 }
 
 void batch_upload(Run* run, const Sampler* sampler) {
     if (run->ranks) run->ranks->read(run, sampler);
-    upload_tokens(run, run->batch.n_read);
-    batch_upload_ints(&run->batch, &run->model, run->batch.cu, run->batch.n_cu);
+    upload(&run->batch, &run->model, run->batch.n_read, run->batch.n_cu);
 }
 
 // N tokens from `token` on, cu_seqlens from `cu` on.
 static Row row_of(const Batch* b, RowPlace at, int N, int n_docs) {
     static uint64_t rows;  // so far, of this process
-    Row row;
-    memset(&row, 0, sizeof row);
-    row.N = row.n = row.own = N;
+    Row row = {.N = N, .n = N, .own = N, .n_docs = n_docs, .number = ++rows, .qkv = QKV};
     row.tokens = batch_on_device(b, b->tokens + at.token);
     row.positions = batch_on_device(b, b->positions + at.token);
     row.targets = batch_on_device(b, b->targets + at.token);
     row.cu = batch_on_device(b, b->cu + at.cu);
-    row.n_docs = n_docs;
-    row.number = ++rows;
-    row.qkv = QKV;
     return row;
 }
 
@@ -150,21 +144,6 @@ Row batch_row(Run* run, int i) {
     const RowPlace* at = &run->batch.rows[i];
     Row row = row_of(&run->batch, at[0], at[1].token - at[0].token, at[1].cu - at[0].cu - 1);
     if (run->ranks) run->ranks->fill_row(run, &row, i);
-    return row;
-}
-
-static Row batch_cached_row(Run* run, const int* tokens, int N, int cached) {
-    Batch* b = &run->batch;
-    Row row = row_of(b, (RowPlace){0, 0}, N, 1);
-    row.qkv = KV;
-    row.cached = cached;
-    row.cu_keys = row.cu + 2;
-    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
-    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
-    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
-    upload_tokens(run, N);
-    batch_upload_ints(b, &run->model, b->cu, 4);
-    if (run->ranks) run->ranks->fill_row(run, &row, -1);
     return row;
 }
 
@@ -209,9 +188,8 @@ double loss_sum(Run* run) {
 }
 
 static int plan_val(Run* run) {
-    char err[ERR_BYTES];
     if (run->ranks) return run->ranks->plan_val(run);
-    if (batch_read_rows(&run->batch, run, run->data.val, err)) die("%s", err);
+    read_rows(run, run->data.val);
     return 1;
 }
 
@@ -230,7 +208,6 @@ double evaluate(Run* run, int64_t* targets) {
 
 void run_evaluate(Run* run) {
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) return;
-    run->val_began = now_seconds();
     double loss = evaluate(run, &run->val_targets);
     if (run->val_targets == 0) return;
     run->state.val_loss = loss;
@@ -267,7 +244,13 @@ int choose_token(const float* logits, int V, double temperature, int top_k, doub
 }
 
 void run_decode(Run* run, const int* tokens, int N, int cached) {
-    Row row = batch_cached_row(run, tokens, N, cached);
+    Batch* b = &run->batch;
+    Row row = row_of(b, (RowPlace){0, 0}, N, 1);
+    row.qkv = KV, row.cached = cached, row.cu_keys = row.cu + 2;
+    memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
+    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
+    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
+    upload(b, &run->model, N, 4);
     if (run->ranks) run->ranks->decode(run, &row);
     else model_forward(&run->model, &row);
 }
@@ -354,7 +337,7 @@ void core_open_data(Run* run) {
 
 // All memory that the run takes, as a table.
 static void take_memory(Run* run, const ModelNeeds* needs) {
-    char err[ERR_BYTES];
+    Err err;
     Model* m = &run->model;
     MemoryPlan plan = {.on_host = m->k->on_host};
     int tokens = run->config.batch_tokens;
@@ -367,6 +350,8 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
     if (m->k->open(&needs->limits, err)) die("%s", err);
     memory_take(&plan, m->k);
     model_carve(m, &plan);
+    model_place_params(m);
+    model_place_activations(m, needs);
     batch_carve(&run->batch, memory_of(&plan, "step buffers"), (int*)memory_of(&plan, "step indices, host"),
                 (int*)memory_of(&plan, "step indices"), tokens);
     run->host_logits = (float*)memory_of(&plan, "logits of a token");
@@ -376,7 +361,6 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
 void core_open_model(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
-    int asked = c->capacity ? c->capacity : 8192;
     m->k = &cpu_reference;
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;
     m->whole = m->shape = config_shape(c);
@@ -384,11 +368,9 @@ void core_open_model(Run* run) {
     if (!layers) die("no memory for %d layers", m->shape.L);
     m->layers = layers;
     run->training = 1;
-    run->settled.capacity = MAX(MIN(asked, c->batch_tokens), c->context);
+    run->settled.capacity = MAX(MIN(c->capacity ? c->capacity : 8192, c->batch_tokens), c->context);
     ModelNeeds needs = model_needs(m->k, &m->shape, m->dt, layers, c, run->training, run->settled.capacity);
     take_memory(run, &needs);
-    model_place_params(m);
-    model_place_activations(m, &needs);
 }
 
 void core_init_weights(Run* run) {
@@ -402,15 +384,12 @@ void core_init_weights(Run* run) {
         if (master) m->k->upload(master + t.offset, value, bytes, m->s);
         if (m->dt == DT_BF16) bf16_narrow_in_place(value, t.elems);
         m->k->upload(tensor_weights(m, &t), value, t.elems * dtype_bytes(m->dt), m->s);
-        m->k->synchronize(m->s);
         free(value);
     }
 }
 
 void core_next_batch(Run* run) {
-    char err[ERR_BYTES];
-    Batch* b = &run->batch;
-    b->after = run->state.position;
-    batch_draw(b, run);
-    if (batch_read_rows(b, run, run->data.train, err)) die("%s", err);
+    run->batch.after = run->state.position;
+    batch_draw(&run->batch, run);
+    read_rows(run, run->data.train);
 }

@@ -1,7 +1,7 @@
 // core.h - a run: options, documents, the batch of a step, the model, how far it is.
 //
-// One rank needs no more than this, core.c and the files below it: build/core. What many ranks, planners, checkpoints,
-// logs and pages add hangs on pointers that are NULL there, and on the table `mechanisms`: run/run.h.
+// One rank needs no more than this, core.c and the files below it: build/core. What others add hangs on pointers that
+// are NULL there, and on the table `mechanisms`: run/run.h.
 #pragma once
 #include <stdio.h>
 
@@ -12,13 +12,6 @@
 #include "run/model/model.h"
 
 typedef struct Run Run;
-typedef struct BatchPlan BatchPlan;  // run/run.h
-typedef struct RunRanks RunRanks;    // below
-typedef struct Cluster Cluster;      // run/run.h, like the next two
-typedef struct Clock Clock;
-typedef struct Books Books;
-typedef struct Strategies Strategies;  // run/strategies/strategies.h
-typedef struct Balance Balance;        // run/slow/balance.h
 
 typedef struct Data {
     Tokenizer* tokenizer;
@@ -42,21 +35,19 @@ typedef struct Batch {
     Piece* pieces;  // (max_tokens) of all ranks
     int* lengths;   // (max_tokens) of them
     int n_pieces;
-    int64_t n_tokens, n_targets;  // of all ranks
-    double sum_s2;                // sum of squared lengths, for the FLOP count
-    SamplerPosition after;        // where the next step's documents begin
-    double val_from, val_to;      // of an evaluation: the shares of it that are done before and after these pieces
-    RowPlace* rows;               // (max_tokens + 1)
-    int n_rows, is_read;          // is_read: tokens of the rows stand in `tokens`
-    int n_read, n_cu;             // then: how many tokens, and entries of cu
-    // What kernels need to know of a step, in host memory that the device reads from while the host goes on, and the
-    // device's copy, one for all Batches: only one of them can be at work.
-    int *indices, *device_indices;
+    int64_t n_tokens, n_targets;    // of all ranks
+    double sum_s2;                  // sum of squared lengths, for the FLOP count
+    SamplerPosition after;          // where the next step's documents begin
+    double val_from, val_to;        // of an evaluation: the shares of it that are done before and after these pieces
+    RowPlace* rows;                 // (max_tokens + 1)
+    int n_rows, is_read;            // is_read: tokens of the rows stand in `tokens`
+    int n_read, n_cu;               // then: how many tokens, and entries of cu
+    int *indices, *device_indices;  // what kernels need to know of a step; the device's copy, one for all Batches
     int *tokens, *positions, *targets;  // (max_tokens) in indices: of the rows one after another
     int* cu;                            // in indices: cu_seqlens of the rows
     Row row;                            // at work
     Arena arena;
-    BatchPlan* planned;  // what many ranks and planners add
+    struct BatchPlan* planned;  // what many ranks and planners add
 } Batch;
 
 size_t batch_bytes(int max_tokens);  // of the host's arrays of one Batch
@@ -85,10 +76,9 @@ typedef struct TrainState {
     double loss, val_loss;     // of the last step and evaluation; NaN before it
 } TrainState;
 
-// A step as it is told.
-typedef struct Step {
-    int64_t number;  // from 1
-    double lr, loss, grad_norm, seconds_left;
+typedef struct Step {  // as it is told
+    int64_t number;    // from 1
+    double lr, loss, grad_norm;
 } Step;
 
 // What has come of options: they stay as they were read. A strategy has its own.
@@ -109,22 +99,20 @@ struct Run {
     float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
     TrainState state;
     Step step;
-    int64_t val_targets;  // of the last evaluation, and when it began
-    double val_began;
-    int training;               // not --sample and its like
-    void (*instead)(Run* run);  // what it does in place of training; NULL: it trains
-    double began;               // when the program began
-    int left;                   // some rank has left the step at work
-    int ends;                   // no step more
-    int stopped_by;             // the signal that ends the run after this step, 0 none
-    int failed;                 // something of the run could not be kept: status 1
-    int status;                 // of the program
-    const RunRanks* ranks;      // NULL: rows are made and run as one rank does that is alone
-    Cluster* cluster;
-    Clock* clock;
-    Books* books;
-    Strategies* strategies;  // NULL: every step has the same layout
-    Balance* balance;        // what is done about slow ranks
+    int64_t val_targets;           // of the last evaluation
+    int training;                  // not --sample and its like
+    void (*instead)(Run* run);     // what it does in place of training; NULL: it trains
+    double began;                  // when the program began
+    int left;                      // some rank has left the step at work
+    int ends;                      // no step more
+    int stopped_by;                // the signal that ends the run after this step, 0 none
+    int status;                    // of the program
+    const struct RunRanks* ranks;  // NULL: rows are made and run as one rank does that is alone
+    struct Cluster* cluster;       // this and the next two: run/run.h
+    struct Clock* clock;
+    struct Books* books;
+    struct Strategies* strategies;  // NULL: every step has the same layout
+    struct Balance* balance;        // what is done about slow ranks
 };
 
 // What goes on around steps: of every row of the table, in its order, these are called. NULL: nothing.
@@ -162,29 +150,26 @@ typedef struct Pass {
 } Pass;
 
 // What many ranks do in place of core.c, or besides.
-struct RunRanks {
+typedef struct RunRanks {
     // The pieces in run->batch get a plan, the same on all ranks, and their tokens. 0: some rank has none.
     int (*plan_val)(Run* run);
     int (*end_val)(Run* run);                        // 0: the evaluation was broken off
     void (*read)(Run* run, const Sampler* sampler);  // tokens of the rows of run->batch
-    void (*upload)(Run* run, int n);                 // besides, of n tokens
-    void (*fill_row)(Run* run, Row* row, int i);     // besides; i < 0: of generation
+    void (*fill_row)(Run* run, Row* row, int i);     // besides
     int (*next_pass)(Run* run, Pass* pass, int i, int train);
     double (*loss_sum)(Run* run);
-    void (*decode)(Run* run, Row* row);  // model_forward, and with it
+    void (*decode)(Run* run, Row* row);  // fill_row and model_forward of generation
     void (*share_logits)(Run* run);      // after those that this rank has stand in host_logits
-};
+} RunRanks;
 
 // Pass i of the rows of run->batch: each forward, and with train backward behind it. 0 where there is none.
 int run_next_pass(Run* run, Pass* pass, int i, int train);
 double loss_sum(Run* run);  // of all losses since run_micro_batches began
 
 // The learning rate for the 1-based step t of config->steps. It rises in a straight line over --warmup steps, so that
-// the first step has lr / warmup, then
-//   constant  lr
-//   linear    falls in a straight line to min_lr * lr at the last step
-//   cosine    the same along half a cosine
-//   wsd       stays at lr, and over the last fifth of all steps falls as 1 - sqrt(x) (Haegele et al. 2024)
+// the first step has lr / warmup. Then, by --schedule: constant stays; linear falls in a straight line to min_lr * lr
+// at the last step; cosine the same along half a cosine; wsd stays, and over the last fifth of all steps falls as
+// 1 - sqrt(x) (Haegele et al. 2024).
 double schedule_lr(const Config* config, int64_t t);
 
 // Mean loss a target over the validation pieces; *targets their number, 0 where it was broken off. Overwrites batch.
@@ -196,16 +181,15 @@ void run_evaluate(Run* run);  // between steps
 // Draws from softmax(logits / temperature) of the top_k most likely ids (0: of all); temperature 0: the most likely.
 // u is uniform in [0, 1), scratch (V).
 int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch);
-// Prints a prompt of n_tokens, end-of-text counted, and n_new tokens more, or fewer where the model ends the text; seed
-// makes the choices repeatable. text has room for all. Bytes go to copy, too, unless that is NULL.
+// Prints a prompt of n_tokens, end-of-text counted, and n_new tokens more, or fewer where the model ends the text. text
+// has room for all. Bytes go to copy, too, unless that is NULL.
 void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy);
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
 // Room for so many tokens behind the end-of-text that every document begins with; to be freed.
 int* sample_begin(const Run* run, size_t tokens);
-// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache: then token_logits can
-// be asked for each of them.
+// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache.
 void run_decode(Run* run, const int* tokens, int N, int cached);
-void token_logits(Run* run, int n);  // of token n of the row, fp32 in host_logits
+void token_logits(Run* run, int n);  // of token n of those, fp32 in host_logits
 
 // ---- the phases of a run that has one rank only, and its next batch: see core_stubs.c
 
@@ -221,4 +205,3 @@ void core_next_batch(Run* run);
 void model_forward(Model* m, const Row* row);
 void model_train(Model* m, const Row* row, float scale);
 void run_micro_batches(Run* run, const Sampler* sampler, int train);
-void model_update(Model* m, const Config* config, double lr, int64_t t);

@@ -14,6 +14,7 @@
 static void begin_record(Run* run) {
     run->cluster->sent_before = run_sent(run);
     run->clock->step_began = run_seconds(run);
+    if (run->state.step == run->books->first_step) run->books->steps_began = now_seconds();
     if (run->model.k->on_host) run->clock->processor_before = host_processor_seconds();
 }
 
@@ -55,7 +56,8 @@ static void turn(Run* run) { strategies_turn(run, run->ahead.planned->strategy);
 
 static void tell_step(Run* run) {
     run->books->record.loss_hash = run->state.loss_hash;
-    run->books->record.seconds_left = run->step.seconds_left;
+    double done = (double)(run->state.step - run->books->first_step), spent = now_seconds() - run->books->steps_began;
+    run->books->record.seconds_left = spent / done * (double)(run->config.steps - run->state.step);
     if (runlog_step(&run->books->log, &run->books->record)) interrupted = SIGTERM;
     pace_see_signals(run);
 }
@@ -95,7 +97,7 @@ static void finish(Run* run) {
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
     run_print_end(run);
     run_write_report(run);
-    run->failed |= runlog_close(&run->books->log) != 0;
+    run->books->failed |= runlog_close(&run->books->log) != 0;
     if (run->cluster->unplanned) run_end_unplanned(run);
 }
 
@@ -167,7 +169,7 @@ void run_close(Run* run) {
     if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     int tells = run->stopped_by && run->cluster->identity.size == 1;
-    run->status = run->failed ? 1 : tells ? 128 + run->stopped_by : 0;
+    run->status = run->books->failed ? 1 : tells ? 128 + run->stopped_by : 0;
 }
 
 static void time_strategies(Run* run) {

@@ -47,7 +47,7 @@ typedef struct RankRound {
 } RankRound;
 
 // The plan, and what this rank does of it: the pass of row i is passes[i].
-struct BatchPlan {
+typedef struct BatchPlan {
     int strategy;        // with --strategies: pieces and plan are of this rank's job under it, sums of tokens of all
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
@@ -67,7 +67,7 @@ struct BatchPlan {
     Row rows[MOST_STAGES];      // under way, by slot
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
     Span* spans;                // (max_tokens) of one micro-batch
-};
+} BatchPlan;
 
 // ---- what a run has
 
@@ -128,7 +128,7 @@ typedef struct Ahead Ahead;      // step/ahead.c
 typedef struct RunPage RunPage;  // show/run_page.h
 
 // This rank among all ranks: who they are, what they have, what they agreed on last.
-struct Cluster {
+typedef struct Cluster {
     RankIdentity identity;
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
@@ -146,11 +146,11 @@ struct Cluster {
     double processor;   // seconds of all ranks' threads in the step at work, on CPUs
     Comm sent_before;   // run_sent when the step began
     RankReport report;  // of this rank's last step
-};
+} Cluster;
 
 // What planners know of the machine, and where the time of steps goes. Planners run on the thread of ahead.c: see
 // ahead_start. Each strategy has a Clock of its own.
-struct Clock {
+typedef struct Clock {
     PlanLimits limits;
     Setting setting;    // groups is NULL as long as no cost model is known
     GroupCost* groups;  // (ranks + 1) for setting
@@ -166,10 +166,10 @@ struct Clock {
     double step_began;        // the step at work: run_seconds
     double processor_before;  // seconds of this rank's threads when it began
     HostTurns turns_before;   // when the step before was over
-};
+} Clock;
 
 // What the run writes and says, and where it began.
-struct Books {
+typedef struct Books {
     char command[CHECKPOINT_PATH];     // that starts it, with its launcher and without options: for people to paste
     char out[CHECKPOINT_PATH];         // the run directory; empty: none was named, and none is needed
     char start_from[CHECKPOINT_PATH];  // the checkpoint that --resume, --init or --sample begins with; empty: none
@@ -186,11 +186,14 @@ struct Books {
     RunLog log;
     RunPage* page;           // of report.html; NULL but on rank 0
     int64_t first_step;      // steps done before this invocation
+    double steps_began;      // the first step of this invocation: now_seconds
+    int failed;              // something of the run could not be kept: status 1
     size_t memory_bytes;     // of the memory table
     double resident_before;  // bytes of this process before the table's memory was taken
+    double val_began;        // the evaluation: now_seconds
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
-};
+} Books;
 
 // What a Run points to, apart from what is opened later.
 typedef struct RunParts {

@@ -1,9 +1,8 @@
 // reference.c - every op in its plainest form. This file is the specification: the fast versions are tested against it.
 //
-// Tensors are read element by element through load(), computed on in double and rounded once on store(), whatever
-// their type; with DT_F64 nothing is rounded at all, which is what finite differences want. Loops run in the order
-// the sums are defined in, on one thread; sums of more than one element lie in memory that the op takes for itself.
-// Nothing here is fast, and nothing here should become fast.
+// Tensors are read element by element, computed on in double and rounded once, whatever their type; with DT_F64 nothing
+// is rounded at all, which is what finite differences want. Loops run in the order the sums are defined in, on one
+// thread. Nothing here is fast, and nothing here should become fast. Equations: kernels.h.
 #define _POSIX_C_SOURCE 200809L  // posix_memalign
 #include <math.h>
 #include <stdlib.h>
@@ -36,7 +35,7 @@ static void download(void* host, const void* device, size_t bytes, Stream s) { m
 static void clear(void* device, size_t bytes, Stream s) { memset(device, 0, bytes); }
 static void synchronize(Stream s) {}
 
-static double events[MOST_EVENTS];  // ops have finished when they return: an event is a reading of the clock
+static double events[MOST_EVENTS];  // readings of the clock
 static void record_event(int i, Stream s) { events[i] = now_seconds(); }
 static void read_events(double* seconds, int n) { memcpy(seconds, events, (size_t)n * sizeof(double)); }
 
@@ -85,8 +84,7 @@ static void norm_forward(void* sum, void* out, float* mean, float* rstd, const v
     }
 }
 
-// With xhat = (x - mean) rstd and g = dout weight:  dx += rstd (g - mean(g) - xhat mean(g xhat)), means over C; without
-// a mean its gradient, mean(g), is missing too.
+// Without a mean its gradient, mean(g), is missing too.
 static void norm_backward(void* dx, float* dweight, float* dbias, const void* dout, const void* x, const void* weight,
                           const float* mean, const float* rstd, int N, int C, DType dt, Stream s) {
     for (size_t n = 0; n < (size_t)N; n++) {
@@ -106,7 +104,7 @@ static void norm_backward(void* dx, float* dweight, float* dbias, const void* do
     }
 }
 
-// ---- activations. GELU: with u = sqrt(2/pi) (x + 0.044715 x^3)
+// ---- activations
 
 static double gelu(double x) { return 0.5 * x * (1 + tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))); }
 
@@ -122,10 +120,7 @@ static void activation_forward(void* out, const void* x, ActFunction f, int N, i
         for (size_t u = 0; u < (size_t)U; u++) {
             size_t at = n * U * act_runs(f) + u;
             double z = load(x, at, dt);
-            switch (f) {
-                case ACT_GELU: store(out, n * U + u, gelu(z), dt); break;
-                case ACT_SWIGLU: store(out, n * U + u, z * sigmoid(z) * load(x, at + U, dt), dt); break;
-            }
+            store(out, n * U + u, f == ACT_GELU ? gelu(z) : z * sigmoid(z) * load(x, at + U, dt), dt);
         }
 }
 
@@ -136,13 +131,9 @@ static void activation_backward(void* dx, const void* dout, const void* x, ActFu
         for (size_t u = 0; u < (size_t)U; u++) {
             size_t at = n * U * act_runs(f) + u;
             double z = load(x, at, dt), d = load(dout, n * U + u, dt), h = sigmoid(z);
-            switch (f) {
-                case ACT_GELU: store(dx, at, d * gelu_gradient(z), dt); break;
-                case ACT_SWIGLU:
-                    store(dx, at, d * load(x, at + U, dt) * (h + z * h * sigmoid(-z)), dt);
-                    store(dx, at + U, d * z * h, dt);
-                    break;
-            }
+            double up = f == ACT_SWIGLU ? load(x, at + U, dt) : 0;
+            store(dx, at, d * (f == ACT_GELU ? gelu_gradient(z) : up * (h + z * h * sigmoid(-z))), dt);
+            if (f == ACT_SWIGLU) store(dx, at + U, d * z * h, dt);
         }
 }
 
@@ -217,8 +208,7 @@ static double turned_back(const void* dx, size_t at, const float* turns, int j, 
     return d * turn[0] + (j < half ? other : -other) * turn[1];
 }
 
-// Of a head vector with QK-norm: g (HS) in, the gradient of the norm's input out. With h = g weight, xhat = raw rstd:
-// g = rstd (h - xhat mean(h xhat)), dweight += g xhat.
+// Of a head vector with QK-norm: g (HS) in, the gradient of the norm's input out.
 static void qk_norm_backward(double* g, float* dweight, const void* weight, const void* raw, size_t at, int HS,
                              float eps, DType dt) {
     double rstd = root_mean_square_inverse(raw, at, HS, eps, dt), hx_mean = 0;
@@ -300,8 +290,6 @@ static void put_gradient(void* to, size_t i, double x, const Attention* a, DType
 }
 
 // Query head h of document b: dq, by way of sum (HS), and what it adds to dk and dv (k_len,HS) of its key/value head.
-// With P = exp(S - lse):  dV = P^T dO,  dS = P (dO V^T - D) with D = dO . O by row,  dQ = scale dS K,
-// dK = scale dS^T Q.
 static void query_head_backward(void* dq, double* sum, double* dk, double* dv, const void* dout, const void* out,
                                 const float* lse, const Attention* a, int b, int h, DType dt) {
     size_t Nq = (size_t)a->cu_q[a->n_docs], first_key = (size_t)a->cu_k[b], HS = (size_t)a->HS, k0, k1;

@@ -204,48 +204,15 @@ void shape_rope(const Shape* shape, float* table) {
 // ---- activations
 
 enum { PER_LAYER = -1, PER_BORDER = -2, NEVER = 99 };
-enum { FOR_EVER, FOR_TRAINING, FOR_SAMPLING, FOR_GROUPS, FOR_TENSOR, FOR_UNLIKE };
 
+// An activation in layer l; l = L is the end of the model.
 typedef struct ActRow {
     int copies;       // PER_LAYER: L; PER_BORDER: L + 1
     int fp32;         // statistics stay fp32 whatever the model's type
-    int needs, when;  // only where the model has these features; FOR_...
+    int exists;       // this model and use have it
     int shared_from;  // from this Recompute on, one copy serves all layers
+    size_t elems;
 } ActRow;
-
-// clang-format off
-static const ActRow act_table[N_ACTS] = {
-    [RESIDUAL]   = {PER_BORDER, 0, 0,             FOR_EVER,     NEVER},
-    [LN1]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_MEAN]   = {PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN1_RSTD]   = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [QKV]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [ATT]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LSE]        = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [RESIDUAL2]  = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2]        = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_MEAN]   = {PER_LAYER,  1, HAS_NORM_BIAS, FOR_EVER,     RECOMPUTE_BLOCK},
-    [LN2_RSTD]   = {PER_LAYER,  1, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC]         = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_BLOCK},
-    [FC_ACT]     = {PER_LAYER,  0, 0,             FOR_EVER,     RECOMPUTE_ACTIVATION},
-    [QK_RAW]     = {PER_LAYER,  0, HAS_QK_NORM,   FOR_TRAINING, RECOMPUTE_BLOCK},
-    [PROJ]       = {1,          0, 0,             FOR_EVER,     NEVER},
-    [LNF]        = {1,          0, 0,             FOR_EVER,     NEVER},
-    [LNF_MEAN]   = {1,          1, HAS_NORM_BIAS, FOR_EVER,     NEVER},
-    [LNF_RSTD]   = {1,          1, 0,             FOR_EVER,     NEVER},
-    [LOGITS]     = {1,          0, 0,             FOR_EVER,     NEVER},
-    [LOSSES]     = {1,          1, 0,             FOR_EVER,     NEVER},
-    [D_RESIDUAL] = {1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_NORM]     = {1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_COLUMN]   = {1,          0, 0,             FOR_TRAINING, NEVER},
-    [D_FULL]     = {1,          0, 0,             FOR_TENSOR,   NEVER},
-    [STATS]      = {1,          1, 0,             FOR_TENSOR,   NEVER},
-    [ATT_HEADS]  = {PER_LAYER,  0, 0,             FOR_GROUPS,   RECOMPUTE_BLOCK},
-    [ATT_TOKENS] = {PER_LAYER,  0, 0,             FOR_UNLIKE,   RECOMPUTE_BLOCK},
-    [EXCHANGED]  = {1,          0, 0,             FOR_UNLIKE,   NEVER},
-    [KV]         = {PER_LAYER,  0, 0,             FOR_SAMPLING, NEVER},
-};
-// clang-format on
 
 // What a rank computes of layer l: with the layer's own heads where fewer ranks cut it, and room for `places`.
 static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
@@ -259,69 +226,82 @@ static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
 }
 
 // Each of the R ranks of a tensor-parallel group has n = ceil(N / R) tokens outside attention and MLP. In them it sees
-// those of all, but `cut` of those that cut the layer's weights.
-static size_t act_elems(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
+// those of all, but `cut` of those that cut the layer's weights. A stage without the end of the model has nothing of
+// it, and the gradient of its stream where that was sent from.
+static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l) {
     LayerUnits u = units_of(shape, needs, l);
     size_t R = (size_t)needs->tp, T = shape->units && l < shape->L ? (size_t)needs->layer[l].tp : R,
            C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
-           chunk = (size_t)needs->classifier_N;
-    size_t q = (size_t)u.core_heads * HS, kv = (size_t)u.core_kv_heads * HS, hidden = cut * (size_t)u.hidden,
-           fc = hidden * (size_t)act_runs(shape_act(shape)), by_tokens = T < R ? cut * HS : 0, qkv = N * (q + 2 * kv);
+           chunk = (size_t)needs->classifier_N, q = (size_t)u.core_heads * HS, kv = (size_t)u.core_kv_heads * HS,
+           qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
+           by_tokens = T < R ? cut * HS : 0, logits = chunk * (size_t)MAX(shape->vocab_rows, 1);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
-    size_t d_activated = shape_act(shape) == ACT_GELU ? 0 : hidden;
+    size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
+    int training = needs->training, mean = shape_has(shape, HAS_NORM_BIAS), raw = shape_has(shape, HAS_QK_NORM),
+        end = !shape->no_head, group = needs->tp > 1, unlike = shape->units != NULL;
     // clang-format off
-    const size_t elems[N_ACTS] = {
-        [RESIDUAL] = n * C, [LN1] = cut * C, [LN1_MEAN] = n, [LN1_RSTD] = n, [QKV] = qkv, [ATT] = N * q,
-        [LSE] = N * (size_t)u.core_heads, [RESIDUAL2] = n * C, [LN2] = cut * C, [LN2_MEAN] = n, [LN2_RSTD] = n,
-        [FC] = fc, [FC_ACT] = hidden, [QK_RAW] = N * (q + kv), [PROJ] = N * C, [LNF] = N * C, [LNF_MEAN] = n,
-        [LNF_RSTD] = n, [LOGITS] = chunk * (size_t)MAX(shape->vocab_rows, 1), [LOSSES] = N, [D_RESIDUAL] = n * C,
-        [D_NORM] = MAX(MAX(N * C, N * q), d_activated), [D_COLUMN] = MAX(qkv, fc), [D_FULL] = N * C,
-        [STATS] = 3 * R * chunk, [ATT_HEADS] = N * q, [ATT_TOKENS] = by_tokens * (size_t)u.heads,
-        [EXCHANGED] = 2 * by_tokens * (size_t)(u.heads + 2 * u.kv_heads), [KV] = (size_t)shape->context * (q + 2 * kv),
+    const ActRow rows[N_ACTS] = {
+        [RESIDUAL]   = {PER_BORDER, 0, 1,               NEVER,                n * C},
+        [LN1]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      cut * C},
+        [LN1_MEAN]   = {PER_LAYER,  1, mean,            RECOMPUTE_BLOCK,      n},
+        [LN1_RSTD]   = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      n},
+        [QKV]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      qkv},
+        [ATT]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      N * q},
+        [LSE]        = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      N * (size_t)u.core_heads},
+        [RESIDUAL2]  = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      n * C},
+        [LN2]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      cut * C},
+        [LN2_MEAN]   = {PER_LAYER,  1, mean,            RECOMPUTE_BLOCK,      n},
+        [LN2_RSTD]   = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      n},
+        [FC]         = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      fc},
+        [FC_ACT]     = {PER_LAYER,  0, 1,               RECOMPUTE_ACTIVATION, hidden},
+        [QK_RAW]     = {PER_LAYER,  0, raw && training, RECOMPUTE_BLOCK,      N * (q + kv)},
+        [PROJ]       = {1,          0, 1,               NEVER,                N * C},
+        [LNF]        = {1,          0, end,             NEVER,                N * C},
+        [LNF_MEAN]   = {1,          1, end && mean,     NEVER,                n},
+        [LNF_RSTD]   = {1,          1, end,             NEVER,                n},
+        [LOGITS]     = {1,          0, end,             NEVER,                logits},
+        [LOSSES]     = {1,          1, end,             NEVER,                N},
+        [D_RESIDUAL] = {1,          0, end && training, NEVER,                n * C},
+        [D_NORM]     = {1,          0, training,        NEVER,                d_norm},
+        [D_COLUMN]   = {1,          0, training,        NEVER,                MAX(qkv, fc)},
+        [D_FULL]     = {1,          0, group,           NEVER,                N * C},
+        [STATS]      = {1,          1, end && group,    NEVER,                3 * R * chunk},
+        [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},
+        [ATT_TOKENS] = {PER_LAYER,  0, unlike,          RECOMPUTE_BLOCK,      by_tokens * (size_t)u.heads},
+        [EXCHANGED]  = {1,          0, unlike,          NEVER, 2 * by_tokens * (size_t)(u.heads + 2 * u.kv_heads)},
+        [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, (size_t)shape->context * (q + 2 * kv)},
     };
     // clang-format on
-    return elems[id];
+    return rows[id];
 }
 
-// A stage without the end of the model has nothing of it, and the gradient of its stream where that was sent from.
-static int is_needed(const Shape* shape, const ActNeeds* needs, ActId id) {
-    const int wanted[] = {[FOR_EVER] = 1,
-                          [FOR_TRAINING] = needs->training,
-                          [FOR_SAMPLING] = needs->sampling,
-                          [FOR_GROUPS] = needs->groups,
-                          [FOR_TENSOR] = needs->tp > 1,
-                          [FOR_UNLIKE] = shape->units != NULL};
-    int is_of_end = (id >= LNF && id <= D_RESIDUAL) || id == STATS;
-    return wanted[act_table[id].when] && shape_has(shape, act_table[id].needs) && !(shape->no_head && is_of_end);
-}
-
-// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens. l = L:
-// the end of the model.
-static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row, int l) {
+// Whether layer l keeps a copy of its own: for its backward pass, or of what generation knows of earlier tokens.
+static int is_kept(const Shape* shape, const ActNeeds* needs, const ActRow* row, ActId id, int l) {
     if (row->copies == PER_BORDER) return needs->training;
-    if (row->copies == 1 || l == shape->L || (!needs->training && row->when != FOR_SAMPLING)) return 0;
+    if (row->copies == 1 || l == shape->L || (!needs->training && id != KV)) return 0;
     return (int)needs->layer[l].recompute < row->shared_from;
 }
 
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places) {
     size_t bytes = 0;
     for (int i = 0; i < N_ACTS; i++) {
-        const ActRow* row = &act_table[i];
-        size_t element = row->fp32 ? sizeof(float) : dtype_bytes(needs->dt), shared = 0, kept = 0;
-        int copies = is_needed(shape, needs, (ActId)i) ? shape->L + (row->copies == PER_BORDER) : 0;
+        size_t shared = 0, kept = 0, slots = i != KV ? (size_t)MAX(needs->slots, 1) : 1;
         for (int l = 0; l <= shape->L; l++) {
-            ActPlace place = {.exists = copies > 0};
-            if (l < copies) place.bytes = ROUND_UP(act_elems(shape, needs, (ActId)i, l) * element, (size_t)ALIGN_BYTES);
-            if (l < copies && is_kept(shape, needs, row, l)) place.is_own = 1, place.at = kept, kept += place.bytes;
+            ActRow row = act_row(shape, needs, (ActId)i, l);
+            ActPlace place = {.exists = row.exists};
+            int is_there = row.exists && (l < shape->L || row.copies == PER_BORDER);
+            if (is_there) place.bytes = ROUND_UP(row.elems * (row.fp32 ? 4 : dtype_bytes(needs->dt)), ALIGN_BYTES);
+            place.is_own = is_there && is_kept(shape, needs, &row, (ActId)i, l);
+            if (place.is_own) place.at = kept, kept += place.bytes;
             else shared = MAX(shared, place.bytes);
             if (places) places[i * (shape->L + 1) + l] = place;
         }
         for (int l = 0; places && l <= shape->L; l++) {
             ActPlace* place = &places[i * (shape->L + 1) + l];
             place->at += bytes + (place->is_own ? shared : 0);
-            place->slot = place->is_own && row->when != FOR_SAMPLING ? kept : 0;
+            place->slot = place->is_own && i != KV ? kept : 0;
         }
-        bytes += shared + kept * (size_t)(row->when != FOR_SAMPLING ? MAX(needs->slots, 1) : 1);
+        bytes += shared + kept * slots;
     }
     return bytes;
 }

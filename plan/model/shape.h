@@ -1,16 +1,9 @@
 // shape.h - the sizes of a model. Architectures, their tensors and the activations of a row are tables, one row each:
-// sizes, offsets, initial values, memory, tensor parallelism and slices of slow ranks are all read from these rows.
+// sizes, offsets, initial values, memory and how ranks divide a model are all read from these rows.
 //
 // A block is two sublayers of one form, x += Row(core(Column(norm(x)))): attention and MLP (train_gpt.cu). Column is a
 // linear that tensor parallelism cuts by outputs, Row one that it cuts by inputs. What architectures differ in:
-//
-//            norm       positions   QKV bias  other biases  QK-norm  core of the MLP
-//   gpt2     LayerNorm  learned     yes       yes           no       GELU
-//   llama    RMSNorm    rotary      no        no            no       SwiGLU
-//   qwen2    RMSNorm    rotary      yes       no            no       SwiGLU
-//   qwen3    RMSNorm    rotary      no        no            yes      SwiGLU
-//
-// Any of them may have fewer key/value heads than heads, heads of any size, and a head (classifier) of its own.
+// arch_table. Any of them may have fewer key/value heads than heads, heads of any size, and a classifier of its own.
 #pragma once
 #include "plan/base/base.h"
 
@@ -44,11 +37,10 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
-// What a rank has of a layer whose weights fewer ranks cut than its group has (run/model/model_ranks.h).
+// What a rank has of a layer whose weights fewer ranks cut than its group has: as in Shape, and of its heads those that
+// it computes in attention.
 typedef struct LayerUnits {
-    int heads, kv_heads, hidden;    // its weights': heads, their key/value heads, hidden units
-    int core_heads, core_kv_heads;  // of these, those that it computes in attention
-    int shards;                     // ranks that its parameters are divided among
+    int heads, kv_heads, hidden, core_heads, core_kv_heads, shards;
 } LayerUnits;
 
 typedef struct Shape {
@@ -150,9 +142,8 @@ size_t shape_param_elems(const Shape* shape);                    // of the whole
 size_t shape_param_count(const Shape* shape);                    // parameters as people count them: without padding
 
 // Parameters that are gathered and reduced together: bucket 0 is wte and wpe, 1 .. L the layers, L + 1 lnf and headw.
-// Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns the piece of its
-// number in every bucket, and optimizer state exists for what it owns only. Arrays of owned elements hold the pieces of
-// all buckets one after another.
+// Each is padded to a multiple of 64 * shards elements and cut into `shards` equal pieces; a rank owns and updates the
+// piece of its number in every bucket. Arrays of owned elements hold the pieces of all buckets one after another.
 typedef struct Bucket {
     size_t offset, elems;  // in the whole block
     size_t piece, at;      // elements of a rank's piece; where it begins in arrays of owned elements
@@ -208,13 +199,12 @@ typedef struct ActNeeds {
     DType dt;
 } ActNeeds;
 
-// Where an activation of a layer lies, or of the end of the model: in bytes from the start of the activations, and from
-// one slot to the next.
+// Where an activation of a layer lies, or of the end of the model.
 typedef struct ActPlace {
-    size_t at, slot, bytes;  // bytes: a multiple of 64
+    size_t at, slot, bytes;  // from the start of all; from one slot to the next; a multiple of 64
     int exists, is_own;      // is_own: it is kept for the backward pass; else one copy is shared by all such layers
 } ActPlace;
 
-// Returns the bytes of all together, and fills places[N_ACTS][L + 1], unless that is NULL. Of an activation first comes
-// the shared copy, then, for each slot, those that layers keep.
+// Returns the bytes of all, and fills places[N_ACTS][L + 1], unless that is NULL. Of an activation first comes the
+// shared copy, then, for each slot, those that layers keep.
 size_t shape_activations(const Shape* shape, const ActNeeds* needs, ActPlace* places);

@@ -177,7 +177,7 @@ void run_save_last(Run* run) {
     if (is_first)
         warn("step %" PRId64 " is saved in %s, not in %s: %s", run->state.step, elsewhere.dir, run->books->out, err);
     strcpy(run->books->out, elsewhere.dir);
-    run->failed = 1;
+    run->books->failed = 1;
 }
 
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...

@@ -31,6 +31,13 @@ static void shared_attention_backward(const Model* m, const Row* row, int l, con
     if (a->NH) group_attention_backward(d_qkv, d_att, &saved, &shared, m->k, m->dt, m->s);
 }
 
+// ---- around layers
+
+static void use_layer(Model* m, int l, int direction) {
+    zero_use_layer(m, l, direction);
+    if (direction < 0) zero_open_grads(m, l);
+}
+
 // ---- the update
 
 // Of a run of elements that this rank owns. Where ranks have copies of key/value heads, those of an element have the
@@ -69,9 +76,6 @@ static void step(Model* m, const Config* config, double lr, int64_t t) {
 static void reduce(Model* m) {
     work_end(m);
     zero_reduce(m);
-}
-
-static void sum_norm(Model* m) {
     zero_sum_of_squares(model_owner(m));
     m->world->table->all_reduce(m->world, m->loss_sum, 2, DT_F64, m->s);  // grad_norm2 stands behind it
 }
@@ -127,10 +131,9 @@ void model_divide_anew(Model* m, const TpSplit* split) {
 // ---- the tables
 
 // clang-format off
-#define AROUND_LAYERS_AND_STEPS                                                                                 \
-    .use_layer = zero_use_layer, .open_grads = zero_open_grads, .close_grads = zero_close_grads,                \
-    .end_round = zero_end_round, .attention_forward = shared_attention_forward,                                 \
-    .attention_backward = shared_attention_backward, .reduce = reduce, .sum_norm = sum_norm, .step = step
+#define AROUND_LAYERS_AND_STEPS                                                                              \
+    .use_layer = use_layer, .close_grads = zero_close_grads, .attention_forward = shared_attention_forward, \
+    .attention_backward = shared_attention_backward, .reduce = reduce, .step = step
 #define LINEARS \
     .units = work_units, .linear_forward = tp_linear_forward, .linear_backward = tp_linear_backward
 // clang-format on

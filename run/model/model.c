@@ -66,16 +66,12 @@ int model_widest(const Shape* shape) {
 }
 
 KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, int N) {
-    KernelLimits limits;
-    memset(&limits, 0, sizeof limits);
-    limits.N = MAX(N, shape->context);  // generation may see that many keys
-    limits.spread = 1;
+    // Generation may see the keys of a whole context.
+    KernelLimits limits = {.N = MAX(N, shape->context), .spread = 1, .context = shape->context, .dt = dt};
     limits.C = MAX(MAX(shape->C, shape->heads * shape->HS), shape->hidden);
     limits.OC = MAX(model_widest(shape), shape->vocab_rows);
     limits.NH = shape->heads, limits.NKV = shape->kv_heads, limits.HS = shape->HS;
-    limits.context = shape->context;
     limits.threads = config->threads;
-    limits.dt = dt;
     limits.attention = (AttentionKernels)config_choice(config, "--device attention");
     limits.fast_backward = !strcmp(config->deterministic, "no");
     limits.epilogues = (Epilogues)config_choice(config, "--device epilogues");
@@ -84,24 +80,17 @@ KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, in
 
 ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const LayerLayout* layers, const Config* config,
                        int training, int N) {
-    ModelNeeds needs;
     size_t elems = shape_param_elems(shape), fp32 = training ? elems * sizeof(float) : 0;
     // A chunk of logits: large enough to fill the device and to make adding to dwte cheap beside the matmul.
     size_t rows = (size_t)k->full_matmul, logit_row = (size_t)shape->vocab_rows * dtype_bytes(dt);
-    memset(&needs, 0, sizeof needs);
-    needs.shape = *shape;
-    needs.acts.N = N;
-    needs.acts.classifier_N = training ? MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64))) : 1;
-    needs.acts.layer = layers;
-    needs.acts.training = training;
+    int chunk = training ? MIN(N, (int)MIN(rows, MAX((rows << 17) / logit_row, (size_t)64))) : 1;
+    ModelNeeds needs = {.shape = *shape, .limits = model_limits(shape, dt, config, N), .libraries = k->libraries};
+    needs.acts = (ActNeeds){.N = N, .classifier_N = chunk, .layer = layers, .training = training, .slots = 1, .tp = 1};
     needs.acts.sampling = !training || config->sample_every > 0;
-    needs.acts.slots = needs.acts.tp = 1;
     needs.acts.dt = dt;
-    needs.limits = model_limits(shape, dt, config, N);
     needs.arrays[MODEL_WEIGHTS] = elems * dtype_bytes(dt);
     needs.arrays[MODEL_MASTER] = dt != DT_F32 ? fp32 : 0;
     needs.arrays[MODEL_GRADS] = needs.arrays[MODEL_M] = needs.arrays[MODEL_V] = fp32;
-    needs.libraries = k->libraries;
     return needs;
 }
 
@@ -125,8 +114,7 @@ static void fill_rope(Model* m) {
     float* table = (float*)malloc(bytes);
     if (!table) die("no memory for rotary positions");
     shape_rope(&m->shape, table);
-    m->k->upload(m->rope, table, bytes, m->s);
-    m->k->synchronize(m->s);
+    m->k->upload(m->rope, table, bytes, m->s);  // has read the table on return
     free(table);
 }
 
@@ -187,14 +175,10 @@ static void step_all(const Model* m, const Config* config, double lr, int64_t t)
           *second = (float*)m->array[MODEL_V];
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         ParamTensor tensor = shape_tensor(&m->shape, i);
-        AdamW a;
-        memset(&a, 0, sizeof a);
-        a.param = tensor_weights(m, &tensor);
+        AdamW a = {.param = tensor_weights(m, &tensor), .grad = tensor_grads(m, &tensor), .n = tensor.elems};
         a.master = master ? master + tensor.offset : (float*)a.param;
         a.m = first + tensor.offset;
         a.v = second + tensor.offset;
-        a.grad = tensor_grads(m, &tensor);
-        a.n = tensor.elems;
         model_step_tensor(m, config, &a, &tensor, lr, t);
     }
     m->k->clear(m->array[MODEL_GRADS], shape_param_elems(&m->shape) * sizeof(float), m->s);
@@ -204,10 +188,9 @@ void model_update(Model* m, const Config* config, double lr, int64_t t) {
     const double no_norm = INFINITY;  // of a step that was left
     const float* grads = (const float*)m->array[MODEL_GRADS];
     timer_enter(m->timer, TIME_UPDATE, m->s);
-    if (m->many) m->many->reduce(m);
     m->k->clear(m->grad_norm2, sizeof *m->grad_norm2, m->s);
     if (m->left) m->k->upload(m->grad_norm2, &no_norm, sizeof no_norm, m->s);
-    if (m->many) m->many->sum_norm(m);
+    if (m->many) m->many->reduce(m);
     else m->k->sum_of_squares(m->grad_norm2, grads, shape_param_elems(&m->shape), m->s);
     m->k->clip_scale(m->grad_scale, m->grad_norm2, (float)config->clip, m->s);
     if (m->many) m->many->step(m, config, lr, t);

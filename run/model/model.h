@@ -1,7 +1,7 @@
 // model.h - the model as one rank holds it, and a row of documents on its device.
 //
-// The model itself, forward and backward, is in train_gpt.cu, its update here. What many ranks do instead of an op or
-// around it is a table of functions, Model.many: NULL where all of that is left out.
+// Forward and backward are in train_gpt.cu, the update here. What many ranks do instead of an op or around it is a
+// table of functions, Model.many: NULL where all of that is left out.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/memory.h"
@@ -9,17 +9,12 @@
 #include "plan/model/shape.h"
 #include "plan/options/config.h"
 
-typedef struct Comm Comm;                  // kernels/comm.h
-typedef struct RowAttention RowAttention;  // kernels/group_attention.h
-typedef struct ModelRanks ModelRanks;      // run/model/model_ranks.h
-typedef struct ManyRanks ManyRanks;        // below
 typedef struct Model Model;
 
 // ---- a block as a table: two sublayers of one form, x += Row(core(Column(norm(x))))
 //
-// train_gpt.cu runs any sublayer forward and backward by its row here; tensor parallelism, resizing, recomputation and
-// timing hang on the form. What a sublayer consists of `units` of, which no other unit needs: key/value heads with
-// their query heads, or hidden units of the MLP. They are what ranks divide and what slow ranks give away.
+// train_gpt.cu runs any sublayer forward and backward by its row here. It consists of units that need no other ones:
+// key/value heads with their query heads, or hidden units of the MLP. They are what ranks divide.
 
 typedef enum SublayerId { ATTENTION, MLP, N_SUBLAYERS } SublayerId;
 // Of sublayer i: 2 i is Column, 2 i + 1 is Row.
@@ -62,7 +57,7 @@ typedef enum ModelArray {
 
 extern const char* const model_array_names[N_MODEL_ARRAYS];
 
-// Where the tensors of a bucket (plan/model/shape.h) lie while they are in use, one behind the other.
+// Where the tensors of a bucket (plan/model/shape.h) lie while they are in use.
 typedef struct ParamBlock {
     size_t offset;  // of its first element in the parameters
     char* weights;  // dt
@@ -88,17 +83,17 @@ struct Model {
     Timer* timer;               // where the time of a step goes
     int left;                   // rows of this step were left out: it may change no weight
     // What many ranks add; 0 or NULL alone, but for whole, world, job and comm.
-    const ManyRanks* many;  // what they do: below
-    Shape whole;            // of the whole model, as files know it; its shards are all ranks
-    Comm* world;            // all ranks
-    Comm* job;              // those that run like pipelines: all ranks, with --strategies some
-    Comm* comm;             // the data ranks: those that hold the same part of the model
-    Comm* tp;               // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
-    int stage, stages;      // of a pipeline (run/model/pipeline.c)
-    ModelRanks* ranks;      // who holds what: run/model/model_ranks.h
-    Model* next;            // of the strategy that comes next: its weights leave as they are updated
-    double* barrier;        // (1) what ranks sum that only wait for each other
-    void* group_scratch;    // for attention over several ranks
+    const struct ManyRanks* many;  // what they do: below
+    Shape whole;                   // of the whole model, as files know it; its shards are all ranks
+    struct Comm* world;            // all ranks
+    struct Comm* job;              // those that run like pipelines: all ranks, with --strategies some
+    struct Comm* comm;             // the data ranks: those that hold the same part of the model
+    struct Comm* tp;           // the tensor-parallel group of this rank; NULL: it is alone and holds the whole model
+    int stage, stages;         // of a pipeline (run/model/pipeline.c)
+    struct ModelRanks* ranks;  // who holds what: run/model/model_ranks.h
+    Model* next;               // of the strategy that comes next: its weights leave as they are updated
+    double* barrier;           // (1) what ranks sum that only wait for each other
+    void* group_scratch;       // for attention over several ranks
 };
 
 // A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
@@ -111,13 +106,13 @@ typedef struct Row {
     ActId qkv;                          // where queries, keys and values of its tokens lie; generation: KV
     int cached, *cu_keys;               // generation: tokens there before these; cu_seqlens of all (2)
     // What many ranks add.
-    const RowAttention* shared;  // its documents, some of which may be on several ranks; NULL: they are those above
+    const struct RowAttention*
+        shared;         // its documents, some of which may be on several ranks; NULL: they are those above
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
 } Row;
 
-// The activation `id` of layer l, of the slot at work; of the one copy when layers share it. NULL where the model has
-// none.
+// The activation `id` of layer l, of the slot at work; NULL where the model has none.
 void* model_act(const Model* m, ActId id, int l);
 
 // Weights and gradient sums of a tensor of the model; by its name in layer l: NULL where the model has none.
@@ -155,15 +150,13 @@ void model_place_activations(Model* m, const ModelNeeds* needs);
 
 // ---- what many ranks do
 //
-// Rows of Model.many. The first four are around layers; l counts from 0, the embeddings are layer -1, the final norm
+// Rows of Model.many. The first two are around layers; l counts from 0, the embeddings are layer -1, the final norm
 // and the classifier layer L. Others stand in place of an op on one rank; NULL: it remains.
 typedef struct ManyRanks {
-    // From here on the weights of layer l may be read, until the layer after the next is used; those of the next one in
-    // `direction` (1 forward, -1 backward, 0 none) begin to come. Layer L comes last: used no earlier than needed.
+    // From here on the weights of layer l may be read, until the layer after the next is used, and backward its
+    // gradients added to; weights of the next one in `direction` (1 forward, -1 backward, 0 none) begin to come.
     void (*use_layer)(Model* m, int l, int direction);
-    void (*open_grads)(Model* m, int l);   // may be added to from here on; those of both ends may always be
-    void (*close_grads)(Model* m, int l);  // are complete, of this row
-    void (*end_round)(Model* m);           // the backward pass of a row is through
+    void (*close_grads)(Model* m, int l);  // are complete, of this row; with those of layer -1 the row is through
 
     // Instead of linears: linear_forward of train_gpt.cu. units: of a sublayer, which this rank computes in layer l.
     int (*units)(const Model* m, SublayerId id, int l);
@@ -187,10 +180,9 @@ typedef struct ManyRanks {
     void (*attention_backward)(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,
                                const void* d_att);
 
-    // The update: gradients become sums over all ranks; *grad_norm2 += their squares, with it the losses are summed;
+    // The update: gradients and losses become sums over all ranks, *grad_norm2 += squares of the gradients;
     // model_step_tensor of all that this rank owns, which goes to whoever needs it next; gradients become zero.
     void (*reduce)(Model* m);
-    void (*sum_norm)(Model* m);
     void (*step)(Model* m, const Config* config, double lr, int64_t t);
 } ManyRanks;
 
@@ -211,8 +203,7 @@ static inline int row_tokens(const Model* m, const Row* row, int l) {
 
 // Sums gradients and losses over all ranks, clips, steps what this rank owns and zeroes the gradients; t is the 1-based
 // step. Loss and squared norm before clipping stay on the device. A norm that is not finite leaves the weights as they
-// were. The host does not wait. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its
-// layout.
+// were. Weights of many ranks are whole again after zero_gather; or here, with m->next, in its layout.
 void model_update(Model* m, const Config* config, double lr, int64_t t);
 // Elements of a tensor: `a` has their memory, n, place, and whether zeros freeze; the rest is filled in here.
 void model_step_tensor(const Model* m, const Config* config, AdamW* a, const ParamTensor* tensor, double lr, int64_t t);

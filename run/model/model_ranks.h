@@ -30,7 +30,7 @@ typedef struct LayerGroup {
 
 enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
 
-struct ModelRanks {
+typedef struct ModelRanks {
     Layout layout;
     Pipe pipe;
     TpSplit split;  // how the tensor-parallel group divides the model; Model.shape is this rank's part of it
@@ -47,7 +47,7 @@ struct ModelRanks {
     Work* work;           // what this rank computes of its part, and of others'; NULL: what it owns, always
     char* columns[2];     // (N, the widest input of a linear) each, for resized ones
     void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
-};
+} ModelRanks;
 
 // The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.
 Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap);

@@ -402,10 +402,7 @@ void zero_open_grads(Model* m, int l) {
 
 void zero_close_grads(Model* m, int l) {
     if (m->ranks->zero.bucket[1 + l].reduced || m->ranks->zero.in_last_row) begin_reduce(m, 1 + l);
-}
-
-void zero_end_round(Model* m) {
-    for (int b = 1; b < last_bucket(m); b++)
+    for (int b = 1; l < 0 && b < last_bucket(m); b++)
         if (m->ranks->zero.bucket[b].reduced) end_reduce(m, b);
 }
 

@@ -65,12 +65,11 @@ char* zero_owned(const Model* m, StateKind kind, const Segment* segment);
 // rank is lost.
 Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena);
 
-// ---- in a step: all collective, and free with one rank. ManyRanks (run/model/model.h) says what the first four do
+// ---- in a step: all collective, and free with one rank. ManyRanks (run/model/model.h) says what the first three do
 
 void zero_use_layer(Model* m, int l, int direction);
 void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
-void zero_end_round(Model* m);
 // The next backward pass is this rank's last of the step: what stage 1 has, embeddings and head are reduced inside it,
 // too. Not collective: other ranks reduce the same buckets in the same order, at any time after their other
 // communications. It needs Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.

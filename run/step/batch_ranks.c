@@ -309,13 +309,6 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     return 0;
 }
 
-static void read_now(Run* run, const Sampler* sampler) {
-    char err[ERR_BYTES];
-    if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err)) die("%s", err);
-}
-
-// ---- what core.c asks for
-
 // The rows of wte that this rank holds of the first n tokens.
 static void upload_vocab_rows(Run* run, int n) {
     const Model* m = &run->model;
@@ -327,6 +320,14 @@ static void upload_vocab_rows(Run* run, int n) {
     }
     batch_upload_ints(b, m, b->planned->vocab_rows, n);
 }
+
+static void read_now(Run* run, const Sampler* sampler) {
+    char err[ERR_BYTES];
+    if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err)) die("%s", err);
+    upload_vocab_rows(run, run->batch.n_read);
+}
+
+// ---- what core.c asks for
 
 // The round of pass i of this rank.
 static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
@@ -440,6 +441,8 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 // ---- what else core.c asks for
 
 static void decode(Run* run, Row* row) {
+    upload_vocab_rows(run, row->N);
+    fill_row(run, row, -1);
     pipeline_meet(&run->model, row, TASK_RECEIVE);
     model_forward(&run->model, row);
     pipeline_meet(&run->model, row, TASK_SEND);
@@ -451,5 +454,4 @@ static void share_logits(Run* run) {
     pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
 }
 
-const RunRanks run_ranks = {eval_plan, eval_end,      read_now, upload_vocab_rows, fill_row,
-                            next_pass, eval_loss_sum, decode,   share_logits};
+const RunRanks run_ranks = {eval_plan, eval_end, read_now, fill_row, next_pass, eval_loss_sum, decode, share_logits};

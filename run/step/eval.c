@@ -31,6 +31,7 @@ int eval_plan(Run* run) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
     Pace* pace = &run->clock->pace;
+    if (b->val_from == 0) run->books->val_began = now_seconds();
     int failed = batch_plan(b, run, run->state.step, err) || batch_read(b, run, run->data.val, err);
     if (failed) fail(run->cluster->why, "validation after step %" PRId64 ": %s", run->state.step, err);
     if (!run_agree_on_plan(run, b, failed)) return 0;
@@ -51,7 +52,8 @@ void eval_tell(Run* run) {
     double loss = run->state.val_loss;
     runlog_strong(&run->books->log,
                   "step %" PRId64 ": validation loss %.4f over %" PRId64 " targets (a unigram model has %.4f), %.1f s",
-                  run->state.step, loss, run->val_targets, run->books->unigram_loss, now_seconds() - run->val_began);
+                  run->state.step, loss, run->val_targets, run->books->unigram_loss,
+                  now_seconds() - run->books->val_began);
     double bits = loss / (log(2) * run->books->val_bytes);
     if (runlog_eval(&run->books->log, run->state.step, loss, run->val_targets, bits)) interrupted = SIGTERM;
 }

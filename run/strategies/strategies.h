@@ -16,7 +16,7 @@
 #include "plan/published/hydraulis.h"
 #include "run/run.h"
 
-struct Strategies {
+typedef struct Strategies {
     StrategyList list;
     int now;                        // the strategy whose weights are in place
     Run* as[MOST_RANK_STRATEGIES];  // the run under each
@@ -31,7 +31,7 @@ struct Strategies {
     SchemePool pool;
     PipelineGroup kind[HYDRAULIS_SCHEMES];   // of a scheme
     Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
-};
+} Strategies;
 
 // The run under a strategy; itself where there are none.
 Run* run_under(Run* run, int strategy);
