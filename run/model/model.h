@@ -106,8 +106,7 @@ typedef struct Row {
     ActId qkv;                          // where queries, keys and values of its tokens lie; generation: KV
     int cached, *cu_keys;               // generation: tokens there before these; cu_seqlens of all (2)
     // What many ranks add.
-    const struct RowAttention*
-        shared;         // its documents, some of which may be on several ranks; NULL: they are those above
+    const struct RowAttention* shared;  // its documents, some of them on several ranks; NULL: they are those above
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
 } Row;
