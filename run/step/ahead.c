@@ -158,7 +158,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     x->agreed[0] = mine;
     if (c->size > 1 && c->table->all_gather_host(c, x->agreed, &mine, sizeof mine, err)) run_lost(run, err);
     compare_plans(run, &run->ahead, x->agreed, sizeof mine);
-    run->stopped_by = interrupted, run->left = run->model.left;
+    run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // what the others were told, no later signal
     next->expected_ms = mine.predicted;
     x->processor = 0;
     for (int r = 0; r < c->size; r++) {
