@@ -498,25 +498,26 @@ static void measure(const World* w, RankTimes* times, uint64_t seed) {
     }
 }
 
-// What the step then takes, by what the ranks really are.
-static double world_step(const World* w) {
+// With times of ranks as they really are, known without noise.
+static World truth_of(const World* w) {
     World truth = *w;
     RankTimes times[MOST_TP];
     memset(truth.decision.pruned, 0, sizeof truth.decision.pruned), truth.noise = 0;
     measure(&truth, times, 0);
     memset(&truth.group.memory, 0, sizeof truth.group.memory);
     balance_learn(&truth.group.memory, times, w->group.units.ranks);
+    return truth;
+}
+
+// What the step then takes, by what the ranks really are.
+static double world_step(const World* w) {
+    World truth = truth_of(w);
     return step_of(&truth.group, w->decision.counts, w->decision.pruned);
 }
 
 // By a decision that knows what the ranks really are: others prove that there is hardly a better one.
 static double best_step(const World* w) {
-    World truth = *w;
-    RankTimes times[MOST_TP];
-    memset(truth.decision.pruned, 0, sizeof truth.decision.pruned), truth.noise = 0;
-    measure(&truth, times, 0);
-    memset(&truth.group.memory, 0, sizeof truth.group.memory);
-    balance_learn(&truth.group.memory, times, w->group.units.ranks);
+    World truth = truth_of(w);
     truth.decision = decide(&truth.group);
     return truth.decision.active ? truth.decision.step_ms : truth.decision.idle_ms;
 }
