@@ -7,6 +7,7 @@
 #include "kernels/open.h"
 #include "kernels/timer.h"
 #include "kernels/virtual/virtual.h"
+#include "test/numbers.h"
 #include "test/test.h"
 
 static const double NEAR = 1e-9;
@@ -393,20 +394,25 @@ static void compute_on_cpu(Timer* t, const Kernels* k, double seconds[N_TIMES]) 
     timer_read(t, seconds, NULL);
 }
 
+// A machine now and then counts some milliseconds too many for a thread: the median of several steps has none of them.
 CLAIM(injected_slowness_is_measured_within_a_tenth) {
+    enum { STEPS = 5 };
     static Timer timer;
     static const double alone[N_TIMES] = {
         [TIME_OTHER] = 3e-3, [TIME_LINEAR] = 12e-3, [TIME_ATTENTION] = 6e-3, [TIME_UPDATE] = 3e-3};
     const Kernels* k = open_cpu(1);
     for (int d = -1; d < COUNT(drags); d++) {
-        double x = d < 0 ? 1 : drags[d], seconds[N_TIMES];
+        double x = d < 0 ? 1 : drags[d], seconds[N_TIMES], of_kind[N_TIMES][STEPS];
         timer.on = 1;
         timer_slow_down(&timer, 1, x);
-        compute_on_cpu(&timer, k, seconds);
+        for (int step = 0; step < STEPS; step++) {
+            compute_on_cpu(&timer, k, seconds);
+            for (int kind = 0; kind < N_TIMES; kind++) of_kind[kind][step] = seconds[kind];
+            CHECK(timer.n_segments == 7);
+        }
         for (int kind = 0; kind < N_TIMES; kind++)
-            if (kind != TIME_WAIT) CHECK_CLOSE(seconds[kind] / alone[kind], x, 0.1 * x);
-        CHECK_CLOSE(seconds[TIME_WAIT], 3e-3, 0.3e-3);
-        CHECK(timer.n_segments == 7);
+            if (kind != TIME_WAIT) CHECK_CLOSE(median_of(of_kind[kind], STEPS) / alone[kind], x, 0.1 * x);
+        CHECK_CLOSE(median_of(of_kind[TIME_WAIT], STEPS), 3e-3, 0.3e-3);
     }
     k->close();
 }
