@@ -82,6 +82,14 @@ static double exchange_ms(const Links* links, const Strategy* s, Dimension by, i
 
 // Gradients hide under the backward pass; of tensor-parallel layers with two data ranks only under half of it, as the
 // released code has it.
+double overlapped_ms(double exchange, double slow_exchange, double computing, double slow_computing) {
+    RankClock c = {.overlap = 1, .slow_exchange = slow_exchange, .slow_computing = slow_computing};
+    ClockMessage m = clock_begin(&c, 0, LINK_INSIDE, exchange, 0);
+    clock_compute(&c, 0, computing);
+    clock_wait(&c, 0, m);
+    return c.now;
+}
+
 LayerTime layer_time(const LayerProfile* layer, const Links* links, const Strategy* s, double batch) {
     int tp = strategy_degree(s, BY_TENSOR), dp = strategy_data(s), shards = strategy_degree(s, BY_SHARDS);
     double samples = batch / dp, again = s->recompute ? 0.5 : 0;

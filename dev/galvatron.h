@@ -61,6 +61,8 @@ typedef struct LayerTime {
 } LayerTime;
 
 LayerTime layer_time(const LayerProfile* layer, const Links* links, const Strategy* s, double batch);
+// Of an exchange and computing that begin together, each so many times slower until the shorter one ends.
+double overlapped_ms(double exchange, double slow_exchange, double computing, double slow_computing);
 
 // ---- memory
 

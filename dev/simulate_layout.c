@@ -2,6 +2,7 @@
 // best that single ways of dividing a model can do, in the cost model (plan/layout/layout_cost.h).
 //
 //   build/simulate --layout auto --memory 16G --machine FILE --model "--preset gpt2-1558m --batch-tokens 524288"
+//   build/simulate --layout FILE --machine FILE --model "--preset gpt2-1558m --capacity 4096"     what this one takes
 //
 // Memory is what the engine's tables say of states and activations; kernel scratch and the host's buffers, which
 // depend on the device, are not in it. Documents have --context tokens each. Every way may recompute.
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 
 #include "dev/simulate.h"
+#include "plan/base/disk.h"
 #include "plan/options/read.h"
 #include "plan/layout/layout_cost.h"
 #include "plan/layout/layout_search.h"
@@ -173,13 +175,34 @@ static void write_layout(const char* path, const LayoutTry* t) {
     if (fclose(file)) refuse("--layout-file %s: could not be written whole", path);
 }
 
+// What a step of a layout in a file takes, with rows of --capacity of the model.
+static void predict(Searched* x, const Options* o, const Config* c) {
+    static Layout layout, otherwise;
+    char err[ERR_BYTES];
+    size_t n;
+    double terms[N_LAYOUT_TERMS];
+    char* text = disk_read_file(o->layout, LAYOUT_TEXT, &n, err);
+    otherwise = layout_even(&x->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
+    if (!text || layout_parse(&layout, &otherwise, text, n, err) || layout_check(&layout, &x->whole, o->ranks, err))
+        refuse("--layout %s: %s", o->layout, err);
+    if (c->capacity < 1) refuse("--layout %s: expected --capacity in --model, found none", o->layout);
+    free(text);
+    printf("predicted %.6g ms a step: ", layout_step_ms(terms, &x->costs, &layout, c->capacity));
+    layout_print_terms(stdout, &x->costs, &layout, c->capacity);
+    printf("\n");
+}
+
 void simulate_layout(const Options* o) {
     static Searched x;
     static LayoutTry found, other;
-    if (strcmp(o->layout, "auto") != 0) refuse("--layout %s: expected auto", o->layout);
-    if (o->memory <= 0) refuse("--layout auto: expected --memory with a size like 24G");
+    int is_auto = !strcmp(o->layout, "auto");
+    if (is_auto && o->memory <= 0) refuse("--layout auto: expected --memory with a size like 24G");
     Config config = read_model(o->model ? o->model : "");
     open_searched(&x, o, &config);
+    if (!is_auto) {
+        predict(&x, o, &config);
+        return;
+    }
     LayoutProblem p = problem_of(&x, &config, o->memory);
     int any = find_way(&found, &p, &ways[0], &x.arena);
     printf("%s: %d ranks in nodes of %d, %.4gG a rank; %d tokens a step, documents of %d\n\n",

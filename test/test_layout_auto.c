@@ -205,7 +205,7 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
         double predicted = said("\nfound "), capacity = strtod(rows + 8, NULL);
         unlike += !sh("grep -q 'layers.* tp 2' $W/played && grep -q 'layers.* tp 1' $W/played");
         double ms = played(jobs[i].ranks, jobs[i].overlap, capacity);
-        CHECK_CLOSE(predicted, ms, 0.05 * ms);
+        CHECK_CLOSE(predicted, ms, 0.002 * ms);
     }
     CHECK(unlike >= 2);
 }
@@ -221,7 +221,7 @@ CLAIM(groups_of_4_and_8_take_what_is_predicted) {
                         8, "yes");
         CHECK(status == 0);
         double predicted = said("\npredicted "), ms = played(8, "yes", 16384);
-        CHECK_CLOSE(predicted, ms, 0.021 * ms);
+        CHECK_CLOSE(predicted, ms, 0.002 * ms);
     }
 }
 

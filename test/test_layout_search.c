@@ -317,8 +317,8 @@ CLAIM(layers_by_strategies_of_their_own_are_those_of_brute_force) {
 // zero 1 to 3 and for a layer whose two cuts have tokens of their own.
 CLAIM(messages_of_a_layer_take_what_their_bytes_take) {
     enum { RANKS = 4, N = 128, C = 48, HEADS = 4, E = 4 };
-    Shape whole = shape_make(2, C, HEADS, 300, 64);
-    Machine machine = {.cost = {.per_token = 0.01, .link_scale = 1, .layers = 2, .channels = C, .kv_channels = C}};
+    Shape whole = shape_make(8, C, HEADS, 300, 64);
+    Machine machine = {.cost = {.per_token = 0.01, .link_scale = 1, .layers = 8, .channels = C, .kv_channels = C}};
     machine.cost.elem_bytes = E;
     for (int k = 0; k < 2; k++) machine.cost.link[k] = (LinkTable){2, {1e3, 1e9}, {1, 1e6}};
     Arena arena = {0};
@@ -345,6 +345,51 @@ CLAIM(messages_of_a_layer_take_what_their_bytes_take) {
     double ms[N_LAYOUT_TERMS] = {0}, head = (double)N / 2 * C / HEADS * E;
     layout_layer_ms(ms, &c, &cuts, 0, 0, N);
     CHECK_CLOSE(ms[TERM_SEQUENCE], 6 * 2 * (6 * head + 2 * head) / 1e3, 1e-6);
+    arena_free(&arena);
+}
+
+// Stages that send each other nothing, of v rounds of F + B ms: (v + P - 1) (F + B). The classifier is 1 / 257 of a
+// stage, and makes the last one longer.
+CLAIM(equal_stages_take_what_1f1b_takes) {
+    Shape whole = shape_make(8, 256, 4, 64, 64);
+    Machine machine = {.cost = {.per_token = 1, .link_scale = 1, .layers = 8, .channels = 256, .kv_channels = 256}};
+    Arena arena = {0};
+    LayoutCosts c;
+    layout_costs(&c, &whole, &machine, 4, 4, 4, &arena);
+    for (int stages = 1; stages <= 4; stages *= 2)
+        for (int v = 1; v <= 100; v += 33) {
+            double terms[N_LAYOUT_TERMS], round = 64.0 / stages;
+            Layout layout = layout_even(&whole, 1, stages, 1, RECOMPUTE_NONE);
+            c.tokens = v * 64 * (4.0 / stages), c.mean_length = 0;
+            double ms = layout_step_ms(terms, &c, &layout, 64), least = round * (v + stages - 1);
+            CHECK(ms > 0.99 * least && ms < 1.03 * least);
+            CHECK_CLOSE(terms[TERM_STAGES], ms - terms[TERM_MATMULS], 1e-9 * ms);
+            CHECK(stages > 1 || terms[TERM_STAGES] < 1e-9 * ms);
+        }
+    arena_free(&arena);
+}
+
+// Rounds that are alike need not all be played.
+CLAIM(rounds_that_are_not_played_take_as_long_as_those_that_are) {
+    Shape whole = shape_make(12, 48, 4, 300, 64);
+    Machine machine = {.cost = {.per_token = 0.01, .link_scale = 1, .layers = 12, .channels = 48, .kv_channels = 48}};
+    Arena arena = {0};
+    LayoutCosts c;
+    machine.cost.elem_bytes = 4;
+    for (int k = 0; k < 2; k++) machine.cost.link[k] = (LinkTable){2, {1e3, 1e9}, {0.01 * (k + 1), 1e4 * (k + 1)}};
+    layout_costs(&c, &whole, &machine, 8, 4, 4, &arena);
+    c.mean_length = 64;
+    for (int i = 0; i < 36; i++) {
+        Layout layout = layout_even(&whole, 1 + i % 2, 1 << i / 2 % 3, 1 + i / 6 % 3, RECOMPUTE_NONE);
+        double terms[N_LAYOUT_TERMS], all[N_LAYOUT_TERMS];
+        c.overlap = c.tensor_overlap = i >= 18, c.tokens = 200 * 64 * (8.0 / layout.tp / layout.stages);
+        c.played_rounds = 0;
+        double ms = layout_step_ms(terms, &c, &layout, 64);
+        c.played_rounds = 200;
+        double played = layout_step_ms(all, &c, &layout, 64);
+        CHECK_CLOSE(ms, played, 2e-3 * played);
+        for (int t = 0; t < N_LAYOUT_TERMS; t++) CHECK_CLOSE(terms[t], all[t], 5e-3 * played);
+    }
     arena_free(&arena);
 }
 

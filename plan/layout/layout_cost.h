@@ -12,13 +12,20 @@
 #pragma once
 #include <stdio.h>
 
+#include "plan/layout/layout_play.h"
 #include "plan/layout/layout_search.h"
 #include "plan/model/split.h"
 #include "plan/cost/transfers.h"
 
+// Elements of a bucket, and of runs of tensors in it that a tensor-parallel group does not cut.
+typedef struct BucketWeights {
+    double elems, replicated[8];
+    int n_replicated;
+} BucketWeights;
+
 typedef struct LayoutCosts {
     const Shape* whole;
-    Machine machine;  // one rank that computes the whole model
+    Machine machine;      // one rank that computes the whole model
     TransferTimes links;  // of `machine`
     int ranks, elem_bytes;
     int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
@@ -31,27 +38,20 @@ typedef struct LayoutCosts {
     struct {
         double token, pair, row;
     } of_tp[MOST_TP + 1];
-    Arena* arena;             // for what is played
+    BucketWeights layer, end[2];  // of `whole`: a layer, the embeddings, the last norm and the classifier
+    double tied;                  // elements of an embedding that is the classifier, too; 0: it is not
+    int played_rounds;            // at most; 0: 64, and 8 for each stage. Others take what the last of these do
+    Arena* arena;                 // for what is played
 } LayoutCosts;
 
-// Computing and an exchange at the same time slow each other: alone they take `a` and `b`, beside each other a slow_a
-// and b slow_b. Until the shorter ends both are slowed, then the other goes on at full speed.
-double overlapped_ms(double a, double slow_a, double b, double slow_b);
+// What a group has to do in a round: tokens, and the sum of the squares of its documents' lengths.
+typedef struct RoundWork {
+    double tokens, squares;
+} RoundWork;
+
 // 1F1B: micro-batches that stage s of so many keeps.
 static inline int rounds_in_flight(int stages, int s) { return stages - s; }
 
-typedef enum LayoutTerm {
-    TERM_MATMULS,
-    TERM_ATTENTION,
-    TERM_AGAIN,        // recomputation
-    TERM_TENSOR,       // exchanges of ranks that cut the same weights
-    TERM_SEQUENCE,     // tokens to heads and back, in layers of less tp than their group
-    TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
-    TERM_MICRO_BATCH,  // what a round costs in any case
-    TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update
-    TERM_STAGES,       // what stages wait for each other and for messages between them
-    N_LAYOUT_TERMS
-} LayoutTerm;
 extern const char* const layout_term_names[N_LAYOUT_TERMS];
 
 // *c is not to be moved. `machine` is copied, the arena is kept.

@@ -120,11 +120,11 @@ typedef struct Search {
     int N, exact;   // exact 0: bytes of a stage are a straight line over its layers
     int n_rows;
     LayerLayout row[LAYOUT_STRATEGIES];
-    double* line[2];   // (stages, strategies) bytes of a stage of one layer and of some
-    double* layer_ms;  // (stages, strategies) where layers are alike
-    StageBest* known;  // (stages, firsts, L + 1)
-    int firsts;        // places where a stage may begin that differ: 1 where layers are alike
-    int by_bytes;      // what is least: bytes in place of ms
+    double* line[2];             // (stages, strategies) bytes of a stage of one layer and of some
+    double *layer_ms, *ends_ms;  // (stages, strategies) where layers are alike
+    StageBest* known;            // (stages, firsts, L + 1)
+    int firsts;                  // places where a stage may begin that differ: 1 where layers are alike
+    int by_bytes;                // what is least: bytes in place of ms
 } Search;
 
 // Layers of the longer of two stages whose bytes make a line.
@@ -179,7 +179,9 @@ static double like_ms(Search* x, int s, int first, int n, int k) {
     if (x->p->alike) ms = n * row_ms(x, s, first, first, k);
     for (int l = first; l < first + n && !x->p->alike; l++) ms += row_ms(x, s, first, l, k);
     put_stage(x, s, first, n, k);
-    return ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
+    double* ends = &x->ends_ms[s * x->n_rows + k];
+    if (!x->p->alike || *ends < 0) *ends = fmax(0, x->p->ends_ms(x->p->times, &x->layout, s, x->N));
+    return ms + *ends;
 }
 
 static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
@@ -336,11 +338,11 @@ static int open_search(Search* x) {
     size_t n = places(x), lines = (size_t)x->layout.stages * (size_t)x->n_rows;
     short* counts = TAKE(x->arena, short, n*(size_t)x->n_rows);
     x->known = TAKE(x->arena, StageBest, n);
-    x->layer_ms = TAKE(x->arena, double, lines);
+    x->layer_ms = TAKE(x->arena, double, lines), x->ends_ms = TAKE(x->arena, double, lines);
     for (int i = 0; i < 2; i++) x->line[i] = TAKE(x->arena, double, lines);
     if (x->arena->missing) return -1;
     for (size_t i = 0; i < n; i++) x->known[i] = (StageBest){-1, counts + i * (size_t)x->n_rows};
-    for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = -1;
+    for (size_t i = 0; i < lines; i++) x->line[0][i] = x->line[1][i] = x->layer_ms[i] = x->ends_ms[i] = -1;
     return 0;
 }
 

@@ -1,0 +1,396 @@
+// layout_play.c - see layout_play.h. Functions here have the names of those of the engine that they stand for.
+#include "plan/layout/layout_play.h"
+
+#include <math.h>
+
+enum { ATTENTION, MLP };  // sublayers
+enum { COLUMN, ROW };     // their linears
+
+typedef struct StagePlay {
+    const PlayedStep* step;
+    const PlayedStage* stage;
+    RankClock clock;
+    double spent[N_LAYOUT_TERMS];
+    const LayerTimes* times;  // of this round, by kind
+    const EndTimes* ends;
+    ClockMessage *arriving, *leaving;   // (layers + 2) by bucket
+    int *in_flight, n_in_flight;        // (layers + 2) buckets whose gradients are leaving
+    char *weights_place, *grads_place;  // (layers) 0 or 1: layers in use share these by turns
+    int layer_in[2];
+    int is_last_row, is_again;
+} StagePlay;
+
+static int is_layer(const StagePlay* p, int l) { return l >= 0 && l < p->stage->layers; }
+static const LayerTimes* layer(const StagePlay* p, int l) { return &p->times[p->stage->kind[l]]; }
+static int zero_of(const StagePlay* p, int l) { return is_layer(p, l) ? p->stage->rows[l].zero : 1; }
+
+// ---- weights and gradients
+
+static void begin_gather(StagePlay* p, int l) {
+    const StepTimes* s = &p->stage->step;
+    double ms = is_layer(p, l) ? layer(p, l)->gather : s->gather[l >= 0];
+    LinkKind link = is_layer(p, l) ? layer(p, l)->data : p->ends->data;
+    if (ms > 0) p->arriving[1 + l] = clock_begin(&p->clock, zero_of(p, l) == 3 ? TERM_ROUNDS : TERM_STEP, link, ms, 0);
+}
+
+static void want_layer(StagePlay* p, int l) {
+    int* in = &p->layer_in[(int)p->weights_place[l]];
+    if (*in == l) return;
+    begin_gather(p, l);
+    *in = l;
+}
+
+static void end_reduce(StagePlay* p, int l) {
+    clock_wait(&p->clock, zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP, p->leaving[1 + l]);
+    p->leaving[1 + l] = (ClockMessage){0};
+}
+
+static void end_reduces(StagePlay* p, int (*which)(const StagePlay* p, int l, int of), int of) {
+    int kept = 0;
+    for (int i = 0; i < p->n_in_flight; i++) {
+        int l = p->in_flight[i];
+        if (which(p, l, of)) end_reduce(p, l);
+        else p->in_flight[kept++] = l;
+    }
+    p->n_in_flight = kept;
+}
+
+static int is_in_the_way(const StagePlay* p, int l, int of) {
+    return (l - of) % 2 == 0 || (zero_of(p, l) > 1 && p->grads_place[l] == p->grads_place[of]);
+}
+
+static int is_of_rounds(const StagePlay* p, int l, int of) {
+    (void)of;
+    return zero_of(p, l) > 1;
+}
+
+static int is_any(const StagePlay* p, int l, int of) {
+    (void)p, (void)l, (void)of;
+    return 1;
+}
+
+static void begin_reduce(StagePlay* p, int l) {
+    const StepTimes* s = &p->stage->step;
+    int of_layer = is_layer(p, l), purpose = zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP;
+    double ms = of_layer ? layer(p, l)->reduce : s->reduce[l >= 0];
+    clock_exchange(&p->clock, purpose, of_layer ? layer(p, l)->cut : p->ends->cut,
+                   of_layer ? layer(p, l)->replicated : s->replicated[l >= 0]);
+    if (ms <= 0) return;
+    p->leaving[1 + l] = clock_begin(&p->clock, purpose, of_layer ? layer(p, l)->data : p->ends->data, ms, 0);
+    p->in_flight[p->n_in_flight++] = l;
+}
+
+static void use_layer(StagePlay* p, int l, int direction) {
+    if (zero_of(p, l) == 3) want_layer(p, l);
+    clock_wait(&p->clock, zero_of(p, l) == 3 ? TERM_ROUNDS : TERM_STEP, p->arriving[1 + l]);
+    p->arriving[1 + l] = (ClockMessage){0};
+    int next = l + direction;
+    while (is_layer(p, next) && zero_of(p, next) < 3) next += direction;
+    if (is_layer(p, next)) want_layer(p, next);
+    if (direction < 0 && zero_of(p, l) > 1) end_reduces(p, is_in_the_way, l);
+}
+
+static void close_grads(StagePlay* p, int l) {
+    if (zero_of(p, l) > 1 || p->is_last_row) begin_reduce(p, l);
+    if (l < 0) end_reduces(p, is_of_rounds, 0);
+}
+
+// ---- a layer
+
+static void compute(StagePlay* p, const LayerTimes* x, LayoutTerm term, double ms) {
+    clock_compute(&p->clock, p->is_again ? TERM_AGAIN : term, p->is_again ? ms * x->again : ms);
+}
+
+// Tokens of the ranks that cut a layer, and a pass of a matmul over them.
+static void gather_and_compute(StagePlay* p, const LayerTimes* x, double ms) {
+    if (!p->step->tensor_overlap || x->sums <= 0) {
+        clock_exchange(&p->clock, TERM_TENSOR, x->cut, x->sums);
+        compute(p, x, TERM_MATMULS, ms);
+        return;
+    }
+    ClockMessage own = {0}, others;
+    if (x->first > 0) own = clock_begin(&p->clock, TERM_TENSOR, x->cut, x->first, 0);
+    others = clock_begin(&p->clock, TERM_TENSOR, x->cut, x->second, 0);
+    clock_wait(&p->clock, TERM_TENSOR, own);
+    compute(p, x, TERM_MATMULS, ms * x->half);
+    clock_wait(&p->clock, TERM_TENSOR, others);
+    compute(p, x, TERM_MATMULS, ms * (1 - x->half));
+}
+
+static void block_forward(StagePlay* p, const LayerTimes* x) {
+    for (int i = ATTENTION; i <= MLP; i++) {
+        int turns = i == ATTENTION;
+        gather_and_compute(p, x, x->linear[i][COLUMN]);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
+        if (turns) compute(p, x, TERM_ATTENTION, x->attention);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
+        compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
+        clock_exchange(&p->clock, TERM_TENSOR, x->cut, x->sums);
+    }
+}
+
+static void block_backward(StagePlay* p, const LayerTimes* x) {
+    for (int i = MLP; i >= ATTENTION; i--) {
+        int turns = i == ATTENTION;
+        ClockMessage sums = {0};
+        gather_and_compute(p, x, x->linear[i][ROW]);
+        compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
+        if (turns) compute(p, x, TERM_ATTENTION, 2 * x->attention);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
+        compute(p, x, TERM_MATMULS, x->linear[i][COLUMN]);
+        if (x->sums > 0) sums = clock_begin(&p->clock, TERM_TENSOR, x->cut, x->sums, 0);
+        if (!p->step->tensor_overlap) clock_wait(&p->clock, TERM_TENSOR, sums);
+        compute(p, x, TERM_MATMULS, x->linear[i][COLUMN]);
+        clock_wait(&p->clock, TERM_TENSOR, sums);
+    }
+}
+
+// ---- passes of a round
+
+static void begin_round(StagePlay* p, int round) {
+    int work = p->step->work ? p->step->work[round] : 0;
+    p->times = p->stage->layer + work * p->stage->kinds;
+    p->ends = p->stage->ends + work;
+}
+
+static void forward(StagePlay* p) {
+    int L = p->stage->layers;
+    const EndTimes* e = p->ends;
+    use_layer(p, -1, 1);
+    use_layer(p, 0, 1);
+    if (p->stage->is_first) clock_exchange(&p->clock, TERM_TENSOR, e->cut, e->sums);
+    for (int l = 0; l < L; l++) {
+        clock_compute(&p->clock, TERM_MICRO_BATCH, layer(p, l)->read);
+        block_forward(p, layer(p, l));
+        use_layer(p, l + 1, 1);
+    }
+    if (!p->stage->is_last) return;
+    clock_exchange(&p->clock, TERM_TENSOR, e->cut, e->sums);
+    clock_compute(&p->clock, TERM_MATMULS, e->head / 3);
+    clock_exchange(&p->clock, TERM_TENSOR, e->cut, e->numbers);
+    clock_compute(&p->clock, TERM_MATMULS, 2 * e->head / 3);
+    clock_exchange(&p->clock, TERM_TENSOR, e->cut, e->sums);
+}
+
+static void backward(StagePlay* p) {
+    int L = p->stage->layers;
+    close_grads(p, L);
+    for (int l = L - 1; l >= 0; l--) {
+        const LayerTimes* x = layer(p, l);
+        use_layer(p, l, -1);
+        p->is_again = p->stage->rows[l].recompute == RECOMPUTE_BLOCK;
+        if (p->is_again) block_forward(p, x);
+        p->is_again = 0;
+        block_backward(p, x);
+        close_grads(p, l);
+    }
+    if (p->stage->is_first) clock_exchange(&p->clock, TERM_TENSOR, p->ends->cut, p->ends->sums);
+    if (p->stage->is_first) clock_compute(&p->clock, TERM_MICRO_BATCH, p->ends->end);
+    close_grads(p, -1);
+}
+
+// ---- a step of a stage
+
+static void place_layers(StagePlay* p) {
+    int weights = 0, grads = 0;
+    for (int l = 0; l < p->stage->layers; l++) {
+        p->weights_place[l] = (char)weights, p->grads_place[l] = (char)grads;
+        weights ^= zero_of(p, l) > 2, grads ^= zero_of(p, l) > 1;
+    }
+    p->layer_in[0] = p->layer_in[1] = -1;
+}
+
+static int begin_stage(StagePlay* p, const PlayedStep* step, int s, Arena* arena) {
+    const PlayedStage* stage = &step->stage[s];
+    int L = stage->layers;
+    *p = (StagePlay){.step = step, .stage = stage};
+    p->clock = (RankClock){.slow_computing = step->slow_computing,
+                           .slow_exchange = step->slow_exchange,
+                           .overlap = step->overlap,
+                           .spent = p->spent};
+    p->arriving = TAKE(arena, ClockMessage, L + 2), p->leaving = TAKE(arena, ClockMessage, L + 2);
+    p->in_flight = TAKE(arena, int, L + 2);
+    p->weights_place = TAKE(arena, char, L), p->grads_place = TAKE(arena, char, L);
+    if (arena->missing) return -1;
+    memset(p->arriving, 0, sizeof(ClockMessage) * ((size_t)L + 2));
+    memset(p->leaving, 0, sizeof(ClockMessage) * ((size_t)L + 2));
+    place_layers(p);
+    begin_round(p, 0);
+    for (int l = -1; l <= L; l++)
+        if (zero_of(p, l) < 3) begin_gather(p, l);
+    return 0;
+}
+
+// Gradients that no pass has reduced, but bucket 0's.
+static void reduce_rest(StagePlay* p) {
+    for (int l = p->stage->layers; l >= 0 && !p->is_last_row; l--)
+        if (zero_of(p, l) < 2) begin_reduce(p, l);
+}
+
+static void end_stage(StagePlay* p) {
+    if (!p->is_last_row) begin_reduce(p, -1);
+    end_reduces(p, is_any, 0);
+    clock_compute(&p->clock, TERM_STEP, p->stage->step.update);
+}
+
+// The embedding and the classifier that is the same are of the first and the last stage: these add up its gradients.
+static void sum_tied(StagePlay* first, StagePlay* last) {
+    const StepTimes* s = &first->stage->step;
+    double ready = MAX(clock_ready(&first->clock, s->tied_link), clock_ready(&last->clock, s->tied_link));
+    if (s->tied <= 0) return;
+    clock_wait(&first->clock, TERM_STEP, clock_begin(&first->clock, TERM_STEP, s->tied_link, s->tied, ready));
+    clock_wait(&last->clock, TERM_STEP, clock_begin(&last->clock, TERM_STEP, s->tied_link, s->tied, ready));
+}
+
+// ---- stages
+
+// How far a stage has come in its list of tasks.
+typedef struct StageAt {
+    int next;
+    ClockMessage receiving[2][MOST_STAGES], sending[2][MOST_STAGES];  // by direction and slot
+    double* sent[2];  // (rounds) when a message was ready to leave; negative: it was not yet
+} StageAt;
+
+static void settle(StagePlay* p, StageAt* at, const Task* task) {
+    clock_wait(&p->clock, TERM_STAGES, at->receiving[task->backward][task->slot]);
+    for (int d = 0; d < 2; d++) clock_wait(&p->clock, TERM_STAGES, at->sending[d][task->slot]);
+}
+
+static void send_message(StagePlay* p, StageAt* at, const Task* task) {
+    const EndTimes* e = p->ends;
+    int side = !task->backward;
+    if (task->backward) clock_compute(&p->clock, TERM_MICRO_BATCH, e->end);
+    at->sent[task->backward][task->round] = clock_ready(&p->clock, e->border[side]);
+    at->sending[task->backward][task->slot] = clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], 0);
+}
+
+static void receive_message(StagePlay* p, StageAt* at, const Task* task, double sent) {
+    const EndTimes* e = p->ends;
+    int side = task->backward;
+    clock_wait(&p->clock, TERM_STAGES, at->sending[0][task->slot]);
+    at->receiving[task->backward][task->slot] =
+        clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], sent);
+}
+
+// Goes on until a message is awaited that has not been sent. Returns whether it came any further.
+static int go_on(StagePlay* p, StageAt* at, const StageAt* before, const StageAt* behind, const TaskList* list) {
+    int from = at->next;
+    for (; at->next < list->n; at->next++) {
+        const Task* task = &list->tasks[at->next];
+        begin_round(p, task->round);
+        if (task->kind == TASK_RECEIVE) {
+            double sent = (task->backward ? behind : before)->sent[task->backward][task->round];
+            if (sent < 0) break;
+            receive_message(p, at, task, sent);
+        } else if (task->kind == TASK_SEND) {
+            send_message(p, at, task);
+        } else {
+            settle(p, at, task);
+            if (task->kind == TASK_FORWARD) forward(p);
+            else backward(p);
+        }
+    }
+    return at->next > from;
+}
+
+static int open_stages(StageAt* at, const PlayedStep* step, Arena* arena) {
+    for (int s = 0; s < step->stages; s++) {
+        at[s].next = 0;
+        memset(at[s].receiving, 0, sizeof at[s].receiving);
+        memset(at[s].sending, 0, sizeof at[s].sending);
+        for (int d = 0; d < 2; d++) {
+            if (!(at[s].sent[d] = TAKE(arena, double, step->rounds))) return -1;
+            for (int r = 0; r < step->rounds; r++) at[s].sent[d][r] = -1;
+        }
+    }
+    return 0;
+}
+
+static void finish(StagePlay* p, const StageAt* at) {
+    for (int d = 0; d < 2; d++)
+        for (int slot = 0; slot < MOST_STAGES; slot++) clock_wait(&p->clock, TERM_STAGES, at->sending[d][slot]);
+}
+
+// ms of a round that the engine makes its schedule of: weights and gradients do not count.
+static double passes_ms(StagePlay* p, int round) {
+    double ms = 0;
+    memset(p->spent, 0, sizeof p->spent);
+    begin_round(p, round);
+    forward(p);
+    backward(p);
+    for (int i = 0; i < N_LAYOUT_TERMS; i++)
+        ms += i == TERM_ROUNDS || i == TERM_STEP || i == TERM_STAGES ? 0 : p->spent[i];
+    return ms;
+}
+
+// Passes as the engine counts them when it makes its schedule: a backward pass is two forward ones.
+static double passes_of(const PlayedStage* stage) {
+    int again = 0;
+    for (int l = 0; l < stage->layers; l++) again += stage->rows[l].recompute == RECOMPUTE_BLOCK;
+    return 3 + (double)again / stage->layers;
+}
+
+static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* arena) {
+    int P = step->stages, v = step->rounds, slots[MOST_STAGES];
+    double *forward_ms = TAKE(arena, double, P*v), *backward_ms = TAKE(arena, double, P*v),
+           *message = TAKE(arena, double, v), ms = 0;
+    if (arena->missing) return -1;
+    memset(message, 0, sizeof *message * (size_t)v);
+    for (int s = 0; s < P; s++) {
+        ArenaMark mark = arena_mark(arena);
+        StagePlay p;
+        if (begin_stage(&p, step, s, arena)) return -1;
+        slots[s] = P - s;
+        for (int r = 0; r < v; r++) {
+            if (r == 0 || step->work) ms = passes_ms(&p, r);
+            forward_ms[s * v + r] = ms / passes_of(p.stage), backward_ms[s * v + r] = ms - ms / passes_of(p.stage);
+            message[r] = MAX(message[r], MAX(p.ends->message[0], p.ends->message[1]));
+        }
+        arena_reset(arena, mark);
+    }
+    Pipeline pipeline = {P, v, 1, slots, forward_ms, backward_ms, P > 1 ? message : NULL};
+    return schedule_tasks(schedule, &pipeline, arena, NULL);
+}
+
+static int play_tasks(StagePlay* p, const PlayedStep* step, Arena* arena) {
+    Schedule schedule;
+    int P = step->stages, going = 1;
+    StageAt* at = TAKE(arena, StageAt, P);
+    if (!at || open_stages(at, step, arena) || schedule_rounds(&schedule, step, arena)) return -1;
+    while (going) {
+        going = 0;
+        for (int s = 0; s < P; s++)
+            going |= go_on(&p[s], &at[s], &at[s - (s > 0)], &at[s + (s < P - 1)], &schedule.stages[s]);
+    }
+    for (int s = 0; s < P; s++) finish(&p[s], &at[s]);
+    return 0;
+}
+
+// One stage: round after round.
+static void play_rounds(StagePlay* p) {
+    for (int r = 0; r < p->step->rounds; r++) {
+        begin_round(p, r);
+        forward(p);
+        p->is_last_row = p->step->reduces_inside && r == p->step->rounds - 1;
+        backward(p);
+    }
+}
+
+double layout_play(double terms[N_LAYOUT_TERMS], const PlayedStep* step, Arena* arena) {
+    ArenaMark mark = arena_mark(arena);
+    int P = step->stages, longest = 0, failed = 0;
+    StagePlay* p = TAKE(arena, StagePlay, P);
+    for (int s = 0; s < P && p && !failed; s++) failed = begin_stage(&p[s], step, s, arena);
+    if (!p || failed || (P > 1 && play_tasks(p, step, arena))) return INFINITY;
+    if (P == 1) play_rounds(p);
+    for (int s = 0; s < P; s++) reduce_rest(&p[s]);
+    if (P > 1) sum_tied(&p[0], &p[P - 1]);
+    for (int s = 0; s < P; s++) end_stage(&p[s]);
+    for (int s = 1; s < P; s++)
+        if (p[s].clock.now > p[longest].clock.now) longest = s;
+    memcpy(terms, p[longest].spent, sizeof p[longest].spent);
+    double ms = p[longest].clock.now;
+    arena_reset(arena, mark);
+    return ms;
+}

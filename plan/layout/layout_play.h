@@ -1,0 +1,77 @@
+// layout_play.h - plays a step of a layout (plan/layout/layout.h): of each stage the rank with most, with its own clock
+// (plan/cost/clock.h), in the order in which the engine computes and sends.
+//
+//   begins     all weights that are whole in a step are on their way, bucket by bucket
+//   forward    a layer waits for its weights; with zero 3 those of the next one set out. Each sublayer gathers tokens
+//              (its first matmul begins with those of the own half of the group), computes, adds up tokens
+//   backward   the other way, the sums beside the weights' gradients; with zero 2 and 3 a layer's gradients set out
+//              behind it, at most two layers' at a time (run/model/zero.c)
+//   ends       what was not reduced in rounds nor inside the last backward pass; the update
+//
+// Between stages travel the stream and its gradient, in the order of plan/value/tasks.h. Ranks of a stage are alike:
+// none waits for another one.
+#pragma once
+#include "plan/cost/clock.h"
+#include "plan/layout/layout.h"
+#include "plan/value/tasks.h"
+
+typedef enum LayoutTerm {
+    TERM_MATMULS,
+    TERM_ATTENTION,
+    TERM_AGAIN,        // recomputation
+    TERM_TENSOR,       // exchanges of ranks that cut the same weights
+    TERM_SEQUENCE,     // tokens to heads and back, in layers of less tp than their group
+    TERM_ROUNDS,       // gradients and weights in rounds, what is not hidden
+    TERM_MICRO_BATCH,  // what a round costs in any case
+    TERM_STEP,         // gradients and weights at the ends of the step, what is not hidden; the update
+    TERM_STAGES,       // what stages wait for each other and for messages between them
+    N_LAYOUT_TERMS
+} LayoutTerm;
+
+// A layer in a round, ms on the rank with most. Exchanges are 0 where there are none, or where they are in other times.
+typedef struct LayerTimes {
+    double linear[2][2];                // [attention, MLP][column, row]: one pass of it
+    double attention, again, read;      // a forward pass; of computing, when done again; what it costs to be there
+    double sums, first, second, half;   // tokens are added up, or gathered whole; gathered in parts; share of first
+    double all_heads, queries;          // between the cuts of a group
+    double gather, reduce, replicated;  // weights; gradients; of tensors that all ranks of the cut have
+    LinkKind data, cut, turn;           // links of weights and gradients, of tokens, of heads
+} LayerTimes;
+
+// A stage in a round: its first and last ops, and messages.
+typedef struct EndTimes {
+    double head;           // all passes of the classifier
+    double sums, numbers;  // a group's tokens; what its ranks tell each other of the losses
+    double end;            // of a backward pass
+    double message[2];     // between it and the stage before, and the one behind
+    LinkKind data, cut, border[2];
+} EndTimes;
+
+// Buckets 0 and L + 1, and the end of a step.
+typedef struct StepTimes {
+    double gather[2], reduce[2], replicated[2];
+    double tied, update;
+    LinkKind tied_link;
+} StepTimes;
+
+typedef struct PlayedStage {
+    int layers, is_first, is_last;
+    const LayerLayout* rows;  // (layers)
+    const int* kind;          // (layers) which of LayerTimes
+    const LayerTimes* layer;  // (works, kinds)
+    const EndTimes* ends;     // (works)
+    StepTimes step;
+    int kinds;
+} PlayedStage;
+
+typedef struct PlayedStep {
+    int stages, rounds;
+    const int* work;           // (rounds) which of (works); NULL: all are of the first
+    const PlayedStage* stage;  // (stages)
+    int overlap, tensor_overlap, reduces_inside;
+    double slow_computing, slow_exchange;
+} PlayedStep;
+
+// ms of the step, and `terms` of the stage that takes longest: TERM_STAGES is what its step lasts beyond them. Infinite
+// without memory.
+double layout_play(double terms[N_LAYOUT_TERMS], const PlayedStep* step, Arena* arena);
