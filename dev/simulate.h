@@ -52,7 +52,9 @@ typedef struct Simulation {
 Options read_options(int argc, char** argv);
 // The machine of that name, or in that file; the same end.
 void open_machine(Machine* machine, const char* name);
-// simulate_layout.c: --layout auto, instead of plans.
+// Lengths of that name, or in that file.
+Lengths* open_lengths(const char* name, int context, int capacity);
+// simulate_layout.c: --layout, instead of plans.
 void simulate_layout(const Options* options);
 // Opens all that the options name; the same end where something is wrong. close_simulation frees it.
 void open_simulation(Simulation* s, const Options* options);

@@ -13,12 +13,12 @@
 #include "dev/simulate.h"
 #include "plan/base/disk.h"
 #include "plan/options/read.h"
-#include "plan/layout/layout_cost.h"
-#include "plan/layout/layout_search.h"
+#include "plan/layout/layout_steps.h"
 #include "plan/model/split.h"
 
 typedef struct Searched {
     LayoutCosts costs;
+    SampledSteps steps;  // n 0: documents of --context tokens
     Shape whole;
     DType dt;
     Arena arena;
@@ -92,19 +92,34 @@ static Config read_model(const char* text) {
     return c;
 }
 
+// Steps of documents whose lengths are drawn.
+static void draw_steps(Searched* x, const Options* o, const Config* c) {
+    enum { DRAWN = 1 << 16 };
+    static int drawn[DRAWN];
+    Lengths* lengths = open_lengths(o->lengths, c->context, c->context);
+    lengths_draw(lengths, drawn, DRAWN, (uint64_t)o->seed, 0);
+    lengths_close(lengths);
+    x->steps = sampled_steps(drawn, DRAWN, c->batch_tokens);
+    layout_costs_of_steps(&x->costs, &x->steps);
+}
+
 static void open_searched(Searched* x, const Options* o, const Config* c) {
     static Machine machine;
     open_machine(&machine, o->machine);
     *x = (Searched){.whole = config_shape(c), .dt = strcmp(c->dtype, "fp32") ? DT_BF16 : DT_F32};
     layout_costs(&x->costs, &x->whole, &machine, o->ranks, o->node_size, (int)dtype_bytes(x->dt), &x->arena);
     x->costs.overlap = x->costs.tensor_overlap = strcmp(c->overlap, "no") != 0;
-    x->costs.tokens = c->batch_tokens, x->costs.mean_length = c->context;
+    x->costs.tokens = c->batch_tokens, x->costs.mean_length = x->costs.context = c->context;
+    x->costs.parts = 4;
+    if (o->lengths) draw_steps(x, o, c);
 }
 
 static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
     LayoutProblem p = layout_problem(&x->costs);
-    p.memory = memory, p.bytes = bytes_of, p.context = x;
-    for (int N = c->context; N <= 32768 && N <= c->batch_tokens && p.n_rows < 6; N *= 2) p.rows[p.n_rows++] = N;
+    p.memory = memory, p.bytes = bytes_of, p.context = x, p.apart = x->steps.n > 0;
+    int least = x->steps.n ? MAX(256, c->context / 8) : c->context;
+    for (int N = MIN(least, c->context); N <= MAX(32768, c->context) && N <= c->batch_tokens && p.n_rows < 9; N *= 2)
+        p.rows[p.n_rows++] = N;
     return p;
 }
 
@@ -114,11 +129,12 @@ typedef struct Way {
     const char* name;
     int tp, stages;  // 1: none, 0: any, -1: all ranks
     int zero[2];
+    int by_mean;  // chosen as if all documents were of the mean length, in rows that hold the longest
 } Way;
 
-static const Way ways[] = {{"found", 0, 0, {1, 3}}, {"DP", 1, 1, {1, 1}},  {"ZeRO-3", 1, 1, {3, 3}},
-                           {"TP", -1, 1, {1, 1}},   {"PP", 1, -1, {1, 1}}, {"DP+TP", 0, 1, {1, 1}},
-                           {"DP+PP", 1, 0, {1, 1}}};
+static const Way ways[] = {{"found", 0, 0, {1, 3}, 0}, {"DP", 1, 1, {1, 1}, 0},     {"ZeRO-3", 1, 1, {3, 3}, 0},
+                           {"TP", -1, 1, {1, 1}, 0},   {"PP", 1, -1, {1, 1}, 0},    {"DP+TP", 0, 1, {1, 1}, 0},
+                           {"DP+PP", 1, 0, {1, 1}, 0}, {"by mean", 0, 0, {1, 3}, 1}};
 
 static void set_range(int range[2], int wanted, int ranks, int most) {
     range[0] = wanted < 0 ? ranks : 1, range[1] = wanted < 0 ? ranks : wanted ? wanted : most;
@@ -126,16 +142,22 @@ static void set_range(int range[2], int wanted, int ranks, int most) {
 }
 
 // The fastest of a way. Returns whether there is one.
-static int find_way(LayoutTry* found, const LayoutProblem* all, const Way* way, Arena* arena) {
+static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, const Way* way) {
     static LayoutTry tries[LAYOUT_TRIES];
     char err[ERR_BYTES];
+    double terms[N_LAYOUT_TERMS];
     LayoutProblem p = *all;
-    p.unlike = way == ways;  // ways have one idea for all layers of a stage
+    p.unlike = way == ways || way->by_mean;  // ways have one idea for all layers of a stage
+    while (way->by_mean && p.n_rows > 1 && p.rows[0] < x->costs.context)
+        memmove(p.rows, p.rows + 1, sizeof *p.rows * (size_t)--p.n_rows);
     set_range(p.tp, way->tp, p.ranks, all->tp[1]);
     set_range(p.stages, way->stages, p.ranks, MIN(all->whole->L, MOST_STAGES));
     memcpy(p.zero, way->zero, sizeof p.zero);
-    int n = layout_search(tries, &p, arena, err);
+    int looked, n = layout_search(tries, &p, &x->arena, err);
     if (n < 0) refuse("%s", err);
+    if (x->steps.n && way->by_mean)
+        tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, 0, x->steps.n, err);
+    else if (x->steps.n) layout_choose(tries, n, &looked, &x->costs, &x->steps);
     *found = tries[0];
     return n > 0;
 }
@@ -175,6 +197,14 @@ static void write_layout(const char* path, const LayoutTry* t) {
     if (fclose(file)) refuse("--layout-file %s: could not be written whole", path);
 }
 
+static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {
+    char err[ERR_BYTES];
+    if (x->steps.n == 0) return layout_step_ms(terms, &x->costs, layout, N);
+    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, 0, x->steps.n, err);
+    if (ms == INFINITY) refuse("--layout: %s", err);
+    return ms;
+}
+
 // What a step of a layout in a file takes, with rows of --capacity of the model.
 static void predict(Searched* x, const Options* o, const Config* c) {
     static Layout layout, otherwise;
@@ -187,8 +217,9 @@ static void predict(Searched* x, const Options* o, const Config* c) {
         refuse("--layout %s: %s", o->layout, err);
     if (c->capacity < 1) refuse("--layout %s: expected --capacity in --model, found none", o->layout);
     free(text);
-    printf("predicted %.6g ms a step: ", layout_step_ms(terms, &x->costs, &layout, c->capacity));
-    layout_print_terms(stdout, &x->costs, &layout, c->capacity);
+    double ms = step_ms(terms, x, &layout, c->capacity);
+    printf("predicted %.6g ms a step: ", ms);
+    layout_print_terms(stdout, terms, ms);
     printf("\n");
 }
 
@@ -204,19 +235,20 @@ void simulate_layout(const Options* o) {
         return;
     }
     LayoutProblem p = problem_of(&x, &config, o->memory);
-    int any = find_way(&found, &p, &ways[0], &x.arena);
-    printf("%s: %d ranks in nodes of %d, %.4gG a rank; %d tokens a step, documents of %d\n\n",
-           x.costs.machine.cost.name, o->ranks, o->node_size, o->memory / (1 << 30), config.batch_tokens,
-           config.context);
+    int any = find_way(&found, &x, &p, &ways[0]);
+    printf("%s: %d ranks in nodes of %d, %.4gG a rank; %.0f tokens a step, ", x.costs.machine.cost.name, o->ranks,
+           o->node_size, o->memory / (1 << 30), x.costs.tokens);
+    printf(o->lengths ? "%s up to %d\n\n" : "%sdocuments of %d\n\n", o->lengths ? o->lengths : "", config.context);
     printf("%-7s %10s  %7s  %8s\n", "way", "ms a step", "GB", "of found");
     print_way(ways[0].name, &found, any, found.ms);
-    for (int i = 1; i < COUNT(ways); i++) {
-        int is_one = find_way(&other, &p, &ways[i], &x.arena);
+    for (int i = 1; i < COUNT(ways) - !x.steps.n; i++) {
+        int is_one = find_way(&other, &x, &p, &ways[i]);
         print_way(ways[i].name, &other, is_one, found.ms);
     }
     if (found.fits) {
+        double terms[N_LAYOUT_TERMS], ms = step_ms(terms, &x, &found.layout, found.N);
         printf("found, of the stage with most: ");
-        layout_print_terms(stdout, &x.costs, &found.layout, found.N);
+        layout_print_terms(stdout, terms, ms);
         printf("\n");
     }
     if (found.fits && o->layout_file) write_layout(o->layout_file, &found);

@@ -55,7 +55,8 @@ static const OptionRow rows[] = {
      "passes",
      "what exchanges hide under: no, nothing; passes, other documents of their pass; yes, their own too, as train on "
      "GPUs"},
-    {WORD("lengths", lengths), "wikipedia", "lengths by name, or a file with one number a line"},
+    {WORD("lengths", lengths), NULL,
+     "lengths by name, or a file with one number a line; wikipedia unless given, with --layout --context tokens each"},
     {COUNT_UP_TO("batches", batches, 1 << 30), "20", "batches, the same for all planners"},
     {{"--seed", INT64, AT(seed), 0, 9e15, NULL}, "1", "of the lengths"},
     {WORD("plans", plans), NULL, "planners, with commas; all unless given"},
@@ -109,6 +110,7 @@ Options read_options(int argc, char** argv) {
         if (row->value.type != FLAG && i + 1 == argc) refuse("%s needs a value: %s", row->value.name, row->words);
         set_option(&options, row, row->value.type == FLAG ? "1" : argv[++i]);
     }
+    if (!options.lengths && !options.layout) options.lengths = (char*)"wikipedia";
     return options;
 }
 
@@ -177,7 +179,7 @@ static int is_listed(const char* names, const char* name) {
     return 0;
 }
 
-static Lengths* open_lengths(const char* name, int context, int capacity) {
+Lengths* open_lengths(const char* name, int context, int capacity) {
     char err[ERR_BYTES], unknown[ERR_BYTES];
     size_t n;
     if (is_listed(lengths_names(), name)) {

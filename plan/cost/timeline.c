@@ -360,13 +360,14 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
                     .communication = TAKE(arena, double, n),
                     .place = TAKE(arena, int, n),
                     .beside = TAKE(arena, int, n),
+                    .terms = TAKE(arena, CostTerms, n),
                     .rank_end = TAKE(arena, double, plan->ranks)};
     ArenaMark mark = arena_mark(arena);
     Play x = {.plan = plan,
               .lengths = lengths,
               .setting = setting,
               .in_rounds = setting->rounds || plan->has_barriers,
-              .terms = TAKE(arena, CostTerms, n),
+              .terms = t->terms,
               .first_ms = (double(*)[2])TAKE(arena, double, 2 * n),
               .next = TAKE(arena, int, n),
               .pass = TAKE(arena, int, n),

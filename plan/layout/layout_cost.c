@@ -53,6 +53,65 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
     weigh_buckets(c);
 }
 
+// ---- what planners of a step know
+
+// A group takes what the rank with most of everything computes, and its exchanges.
+static void divide_among_group(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split,
+                               int elem_bytes) {
+    Shape most = split_shape(whole, split, 0);
+    int ranks = split->ranks, vocab_rows = 0, heads = 0, bytes_known = cost->n_groups > 0;
+    for (int t = 0; t < ranks; t++) {
+        Shape s = split_shape(whole, split, t);
+        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
+        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
+    }
+    most.heads = heads;
+    double weights = shape_matmul_weights(whole) + (double)(whole->Vp - whole->V) * whole->C;
+    double ends = (double)(vocab_rows - whole->V) * whole->C, share = (double)heads / whole->NH;
+    double others = (double)ranks / (ranks - 1);
+    // Two of each of the four linears of a block; and at the ends of the model the embedding's sum, the last norm, its
+    // gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
+    double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)whole->C * elem_bytes);
+    cost->tensor_ranks = ranks;
+    cost->tensor_exchanges = (2 + layout_again(layout, 0)) * 4 + at_ends / whole->L;
+    if (bytes_known)
+        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
+    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
+    cost->per_token *= (shape_matmul_weights(&most) + ends) / weights;
+    cost->quadratic *= share;
+    cost->token_bytes *= share;
+    if (bytes_known) return;
+    cost->channels = (int)(cost->channels * share + 0.5);
+    cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
+}
+
+void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
+                        int across) {
+    int P = layout->stages;
+    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
+        cost->channels = whole->NH * whole->HS, cost->kv_channels = whole->NKV * whole->HS;
+        cost->elem_bytes = elem_bytes;
+    }
+    if (split) divide_among_group(cost, whole, layout, split, elem_bytes), cost->tensor_across = across;
+    cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
+}
+
+double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers) {
+    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
+    part.parameters /= layout->tp;
+    return machine_zero_ms(&part, zero, limits->ranks, limits->node_size, layers);
+}
+
+int layout_node_size(int ranks, int node, int tp, int stages) {
+    int of_stage = ranks / stages, size = 0;
+    for (int r = 0; r < ranks; r++) {
+        int at = r % of_stage / tp;  // among the data ranks
+        if (at == 0 || r / node == (r - tp) / node) continue;
+        for (int rest; at > 0; at = rest) rest = size % at, size = at;
+    }
+    return size ? size : MAX(of_stage / tp, 1);
+}
+
 // ---- where ranks lie
 
 static int stage_ranks(const LayoutCosts* c, const Layout* layout) { return c->ranks / layout->stages; }
@@ -165,16 +224,16 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     double token = cost->per_token, pair = cost->quadratic, read = cost_micro_batch(cost) / T;
     int measured = is_measured(c, R, T);
     widest_work(s, R, T, &matmuls, &heads);
+    x.data = is_across(c, run);
     if (measured) matmuls = heads = 1, token = c->of_tp[R].token, pair = c->of_tp[R].pair, read = c->of_tp[R].row;
     share_linears(x.linear, s, n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L / 3);
-    x.attention = w->squares * pair * heads / s->L / 3;
+    x.attention = w->squares * pair * heads / s->L / 3, x.shared = w->exchange / s->L / 2;
     x.again = c->machine.again > 0 ? 3 * c->machine.again : 1;
     if (c->rounds_read_weights) x.read = read / s->L;
     if (T > 1 && !measured) gather_times(&x, c, T, n * s->C * c->elem_bytes / R);
     if (T < R) turn_times(&x, c, R, T, n);
     if (measured_has_weights(c, row->zero)) return x;
     double elems = c->layer.elems / T;
-    x.data = is_across(c, run);
     x.reduce = weights_ms(c, D, run, 4 * elems), x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
     x.replicated = replicated_ms(c, &c->layer, T);
     return x;
@@ -282,23 +341,39 @@ static double play_alike(double terms[N_LAYOUT_TERMS], PlayedStep* step, int v, 
     return ms + times * (ms - before);
 }
 
-double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N) {
+// rounds alike, if there is one work for all; else each has its own.
+static double play_works(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, const Works* works,
+                         int rounds) {
     ArenaMark mark = arena_mark(c->arena);
-    int P = layout->stages, v = (int)layout_rounds(c, layout, N), failed = 0;
-    RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length};
-    Works works = {&work, 1};
+    int P = layout->stages, failed = 0, most = c->played_rounds ? c->played_rounds : 8 * P + 64;
     PlayedStage* stage = TAKE(c->arena, PlayedStage, P);
-    PlayedStep step = played_step(c, layout, v);
-    for (int s = 0; s < P && stage && !failed; s++)
+    PlayedStep step = played_step(c, layout, rounds);
+    int* work = TAKE(c->arena, int, works->n);
+    for (int s = 0; s < P && stage && work && !failed; s++)
         failed = make_stage(&stage[s], c, layout, s, &layout->layer[layout_first(layout, s)], layout->stage[s].layers,
-                            &works);
-    if (!stage || failed) return INFINITY;
-    step.stage = stage;
-    double ms = play_alike(terms, &step, v, c->played_rounds ? c->played_rounds : 8 * P + 64, 4 * P + 16, c->arena);
+                            works);
+    if (!stage || !work || failed) return INFINITY;
+    for (int i = 0; i < works->n; i++) work[i] = i;
+    step.stage = stage, step.work = works->n > 1 ? work : NULL;
+    double ms = play_alike(terms, &step, rounds, works->n > 1 ? rounds : most, 4 * P + 16, c->arena);
     terms[TERM_STAGES] = 0;
     for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[TERM_STAGES] += i == TERM_STAGES ? ms : -terms[i];
     arena_reset(c->arena, mark);
     return ms;
+}
+
+double layout_rounds_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout,
+                        const RoundWork* works, int rounds) {
+    int alike = 1;
+    for (int r = 1; r < rounds && alike; r++) alike = !memcmp(&works[r], works, sizeof *works);
+    Works all = {works, alike ? 1 : rounds};
+    return play_works(terms, c, layout, &all, rounds);
+}
+
+double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N) {
+    RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length, 0};
+    Works works = {&work, 1};
+    return play_works(terms, c, layout, &works, (int)layout_rounds(c, layout, N));
 }
 
 // ---- for the search: stages that are all alike, by themselves
@@ -309,7 +384,7 @@ static void add_alone(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Lay
     enum { SOME = 3 };
     double terms[N_LAYOUT_TERMS] = {0};
     LayerLayout rows[SOME + 1] = {row, row, row, row};
-    RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length};
+    RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length, 0};
     Works works = {&work, 1};
     PlayedStage stage;
     PlayedStep step = played_step(c, layout, 0);
@@ -340,8 +415,7 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
     add_alone(ms, c, layout, s, layout->layer[l], n + 1, N, n ? -n : 1);
 }
 
-void layout_print_terms(FILE* out, const LayoutCosts* c, const Layout* layout, int N) {
-    double terms[N_LAYOUT_TERMS], ms = layout_step_ms(terms, c, layout, N);
+void layout_print_terms(FILE* out, const double terms[N_LAYOUT_TERMS], double ms) {
     for (int i = 0, some = 0; i < N_LAYOUT_TERMS; i++)
         if (fabs(terms[i]) > 1e-4 * ms)
             fprintf(out, "%s%s %.1f %%", some++ ? ", " : "", layout_term_names[i], 100 * terms[i] / ms);
@@ -367,8 +441,9 @@ static double both_ends_ms(void* c, const Layout* layout, int s, int N) {
     return sum_of(terms);
 }
 
-static double all_rounds(void* c, const Layout* layout, int N) {
-    return layout_rounds((const LayoutCosts*)c, layout, N);
+static double all_rounds(void* costs, const Layout* layout, int N) {
+    const LayoutCosts* c = (const LayoutCosts*)costs;
+    return (double)N * groups_of(c, layout) < c->context ? INFINITY : layout_rounds(c, layout, N);
 }
 
 static double whole_step_ms(void* c, const Layout* layout, int N) {

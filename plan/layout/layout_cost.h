@@ -30,6 +30,8 @@ typedef struct LayoutCosts {
     int ranks, elem_bytes;
     int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
     double slow_exchange, slow_computing;  // factors of both while they go on together
+    int context;                           // no document is longer
+    int parts;                             // in which heads travel (plan/cost/cost.h)
     int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
     double tokens;            // of a step, on all ranks
     double mean_length;       // sum of squares of documents' lengths / sum
@@ -44,9 +46,10 @@ typedef struct LayoutCosts {
     Arena* arena;                 // for what is played
 } LayoutCosts;
 
-// What a group has to do in a round: tokens, and the sum of the squares of its documents' lengths.
+// What a group has to do in a round: tokens, the sum of the squares of its documents' lengths, and ms of exchanges with
+// ranks that it shares documents with, in all layers, what is not hidden.
 typedef struct RoundWork {
-    double tokens, squares;
+    double tokens, squares, exchange;
 } RoundWork;
 
 // 1F1B: micro-batches that stage s of so many keeps.
@@ -57,6 +60,20 @@ extern const char* const layout_term_names[N_LAYOUT_TERMS];
 // *c is not to be moved. `machine` is copied, the arena is kept.
 void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes,
                   Arena* arena);
+// ---- what planners of a step know of a layout
+//
+// A machine's constants are those of one rank that computes the whole model. Planners call a rank what a tensor-parallel
+// group is, and with stages the groups with one place in all of them: that is as fast as they are together.
+
+// *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. across: a group's ranks are
+// of several nodes.
+void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
+                        int across);
+// ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
+double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
+// Data ranks of a node: the most that no node's border cuts, in any stage. node: ranks of one.
+int layout_node_size(int ranks, int node, int tp, int stages);
+
 // A problem for layout_search whose times are these: layers up to all that the model and ranks allow. Rows, memory and
 // bytes are the caller's.
 LayoutProblem layout_problem(LayoutCosts* c);
@@ -68,5 +85,8 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
 // A step as stages play it (plan/value/tasks.h), and the terms of the stage that takes longest: TERM_STAGES is what its
 // step lasts beyond them. Infinite without memory.
 double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N);
+// The same of `rounds` rounds of these works.
+double layout_rounds_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout,
+                        const RoundWork* works, int rounds);
 // "matmuls 80.1 %, ...": the terms of a step.
-void layout_print_terms(FILE* out, const LayoutCosts* c, const Layout* layout, int N);
+void layout_print_terms(FILE* out, const double terms[N_LAYOUT_TERMS], double ms);

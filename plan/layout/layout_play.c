@@ -123,6 +123,7 @@ static void block_forward(StagePlay* p, const LayerTimes* x) {
         gather_and_compute(p, x, x->linear[i][COLUMN]);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
         if (turns) compute(p, x, TERM_ATTENTION, x->attention);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->data, x->shared);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
         compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
         clock_exchange(&p->clock, TERM_TENSOR, x->cut, x->sums);
@@ -137,6 +138,7 @@ static void block_backward(StagePlay* p, const LayerTimes* x) {
         compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
         if (turns) compute(p, x, TERM_ATTENTION, 2 * x->attention);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->data, x->shared);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
         compute(p, x, TERM_MATMULS, x->linear[i][COLUMN]);
         if (x->sums > 0) sums = clock_begin(&p->clock, TERM_TENSOR, x->cut, x->sums, 0);

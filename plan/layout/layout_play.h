@@ -34,6 +34,7 @@ typedef struct LayerTimes {
     double attention, again, read;      // a forward pass; of computing, when done again; what it costs to be there
     double sums, first, second, half;   // tokens are added up, or gathered whole; gathered in parts; share of first
     double all_heads, queries;          // between the cuts of a group
+    double shared;                      // with ranks that have parts of the same documents: a pass
     double gather, reduce, replicated;  // weights; gradients; of tensors that all ranks of the cut have
     LinkKind data, cut, turn;           // links of weights and gradients, of tokens, of heads
 } LayerTimes;

@@ -432,24 +432,51 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
     return arena->missing ? -1 : 0;
 }
 
-static int try_all_rows(LayoutTry* best, const LayoutProblem* p, int tp, int stages, Arena* arena) {
-    double before = INFINITY;
-    for (int i = 0; i < p->n_rows; i++) {
-        LayoutTry t;
-        Search x = new_search(p, tp, stages, p->rows[i], arena);
-        double rounds = p->rounds(p->times, &x.layout, x.N);
-        if (rounds == before && rounds == 1) break;  // a longer row holds no more
-        before = rounds;
+// Behind all of *n that are not worse; the last one leaves where there is no room.
+static void insert(LayoutTry* tries, int* n, const LayoutTry* t) {
+    int at = *n;
+    if (at == LAYOUT_TRIES && !is_better(t, &tries[at - 1])) return;
+    for (at = MIN(at, LAYOUT_TRIES - 1); at > 0 && is_better(t, &tries[at - 1]); at--) tries[at] = tries[at - 1];
+    tries[at] = *t;
+    *n = MIN(*n + 1, LAYOUT_TRIES);
+}
+
+// The best of all, and with `apart` of those that run all layers by zero 1 or 3: documents of many lengths make rounds
+// long, which equal rounds do not show.
+static int try_row(LayoutTry* tries, int* n, const LayoutProblem* p, int tp, int stages, int N, Arena* arena) {
+    static LayoutTry t, best;
+    for (int zero = 0; zero <= (p->apart ? 3 : 0); zero += 1 + (zero == 1)) {
+        LayoutProblem part = *p;
+        if (zero) part.zero[0] = part.zero[1] = zero, part.unlike = 0;
+        if (zero && (zero < p->zero[0] || zero > p->zero[1] || p->ranks == tp * stages)) continue;
+        Search x = new_search(&part, tp, stages, N, arena);
         if (search_row(&t, &x)) return -1;
-        if (i == 0 || is_better(&t, best)) *best = t;
+        if (zero && (!t.fits || !memcmp(&t.layout, &best.layout, sizeof t.layout))) continue;
+        if (!zero) best = t;
+        insert(tries, n, &t);
     }
     return 0;
 }
 
-// Behind all of n that are not worse.
-static void insert(LayoutTry* tries, int n, const LayoutTry* t) {
-    for (; n > 0 && is_better(t, &tries[n - 1]); n--) tries[n] = tries[n - 1];
-    tries[n] = *t;
+static int try_all_rows(LayoutTry* tries, int* n, const LayoutProblem* p, int tp, int stages, Arena* arena) {
+    double before = INFINITY;
+    for (int i = 0; i < p->n_rows; i++) {
+        Search x = new_search(p, tp, stages, p->rows[i], arena);
+        double rounds = p->rounds(p->times, &x.layout, x.N);
+        if (rounds == INFINITY) continue;
+        if (rounds == before && rounds == 1) break;  // a longer row holds no more
+        before = rounds;
+        if (try_row(tries, n, p, tp, stages, p->rows[i], arena)) return -1;
+    }
+    return 0;
+}
+
+// Whether one with the same stages and tp stands before tries[i].
+static int is_first_of_its_kind(const LayoutTry* tries, int i) {
+    const Layout* layout = &tries[i].layout;
+    for (int k = 0; k < i; k++)
+        if (tries[k].layout.tp == layout->tp && tries[k].layout.stages == layout->stages) return 0;
+    return 1;
 }
 
 #define CLOSE 1.25  // so much longer than the best may become the best
@@ -458,16 +485,17 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* 
     int n = 0, L = p->whole->L;
     static LayoutTry t;
     for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
-        for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]) && n < LAYOUT_TRIES; stages++) {
+        for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]); stages++) {
             if (p->ranks % (tp * stages)) continue;
-            if (try_all_rows(&t, p, tp, stages, arena)) return arena_check(arena, err);
-            insert(tries, n++, &t);
+            if (try_all_rows(tries, &n, p, tp, stages, arena)) return arena_check(arena, err);
         }
     double close = n ? CLOSE * tries[0].ms : 0;
     for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
+        if (!is_first_of_its_kind(tries, i)) continue;
         t = tries[i];
         if (polish(&t, p, arena)) return arena_check(arena, err);
-        insert(tries, i, &t);
+        memmove(&tries[i], &tries[i + 1], sizeof *tries * (size_t)(n - 1 - i)), n--;
+        insert(tries, &n, &t);
     }
     return n;
 }

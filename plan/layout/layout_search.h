@@ -13,7 +13,7 @@
 #pragma once
 #include "plan/layout/layout.h"
 
-enum { LAYOUT_TRIES = 64, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
+enum { LAYOUT_TRIES = 128, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
 
 // What the caller knows. Of stage s of a layout whose stages up to s are filled in, with rows of N tokens: bytes of a
 // rank; ms of all rounds of a step, of layer l and of what the stage has beside layers.
@@ -24,17 +24,19 @@ typedef struct LayoutProblem {
     int n_rows, rows[LAYOUT_ROWS];  // tokens of a row, ascending
     double memory;                  // bytes of a rank
     int alike;                      // every layer of the model takes the same
+    int apart;                      // also the best that run all layers by zero 1, and by zero 3, are tries
     int unlike;                     // with that: a stage's layers may run by unlike strategies, and by less tp
     double (*bytes)(void* context, const Layout* layout, int s, int N);
     double (*layer_ms)(void* context, const Layout* layout, int s, int l, int N);
     double (*ends_ms)(void* context, const Layout* layout, int s, int N);
-    double (*rounds)(void* context, const Layout* layout, int N);  // of a step, at least 1; of stages and tp alone
+    // Of a step, at least 1; of stages and tp alone. Infinite: all groups of a stage together hold too little.
+    double (*rounds)(void* context, const Layout* layout, int N);
     // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
     double (*step_ms)(void* context, const Layout* layout, int N);
     void *context, *times;  // of bytes; of all others
 } LayoutProblem;
 
-// The best of one P and tp.
+// The best of one P, tp and N.
 typedef struct LayoutTry {
     Layout layout;
     int N, fits;
@@ -42,8 +44,8 @@ typedef struct LayoutTry {
     double bytes;  // of its fullest rank; where nothing fits, of the layout that needs least
 } LayoutTry;
 
-// Fills tries, the best first, then by time; those that do not fit last, by bytes. Returns how many; the first need not
-// fit. -1 without memory.
+// Fills tries, the best first, then by time; those that do not fit last, by bytes; of more than LAYOUT_TRIES the first.
+// Returns how many; the first need not fit. -1 without memory.
 int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, Arena* arena, Err err);
 
 // ---- how many layers each stage of a pipeline has: exactly

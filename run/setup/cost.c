@@ -13,6 +13,7 @@
 
 #include "plan/base/disk.h"
 #include "plan/base/user_cache.h"
+#include "plan/layout/layout_cost.h"
 #include "plan/published/published.h"
 #include "run/run.h"
 
@@ -129,48 +130,11 @@ static int named_machine(Machine* machine, const Run* run, Err err) {
 
 // ---- a machine's constants for this run
 
-// A machine's constants are those of one rank that computes the whole model. Planners call a tensor-parallel group a
-// rank: it takes what the rank with most of everything computes, and its exchanges.
-static void divide_among_group(Cost* cost, const Model* m) {
-    Shape most = split_shape(&m->whole, &m->ranks->split, 0);
-    int ranks = m->ranks->split.ranks, vocab_rows = 0, heads = 0;
-    for (int t = 0; t < ranks; t++) {
-        Shape s = split_shape(&m->whole, &m->ranks->split, t);
-        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
-        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
-    }
-    most.heads = heads;
-    double head = (double)m->whole.C, whole = shape_matmul_weights(&m->whole) + (m->whole.Vp - m->whole.V) * head,
-           others = (double)ranks / (ranks - 1);
-    double ends = (vocab_rows - m->whole.V) * head, share = (double)heads / m->whole.NH;
-    int bytes_known = cost->n_groups > 0;
-    cost->tensor_ranks = ranks;
-    // Two of each linear of a block; and at the ends of the model the embedding's sum, the last norm, its gradient, the
-    // embedding's gradient, and three numbers of each rank a token of the classifier.
-    double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)m->shape.C * (double)dtype_bytes(m->dt));
-    cost->tensor_exchanges = (2 + layout_again(&m->ranks->layout, m->stage)) * N_LINEARS + at_ends / m->shape.L;
-    for (int r = 0; r < m->job->size; r++) cost->tensor_across |= m->job->node[r] != m->job->node[r / ranks * ranks];
-    if (bytes_known)
-        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
-    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
-    cost->per_token *= (shape_matmul_weights(&most) + ends) / whole;
-    cost->quadratic *= share;
-    cost->token_bytes *= share;
-    if (bytes_known) return;
-    cost->channels = (int)(cost->channels * share + 0.5);
-    cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
-}
-
-// What it takes on this run's ranks. With --pp, 'rank' in plans means the ranks with one place in all stages: it is as
-// fast as all of them together; what a step waits for at its ends, plan/value/tasks.h adds.
 static void divide_among_ranks(Cost* cost, const Model* m) {
-    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
-        cost->channels = m->whole.NH * m->whole.HS, cost->kv_channels = m->whole.NKV * m->whole.HS;
-        cost->elem_bytes = (int)dtype_bytes(m->dt);
-    }
-    if (m->tp) divide_among_group(cost, m);
-    cost->quadratic /= m->stages, cost->per_token /= m->stages;
-    cost->micro_batch /= m->stages, cost->link_scale /= m->stages;
+    int across = 0, R = tp_size(m);
+    for (int r = 0; r < m->job->size; r++) across |= m->job->node[r] != m->job->node[r / R * R];
+    layout_divide_cost(cost, &m->whole, &m->ranks->layout, m->tp ? &m->ranks->split : NULL, (int)dtype_bytes(m->dt),
+                       across);
 }
 
 static int has_schemes_only(const Machine* machine) {
@@ -227,9 +191,7 @@ static void find(Found* found, const Run* run) {
         cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
         return;
     }
-    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
-    part.parameters /= tp_size(m);
-    cost->micro_batch += machine_zero_ms(&part, m->ranks->zero.stage, limits->ranks, limits->node_size, m->whole.L);
+    cost->micro_batch += layout_zero_ms(machine, &m->ranks->layout, m->ranks->zero.stage, limits, m->whole.L);
     divide_among_ranks(cost, m);
 }
 

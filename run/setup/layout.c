@@ -1,14 +1,13 @@
 // layout.c - who runs which layers, settled before ranks are joined: what the options or a file say, or --layout auto,
-// the search of plan/layout/layout_search.h with this program's own memory table, which is exact, and the times of
-// plan/layout/layout_cost.h on what is known of the machine.
+// the search of plan/layout/layout_search.h with this program's own memory table, which is exact, and among what it
+// finds the choice of plan/layout/layout_steps.h on what is known of the machine and of the training text.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "plan/base/disk.h"
-#include "plan/layout/layout_cost.h"
-#include "plan/layout/layout_search.h"
+#include "plan/layout/layout_steps.h"
 #include "run/run.h"
 
 // ---- --layout auto
@@ -17,6 +16,7 @@
 typedef struct Known {
     Run* run;
     LayoutCosts costs;
+    SampledSteps steps;
     Arena arena;
     char from[ERR_BYTES];  // words
 } Known;
@@ -26,31 +26,28 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
     return (double)run_memory_of(((const Known*)context)->run, layout, s, N);
 }
 
-// Rows that --capacity names, or those that hold a document of --context and up to 32 times as much.
+enum { LEAST_ROWS = 256, LEAST_PART = 8 };
+
+// Rows that --capacity names; or those that hold a document of --context, up to 32 times as much, and down to an eighth:
+// then ranks share documents.
 static LayoutProblem problem_of(Known* x) {
     const Run* run = x->run;
     const Config* c = &run->config;
     int64_t most = MIN((int64_t)c->batch_tokens, run->model.k->on_host ? 8192 : 32768);
     LayoutProblem p = layout_problem(&x->costs);
     p.memory = (double)run->cluster->available.bytes;
-    p.unlike = 1;
+    p.unlike = p.apart = 1;
     p.bytes = bytes_of, p.context = x;
-    p.rows[p.n_rows++] = MAX(c->capacity, c->context);
-    for (int64_t N = 2 * (int64_t)c->context; !c->capacity && N <= most && p.n_rows < 6; N *= 2)
+    if (c->capacity) p.rows[p.n_rows++] = c->capacity;
+    for (int parts = LEAST_PART; !c->capacity && parts >= 1; parts /= 2)
+        if (parts == 1 || c->context / parts >= LEAST_ROWS) p.rows[p.n_rows++] = CEIL_DIV(c->context, parts);
+    for (int64_t N = 2 * (int64_t)c->context; !c->capacity && N <= most && p.n_rows < 9; N *= 2)
         p.rows[p.n_rows++] = (int)N;
     return p;
 }
 
-// Of the first pieces of the training text.
-static double mean_length(const Run* run) {
-    static int lengths[SAMPLED_LENGTHS];
-    double s2 = 0, sum = 0;
-    for (int i = 0, n = run_sample_lengths(run, lengths); i < n; i++)
-        s2 += (double)lengths[i] * lengths[i], sum += lengths[i];
-    return sum > 0 ? s2 / sum : 0.5 * run->config.context;
-}
-
 static int know(Known* x, Run* run, Err err) {
+    static int lengths[SAMPLED_LENGTHS];
     const Config* c = &run->config;
     const Model* m = &run->model;
     LayoutCosts* costs = &x->costs;
@@ -62,8 +59,10 @@ static int know(Known* x, Run* run, Err err) {
     costs->overlap = !strcmp(c->overlap, "yes") && !run->cluster->oversubscribed;
     costs->tensor_overlap = costs->overlap && !m->k->on_host;
     costs->rounds_read_weights = !m->k->virtual_time;
-    costs->tokens = c->batch_tokens;
-    costs->mean_length = mean_length(run);
+    costs->context = c->context;
+    costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
+    x->steps = sampled_steps(lengths, run_sample_lengths(run, lengths), c->batch_tokens);
+    layout_costs_of_steps(costs, &x->steps);
     for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
         if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
         costs->of_tp[tp].token = machine.cost.per_token, costs->of_tp[tp].pair = machine.cost.quadratic;
@@ -74,33 +73,44 @@ static int know(Known* x, Run* run, Err err) {
     return 0;
 }
 
+// By its sampled steps.
+static double step_ms(double terms[N_LAYOUT_TERMS], Known* x, const Layout* layout, int N) {
+    char err[ERR_BYTES];
+    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, 0, x->steps.n, err);
+    return ms < INFINITY ? ms : layout_step_ms(terms, &x->costs, layout, N);
+}
+
 // Where a layout that fits loses most against the chosen one.
 static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
     double terms[N_LAYOUT_TERMS], best[N_LAYOUT_TERMS], most = 0;
     int worst = 0;
-    layout_step_ms(terms, &x->costs, &t->layout, t->N), layout_step_ms(best, &x->costs, &chosen->layout, chosen->N);
+    step_ms(terms, x, &t->layout, t->N), step_ms(best, x, &chosen->layout, chosen->N);
     for (int i = 0; i < N_LAYOUT_TERMS; i++)
         if (terms[i] - best[i] > most) most = terms[i] - best[i], worst = i;
     if (most > 0) printf("; %s take %.4g ms more", layout_term_names[worst], most);
 }
 
-static void print_tries(Known* x, const LayoutTry* tries, int n, double memory, double seconds) {
+static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, double slack, double seconds) {
     enum { SHOWN = 6 };
+    double terms[N_LAYOUT_TERMS], mib = 1 << 20;
     int all = x->run->config.explain, shown = all ? n : MIN(n, SHOWN);
-    printf("layout  auto, %.1f MiB a rank; times %s\n", memory / (1 << 20), x->from);
+    printf("layout  auto, %.1f MiB a rank; times %s\n", (double)x->run->cluster->available.bytes / mib, x->from);
     for (int i = 0; i < shown; i++) {
         const LayoutTry* t = &tries[i];
         printf("        %d stage%s, tp %d, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
                t->layout.tp, t->N);
-        if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / (1 << 20));
-        else printf("%.4g ms, %.1f MiB%s", t->ms, t->bytes / (1 << 20), i ? "" : ", chosen");
-        if (t->fits && i) print_why(x, t, &tries[0]);
+        if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / mib);
+        else printf("%s%.4g ms, %.1f MiB%s", i < looked ? "" : "at least ", t->ms, t->bytes / mib, i ? "" : ", chosen");
+        if (i && i < looked) print_why(x, t, &tries[0]);
         printf("\n");
     }
     if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
-    if (!all || !tries[0].fits) return;
-    printf("        its %.4g ms, of the stage with most: ", tries[0].ms);
-    layout_print_terms(stdout, &x->costs, &tries[0].layout, tries[0].N);
+    if (!tries[0].fits) return;
+    printf("        no other of these is faster by more than %.1f %%\n", 100 * slack);
+    if (!all) return;
+    double ms = step_ms(terms, x, &tries[0].layout, tries[0].N);
+    printf("        its %.4g ms, of the stage with most: ", ms);
+    layout_print_terms(stdout, terms, ms);
     printf("\n        searched for %.0f ms\n", 1e3 * seconds);
 }
 
@@ -109,11 +119,10 @@ static void predict_layout(Run* run) {
     static Known known;
     char err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS];
-    const Layout* layout = &run->model.ranks->layout;
     if (know(&known, run, err)) die("%s", err);
-    printf("predicted %.5g ms a step, times %s: ", layout_step_ms(terms, &known.costs, layout, run->settled.capacity),
-           known.from);
-    layout_print_terms(stdout, &known.costs, layout, run->settled.capacity);
+    double ms = step_ms(terms, &known, &run->model.ranks->layout, run->settled.capacity);
+    printf("predicted %.5g ms a step, times %s: ", ms, known.from);
+    layout_print_terms(stdout, terms, ms);
     printf("\n");
     arena_free(&known.arena);
 }
@@ -128,10 +137,11 @@ static int find_layout(Run* run, Layout* layout, Err err) {
     run->cluster->most_scratch = 1;  // what is left where memory is short
     LayoutProblem p = problem_of(&known);
     double started = now_seconds();
-    int n = layout_search(tries, &p, &known.arena, err);
+    int looked = 0, n = layout_search(tries, &p, &known.arena, err);
     if (n < 0) return -1;
     if (n == 0) return fail(err, "auto: no layout of %d ranks for this model", p.ranks);
-    print_tries(&known, tries, n, p.memory, now_seconds() - started);
+    double slack = layout_choose(tries, n, &looked, &known.costs, &known.steps);
+    print_tries(&known, tries, n, looked, slack, now_seconds() - started);
     arena_free(&known.arena);
     *layout = tries[0].layout;
     run->settled.capacity = tries[0].N;

@@ -1,0 +1,135 @@
+// layout_steps.c - see layout_steps.h.
+#include "plan/layout/layout_steps.h"
+
+#include <math.h>
+
+#include "plan/step/flex.h"
+
+SampledSteps sampled_steps(const int* lengths, int n, int64_t tokens) {
+    SampledSteps s = {.lengths = lengths};
+    int64_t sum = 0;
+    for (int i = 0; i < n && s.n < SAMPLED_STEPS; i++) {
+        if (sum > 0 && sum + lengths[i] > tokens) s.first[++s.n] = i, sum = 0;
+        sum += lengths[i];
+    }
+    if (s.n == 0 && n > 0) s.first[++s.n] = n;
+    return s;
+}
+
+void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < steps->first[steps->n]; i++)
+        sum += steps->lengths[i], squares += (double)steps->lengths[i] * steps->lengths[i];
+    if (sum > 0) c->tokens = sum / steps->n, c->mean_length = squares / sum;
+}
+
+// ---- one step
+
+// What a planner of this layout's data ranks knows. groups: (data ranks + 1).
+static void set_setting(Setting* s, GroupCost* groups, const LayoutCosts* c, const Layout* layout, int N) {
+    const Shape* whole = c->whole;
+    int R = layout->tp, P = layout->stages, node = c->links.node_size, zero = 1;
+    TpSplit split = split_even(whole, R);
+    for (int l = 0; l < whole->L; l++) zero = MAX(zero, layout->layer[l].zero);
+    *s = (Setting){.cost = c->machine.cost, .groups = groups, .no_overlap = !c->overlap, .context = c->context};
+    s->limits = (PlanLimits){.ranks = c->ranks / (R * P),
+                             .node_size = layout_node_size(c->ranks, node, R, P),
+                             .capacity = N,
+                             .kv_heads = MAX(1, whole->NKV / R),
+                             .max_ring_docs = (int)fmin(fmax(c->tokens, c->context), 4096),
+                             .quadratic = s->cost.quadratic / fmax(s->cost.per_token, 1e-30)};
+    s->rounds = P > 1 || (zero > 1 && s->limits.ranks > 1);
+    s->cost.parts = c->overlap ? c->parts : 0;
+    s->cost.micro_batch += layout_zero_ms(&c->machine, layout, zero, &s->limits, whole->L);
+    layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, c->ranks > node && R > node);
+    cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
+}
+
+// A pass as what a group of the whole model has to do. Exchanges of tensor parallelism are in its communication, too;
+// without others what is left is rounding.
+static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages) {
+    double tokens = pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
+    double squares = s->cost.quadratic > 0 ? pass->quadratic / s->cost.quadratic : 0;
+    double shared = pass->communication - tensor;
+    return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
+}
+
+// Of each round the pass that takes longest; of ranks that run freely as many like passes as the one has that ends last.
+static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, const Setting* s, int stages) {
+    int in_rounds = s->rounds || plan->has_barriers, n = in_rounds ? plan->n_rounds : t->critical_micro_batches;
+    const CostTerms *all = &t->critical, each = {all->quadratic / n, all->per_token / n, all->communication / n, 0};
+    for (int r = 0; r < n; r++) {
+        CostTerms most = in_rounds ? (CostTerms){0} : each;
+        for (int i = 0; i < plan->n_micro_batches && in_rounds; i++)
+            if (plan->micro_batches[i].round == r && terms_ms(&t->terms[i]) > terms_ms(&most)) most = t->terms[i];
+        works[r] = work_of(&most, s, stages);
+    }
+    return n;
+}
+
+static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                      const int* lengths, int n, Err err) {
+    Prediction prediction;
+    Plan plan;
+    Timeline t;
+    Setting setting;
+    int D = c->ranks / (layout->tp * layout->stages);
+    ArenaMark mark = arena_mark(c->arena);
+    GroupCost* groups = TAKE(c->arena, GroupCost, D + 1);
+    RoundWork* works = TAKE(c->arena, RoundWork, n + 1);
+    double ms = INFINITY;
+    if (arena_check(c->arena, err)) return INFINITY;
+    set_setting(&setting, groups, c, layout, N);
+    int failed = D == 1 ? plan_static(&plan, 1, lengths, n, &setting.limits, 0, CP_CHOICE_AUTO, c->arena, err)
+                        : plan_flex(&plan, &prediction, 1, lengths, n, &setting, c->arena, err);
+    if (!failed && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
+        int v = find_works(works, &plan, &t, &setting, layout->stages);
+        ms = layout_rounds_ms(terms, c, layout, works, v);
+    }
+    arena_reset(c->arena, mark);
+    return ms;
+}
+
+double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                       const SampledSteps* steps, int from, int to, Err err) {
+    double sum = 0, of_step[N_LAYOUT_TERMS];
+    for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[i] = 0;
+    for (int i = from; i < to && sum < INFINITY; i++) {
+        sum += step_ms(of_step, c, layout, N, steps->lengths + steps->first[i], steps->first[i + 1] - steps->first[i],
+                       err);
+        for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / (to - from);
+    }
+    return sum / (to - from);
+}
+
+// ---- the choice
+
+// By ms, the first n.
+static void sort_tries(LayoutTry* tries, int n) {
+    for (int i = 1; i < n; i++) {
+        static LayoutTry t;
+        int at = i;
+        t = tries[i];
+        for (; at > 0 && tries[at - 1].ms > t.ms; at--) tries[at] = tries[at - 1];
+        tries[at] = t;
+    }
+}
+
+double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
+    enum { MOST_LOOKED = LAYOUT_TRIES, FINALISTS = 4 };
+    char err[ERR_BYTES];
+    double terms[N_LAYOUT_TERMS], best = INFINITY, bound = INFINITY;
+    int k = 0;
+    for (; k < n && k < MOST_LOOKED && tries[k].fits && tries[k].ms < best; k++) {
+        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, steps, 0, 1, err);
+        best = fmin(best, tries[k].ms);
+    }
+    if (k < n && tries[k].fits) bound = tries[k].ms;
+    sort_tries(tries, k);
+    int finalists = MIN(k, FINALISTS);
+    for (int i = 0; i < finalists && steps->n > 1; i++)
+        tries[i].ms = layout_steps_ms(terms, c, &tries[i].layout, tries[i].N, steps, 0, steps->n, err);
+    sort_tries(tries, finalists);
+    *looked = k;
+    return k ? fmax(0, 1 - bound / best) : 0;
+}
