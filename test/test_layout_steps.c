@@ -100,7 +100,7 @@ CLAIM(the_fastest_of_all_tries_is_chosen) {
         SampledSteps steps = steps_of(&c, lengths, 1024, 1, (uint64_t)(77 * i));
         LayoutProblem p = layout_problem(&c);
         int looked;
-        p.bytes = free_bytes, p.memory = 40 + 70 * i, p.unlike = p.apart = 1, p.tp[1] = 4;
+        p.bytes = free_bytes, p.memory = c.memory = 40 + 70 * i, p.unlike = p.apart = 1, p.tp[1] = 4;
         for (int N = 128; N <= 4096; N *= 2) p.rows[p.n_rows++] = N;
         int n = layout_search(tries, &p, &arena, err);
         for (int k = 0; k < n && tries[k].fits; k++) {

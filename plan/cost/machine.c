@@ -75,6 +75,8 @@ static const Key keys[] = {
         SEVERAL, NULL, AT(cost.n_groups), COST_GROUPS, 1, {sizeof(int), sizeof(double)}},
     LINK(LINK_INSIDE, "inside"),
     LINK(LINK_ACROSS, "across"),
+    {"ranks", "the first, pace, GiB", {WHOLE(kind_first, 0, 1 << 30), FROM(1e-3, kind_speed), REALS(kind_gib)}, SEVERAL,
+        NULL, AT(n_kinds), MACHINE_KINDS, 1, {sizeof(int), sizeof(double)}},
     {"pipeline_memory", "layers, width, vocabulary, B, alpha, 3 sizes in MiB, A at tp 1 2 4 8 16",
         {FROM(1, layers), FROM(1, hidden), REALS(vocabulary), REALS(state_bytes), {"", REAL, AT(alpha), 0, 1, NULL},
          REALS(safety_mib), REALS(fixed_mib), REALS(gpu_mib), REALS(activation[0]), REALS(activation[1]),
@@ -231,6 +233,26 @@ double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_siz
     double gradients = cost->link_scale * message_ms(cost, ranks, across, node_size, 4 * others);
     double weights = cost->link_scale * message_ms(cost, ranks, across, node_size, 2 * others);
     return layers * gradients + (zero == 2 ? 0 : 2 * MAX(layers - 2, 0) * weights);
+}
+
+// Ranks before the first that is named are at full pace.
+double machine_speed(const Machine* m, int first, int n) {
+    double least = m->n_kinds == 0 || first < m->kind_first[0] ? 1 : INFINITY;
+    for (int k = 0; k < m->n_kinds; k++) {
+        int end = k + 1 < m->n_kinds ? m->kind_first[k + 1] : INT_MAX;
+        if (first < end && first + n > m->kind_first[k]) least = MIN(least, m->kind_speed[k]);
+    }
+    return least;
+}
+
+double machine_bytes(const Machine* m, int first, int n) {
+    double least = INFINITY;
+    for (int k = 0; k < m->n_kinds; k++) {
+        int end = k + 1 < m->n_kinds ? m->kind_first[k + 1] : INT_MAX;
+        if (first < end && first + n > m->kind_first[k] && m->kind_gib[k] > 0)
+            least = MIN(least, m->kind_gib[k] * (1 << 30));
+    }
+    return least;
 }
 
 double machine_parameters(const Machine* machine) {

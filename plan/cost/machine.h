@@ -24,11 +24,12 @@
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
+//   ranks 32 0.5 40                from rank 32 on ranks compute at half the pace, and have 40 GiB (several; 0: unknown)
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
 #pragma once
 #include "plan/cost/cost.h"
 
-enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16 };
+enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16, MACHINE_KINDS = 32 };
 
 typedef struct Scheme {
     char name[SCHEME_NAME];
@@ -42,6 +43,8 @@ typedef struct Machine {
     int capacity;                            // 0: from memory
     double memory_gb, parameters, token_mb;  // 0: unknown
     double again, overlap;                   // 0: not measured
+    int n_kinds, kind_first[MACHINE_KINDS];  // kinds of ranks, each up to the first of the next; 0: all are alike
+    double kind_speed[MACHINE_KINDS], kind_gib[MACHINE_KINDS];
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];
     // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown
@@ -66,6 +69,9 @@ int machine_capacity(const Machine* machine, int ranks, int zero);
 // and again backward, among all ranks. 0 where round_ms was measured, which has it in it, and where parameters are not
 // known.
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
+// Of n ranks from `first` on: the pace of the slowest; bytes of the one with least memory, infinite where none is said.
+double machine_speed(const Machine* machine, int first, int n);
+double machine_bytes(const Machine* machine, int first, int n);
 // Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.

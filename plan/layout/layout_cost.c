@@ -46,6 +46,7 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                        .elem_bytes = elem_bytes,
                        .overlap = 1,
                        .tensor_overlap = 1,
+                       .memory = INFINITY,
                        .slow_exchange = fmax(machine->overlap, 1),
                        .slow_computing = fmax(machine->overlap, 1),
                        .arena = arena};
@@ -122,6 +123,37 @@ static int groups_of(const LayoutCosts* c, const Layout* layout) { return stage_
 static int is_across(const LayoutCosts* c, int run) {
     int node = c->links.node_size;
     return c->ranks > node && (run > node || node % run != 0);
+}
+
+// The pace of a stage whose groups have as much to do as they can: that of all of them in the mean, each at its slowest
+// rank's.
+double layout_stage_speed(const LayoutCosts* c, const Layout* layout, int s) {
+    int run = stage_ranks(c, layout), groups = groups_of(c, layout);
+    double sum = 0;
+    if (c->machine.n_kinds == 0) return 1;
+    for (int g = 0; g < groups; g++) sum += machine_speed(&c->machine, s * run + g * layout->tp, layout->tp);
+    return sum / groups;
+}
+
+double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES], sum = 0;
+    int run = stage_ranks(c, layout), groups = groups_of(c, layout), R = layout->tp, P = layout->stages;
+    layout_shares(layout, c->whole, matmuls, layers);
+    for (int g = 0; g < groups; g++) {
+        double longest = 0, alike = 0;
+        for (int s = 0; s < P; s++) {
+            alike = fmax(alike, matmuls[s]);
+            longest = fmax(longest, matmuls[s] / machine_speed(&c->machine, s * run + g * R, R));
+        }
+        if (speeds) speeds[g] = alike / longest;
+        sum += alike / longest;
+    }
+    return sum / groups;
+}
+
+double layout_memory(const LayoutCosts* c, const Layout* layout, int s) {
+    int run = stage_ranks(c, layout);
+    return fmin(c->memory, machine_bytes(&c->machine, s * run, run));
 }
 
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
@@ -214,7 +246,8 @@ static int measured_has_weights(const LayoutCosts* c, int zero) {
     return zero == 1 ? c->machine.cost.step > 0 : c->machine.cost.round > 0;
 }
 
-static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const LayerLayout* row, const RoundWork* w) {
+static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const LayerLayout* row, const RoundWork* w,
+                              double speed) {
     const Shape* s = c->whole;
     const Cost* cost = &c->machine.cost;
     LayerTimes x = {0};
@@ -226,6 +259,7 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     widest_work(s, R, T, &matmuls, &heads);
     x.data = is_across(c, run);
     if (measured) matmuls = heads = 1, token = c->of_tp[R].token, pair = c->of_tp[R].pair, read = c->of_tp[R].row;
+    token /= speed, pair /= speed;
     share_linears(x.linear, s, n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L / 3);
     x.attention = w->squares * pair * heads / s->L / 3, x.shared = w->exchange / s->L / 2;
     x.again = c->machine.again > 0 ? 3 * c->machine.again : 1;
@@ -250,13 +284,15 @@ static void set_border(EndTimes* e, int side, const LayoutCosts* c, const Layout
 
 // Of stage s with so many layers. The group exchanges the embedding's sum and its gradient; the last norm, its
 // gradient, and three numbers of each rank a token.
-static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int layers, const RoundWork* w) {
+static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int layers, const RoundWork* w,
+                          double speed) {
     const Shape* m = c->whole;
     int R = layout->tp, measured = is_measured(c, R, R);
     double n = w->tokens, weights = shape_matmul_weights(m) + (double)(m->Vp - m->V) * m->C;
     double token = measured ? c->of_tp[R].token * m->Vp : c->machine.cost.per_token * CEIL_DIV(m->Vp, R);
-    EndTimes e = {
-        .head = n * token * m->C / weights, .data = is_across(c, stage_ranks(c, layout)), .cut = is_across(c, R)};
+    EndTimes e = {.head = n * token * m->C / weights / speed,
+                  .data = is_across(c, stage_ranks(c, layout)),
+                  .cut = is_across(c, R)};
     if (!c->rounds_read_weights) e.end = cost_micro_batch(&c->machine.cost) * layers / m->L;
     for (int side = 0; side < 2; side++) set_border(&e, side, c, layout, s + side, n);
     if (R == 1 || measured) return e;
@@ -303,6 +339,7 @@ static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout
                       const Works* works) {
     static int first[MOST_LAYERS];
     int* kind = TAKE(c->arena, int, n);
+    double speed = layout_stage_speed(c, layout, s);
     if (!kind) return -1;
     *x = (PlayedStage){.layers = n, .is_first = s == 0, .is_last = s == layout->stages - 1, .rows = rows, .kind = kind};
     x->kinds = kinds_of(kind, first, rows, n);
@@ -311,8 +348,8 @@ static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout
     if (!layer || !ends) return -1;
     for (int w = 0; w < works->n; w++) {
         for (int k = 0; k < x->kinds; k++)
-            layer[w * x->kinds + k] = layer_times(c, layout, &rows[first[k]], &works->work[w]);
-        ends[w] = end_times(c, layout, s, n, &works->work[w]);
+            layer[w * x->kinds + k] = layer_times(c, layout, &rows[first[k]], &works->work[w], speed);
+        ends[w] = end_times(c, layout, s, n, &works->work[w], speed);
     }
     x->layer = layer, x->ends = ends;
     x->step = step_times(c, layout, s, n);
@@ -451,6 +488,10 @@ static double whole_step_ms(void* c, const Layout* layout, int N) {
     return layout_step_ms(terms, (const LayoutCosts*)c, layout, N);
 }
 
+static double stage_room(void* c, const Layout* layout, int s) {
+    return layout_memory((const LayoutCosts*)c, layout, s);
+}
+
 LayoutProblem layout_problem(LayoutCosts* c) {
     return (LayoutProblem){.whole = c->whole,
                            .ranks = c->ranks,
@@ -462,5 +503,6 @@ LayoutProblem layout_problem(LayoutCosts* c) {
                            .ends_ms = both_ends_ms,
                            .rounds = all_rounds,
                            .step_ms = whole_step_ms,
+                           .room = stage_room,
                            .times = c};
 }

@@ -30,6 +30,7 @@ typedef struct LayoutCosts {
     int ranks, elem_bytes;
     int overlap, tensor_overlap;           // messages hide under computing; those of tensor-parallel groups too
     double slow_exchange, slow_computing;  // factors of both while they go on together
+    double memory;                         // bytes of a rank, where the machine says no less
     int context;                           // no document is longer
     int parts;                             // in which heads travel (plan/cost/cost.h)
     int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
@@ -77,6 +78,13 @@ int layout_node_size(int ranks, int node, int tp, int stages);
 // A problem for layout_search whose times are these: layers up to all that the model and ranks allow. Rows, memory and
 // bytes are the caller's.
 LayoutProblem layout_problem(LayoutCosts* c);
+// The mean pace of a stage's groups, each at its slowest rank's: 1 on machines whose ranks are alike.
+double layout_stage_speed(const LayoutCosts* c, const Layout* layout, int s);
+// Paces of data ranks (data ranks), as Setting.speeds: with stages those that have one place in all of them are as fast
+// as the stage lets them be that takes longest. The mean of all; speeds NULL: that alone.
+double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout);
+// Bytes of the rank with least memory in stage s: LayoutCosts.memory, or what the machine says, if it is less.
+double layout_memory(const LayoutCosts* c, const Layout* layout, int s);
 // Rounds of a step with rows of N tokens a group, at least 1.
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
 // += ms of a step that layer l takes, and that stage s takes beside its layers.

@@ -130,6 +130,10 @@ typedef struct Search {
 // Layers of the longer of two stages whose bytes make a line.
 static int line_layers(const Search* x) { return MIN(x->p->whole->L - (x->layout.stages - 1), 3); }
 
+static double room(const Search* x, int s) {
+    return x->p->room ? x->p->room(x->p->times, &x->layout, s) : x->p->memory;
+}
+
 // ---- a stage
 
 // Stage s begins at `first`: where the stages before it lie does not matter.
@@ -189,7 +193,7 @@ static void find_alike(StageBest* best, Search* x, int s, int first, int n) {
     best->value = INFINITY;
     for (int k = 0; k < x->n_rows; k++) {
         double bytes = stage_bytes(x, s, first, n, k);
-        double value = x->by_bytes ? bytes : bytes > x->p->memory ? INFINITY : like_ms(x, s, first, n, k);
+        double value = x->by_bytes ? bytes : bytes > room(x, s) ? INFINITY : like_ms(x, s, first, n, k);
         if (value < best->value) best->value = value, found = k;
     }
     memset(best->count, 0, sizeof *best->count * (size_t)x->n_rows);
@@ -262,13 +266,13 @@ static void find_within(StageBest* best, Search* x, int s, int first, int n, con
     int* chosen = TAKE(x->arena, int, n);
     if (x->arena->missing) return;
     for (int i = 0; i < n * K; i++) ms[i] = kinds[i % K].ms, bytes[i] = kinds[i % K].bytes;
-    LayerProblem p = {n, K, ms, bytes, NULL, x->p->memory - fixed, best->value - ends};
+    LayerProblem p = {n, K, ms, bytes, NULL, room(x, s) - fixed, best->value - ends};
     LayerChoice choice = {.strategy = chosen};
     for (int i = 0; i < AGAIN && n * mixture_ms(kinds, K, p.memory / n) < p.known * (1 - 1e-12); i++) {
         if (layer_search(&choice, &p, x->arena, NULL) || choice.ms == INFINITY) return;
         memset(count, 0, sizeof count);
         for (int l = 0; l < n; l++) count[kinds[chosen[l]].k]++;
-        double over = measure_rows(x, s, first, count) - x->p->memory;
+        double over = measure_rows(x, s, first, count) - room(x, s);
         if (over <= 0) {
             double value = choice.ms + x->p->ends_ms(x->p->times, &x->layout, s, x->N);
             if (value >= best->value) return;
@@ -290,7 +294,7 @@ static void find_unlike(StageBest* best, Search* x, int s, int first, int n) {
         kinds[k] = (Kind){k, row_ms(x, s, first, first, k), each, stage_bytes(x, s, first, n, k) - n * each};
     }
     qsort(kinds, (size_t)x->n_rows, sizeof *kinds, by_fixed);
-    for (int m = 1; m <= x->n_rows && kinds[m - 1].fixed <= x->p->memory; m++) {
+    for (int m = 1; m <= x->n_rows && kinds[m - 1].fixed <= room(x, s); m++) {
         if (m < x->n_rows && kinds[m].fixed == kinds[m - 1].fixed) continue;
         int K = useful_kinds(useful, kinds, m);
         find_within(best, x, s, first, n, useful, K, kinds[m - 1].fixed, ends);
@@ -375,11 +379,17 @@ static double fullest(const Search* x) {
     return bytes;
 }
 
+static int fits(const Search* x) {
+    for (int s = 0; s < x->layout.stages; s++)
+        if (x->p->bytes(x->p->context, &x->layout, s, x->N) > room(x, s)) return 0;
+    return 1;
+}
+
 // One stage whose layers are all alike can be played at once; the formula only adds its layers up.
 static void try_alike(LayoutTry* t, Search* x) {
     for (int k = 0; k < x->n_rows; k++) {
         layout_set_stage(&x->layout, 0, x->p->whole->L, x->row[k]);
-        double bytes = fullest(x), ms = bytes <= x->p->memory ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
+        double bytes = fullest(x), ms = fits(x) ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
         if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
     }
 }
@@ -389,7 +399,7 @@ static int search_row(LayoutTry* t, Search* x) {
     double ms;
     ArenaMark mark = arena_mark(x->arena);
     if (open_search(x)) return -1;
-    while ((ms = deal_layers(x)) >= 0 && ms < INFINITY && fullest(x) > x->p->memory && !x->exact) x->exact = 1;
+    while ((ms = deal_layers(x)) >= 0 && ms < INFINITY && !fits(x) && !x->exact) x->exact = 1;
     if (ms == INFINITY) x->by_bytes = 1, x->exact = !x->p->alike, ms = deal_layers(x);
     arena_reset(x->arena, mark);
     if (ms < 0) return -1;
@@ -423,8 +433,7 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
         int from = i / P % P, to = i % P;
         if (from == to || layers[from] == 1 || (P > MOST_PAIRED && abs(from - to) > 1)) continue;
         layers[from]--, layers[to]++;
-        int fits = assemble(&x, layers) && fullest(&x) <= p->memory;
-        double ms = fits ? p->step_ms(p->times, &x.layout, t->N) : INFINITY;
+        double ms = assemble(&x, layers) && fits(&x) ? p->step_ms(p->times, &x.layout, t->N) : INFINITY;
         if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x.layout, t->N, 1, ms, fullest(&x)}, since = -1;
         else layers[from]++, layers[to]--;
     }

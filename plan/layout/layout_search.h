@@ -33,7 +33,8 @@ typedef struct LayoutProblem {
     double (*rounds)(void* context, const Layout* layout, int N);
     // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
     double (*step_ms)(void* context, const Layout* layout, int N);
-    void *context, *times;  // of bytes; of all others
+    double (*room)(void* context, const Layout* layout, int s);  // bytes of a rank of stage s; NULL: all have `memory`
+    void *context, *times;                                       // of bytes; of all others
 } LayoutProblem;
 
 // The best of one P, tp and N.

@@ -26,7 +26,8 @@ void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps) {
 // ---- one step
 
 // What a planner of this layout's data ranks knows. groups: (data ranks + 1).
-static void set_setting(Setting* s, GroupCost* groups, const LayoutCosts* c, const Layout* layout, int N) {
+static void set_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout,
+                        int N) {
     const Shape* whole = c->whole;
     int R = layout->tp, P = layout->stages, node = c->links.node_size, zero = 1;
     TpSplit split = split_even(whole, R);
@@ -43,26 +44,29 @@ static void set_setting(Setting* s, GroupCost* groups, const LayoutCosts* c, con
     s->cost.micro_batch += layout_zero_ms(&c->machine, layout, zero, &s->limits, whole->L);
     layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, c->ranks > node && R > node);
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
+    layout_speeds(speeds, c, layout);
+    s->speeds = c->machine.n_kinds ? speeds : NULL;
 }
 
-// A pass as what a group of the whole model has to do. Exchanges of tensor parallelism are in its communication, too;
+// A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its communication, too;
 // without others what is left is rounding.
-static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages) {
-    double tokens = pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
-    double squares = s->cost.quadratic > 0 ? pass->quadratic / s->cost.quadratic : 0;
+static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, double pace) {
+    double tokens = pace * pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
+    double squares = s->cost.quadratic > 0 ? pace * pass->quadratic / s->cost.quadratic : 0;
     double shared = pass->communication - tensor;
     return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
 }
 
 // Of each round the pass that takes longest; of ranks that run freely as many like passes as the one has that ends last.
-static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, const Setting* s, int stages) {
+static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, const Setting* s, int stages,
+                      double pace) {
     int in_rounds = s->rounds || plan->has_barriers, n = in_rounds ? plan->n_rounds : t->critical_micro_batches;
     const CostTerms *all = &t->critical, each = {all->quadratic / n, all->per_token / n, all->communication / n, 0};
     for (int r = 0; r < n; r++) {
         CostTerms most = in_rounds ? (CostTerms){0} : each;
         for (int i = 0; i < plan->n_micro_batches && in_rounds; i++)
             if (plan->micro_batches[i].round == r && terms_ms(&t->terms[i]) > terms_ms(&most)) most = t->terms[i];
-        works[r] = work_of(&most, s, stages);
+        works[r] = work_of(&most, s, stages, pace);
     }
     return n;
 }
@@ -76,14 +80,15 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
     int D = c->ranks / (layout->tp * layout->stages);
     ArenaMark mark = arena_mark(c->arena);
     GroupCost* groups = TAKE(c->arena, GroupCost, D + 1);
+    double* speeds = TAKE(c->arena, double, D);
     RoundWork* works = TAKE(c->arena, RoundWork, n + 1);
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
-    set_setting(&setting, groups, c, layout, N);
+    set_setting(&setting, groups, speeds, c, layout, N);
     int failed = D == 1 ? plan_static(&plan, 1, lengths, n, &setting.limits, 0, CP_CHOICE_AUTO, c->arena, err)
                         : plan_flex(&plan, &prediction, 1, lengths, n, &setting, c->arena, err);
     if (!failed && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
-        int v = find_works(works, &plan, &t, &setting, layout->stages);
+        int v = find_works(works, &plan, &t, &setting, layout->stages, layout_speeds(NULL, c, layout));
         ms = layout_rounds_ms(terms, c, layout, works, v);
     }
     arena_reset(c->arena, mark);

@@ -35,7 +35,7 @@ static LayoutProblem problem_of(Known* x) {
     const Config* c = &run->config;
     int64_t most = MIN((int64_t)c->batch_tokens, run->model.k->on_host ? 8192 : 32768);
     LayoutProblem p = layout_problem(&x->costs);
-    p.memory = (double)run->cluster->available.bytes;
+    x->costs.memory = p.memory = (double)run->cluster->available.bytes;
     p.unlike = p.apart = 1;
     p.bytes = bytes_of, p.context = x;
     if (c->capacity) p.rows[p.n_rows++] = c->capacity;

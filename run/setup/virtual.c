@@ -87,6 +87,8 @@ static void take_limits(Run* run) {
     if (!run->settled.capacity) run->settled.capacity = capacity;
     if (!run->model.k->no_results || run->config.memory) return;
     run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
+    double bytes = machine_bytes(machine, run->model.world->rank, 1);
+    if (bytes < INFINITY) run->cluster->available = (HostMemory){(size_t)bytes, "of this rank, as the machine says"};
     if (machine->gpu_mib > 0)
         run->cluster->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
 }
@@ -125,7 +127,9 @@ void run_open_virtual(Run* run) {
     cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
     cluster.fixed_has_weights = m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
     VirtualMachine machine = {.layers = s->L, .heads = s->NH, .transfer_ms = virtual_ms};
-    machine.token_ms = cost->per_token, machine.pair_ms = cost->quadratic, machine.step_ms = cost->step;
+    double speed = machine_speed(&cluster.machine, m->world->rank, 1);
+    machine.token_ms = cost->per_token / speed, machine.pair_ms = cost->quadratic / speed;
+    machine.step_ms = cost->step;
     machine.micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L;
     machine.matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
     if (run->strategies && cluster.machine.n_schemes > 0) take_schemes(run);
