@@ -73,9 +73,8 @@ CLAIM(layers_of_a_stage_may_be_unlike) {
     CHECK_SH(0, "$P --resume step-000004 --pp 1 --tp 1 --zero 1 --out $W/unlike");
     c = curve_in("unlike", STEPS);
     check_same("unlike", &c, &one, HALF);
-    CHECK_REFUSED("expected groups of at most 1 there, one for each key/value head",
-                  ON_RANKS "$P " TINY "--layout $W/unlike.txt --heads 2 --arch kv-heads=1 --arch llama --balance off",
-                  4);
+    CHECK_REFUSED("layer 0 has tp 3 in groups of 6 ranks: expected a divisor or a multiple of the 4 key/value heads",
+                  ON_RANKS "$P " TINY "--layout 'tp 6; stage layers 5 tp 3' --heads 8 --arch llama,kv-heads=4", 6);
 }
 
 // Ranks 0 to 2 are a node, rank 3 another: stages have unlike shares of nodes.

@@ -45,7 +45,7 @@ static void use_layer(Model* m, int l, int direction) {
 static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
-    int has_copies = m->ranks->kv && (tensor->id == QKVW || tensor->id == QKVB);
+    int has_copies = layer_kv(m, tensor_layer(tensor)) && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
     a.param = zero_owned(m, STATE_WEIGHTS, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);

@@ -166,10 +166,7 @@ static void split_ranks(Run* run) {
     m->ranks->split = split_even(&m->whole, R);
     balance_take_division(run);
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
-    int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
-    if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    m->ranks->kv = model_split(m, job->rank - t + first, COMM_TENSOR, job->overlap);
-    if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
+    m->ranks->kv = layers_join_sharers(m, &m->ranks->split, t);
 }
 
 void run_open_ranks(Run* run) {
