@@ -199,7 +199,10 @@ void run_join_job(Run* run) {
     run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
     run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
-    if (!run->clock->groups) die("no memory for %d ranks", m->comm->size);
+    int n = m->stages * m->comm->size;
+    double* speeds = run->clock->stage_speeds = (double*)calloc((size_t)n, sizeof *speeds);
+    if (!run->clock->groups || !speeds) die("no memory for %d ranks", m->comm->size);
+    for (int i = 0; i < n; i++) speeds[i] = 1;
 }
 
 void run_leave_job(Run* run) {
@@ -209,6 +212,7 @@ void run_leave_job(Run* run) {
     model_close_comms(m);
     arena_free(&run->clock->settled_in);
     free(run->clock->groups);
+    free(run->clock->stage_speeds);
 }
 
 void run_compare_ranks(Run* run) {

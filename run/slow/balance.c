@@ -35,9 +35,11 @@ struct Balance {
     BalanceDecision decision;
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
     int keeps;      // slices move for good: --balance moves=keep
-    Speeds speeds;
+    int stages;
+    Speeds* speeds;      // (stages) of each, of its data ranks
+    double* slowest;     // (data ranks) what plans know of that
     Arena arena;         // of speeds, steps, compute_ms and segments
-    double* compute_ms;  // (data ranks) scratch
+    double* compute_ms;  // (groups) scratch
     float* segments;     // (group, MOST_SEGMENTS) scratch
     RankStep* steps;     // (world) of the last step
 };
@@ -345,6 +347,7 @@ void balance_open(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     int world = m->world->size, ranks = run->strategies ? world : m->comm->size;
+    int stages = run->strategies ? 1 : m->stages;
     if (run->training && straggle_parse(run->cluster->stragglers, &run->cluster->n_stragglers, c->straggle, world, err))
         die("%s", err);
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
@@ -361,12 +364,17 @@ void balance_open(Run* run) {
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    if (speeds_start(&b->speeds, ranks, &b->arena) || arena_check(&b->arena, err))
-        die("no memory for what is known of %d ranks", world);
-    if (b->setting.mode != BALANCE_OFF && m->stages > 1)
-        die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
-            m->stages);
+    b->stages = stages;
+    b->speeds = TAKE(&b->arena, Speeds, stages);
+    b->slowest = TAKE(&b->arena, double, ranks);
+    if (arena_check(&b->arena, err)) die("no memory for what is known of %d ranks", world);
+    for (int s = 0; s < stages; s++)
+        if (speeds_start(&b->speeds[s], ranks, &b->arena)) die("no memory for what is known of %d ranks", world);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (stages > 1)
+        die("--balance %s in tensor-parallel groups knows no stages of a pipeline: expected --pp 1, found %d; try "
+            "--balance off",
+            c->balance, stages);
     if (m->ranks->n_groups)
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
             "out, or try --balance off",
@@ -497,24 +505,57 @@ static void sample(Run* run) {
     b->n_samples++;
 }
 
+// What a stage of a pipeline takes of a cost that says what all of them would take if none waited.
+static Cost cost_of_stage(const Run* run, int s) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];
+    const Model* m = &run->model;
+    Cost cost = run->clock->setting.cost;  // with all that is known of it
+    if (!run->config.machine) calibration_apply(&cost, &run->clock->probed.cost, &run->clock->calibration);
+    if (m->stages == 1) return cost;
+    layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
+    cost.per_token *= m->stages * matmuls[s];
+    cost.quadratic *= m->stages * layers[s], cost.micro_batch *= m->stages * layers[s];
+    return cost;
+}
+
 // What planners call a rank is a group: it goes at the pace of its slowest rank.
 static void learn_speeds(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    int R = tp_size(m);
+    int R = tp_size(m), groups = m->comm->size;
     if (!learns_speeds(run)) return;
-    for (int q = 0; q < m->comm->size; q++) {
-        double most = 0;
-        for (int t = 0; t < R; t++) most = MAX(most, computing(&run->cluster->agreed[q * R + t].report));
-        b->compute_ms[q] = most;
+    Calibration* calibration = &run->clock->calibration;
+    Setting now = run->clock->setting;
+    for (int s = 0; s < b->stages; s++) {
+        for (int q = 0; q < groups; q++) {
+            double most = 0;
+            for (int t = 0; t < R; t++)
+                most = MAX(most, computing(&run->cluster->agreed[(s * groups + q) * R + t].report));
+            b->compute_ms[q] = most;
+        }
+        now.cost = cost_of_stage(run, s);
+        speeds_learn(&b->speeds[s], &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
     }
-    Setting now = run->clock->setting;  // with all that is known of the cost
-    if (!run->config.machine) calibration_apply(&now.cost, &run->clock->probed.cost, &run->clock->calibration);
-    speeds_learn(&b->speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
-    if (!run->config.machine) speeds_teach(&b->speeds, &run->clock->calibration);
+    for (int s = 0; s < b->stages && !run->config.machine; s++) speeds_teach(&b->speeds[s], calibration);
 }
 
-int balance_explains_step(const Run* run) { return !learns_speeds(run) || run->balance->speeds.held; }
+// The speeds of all stages are what plans go by from now on, if they are due. Rank r of stage s: s ranks + r.
+static void refresh_speeds(Run* run, int is_refresh) {
+    Balance* b = run->balance;
+    Clock* x = run->clock;
+    int ranks = b->speeds->ranks, changed = 0;
+    for (int s = 0; s < b->stages; s++) is_refresh |= b->speeds[s].urgent;
+    for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->speeds[s]);
+    if (!changed) return;
+    x->setting.speeds = speeds_of_slowest(b->slowest, b->speeds, b->stages);
+    for (int i = 0; i < b->stages * ranks; i++) x->stage_speeds[i] = b->speeds[i / ranks].speeds[i % ranks];
+}
+
+int balance_explains_step(const Run* run) {
+    int held = 1;
+    for (int s = 0; s < run->balance->stages; s++) held &= run->balance->speeds[s].held;
+    return !learns_speeds(run) || held;
+}
 
 void balance_hear(Run* run, StepRecord* record) {
     const Model* m = &run->model;
@@ -526,7 +567,10 @@ void balance_hear(Run* run, StepRecord* record) {
         sample(run), learn_speeds(run);  // the first step also pays for first touches
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->cluster->agreed[r].report;
-        double pace = run->strategies ? NAN : m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
+        int ranks = m->comm->size;  // without groups, of a stage
+        double pace = run->strategies ? NAN
+                      : m->tp         ? b->memory.v[r % tp_size(m)]
+                                      : b->speeds[r / ranks].speeds[r % ranks];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
         b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
                                  (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};
@@ -588,8 +632,7 @@ void balance_change(Run* run) {
     int64_t done = run->state.step;
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
     int is_refresh = done > run->books->first_step && done % c->refresh == 0;
-    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds))
-        run->clock->setting.speeds = speeds_in_use(&b->speeds);
+    refresh_speeds(run, is_refresh);
     if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
     learn(run);
     if (b->keeps) {
@@ -606,5 +649,7 @@ void balance_change(Run* run) {
 uint64_t balance_state_hash(const Run* run) {
     const Balance* b = run->balance;
     uint64_t hash = balance_hash(&b->decision, b->units.ranks);
-    return hash_bytes(b->speeds.speeds, (size_t)b->speeds.ranks * sizeof *b->speeds.speeds, hash);
+    for (int s = 0; s < b->stages; s++)
+        hash = hash_bytes(b->speeds[s].speeds, (size_t)b->speeds[s].ranks * sizeof *b->speeds[s].speeds, hash);
+    return hash;
 }
