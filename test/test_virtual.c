@@ -208,14 +208,15 @@ CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
 }
 
 // A stage learns how slow its ranks are, and plans go by each data rank's slowest stage: two ranks of a third of the
-// pace of two others in another place, or one of them, leave (1 + 1/3) / 2 of what there was.
+// pace of two others in another place, or one of them, leave (1 + 1/3) / 2 of what there was. Each step has a plan of
+// its own, and takes what is predicted.
 CLAIM(pipelines_give_less_to_those_with_a_slow_stage) {
     static const char* const slow[] = {"rank=1,x=3,whole", "rank=3,x=3,whole", "rank=1,x=3,whole;rank=3,x=2,whole"};
-    enum { LAST = 10 };
+    enum { LAST = 10, SETTLED = 6 };
     double usual[LAST], waits[LAST], ms[LAST], said[LAST];
 #define PIPELINE                                                                                                      \
-    "--layers 8 --width 64 --heads 8 --context 256 --batch-tokens 8192 --data $W/blocks --steps 10 --plan refresh=3 " \
-    "--overfit --device virtual --machine h200-8b --pp 2 "
+    "--layers 8 --width 64 --heads 8 --context 256 --batch-tokens 8192 --data $W/skewed --steps 10 --plan refresh=3 " \
+    "--device virtual --machine h200-8b --pp 2 "
     run_on(4, "run", PIPELINE), log_values("run", "measured_ms", usual, LAST);
     for (int i = 0; i < COUNT(slow); i++) {
         run_on(4, "run", PIPELINE "--straggle '%s'", slow[i]);
@@ -223,8 +224,10 @@ CLAIM(pipelines_give_less_to_those_with_a_slow_stage) {
         run_on(4, "run", PIPELINE "--straggle '%s' --balance migrate", slow[i]);
         CHECK(log_values("run", "measured_ms", ms, LAST) == LAST);
         CHECK(log_values("run", "predicted_ms", said, LAST) == LAST);
-        CHECK(waits[LAST - 1] > 2.5 * usual[LAST - 1] && ms[LAST - 1] < 1.1 * 1.5 * usual[LAST - 1]);
-        CHECK_CLOSE(said[LAST - 1], ms[LAST - 1], 0.02 * ms[LAST - 1]);
+        for (int s = SETTLED; s < LAST; s++) {
+            CHECK(waits[s] > 2.2 * usual[s] && ms[s] < 1.1 * 1.5 * usual[s]);
+            CHECK_CLOSE(said[s], ms[s], 0.02 * ms[s]);
+        }
     }
 }
 
