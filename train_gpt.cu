@@ -313,7 +313,7 @@ static void model_backward(Model* m, const Row* row) {
 // Loss and gradients of one row.
 void model_train(Model* m, const Row* row, float scale) {
     model_forward(m, row);
-    classify(m, row, scale, 1);
+    if (!m->shape.no_head) classify(m, row, scale, 1);
     model_backward(m, row);
 }
 

@@ -113,8 +113,7 @@ CLAIM(what_cannot_be_is_refused_in_one_line) {
         {"--layout auto", "expected --memory SIZE, found none", 2},
         {"--layout auto --memory 1M", "expected a layout of at most 1.0 MiB a rank, found none below", 4},
         {"--memory 1M", "1.0 MiB available (of --memory)", 1},
-        {"--memory 3X", "--memory expects a size like 64M or 24G", 1},
-        {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
+        {"--memory 3X", "--memory expects a size like 64M or 24G", 1}};
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }
 

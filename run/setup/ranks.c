@@ -151,8 +151,6 @@ static void split_ranks(Run* run) {
     int R = run->settled.tp, P = run->settled.pp, t = job->rank % R;
     job->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = job;
-    if (P > 1 && run->config.probe)
-        die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
             m->whole.NH);
