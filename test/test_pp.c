@@ -109,7 +109,6 @@ CLAIM(what_cannot_be_is_refused_in_one_line) {
     static const Refusal rows[] = {
         {"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
         {"--pp 2", "--pp: 2 stages do not divide 3 ranks; try mpirun -n 4", 3},
-        {"--pp 2 --tp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 4},
         {"--layout auto", "expected --memory SIZE, found none", 2},
         {"--layout auto --memory 1M", "expected a layout of at most 1.0 MiB a rank, found none below", 4},
         {"--memory 1M", "1.0 MiB available (of --memory)", 1},

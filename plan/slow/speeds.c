@@ -30,16 +30,6 @@ const double* speeds_in_use(const Speeds* x) {
     return NULL;
 }
 
-const double* speeds_of_slowest(double* out, const Speeds* stages, int n) {
-    int differ = 0;
-    for (int r = 0; r < stages->ranks; r++) {
-        out[r] = stages->speeds[r];
-        for (int s = 1; s < n; s++) out[r] = MIN(out[r], stages[s].speeds[r]);
-        differ |= out[r] != 1;
-    }
-    return differ ? out : NULL;
-}
-
 // ---- small helpers
 
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }

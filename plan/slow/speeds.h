@@ -65,11 +65,6 @@ int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 
 // What Setting.speeds should be: NULL while all speeds are 1, so that plans are those without speeds, bit for bit.
 const double* speeds_in_use(const Speeds* speeds);
 
-// What Setting.speeds should be in a pipeline, whose `n` stages learn apart: a rank in plans has a place in all of
-// them, and a round ends with the slowest of all ranks of all stages, so that it goes at the pace of its slowest one.
-// out (ranks); NULL while all are 1.
-const double* speeds_of_slowest(double* out, const Speeds* stages, int n);
-
 // Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
 // known now, that of calibration_apply. compute_ms (ranks): of the step's micro-batches, without waiting,
 // communication and update; 0: not measured.

@@ -113,6 +113,7 @@ void model_divide_anew(Model* m, const TpSplit* split) {
     zero_settle(m);
     ranks.split = *split;
     next.shape = split_shape(&m->whole, split, tp_rank(m));
+    next.shape = shape_stage(&next.shape, m->shape.first_layer, m->shape.first_layer + m->shape.L);
     next.shape.shards = m->shape.shards;
     zero_sizes(&next, 1, bytes);
     for (int i = 0; i < N_MODEL_ARRAYS; i++) next.array[i] = bytes[i] ? take(m, bytes[i]) : NULL;
