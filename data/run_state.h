@@ -10,6 +10,8 @@
 #include "plan/slow/balance.h"
 #include "plan/options/config.h"
 
+enum { MOST_BALANCED = 1024 };  // ranks of the groups of all stages
+
 typedef struct RunState {
     int64_t step;              // steps done
     int ranks;                 // that wrote the checkpoint
@@ -20,11 +22,12 @@ typedef struct RunState {
     uint64_t val_content;      // of the documents of --val; 0: none
     double val_loss;           // of the last evaluation, NaN before it
     double loss;               // of the last step; NaN before it
-    int balanced;              // ranks of the decision in force about slow ranks, 0: there is none; and for each rank:
-    double pruned[MOST_TP], heads[MOST_TP], tiles[MOST_TP], v[MOST_TP];  // see BalanceDecision
-    double head_work[MOST_TP];                                           // all the same
-    int divided;  // ranks of a group whose division moves=keep may have changed, 0: there is none; and for each rank:
-    int own_heads[MOST_TP], own_hidden[MOST_TP];
+    // Ranks of the decisions in force about slow ranks, of a group of each stage; 0: there is none. And for each rank:
+    int balanced;
+    double pruned[MOST_BALANCED], heads[MOST_BALANCED], tiles[MOST_BALANCED], v[MOST_BALANCED];  // see BalanceDecision
+    double head_work[MOST_BALANCED];                                                             // of its stage
+    int divided;  // the same ranks, where moves=keep may have changed their division; and for each:
+    int own_heads[MOST_BALANCED], own_hidden[MOST_BALANCED];
 } RunState;
 
 // The text of state.json, malloc'ed; NULL without memory.

@@ -41,9 +41,10 @@ typedef struct RankPass {
     int first_group, n_groups;  // in the order of pass_order; none: an empty row, in rounds of others
 } RankPass;
 
-// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of all else; its tokens.
+// What a rank of one stage does of a round, in ms of the whole model: of a token's matmuls, of attention, of messages;
+// its tokens.
 typedef struct RankRound {
-    double matmuls, others, micro_batch, tokens;
+    double matmuls, attention, messages, micro_batch, tokens;
 } RankRound;
 
 // The plan, and what this rank does of it: the pass of row i is passes[i].
@@ -152,9 +153,10 @@ typedef struct Cluster {
 // ahead_start. Each strategy has a Clock of its own.
 typedef struct Clock {
     PlanLimits limits;
-    Setting setting;    // groups is NULL as long as no cost model is known
-    GroupCost* groups;  // (ranks + 1) for setting
-    Machine probed;     // as measured or read, nothing calibrated
+    Setting setting;       // groups is NULL as long as no cost model is known
+    GroupCost* groups;     // (ranks + 1) for setting
+    double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute: setting.speeds has the slowest
+    Machine probed;        // as measured or read, nothing calibrated
     Calibration calibration;
     void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
     Arena settled_in;  // where it lies

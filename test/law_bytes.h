@@ -60,7 +60,7 @@ static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* s
 // queries, keys and values.
 static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p, int l) {
     LayerUnits units = shape_units(&run->model.shape, l);
-    int NKV = units.core_kv_heads, g = shape_queries(&run->model.shape), ring_size = share->ring_size;
+    int NKV = units.core_kv_heads, g = layer_queries(&run->model.shape, l), ring_size = share->ring_size;
     int forward = 1 + is_recomputed(l), f = p->head_border[share->ulysses_size];
     const int* border = p->head_border + share->ulysses_rank;
     int own = border[1] * NKV / f - border[0] * NKV / f;  // of this rank's heads, in proportion
@@ -86,9 +86,13 @@ static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Shar
 static double exchange_bytes(int N, int l) {
     int T = tp_of(l), n = T * CEIL_DIV(N, group), first = MIN(N, rank % group / T * n), own = MIN(n, N - first);
     LayerUnits units = shape_units(&run->model.shape, l);
-    double g = shape_queries(&run->model.shape), HS = run->model.shape.HS, forward = 1 + is_recomputed(l);
-    double out = own * (units.kv_heads - units.core_kv_heads) * HS, back = (N - own) * units.core_kv_heads * HS;
-    return T == group ? 0 : 4 * (forward * ((g + 2) * out + g * back) + g * out + (g + 2) * back);
+    // Where more ranks are in a group than key/value heads, each gets one.
+    int kv_heads = group > run->model.whole.NKV ? group / T : units.kv_heads;
+    double HS = run->model.shape.HS, forward = 1 + is_recomputed(l);
+    double q_out = own * (units.heads - units.core_heads) * HS, q_back = (N - own) * units.core_heads * HS,
+           kv_out = 2.0 * own * (kv_heads - units.core_kv_heads) * HS,
+           kv_back = 2.0 * (N - own) * units.core_kv_heads * HS;
+    return T == group ? 0 : 4 * (forward * (q_out + kv_out + q_back) + q_out + q_back + kv_back);
 }
 
 // Between the ranks of a tensor-parallel group for N tokens: see run/model/model.h. A block has four gathers and four
@@ -125,10 +129,11 @@ static double bucket_sum_bytes(int first, int end, int l, int R) {
 }
 
 // In a layer: of key/value heads that several ranks have, weights and biases.
-static double kv_sum_bytes(void) {
+static double kv_sum_bytes(int l) {
     const Model* m = &run->model;
-    int first, R = split_kv_sharers(&m->whole, &m->ranks->split, tp_rank(m), &first),
-               n = 2 * m->shape.kv_heads * m->shape.HS;
+    const LayerGroup* g = layer_group(m, l);
+    int first, R = split_kv_sharers(&m->whole, g ? &g->split : &m->ranks->split, layer_cut_rank(m, l), &first),
+               n = 2 * shape_units(&m->shape, l).kv_heads * m->shape.HS;
     return sum_bytes(n * m->shape.C, R) + (shape_has(&m->shape, HAS_QKV_BIAS) ? sum_bytes(n, R) : 0);
 }
 
@@ -162,7 +167,7 @@ static Bytes expected_bytes(void) {
     arena_free(&arena);
     for (int l = 0; l < layers(); l++) {
         int n_sums = run->model.ranks->zero.bucket[1 + l].stage > 1 ? b->planned->plan.n_rounds : 1;
-        bytes.copies += n_sums * (bucket_sum_bytes(LN1W, LNFW, l, tp_of(l)) + kv_sum_bytes());
+        bytes.copies += n_sums * (bucket_sum_bytes(LN1W, LNFW, l, tp_of(l)) + kv_sum_bytes(l));
     }
     bytes.copies += bucket_sum_bytes(WTE, LN1W, 0, group) + bucket_sum_bytes(LNFW, N_PARAMS, 0, group);
     return bytes;

@@ -230,9 +230,10 @@ static double sent(CommPurpose purpose) {
 
 // Gradients that ranks of a tensor-parallel group have sent each other: of what several of them hold.
 static double sent_copies(void) {
-    const Comm* comms[2 + MOST_LAYER_GROUPS] = {run->model.tp, run->model.ranks->kv};
+    const Comm* comms[2 + 2 * MOST_LAYER_GROUPS] = {run->model.tp, run->model.ranks->kv};
     double bytes = 0;
-    for (int i = 0; i < run->model.ranks->n_groups; i++) comms[2 + i] = run->model.ranks->groups[i].cut;
+    for (int i = 0; i < run->model.ranks->n_groups; i++)
+        comms[2 + 2 * i] = run->model.ranks->groups[i].cut, comms[3 + 2 * i] = run->model.ranks->groups[i].kv;
     for (int i = 0; i < COUNT(comms); i++)
         if (comms[i]) bytes += (double)(comms[i]->sent[COMM_GRADIENTS][0] + comms[i]->sent[COMM_GRADIENTS][1]);
     return bytes;

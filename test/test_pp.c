@@ -73,9 +73,8 @@ CLAIM(layers_of_a_stage_may_be_unlike) {
     CHECK_SH(0, "$P --resume step-000004 --pp 1 --tp 1 --zero 1 --out $W/unlike");
     c = curve_in("unlike", STEPS);
     check_same("unlike", &c, &one, HALF);
-    CHECK_REFUSED("expected groups of at most 1 there, one for each key/value head",
-                  ON_RANKS "$P " TINY "--layout $W/unlike.txt --heads 2 --arch kv-heads=1 --arch llama --balance off",
-                  4);
+    CHECK_REFUSED("layer 0 has tp 3 in groups of 6 ranks: expected a divisor or a multiple of the 4 key/value heads",
+                  ON_RANKS "$P " TINY "--layout 'tp 6; stage layers 5 tp 3' --heads 8 --arch llama,kv-heads=4", 6);
 }
 
 // Ranks 0 to 2 are a node, rank 3 another: stages have unlike shares of nodes.
@@ -110,12 +109,10 @@ CLAIM(what_cannot_be_is_refused_in_one_line) {
     static const Refusal rows[] = {
         {"--pp 6", "expected at most as many stages as layers, found 5 layers; try --pp 5", 6},
         {"--pp 2", "--pp: 2 stages do not divide 3 ranks; try mpirun -n 4", 3},
-        {"--pp 2 --balance migrate", "knows no stages of a pipeline: expected --pp 1, found 2", 2},
         {"--layout auto", "expected --memory SIZE, found none", 2},
         {"--layout auto --memory 1M", "expected a layout of at most 1.0 MiB a rank, found none below", 4},
         {"--memory 1M", "1.0 MiB available (of --memory)", 1},
-        {"--memory 3X", "--memory expects a size like 64M or 24G", 1},
-        {"--pp 2 --probe", "expected --pp 1, found 2; leave --pp out", 2}};
+        {"--memory 3X", "--memory expects a size like 64M or 24G", 1}};
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }
 

@@ -231,6 +231,25 @@ CLAIM(links_between_machines_are_measured_apart) {
     }
 }
 
+// Every stage measures its own layers. The file is of the mean stage, wherever the layers are: of the first one alone
+// it would be seven times another. It lets a pipeline plan, and nobody else.
+CLAIM(stages_measure_their_own_layers) {
+#define PIPELINE TWO "--layers 8 --layout 'stage layers %d; stage layers %d' "
+    Machine m[2];
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < 2; i++) {
+        CHECK_SH(0, "rm -rf $W/cache $W/run; " PIPELINE "--probe", 1 + 6 * i, 7 - 6 * i);
+        CHECK(find_cached() == 1);
+        m[i] = read_cached();
+        check_link(&m[i].cost.link[LINK_INSIDE]);
+    }
+    CHECK(m[0].cost.per_token < 3 * m[1].cost.per_token && m[1].cost.per_token < 3 * m[0].cost.per_token);
+    CHECK_SH(0, PIPELINE "--steps 2", 7, 1);
+    CHECK_SAID("cost    measured,");
+    CHECK_SH(0, PIPELINE "--steps 2", 4, 4);
+    CHECK_SAID("!cost    ");
+}
+
 PROGRAM_TEST {
     setenv("XDG_CACHE_HOME", path_of("cache"), 1);
     write_ragged_corpus(40, 7.6, 1);

@@ -207,6 +207,64 @@ CLAIM(a_decision_wins_what_it_promises_within_a_tenth) {
     check_promise(4, "--arch llama,kv-heads=8 --straggle 'rank=0,x=4;rank=2,x=2'");
 }
 
+// A stage learns how slow its ranks are, and plans go by each data rank's slowest stage: two ranks of a third of the
+// pace of two others in another place, or one of them, leave (1 + 1/3) / 2 of what there was. Each step has a plan of
+// its own, and takes what is predicted.
+CLAIM(pipelines_give_less_to_those_with_a_slow_stage) {
+    static const char* const slow[] = {"rank=1,x=3,whole", "rank=3,x=3,whole", "rank=1,x=3,whole;rank=3,x=2,whole"};
+    enum { LAST = 10, SETTLED = 6 };
+    double usual[LAST], waits[LAST], ms[LAST], said[LAST];
+#define PIPELINE                                                                                                      \
+    "--layers 8 --width 64 --heads 8 --context 256 --batch-tokens 8192 --data $W/skewed --steps 10 --plan refresh=3 " \
+    "--device virtual --machine h200-8b --pp 2 "
+    run_on(4, "run", PIPELINE), log_values("run", "measured_ms", usual, LAST);
+    for (int i = 0; i < COUNT(slow); i++) {
+        run_on(4, "run", PIPELINE "--straggle '%s'", slow[i]);
+        CHECK(log_values("run", "measured_ms", waits, LAST) == LAST);
+        run_on(4, "run", PIPELINE "--straggle '%s' --balance migrate", slow[i]);
+        CHECK(log_values("run", "measured_ms", ms, LAST) == LAST);
+        CHECK(log_values("run", "predicted_ms", said, LAST) == LAST);
+        for (int s = SETTLED; s < LAST; s++) {
+            CHECK(waits[s] > 2.2 * usual[s] && ms[s] < 1.1 * 1.5 * usual[s]);
+            CHECK_CLOSE(said[s], ms[s], 0.02 * ms[s]);
+        }
+    }
+}
+
+// In each stage the ranks of a group take over what the slow one gives: of four ranks one at a quarter or a third of
+// the pace leaves 3.25 or 3.33 of 4.
+CLAIM(pipelines_decide_in_every_stage) {
+    double usual[STEPS], slow[8];
+#define GROUPS                                                                                                       \
+    "--layers 8 --width 512 --heads 16 --context 256 --capacity 512 --batch-tokens 4096 --data $W/blocks --overfit " \
+    "--plan refresh=2 --device virtual --machine h200-8b --tp 4 --pp 2 "
+    run_on(8, "run", GROUPS "--steps %d", STEPS), read_ms("run", "measured_ms", usual);
+    run_on(8, "run", GROUPS "--steps 8 --balance migrate --straggle 'rank=1,x=4;rank=6,x=3'");
+    CHECK_SAID("balance: stage 0, & ms expected; 1 gives & balance: stage 1, & ms expected; 2 gives");
+    CHECK(log_values("run", "measured_ms", slow, 8) == 8);
+    CHECK(slow[0] > 3 * usual[0] && slow[7] < 1.35 * usual[0]);
+}
+
+// Decisions of stages that differ change no loss, for a step or for good; a run that goes on has the same bits.
+CLAIM(pipelines_that_migrate_lose_nothing) {
+    static const char* const moves[] = {"step", "keep"};
+    double exact[6], found[6], again[6];
+#define FOUR                                                                                                     \
+    "--data $W/even --layers 3 --heads 8 --width 64 --context 256 --capacity 256 --batch-tokens 1024 --steps 6 " \
+    "--eval-every 0 --sample-every 0 --save-every 4 --keep 0 --dtype fp32 --threads 1 --machine h200-8b --tp 2 " \
+    "--pp 2 --plan refresh=2 "
+    run_on(4, "run", FOUR), log_values("run", "loss", exact, 6);
+    for (int i = 0; i < COUNT(moves); i++) {
+        const char* slow = "--device virtual-cpu --machine h200-8b --straggle 'rank=1,x=4;rank=2,x=3'";
+        run_on(4, "run", FOUR "%s --balance migrate,moves=%s", slow, moves[i]);
+        CHECK_SAID("balance: stage 0, & 1 gives & balance: stage 1, & 0 gives");
+        CHECK(log_values("run", "loss", found, 6) == 6);
+        for (int s = 0; s < 6; s++) CHECK_CLOSE(found[s], exact[s], 1e-6);
+        CHECK_SH(0, ON_RANKS "$P --resume step-000004 --out $W/run %s", 4, slow);
+        CHECK(log_values("run", "loss", again, 6) == 6 && memcmp(again, found, sizeof again) == 0);
+    }
+}
+
 CLAIM(overlap_hides_communication) {
     double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
 #define RINGS "--heads 16 --cp 8,kind=ring --machine $W/measured --data $W/even "

@@ -101,7 +101,8 @@ static inline int draws_layers(void) { return getenv("LAW_LAYOUTS") != NULL; }
 
 static inline LayerLayout draw_layer(uint64_t seed, uint64_t i, int tp, int kv_heads) {
     LayerLayout row = {tp, 1 + draw_number(seed, 220 + i, 3), (Recompute)draw_number(seed, 320 + i, 3)};
-    while (draws_layers() && tp <= kv_heads && tp % (row.tp = 1 + draw_number(seed, 420 + i++, tp))) {}
+    Shape whole = {.NKV = kv_heads};
+    while (draws_layers() && kv_heads && !split_has_cut(&whole, tp, row.tp = 1 + draw_number(seed, 420 + i++, tp))) {}
     return row;
 }
 

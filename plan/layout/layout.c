@@ -200,10 +200,10 @@ static int check_layer(const Layout* layout, const Shape* whole, int l, Err err)
     int tp = layout->layer[l].tp;
     if (layout->tp % tp)
         return fail(err, "layer %d has tp %d: expected a divisor of the groups' tp %d", l, tp, layout->tp);
-    if (tp < layout->tp && layout->tp > whole->NKV)
+    if (!split_has_cut(whole, layout->tp, tp))
         return fail(err,
-                    "layer %d has tp %d in groups of %d ranks: expected groups of at most %d there, one for each "
-                    "key/value head; leave its tp out, or try smaller groups",
+                    "layer %d has tp %d in groups of %d ranks: expected a divisor or a multiple of the %d key/value "
+                    "heads, or groups of at most as many ranks; leave its tp out",
                     l, tp, layout->tp, whole->NKV);
     return 0;
 }

@@ -317,15 +317,14 @@ static double stage_ms(void* context, int s, int first, int end) {
     return stage_best((Search*)context, s, first, end - first)->value;
 }
 
-// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights. Less tp
-// than the group needs a key/value head for each of its ranks (layout_check).
+// Strategies of a layer in groups of R, plain ones first; sharding needs several ranks with the same weights.
 static void list_rows(Search* x) {
-    int R = x->layout.tp, least_tp = x->p->unlike && R <= x->p->whole->NKV ? 1 : R;
+    int R = x->layout.tp, least_tp = x->p->unlike ? 1 : R;
     x->n_rows = 0;
     for (int tp = R; tp >= least_tp; tp--) {
         int shards = x->p->ranks / (tp * x->layout.stages);
         int least = shards > 1 ? x->p->zero[0] : 1, most = shards > 1 ? x->p->zero[1] : 1;
-        for (int zero = least; zero <= most && R % tp == 0; zero++)
+        for (int zero = least; zero <= most && split_has_cut(x->p->whole, R, tp); zero++)
             for (int r = RECOMPUTE_NONE; r <= RECOMPUTE_BLOCK; r++)
                 x->row[x->n_rows++] = (LayerLayout){tp, zero, (Recompute)r};
     }

@@ -234,9 +234,11 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
            C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
            chunk = (size_t)needs->classifier_N, q = (size_t)u.core_heads * HS, kv = (size_t)u.core_kv_heads * HS,
            qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
-           by_tokens = T < R ? cut * HS : 0, logits = chunk * (size_t)MAX(shape->vocab_rows, 1);
+           by_tokens = T < R ? cut * HS : 0, kv_sent = (size_t)u.kv_heads,
+           logits = chunk * (size_t)MAX(shape->vocab_rows, 1);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
     size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
+    if (R > (size_t)shape->NKV) kv_sent = R / T + 1;  // each rank gets a key/value head; sums of copies
     int training = needs->training, mean = shape_has(shape, HAS_NORM_BIAS), raw = shape_has(shape, HAS_QK_NORM),
         end = !shape->no_head, group = needs->tp > 1, unlike = shape->units != NULL;
     // clang-format off
@@ -268,7 +270,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [STATS]      = {1,          1, end && group,    NEVER,                3 * R * chunk},
         [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},
         [ATT_TOKENS] = {PER_LAYER,  0, unlike,          RECOMPUTE_BLOCK,      by_tokens * (size_t)u.heads},
-        [EXCHANGED]  = {1,          0, unlike,          NEVER, 2 * by_tokens * (size_t)(u.heads + 2 * u.kv_heads)},
+        [EXCHANGED]  = {1,          0, unlike,          NEVER, 2 * by_tokens * ((size_t)u.heads + 2 * kv_sent)},
         [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, (size_t)shape->context * (q + 2 * kv)},
     };
     // clang-format on

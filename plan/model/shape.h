@@ -76,6 +76,11 @@ static inline LayerUnits shape_units(const Shape* s, int l) {
 }
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
+// Of those that it computes in layer l.
+static inline int layer_queries(const Shape* s, int l) {
+    LayerUnits u = shape_units(s, l);
+    return u.core_kv_heads ? u.core_heads / u.core_kv_heads : shape_queries(s);
+}
 
 // ---- parameters, in the order in which they lie in memory: embeddings, those of each layer together, norm and head
 

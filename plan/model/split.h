@@ -64,6 +64,11 @@ Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
 // Layers of tp T less than the group's: that of a cut, T ranks that have a layer's weights between them. Its rank j has
 // what the group's ranks j G .. (j + 1) G would have, G = ranks / T.
 TpSplit split_cut(const TpSplit* split, int T);
+// Whether a layer may have tp T in groups of R ranks, of which T is a divisor. With more ranks than key/value heads
+// those of a cut either have some of these alone, or share one: one of T and the key/value heads divides the other.
+static inline int split_has_cut(const Shape* whole, int R, int T) {
+    return R % T == 0 && (T == R || R <= whole->NKV || whole->NKV % T == 0 || T % whole->NKV == 0);
+}
 // What `rank` of the group has of a layer of tp T, which `data_ranks` groups run.
 LayerUnits split_units(const Shape* whole, const TpSplit* split, int rank, int T, int data_ranks);
 // 1 where every rank holds the same values of this tensor: nothing of it is cut.

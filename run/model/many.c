@@ -45,7 +45,7 @@ static void use_layer(Model* m, int l, int direction) {
 static void step_run(Model* m, const Config* config, const OwnedRun* run, double lr, int64_t t) {
     const Segment* segment = &run->segment;
     const ParamTensor* tensor = &segment->tensor;
-    int has_copies = m->ranks->kv && (tensor->id == QKVW || tensor->id == QKVB);
+    int has_copies = layer_kv(m, tensor_layer(tensor)) && (tensor->id == QKVW || tensor->id == QKVB);
     AdamW a;
     a.param = zero_owned(m, STATE_WEIGHTS, segment);
     a.master = (float*)zero_owned(m, STATE_MASTER, segment);
@@ -113,6 +113,7 @@ void model_divide_anew(Model* m, const TpSplit* split) {
     zero_settle(m);
     ranks.split = *split;
     next.shape = split_shape(&m->whole, split, tp_rank(m));
+    next.shape = shape_stage(&next.shape, m->shape.first_layer, m->shape.first_layer + m->shape.L);
     next.shape.shards = m->shape.shards;
     zero_sizes(&next, 1, bytes);
     for (int i = 0; i < N_MODEL_ARRAYS; i++) next.array[i] = bytes[i] ? take(m, bytes[i]) : NULL;

@@ -22,6 +22,7 @@ int model_comms(Comm* list[MOST_COMMS], const Model* m) {
     int n = 0;
     for (const LayerGroup* g = x->groups; g < x->groups + x->n_groups; g++) {
         if (g->cut) list[n++] = g->cut;
+        if (g->kv) list[n++] = g->kv;
         list[n++] = g->spread, list[n++] = g->data;
     }
     for (int i = 0; i < COUNT(all); i++)

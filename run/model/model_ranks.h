@@ -21,11 +21,14 @@ typedef struct Pipe {
 // number in their cuts turn tokens into heads and back for attention, each with some of the heads of its weights.
 typedef struct LayerGroup {
     int tp;
-    TpSplit split;                // of the model among the ranks of a cut
-    int heads_from[MOST_TP + 1];  // key/value heads of the weights that spread rank i computes: from [i] to [i + 1]
-    Comm* cut;                    // NULL: one rank
-    Comm* spread;                 // those with the same weights within the group
-    Comm* data;                   // those with the same weights: their optimizer state is divided among them
+    TpSplit split;  // of the model among the ranks of a cut
+    // Of the weights' heads spread rank i computes the queries from heads_from[i] to [i + 1], with kv_heads key/value
+    // heads from kv_from[i] on. With more ranks in a group than key/value heads it has one, which others may have too.
+    int heads_from[MOST_TP + 1], kv_from[MOST_TP + 1], shares_kv;
+    Comm* cut;     // NULL: one rank
+    Comm* kv;      // those of the cut that share this rank's key/value head; NULL: nobody does
+    Comm* spread;  // those with the same weights within the group
+    Comm* data;    // those with the same weights: their optimizer state is divided among them
 } LayerGroup;
 
 enum { MOST_LAYER_GROUPS = 11 };  // divisors of a group's size, MOST_TP at most, but for itself
@@ -52,7 +55,7 @@ typedef struct ModelRanks {
 // The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.
 Comm* model_split(const Model* m, int color, CommPurpose purpose, int overlap);
 // All Comms of a model but the world; returns how many.
-enum { MOST_COMMS = 6 + 3 * MOST_LAYER_GROUPS };
+enum { MOST_COMMS = 6 + 4 * MOST_LAYER_GROUPS };
 int model_comms(Comm* list[MOST_COMMS], const Model* m);
 void model_close_comms(Model* m);
 void model_set_timer(Model* m, Timer* timer);  // timed: what this rank computes, and waits in its Comms
@@ -82,6 +85,11 @@ const LayerGroup* layer_group(const Model* m, int l);
 static inline Comm* layer_data(const Model* m, int l) {
     const LayerGroup* g = layer_group(m, l);
     return g ? g->data : m->comm;
+}
+// The ranks that share this rank's key/value heads of layer l, as they cut it; NULL: nobody does.
+static inline Comm* layer_kv(const Model* m, int l) {
+    const LayerGroup* g = layer_group(m, l);
+    return g ? g->kv : m->ranks->kv;
 }
 static inline int layer_cut_rank(const Model* m, int l) {
     const LayerGroup* g = layer_group(m, l);

@@ -8,9 +8,11 @@
 
 static LayerGroup plan_group(const Model* m, int T) {
     int G = tp_size(m) / T, j = tp_rank(m) % T, queries = m->whole.NH / m->whole.NKV;
+    const int* head = &m->ranks->split.head[j * G];
     LayerGroup g = {.tp = T, .split = split_cut(&m->ranks->split, T)};
+    g.shares_kv = split_shares_kv(&m->whole, &m->ranks->split);
     for (int i = 0; i <= G; i++)
-        g.heads_from[i] = (m->ranks->split.head[j * G + i] - m->ranks->split.head[j * G]) / queries;
+        g.heads_from[i] = head[i] - head[0], g.kv_from[i] = head[i] / queries - head[0] / queries;
     return g;
 }
 
@@ -35,12 +37,22 @@ void layers_plan(Model* m) {
     if (is_unlike) m->shape.units = m->ranks->units;
 }
 
+Comm* layers_join_sharers(const Model* m, const TpSplit* split, int t) {
+    int first, sharers = split_kv_sharers(&m->whole, split, t, &first);
+    if (!split_shares_kv(&m->whole, split)) return NULL;
+    Comm* kv = model_split(m, m->job->rank - t + first, COMM_TENSOR, m->job->overlap);
+    if (sharers > 1) return kv;
+    kv->table->close(kv);
+    return NULL;
+}
+
 void layers_join(Model* m) {
     int R = tp_size(m), rank = m->job->rank;
     for (int i = 0; i < m->ranks->n_groups; i++) {
         LayerGroup* g = &m->ranks->groups[i];
         int T = g->tp, j = rank % T;
         if (T > 1) g->cut = model_split(m, rank / T, COMM_TENSOR, m->tp->overlap);
+        g->kv = layers_join_sharers(m, &g->split, j);
         g->spread = model_split(m, rank / R * T + j, COMM_ULYSSES, m->job->overlap);
         g->data = model_split(m, m->stage * T + j, COMM_OTHER, m->job->overlap);
     }
@@ -100,29 +112,78 @@ void tp_reduce_scatter(const Model* m, void* x, const Row* row, int l) {
 // packed; by tokens it lies where it is used.
 typedef struct Exchange {
     const LayerGroup* group;
-    int N, queries;  // tokens of the own cut; elements of the queries of a key/value head
-    int n;
+    int N, M, n;
+    int heads, kv_heads;  // of the weights
+    void* sum[2];         // (N, keys and values of a head): gradients of one that several ranks have
     Transfer by_heads[MOST_TP], by_tokens[MOST_TP];
 } Exchange;
 
 static int turns_to_heads(const Model* m, SublayerId i, int l) { return i == ATTENTION && layer_group(m, l); }
 
+// Key/value heads of spread rank i.
+static int kv_heads_of(const LayerGroup* g, int i) { return g->shares_kv ? 1 : g->kv_from[i + 1] - g->kv_from[i]; }
+
+// Channels of a token that spread rank i gets.
+static int channels_of(const Model* m, const Exchange* x, int i) {
+    const LayerGroup* g = x->group;
+    return (g->heads_from[i + 1] - g->heads_from[i] + (x->M - 1) * kv_heads_of(g, i)) * m->shape.HS;
+}
+
 static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* row, int l) {
     const LayerGroup* g = layer_group(m, l);
-    int queries = m->whole.NH / m->whole.NKV, HS = m->shape.HS, rank = g->spread->rank;
-    Exchange x = {.group = g, .N = tp_tokens(m, row, l), .queries = queries * HS, .n = g->spread->size};
+    LayerUnits units = shape_units(&m->shape, l);
+    size_t elem = dtype_bytes(m->dt);
+    Exchange x = {g, tp_tokens(m, row, l), M, g->spread->size, units.heads, units.kv_heads, {NULL, NULL}, {{0}}, {{0}}};
     const ActPlace* place = &m->act_places[EXCHANGED * (m->shape.L + 1) + l];
-    char* packed = (char*)model_act(m, EXCHANGED, l) + place->bytes / 2;        // the second place
-    size_t head_bytes = (size_t)((queries + M - 1) * HS) * dtype_bytes(m->dt);  // with its keys and values, where M = 3
-    size_t own = head_bytes * (size_t)(g->heads_from[rank + 1] - g->heads_from[rank]);
+    char *first = (char*)model_act(m, EXCHANGED, l), *packed = first + place->bytes / 2;  // the second place
+    size_t own = (size_t)channels_of(m, &x, g->spread->rank) * elem;
     for (int i = 0; i < x.n; i++) {
-        int heads = g->heads_from[i + 1] - g->heads_from[i];
-        size_t before = head_bytes * (size_t)g->heads_from[i] * (size_t)x.N;
-        size_t first = own * (size_t)MIN(row->N, i * g->tp * row->n);
-        x.by_heads[i] = (Transfer){i, packed + before, head_bytes * (size_t)heads * (size_t)x.N};
-        x.by_tokens[i] = (Transfer){i, (char*)spread + first, own * (size_t)tokens_of_cut(row, g->tp, i)};
+        size_t bytes = (size_t)channels_of(m, &x, i) * (size_t)x.N * elem;
+        x.by_heads[i] = (Transfer){i, packed, bytes};
+        x.by_tokens[i] = (Transfer){i, (char*)spread + own * (size_t)MIN(row->N, i * g->tp * row->n),
+                                    own * (size_t)tokens_of_cut(row, g->tp, i)};
+        packed += bytes;
     }
+    x.sum[0] = first + (size_t)x.N * (size_t)((x.heads + 2 * x.kv_heads) * m->shape.HS) * elem, x.sum[1] = packed;
     return x;
+}
+
+// n of a row's channels, N rows.
+static void copy_channels(const Model* m, void* out, int at, int ldo, const void* x, int from, int ldx, int n, int N) {
+    size_t elem = dtype_bytes(m->dt);
+    m->k->ranks->gather_rows((char*)out + (size_t)at * elem, (const char*)x + (size_t)from * elem, NULL, N, n, ldo, ldx,
+                             m->dt, m->s);
+}
+
+// Where more ranks are in a group than key/value heads: a key/value head goes to all ranks that compute queries of it.
+static void split_shared(const Model* m, const Exchange* e, const void* x) {
+    const LayerGroup* g = e->group;
+    int HS = m->shape.HS, width = (e->heads + (e->M - 1) * e->kv_heads) * HS;
+    for (int i = 0; i < e->n; i++) {
+        int first = g->heads_from[i] * HS, q = g->heads_from[i + 1] * HS - first, wide = channels_of(m, e, i);
+        copy_channels(m, e->by_heads[i].data, 0, wide, x, first, width, q, e->N);
+        for (int j = 0; j < e->M - 1; j++)
+            copy_channels(m, e->by_heads[i].data, q + j * HS, wide, x,
+                          (e->heads + j * e->kv_heads + g->kv_from[i]) * HS, width, HS, e->N);
+    }
+}
+
+// And back: its gradient is the sum of those that come.
+static void join_shared(const Model* m, const Exchange* e, void* out) {
+    const LayerGroup* g = e->group;
+    int HS = m->shape.HS, width = (e->heads + (e->M - 1) * e->kv_heads) * HS;
+    for (int i = 0, first = 0; i < e->n; i++) {
+        int at = g->heads_from[i] * HS, q = g->heads_from[i + 1] * HS - at, wide = channels_of(m, e, i);
+        copy_channels(m, out, at, width, e->by_heads[i].data, 0, wide, q, e->N);
+        if (e->M == 1) continue;
+        if (g->kv_from[i] > g->kv_from[first]) first = i;
+        copy_channels(m, e->sum[i > first], 0, 2 * HS, e->by_heads[i].data, q, wide, 2 * HS, e->N);
+        if (i > first) m->k->add(e->sum[0], e->sum[0], e->sum[1], (size_t)(e->N * 2 * HS), m->dt, m->s);
+        if (i < e->n - 1 && g->kv_from[i + 1] == g->kv_from[first]) continue;
+        for (int j = 0; j < 2; j++)
+            copy_channels(m, out, (e->heads + j * e->kv_heads + g->kv_from[i]) * HS, width, e->sum[0], j * HS, 2 * HS,
+                          HS, e->N);
+    }
 }
 
 // Layers of tp T < R, attention: x (T n, heads of the weights) of the cut's tokens becomes out (N, own heads) of all
@@ -130,16 +191,22 @@ static Exchange plan_exchange(const Model* m, void* spread, int M, const Row* ro
 // them. What is by tokens may lie at EXCHANGED.
 static void tokens_to_heads(const Model* m, void* out, const void* x, int M, const Row* row, int l) {
     Exchange e = plan_exchange(m, out, M, row, l);
-    m->k->ranks->split_heads(e.by_heads[0].data, x, e.N, M, e.queries, m->shape.HS, e.group->heads_from, e.n, m->dt,
-                             m->s);
+    int queries = m->whole.NH / m->whole.NKV * m->shape.HS;
+    if (e.group->shares_kv) split_shared(m, &e, x);
+    else
+        m->k->ranks->split_heads(e.by_heads[0].data, x, e.N, M, queries, m->shape.HS, e.group->kv_from, e.n, m->dt,
+                                 m->s);
     comm_send_receive(e.group->spread, e.by_heads, e.n, e.by_tokens, e.n, m->s);
 }
 
 static void heads_to_tokens(const Model* m, void* out, void* x, int M, const Row* row, int l) {
     Exchange e = plan_exchange(m, x, M, row, l);
+    int queries = m->whole.NH / m->whole.NKV * m->shape.HS;
     comm_send_receive(e.group->spread, e.by_tokens, e.n, e.by_heads, e.n, m->s);
-    m->k->ranks->join_heads(out, e.by_heads[0].data, e.N, M, e.queries, m->shape.HS, e.group->heads_from, e.n, m->dt,
-                            m->s);
+    if (e.group->shares_kv) join_shared(m, &e, out);
+    else
+        m->k->ranks->join_heads(out, e.by_heads[0].data, e.N, M, queries, m->shape.HS, e.group->kv_from, e.n, m->dt,
+                                m->s);
 }
 
 // ---- the ends of the model

@@ -16,6 +16,9 @@
 // Of the layout: makes groups and units; tp and comm, or their sizes, split and shape are there.
 void layers_plan(Model* m);
 void layers_join(Model* m);  // and their Comms; collective
+// The ranks of a cut with this split, of which this one has number t, that share its key/value head; NULL where it has
+// its own. Collective.
+Comm* layers_join_sharers(const Model* m, const TpSplit* split, int t);
 
 // ---- of ManyRanks (run/model/model.h)
 

@@ -295,10 +295,11 @@ static Holdings list_moves(const Model* m, int taken, int gradients, Arena* aren
         while (at < N_SUBLAYERS * N_UNIT_PARTS && tensor_of((SublayerId)(at / N_UNIT_PARTS), at % N_UNIT_PARTS) != t.id)
             at++;
         SublayerId id = (SublayerId)(at / N_UNIT_PARTS);
-        for (const Move* move = plan->moves; id < N_SUBLAYERS && move < plan->moves + plan->n_moves; move++) {
+        int l = t.layer - m->shape.first_layer, is_here = id < N_SUBLAYERS && l >= 0 && l < m->shape.L;
+        for (const Move* move = plan->moves; is_here && move < plan->moves + plan->n_moves; move++) {
             int units = units_of((SliceCount){move->heads, move->hidden}, id);
             if (units == 0) continue;
-            n += list_move(h.list + n, m, move, id, at % N_UNIT_PARTS, t.layer, taken, gradients, before);
+            n += list_move(h.list + n, m, move, id, at % N_UNIT_PARTS, l, taken, gradients, before);
             if (move->to == tp_rank(m)) before += units;
         }
     }

@@ -300,8 +300,8 @@ void zero_settle(Model* m) {
 
 // Of a tensor that is cut, the elements before those of key/value heads that other ranks have too: all usually.
 static size_t unshared_elems(const Model* m, const ParamTensor* t) {
-    int queries = m->shape.heads * m->shape.HS;
-    if (!m->ranks->kv || (t->id != QKVW && t->id != QKVB)) return t->elems;
+    if ((t->id != QKVW && t->id != QKVB) || !layer_kv(m, t->layer)) return t->elems;
+    int queries = shape_units(&m->shape, t->layer).heads * m->shape.HS;
     return (size_t)queries * (t->rows > 1 ? (size_t)t->cols : 1);
 }
 
@@ -309,13 +309,14 @@ static size_t unshared_elems(const Model* m, const ParamTensor* t) {
 // tokens, and biases of the projections are rank 0's alone. Tensors that stand one after another are summed at once,
 // with the gaps between them, which are 0.
 static void sum_replicated(const Model* m, const ZeroBucket* x) {
-    const LayerGroup* g = layer_group(m, (int)(x - m->ranks->zero.bucket) - 1);
-    Comm* cut = g ? g->cut : m->tp;
+    int l = (int)(x - m->ranks->zero.bucket) - 1;
+    const LayerGroup* g = layer_group(m, l);
+    Comm *cut = g ? g->cut : m->tp, *kv = layer_kv(m, l);
     float* run = NULL;
     size_t n = 0;
     if (!cut) return;
     cut->purpose = COMM_GRADIENTS;
-    if (m->ranks->kv) m->ranks->kv->purpose = COMM_GRADIENTS;
+    if (kv) kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + MIN(i, x->n_tensors - 1));
         int joins = i < x->n_tensors && split_is_replicated(t.id);
@@ -326,14 +327,13 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         cut->table->all_reduce(cut, run, n, DT_F32, m->s);
         run = NULL;
     }
-    for (int i = 0; i < x->n_tensors && m->ranks->kv; i++) {
+    for (int i = 0; i < x->n_tensors && kv; i++) {
         ParamTensor t = shape_tensor(&m->shape, x->first_tensor + i);
         size_t own = unshared_elems(m, &t);
-        if (own < t.elems)
-            m->ranks->kv->table->all_reduce(m->ranks->kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
+        if (own < t.elems) kv->table->all_reduce(kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
     cut->purpose = COMM_TENSOR;
-    if (m->ranks->kv) m->ranks->kv->purpose = COMM_TENSOR;
+    if (kv) kv->purpose = COMM_TENSOR;
 }
 
 // The bf16 copy of an even or an odd bucket; NULL where gradients travel as fp32.
@@ -430,9 +430,10 @@ static void sum_of_own_squares(Model* m) {
     for (int i = 0; i < shape_tensors(&m->shape); i++) {
         Segment segment = zero_segment(m, i);
         size_t counts = segment.first + segment.n;
+        Comm* kv = layer_kv(m, tensor_layer(&segment.tensor));
         if (layer_cut_rank(m, tensor_layer(&segment.tensor)) > 0 && split_is_replicated(segment.tensor.id)) counts = 0;
         if (segment.tensor.id == WTE && m->shape.no_embedding) counts = 0;
-        if (m->ranks->kv && m->ranks->kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
+        if (kv && kv->rank > 0) counts = MIN(counts, unshared_elems(m, &segment.tensor));
         if (counts > segment.first)
             m->k->sum_of_squares(m->grad_norm2, (float*)zero_owned(m, STATE_GRADS, &segment), counts - segment.first,
                                  m->s);

@@ -64,9 +64,10 @@ static void estimate(Machine* machine, const Run* run) {
 // Everything that changes what is measured, as comment lines of a machine file; its name is their hash. Returns their
 // length.
 static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
+    static char layout[LAYOUT_TEXT];
     const Config* c = &run->config;
     const Model* m = &run->model;
-    const Shape* s = &m->shape;
+    const Shape* s = &m->whole;
     char host[256] = "";
     gethostname(host, sizeof host - 1);
     size_t n = (size_t)snprintf(text, MACHINE_TEXT,
@@ -80,6 +81,11 @@ static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
                                 s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention,
                                 c->deterministic, c->epilogues, c->cpu_isa);
     n = MIN(n, (size_t)MACHINE_TEXT - 1);
+    if (m->stages > 1) {
+        size_t bytes = layout_print(&m->ranks->layout, layout, sizeof layout);
+        text_append(text, MACHINE_TEXT, &n, "# stages %d, layout %016" PRIx64 "\n", m->stages,
+                    hash_bytes(layout, MIN(bytes, sizeof layout - 1), 0));
+    }
     snprintf(name, 64, "cost-%016" PRIx64 ".txt", hash_bytes(text, n, 0));
     return n;
 }
@@ -180,7 +186,7 @@ static void find(Found* found, const Run* run) {
     Machine* machine = &found->machine;
     Cost* cost = &machine->cost;
     const char* named = run->config.probe ? NULL : run->config.machine;
-    find_machine(found, run, named, !run->config.probe && m->stages == 1);
+    find_machine(found, run, named, !run->config.probe);
     if (!named || found->failed) return;
     if (has_schemes_only(machine)) {  // a rank in plans is a pipeline, with all that its ranks send each other
         const Scheme* s = machine_scheme(machine, tp_size(m), m->stages);

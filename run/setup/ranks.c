@@ -151,8 +151,6 @@ static void split_ranks(Run* run) {
     int R = run->settled.tp, P = run->settled.pp, t = job->rank % R;
     job->overlap = !strcmp(run->config.overlap, "yes");
     m->comm = job;
-    if (P > 1 && run->config.probe)
-        die("--probe measures ranks that hold all layers: expected --pp 1, found %d; leave --pp out", P);
     if (R > m->whole.NH)
         die("--tp %d: expected at most as many ranks as heads, found %d heads; try --tp %d", R, m->whole.NH,
             m->whole.NH);
@@ -166,10 +164,7 @@ static void split_ranks(Run* run) {
     m->ranks->split = split_even(&m->whole, R);
     balance_take_division(run);
     m->shape = split_shape(&m->whole, &m->ranks->split, t);
-    int first, sharers = split_kv_sharers(&m->whole, &m->ranks->split, t, &first);
-    if (!split_shares_kv(&m->whole, &m->ranks->split)) return;
-    m->ranks->kv = model_split(m, job->rank - t + first, COMM_TENSOR, job->overlap);
-    if (sharers == 1) m->ranks->kv->table->close(m->ranks->kv), m->ranks->kv = NULL;
+    m->ranks->kv = layers_join_sharers(m, &m->ranks->split, t);
 }
 
 void run_open_ranks(Run* run) {
@@ -202,7 +197,10 @@ void run_join_job(Run* run) {
     run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
     run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
-    if (!run->clock->groups) die("no memory for %d ranks", m->comm->size);
+    int n = m->stages * m->comm->size;
+    double* speeds = run->clock->stage_speeds = (double*)calloc((size_t)n, sizeof *speeds);
+    if (!run->clock->groups || !speeds) die("no memory for %d ranks", m->comm->size);
+    for (int i = 0; i < n; i++) speeds[i] = 1;
 }
 
 void run_leave_job(Run* run) {
@@ -212,6 +210,7 @@ void run_leave_job(Run* run) {
     model_close_comms(m);
     arena_free(&run->clock->settled_in);
     free(run->clock->groups);
+    free(run->clock->stage_speeds);
 }
 
 void run_compare_ranks(Run* run) {

@@ -20,26 +20,36 @@
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
-struct Balance {
-    BalanceSetting setting;
+// Of a stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
+typedef struct StageBalance {
+    int first_rank;  // of the stage, in the world
+    Speeds speeds;   // of its data ranks
+    TpSplit split;
     UnitGroup units;  // what the ranks of the group own; head_work 0: not known yet
-    Pruner* pruner;   // NULL: nothing is ever left out
-    int is_timed;     // this step
     // Since the last refresh: ms by number in the group, kind and timed step.
     double samples[MOST_TP][KINDS][SAMPLES];
-    int n_samples;
-    double fixed;             // fraction of the linears' time that stays however much is left out
-    double gathering;         // ms of a step that leaving columns out adds
     double head_ms[MOST_TP];  // attention of a head on each rank, when it last had one
+    double gathering;         // ms of a step that leaving columns out adds
+    MoveCost cost;
     BalanceMemory memory;
     BalanceDecision decision;
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
-    int keeps;      // slices move for good: --balance moves=keep
-    Speeds speeds;
-    Arena arena;         // of speeds, steps, compute_ms and segments
-    double* compute_ms;  // (data ranks) scratch
-    float* segments;     // (group, MOST_SEGMENTS) scratch
-    RankStep* steps;     // (world) of the last step
+} StageBalance;
+
+struct Balance {
+    BalanceSetting setting;  // cost: of each stage
+    Pruner* pruner;          // NULL: nothing is ever left out
+    int is_timed;            // this step
+    int n_samples;
+    double fixed;  // fraction of the linears' time that stays however much is left out
+    int keeps;     // slices move for good: --balance moves=keep
+    int stages;
+    StageBalance *stage, *own;  // (stages); this rank's
+    double* slowest;            // (data ranks) what plans know of speeds
+    Arena arena;                // of stage, slowest, steps, compute_ms and segments
+    double* compute_ms;         // (groups) scratch
+    float* segments;            // (group, MOST_SEGMENTS) scratch
+    RankStep* steps;            // (world) of the last step
 };
 
 // ---- key/value heads and hidden units, counted
@@ -53,33 +63,40 @@ static SliceCount most_of(const Model* m) {
 }
 
 // Of the division as it is.
-static void count_units(UnitGroup* units, const Model* m) {
+static void count_units(StageBalance* x, const Model* m) {
+    UnitGroup* units = &x->units;
     SliceCount most = most_of(m);
-    Shape first = split_shape(&m->whole, &m->ranks->split, 0);  // with shared key/value heads, query heads are unlike
-    units->ranks = m->ranks->split.ranks, units->tile = WORK_TILE;
-    units->keep_heads = split_shares_kv(&m->whole, &m->ranks->split);
+    Shape first = split_shape(&m->whole, &x->split, 0);  // with shared key/value heads, query heads are unlike
+    units->ranks = x->split.ranks, units->tile = WORK_TILE;
+    units->keep_heads = split_shares_kv(&m->whole, &x->split);
     units->matrices = (double)(runs_sum(unit_rows(&first, ATTENTION, 1)) + unit_columns(&first, ATTENTION)) /
                       (runs_sum(unit_rows(&first, MLP, 1)) + unit_columns(&first, MLP));
     for (int t = 0; t < units->ranks; t++) {
-        Shape shape = split_shape(&m->whole, &m->ranks->split, t);
+        Shape shape = split_shape(&m->whole, &x->split, t);
         SliceCount own = units->own[t] = (SliceCount){shape.kv_heads, shape.hidden};
         units->most[t].heads = units->keep_heads ? own.heads : MAX(most.heads, own.heads);
         units->most[t].hidden = MAX(most.hidden, own.hidden);
     }
 }
 
-static double slices_of(const Balance* b, SliceCount n) { return n.hidden + b->units.head_work * n.heads; }
+static double slices_of(const StageBalance* x, SliceCount n) { return n.hidden + x->units.head_work * n.heads; }
 
-static SliceCount staying(const Balance* b, int t) {
-    SliceCount own = b->units.own[t], given = work_moved(&b->plan, t, 0);
+static SliceCount staying(const StageBalance* x, int t) {
+    SliceCount own = x->units.own[t], given = work_moved(&x->plan, t, 0);
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
+}
+
+static BalanceSetting setting_of(const Balance* b, const StageBalance* x) {
+    BalanceSetting setting = b->setting;
+    setting.cost = x->cost;
+    return setting;
 }
 
 // ---- carrying out
 
 // With lists as they are: of a refresh, or of a checkpoint; NULL: nothing is left out.
 static void set_work(Run* run, const PrunedLayer* lists) {
-    WorkPlan* plan = &run->balance->plan;
+    WorkPlan* plan = &run->balance->own->plan;
     plan->kept = lists;
     plan->active = plan->n_moves > 0 || lists != NULL;
     work_set(&run->model, plan);
@@ -87,9 +104,9 @@ static void set_work(Run* run, const PrunedLayer* lists) {
 }
 
 // None where helpers have no memory for them: not all decisions in files are ours.
-static void set_moves(Balance* b, const BalanceDecision* d) {
-    const UnitGroup* x = &b->units;
-    WorkPlan* plan = &b->plan;
+static void set_moves(StageBalance* stage, const BalanceDecision* d) {
+    const UnitGroup* x = &stage->units;
+    WorkPlan* plan = &stage->plan;
     int n = plan->n_moves = d->active ? balance_moves(plan->moves, x->own, d->tiles, x->ranks, x->tile) : 0;
     for (int t = 0; t < x->ranks; t++) {
         SliceCount count = balance_count(plan->moves, n, x->own, t);
@@ -101,54 +118,71 @@ static void carry_out(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int t = tp_rank(m);
-    set_moves(b, &b->decision);
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) set_moves(x, &x->decision);
     // The decision is in time; this is the work that must be left out for it.
-    double gamma = MIN(b->setting.most_pruned, b->decision.pruned[t] / (1 - b->fixed));
+    double gamma = MIN(b->setting.most_pruned, b->own->decision.pruned[t] / (1 - b->fixed));
     const PrunedLayer* lists = NULL;
     // Weights are read only where something is or was left out: elsewhere no list will be chosen.
     if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
         zero_settle(m);
-        lists = pruner_choose(b->pruner, m, gamma, staying(b, t), run->state.step);
+        lists = pruner_choose(b->pruner, m, gamma, staying(b->own, t), run->state.step);
     }
     set_work(run, lists);
 }
 
-static void say_decision(Run* run, const BalanceDecision* d) {
-    char text[512] = "";
+static void say_decision(Run* run, const StageBalance* x, const BalanceDecision* d) {
+    char text[512] = "", stage[32] = "";
+    if (run->balance->stages > 1) snprintf(stage, sizeof stage, "stage %d, ", (int)(x - run->balance->stage));
     for (int t = 0, n = 0; t < tp_size(&run->model) && n < (int)sizeof text - 64; t++) {
         if (d->pruned[t] > 0)
             n += snprintf(text + n, sizeof text - (size_t)n, "; %d leaves out %.0f %%", t, 100 * d->pruned[t]);
         if (d->sent[t] > 0) n += snprintf(text + n, sizeof text - (size_t)n, "; %d gives %.0f slices", t, d->sent[t]);
     }
     if (d->active)
-        runlog_say(&run->books->log, "step %" PRId64 ": balance: %.4g ms a step without, %.4g ms expected%s",
-                   run->state.step, d->idle_ms, d->step_ms, text);
-    else runlog_say(&run->books->log, "step %" PRId64 ": balance: all ranks compute what they own", run->state.step);
+        runlog_say(&run->books->log, "step %" PRId64 ": balance: %s%.4g ms a step without, %.4g ms expected%s",
+                   run->state.step, stage, d->idle_ms, d->step_ms, text);
+    else
+        runlog_say(&run->books->log, "step %" PRId64 ": balance: %sall ranks compute what they own", run->state.step,
+                   stage);
 }
 
-// moves=keep: the model is divided anew. Nothing is left out, because moving costs nothing afterwards; a rank that
-// has recovered gets its share back.
-static void divide_anew(Run* run, const BalanceDecision* d) {
-    Model* m = &run->model;
-    Balance* b = run->balance;
-    TpSplit split = m->ranks->split;
+// moves=keep: the stage's part of the model is divided anew. Nothing is left out, because moving costs nothing
+// afterwards; a rank that has recovered gets its share back. Returns whether it is another division.
+static int redivide(Run* run, StageBalance* x, const BalanceDecision* d) {
+    const Model* m = &run->model;
+    TpSplit split = x->split;
     char words[512] = "divided anew: hidden units of a group's ranks";
-    say_decision(run, d);
-    set_moves(b, d);
+    say_decision(run, x, d);
+    set_moves(x, d);
     for (int t = 0; t < split.ranks; t++) {
-        SliceCount n = balance_count(b->plan.moves, b->plan.n_moves, b->units.own, t);
+        SliceCount n = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
         size_t at = strlen(words);
-        if (!b->units.keep_heads) split.head[t + 1] = split.head[t] + n.heads * (m->whole.NH / m->whole.NKV);
+        if (!x->units.keep_heads) split.head[t + 1] = split.head[t] + n.heads * (m->whole.NH / m->whole.NKV);
         split.hidden[t + 1] = split.hidden[t] + n.hidden;
         snprintf(words + at, sizeof words - at, "%s %d", t ? "," : "", n.hidden);
     }
-    b->plan.n_moves = 0;
-    if (!memcmp(&split, &m->ranks->split, sizeof split)) return;
-    model_divide_anew(m, &split);
+    x->plan.n_moves = 0;
+    if (!memcmp(&split, &x->split, sizeof split)) return 0;
+    x->split = split;
+    count_units(x, m);
     run_log_event(run, "layout", "words", words);
+    return 1;
+}
+
+// All ranks move together what changes hands in any stage.
+static void divide_anew(Run* run) {
+    Model* m = &run->model;
+    Balance* b = run->balance;
+    int changed = 0;
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) {
+        BalanceSetting setting = setting_of(b, x);
+        BalanceDecision next = balance_redivide(&x->memory, &setting, &x->units);
+        if (next.active) changed |= redivide(run, x, &next);
+    }
+    if (!changed) return;
+    model_divide_anew(m, &b->own->split);
     work_close(m->ranks->work);
     m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
-    count_units(&b->units, m);
 }
 
 // ---- files
@@ -157,40 +191,52 @@ static int keeps_moves(const Config* c) {
     return !strcmp(c->moves, "keep") && strcmp(c->balance, "off") != 0 && strcmp(c->balance, "resize") != 0;
 }
 
-void balance_take_division(Run* run) {
-    Model* m = &run->model;
-    const RunState* s = &run->books->saved;
+// Of stage s, as the checkpoint has it, where stages and groups are as they were; else even.
+static TpSplit division_of(const Run* run, int s) {
+    const Model* m = &run->model;
+    const RunState* saved = &run->books->saved;
     const Config* c = &run->config;
     const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
+    const int *heads = saved->own_heads + s * R, *hidden = saved->own_hidden + s * R;
     const SliceCount most = most_of(m);
-    TpSplit saved = m->ranks->split;
-    if (!c->resume || !keeps_moves(c) || s->divided != R) return;
-    int fits = 1, heads_stay = split_shares_kv(&m->whole, &m->ranks->split);
+    const TpSplit even = split_even(&m->whole, R);
+    TpSplit split = even;
+    if (!c->resume || !keeps_moves(c) || saved->divided != R * run->settled.pp) return split;
+    int fits = 1, heads_stay = split_shares_kv(&m->whole, &split);
     for (int t = 0; t < R; t++) {
-        saved.hidden[t + 1] = saved.hidden[t] + s->own_hidden[t];
-        if (!heads_stay) saved.head[t + 1] = saved.head[t] + s->own_heads[t];
-        fits &= s->own_hidden[t] > 0 && s->own_hidden[t] <= most.hidden;
-        fits &= heads_stay || (s->own_heads[t] % queries == 0 && s->own_heads[t] / queries <= most.heads);
+        split.hidden[t + 1] = split.hidden[t] + hidden[t];
+        if (!heads_stay) split.head[t + 1] = split.head[t] + heads[t];
+        fits &= hidden[t] > 0 && hidden[t] <= most.hidden;
+        fits &= heads_stay || (heads[t] % queries == 0 && heads[t] / queries <= most.heads);
     }
-    if (fits && saved.head[R] == m->whole.NH && saved.hidden[R] == m->whole.U) m->ranks->split = saved;
+    return fits && split.head[R] == m->whole.NH && split.hidden[R] == m->whole.U ? split : even;
 }
 
+void balance_take_division(Run* run) {
+    Model* m = &run->model;
+    m->ranks->split = division_of(run, m->job->rank / (m->job->size / run->settled.pp));
+}
+
+// Ranks of all stages' groups, one behind another; those of more than a state holds are not saved.
 int balance_save(Run* run, SafeTensor* lists) {
     const Balance* b = run->balance;
-    const BalanceDecision* d = &b->decision;
-    const TpSplit* split = &run->model.ranks->split;
-    RunState* s = &run->books->saved;
-    s->balanced = d->active ? b->units.ranks : 0;
-    s->divided = b->keeps && run->model.ranks->work ? split->ranks : 0;  // what --balance moves=keep has come to
-    memcpy(s->pruned, d->pruned, sizeof s->pruned);
-    memcpy(s->v, d->v, sizeof s->v);
-    for (int t = 0; t < s->balanced; t++) {
-        s->heads[t] = d->tiles[t].heads, s->tiles[t] = d->tiles[t].hidden;
-        s->head_work[t] = b->units.head_work;
-    }
-    for (int t = 0; t < s->divided; t++) {
-        s->own_heads[t] = split->head[t + 1] - split->head[t];
-        s->own_hidden[t] = split->hidden[t + 1] - split->hidden[t];
+    RunState* saved = &run->books->saved;
+    int R = tp_size(&run->model), ranks = b->stages * R, active = 0;
+    for (int s = 0; s < b->stages; s++) active |= b->stage[s].decision.active;
+    int holds = run->model.ranks->work && ranks <= MOST_BALANCED;
+    saved->balanced = holds && active ? ranks : 0;
+    saved->divided = holds && b->keeps ? ranks : 0;  // what --balance moves=keep has come to
+    for (int i = 0; i < ranks && holds; i++) {
+        const StageBalance* x = &b->stage[i / R];
+        const BalanceDecision* d = &x->decision;
+        int t = i % R;
+        SliceCount own = x->units.own[t], has = d->tiles[t];
+        if (!d->active) has = (SliceCount){own.heads, CEIL_DIV(own.hidden, x->units.tile)};
+        saved->pruned[i] = d->pruned[t], saved->v[i] = d->v[t];
+        saved->heads[i] = has.heads, saved->tiles[i] = has.hidden;
+        saved->head_work[i] = x->units.head_work;
+        saved->own_heads[i] = x->split.head[t + 1] - x->split.head[t];
+        saved->own_hidden[i] = x->split.hidden[t + 1] - x->split.hidden[t];
     }
     return b->pruner ? pruner_tensors(b->pruner, lists) : 0;
 }
@@ -201,21 +247,22 @@ static void take_up(Run* run) {
     Balance* b = run->balance;
     Model* m = &run->model;
     const RunState* s = &run->books->saved;
-    BalanceDecision* d = &b->decision;
     SafeTensors file;
-    int t = tp_rank(m);
+    int t = tp_rank(m), R = tp_size(m);
     if (!s->balanced) return;
-    d->active = 1;
-    memcpy(d->pruned, s->pruned, sizeof s->pruned);
-    for (int r = 0; r < s->balanced; r++) d->tiles[r] = (SliceCount){(int)s->heads[r], (int)s->tiles[r]};
-    memcpy(d->v, s->v, sizeof s->v);
-    b->units.head_work = s->head_work[0];
-    set_moves(b, d);
+    for (int i = 0; i < s->balanced; i++) {
+        BalanceDecision* d = &b->stage[i / R].decision;
+        d->active = 1;
+        d->pruned[i % R] = s->pruned[i], d->v[i % R] = s->v[i];
+        d->tiles[i % R] = (SliceCount){(int)s->heads[i], (int)s->tiles[i]};
+        b->stage[i / R].units.head_work = s->head_work[i];
+    }
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) set_moves(x, &x->decision);
     if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
-    if (b->pruner && d->pruned[t] > 0 && s->ranks == m->world->size) {
+    if (b->pruner && b->own->decision.pruned[t] > 0 && s->ranks == m->world->size) {
         zero_settle(m);
         if (safetensors_open(&file, path, err)) die("--resume: %s", err);
-        if (pruner_load(b->pruner, &file, staying(b, t), err)) die("--resume: %s: %s", path, err);
+        if (pruner_load(b->pruner, &file, staying(b->own, t), err)) die("--resume: %s: %s", path, err);
         safetensors_close(&file);
     }
     set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
@@ -253,13 +300,15 @@ static void find_move_cost(Run* run) {
     char* memory = (char*)m->k->alloc(2 * LARGE);
     if (!memory) die("no memory to time a message of %d bytes", LARGE);
     double small = communication_ms(run, memory, SMALL), large = fmax(small, communication_ms(run, memory, LARGE));
-    double byte = (large - small) / (LARGE - SMALL), L = m->shape.L;
-    double slice = L * (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
+    double byte = (large - small) / (LARGE - SMALL);
+    double slice = (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
     m->k->free_memory(memory);
-    b->setting.cost = (MoveCost){.fixed = 2 * L * small, .send = slice, .take = slice};
-    if (b->keeps) b->setting.cost = (MoveCost){0, 0, 0};  // paid once
+    for (int s = 0; s < b->stages && !b->keeps; s++) {  // which pays once
+        double L = m->ranks->layout.stage[s].layers;
+        b->stage[s].cost = (MoveCost){.fixed = 2 * L * small, .send = L * slice, .take = L * slice};
+    }
     printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
-           b->setting.cost.send);
+           b->own->cost.send);
 }
 
 // ---- what resizing saves
@@ -313,7 +362,7 @@ static void find_fixed(Run* run) {
     Balance* b = run->balance;
     int N = MIN(run->settled.capacity, run->config.batch_tokens);
     SliceCount own = {m->shape.kv_heads, m->shape.hidden};
-    WorkPlan whole = {0}, resized = {.shed = b->plan.shed, .imputation = b->plan.imputation};
+    WorkPlan whole = {0}, resized = {.shed = b->own->plan.shed, .imputation = b->own->plan.imputation};
     LinearTime all = {INFINITY, INFINITY}, some = all;
     double fixed = 0, gathering = 0;
     resized.kept = pruner_choose(b->pruner, m, 0.75, own, 0);
@@ -328,8 +377,8 @@ static void find_fixed(Run* run) {
     pruner_choose(b->pruner, m, 0, own, 0);
     zero_clear_grads(m);
     b->fixed = fmax(0, fmin(0.9, middle(run, fixed)));
-    double groups = m->world->size / tp_size(m), tokens = run->config.batch_tokens / groups;  // of a step
-    b->gathering = fmax(0, middle(run, gathering) * m->shape.L * tokens / N);
+    double tokens = (double)run->config.batch_tokens / m->comm->size, of_layer = middle(run, gathering) * tokens / N;
+    for (int s = 0; s < b->stages; s++) b->stage[s].gathering = fmax(0, of_layer * m->ranks->layout.stage[s].layers);
 }
 
 // ---- the beginning
@@ -337,7 +386,21 @@ static void find_fixed(Run* run) {
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
     SliceCount most = {m->shape.kv_heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = most_of(m);
-    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->plan.imputation == IMPUTE_SAME};
+    return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->own->plan.imputation == IMPUTE_SAME};
+}
+
+static void open_stage(Run* run, int s, int ranks) {
+    const Config* c = &run->config;
+    const Model* m = &run->model;
+    StageBalance* x = &run->balance->stage[s];
+    x->first_rank = s * (m->world->size / run->balance->stages);
+    x->plan.shed = (Shed)config_choice(c, "--balance shed");
+    x->plan.imputation = (Imputation)config_choice(c, "--balance fill");
+    if (speeds_start(&x->speeds, ranks, &run->balance->arena))
+        die("no memory for what is known of %d ranks", m->world->size);
+    if (!m->tp || run->strategies) return;
+    x->split = division_of(run, s);
+    count_units(x, m);
 }
 
 void balance_open(Run* run) {
@@ -345,6 +408,7 @@ void balance_open(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     int world = m->world->size, ranks = run->strategies ? world : m->comm->size;
+    int stages = run->strategies ? 1 : m->stages;
     if (run->training && straggle_parse(run->cluster->stragglers, &run->cluster->n_stragglers, c->straggle, world, err))
         die("%s", err);
     Balance* b = run->balance = (Balance*)calloc(1, sizeof *b);
@@ -354,18 +418,17 @@ void balance_open(Run* run) {
     m->timer->on = world > 1 || run->cluster->n_stragglers > 0;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");
-    if (m->tp && !run->strategies) count_units(&b->units, m);
     b->keeps = keeps_moves(c);
-    b->plan.shed = (Shed)config_choice(c, "--balance shed");
-    b->plan.imputation = (Imputation)config_choice(c, "--balance fill");
+    b->stages = stages;
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    if (speeds_start(&b->speeds, ranks, &b->arena) || arena_check(&b->arena, err))
-        die("no memory for what is known of %d ranks", world);
-    if (b->setting.mode != BALANCE_OFF && m->stages > 1)
-        die("--balance %s knows no stages of a pipeline: expected --pp 1, found %d; try --balance off", c->balance,
-            m->stages);
+    b->slowest = TAKE(&b->arena, double, ranks);
+    b->stage = TAKE(&b->arena, StageBalance, stages);
+    if (arena_check(&b->arena, err)) die("no memory for what is known of %d ranks", world);
+    memset(b->stage, 0, (size_t)stages * sizeof *b->stage);
+    b->own = &b->stage[run->strategies ? 0 : m->stage];
+    for (int s = 0; s < stages; s++) open_stage(run, s, ranks);
     if (b->setting.mode == BALANCE_OFF || !m->tp) return;
     if (m->ranks->n_groups)
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
@@ -389,9 +452,9 @@ void balance_ready(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int saved = run->books->saved.balanced ? run->books->saved.balanced : run->books->saved.divided;
-    if (c->resume && saved && (!m->ranks->work || saved != tp_size(m))) {
+    if (c->resume && saved && (!m->ranks->work || saved != b->stages * tp_size(m))) {
         printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
-               tp_size(m), c->balance);
+               b->stages * tp_size(m), c->balance);
         run->books->saved.balanced = 0;
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
@@ -399,7 +462,7 @@ void balance_ready(Run* run) {
     if (!m->ranks->work) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
-        b->pruner = pruner_open(m, b->plan.shed, (Priority)config_choice(c, "--balance priority"),
+        b->pruner = pruner_open(m, b->own->plan.shed, (Priority)config_choice(c, "--balance priority"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
     if (c->resume) take_up(run);
@@ -425,7 +488,7 @@ void balance_begin(Run* run) {
     timer_slow_down(m->timer, slow.linear, slow.whole);
     b->is_timed = is_timed(run);
     if (b->is_timed) timer_begin(m->timer, m->k, m->s);
-    if (b->plan.active) zero_settle(m);
+    if (b->own->plan.active) zero_settle(m);
     work_begin(m);
 }
 
@@ -463,58 +526,102 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
-    mine->sent = slices_of(b, work_moved(&b->plan, tp_rank(m), 0));
-    mine->taken = slices_of(b, work_moved(&b->plan, tp_rank(m), 1));
+    mine->sent = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 0));
+    mine->taken = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 1));
     if (m->tp && run->cluster->oversubscribed && b->is_timed && !run->strategies)
         mine->emulated = slowest_segments(run);
 }
 
 static double computing(const RankReport* r) { return r->linear + r->attention + r->other; }
 
-// Adds the step to the samples, group by group scaled to the mean of all groups.
-static void sample(Run* run) {
+// What rank t of the q-th group of a stage has told.
+static const RankReport* report_of(const Run* run, const StageBalance* x, int q, int t) {
+    return &run->cluster->agreed[x->first_rank + q * tp_size(&run->model) + t].report;
+}
+
+// Adds the step to the samples of a stage, group by group scaled to the mean of all its groups.
+static void sample(Run* run, StageBalance* x) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    int R = tp_size(m), groups = m->world->size / R, at = b->n_samples % SAMPLES;
+    int R = tp_size(m), groups = m->comm->size, at = b->n_samples % SAMPLES;
     double total = 0, middle[MOST_TP];
     for (int q = 0; q < groups; q++) {
-        for (int t = 0; t < R; t++) middle[t] = computing(&run->cluster->agreed[q * R + t].report);
+        for (int t = 0; t < R; t++) middle[t] = computing(report_of(run, x, q, t));
         b->compute_ms[q] = run_median(middle, R);
         total += b->compute_ms[q] / groups;
     }
     for (int t = 0; t < R; t++) {
         double most = -1;
         for (int q = 0; q < groups; q++) {
-            const RankReport* r = &run->cluster->agreed[q * R + t].report;
+            const RankReport* r = report_of(run, x, q, t);
             double scale = b->compute_ms[q] > 0 ? total / b->compute_ms[q] : 1;
             if (scale * computing(r) <= most) continue;
             most = scale * computing(r);
-            b->samples[t][0][at] = scale * r->linear;
-            b->samples[t][1][at] = scale * r->attention;
-            b->samples[t][2][at] = scale * r->other + r->update;
+            x->samples[t][0][at] = scale * r->linear;
+            x->samples[t][1][at] = scale * r->attention;
+            x->samples[t][2][at] = scale * r->other + r->update;
         }
     }
-    b->n_samples++;
+}
+
+// What a stage of a pipeline takes of a cost that says what all of them would take if none waited.
+static Cost cost_of_stage(const Run* run, int s) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];
+    const Model* m = &run->model;
+    Cost cost = run->clock->setting.cost;  // with all that is known of it
+    if (!run->config.machine) calibration_apply(&cost, &run->clock->probed.cost, &run->clock->calibration);
+    if (m->stages == 1) return cost;
+    layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
+    cost.per_token *= m->stages * matmuls[s];
+    cost.quadratic *= m->stages * layers[s], cost.micro_batch *= m->stages * layers[s];
+    return cost;
 }
 
 // What planners call a rank is a group: it goes at the pace of its slowest rank.
 static void learn_speeds(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    int R = tp_size(m);
+    int R = tp_size(m), groups = m->comm->size;
     if (!learns_speeds(run)) return;
-    for (int q = 0; q < m->comm->size; q++) {
-        double most = 0;
-        for (int t = 0; t < R; t++) most = MAX(most, computing(&run->cluster->agreed[q * R + t].report));
-        b->compute_ms[q] = most;
+    Calibration* calibration = &run->clock->calibration;
+    Setting now = run->clock->setting;
+    for (int s = 0; s < b->stages; s++) {
+        for (int q = 0; q < groups; q++) {
+            double most = 0;
+            for (int t = 0; t < R; t++) most = MAX(most, computing(report_of(run, &b->stage[s], q, t)));
+            b->compute_ms[q] = most;
+        }
+        now.cost = cost_of_stage(run, s);
+        speeds_learn(&b->stage[s].speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
     }
-    Setting now = run->clock->setting;  // with all that is known of the cost
-    if (!run->config.machine) calibration_apply(&now.cost, &run->clock->probed.cost, &run->clock->calibration);
-    speeds_learn(&b->speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
-    if (!run->config.machine) speeds_teach(&b->speeds, &run->clock->calibration);
+    for (int s = 0; s < b->stages && !run->config.machine; s++) speeds_teach(&b->stage[s].speeds, calibration);
 }
 
-int balance_explains_step(const Run* run) { return !learns_speeds(run) || run->balance->speeds.held; }
+// If they are due, the speeds of all stages are what plans go by from now on. A rank in plans has a place in all
+// stages, and a round ends with the slowest of all ranks of all stages: so it goes at the pace of its slowest one.
+static void refresh_speeds(Run* run, int is_refresh) {
+    Balance* b = run->balance;
+    Clock* x = run->clock;
+    int ranks = b->own->speeds.ranks, changed = 0;
+    for (int s = 0; s < b->stages; s++) is_refresh |= b->stage[s].speeds.urgent;
+    for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->stage[s].speeds);
+    if (!changed) return;
+    x->setting.speeds = NULL;
+    for (int r = 0; r < ranks; r++) {
+        b->slowest[r] = INFINITY;
+        for (int s = 0; s < b->stages; s++) {
+            double v = x->stage_speeds[s * ranks + r] = b->stage[s].speeds.speeds[r];
+            b->slowest[r] = fmin(b->slowest[r], v);
+        }
+        if (b->slowest[r] != 1) x->setting.speeds = b->slowest;
+    }
+}
+
+int balance_explains_step(const Run* run) {
+    int held = 1;
+    for (int s = 0; s < run->balance->stages; s++) held &= run->balance->stage[s].speeds.held;
+    return !learns_speeds(run) || held;
+}
 
 void balance_hear(Run* run, StepRecord* record) {
     const Model* m = &run->model;
@@ -522,11 +629,17 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->books->first_step;
     double emulated = 0;
     if (world == 1) return;
-    if (!is_first && b->is_timed && !run->strategies)
-        sample(run), learn_speeds(run);  // the first step also pays for first touches
+    if (!is_first && b->is_timed && !run->strategies) {  // the first step also pays for first touches
+        for (int s = 0; s < b->stages; s++) sample(run, &b->stage[s]);
+        b->n_samples++;
+        learn_speeds(run);
+    }
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->cluster->agreed[r].report;
-        double pace = run->strategies ? NAN : m->tp ? b->memory.v[r % tp_size(m)] : b->speeds.speeds[r % m->comm->size];
+        const StageBalance* stage = &b->stage[r / (world / b->stages)];
+        double pace = run->strategies ? NAN
+                      : m->tp         ? stage->memory.v[r % tp_size(m)]
+                                      : stage->speeds.speeds[r % m->comm->size];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
         b->steps[r] = (RankStep){(float)compute, (float)wait,     (float)x->pruned,
                                  (float)x->sent, (float)x->taken, pace > 0 ? (float)pace : NAN};
@@ -541,45 +654,51 @@ void balance_hear(Run* run, StepRecord* record) {
 
 // As if every rank had computed what it owns: matmuls and attention are scaled apart, because a rank may give more of
 // the one than of the other. What a head's attention takes is remembered where a rank has given all heads.
-static RankTimes times_of(Run* run, int t) {
-    Balance* b = run->balance;
-    const UnitGroup* x = &b->units;
-    SliceCount own = x->own[t], ran = balance_count(b->plan.moves, b->plan.n_moves, x->own, t);
-    double ms[KINDS], pruned = (1 - b->fixed) * run->cluster->agreed[t].report.pruned;
-    for (int k = 0; k < KINDS; k++) ms[k] = run_median(b->samples[t][k], MIN(b->n_samples, SAMPLES));
-    if (pruned > 0) ms[2] = MAX(0, ms[2] - b->gathering);
-    if (ran.heads > 0) b->head_ms[t] = ms[1] / ran.heads;
+static RankTimes times_of(Run* run, StageBalance* stage, int t) {
+    const Balance* b = run->balance;
+    const UnitGroup* x = &stage->units;
+    SliceCount own = x->own[t], ran = balance_count(stage->plan.moves, stage->plan.n_moves, x->own, t);
+    double ms[KINDS], pruned = (1 - b->fixed) * report_of(run, stage, 0, t)->pruned;
+    for (int k = 0; k < KINDS; k++) ms[k] = run_median(stage->samples[t][k], MIN(b->n_samples, SAMPLES));
+    if (pruned > 0) ms[2] = MAX(0, ms[2] - stage->gathering);
+    if (ran.heads > 0) stage->head_ms[t] = ms[1] / ran.heads;
     ms[0] *= (own.hidden + own.heads * x->matrices) / (ran.hidden + ran.heads * x->matrices);
-    return (RankTimes){.linear = ms[0], .attention = b->head_ms[t] * own.heads, .other = ms[2], .pruned = pruned};
+    return (RankTimes){.linear = ms[0], .attention = stage->head_ms[t] * own.heads, .other = ms[2], .pruned = pruned};
 }
 
 // With its attention; known from the first decision on.
-static void find_head_work(Balance* b, const RankTimes* times) {
-    UnitGroup* x = &b->units;
+static void find_head_work(const Balance* b, StageBalance* stage, const RankTimes* times) {
+    UnitGroup* x = &stage->units;
     double head[MOST_TP], slice_ms[MOST_TP];
     if (x->head_work > 0) return;
     x->head_work = x->matrices;
     if (b->setting.mode == BALANCE_RESIZE) return;
     for (int t = 0; t < x->ranks; t++) {
         head[t] = times[t].attention / x->own[t].heads;
-        slice_ms[t] = times[t].linear / slices_of(b, x->own[t]);
+        slice_ms[t] = times[t].linear / slices_of(stage, x->own[t]);
     }
     double slice = run_median(slice_ms, x->ranks);
     if (slice > 0) x->head_work += run_median(head, x->ranks) / slice;
 }
 
-static void learn(Run* run) {
-    Balance* b = run->balance;
+static void learn(Run* run, StageBalance* x) {
+    const Balance* b = run->balance;
     RankTimes times[MOST_TP];
-    int R = b->units.ranks;
-    for (int t = 0; t < R; t++) times[t] = times_of(run, t);
-    find_head_work(b, times);
+    int R = x->units.ranks;
+    for (int t = 0; t < R; t++) times[t] = times_of(run, x, t);
+    find_head_work(b, x, times);
     for (int t = 0; t < R; t++) {
-        times[t].slices = slices_of(b, b->units.own[t]);
+        times[t].slices = slices_of(x, x->units.own[t]);
         if (b->setting.mode == BALANCE_RESIZE) times[t].other += times[t].attention, times[t].attention = 0;
     }
-    balance_learn(&b->memory, times, R);
-    b->n_samples = 0;
+    balance_learn(&x->memory, times, R);
+}
+
+static void decide(Run* run, StageBalance* x) {
+    BalanceSetting setting = setting_of(run->balance, x);
+    BalanceDecision now = x->decision, next = x->decision = balance_decide(&x->memory, &setting, &x->units);
+    if (next.active != now.active || (now.active && fabs(now.step_ms - next.step_ms) > 0.1 * now.step_ms))
+        say_decision(run, x, &next);
 }
 
 void balance_change(Run* run) {
@@ -588,23 +707,24 @@ void balance_change(Run* run) {
     int64_t done = run->state.step;
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
     int is_refresh = done > run->books->first_step && done % c->refresh == 0;
-    if ((is_refresh || b->speeds.urgent) && speeds_refresh(&b->speeds))
-        run->clock->setting.speeds = speeds_in_use(&b->speeds);
+    refresh_speeds(run, is_refresh);
     if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
-    learn(run);
+    for (int s = 0; s < b->stages; s++) learn(run, &b->stage[s]);
+    b->n_samples = 0;
     if (b->keeps) {
-        BalanceDecision next = balance_redivide(&b->memory, &b->setting, &b->units);
-        if (next.active) divide_anew(run, &next);
+        divide_anew(run);
         return;
     }
-    BalanceDecision now = b->decision, next = b->decision = balance_decide(&b->memory, &b->setting, &b->units);
+    for (int s = 0; s < b->stages; s++) decide(run, &b->stage[s]);
     carry_out(run);
-    if (next.active != now.active || (now.active && fabs(now.step_ms - next.step_ms) > 0.1 * now.step_ms))
-        say_decision(run, &next);
 }
 
 uint64_t balance_state_hash(const Run* run) {
     const Balance* b = run->balance;
-    uint64_t hash = balance_hash(&b->decision, b->units.ranks);
-    return hash_bytes(b->speeds.speeds, (size_t)b->speeds.ranks * sizeof *b->speeds.speeds, hash);
+    uint64_t hash = 0;
+    for (const StageBalance* x = b->stage; x < b->stage + b->stages; x++) {
+        hash = hash64(hash) ^ balance_hash(&x->decision, x->units.ranks);
+        hash = hash_bytes(x->speeds.speeds, (size_t)x->speeds.ranks * sizeof *x->speeds.speeds, hash);
+    }
+    return hash;
 }

@@ -2,9 +2,10 @@
 // from the same numbers at every refresh, and carries the decision out.
 //
 // Between tensor-parallel groups (or single ranks): plans give slow ones less (plan/slow/speeds.h), which loses
-// nothing. Inside a group: plan/slow/balance.h decides, run/model/work.h and the Pruner below do it. A decision is the
-// same for all groups: data ranks hold the same heads and hidden units, so that they can share documents. Where data
-// ranks have measured unlike numbers, the slowest one's count.
+// nothing. Every stage of a pipeline learns how fast its ranks are beside each other; a pipeline is as fast as its
+// slowest stage. Inside a group: plan/slow/balance.h decides, run/model/work.h and the Pruner below do it. A decision
+// is the same for all groups of a stage: data ranks hold the same heads and hidden units, so that they can share
+// documents. Where data ranks have measured unlike numbers, the slowest one's count.
 #pragma once
 #include "data/runlog.h"
 #include "data/safetensors.h"

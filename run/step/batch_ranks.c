@@ -73,19 +73,20 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
     if (g.ulysses_size) terms = group_terms(&g, s2, tokens);
     for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
         RankRound* x = &of_rank[i];
-        x->matmuls += terms.per_token, x->others += terms.quadratic + terms.communication;
+        x->matmuls += terms.per_token, x->attention += terms.quadratic, x->messages += terms.communication;
         x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
         x->tokens += tokens / mb->cp_size;
     }
 }
 
-// A round of a stage takes what its longest rank does: of a token's matmuls the stage's share, of all else that of its
-// layers. A cost says what all stages together would take if none waited. A backward pass takes twice a forward pass,
-// and another one where blocks are computed again.
+// A round of a stage takes what its longest rank does, at its speed in this stage: of a token's matmuls the stage's
+// share, of all else that of its layers. A cost says what all stages together would take if none waited. A backward
+// pass takes twice a forward pass, and another one where blocks are computed again.
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     const Plan* plan = &b->planned->plan;
     const Cost* cost = &run->clock->setting.cost;
+    const double* speed = run->clock->stage_speeds;
     double tokens = 0;
     int P = t->stages, ranks = run->clock->limits.ranks;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
@@ -97,7 +98,8 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
         for (int s = 0; s < P; s++) {
             double* forward = &t->forward[s * t->rounds + round];
             double passes = 3 + layout_again(&m->ranks->layout, s);
-            double ms = P * (x->matmuls * t->matmuls[s] + (x->others + x->micro_batch) * t->layers[s]);
+            double v = speed[s * ranks + i], others = x->attention / v + x->messages + x->micro_batch;
+            double ms = P * (x->matmuls / v * t->matmuls[s] + others * t->layers[s]);
             *forward = MAX(*forward, ms / passes);
             t->backward[s * t->rounds + round] = (passes - 1) * *forward;
         }

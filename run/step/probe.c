@@ -4,11 +4,15 @@
 //            tokens but unlike documents tell the quadratic work from the linear, short ones what a micro-batch costs
 //            anyway. Others are held out: their error says what the model is worth.
 //   links    an all-to-all among the ranks of each node; between nodes every rank sends to the one of the same
-//            number on the next node, as a ring across them does
+//            number on the next node, as a ring across them does. Between stages of a pipeline, where these are no such
+//            messages, each sends to the next one
 //   layouts  a row whose blocks are computed again, against one whose activations are kept; and a row beside an
 //            exchange that takes as long by itself: how much both slow each other down (for plan/layout/layout_cost.h)
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
+//
+// In a pipeline each stage runs rows through its own layers, all stages at the same time and without a word between
+// them; what a file says is then of a stage of the mean work, as plans for pipelines count (run/setup/cost.c).
 //
 // Ranks that share cores take a row's processor time, as many times as ranks share a core: what else runs there is not
 // in it. (Not in tensor-parallel groups, which wait for each other in a row.) Everything is done several times and the
@@ -33,7 +37,8 @@ typedef struct Probe {
 
 static Probe open_probe(Run* run) {
     const Model* m = &run->model;
-    int most = MIN(run->clock->limits.capacity, run->config.batch_tokens), ranks = run->clock->limits.ranks;
+    int most = MIN(run->clock->limits.capacity, run->config.batch_tokens);
+    int ranks = MAX(run->clock->limits.ranks, m->stages);
     Probe p = {.run = run, .cost = &run->clock->probed.cost, .most = most, .memory = m->acts, .bytes = m->act_bytes};
     p.lengths = (int*)malloc((size_t)most * sizeof(int));
     p.sends = (Transfer*)calloc(2 * (size_t)ranks, sizeof *p.sends), p.receives = p.sends + ranks;
@@ -45,26 +50,26 @@ static Probe open_probe(Run* run) {
 static double slowest(const Probe* p, double mine) { return run_most(p->run, p->run->model.world, mine); }
 
 static double mean(const Probe* p, double mine) {
-    int ranks = p->run->clock->limits.ranks;
-    double sum = 0, *all = (double*)run_ask_all(p->run, p->run->model.comm, &mine, sizeof mine);
-    for (int r = 0; r < ranks; r++) sum += all[r];
+    Comm* c = p->run->model.world;
+    double sum = 0, *all = (double*)run_ask_all(p->run, c, &mine, sizeof mine);
+    for (int r = 0; r < c->size; r++) sum += all[r];
     free(all);
-    return sum / ranks;
+    return sum / c->size;
 }
 
 // All ranks begin together; the time.
 static double begin(const Probe* p) {
     char err[ERR_BYTES];
-    Comm* c = p->run->model.comm;
+    Comm* c = p->run->model.world;
     if (c->table->barrier(c, err)) run_lost(p->run, err);
     return now_seconds();
 }
 
-// ms until everything that was begun is done, of the slowest rank.
-static double end(const Probe* p, double began) {
+// ms until everything that was begun in c is done, of the slowest rank.
+static double end(const Probe* p, Comm* c, double began) {
     char err[ERR_BYTES];
     Model* m = &p->run->model;
-    if (m->comm->table->wait(m->comm, m->s, err)) run_lost(p->run, err);
+    if (c->table->wait(c, m->s, err)) run_lost(p->run, err);
     m->k->synchronize(m->s);
     return slowest(p, 1e3 * (now_seconds() - began));
 }
@@ -168,6 +173,8 @@ static double train_row(const Probe* p, int n, int repeats) {
     Model* m = &p->run->model;
     Row row = make_row(p, n);
     double least = INFINITY;
+    if (m->shape.no_embedding)  // what the stage before would send
+        m->k->clear(model_act(m, RESIDUAL, 0), (size_t)row.own * (size_t)m->shape.C * dtype_bytes(m->dt), m->s);
     m->k->synchronize(m->s);
     for (int i = 0; i < repeats; i++) {
         double started = now_seconds();
@@ -262,15 +269,25 @@ static int step_across(const Run* run) {
     return node;
 }
 
+// Who sends to whom: data ranks, or a rank's place in all stages.
+typedef struct Links {
+    Comm* comm;
+    int node, step;  // ranks of a node; from every rank so many on is another one
+} Links;
+
+static Links links_of_data(const Probe* p) {
+    return (Links){p->run->model.comm, p->run->clock->limits.node_size, step_across(p->run)};
+}
+
+static int stages_across(const Run* run) { return run_node_size(run, run->model.job, 1, 1) < run->model.job->size; }
+
 // All messages in which this rank sends `bytes`, from the lower half of the memory into the upper. Their number.
-static int list_messages(const Probe* p, LinkKind kind, size_t bytes) {
-    const PlanLimits* limits = &p->run->clock->limits;
-    int ranks = limits->ranks, node = limits->node_size, rank = p->run->model.comm->rank, n = 0;
+static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t bytes) {
+    int ranks = x->comm->size, node = x->node, rank = x->comm->rank, n = 0;
     char* in = p->memory + p->bytes / 128 * 64;
     if (kind == LINK_ACROSS) {
-        int step = step_across(p->run);
-        p->sends[0] = (Transfer){(rank + step) % ranks, p->memory, bytes};
-        p->receives[0] = (Transfer){(rank + ranks - step) % ranks, in, bytes};
+        p->sends[0] = (Transfer){(rank + x->step) % ranks, p->memory, bytes};
+        p->receives[0] = (Transfer){(rank + ranks - x->step) % ranks, in, bytes};
         return 1;
     }
     int first = rank / node * node, last = MIN(first + node, ranks);
@@ -285,24 +302,24 @@ static int list_messages(const Probe* p, LinkKind kind, size_t bytes) {
 }
 
 // ms of these messages: all ranks get the same number.
-static double time_messages(const Probe* p, LinkKind kind, size_t bytes, int times) {
+static double time_messages(const Probe* p, const Links* x, LinkKind kind, size_t bytes, int times) {
     Model* m = &p->run->model;
-    int n = list_messages(p, kind, bytes);
+    int n = list_messages(p, x, kind, bytes);
     double began = begin(p);
-    for (int i = 0; i < times && n > 0; i++) comm_send_receive(m->comm, p->sends, n, p->receives, n, m->s);
-    return end(p, began) / times;
+    for (int i = 0; i < times && n > 0; i++) comm_send_receive(x->comm, p->sends, n, p->receives, n, m->s);
+    return end(p, x->comm, began) / times;
 }
 
 // From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
-static void time_link(const Probe* p, LinkKind kind) {
+static void time_link(const Probe* p, const Links* x, LinkKind kind) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
     LinkTable* link = &p->cost->link[kind];
-    size_t most = MIN((size_t)1 << 26, p->bytes / 128 * 64);
+    size_t most = (size_t)-run_most(p->run, p->run->model.world, -(double)MIN((size_t)1 << 26, p->bytes / 128 * 64));
     for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
-        double first = time_messages(p, kind, bytes, 2), ms = first;
+        double first = time_messages(p, x, kind, bytes, 2), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
-        for (int i = 0; i < BATCHES && first < slow_ms; i++) ms = fmin(ms, time_messages(p, kind, bytes, repeats));
+        for (int i = 0; i < BATCHES && first < slow_ms; i++) ms = fmin(ms, time_messages(p, x, kind, bytes, repeats));
         if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
         link->bytes[link->n] = (double)bytes;
         link->ms[link->n++] = ms;
@@ -311,10 +328,15 @@ static void time_link(const Probe* p, LinkKind kind) {
 }
 
 static void time_links(const Probe* p) {
-    int ranks = p->run->clock->limits.ranks, node = p->run->clock->limits.node_size;
+    const Run* run = p->run;
+    int ranks = run->clock->limits.ranks, node = run->clock->limits.node_size, P = run->model.stages;
+    Links data = links_of_data(p);
     p->cost->link[LINK_INSIDE].n = p->cost->link[LINK_ACROSS].n = 0;
-    if (ranks > 1 && node > 1) time_link(p, LINK_INSIDE);
-    if (ranks > node) time_link(p, LINK_ACROSS);
+    if (ranks > 1 && node > 1) time_link(p, &data, LINK_INSIDE);
+    if (ranks > node) time_link(p, &data, LINK_ACROSS);
+    LinkKind kind = P > 1 && stages_across(run) ? LINK_ACROSS : LINK_INSIDE;
+    Links stages = {run->model.ranks->pipe.comm, P, 1};
+    if (P > 1 && p->cost->link[kind].n == 0) time_link(p, &stages, kind);
 }
 
 // ---- layouts
@@ -349,7 +371,9 @@ static double time_beside(const Probe* p, int n, size_t bytes) {
     Model* m = &p->run->model;
     Comm* c = m->comm;
     const PlanLimits* limits = &p->run->clock->limits;
-    int messages = bytes ? list_messages(p, limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE, bytes) : 0;
+    LinkKind kind = limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE;
+    Links data = links_of_data(p);
+    int messages = bytes ? list_messages(p, &data, kind, bytes) : 0;
     double least = INFINITY;
     for (int i = 0; i < LAYOUT_TIMES; i++) {
         Request request = 0;
@@ -357,7 +381,7 @@ static double time_beside(const Probe* p, int n, size_t bytes) {
         if (messages) request = c->table->begin_send_receive(c, p->sends, messages, p->receives, messages, m->s);
         if (n) train_row(p, n, 1);
         if (messages) c->table->end(c, request, m->s);
-        least = fmin(least, end(p, began));
+        least = fmin(least, end(p, c, began));
     }
     return least;
 }
@@ -418,7 +442,7 @@ static double time_step(const Probe* p) {
         zero_clear_grads(m);
         zero_gather(m);
         zero_settle(m);
-        least = fmin(least, end(p, began - 1e-3 * update));
+        least = fmin(least, end(p, m->comm, began - 1e-3 * update));
     }
     return least;
 }
@@ -440,10 +464,10 @@ void run_probe(Run* run) {
     say_next("rows of documents, 3 s or more");
     time_rows(&p, rows);
     fit_rows(cost, rows);
-    if (run->clock->limits.ranks > 1) say_next("messages between ranks");
+    if (run->model.world->size > tp_size(&run->model)) say_next("messages between ranks");
     time_links(&p);
     say_next("blocks computed again, computing beside messages, the end of a step");
-    if (run->model.ranks->zero.stage == 1 && !run->model.tp) time_layouts(&p);
+    if (run->model.ranks->zero.stage == 1 && !run->model.tp && run->model.stages == 1) time_layouts(&p);
     cost->step = time_step(&p);
     snprintf(cost->name, sizeof cost->name, "probed");
     free(p.lengths);
