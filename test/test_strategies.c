@@ -313,7 +313,10 @@ CLAIM(what_does_not_go_with_strategies_is_said) {
         {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3", 2},
         {"--strategies tp2 --balance migrate", "--balance is not there", 2},
         {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
-        {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of", 2},
+        {"--strategies '2xtp1' --capacity 100",
+         "--data: the longest document has 3 & and no pipeline of a strategy holds more than 100 (tp1pp1 does); try "
+         "--capacity 3 & or a smaller --context (documents are cut to 320 tokens)",
+         2},
     };
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }

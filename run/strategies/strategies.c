@@ -537,9 +537,10 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
     if (choice.strategy < 0)
         return fail(err,
-                    "no strategy has a pipeline for a document of %d tokens; try a wider tp, a larger --capacity or a "
-                    "smaller --context",
-                    longest);
+                    "a document has %d tokens, and no pipeline of a strategy holds more than %lld (tp%dpp%d does); try "
+                    "--capacity %d, or a wider tp",
+                    longest, (long long)x->pool.scheme[0].max_tokens, x->kind[0].tp, x->kind[0].pp,
+                    CEIL_DIV(longest, x->kind[0].tp));
     b->planned->strategy = first + choice.strategy;
     b->planned->strategy_ms = choice.ms;
     b->planned->dispatch_hash =
