@@ -183,6 +183,24 @@ CLAIM(bytes_are_those_of_the_transfers_and_optimizer_state_stays) {
     CHECK_SAID("sent by all ranks & !optimizer state");
 }
 
+// Half of the bytes of fp32, by collectives, by messages; losses are those of one
+// rank within what a rounding to 8 bits changes.
+CLAIM(gradients_travel_as_bf16) {
+    static const char* const lists[] = {"--strategies 4xtp1", "--strategies 'tp2+2xtp1; 2xtp1pp2' --capacity 330"};
+    run_ones();
+    for (int i = 0; i < COUNT(lists); i++) {
+        double bytes[2][STEPS];
+        for (int half = 0; half < 2; half++) {
+            Curve c =
+                run("bf16", 4,
+                    filled("--capacity 400 --plan static %s --dtype fp32,grads=%s", lists[i], half ? "bf16" : "fp32"));
+            check_curves(lists[i], &c, &one, 0, STEPS, half ? 2e-4 : 1e-6);
+            CHECK(log_values("bf16", "bytes.gradients", bytes[half], STEPS) == STEPS);
+        }
+        for (int s = 0; s < STEPS; s++) CHECK(bytes[0][s] > 0 && bytes[1][s] == bytes[0][s] / 2);
+    }
+}
+
 // Without its last ten steps a run goes on by these options to the losses of one rank.
 static void check_goes_on(const char* name, const char* launcher, const char* options) {
     sh("rm -rf $W/%s/step-000020", name);

@@ -100,12 +100,13 @@ static void list_kinds(Kinds* kinds, Run* run, const Machine* machine) {
 static void estimate_moves(StrategySearch* search, const Run* run, const Machine* machine, const Kinds* kinds) {
     const Model* m = &run->model;
     MoveTime t = links_of(run, machine);
-    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt);
+    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt),
+           gradient = (double)dtype_bytes(run_gradients_travel_as(run));
     int across = m->world->node[t.ranks - 1] != m->world->node[0];
     for (int k = 0; k < kinds->pool.n && machine->cost.step <= 0; k++) {
         double part = elems / (kinds->group[k].tp * kinds->group[k].pp);
         search->start[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, elem * part, elem * part);
-        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, 4 * part, 4 * part);
+        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, gradient * part, gradient * part);
     }
 }
 
@@ -177,7 +178,6 @@ static void refuse_others(const Run* run) {
     if (strcmp(c->balance, "off") || c->probe)
         die("--strategies: %s is not there for ranks whose work changes from step to step; leave it out",
             c->probe ? "--probe" : "--balance");
-    if (!strcmp(c->grad_dtype, "bf16")) die("--strategies: gradients travel as fp32; leave that out");
 }
 
 // Like pipelines share documents, as many as --cp says in every group of every strategy.
@@ -298,6 +298,7 @@ static void open_movers(Run* run, int s, const Holdings* pieces) {
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
     m->ranks->gather = mover_open(m, world, RESHARD_COPY, COMM_PARAMETERS, m->dt, owned, used, &x->arena);
     m->ranks->reduce = mover_open(m, world, RESHARD_SUM, COMM_GRADIENTS, DT_F32, used, owned, &x->arena);
+    m->ranks->reduce.wire = m->ranks->zero.grad_dtype;
     m->shape.shards = plain ? world->size : 1;
     arena_free(&scratch);
 }
@@ -390,8 +391,8 @@ static double counted(const Run* run, const Cost* cost, double ms, double plain)
 static void time_strategy(double* start, double* end, const Run* run, int s, const MoveTime* t, Arena* arena) {
     char err[ERR_BYTES];
     const Shape* whole = &run->strategies->owner.shape;
-    size_t elem = dtype_bytes(run->model.dt);
-    double weights = move_time_plain(t, whole, elem), gradients = move_time_plain(t, whole, sizeof(float));
+    size_t elem = dtype_bytes(run->model.dt), gradient = dtype_bytes(run_gradients_travel_as(run));
+    double weights = move_time_plain(t, whole, elem), gradients = move_time_plain(t, whole, gradient);
     double* ends = TAKE(arena, double, t->ranks);
     Holdings pieces, parts;
     for (int r = 0; r < t->ranks; r++) start[r] = weights, ends[r] = gradients;
@@ -399,7 +400,7 @@ static void time_strategy(double* start, double* end, const Run* run, int s, con
         parts_of(&parts, run, s, arena);
         if (holdings_of_pieces(&pieces, whole, arena, err) ||
             move_time(start, t, whole, &pieces, &parts, RESHARD_COPY, elem, arena, err) ||
-            move_time(ends, t, whole, &parts, &pieces, RESHARD_SUM, sizeof(float), arena, err))
+            move_time(ends, t, whole, &parts, &pieces, RESHARD_SUM, gradient, arena, err))
             die("--strategies: %s", err);
     }
     for (int r = 0; r < t->ranks; r++) start[r] = counted(run, t->links.cost, start[r], weights);
