@@ -138,7 +138,7 @@ static void prepare(Run* run) {
     const char* choices = run->model.k->choices();
     if (run->training && choices[0] && !run_is_brief(run)) printf("kernels %s\n", choices);
     run_load_weights(run);
-    if (run->model.ranks->zero.stage == 3) zero_gather(&run->model);
+    if (run->model.ranks->zero.stage == 3 && !run->strategies) zero_gather(&run->model);
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 

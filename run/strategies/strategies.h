@@ -5,6 +5,9 @@
 // step: Model.job. They plan, share documents, run tasks and tensor parallelism as a run without strategies does. What
 // the jobs have in common are the documents of the step, which are dispatched among them, one loss and one norm.
 //
+// With --zero 2 and 3 like pipelines divide gradients and weights of layers among them, as ranks of a run without
+// strategies do; the moves are then of pieces.
+//
 // Optimizer state never moves. Rank r owns piece r of every bucket of the whole model: Model.owner. After a step the
 // gradients of all jobs are summed there. The new weights go to where the next step computes with them, whose strategy
 // is known by then, a bucket travelling while the next is updated: two moves, compiled once a strategy
