@@ -118,7 +118,7 @@ static void sample_only(Run* run) {
 static void choose_work(Run* run) {
     const Config* c = &run->config;
     if (c->explain || c->dump_grads) run->instead = plan_only;
-    if (c->check_layout) run->instead = run_check_layout;
+    if (c->check_layout) run->instead = run->strategies ? run_check_strategies : run_check_layout;
     if (c->probe) run->instead = run_probe;
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;

@@ -489,3 +489,4 @@ void run_end_record(Run* run);
 void run_print_end(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
+void run_check_strategies(Run* run);  // --explain layout with --strategies: what each stage of each pipeline holds

@@ -271,6 +271,39 @@ CLAIM(the_memory_table_shows_what_like_pipelines_divide) {
     }
 }
 
+#define MIXED "stage layers 4; layers 1 zero 3; layers 2 zero 2 recompute block; layers 1 zero 1"
+
+// Whatever stage has them. The resumed run says so, and has the losses that it had.
+CLAIM(layers_run_as_a_layout_beside_the_strategies_says) {
+    double before[STEPS], after[STEPS];
+    run_ones();
+    Curve c = run("mixed", 4, "--capacity 330 --layout '" MIXED "' --strategies '4xtp1; 2xtp2; 2xtp1pp2'");
+    check_curves("mixed", &c, &one, 0, STEPS, 1e-6);
+    CHECK(log_values("mixed", "loss", before, STEPS) == STEPS);
+    CHECK_SH(0,
+             "cd $W/mixed; rm -r step-000020; grep -- '--layout\\|--strategies' step-000010/state.json >saved; "
+             "[ $(wc -l <saved) = 2 ]");
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --out $W/mixed", 4);
+    CHECK(log_values("mixed", "loss", after, STEPS) == STEPS && !memcmp(before, after, sizeof before));
+    CHECK_SH(0, "cd $W/mixed; grep -- '--layout\\|--strategies' step-000020/state.json | cmp - saved");
+    CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 330 --layout '" MIXED "' --strategies '2xtp1pp2; tp4' --explain layout",
+             4);
+    CHECK_SAID(
+        "strategy tp4 & 2xtp1pp2 stage 1: ranks 2 to 3, layers 2 to 3 & layers 0 to 0: zero 3, recompute none & "
+        "layers 2 to 2: zero 2, recompute block & 1xtp4pp1 stage 0: ranks 0 to 3");
+}
+
+// MiB of rank 0 under a single strategy are those of its memory table.
+CLAIM(explain_layout_says_what_stages_of_strategies_hold) {
+    for (int zero = 1; zero <= 3; zero++) {
+        CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --zero %d --strategies 2xpp2 --verbose --explain layout", 4,
+                 zero);
+        const char *table = strstr(output, "\n  total  "), *stage = strstr(output, "ranks 0 to 1, layers 0 to 1, ");
+        double total = table ? strtod(table + 8, NULL) : NAN, mib = stage ? strtod(stage + 29, NULL) : NAN;
+        CHECK_CLOSE(mib, total, 0.051);
+    }
+}
+
 // Without its last ten steps a run goes on by these options to the losses of one rank.
 static void check_goes_on(const char* name, const char* launcher, const char* options) {
     sh("rm -rf $W/%s/step-000020", name);
@@ -370,6 +403,24 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
     return count_strategies("virtual");
 }
 
+static int ascending(const void* a, const void* b) { return (*(const double*)a > *(const double*)b) * 2 - 1; }
+
+// From a machine that is said to be a hundred times as slow as this one may be. Jobs have unlike terms, and all ranks
+// learn the same: else the run ends, because they have unlike plans.
+CLAIM(times_of_steps_are_learnt_by_all_ranks_alike) {
+    double predicted[STEPS], measured[STEPS], ratio[STEPS];
+    sh("printf 'name slow\\nquadratic_ms 1e-6\\nlinear_ms 8\\nheads 64\\ntoken_bytes 2097152\\ngroup 2 125\\ngroup 4 "
+       "109\\n' >$W/slow");
+    run("learnt", 4, "--machine $W/slow --capacity 400 --strategies 'tp2+2xtp1' --eval-every 0 --sample-every 0");
+    CHECK(log_values("learnt", "predicted_ms", predicted, STEPS) == STEPS);
+    CHECK(log_values("learnt", "measured_ms", measured, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) ratio[i] = predicted[i] / measured[i];
+    CHECK(ratio[0] > 10 && ratio[1] > 10);
+    qsort(ratio + HALF, HALF, sizeof *ratio, ascending);
+    CHECK(ratio[HALF + HALF / 2] > 0.4 && ratio[HALF + HALF / 2] < 2.5);
+    printf("    predicted %.3g times what a step takes, later %.3g\n", ratio[0], ratio[HALF + HALF / 2]);
+}
+
 // On a machine that knows whole pipelines: every step takes what the slowest of the chosen ones takes.
 CLAIM(virtual_pipelines_take_the_times_of_their_schemes) {
     double moving[2 * STEPS];
@@ -395,13 +446,15 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
 
 CLAIM(what_does_not_go_with_strategies_is_said) {
     static const Refusal rows[] = {
-        {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout", 2},
+        {"--strategies tp2 --tp 2", "found --tp; write who runs them into the strategies", 2},
         {"--strategies tp3",
          "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without", 2},
         {"--strategies '2xtp1;tp2' --cp 2",
          "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out", 2},
-        {"--strategies tp2 --explain layout", "expected one layout, found --strategies", 2},
+        {"--strategies tp2 --layout 'tp 2; stage layers 4'", "at most a --layout of tp 1 and one stage", 2},
+        {"--strategies tp2 --layout auto --memory 1G", "at most a --layout of tp 1 and one stage", 2},
         {"--strategies tp2 --balance migrate", "--balance is not there", 2},
+        {"--strategies tp2 --probe", "probe like pipelines without the others", 2},
         {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
         {"--strategies '2xtp1' --capacity 100",
          "--data: the longest document has 3 & and no pipeline of a strategy holds more than 100 (tp1pp1 does); try "

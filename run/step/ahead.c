@@ -169,7 +169,8 @@ void ahead_agree(Run* run, const RankReport* report) {
         ms = MAX(ms, other->ms);
         if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);
     }
-    if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
+    if (ms > 0 && run->strategies) strategies_learn(run, ms);
+    else if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
     clock->last_ms = 0;
 }
 
@@ -190,7 +191,9 @@ void ahead_plan_next(Run* run) {
         ahead_none(run);
         return;
     }
-    if (run->clock->setting.groups && !run->config.machine && is_due) run_set_cost(run);
+    int learns = run->clock->setting.groups && !run->config.machine && is_due;
+    if (learns && run->strategies) strategies_set_cost(run);
+    else if (learns) run_set_cost(run);
     ahead_start(run, step + 1);
 }
 

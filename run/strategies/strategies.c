@@ -26,8 +26,7 @@ int strategies_same_job(const Run* run, int s, int a, int b) {
     return run->strategies && group_of(run, s, a, &place) == group_of(run, s, b, &place);
 }
 
-// The layers of such a pipeline, dealt evenly; how each runs is said for the whole model.
-static Layout layout_of(const Run* run, const PipelineGroup* g) {
+Layout strategies_layout(const Run* run, const PipelineGroup* g) {
     const Layout* how = run->strategies ? &run->strategies->before->layout : &run->model.ranks->layout;
     Layout layout = layout_even(&run->model.whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
     for (int l = 0; l < run->model.whole.L; l++)
@@ -75,7 +74,7 @@ typedef struct Kinds {
 // Tokens of a row of such a pipeline: as --capacity says, or as half of the memory holds.
 static int64_t row_of(Run* run, const PipelineGroup* g) {
     const Config* c = &run->config;
-    Layout layout = layout_of(run, g);
+    Layout layout = strategies_layout(run, g);
     int N = MAX(c->batch_tokens, c->context);
     if (c->capacity) return (int64_t)c->capacity * g->tp;
     for (size_t most = 0; N > 64; N /= 2, most = 0) {
@@ -179,12 +178,18 @@ static int read_list(StrategyList* list, const char* named, Err err) {
 // What has no meaning, or is not there, while layouts change.
 static void refuse_others(const Run* run) {
     const Config* c = &run->config;
-    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
-        die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
-    if (c->check_layout) die("--explain layout: expected one layout, found --strategies; try --explain");
-    if (strcmp(c->balance, "off") || c->probe)
-        die("--strategies: %s is not there for ranks whose work changes from step to step; leave it out",
-            c->probe ? "--probe" : "--balance");
+    const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
+    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
+        die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
+            "found "
+            "%s; write who runs them into the strategies",
+            found);
+    if (c->probe)
+        die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
+            "many "
+            "ranks as they have and with their --tp, and strategies find it");
+    if (strcmp(c->balance, "off"))
+        die("--strategies: --balance is not there for ranks whose work changes from step to step; leave it out");
 }
 
 // Like pipelines share documents, as many as --cp says in every group of every strategy.
@@ -197,6 +202,10 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
+static int searches_strategies(const Run* run) {
+    return run->config.layout && !strcmp(run->config.layout, "hydraulis");
+}
+
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
     const Strategies* x = run->strategies;
@@ -205,7 +214,7 @@ static void keep_list(Run* run) {
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
     run->settled.strategies = text;
-    run->settled.layout = NULL;  // of --layout hydraulis
+    if (searches_strategies(run)) run->settled.layout = NULL;
 }
 
 static void strategies_read(Run* run) {
@@ -217,9 +226,8 @@ static void strategies_read(Run* run) {
         char words[ERR_BYTES];
     } found;
     const Config* c = &run->config;
-    int searches = c->layout && !strcmp(c->layout, "hydraulis");
     int named = c->strategies && strcmp(c->strategies, "none") != 0;
-    if ((!named && !searches) || !run->training) return;
+    if ((!named && !searches_strategies(run)) || !run->training) return;
     refuse_others(run);
     memset(&found, 0, sizeof found);
     if (!named) run_measure_limit(run);
@@ -250,7 +258,7 @@ static const TpSplit* split_of(const Run* run, int tp) {
 static Part part_of(const Run* run, int s, int r) {
     int place;
     const PipelineGroup* g = group_of(run, s, r, &place);
-    Layout layout = layout_of(run, g);
+    Layout layout = strategies_layout(run, g);
     int ranks = g->copies * g->tp, stage = place / ranks;
     return (Part){
         split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1), g->copies,
@@ -297,7 +305,7 @@ static Run* make_view(Run* run, int s) {
     m->job = model_split(m, m->world->rank - place, COMM_OTHER, m->world->overlap);
     view->settled.tp = g->tp, view->settled.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
-    m->ranks->layout = layout_of(run, g);
+    m->ranks->layout = strategies_layout(run, g);
     m->ranks->owner = &run->strategies->owner;
     m->ranks->zero.holds = ZERO_IN_USE;
     run_join_job(view);
@@ -591,6 +599,43 @@ void strategies_predict(const Run* run, StepRecord* r) {
     double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
     r->moving_ms = x->choices[now].end + behind;
     r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
+}
+
+// ---- what is learnt from steps
+
+// A job's terms of the last step, and when its rank could begin.
+typedef struct JobTerms {
+    double terms[CALIBRATION_TERMS], start_ms;
+} JobTerms;
+
+double strategies_remember(Run* run, const StepRecord* r) {
+    const BatchPlan* planned = run->batch.planned;
+    run->strategies->last_start_ms = strategies_start_ms(run, planned->strategy);
+    return fmax(0, r->measured_ms - (r->predicted_ms - planned->expected_ms));
+}
+
+void strategies_learn(Run* run, double ms) {
+    Calibration* calibration = &run->clock->calibration;
+    const Comm* world = run->model.world;
+    JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
+    memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
+    all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
+    for (JobTerms* j = all; j < all + world->size; j++)
+        if (calibration_predict(calibration, j->terms) + j->start_ms >
+            calibration_predict(calibration, last->terms) + last->start_ms)
+            last = j;
+    if (ms > last->start_ms) calibration_learn(calibration, last->terms, ms - last->start_ms);
+    free(all);
+}
+
+void strategies_set_cost(Run* run) {
+    Strategies* x = run->strategies;
+    for (int s = 0; s < x->list.n; s++) {
+        x->as[s]->clock->calibration = run->clock->calibration;
+        run_set_cost(x->as[s]);
+    }
+    find_choices(run);
+    run->clock->setting = x->as[x->now]->clock->setting;
 }
 
 // ---- the end
