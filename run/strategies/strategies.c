@@ -618,7 +618,7 @@ void strategies_learn(Run* run, double ms) {
     Calibration* calibration = &run->clock->calibration;
     const Comm* world = run->model.world;
     JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
-    memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
+    if (run->clock->last_ms > 0) memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
     all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
     for (JobTerms* j = all; j < all + world->size; j++)
         if (calibration_predict(calibration, j->terms) + j->start_ms >
