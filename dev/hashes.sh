@@ -49,6 +49,7 @@ one tp3 3 $few --tp 3 --zero 2 --preset llama-tiny
 one pp 4 $few --machine a100-7b --pp 2
 one layout 4 $few --machine a100-7b --tp 2 --pp 2 --zero 3
 one strategies 4 --machine a100-7b --capacity 200 --strategies "4xtp1; tp2+2xtp1; tp4"
+one strategies_divided 4 --machine a100-7b --capacity 200 --zero 3 --dtype grads=bf16 --strategies "4xtp1; 2xtp2; tp4"
 slow="--tp 2 --plan refresh=2 --device virtual-cpu --machine h200-8b --straggle rank=1,x=4"
 one migrate 2 $few $slow --balance migrate
 one resize 2 $few $slow --balance resize

@@ -118,7 +118,7 @@ static void sample_only(Run* run) {
 static void choose_work(Run* run) {
     const Config* c = &run->config;
     if (c->explain || c->dump_grads) run->instead = plan_only;
-    if (c->check_layout) run->instead = run_check_layout;
+    if (c->check_layout) run->instead = run->strategies ? run_check_strategies : run_check_layout;
     if (c->probe) run->instead = run_probe;
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;
@@ -138,7 +138,7 @@ static void prepare(Run* run) {
     const char* choices = run->model.k->choices();
     if (run->training && choices[0] && !run_is_brief(run)) printf("kernels %s\n", choices);
     run_load_weights(run);
-    if (run->model.ranks->zero.stage == 3) zero_gather(&run->model);
+    if (run->model.ranks->zero.stage == 3 && !run->strategies) zero_gather(&run->model);
     if (run->training) run_find_cost(run), balance_ready(run), run_check_documents(run);
 }
 

@@ -239,6 +239,9 @@ static inline int run_is_brief(const Run* run) {
 static inline int run_most_tokens(const Run* run) {
     return run->training ? run->config.batch_tokens : run->model.shape.context;
 }
+static inline DType run_gradients_travel_as(const Run* run) {
+    return !strcmp(run->config.grad_dtype, "bf16") ? DT_BF16 : DT_F32;
+}
 Config run_settled_config(const Run* run);  // the options with what is settled in their place, for people and files
 void run_path(char path[CHECKPOINT_PATH], const char* dir, const char* name);  // dir/name, or the end of the program
 double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 of none
@@ -488,3 +491,4 @@ void run_end_record(Run* run);
 void run_print_end(Run* run);
 // --explain: the plan in run->batch beside what other planners do, on the terminal and as a page. On rank 0.
 void run_explain(const Run* run);
+void run_check_strategies(Run* run);  // --explain layout with --strategies: what each stage of each pipeline holds

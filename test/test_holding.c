@@ -23,6 +23,7 @@ typedef struct Case {
     Arena arena;
     RankStrategy strategy[2];
     Part parts[2][MOST_RANKS];
+    char divided[2][MOST_LAYERS];  // layers of which ranks with the same part hold pieces
     Holdings pieces, held[2];
 } Case;
 
@@ -48,11 +49,13 @@ static void divide(Case* c, int which) {
         int place;
         const PipelineGroup* g = &s->group[strategy_group(s, r, &place)];
         Layout layout = layout_even(&c->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
-        int stage = place / (g->copies * g->tp);
+        int ranks = g->copies * g->tp, stage = place / ranks;
         c->parts[which][r] =
-            (Part){&splits[g->tp], place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+            (Part){&splits[g->tp], place % g->tp,        layout_first(&layout, stage), layout_first(&layout, stage + 1),
+                   g->copies,      place % ranks / g->tp};
     }
-    CHECK(holdings_of_parts(&c->held[which], &c->whole, c->parts[which], c->ranks, &c->arena, err) == 0);
+    CHECK(holdings_of_parts(&c->held[which], &c->whole, c->parts[which], c->ranks, c->divided[which], &c->arena, err) ==
+          0);
 }
 
 static void open_case(Case* c, uint64_t seed) {
@@ -67,6 +70,7 @@ static void open_case(Case* c, uint64_t seed) {
     for (int i = 0; i < 2; i++) {
         c->strategy[i] = draw_strategy(&c->whole, c->ranks, seed + (uint64_t)i * 77);
         CHECK(strategy_ranks(&c->strategy[i]) == c->ranks);
+        for (int l = 0; l < c->whole.L && seed % 2; l++) c->divided[i][l] = (char)draw(seed, 1010 + (uint64_t)l, 2);
         divide(c, i);
     }
     CHECK(holdings_of_pieces(&c->pieces, &c->whole, &c->arena, err) == 0);
@@ -80,7 +84,7 @@ typedef struct Memory {
 } Memory;
 
 static Memory take_memory(const Case* c) {
-    Memory m = {.elems = shape_param_elems(&c->whole) + 4096};
+    Memory m = {.elems = shape_param_elems(&c->whole) + ((size_t)c->whole.L + 2) * 64 * MOST_RANKS};
     for (int r = 0; r < c->ranks; r++) m.of[r] = (double*)calloc(m.elems, sizeof(double));
     return m;
 }
@@ -221,6 +225,43 @@ CLAIM(weights_arrive_at_every_rank_of_every_pipeline) {
         FOR_ELEMENTS(&m.c.held[0]) expected += !holds(&m.c.pieces, x->rank, t, x->box.row + i, x->box.col + j);
         CHECK(m.p.sent == expected);
         end_move(&m);
+    }
+}
+
+// Where all are whole, the part; where a layer is divided, each element of it on one of those with the part, at the
+// place of its piece behind what stands before.
+CLAIM(parts_hold_every_element_once_and_pieces_lie_one_behind_another) {
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        size_t kept[MOST_RANKS] = {0};
+        open_case(&c, seed);
+        Memory m = take_memory(&c);
+        for (int r = 0; r < c.ranks; r++) {
+            Shape shape = part_shape(&c.whole, &c.parts[0][r]);
+            for (int b = 0; b < shape_buckets(&shape); b++) {
+                Bucket bucket = shape_bucket(&shape, b);
+                int is_piece = b > 0 && b <= shape.L && c.divided[0][c.parts[0][r].first_layer + b - 1];
+                kept[r] += is_piece ? bucket.piece : bucket.elems;
+            }
+        }
+        FOR_ELEMENTS(&c.held[0]) {
+            size_t at = x->at + (size_t)i * (size_t)x->stride + (size_t)j;
+            const Part* part = &c.parts[0][x->rank];
+            ParamTensor tensor = shape_tensor(&c.whole, t);
+            int holders = 0, place, group = strategy_group(&c.strategy[0], x->rank, &place),
+                is_piece = param_is_per_layer(tensor.id) && c.divided[0][tensor.layer];
+            CHECK(at < kept[x->rank] && m.of[x->rank][at] == 0);
+            m.of[x->rank][at] = 1;
+            for (int r = 0; r < c.ranks; r++) {
+                const Part* other = &c.parts[0][r];
+                int is_like = strategy_group(&c.strategy[0], r, &place) == group && other->tp_rank == part->tp_rank &&
+                              other->first_layer == part->first_layer;
+                holders += is_like && holds(&c.held[0], r, t, x->box.row + i, x->box.col + j);
+            }
+            CHECK(holders == (is_piece ? 1 : MAX(part->shards, 1)));
+        }
+        free_memory(&m);
+        arena_free(&c.arena);
     }
 }
 

@@ -82,7 +82,12 @@ static double resumed_mib(const char* run) {
     CHECK(log_values(run, "loss", before, STEPS) == STEPS);
     CHECK_SH(0, "rm -rf $W/%s/step-000008; " ON_RANKS "$P --resume --threads 1 --out $W/%s", run, ranks, run);
     CHECK(log_values(run, "loss", after, STEPS) == STEPS && !memcmp(before, after, sizeof before));
-    return said("memory ");
+    double mib = said("memory ");
+    CHECK_SH(0,
+             "cd $W/%s; grep -h '\"--layout' step-000004/state.json >saved; "
+             "grep '\"--layout.*stage layers' step-000008/state.json | cmp - saved",
+             run);
+    return mib;
 }
 
 CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
@@ -98,6 +103,24 @@ CLAIM(a_resumed_run_keeps_its_layout_and_meets_its_limit) {
     CHECK_SH(0, "$P --out $W/kept --sample a --tokens 2");
     CHECK_SH(0, ON_RANKS "$P " TINY "--layout auto --memory 100M --out $W/searched", ranks);
     resumed_mib("searched");
+}
+
+// Until the next refresh, which decides anew from what is measured then.
+CLAIM(a_resumed_run_keeps_its_layout_and_what_has_moved_for_good) {
+    static const char options[] =
+        "--device virtual-cpu --machine h200-8b --straggle rank=1,x=6 --threads 1 --out $W/moved";
+    CHECK_SH(0,
+             ON_RANKS "$P " TINY
+                      "%s --layout 'tp 2; stage layers 6 recompute block' --plan static,refresh=3 --steps "
+                      "5 --balance migrate,moves=keep",
+             ranks, options);
+    const char* hash = loss_hash();
+    CHECK_SH(0,
+             "cd $W/moved; grep -E 'own_hidden.*[0-9]|--layout|moves.*keep' step-000005/state.json >saved; "
+             "[ $(wc -l <saved) = 3 ] && rm -r step-000005");
+    CHECK_SH(0, ON_RANKS "$P --resume %s", ranks, options);
+    CHECK_STRING(loss_hash(), hash);
+    CHECK_SH(0, "cd $W/moved; grep -E 'own_hidden|--layout|moves.*keep' step-000005/state.json | cmp - saved");
 }
 
 CLAIM(a_found_layout_reads_back) {

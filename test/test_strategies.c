@@ -41,6 +41,9 @@ static const struct {
     {"--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'", 4, 2},
     {LLAMA "--capacity 200 --strategies 'tp4+tp1; 5xtp1; 2xtp2+tp1' --plan static", 5, 2},
     {LLAMA "--capacity 330 --strategies 'pp3; tp3; 3xtp1' --recompute block", 3, 1},
+    {"--capacity 400 --zero 2 --strategies 'tp2+2xtp1'", 4, 1},
+    {"--capacity 100 --zero 3 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; 2xtp1pp2'", 4, 2},
+    {LLAMA "--capacity 330 --zero 3 --strategies '2xtp2pp2; 8xtp1' --recompute block", 8, 1},
 };
 
 CLAIM(unlike_pipelines_have_the_losses_of_one_rank) {
@@ -83,9 +86,10 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
             random_strategy(text, 1000 * seed + (uint64_t)i, ranks);
             end += snprintf(list + end, sizeof list - (size_t)end, "%s%s", i ? "; " : "", text);
         }
-        snprintf(options, sizeof options, "%s--capacity %d --plan %s --recompute %s --overlap %s --strategies '%s'",
+        snprintf(options, sizeof options,
+                 "%s--capacity %d --plan %s --recompute %s --overlap %s --zero %d --strategies '%s'",
                  is_llama ? LLAMA : "", pick(seed, 103, 320, 700), plans[pick(seed, 104, 0, 2)],
-                 recompute[pick(seed, 105, 0, 2)], pick(seed, 106, 0, 1) ? "yes" : "no", list);
+                 recompute[pick(seed, 105, 0, 2)], pick(seed, 106, 0, 1) ? "yes" : "no", pick(seed, 107, 1, 3), list);
         Curve c = run("random", ranks, options);
         check_curves(options, &c, is_llama ? &llama_one : &one, 0, STEPS, 1e-6);
     }
@@ -99,10 +103,12 @@ CLAIM(every_gradient_is_that_of_one_rank) {
     const struct {
         const char* list;
         int ranks;
-    } ways[] = {{"tp2+2xtp1", 4}, {"tp1pp2+2xtp2", 6}, {"tp4+tp1pp4", 8}};
+        int zero;
+    } ways[] = {
+        {"tp2+2xtp1", 4, 1}, {"tp1pp2+2xtp2", 6, 1}, {"tp4+tp1pp4", 8, 1}, {"3xtp2", 6, 2}, {"2xpp2+tp3", 7, 3}};
     for (int i = 0; i < COUNT(ways); i++) {
-        CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --strategies '%s' --dump-grads $W/many.grads", ways[i].ranks,
-                 ways[i].list);
+        CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --zero %d --strategies '%s' --dump-grads $W/many.grads",
+                 ways[i].ranks, ways[i].zero, ways[i].list);
         CHECK_CLOSE(difference("many.grads", "one.grads"), 0, 1e-5);
     }
 }
@@ -111,9 +117,14 @@ CLAIM(every_gradient_is_that_of_one_rank) {
 // rounding, which AdamW makes as large as any others.
 CLAIM(weights_after_switching_are_those_of_a_fixed_strategy) {
     run("fixed", 4, LLAMA "--capacity 400 --strategies 'tp2+2xtp1'");
-    run("switching", 4, LLAMA "--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2'");
-    CHECK(count_strategies("fixed") == 1 && count_strategies("switching") >= 2);
-    CHECK_CLOSE(difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors"), 0, 1e-5);
+    CHECK(count_strategies("fixed") == 1);
+    for (int zero = 1; zero <= 3; zero += 2) {
+        run("switching", 4,
+            filled(LLAMA "--capacity 100 --zero %d --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; 2xpp2'", zero));
+        CHECK(count_strategies("switching") >= 2);
+        double most = difference("switching/step-000020/model.safetensors", "fixed/step-000020/model.safetensors");
+        CHECK_CLOSE(most, 0, 1e-5);
+    }
 }
 
 #define SWITCHING                                                                                            \
@@ -145,8 +156,9 @@ CLAIM(a_signal_to_one_rank_ends_all_and_the_rest_repeats_to_the_bit) {
     for (int i = 0; i < MIN(n, MOST); i++) CHECK_CLOSE(whole[i], alone[i], 2e-3 * alone[i]);  // test_tp.c: BF16
 }
 
-// What rank 0 sends in a step between the parts of a strategy and the pieces of owners.
-static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
+// What rank 0 sends in a step between the parts of a strategy and the pieces of owners; divided: as holdings_of_parts
+// has it.
+static double expected_bytes(int ranks, const Part* parts, ReshardKind kind, const char* divided) {
     char err[ERR_BYTES];
     Shape whole = shape_make(4, 48, 4, 257, 320);
     Arena arena = {0};
@@ -156,7 +168,7 @@ static double expected_bytes(int ranks, const Part* parts, ReshardKind kind) {
     int node[8] = {0}, sums = kind == RESHARD_SUM;
     whole.shards = ranks;
     CHECK(!holdings_of_pieces(&pieces, &whole, &arena, err) &&
-          !holdings_of_parts(&held, &whole, parts, ranks, &arena, err) &&
+          !holdings_of_parts(&held, &whole, parts, ranks, divided, &arena, err) &&
           !reshard(&t, &whole, sums ? &held : &pieces, sums ? &pieces : &held, kind, 0, ranks, node, &arena, err));
     for (int w = 0; w < t.waves; w++) sum += 4.0 * (double)t.wave[w].sends.elems;
     arena_free(&arena);
@@ -174,13 +186,129 @@ static double sum_of_bytes(const char* name, const char* member) {
 CLAIM(bytes_are_those_of_the_transfers_and_optimizer_state_stays) {
     Shape whole = shape_make(4, 48, 4, 257, 320);
     TpSplit two = split_even(&whole, 2), alone = split_even(&whole, 1);
-    Part parts[4] = {{&two, 0, 0, 4}, {&two, 1, 0, 4}, {&alone, 0, 0, 4}, {&alone, 0, 0, 4}};
+    Part parts[4] = {{&two, 0, 0, 4, 1, 0}, {&two, 1, 0, 4, 1, 0}, {&alone, 0, 0, 4, 2, 0}, {&alone, 0, 0, 4, 2, 1}};
     run("bytes", 4, "--capacity 400 --strategies 'tp2+2xtp1' --verbose");
-    double gradients = expected_bytes(4, parts, RESHARD_SUM), weights = expected_bytes(4, parts, RESHARD_COPY);
+    double gradients = expected_bytes(4, parts, RESHARD_SUM, NULL),
+           weights = expected_bytes(4, parts, RESHARD_COPY, NULL);
     CHECK(gradients > 0 && weights > 0);
     CHECK_CLOSE(sum_of_bytes("bytes", "bytes.gradients") / STEPS, gradients, 0.5);
     CHECK_CLOSE(sum_of_bytes("bytes", "bytes.parameters") / STEPS, weights, 0.5);
     CHECK_SAID("sent by all ranks & !optimizer state");
+}
+
+// With --zero 2 two like pipelines sum layers once a round, a half each, and only that half goes to owners; with 3 the
+// weights of a half come, and what is missing twice a round, whatever the rounds are.
+CLAIM(bytes_of_what_like_pipelines_divide_are_those_of_rounds_and_of_pieces) {
+    static const char all[] = {1, 1, 1, 1};
+    Shape whole = shape_make(4, 48, 4, 257, 320);
+    TpSplit two = split_even(&whole, 2), alone = split_even(&whole, 1);
+    Part parts[4] = {{&alone, 0, 0, 4, 2, 0}, {&alone, 0, 0, 4, 2, 1}, {&two, 0, 0, 4, 1, 0}, {&two, 1, 0, 4, 1, 0}};
+    double moved[] = {expected_bytes(4, parts, RESHARD_SUM, all), expected_bytes(4, parts, RESHARD_COPY, NULL),
+                      expected_bytes(4, parts, RESHARD_SUM, all), expected_bytes(4, parts, RESHARD_COPY, all)};
+    whole.shards = 2;
+    double layers = 4.0 * 4 * (double)shape_bucket(&whole, 1).piece, loss[4][STEPS] = {{0}};
+    for (int zero = 2; zero <= 3; zero++) {
+        double gradients[STEPS], weights[STEPS];
+        run("divided", 4,
+            filled("--capacity 400 --zero %d --plan static --eval-every 0 --sample-every 0 --save-every 0 "
+                   "--strategies '2xtp1+tp2'",
+                   zero));
+        CHECK(log_values("divided", "bytes.gradients", gradients, STEPS) == STEPS);
+        CHECK(log_values("divided", "bytes.parameters", weights, STEPS) == STEPS);
+        CHECK(log_values("divided", "loss", loss[zero], STEPS) == STEPS);
+        for (int i = 1; i < STEPS; i++) {
+            double rounds = (gradients[i] - moved[2 * zero - 4]) / layers;
+            CHECK(rounds >= 1 && rounds <= 20);
+            CHECK_CLOSE(rounds, round(rounds), 1e-9);
+            CHECK(zero == 3 || weights[i] == moved[1]);
+        }
+    }
+    for (int i = 0; i < STEPS; i++) CHECK_CLOSE(loss[3][i], loss[2][i], 1e-6 * loss[2][i]);
+}
+
+// Half of the bytes of fp32, by collectives, by messages, and in the rounds of like pipelines; losses are those of one
+// rank within what a rounding to 8 bits changes.
+CLAIM(gradients_travel_as_bf16) {
+    static const char* const lists[] = {"--strategies 4xtp1", "--strategies 'tp2+2xtp1; 2xtp1pp2' --capacity 330",
+                                        "--strategies 2xtp2 --zero 2"};
+    run_ones();
+    for (int i = 0; i < COUNT(lists); i++) {
+        double bytes[2][STEPS];
+        for (int half = 0; half < 2; half++) {
+            Curve c =
+                run("bf16", 4,
+                    filled("--capacity 400 --plan static %s --dtype fp32,grads=%s", lists[i], half ? "bf16" : "fp32"));
+            check_curves(lists[i], &c, &one, 0, STEPS, half ? 2e-4 : 1e-6);
+            CHECK(log_values("bf16", "bytes.gradients", bytes[half], STEPS) == STEPS);
+        }
+        for (int s = 0; s < STEPS; s++) CHECK(bytes[0][s] > 0 && bytes[1][s] == bytes[0][s] / 2);
+    }
+}
+
+// KiB of an entry of the memory table.
+static double table_kib(const char* name) {
+    char unit[8] = "";
+    double value = NAN;
+    const char* at = strstr(output, filled("\n  %s  ", name));
+    if (at) sscanf(at + strlen(name) + 3, " %lf %7s", &value, unit);
+    return value * (strcmp(unit, "MiB") ? 1 : 1024);
+}
+
+// Of twelve layers, KiB that a rank has in use which divides those of stages `from` on with another one: pieces, two
+// layers at work, of gradients two pieces on their way. Ends are whole.
+static double kib_in_use(int ranks, int zero, int from) {
+    Shape whole = shape_make(12, 48, 4, 257, 320);
+    whole.shards = ranks;
+    Bucket layer = shape_bucket(&whole, 1), first = shape_bucket(&whole, 0), last = shape_bucket(&whole, 13);
+    double pieces = zero < from ? 0 : from == 2 ? 14 : 12, layers = zero < from ? 12 : 2;
+    return 4.0 / 1024 *
+           ((double)(first.elems + last.elems) + layers * (double)layer.elems + pieces * (double)layer.piece);
+}
+
+// A strategy with two like pipelines needs more than one with four.
+CLAIM(the_memory_table_shows_what_like_pipelines_divide) {
+    for (int zero = 1; zero <= 3; zero++) {
+        CHECK_SH(0,
+                 ON_RANKS "$P " TINY
+                          "--layers 12 --verbose --capacity 400 --zero %d --strategies '4xtp1; 2xtp1+tp2' "
+                          "--explain",
+                 4, zero);
+        CHECK_CLOSE(table_kib("gradients in use"), MAX(kib_in_use(2, zero, 2), kib_in_use(4, zero, 2)), 0.06);
+        CHECK_CLOSE(table_kib("parameters in use"), MAX(kib_in_use(2, zero, 3), kib_in_use(4, zero, 3)), 0.06);
+    }
+}
+
+#define MIXED "stage layers 4; layers 1 zero 3; layers 2 zero 2 recompute block; layers 1 zero 1"
+
+// Whatever stage has them. The resumed run says so, and has the losses that it had.
+CLAIM(layers_run_as_a_layout_beside_the_strategies_says) {
+    double before[STEPS], after[STEPS];
+    run_ones();
+    Curve c = run("mixed", 4, "--capacity 330 --layout '" MIXED "' --strategies '4xtp1; 2xtp2; 2xtp1pp2'");
+    check_curves("mixed", &c, &one, 0, STEPS, 1e-6);
+    CHECK(log_values("mixed", "loss", before, STEPS) == STEPS);
+    CHECK_SH(0,
+             "cd $W/mixed; rm -r step-000020; grep -- '--layout\\|--strategies' step-000010/state.json >saved; "
+             "[ $(wc -l <saved) = 2 ]");
+    CHECK_SH(0, ON_RANKS "$P --resume --threads 1 --out $W/mixed", 4);
+    CHECK(log_values("mixed", "loss", after, STEPS) == STEPS && !memcmp(before, after, sizeof before));
+    CHECK_SH(0, "cd $W/mixed; grep -- '--layout\\|--strategies' step-000020/state.json | cmp - saved");
+    CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 330 --layout '" MIXED "' --strategies '2xtp1pp2; tp4' --explain layout",
+             4);
+    CHECK_SAID(
+        "strategy tp4 & 2xtp1pp2 stage 1: ranks 2 to 3, layers 2 to 3 & layers 0 to 0: zero 3, recompute none & "
+        "layers 2 to 2: zero 2, recompute block & 1xtp4pp1 stage 0: ranks 0 to 3");
+}
+
+// MiB of rank 0 under a single strategy are those of its memory table.
+CLAIM(explain_layout_says_what_stages_of_strategies_hold) {
+    for (int zero = 1; zero <= 3; zero++) {
+        CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --zero %d --strategies 2xpp2 --verbose --explain layout", 4,
+                 zero);
+        const char *table = strstr(output, "\n  total  "), *stage = strstr(output, "ranks 0 to 1, layers 0 to 1, ");
+        double total = table ? strtod(table + 8, NULL) : NAN, mib = stage ? strtod(stage + 29, NULL) : NAN;
+        CHECK_CLOSE(mib, total, 0.051);
+    }
 }
 
 // Without its last ten steps a run goes on by these options to the losses of one rank.
@@ -202,8 +330,11 @@ CLAIM(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one) {
 }
 
 CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {
+    run_ones();
     run("divided", 4, "--capacity 400 --tp 2 --pp 2 --zero 2");
     check_goes_on("divided", "mpirun --oversubscribe -n 4", "--strategies 'tp2+2xtp1'");
+    CHECK_SH(0, "grep -q '\"--zero\", \"2\"' $W/divided/step-000020/state.json");
+    check_goes_on("divided", "mpirun --oversubscribe -n 4", "--zero 3 --strategies '4xtp1; 2xtp2'");
 }
 
 // The length of a row is each strategy's own, and settled when --capacity does not say it.
@@ -279,6 +410,24 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
     return count_strategies("virtual");
 }
 
+static int ascending(const void* a, const void* b) { return (*(const double*)a > *(const double*)b) * 2 - 1; }
+
+// From a machine that is said to be a hundred times as slow as this one may be. Jobs have unlike terms, and all ranks
+// learn the same: else the run ends, because they have unlike plans.
+CLAIM(times_of_steps_are_learnt_by_all_ranks_alike) {
+    double predicted[STEPS], measured[STEPS], ratio[STEPS];
+    sh("printf 'name slow\\nquadratic_ms 1e-6\\nlinear_ms 8\\nheads 64\\ntoken_bytes 2097152\\ngroup 2 125\\ngroup 4 "
+       "109\\n' >$W/slow");
+    run("learnt", 4, "--machine $W/slow --capacity 400 --strategies 'tp2+2xtp1' --eval-every 0 --sample-every 0");
+    CHECK(log_values("learnt", "predicted_ms", predicted, STEPS) == STEPS);
+    CHECK(log_values("learnt", "measured_ms", measured, STEPS) == STEPS);
+    for (int i = 0; i < STEPS; i++) ratio[i] = predicted[i] / measured[i];
+    CHECK(ratio[0] > 10 && ratio[1] > 10);
+    qsort(ratio + HALF, HALF, sizeof *ratio, ascending);
+    CHECK(ratio[HALF + HALF / 2] > 0.4 && ratio[HALF + HALF / 2] < 2.5);
+    printf("    predicted %.3g times what a step takes, later %.3g\n", ratio[0], ratio[HALF + HALF / 2]);
+}
+
 // On a machine that knows whole pipelines: every step takes what the slowest of the chosen ones takes.
 CLAIM(virtual_pipelines_take_the_times_of_their_schemes) {
     double moving[2 * STEPS];
@@ -304,16 +453,20 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
 
 CLAIM(what_does_not_go_with_strategies_is_said) {
     static const Refusal rows[] = {
-        {"--strategies tp2 --tp 2", "expected neither --tp, --pp nor --layout", 2},
+        {"--strategies tp2 --tp 2", "found --tp; write who runs them into the strategies", 2},
         {"--strategies tp3",
          "tp3: expected pipelines for all 2 ranks, found some for 3; --strategies none goes on without", 2},
         {"--strategies '2xtp1;tp2' --cp 2",
          "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out", 2},
-        {"--strategies tp2 --explain layout", "expected one layout, found --strategies", 2},
-        {"--strategies tp2 --zero 3", "expected --zero 1, found --zero 3", 2},
+        {"--strategies tp2 --layout 'tp 2; stage layers 4'", "at most a --layout of tp 1 and one stage", 2},
+        {"--strategies tp2 --layout auto --memory 1G", "at most a --layout of tp 1 and one stage", 2},
         {"--strategies tp2 --balance migrate", "--balance is not there", 2},
+        {"--strategies tp2 --probe", "probe like pipelines without the others", 2},
         {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
-        {"--strategies '2xtp1' --capacity 100", "no strategy has a pipeline for a document of", 2},
+        {"--strategies '2xtp1' --capacity 100",
+         "--data: the longest document has 3 & and no pipeline of a strategy holds more than 100 (tp1pp1 does); try "
+         "--capacity 3 & or a smaller --context (documents are cut to 320 tokens)",
+         2},
     };
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
 }

@@ -6,7 +6,7 @@
 Shape part_shape(const Shape* whole, const Part* part) {
     Shape of_rank = split_shape(whole, part->split, part->tp_rank);
     Shape shape = shape_stage(&of_rank, part->first_layer, part->end_layer);
-    shape.shards = 1;
+    shape.shards = MAX(part->shards, 1);
     return shape;
 }
 
@@ -54,28 +54,6 @@ int holdings_of_pieces(Holdings* h, const Shape* whole, Arena* arena, Err err) {
     return 0;
 }
 
-int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ranks, Arena* arena, Err err) {
-    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * MOST_RUNS, arena, err)) return -1;
-    Shape* shapes = TAKE(arena, Shape, ranks);
-    if (arena_check(arena, err)) return -1;
-    for (int r = 0; r < ranks; r++) shapes[r] = part_shape(whole, &parts[r]);
-    for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n) {
-        ParamTensor t = shape_tensor(whole, i);
-        for (int r = 0; r < ranks; r++) {
-            int layer = param_is_per_layer(t.id) ? t.layer - parts[r].first_layer : 0;
-            if (layer < 0 || layer >= shapes[r].L) continue;
-            ParamTensor own = shape_param(&shapes[r], t.id, layer);
-            Box boxes[MOST_RUNS];
-            int count = own.elems ? split_boxes(boxes, whole, parts[r].split, parts[r].tp_rank, t.id) : 0;
-            for (int j = 0; j < count; j++) {
-                if (boxes[j].rows * boxes[j].cols > 0) h->list[n++] = (Holding){r, boxes[j], own.offset, boxes[j].cols};
-                own.offset += (size_t)boxes[j].rows * (size_t)boxes[j].cols;
-            }
-        }
-    }
-    return 0;
-}
-
 // Boxes of a part stand below one another; those of a vector beside one another.
 int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
                     size_t first, size_t n, size_t at) {
@@ -90,6 +68,47 @@ int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor*
             out[count++] = (Holding){rank, both, at + in_part - first, part->cols};
         }
     return count;
+}
+
+// Of layer l's tensor `own`, counted in the part, what a rank has of it where it holds pieces of some layers.
+static Segment kept_segment(const Shape* shape, const Part* part, const ParamTensor* own, const char* divided) {
+    int b = shape_bucket_of(own, shape), shard = part->shards ? part->shard : 0;
+    int layers = MIN(b - 1, shape->L), pieces = 0, is_layer = b > 0 && b <= shape->L;
+    Bucket layer = shape_bucket(shape, 1);
+    for (int l = 0; l < layers && divided; l++) pieces += divided[part->first_layer + l];
+    size_t gone = (size_t)pieces * (layer.elems - layer.piece);
+    if (!is_layer || !divided || !divided[part->first_layer + b - 1])
+        return (Segment){*own, 0, own->elems, own->offset - gone};
+    Segment s = shape_segment(shape, shape_index(shape, own), shard);
+    Bucket bucket = shape_bucket(shape, b);
+    s.at = s.at - bucket.at + bucket.offset - gone;
+    return s;
+}
+
+static int held_of_part(Holding out[MOST_RUN_HOLDINGS], const Shape* whole, const Shape* shape, const Part* part,
+                        int rank, const ParamTensor* t, const char* divided) {
+    int layer = param_is_per_layer(t->id) ? t->layer - part->first_layer : 0;
+    Box boxes[MOST_RUNS];
+    if (layer < 0 || layer >= shape->L) return 0;
+    ParamTensor own = shape_param(shape, t->id, layer);
+    int n = own.elems ? split_boxes(boxes, whole, part->split, part->tp_rank, t->id) : 0;
+    Segment kept = kept_segment(shape, part, &own, divided);
+    return n && kept.n ? holdings_of_run(out, rank, &own, boxes, n, kept.first, kept.n, kept.at) : 0;
+}
+
+int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ranks, const char* divided, Arena* arena,
+                      Err err) {
+    size_t each = divided ? MOST_RUN_HOLDINGS : MOST_RUNS;  // whole parts have no cut rows
+    if (open_list(h, whole, (size_t)shape_tensors(whole) * (size_t)ranks * each + MOST_RUN_HOLDINGS, arena, err))
+        return -1;
+    Shape* shapes = TAKE(arena, Shape, ranks);
+    if (arena_check(arena, err)) return -1;
+    for (int r = 0; r < ranks; r++) shapes[r] = part_shape(whole, &parts[r]);
+    for (int i = 0, n = 0; i < h->tensors; h->first[++i] = n) {
+        ParamTensor t = shape_tensor(whole, i);
+        for (int r = 0; r < ranks; r++) n += held_of_part(h->list + n, whole, &shapes[r], &parts[r], r, &t, divided);
+    }
+    return 0;
 }
 
 // ---- boxes

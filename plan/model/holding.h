@@ -28,18 +28,21 @@ typedef struct Holdings {
 } Holdings;
 
 // What a rank computes of the model: rank `tp_rank` of a group divided by `split`, the layers [first_layer, end_layer).
+// `shards` ranks have the same part, this one is number `shard` of them; 0: it is alone.
 typedef struct Part {
     const TpSplit* split;
-    int tp_rank, first_layer, end_layer;
+    int tp_rank, first_layer, end_layer, shards, shard;
 } Part;
 
 // Its tensors, in memory as shape_param says.
 Shape part_shape(const Shape* whole, const Part* part);
 
 // Both lie in the arena; 0, or -1 without memory. Of the pieces that ranks own of every bucket, whole->shards of them;
-// and of the parts (ranks) that they compute.
+// and of the parts (ranks) that they compute. divided (L of the whole model): the layers of which a rank of several
+// with the same part holds its piece alone, what follows right behind it; NULL: none.
 int holdings_of_pieces(Holdings* holdings, const Shape* whole, Arena* arena, Err err);
-int holdings_of_parts(Holdings* holdings, const Shape* whole, const Part* parts, int ranks, Arena* arena, Err err);
+int holdings_of_parts(Holdings* holdings, const Shape* whole, const Part* parts, int ranks, const char* divided,
+                      Arena* arena, Err err);
 
 // Elements [first, first + n) of a rank's part of a tensor, which consists of `boxes` of the whole one, as holdings of
 // it: they lie one behind another from `at` on. Returns how many, at most MOST_RUN_HOLDINGS.

@@ -168,7 +168,6 @@ static int is_overruled(const Config* c, const Option* o) {
     if (at == offsetof(Config, layout))
         return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
     if (at == offsetof(Config, strategies)) return file || single;
-    if (at == offsetof(Config, zero)) return list;
     return (at == offsetof(Config, tp) || at == offsetof(Config, pp)) && (list || file);
 }
 

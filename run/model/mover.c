@@ -8,28 +8,45 @@
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena) {
     char err[ERR_BYTES];
-    Mover mover = {kind, purpose, dt, world, m->whole, m->k, m->s, !from, {0}};
+    Mover mover = {kind, purpose, dt, dt, world, m->whole, m->k, m->s, !from, {0}};
     if (from && reshard(&mover.transfers, &m->whole, from, to, kind, world->rank, world->size, world->node, arena, err))
         die("a move of %s: %s", purpose == COMM_STATE ? "optimizer state" : "weights", err);
     return mover;
 }
 
-// ---- scratch: what leaves and what comes of two waves, and two slices
+// ---- scratch: what leaves and what comes of two waves, or copies of two buckets, and two slices
 
-static size_t wave_elems(const Mover* mover) { return mover->transfers.most_send + mover->transfers.most_receive; }
+static int is_cast(const Mover* mover) { return mover->wire != mover->dt; }
+
+static size_t largest_bucket(const Mover* mover) {
+    size_t most = 0;
+    for (int b = 0; b < shape_buckets(&mover->whole); b++) most = MAX(most, shape_bucket(&mover->whole, b).elems);
+    return most;
+}
+
+static size_t wave_elems(const Mover* mover) {
+    if (mover->is_plain) return is_cast(mover) ? largest_bucket(mover) : 0;
+    return mover->transfers.most_send + mover->transfers.most_receive;
+}
+
+// In elements of dt.
+static size_t waves_elems(const Mover* mover) {
+    return CEIL_DIV(2 * wave_elems(mover) * dtype_bytes(mover->wire), dtype_bytes(mover->dt));
+}
 
 size_t mover_scratch(const Mover* mover) {
-    return 2 * wave_elems(mover) + (mover->kind == RESHARD_SUM ? 2 * mover->transfers.most_slice : 0);
+    return waves_elems(mover) + (mover->kind == RESHARD_SUM ? 2 * mover->transfers.most_slice : 0);
 }
 
 static char* at(const Moving* x, char* base, size_t elem) { return base + elem * dtype_bytes(x->mover->dt); }
+static char* wire_at(const Moving* x, char* base, size_t elem) { return base + elem * dtype_bytes(x->mover->wire); }
 
 static char* buffer(const Moving* x, int w, int comes) {
-    return at(x, x->scratch, (size_t)(w & 1) * wave_elems(x->mover) + (comes ? x->mover->transfers.most_send : 0));
+    return wire_at(x, x->scratch, (size_t)(w & 1) * wave_elems(x->mover) + (comes ? x->mover->transfers.most_send : 0));
 }
 
 static char* slice_buffer(const Moving* x, int i) {
-    return at(x, x->scratch, 2 * wave_elems(x->mover) + (size_t)i * x->mover->transfers.most_slice);
+    return at(x, x->scratch, waves_elems(x->mover) + (size_t)i * x->mover->transfers.most_slice);
 }
 
 // ---- slices
@@ -71,12 +88,18 @@ static void put_own(const Moving* x, const Message* sent, const Message* receive
     }
 }
 
-// The slices of a message, to be sent or received. Returns where the next one's are.
+// The slices of a message, to be sent or received, as they travel. Returns where the next one's are.
 static char* exchange(const Moving* x, const Message* m, char* packed, int comes) {
-    const Slice* slice = x->mover->transfers.slices + m->first;
-    for (int i = 0; i < m->n; packed = at(x, packed, slice_elems(&slice[i++])))
-        if (comes) put(x, packed, &slice[i]);
-        else pack(x, packed, &slice[i]);
+    const Mover* mover = x->mover;
+    const Slice* slice = mover->transfers.slices + m->first;
+    for (int i = 0; i < m->n; packed = wire_at(x, packed, slice_elems(&slice[i++]))) {
+        char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
+        size_t elems = slice_elems(&slice[i]);
+        if (comes && is_cast(mover)) mover->k->ranks->cast(here, mover->dt, packed, mover->wire, elems, mover->s);
+        if (comes) put(x, here, &slice[i]);
+        else pack(x, here, &slice[i]);
+        if (!comes && is_cast(mover)) mover->k->ranks->cast(packed, mover->wire, here, mover->dt, elems, mover->s);
+    }
     return packed;
 }
 
@@ -87,8 +110,8 @@ static int list_messages(const Moving* x, Transfer* list, const Messages* messag
     int count = 0;
     for (const Message* m = messages->list; m < messages->list + messages->n; m++) {
         if (m->peer == x->mover->world->rank) continue;
-        list[count++] = (Transfer){m->peer, packed, m->elems * dtype_bytes(x->mover->dt)};
-        packed = at(x, packed, m->elems);
+        list[count++] = (Transfer){m->peer, packed, m->elems * dtype_bytes(x->mover->wire)};
+        packed = wire_at(x, packed, m->elems);
     }
     return count;
 }
@@ -120,21 +143,48 @@ static void put_messages(const Moving* x, int w) {
 }
 
 // Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.
+typedef struct BucketHere {
+    char *all, *own;
+    size_t elems, piece;
+} BucketHere;
+
+static BucketHere bucket_here(const Moving* x, int w) {
+    const Mover* mover = x->mover;
+    Bucket bucket = shape_bucket(&mover->whole, w);
+    size_t ranks = (size_t)mover->world->size;
+    char *whole = mover->kind == RESHARD_SUM ? (char*)x->from : x->to,
+         *owned = mover->kind == RESHARD_SUM ? x->to : (char*)x->from;
+    return (BucketHere){at(x, whole, bucket.offset), at(x, owned, bucket.offset / ranks), bucket.elems,
+                        bucket.elems / ranks};
+}
+
+// This rank's piece of the copy of a bucket that is cast.
+static char* copied_piece(const Moving* x, int w, const BucketHere* bucket) {
+    return wire_at(x, buffer(x, w, 0), (size_t)x->mover->world->rank * bucket->piece);
+}
+
 static Request begin_collective(const Moving* x, int w) {
     const Mover* mover = x->mover;
     Comm* c = mover->world;
-    Bucket bucket = shape_bucket(&mover->whole, w);
-    size_t ranks = (size_t)c->size, all = bucket.offset, own = all / ranks, n = bucket.elems / ranks;
-    char* from = (char*)x->from;
-    return mover->kind == RESHARD_SUM
-               ? c->table->begin_reduce_scatter(c, at(x, x->to, own), at(x, from, all), n, mover->dt, mover->s)
-               : c->table->begin_all_gather(c, at(x, x->to, all), at(x, from, own), n, mover->dt, mover->s);
+    BucketHere b = bucket_here(x, w);
+    if (mover->kind == RESHARD_COPY) return c->table->begin_all_gather(c, b.all, b.own, b.piece, mover->dt, mover->s);
+    if (!is_cast(mover)) return c->table->begin_reduce_scatter(c, b.own, b.all, b.piece, mover->dt, mover->s);
+    char* copy = buffer(x, w, 0);
+    mover->k->ranks->cast(copy, mover->wire, b.all, mover->dt, b.elems, mover->s);
+    return c->table->begin_reduce_scatter(c, copied_piece(x, w, &b), copy, b.piece, mover->wire, mover->s);
+}
+
+static void end_collective(const Moving* x, int w) {
+    const Mover* mover = x->mover;
+    BucketHere b = bucket_here(x, w);
+    if (is_cast(mover)) mover->k->ranks->cast(b.own, mover->dt, copied_piece(x, w, &b), mover->wire, b.piece, mover->s);
 }
 
 static void end_wave(Moving* x, int w) {
     Comm* c = x->mover->world;
     if (x->under_way[w & 1]) c->table->end(c, x->under_way[w & 1], x->mover->s);
-    if (!x->mover->is_plain) put_messages(x, w);
+    if (x->mover->is_plain) end_collective(x, w);
+    else put_messages(x, w);
 }
 
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch) {

@@ -3,8 +3,8 @@
 //
 // A wave moves one bucket: its slices are packed, sent and received at once, and unpacked or added. The next wave
 // travels while this one is unpacked. Sums are taken in the order of ranks, so that they have the same bits in every
-// run. Where every rank computes the whole model the two layouts are those of ZeRO-1, and a wave is an all-gather or a
-// reduce-scatter.
+// run; where gradients travel as bf16 they are added up as fp32. Where every rank computes the whole model the two
+// layouts are those of ZeRO-1, and a wave is an all-gather or a reduce-scatter.
 #pragma once
 #include "kernels/comm.h"
 #include "plan/model/holding.h"
@@ -13,7 +13,7 @@
 typedef struct Mover {
     ReshardKind kind;
     CommPurpose purpose;
-    DType dt;
+    DType dt, wire;  // of both arrays; of what travels
     Comm* world;
     Shape whole;
     const Kernels* k;
@@ -36,10 +36,10 @@ typedef struct Moving {
 
 // Compiles a move of elements of dt between two layouts of m->whole over the ranks of `world`; NULL: of what pieces
 // own, and the whole model on every rank. In the arena; ends the program where there is no memory, or nobody has what
-// is wanted.
+// is wanted. wire: of what travels; as in the arrays, unless that is said behind it.
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena);
-// Elements of scratch: two waves on their way, and two slices on their way into a sum.
+// Elements of dt of scratch: two waves on their way, and two slices on their way into a sum.
 size_t mover_scratch(const Mover* mover);
 // From one array of this rank to another; with RESHARD_SUM `to` is added to. All ranks of `world` call it.
 void mover_run(const Mover* mover, char* to, const char* from, char* scratch);

@@ -17,7 +17,8 @@ static int is_layer(const Model* m, int b) { return b > 0 && b < last_bucket(m);
 
 int zero_stage_of(const Model* m, int b) {
     int shards = is_layer(m, b) ? shape_units(&m->shape, b - 1).shards : m->shape.shards;
-    if (shards == 1 || m->ranks->zero.holds != ZERO_BOTH) return 1;
+    ZeroHolds holds = m->ranks->zero.holds;
+    if (shards == 1 || holds == ZERO_OWNED || (holds == ZERO_IN_USE && !is_layer(m, b))) return 1;
     return is_layer(m, b) ? layer_row(m, b - 1)->zero : m->ranks->layout.stage[m->stage].zero;
 }
 
@@ -28,7 +29,8 @@ int zero_most(const Model* m) {
 }
 
 // MODEL_WEIGHTS and MODEL_GRADS hold buckets whole, from this stage on this rank's pieces alone: then a bucket is whole
-// in the array behind (_IN_USE), layers by turns in one of two places, the ends of the model behind these.
+// in the array behind (_IN_USE), layers by turns in one of two places, the ends of the model behind these. ZERO_IN_USE:
+// all that stands in the array behind, what is kept first.
 static int least_stage(const Model* m, ModelArray array) {
     return m->ranks->zero.holds == ZERO_OWNED ? 0 : array == MODEL_GRADS ? 2 : 3;
 }
@@ -69,6 +71,17 @@ static BucketPlace sizes_of(const Model* m, ModelArray array) {
     return bucket_place(m, array, shape_buckets(&m->shape));
 }
 
+// Where what is in use begins.
+static char* in_use(const Model* m, ModelArray array, size_t elem) {
+    size_t before = m->ranks->zero.holds == ZERO_IN_USE ? sizes_of(m, array).kept : 0;
+    return (char*)m->array[array + 1] + before * elem;
+}
+
+// Of gradients in use: windows, and behind them two pieces that have been reduced.
+static size_t grads_in_use(const Model* m) {
+    return sizes_of(m, MODEL_GRADS).used + 2 * largest_layer(m, MODEL_GRADS).piece;
+}
+
 static size_t largest_bucket(const Model* m) {
     size_t most = 0;
     for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, shape_bucket(&m->shape, b).elems);
@@ -84,13 +97,14 @@ static int is_divided(const Model* m) { return owned_elems(m) < shape_param_elem
 
 void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     size_t owned = owned_elems(m), elem = dtype_bytes(m->dt), fp32 = sizeof(float);
-    int uses = m->ranks->zero.holds != ZERO_OWNED;
+    int uses = m->ranks->zero.holds != ZERO_OWNED, casts = is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16;
     BucketPlace weights = sizes_of(m, MODEL_WEIGHTS), grads = sizes_of(m, MODEL_GRADS);
     memset(bytes, 0, N_MODEL_ARRAYS * sizeof *bytes);
     if (m->ranks->owner) {
         zero_sizes(m->ranks->owner, training, bytes);
-        bytes[MODEL_WEIGHTS_IN_USE] = weights.kept * elem;
-        bytes[MODEL_GRADS_IN_USE] = training ? grads.kept * fp32 : 0;
+        bytes[MODEL_WEIGHTS_IN_USE] = (weights.kept + weights.used) * elem;
+        bytes[MODEL_GRADS_IN_USE] = training ? (grads.kept + grads_in_use(m)) * fp32 : 0;
+        if (training && casts && zero_most(m) > 1) bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
         return;
     }
     bytes[MODEL_WEIGHTS] = weights.kept * elem;
@@ -98,9 +112,8 @@ void zero_sizes(const Model* m, int training, size_t bytes[N_MODEL_ARRAYS]) {
     if (!training) return;
     bytes[MODEL_MASTER] = has_master(m) ? owned * fp32 : 0;
     bytes[MODEL_GRADS] = grads.kept * fp32;
-    bytes[MODEL_GRADS_IN_USE] = uses ? (grads.used + 2 * largest_layer(m, MODEL_GRADS).piece) * fp32 : 0;
-    if (is_divided(m) && m->ranks->zero.grad_dtype == DT_BF16)
-        bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
+    bytes[MODEL_GRADS_IN_USE] = uses ? grads_in_use(m) * fp32 : 0;
+    if (uses && casts) bytes[MODEL_GRADS_BF16] = 2 * largest_bucket(m) * sizeof(bf16);
     bytes[MODEL_M] = bytes[MODEL_V] = owned * fp32;
 }
 
@@ -109,12 +122,12 @@ static int place_bucket(const Model* m, ModelArray array, int b, size_t elem, ch
     ZeroHolds holds = m->ranks->zero.holds;
     const ZeroBucket* x = &m->ranks->zero.bucket[b];
     BucketPlace place = bucket_place(m, array, b);
-    char *in_use = (char*)m->array[array + 1], *kept = holds == ZERO_IN_USE ? in_use : (char*)m->array[array];
+    char* kept = (char*)m->array[holds == ZERO_IN_USE ? array + 1 : array];
     size_t before = x->piece < x->elems ? (size_t)x->comm->rank * x->piece : 0;
     if (!kept) return place.turn;
     *whole = *owned = kept + place.kept * elem;
     if (x->stage < least_stage(m, array)) *owned += before * elem;
-    else *whole = holds == ZERO_OWNED ? NULL : in_use + place.used * elem;
+    else *whole = holds == ZERO_OWNED ? NULL : in_use(m, array, elem) + place.used * elem;
     return place.turn;
 }
 
@@ -130,9 +143,12 @@ static void open_bucket(const Model* m, int b) {
     x->place = place_bucket(m, MODEL_GRADS, b, sizeof(float), &grads, &owned);
     block->grads = (float*)grads, x->owned_grads = (float*)owned;
     if (grads && is_layer(m, b) && x->stage > 1)
-        x->reduced = (float*)m->array[MODEL_GRADS_IN_USE] + sizes_of(m, MODEL_GRADS).used +
+        x->reduced = (float*)in_use(m, MODEL_GRADS, sizeof(float)) + sizes_of(m, MODEL_GRADS).used +
                      (size_t)x->place * largest_layer(m, MODEL_GRADS).piece;
 }
+
+// No layer is in its place of the window any more.
+static void empty_window(Model* m) { m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1; }
 
 void zero_open(Model* m) {
     Zero* z = &m->ranks->zero;
@@ -145,7 +161,7 @@ void zero_open(Model* m) {
         ZeroBucket* x = &z->bucket[shape_bucket_of(&t, &m->shape)];
         if (x->n_tensors++ == 0) x->first_tensor = i;
     }
-    z->layer_in[0] = z->layer_in[1] = -1;
+    empty_window(m);
 }
 
 void zero_close(Model* m) {
@@ -265,9 +281,10 @@ void zero_use_layer(Model* m, int l, int direction) {
 // Between the whole model as its owners have it and what the ranks of this strategy compute with.
 static void begin_move(Model* m, const Mover* mover, Moving* x) {
     int sums = mover->kind == RESHARD_SUM;
-    char *in_use = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
+    char *used = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
          *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
-    mover_begin(x, mover, sums ? owned : in_use, sums ? in_use : owned, m->ranks->moving);
+    if (!sums) empty_window(m);
+    mover_begin(x, mover, sums ? owned : used, sums ? used : owned, m->ranks->moving);
 }
 
 static void move(Model* m, const Mover* mover) {
@@ -289,7 +306,7 @@ void zero_gather(Model* m) {
     }
     for (int b = 0; b <= last_bucket(m); b++)
         if (!is_layer(m, b) || m->ranks->zero.bucket[b].stage < 3) begin_gather(m, b);
-    m->ranks->zero.layer_in[0] = m->ranks->zero.layer_in[1] = -1;
+    empty_window(m);
 }
 
 void zero_settle(Model* m) {
@@ -372,7 +389,8 @@ static void sum_tied(Model* m) {
     if (c) c->table->all_reduce(c, tensor_grads(m, &wte), wte.elems, DT_F32, m->s);
 }
 
-// Begins to sum a bucket over all ranks, whose gradients are complete.
+// Begins to sum a bucket over all ranks, whose gradients are complete. What goes on to owners is summed over the group
+// and both ends of the pipeline there.
 static void begin_reduce(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Comm* c = x->comm;
@@ -380,7 +398,7 @@ static void begin_reduce(Model* m, int b) {
     float* grads = m->block[b].grads;
     size_t own_bytes = (size_t)c->rank * x->piece * sizeof(bf16);
     if (b == 0) sum_tied(m);
-    if (x->n_tensors) sum_replicated(m, x);
+    if (x->n_tensors && !m->ranks->owner) sum_replicated(m, x);
     if (c->size == 1) return;
     if (copy) {
         empty_place(m, b);
@@ -453,9 +471,13 @@ void zero_sum_of_squares(Model* m) {
 
 void zero_clear_grads(Model* m) {
     const Zero* z = &m->ranks->zero;
-    ModelArray kept = z->holds == ZERO_IN_USE ? MODEL_GRADS_IN_USE : MODEL_GRADS;
-    if (m->ranks->owner) zero_clear_grads(m->ranks->owner);
-    m->k->clear(m->array[kept], sizes_of(m, MODEL_GRADS).kept * sizeof(float), m->s);
+    size_t kept = sizes_of(m, MODEL_GRADS).kept;
+    if (z->holds == ZERO_IN_USE) {  // windows, too: another strategy keeps sums there
+        m->k->clear(m->array[MODEL_GRADS_IN_USE], (kept + grads_in_use(m)) * sizeof(float), m->s);
+        zero_clear_grads(m->ranks->owner);
+        return;
+    }
+    m->k->clear(m->array[MODEL_GRADS], kept * sizeof(float), m->s);
     for (int b = 0; b <= last_bucket(m); b += last_bucket(m))
         if (z->bucket[b].stage > 1) m->k->clear(m->block[b].grads, z->bucket[b].elems * sizeof(float), m->s);
 }

@@ -33,7 +33,7 @@ typedef struct ZeroBucket {
 // What a Model has of weights and gradients. With --strategies one Model computes and another owns.
 typedef enum ZeroHolds {
     ZERO_BOTH,
-    ZERO_IN_USE,  // those of its part, whole
+    ZERO_IN_USE,  // those of its part: of layers that like pipelines divide, pieces and what is in use; else whole
     ZERO_OWNED    // what this rank owns of every bucket, and optimizer state
 } ZeroHolds;
 

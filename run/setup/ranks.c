@@ -183,11 +183,10 @@ void run_set_limits(Run* run, int tp, int data_ranks) {
 }
 
 void run_join_job(Run* run) {
-    const Config* c = &run->config;
     Model* m = &run->model;
     split_ranks(run);
     pipeline_join(m);
-    m->ranks->zero.grad_dtype = !strcmp(c->grad_dtype, "bf16") ? DT_BF16 : DT_F32;
+    m->ranks->zero.grad_dtype = run_gradients_travel_as(run);
     m->shape.shards = m->comm->size;
     layers_plan(m);
     layers_join(m);

@@ -125,7 +125,7 @@ void run_open_virtual(Run* run) {
     if (!m->k->virtual_time || !run->training) return;
     run_read_machine(run, &cluster.machine);
     cluster.links = transfer_times(&cluster.machine, s, (int)dtype_bytes(m->dt), virtual_node_size());
-    cluster.fixed_has_weights = m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
+    cluster.fixed_has_weights = run->strategies || m->ranks->zero.stage == 1 ? cost->step > 0 : cost->round > 0;
     VirtualMachine machine = {.layers = s->L, .heads = s->NH, .transfer_ms = virtual_ms};
     double speed = machine_speed(&cluster.machine, m->world->rank, 1);
     machine.token_ms = cost->per_token / speed, machine.pair_ms = cost->quadratic / speed;

@@ -161,6 +161,41 @@ static void explain_strategies(const Run* run) {
     arena_free(&arena);
 }
 
+// bytes (ranks): of what a rank holds under this strategy. `first`: of its ranks.
+static void print_group(const Run* run, const PipelineGroup* g, int first, const size_t* bytes) {
+    Layout layout = strategies_layout(run, g);
+    int ranks = g->copies * g->tp;
+    for (int s = 0; s < g->pp; s++, first += ranks) {
+        int begin = layout_first(&layout, s), end = layout_first(&layout, s + 1);
+        size_t most = 0;
+        for (int r = first; r < first + ranks; r++) most = MAX(most, bytes[r]);
+        printf("  %dxtp%dpp%d stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n",
+               g->copies, g->tp, g->pp, s, first, first + ranks - 1, begin, end - 1, (double)most / (1 << 20),
+               pipeline_slots(g->pp, s));
+        for (int l = begin, n; l < end; l += n) {
+            const LayerLayout* row = &layout.layer[l];
+            n = layout_run(&layout, l);
+            printf("    layers %d to %d: zero %d, recompute %s\n", l, l + n - 1, g->copies > 1 ? row->zero : 1,
+                   recompute_names[row->recompute]);
+        }
+    }
+}
+
+void run_check_strategies(Run* run) {
+    const Strategies* x = run->strategies;
+    Comm* world = run->model.world;
+    size_t table = run->books->memory_bytes;
+    for (int s = 0; s < x->list.n; s++) {
+        const RankStrategy* strategy = &x->list.strategy[s];
+        size_t own = run_plan_job_memory(x->as[s]).total, *bytes = (size_t*)run_ask_all(run, world, &own, sizeof own);
+        printf("strategy %s\n", x->name[s]);
+        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++]))
+            print_group(run, &strategy->group[g], first, bytes);
+        free(bytes);
+    }
+    printf("of what each entry of the memory table needs most, together: %.1f MiB\n", (double)table / (1 << 20));
+}
+
 // ---- stages of a pipeline
 
 // The line of the last step in the log of the run's directory that had as many stages and was measured; NULL: none.

@@ -297,8 +297,8 @@ static void remember_step(Run* run, const StepRecord* r) {
     sum->predicted += b->predicted;
     sum->gap += b->predicted ? r->gap : 0;
     if (sum->steps++ == 0 || !b->predicted) return;
-    if (r->virtual_time || run->strategies) return;  // there the model is the machine; here jobs have unlike terms
-    run->clock->last_ms = r->measured_ms;
+    if (r->virtual_time) return;  // there the model is the machine
+    run->clock->last_ms = run->strategies ? strategies_remember(run, r) : r->measured_ms;
     memcpy(run->clock->last_terms, b->terms, sizeof run->clock->last_terms);
 }
 

@@ -169,7 +169,8 @@ void ahead_agree(Run* run, const RankReport* report) {
         ms = MAX(ms, other->ms);
         if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);
     }
-    if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
+    if (ms > 0 && run->strategies) strategies_learn(run, ms);
+    else if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
     clock->last_ms = 0;
 }
 
@@ -190,7 +191,9 @@ void ahead_plan_next(Run* run) {
         ahead_none(run);
         return;
     }
-    if (run->clock->setting.groups && !run->config.machine && is_due) run_set_cost(run);
+    int learns = run->clock->setting.groups && !run->config.machine && is_due;
+    if (learns && run->strategies) strategies_set_cost(run);
+    else if (learns) run_set_cost(run);
     ahead_start(run, step + 1);
 }
 
@@ -199,18 +202,25 @@ void ahead_plan_next(Run* run) {
 // The planner is asked for steps of one document each, as every planner divides them in its own way: of the longest,
 // and of those shorter by less than two tokens a rank, which may take one more of a rank where borders are rounded.
 static void ask_planner(Run* run, const char* option, const char* seen) {
-    static const char number[] = "document 0 of the step";
-    char err[ERR_BYTES];
+    static const char* const subjects[] = {"document 0 of the step", "a document"};
+    char err[ERR_BYTES], held[64] = "";
+    const PlanLimits* limits = &run->clock->limits;
     Batch* b = &run->batch;
     int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
     b->training = 0, b->n_pieces = 1;
+    if (!run->strategies)
+        snprintf(held, sizeof held, "; %d rank%s at most %lld", limits->ranks, limits->ranks > 1 ? "s hold" : " holds",
+                 (long long)limits->ranks * limits->capacity);
     for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
         if (!seen[s]) continue;
         longest = MAX(longest, s);
         b->pieces[0] = (Piece){.length = s};
         if (!batch_plan(b, run, 0, err)) continue;
-        size_t said = strncmp(err, number, strlen(number)) ? 0 : strlen(number);
-        die("%s: %s%s", option, said ? "a document" : "", err + said);
+        const char* rest = err;
+        for (int i = 0; i < COUNT(subjects) && rest == err; i++)
+            if (!strncmp(err, subjects[i], strlen(subjects[i]))) rest += strlen(subjects[i]);
+        die("%s: %s%s, or a smaller --context (documents are cut to %d tokens%s)", option,
+            rest == err ? "" : s == longest ? "the longest document" : subjects[1], rest, run->config.context, held);
     }
 }
 

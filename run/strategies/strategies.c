@@ -26,6 +26,14 @@ int strategies_same_job(const Run* run, int s, int a, int b) {
     return run->strategies && group_of(run, s, a, &place) == group_of(run, s, b, &place);
 }
 
+Layout strategies_layout(const Run* run, const PipelineGroup* g) {
+    const Layout* how = run->strategies ? &run->strategies->before->layout : &run->model.ranks->layout;
+    Layout layout = layout_even(&run->model.whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
+    for (int l = 0; l < run->model.whole.L; l++)
+        layout.layer[l].zero = how->layer[l].zero, layout.layer[l].recompute = how->layer[l].recompute;
+    return layout;
+}
+
 // ---- what is chosen from: every kind of pipeline is a scheme of Hydraulis
 
 // Pipelines like g, in descending order of what a micro-batch holds; kind[i] is what scheme i of the pool is.
@@ -66,7 +74,7 @@ typedef struct Kinds {
 // Tokens of a row of such a pipeline: as --capacity says, or as half of the memory holds.
 static int64_t row_of(Run* run, const PipelineGroup* g) {
     const Config* c = &run->config;
-    Layout layout = layout_even(&run->model.whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
+    Layout layout = strategies_layout(run, g);
     int N = MAX(c->batch_tokens, c->context);
     if (c->capacity) return (int64_t)c->capacity * g->tp;
     for (size_t most = 0; N > 64; N /= 2, most = 0) {
@@ -100,12 +108,13 @@ static void list_kinds(Kinds* kinds, Run* run, const Machine* machine) {
 static void estimate_moves(StrategySearch* search, const Run* run, const Machine* machine, const Kinds* kinds) {
     const Model* m = &run->model;
     MoveTime t = links_of(run, machine);
-    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt);
+    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt),
+           gradient = (double)dtype_bytes(run_gradients_travel_as(run));
     int across = m->world->node[t.ranks - 1] != m->world->node[0];
     for (int k = 0; k < kinds->pool.n && machine->cost.step <= 0; k++) {
         double part = elems / (kinds->group[k].tp * kinds->group[k].pp);
         search->start[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, elem * part, elem * part);
-        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, 4 * part, 4 * part);
+        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, gradient * part, gradient * part);
     }
 }
 
@@ -169,15 +178,18 @@ static int read_list(StrategyList* list, const char* named, Err err) {
 // What has no meaning, or is not there, while layouts change.
 static void refuse_others(const Run* run) {
     const Config* c = &run->config;
-    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && strcmp(c->layout, "hydraulis") != 0))
-        die("--strategies: expected neither --tp, --pp nor --layout beside it; write them into the strategies");
-    if (c->check_layout) die("--explain layout: expected one layout, found --strategies; try --explain");
-    if (c->zero > 1)
-        die("--strategies: expected --zero 1, found --zero %d; weights of a step are whole in every pipeline", c->zero);
-    if (strcmp(c->balance, "off") || c->probe)
-        die("--strategies: %s is not there for ranks whose work changes from step to step; leave it out",
-            c->probe ? "--probe" : "--balance");
-    if (!strcmp(c->grad_dtype, "bf16")) die("--strategies: gradients travel as fp32; leave that out");
+    const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
+    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
+        die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
+            "found "
+            "%s; write who runs them into the strategies",
+            found);
+    if (c->probe)
+        die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
+            "many "
+            "ranks as they have and with their --tp, and strategies find it");
+    if (strcmp(c->balance, "off"))
+        die("--strategies: --balance is not there for ranks whose work changes from step to step; leave it out");
 }
 
 // Like pipelines share documents, as many as --cp says in every group of every strategy.
@@ -190,6 +202,10 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
+static int searches_strategies(const Run* run) {
+    return run->config.layout && !strcmp(run->config.layout, "hydraulis");
+}
+
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
     const Strategies* x = run->strategies;
@@ -198,7 +214,7 @@ static void keep_list(Run* run) {
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
     run->settled.strategies = text;
-    run->settled.layout = NULL;  // of --layout hydraulis
+    if (searches_strategies(run)) run->settled.layout = NULL;
 }
 
 static void strategies_read(Run* run) {
@@ -210,9 +226,8 @@ static void strategies_read(Run* run) {
         char words[ERR_BYTES];
     } found;
     const Config* c = &run->config;
-    int searches = c->layout && !strcmp(c->layout, "hydraulis");
     int named = c->strategies && strcmp(c->strategies, "none") != 0;
-    if ((!named && !searches) || !run->training) return;
+    if ((!named && !searches_strategies(run)) || !run->training) return;
     refuse_others(run);
     memset(&found, 0, sizeof found);
     if (!named) run_measure_limit(run);
@@ -233,11 +248,6 @@ static void strategies_read(Run* run) {
 
 // ---- who does what
 
-static Layout layout_of(const Run* run, const PipelineGroup* g) {
-    Recompute recompute = (Recompute)config_choice(&run->config, "--recompute");
-    return layout_even(&run->model.whole, g->tp, g->pp, 1, recompute);
-}
-
 static const TpSplit* split_of(const Run* run, int tp) {
     static TpSplit splits[MOST_TP + 1];
     if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
@@ -248,23 +258,39 @@ static const TpSplit* split_of(const Run* run, int tp) {
 static Part part_of(const Run* run, int s, int r) {
     int place;
     const PipelineGroup* g = group_of(run, s, r, &place);
-    Layout layout = layout_of(run, g);
-    int stage = place / (g->copies * g->tp);
-    return (Part){split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1)};
+    Layout layout = strategies_layout(run, g);
+    int ranks = g->copies * g->tp, stage = place / ranks;
+    return (Part){
+        split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1), g->copies,
+        place % ranks / g->tp};
 }
 
-static void parts_of(Holdings* parts, const Run* run, int s, Arena* arena) {
-    char err[ERR_BYTES];
-    int ranks = run->model.world->size;
+// The layers of which like pipelines have pieces between steps: what --zero 2 divides are gradients, 3 also weights.
+static int list_divided(char divided[MOST_LAYERS], const Run* run, ReshardKind kind) {
+    const Layout* how = &run->strategies->before->layout;
+    int any = 0;
+    for (int l = 0; l < run->model.whole.L; l++)
+        any |= divided[l] = how->layer[l].zero >= (kind == RESHARD_SUM ? 2 : 3);
+    return any;
+}
+
+// What ranks have of weights (COPY) or gradients (SUM).
+static void parts_of(Holdings* parts, const Run* run, int s, ReshardKind kind, Arena* arena) {
+    char err[ERR_BYTES], divided[MOST_LAYERS];
+    int ranks = run->model.world->size, any = list_divided(divided, run, kind);
     Part* list = TAKE(arena, Part, ranks);
     if (arena_check(arena, err)) die("%s", err);
     for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
-    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, arena, err)) die("--strategies: %s", err);
+    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, any ? divided : NULL, arena, err))
+        die("--strategies: %s", err);
 }
 
-static int is_plain(const Run* run, int s) {
+// Every rank has all of that.
+static int is_plain(const Run* run, int s, ReshardKind kind) {
     const RankStrategy* strategy = &run->strategies->list.strategy[s];
-    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1;
+    char divided[MOST_LAYERS];
+    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1 &&
+           !list_divided(divided, run, kind);
 }
 
 // The run under strategy s: the ranks of this one's group become its job.
@@ -279,27 +305,27 @@ static Run* make_view(Run* run, int s) {
     m->job = model_split(m, m->world->rank - place, COMM_OTHER, m->world->overlap);
     view->settled.tp = g->tp, view->settled.pp = g->pp;
     view->settled.capacity *= g->tp;  // of a rank
-    m->ranks->layout = layout_of(run, g);
+    m->ranks->layout = strategies_layout(run, g);
     m->ranks->owner = &run->strategies->owner;
     m->ranks->zero.holds = ZERO_IN_USE;
     run_join_job(view);
     return view;
 }
 
-// Gradients to their owners, weights back, under strategy s.
-static void open_movers(Run* run, int s, const Holdings* pieces) {
+// Gradients to their owners or weights back, under strategy s.
+static Mover open_mover(Run* run, int s, ReshardKind kind, const Holdings* pieces) {
     Strategies* x = run->strategies;
+    const Model* m = &x->as[s]->model;
     Arena scratch = {0};
-    Model* m = &x->as[s]->model;
-    Comm* world = m->world;
-    int plain = is_plain(run, s);
     Holdings parts;
-    if (!plain) parts_of(&parts, run, s, &scratch);
+    int plain = is_plain(run, s, kind), sums = kind == RESHARD_SUM;
+    if (!plain) parts_of(&parts, run, s, kind, &scratch);
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
-    m->ranks->gather = mover_open(m, world, RESHARD_COPY, COMM_PARAMETERS, m->dt, owned, used, &x->arena);
-    m->ranks->reduce = mover_open(m, world, RESHARD_SUM, COMM_GRADIENTS, DT_F32, used, owned, &x->arena);
-    m->shape.shards = plain ? world->size : 1;
+    Mover mover = mover_open(m, m->world, kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
+                             sums ? used : owned, sums ? owned : used, &x->arena);
+    if (sums) mover.wire = m->ranks->zero.grad_dtype;
     arena_free(&scratch);
+    return mover;
 }
 
 static void strategies_join(Run* run) {
@@ -318,7 +344,10 @@ static void strategies_join(Run* run) {
     x->owner.stages = 1;
     x->owner.ranks->zero.holds = ZERO_OWNED;
     if (holdings_of_pieces(&pieces, &x->owner.shape, &scratch, err)) die("%s", err);
-    for (int s = 0; s < x->list.n; s++) open_movers(run, s, &pieces);
+    for (int s = 0; s < x->list.n; s++) {
+        x->as[s]->model.ranks->gather = open_mover(run, s, RESHARD_COPY, &pieces);
+        x->as[s]->model.ranks->reduce = open_mover(run, s, RESHARD_SUM, &pieces);
+    }
     arena_free(&scratch);
     strategies_turn(run, 0);
 }
@@ -386,24 +415,32 @@ static double counted(const Run* run, const Cost* cost, double ms, double plain)
     return run->model.k->virtual_time ? 0 : MAX(ms - plain, 0);
 }
 
-// On rank 0: start (ranks), and the end of what the last rank sends.
-static void time_strategy(double* start, double* end, const Run* run, int s, const MoveTime* t, Arena* arena) {
+// On rank 0: when weights are there (COPY), or gradients summed (SUM), of every rank (ranks).
+static void time_move(double* ms, const Run* run, int s, ReshardKind kind, const MoveTime* t, Arena* arena) {
     char err[ERR_BYTES];
     const Shape* whole = &run->strategies->owner.shape;
-    size_t elem = dtype_bytes(run->model.dt);
-    double weights = move_time_plain(t, whole, elem), gradients = move_time_plain(t, whole, sizeof(float));
-    double* ends = TAKE(arena, double, t->ranks);
+    int sums = kind == RESHARD_SUM;
+    size_t elem = dtype_bytes(sums ? run_gradients_travel_as(run) : run->model.dt);
+    double plain = move_time_plain(t, whole, elem);
     Holdings pieces, parts;
-    for (int r = 0; r < t->ranks; r++) start[r] = weights, ends[r] = gradients;
-    if (!is_plain(run, s)) {
-        parts_of(&parts, run, s, arena);
+    for (int r = 0; r < t->ranks; r++) ms[r] = plain;
+    if (!is_plain(run, s, kind)) {
+        parts_of(&parts, run, s, kind, arena);
         if (holdings_of_pieces(&pieces, whole, arena, err) ||
-            move_time(start, t, whole, &pieces, &parts, RESHARD_COPY, elem, arena, err) ||
-            move_time(ends, t, whole, &parts, &pieces, RESHARD_SUM, sizeof(float), arena, err))
+            move_time(ms, t, whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena, err))
             die("--strategies: %s", err);
     }
-    for (int r = 0; r < t->ranks; r++) start[r] = counted(run, t->links.cost, start[r], weights);
-    for (int r = *end = 0; r < t->ranks; r++) *end = MAX(*end, counted(run, t->links.cost, ends[r], gradients));
+    for (int r = 0; r < t->ranks; r++) ms[r] = counted(run, t->links.cost, ms[r], plain);
+}
+
+// start (ranks), and the end of what the last rank sends.
+static void time_strategy(double* start, double* end, const Run* run, int s, const MoveTime* t, Arena* arena) {
+    char err[ERR_BYTES];
+    double* ends = TAKE(arena, double, t->ranks);
+    if (arena_check(arena, err)) die("%s", err);
+    time_move(start, run, s, RESHARD_COPY, t, arena);
+    time_move(ends, run, s, RESHARD_SUM, t, arena);
+    for (int r = *end = 0; r < t->ranks; r++) *end = MAX(*end, ends[r]);
 }
 
 // A pipeline begins when the last of its scheme's ranks has its weights.
@@ -537,9 +574,10 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
     if (choice.strategy < 0)
         return fail(err,
-                    "no strategy has a pipeline for a document of %d tokens; try a wider tp, a larger --capacity or a "
-                    "smaller --context",
-                    longest);
+                    "a document has %d tokens, and no pipeline of a strategy holds more than %lld (tp%dpp%d does); try "
+                    "--capacity %d, or a wider tp",
+                    longest, (long long)x->pool.scheme[0].max_tokens, x->kind[0].tp, x->kind[0].pp,
+                    CEIL_DIV(longest, x->kind[0].tp));
     b->planned->strategy = first + choice.strategy;
     b->planned->strategy_ms = choice.ms;
     b->planned->dispatch_hash =
@@ -561,6 +599,43 @@ void strategies_predict(const Run* run, StepRecord* r) {
     double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
     r->moving_ms = x->choices[now].end + behind;
     r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
+}
+
+// ---- what is learnt from steps
+
+// A job's terms of the last step, and when its rank could begin.
+typedef struct JobTerms {
+    double terms[CALIBRATION_TERMS], start_ms;
+} JobTerms;
+
+double strategies_remember(Run* run, const StepRecord* r) {
+    const BatchPlan* planned = run->batch.planned;
+    run->strategies->last_start_ms = strategies_start_ms(run, planned->strategy);
+    return fmax(0, r->measured_ms - (r->predicted_ms - planned->expected_ms));
+}
+
+void strategies_learn(Run* run, double ms) {
+    Calibration* calibration = &run->clock->calibration;
+    const Comm* world = run->model.world;
+    JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
+    if (run->clock->last_ms > 0) memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
+    all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
+    for (JobTerms* j = all; j < all + world->size; j++)
+        if (calibration_predict(calibration, j->terms) + j->start_ms >
+            calibration_predict(calibration, last->terms) + last->start_ms)
+            last = j;
+    if (ms > last->start_ms) calibration_learn(calibration, last->terms, ms - last->start_ms);
+    free(all);
+}
+
+void strategies_set_cost(Run* run) {
+    Strategies* x = run->strategies;
+    for (int s = 0; s < x->list.n; s++) {
+        x->as[s]->clock->calibration = run->clock->calibration;
+        run_set_cost(x->as[s]);
+    }
+    find_choices(run);
+    run->clock->setting = x->as[x->now]->clock->setting;
 }
 
 // ---- the end

@@ -5,6 +5,9 @@
 // step: Model.job. They plan, share documents, run tasks and tensor parallelism as a run without strategies does. What
 // the jobs have in common are the documents of the step, which are dispatched among them, one loss and one norm.
 //
+// With --zero 2 and 3 like pipelines divide gradients and weights of layers among them, as ranks of a run without
+// strategies do; the moves are then of pieces.
+//
 // Optimizer state never moves. Rank r owns piece r of every bucket of the whole model: Model.owner. After a step the
 // gradients of all jobs are summed there. The new weights go to where the next step computes with them, whose strategy
 // is known by then, a bucket travelling while the next is updated: two moves, compiled once a strategy
@@ -27,6 +30,7 @@ typedef struct Strategies {
     Arena arena;         // of the movers
     // ms from the end of a step's sums until a rank has the weights of the next (strategies, ranks)
     double* start_ms;
+    double last_start_ms;  // of them, of the last step that is to be learnt from
     // For the planner: every kind of pipeline is a scheme.
     SchemePool pool;
     PipelineGroup kind[HYDRAULIS_SCHEMES];   // of a scheme
@@ -38,11 +42,18 @@ Run* run_under(Run* run, int strategy);
 
 const char* strategies_name(const Run* run, int strategy);            // as it could be typed; lives as long as the run
 int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether two ranks are; 0 without strategies
-void strategies_time(Run* run, Timer* timer);                         // of all Comms of all strategies
+// The layers of such a pipeline, dealt evenly; how each runs (zero, recompute) --layout says, or the options.
+Layout strategies_layout(const Run* run, const PipelineGroup* g);
+void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
 double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
 // Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
+// Jobs have unlike terms: all ranks learn from those of the rank that should have ended last. Of the step in a record:
+// its ms without what moving takes, for that; then of those of all ranks the slowest: collective.
+double strategies_remember(Run* run, const StepRecord* r);
+void strategies_learn(Run* run, double ms);
+void strategies_set_cost(Run* run);  // what was learnt is in force for plans of all strategies; collective
 // The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
 // of this rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
