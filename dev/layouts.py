@@ -3,6 +3,8 @@
 
     dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
     dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
+    dev/layouts.py lengths yes|no   documents of many lengths on 64 virtual ranks: what is found by the steps, by the mean
+                                    length, and by the best single way, played on the same steps
     dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
     dev/layouts.py clock no         2 ranks of this machine: predicted and measured times of steps by the clock
 
@@ -24,6 +26,17 @@ MODELS = {
     "uneven": (24, 1024, 12 * 1024**2, 128256, 1024,
                "--layers 24 --width 1024 --heads 16 --arch tie=no --vocab 128256 --context 1024"),
 }
+LONGEST = 16384
+MODELS.update({
+    "llama-13b": (40, 5120, 4 * 5120**2 + 3 * 5120 * 13824, 32000, 2048,
+                  "--arch llama --layers 40 --width 5120 --heads 40 --arch hidden=13824,tie=no --vocab 32000 "
+                  "--context 2048"),
+    "llama-32b": (60, 6656, 4 * 6656**2 + 3 * 6656 * 17920, 32000, 2048,
+                  "--arch llama --layers 60 --width 6656 --heads 52 --arch hidden=17920,tie=no --vocab 32000 "
+                  "--context 2048"),
+})
+SMALL = ("bert-huge", "gpt2-1.5b", "llama-7b", "uneven")
+CELLS = [("llama-7b", 20), ("llama-7b", 40), ("llama-13b", 30), ("llama-13b", 60), ("llama-32b", 60), ("llama-32b", 80)]
 MEMORY = [8, 12, 16, 20]  # GB of a rank
 SAMPLES = 16              # documents of a step for each rank
 
@@ -83,7 +96,7 @@ def table(work):
     print("| machine | model | ranks | GB | found, ms | " + " | ".join(NAMES) + " | found |")
     print("|---|---|---|---|---|" + "---|" * len(NAMES) + "---|")
     for name in ("titan", "a100"):
-        for model in MODELS:
+        for model in SMALL:
             for ranks in (8, 16, 32, 64):
                 for gb in MEMORY:
                     ways, _ = simulate(work, name, model, ranks, gb, f"{work}/layout")
@@ -108,7 +121,7 @@ def play(work):
     print("| machine | model | ranks | GB | predicted, ms | played, ms | off | layout |")
     print("|---|---|---|---|---|---|---|---|")
     for name in ("titan", "a100"):
-        for model in MODELS:
+        for model in SMALL:
             write_corpus(work, MODELS[model][4])
             for ranks, gb in ((8, 12), (16, 8), (16, 16)) + (((64, 20),) if model in ("bert-huge", "llama-7b") else ()):
                 ways, path = simulate(work, name, model, ranks, gb, f"{work}/layout")
@@ -129,6 +142,62 @@ def play(work):
                 predicted, layout = ways["found"]
                 print(f"| {name} | {model} | {ranks} | {gb} | {predicted:.1f} | {ms[-1]:.1f} | "
                       f"{100 * (predicted / ms[-1] - 1):+.2f} % | {layout} |", flush=True)
+
+
+def layout_of(work, machine, model, ranks, gb, lengths, more):
+    """ms that the search says, and the layout's file and rows; NaN where nothing fits."""
+    command = ["build/simulate", "--layout", "auto", "--memory", f"{gb}G", "--machine", machine, "--ranks", str(ranks),
+               "--model", model, "--lengths", lengths, "--layout-file", f"{work}/layout", *more]
+    subprocess.run(["rm", "-f", f"{work}/layout"])
+    said = subprocess.run(command, capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(said.stderr)
+    ways = {}
+    for line in said.stdout.splitlines():
+        found = re.match(r"(\S+|by mean) +([0-9.]+)  +[0-9.]+ +[0-9.]+x +(.*)", line)
+        if found:
+            ways[found[1]] = (float(found[2]), found[3])
+    return ways
+
+
+def play_steps(work, machine, ranks, model, capacity):
+    command = f"mpirun --oversubscribe --bind-to none -n {ranks} ./train --device virtual --machine {machine} " \
+              f"--data {work}/drawn.jsonl --val {work}/drawn.jsonl --layout {work}/layout {model} " \
+              f"--capacity {capacity} --steps 4 --threads 1 --out {work}/run"
+    subprocess.run(["rm", "-rf", f"{work}/run"])
+    said = subprocess.run(command.split(), capture_output=True, text=True)
+    if said.returncode:
+        return f"({said.stderr.strip().splitlines()[0][:60]})"
+    with open(f"{work}/run/log.jsonl") as file:
+        ms = [float(x) for x in re.findall(r'"measured_ms": ([0-9.]+)', file.read())]
+    return f"{sum(ms[1:]) / len(ms[1:]):.0f}"
+
+
+def lengths(work):
+    ranks, tokens = 64, 1 << 20
+    print("| model | GiB | lengths | found, predicted | played | layout | by mean, played | best single way | played |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in ("wikipedia", "prolong", "github", "sft"):
+        with open(f"{work}/drawn.jsonl", "w") as file:
+            subprocess.run(["build/release/dev/draw_corpus", name, "20000", str(LONGEST)], stdout=file)
+        for model, gb in CELLS:
+            options = MODELS[model][5].replace("--context 2048", f"--context {LONGEST}")
+            options += f" --batch-tokens {tokens} --dtype bf16 --overlap {OVERLAP}"
+            path, row = f"{work}/a100-{model}", []
+            with open(path, "w") as file:
+                file.write(machine("a100", model))
+            ways = layout_of(work, path, options, ranks, gb, name, [])
+            if "found" not in ways:
+                print(f"| {model} | {gb} | {name} | nothing fits |" + " - |" * 5, flush=True)
+                continue
+            single = min((w for w in ways if w not in ("found", "by mean")), key=lambda w: ways[w][0], default=None)
+            for way in ("found", "by mean", single):
+                if way and way != "found":
+                    layout_of(work, path, options, ranks, gb, name, ["--way", way])
+                capacity = way and re.search(r"rows of (\d+)", ways[way][1])[1]
+                row.append(play_steps(work, path, ranks, options, capacity) if way else "-")
+            print(f"| {model} | {gb} | {name} | {ways['found'][0]:.0f} | {row[0]} | {ways['found'][1]} | {row[1]} | "
+                  f"{single or '-'} | {row[2]} |", flush=True)
 
 
 # ---- ranks of this machine
@@ -199,7 +268,7 @@ if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "cpu", "clock"):
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "cpu", "clock"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        {"table": table, "play": play}.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)
+        {"table": table, "play": play, "lengths": lengths}.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)

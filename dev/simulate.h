@@ -7,9 +7,9 @@
 enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
-    const char *machine, *lengths;                      // a name that the program knows, or a file
-    const char *plans, *speeds, *explain;               // NULL: not given
-    const char *layout, *model, *layout_file;  // of simulate_layout.c
+    const char *machine, *lengths;             // a name that the program knows, or a file
+    const char *plans, *speeds, *explain;      // NULL: not given
+    const char *layout, *model, *layout_file, *way;  // of simulate_layout.c
     int ranks, node_size, docs, context, batches, capacity, zero, json;
     enum { OVERLAP_NO, OVERLAP_PASSES, OVERLAP_YES } overlap;
     int64_t seed;
@@ -60,7 +60,6 @@ void simulate_layout(const Options* options);
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);
 // Prints "simulate: ..." and ends the program with 1.
-__attribute__((noreturn, format(printf, 1, 2)))
-void refuse(const char* format, ...);
+__attribute__((noreturn, format(printf, 1, 2))) void refuse(const char* format, ...);
 // Memory, or the same end.
 void* need(size_t bytes);

@@ -162,6 +162,12 @@ static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, con
     return n > 0;
 }
 
+static const Way* way_named(const char* name) {
+    for (int i = 0; i < COUNT(ways); i++)
+        if (!name || !strcmp(ways[i].name, name)) return &ways[i];
+    refuse("--way %s: expected one of the table of --layout auto", name);
+}
+
 static void print_layers(const LayoutTry* t) {
     const Layout* layout = &t->layout;
     printf("tp %d, rows of %d, layers", layout->tp, t->N);
@@ -235,13 +241,13 @@ void simulate_layout(const Options* o) {
         return;
     }
     LayoutProblem p = problem_of(&x, &config, o->memory);
-    int any = find_way(&found, &x, &p, &ways[0]);
+    int any = find_way(&found, &x, &p, way_named(o->way));
     printf("%s: %d ranks in nodes of %d, %.4gG a rank; %.0f tokens a step, ", x.costs.machine.cost.name, o->ranks,
            o->node_size, o->memory / (1 << 30), x.costs.tokens);
     printf(o->lengths ? "%s up to %d\n\n" : "%sdocuments of %d\n\n", o->lengths ? o->lengths : "", config.context);
     printf("%-7s %10s  %7s  %8s\n", "way", "ms a step", "GB", "of found");
-    print_way(ways[0].name, &found, any, found.ms);
-    for (int i = 1; i < COUNT(ways) - !x.steps.n; i++) {
+    print_way(way_named(o->way)->name, &found, any, found.ms);
+    for (int i = 1; i < COUNT(ways) - !x.steps.n && !o->way; i++) {
         int is_one = find_way(&other, &x, &p, &ways[i]);
         print_way(ways[i].name, &other, is_one, found.ms);
     }

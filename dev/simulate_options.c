@@ -70,7 +70,8 @@ static const OptionRow rows[] = {
      "a step of this one takes"},
     {{"--memory", BYTES, AT(memory), 0, 1e18, NULL}, NULL, "of a rank, as 16G: for --layout"},
     {WORD("model", model), NULL, "\"OPTIONS\" of train that say what model and step: for --layout"},
-    {WORD("layout-file", layout_file), NULL, "where the found layout is written"},
+    {WORD("layout-file", layout_file), NULL, "where the found layout is written, or that of --way"},
+    {WORD("way", way), NULL, "only this way to divide the model, as the table of --layout auto names it"},
     {WORD("explain", explain), NULL, "FILE.html: a page about the first batch"},
 };
 

@@ -155,7 +155,8 @@ typedef struct Clock {
     PlanLimits limits;
     Setting setting;       // groups is NULL as long as no cost model is known
     GroupCost* groups;     // (ranks + 1) for setting
-    double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute: setting.speeds has the slowest
+    double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute
+    double* paces;         // (ranks) of them together (layout_pace): setting.speeds, if one of them is not 1
     Machine probed;        // as measured or read, nothing calibrated
     Calibration calibration;
     void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
@@ -345,7 +346,9 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
 // --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
 // setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
-void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
+void run_set_cost(Run* run);
+// setting.speeds follows from stage_speeds.
+void run_set_paces(Run* run);  // setting.cost and groups: probed with what calibration has learnt
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 

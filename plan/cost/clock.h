@@ -1,5 +1,5 @@
-// clock.h - the clock of one rank: what it computes, and what is on its way over its links. Layouts, pipelines and moves
-// of the model are played with it.
+// clock.h - the clock of one rank: what it computes, and what is on its way over its links. Layouts and pipelines are
+// played with it.
 //
 // A rank computes one thing after another, until it waits. Over a link, inside a node or between nodes, its messages go
 // one after another: a message of `ms` begins when this rank and all that send to it are ready, each when it has come

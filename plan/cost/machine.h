@@ -24,7 +24,7 @@
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
-//   ranks 32 0.5 40                from rank 32 on ranks compute at half the pace, and have 40 GiB (several; 0: unknown)
+//   ranks 32 0.5 40                ranks from the 32nd on: half the pace, 40 GiB (several; 0: unknown)
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
 #pragma once
 #include "plan/cost/cost.h"

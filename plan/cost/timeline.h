@@ -23,7 +23,7 @@ typedef struct Timeline {
         *communication;                // (n_micro_batches) ms; communication: the part of end - start that is link time
     int *place, *beside;               // (n_micro_batches) its place among the micro-batches of the pass, and how many
                                        // those are on the rank with most: 0 and 1 alone
-    CostTerms* terms;                  // (n_micro_batches) of the pass, at the rank of the micro-batch that takes longest
+    CostTerms* terms;                  // (n_micro_batches) of the pass, at that of its ranks which takes longest
     double* rank_end;                  // (ranks) ms at which a rank has done its last micro-batch
     double makespan;                   // ms
     double idle, communication_share;  // shares of ranks * makespan

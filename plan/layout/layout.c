@@ -82,6 +82,16 @@ void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, do
     }
 }
 
+double layout_pace(const Layout* layout, const Shape* whole, const double* speed, int stride) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES], longest = 0, alike = 0;
+    layout_shares(layout, whole, matmuls, layers);
+    for (int s = 0; s < layout->stages; s++) {
+        alike = MAX(alike, matmuls[s]);
+        longest = MAX(longest, matmuls[s] / speed[s * stride]);
+    }
+    return alike / longest;
+}
+
 // ---- text
 
 // What the words of a line may say.

@@ -53,6 +53,10 @@ size_t layout_print(const Layout* layout, char* text, size_t bytes);
 // Whether `ranks` ranks can run this model by it. 0, or -1 with words.
 int layout_check(const Layout* layout, const Shape* whole, int ranks, Err err);
 
+// The pace of the ranks with one place in all stages, which in stage s compute at speed[s * stride]: the longest
+// stage's time at full pace over that of the one which now takes longest.
+double layout_pace(const Layout* layout, const Shape* whole, const double* speed, int stride);
+
 // ---- what --strategies says: ways to divide all ranks among pipelines, of which every step takes one
 //
 //   tp4+2xtp2; tp2pp2+2xtp1pp2; 8xtp1        or a file with one a line; # begins a comment

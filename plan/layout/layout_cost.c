@@ -136,17 +136,13 @@ double layout_stage_speed(const LayoutCosts* c, const Layout* layout, int s) {
 }
 
 double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout) {
-    double matmuls[MOST_STAGES], layers[MOST_STAGES], sum = 0;
-    int run = stage_ranks(c, layout), groups = groups_of(c, layout), R = layout->tp, P = layout->stages;
-    layout_shares(layout, c->whole, matmuls, layers);
+    double of_stage[MOST_STAGES], sum = 0;
+    int run = stage_ranks(c, layout), groups = groups_of(c, layout), R = layout->tp;
     for (int g = 0; g < groups; g++) {
-        double longest = 0, alike = 0;
-        for (int s = 0; s < P; s++) {
-            alike = fmax(alike, matmuls[s]);
-            longest = fmax(longest, matmuls[s] / machine_speed(&c->machine, s * run + g * R, R));
-        }
-        if (speeds) speeds[g] = alike / longest;
-        sum += alike / longest;
+        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(&c->machine, s * run + g * R, R);
+        double pace = layout_pace(layout, c->whole, of_stage, 1);
+        if (speeds) speeds[g] = pace;
+        sum += pace;
     }
     return sum / groups;
 }
@@ -219,8 +215,8 @@ static double part_ms(const LayoutCosts* c, int T, int peers, int own, double on
     return peers ? transfer_ms(&c->links, TRANSFER_TENSOR, MAX(peers + own, 2), is_across(c, T), peers * one, 0) : 0;
 }
 
-// The tokens of T ranks, `one` bytes of each: all, and in two parts, first those of the own half of the ranks. Where the
-// halves are not alike, of the larger one, for which the others wait.
+// The tokens of T ranks, `one` bytes of each: all, and in two parts, first those of the own half of the ranks. Where
+// the halves are not alike, of the larger one, for which the others wait.
 static void gather_times(LayerTimes* x, const LayoutCosts* c, int T, double one) {
     int low = T / 2, high = T - low;
     x->cut = is_across(c, T), x->half = (double)low / T;
@@ -229,14 +225,16 @@ static void gather_times(LayerTimes* x, const LayoutCosts* c, int T, double one)
     x->second = fmax(part_ms(c, T, low, 0, one), part_ms(c, T, high, low == 1, one));
 }
 
-// Gradients of tensors that all T ranks of a cut have whole.
-static double replicated_ms(const LayoutCosts* c, const BucketWeights* b, int T) {
-    double ms = 0;
+// Of a bucket that D ranks of a stage divide, in cuts of T ranks.
+static BucketTimes bucket_times(const LayoutCosts* c, const Layout* layout, const BucketWeights* b, int T, int D) {
+    int run = stage_ranks(c, layout);
+    BucketTimes x = {.data = is_across(c, run), .cut = is_across(c, T)};
+    x.gather = weights_ms(c, D, run, c->elem_bytes * b->elems / T), x.reduce = weights_ms(c, D, run, 4 * b->elems / T);
     for (int i = 0; i < b->n_replicated && T > 1; i++) {
         double bytes = 2 * b->replicated[i] * sizeof(float) * (T - 1) / T;
-        ms += transfer_ms(&c->links, TRANSFER_WEIGHTS, T, is_across(c, T), bytes, bytes);
+        x.replicated += transfer_ms(&c->links, TRANSFER_WEIGHTS, T, x.cut, bytes, bytes);
     }
-    return ms;
+    return x;
 }
 
 // Whether a layer's group was measured as it runs it; and weights and gradients with what a machine's rounds or steps
@@ -251,13 +249,12 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     const Shape* s = c->whole;
     const Cost* cost = &c->machine.cost;
     LayerTimes x = {0};
-    int R = layout->tp, T = row->tp, D = groups_of(c, layout) * (R / T), run = stage_ranks(c, layout);
+    int R = layout->tp, T = row->tp, D = groups_of(c, layout) * (R / T);
     double n = w->tokens, matmuls, heads, head = (double)s->V * s->C;
     double weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
     double token = cost->per_token, pair = cost->quadratic, read = cost_micro_batch(cost) / T;
     int measured = is_measured(c, R, T);
     widest_work(s, R, T, &matmuls, &heads);
-    x.data = is_across(c, run);
     if (measured) matmuls = heads = 1, token = c->of_tp[R].token, pair = c->of_tp[R].pair, read = c->of_tp[R].row;
     token /= speed, pair /= speed;
     share_linears(x.linear, s, n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L / 3);
@@ -266,10 +263,8 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     if (c->rounds_read_weights) x.read = read / s->L;
     if (T > 1 && !measured) gather_times(&x, c, T, n * s->C * c->elem_bytes / R);
     if (T < R) turn_times(&x, c, R, T, n);
-    if (measured_has_weights(c, row->zero)) return x;
-    double elems = c->layer.elems / T;
-    x.reduce = weights_ms(c, D, run, 4 * elems), x.gather = weights_ms(c, D, run, c->elem_bytes * elems);
-    x.replicated = replicated_ms(c, &c->layer, T);
+    if (!measured_has_weights(c, row->zero)) x.bucket = bucket_times(c, layout, &c->layer, T, D);
+    x.bucket.data = is_across(c, stage_ranks(c, layout));
     return x;
 }
 
@@ -290,9 +285,7 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
     int R = layout->tp, measured = is_measured(c, R, R);
     double n = w->tokens, weights = shape_matmul_weights(m) + (double)(m->Vp - m->V) * m->C;
     double token = measured ? c->of_tp[R].token * m->Vp : c->machine.cost.per_token * CEIL_DIV(m->Vp, R);
-    EndTimes e = {.head = n * token * m->C / weights / speed,
-                  .data = is_across(c, stage_ranks(c, layout)),
-                  .cut = is_across(c, R)};
+    EndTimes e = {.head = n * token * m->C / weights / speed, .cut = is_across(c, R)};
     if (!c->rounds_read_weights) e.end = cost_micro_batch(&c->machine.cost) * layers / m->L;
     for (int side = 0; side < 2; side++) set_border(&e, side, c, layout, s + side, n);
     if (R == 1 || measured) return e;
@@ -302,16 +295,11 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
 }
 
 static StepTimes step_times(const LayoutCosts* c, const Layout* layout, int s, int layers) {
-    int R = layout->tp, D = groups_of(c, layout), run = stage_ranks(c, layout), P = layout->stages;
+    int R = layout->tp, D = groups_of(c, layout), P = layout->stages;
     StepTimes t = {.update = c->machine.cost.step * layers / c->whole->L, .tied_link = is_across(c, c->ranks)};
     if (measured_has_weights(c, layout->stage[s].zero)) return t;
-    for (int b = 0; b < 2; b++) {
-        const BucketWeights* end = &c->end[b];
-        double elems = end->elems / R;
-        if (s != (b ? P - 1 : 0) && !(b == 0 && s == P - 1 && c->tied)) continue;
-        t.gather[b] = weights_ms(c, D, run, c->elem_bytes * elems), t.reduce[b] = weights_ms(c, D, run, 4 * elems);
-        t.replicated[b] = replicated_ms(c, end, R);
-    }
+    if (s == 0 || (s == P - 1 && c->tied > 0)) t.bucket[0] = bucket_times(c, layout, &c->end[0], R, D);
+    if (s == P - 1) t.bucket[1] = bucket_times(c, layout, &c->end[1], R, D);
     if (P > 1 && c->tied > 0) t.tied = transfer_ms(&c->links, TRANSFER_WEIGHTS, 2, t.tied_link, 4 * c->tied / R, 0);
     return t;
 }

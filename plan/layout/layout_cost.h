@@ -63,8 +63,9 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
                   Arena* arena);
 // ---- what planners of a step know of a layout
 //
-// A machine's constants are those of one rank that computes the whole model. Planners call a rank what a tensor-parallel
-// group is, and with stages the groups with one place in all of them: that is as fast as they are together.
+// A machine's constants are those of one rank that computes the whole model. Planners call a rank what a
+// tensor-parallel group is, and with stages the groups with one place in all of them: that is as fast as they are
+// together.
 
 // *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. across: a group's ranks are
 // of several nodes.

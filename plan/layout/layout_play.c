@@ -24,13 +24,16 @@ static int is_layer(const StagePlay* p, int l) { return l >= 0 && l < p->stage->
 static const LayerTimes* layer(const StagePlay* p, int l) { return &p->times[p->stage->kind[l]]; }
 static int zero_of(const StagePlay* p, int l) { return is_layer(p, l) ? p->stage->rows[l].zero : 1; }
 
-// ---- weights and gradients
+static const BucketTimes* bucket(const StagePlay* p, int l) {
+    return is_layer(p, l) ? &layer(p, l)->bucket : &p->stage->step.bucket[l >= 0];
+}
+
+// ---- weights and gradients, of layers 0 .. L - 1, of the embeddings (-1) and of the classifier (L)
 
 static void begin_gather(StagePlay* p, int l) {
-    const StepTimes* s = &p->stage->step;
-    double ms = is_layer(p, l) ? layer(p, l)->gather : s->gather[l >= 0];
-    LinkKind link = is_layer(p, l) ? layer(p, l)->data : p->ends->data;
-    if (ms > 0) p->arriving[1 + l] = clock_begin(&p->clock, zero_of(p, l) == 3 ? TERM_ROUNDS : TERM_STEP, link, ms, 0);
+    const BucketTimes* x = bucket(p, l);
+    LayoutTerm purpose = zero_of(p, l) == 3 ? TERM_ROUNDS : TERM_STEP;
+    if (x->gather > 0) p->arriving[1 + l] = clock_begin(&p->clock, purpose, x->data, x->gather, 0);
 }
 
 static void want_layer(StagePlay* p, int l) {
@@ -40,43 +43,30 @@ static void want_layer(StagePlay* p, int l) {
     *in = l;
 }
 
-static void end_reduce(StagePlay* p, int l) {
-    clock_wait(&p->clock, zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP, p->leaving[1 + l]);
-    p->leaving[1 + l] = (ClockMessage){0};
+static LayoutTerm purpose_of_reduce(const StagePlay* p, int l) { return zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP; }
+
+enum { OF_ROUNDS = -1, ANY = -2 };  // reductions that end; or those in the way of a layer's gradients
+
+static int is_due(const StagePlay* p, int l, int which) {
+    if (which < 0) return which == ANY || zero_of(p, l) > 1;
+    return (l - which) % 2 == 0 || (zero_of(p, l) > 1 && p->grads_place[l] == p->grads_place[which]);
 }
 
-static void end_reduces(StagePlay* p, int (*which)(const StagePlay* p, int l, int of), int of) {
+static void end_reduces(StagePlay* p, int which) {
     int kept = 0;
     for (int i = 0; i < p->n_in_flight; i++) {
         int l = p->in_flight[i];
-        if (which(p, l, of)) end_reduce(p, l);
+        if (is_due(p, l, which)) clock_wait(&p->clock, purpose_of_reduce(p, l), p->leaving[1 + l]);
         else p->in_flight[kept++] = l;
     }
     p->n_in_flight = kept;
 }
 
-static int is_in_the_way(const StagePlay* p, int l, int of) {
-    return (l - of) % 2 == 0 || (zero_of(p, l) > 1 && p->grads_place[l] == p->grads_place[of]);
-}
-
-static int is_of_rounds(const StagePlay* p, int l, int of) {
-    (void)of;
-    return zero_of(p, l) > 1;
-}
-
-static int is_any(const StagePlay* p, int l, int of) {
-    (void)p, (void)l, (void)of;
-    return 1;
-}
-
 static void begin_reduce(StagePlay* p, int l) {
-    const StepTimes* s = &p->stage->step;
-    int of_layer = is_layer(p, l), purpose = zero_of(p, l) > 1 ? TERM_ROUNDS : TERM_STEP;
-    double ms = of_layer ? layer(p, l)->reduce : s->reduce[l >= 0];
-    clock_exchange(&p->clock, purpose, of_layer ? layer(p, l)->cut : p->ends->cut,
-                   of_layer ? layer(p, l)->replicated : s->replicated[l >= 0]);
-    if (ms <= 0) return;
-    p->leaving[1 + l] = clock_begin(&p->clock, purpose, of_layer ? layer(p, l)->data : p->ends->data, ms, 0);
+    const BucketTimes* x = bucket(p, l);
+    clock_exchange(&p->clock, purpose_of_reduce(p, l), x->cut, x->replicated);
+    if (x->reduce <= 0) return;
+    p->leaving[1 + l] = clock_begin(&p->clock, purpose_of_reduce(p, l), x->data, x->reduce, 0);
     p->in_flight[p->n_in_flight++] = l;
 }
 
@@ -87,12 +77,12 @@ static void use_layer(StagePlay* p, int l, int direction) {
     int next = l + direction;
     while (is_layer(p, next) && zero_of(p, next) < 3) next += direction;
     if (is_layer(p, next)) want_layer(p, next);
-    if (direction < 0 && zero_of(p, l) > 1) end_reduces(p, is_in_the_way, l);
+    if (direction < 0 && zero_of(p, l) > 1) end_reduces(p, l);
 }
 
 static void close_grads(StagePlay* p, int l) {
     if (zero_of(p, l) > 1 || p->is_last_row) begin_reduce(p, l);
-    if (l < 0) end_reduces(p, is_of_rounds, 0);
+    if (l < 0) end_reduces(p, OF_ROUNDS);
 }
 
 // ---- a layer
@@ -123,7 +113,7 @@ static void block_forward(StagePlay* p, const LayerTimes* x) {
         gather_and_compute(p, x, x->linear[i][COLUMN]);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
         if (turns) compute(p, x, TERM_ATTENTION, x->attention);
-        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->data, x->shared);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->bucket.data, x->shared);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
         compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
         clock_exchange(&p->clock, TERM_TENSOR, x->cut, x->sums);
@@ -138,7 +128,7 @@ static void block_backward(StagePlay* p, const LayerTimes* x) {
         compute(p, x, TERM_MATMULS, x->linear[i][ROW]);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->queries);
         if (turns) compute(p, x, TERM_ATTENTION, 2 * x->attention);
-        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->data, x->shared);
+        if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->bucket.data, x->shared);
         if (turns) clock_exchange(&p->clock, TERM_SEQUENCE, x->turn, x->all_heads);
         compute(p, x, TERM_MATMULS, x->linear[i][COLUMN]);
         if (x->sums > 0) sums = clock_begin(&p->clock, TERM_TENSOR, x->cut, x->sums, 0);
@@ -232,7 +222,7 @@ static void reduce_rest(StagePlay* p) {
 
 static void end_stage(StagePlay* p) {
     if (!p->is_last_row) begin_reduce(p, -1);
-    end_reduces(p, is_any, 0);
+    end_reduces(p, ANY);
     clock_compute(&p->clock, TERM_STEP, p->stage->step.update);
 }
 

@@ -28,15 +28,22 @@ typedef enum LayoutTerm {
     N_LAYOUT_TERMS
 } LayoutTerm;
 
+// Weights and gradients of a bucket (plan/model/shape.h): ms to gather, to reduce, and to sum what all ranks of the cut
+// have; over which links.
+typedef struct BucketTimes {
+    double gather, reduce, replicated;
+    LinkKind data, cut;
+} BucketTimes;
+
 // A layer in a round, ms on the rank with most. Exchanges are 0 where there are none, or where they are in other times.
 typedef struct LayerTimes {
-    double linear[2][2];                // [attention, MLP][column, row]: one pass of it
-    double attention, again, read;      // a forward pass; of computing, when done again; what it costs to be there
-    double sums, first, second, half;   // tokens are added up, or gathered whole; gathered in parts; share of first
-    double all_heads, queries;          // between the cuts of a group
-    double shared;                      // with ranks that have parts of the same documents: a pass
-    double gather, reduce, replicated;  // weights; gradients; of tensors that all ranks of the cut have
-    LinkKind data, cut, turn;           // links of weights and gradients, of tokens, of heads
+    double linear[2][2];               // [attention, MLP][column, row]: one pass of it
+    double attention, again, read;     // a forward pass; of computing, when done again; what it costs to be there
+    double sums, first, second, half;  // tokens are added up, or gathered whole; gathered in parts; share of first
+    double all_heads, queries;         // between the cuts of a group
+    double shared;                     // with ranks that have parts of the same documents: a pass
+    BucketTimes bucket;
+    LinkKind cut, turn;  // links of tokens, and of heads
 } LayerTimes;
 
 // A stage in a round: its first and last ops, and messages.
@@ -45,12 +52,12 @@ typedef struct EndTimes {
     double sums, numbers;  // a group's tokens; what its ranks tell each other of the losses
     double end;            // of a backward pass
     double message[2];     // between it and the stage before, and the one behind
-    LinkKind data, cut, border[2];
+    LinkKind cut, border[2];
 } EndTimes;
 
 // Buckets 0 and L + 1, and the end of a step.
 typedef struct StepTimes {
-    double gather[2], reduce[2], replicated[2];
+    BucketTimes bucket[2];
     double tied, update;
     LinkKind tied_link;
 } StepTimes;

@@ -48,8 +48,8 @@ static void set_setting(Setting* s, GroupCost* groups, double* speeds, const Lay
     s->speeds = c->machine.n_kinds ? speeds : NULL;
 }
 
-// A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its communication, too;
-// without others what is left is rounding.
+// A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its
+// communication, too; without others what is left is rounding.
 static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, double pace) {
     double tokens = pace * pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
     double squares = s->cost.quadratic > 0 ? pace * pass->quadratic / s->cost.quadratic : 0;
@@ -57,7 +57,8 @@ static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, do
     return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
 }
 
-// Of each round the pass that takes longest; of ranks that run freely as many like passes as the one has that ends last.
+// Of each round the pass that takes longest; of ranks that run freely as many like passes as the one has that ends
+// last.
 static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, const Setting* s, int stages,
                       double pace) {
     int in_rounds = s->rounds || plan->has_barriers, n = in_rounds ? plan->n_rounds : t->critical_micro_batches;

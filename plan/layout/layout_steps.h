@@ -1,10 +1,10 @@
-// layout_steps.h - a layout judged by the steps that it will see: the lengths of some of them, each planned by flex among
-// the data ranks that the layout leaves (plan/step/flex.h), its rounds played through all stages and layers
+// layout_steps.h - a layout judged by the steps that it will see: the lengths of some of them, each planned by flex
+// among the data ranks that the layout leaves (plan/step/flex.h), its rounds played through all stages and layers
 // (layout_play.h).
 //
 // layout_search.h takes every step for rounds of as many tokens as fit, on all groups alike, in documents of one mean
-// length. No plan is better than that. So its ms are a bound, by which layouts are looked at: the least first, until the
-// next one's bound is no better than what has been found.
+// length. No plan is better than that. So its ms are a bound, by which layouts are looked at: the least first, until
+// the next one's bound is no better than what has been found.
 #pragma once
 #include "plan/layout/layout_cost.h"
 

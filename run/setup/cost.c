@@ -263,6 +263,25 @@ void run_set_cost(Run* run) {
     x->setting.groups = x->groups;
 }
 
+void run_set_paces(Run* run) {
+    Clock* x = run->clock;
+    int ranks = run->model.comm->size;
+    x->setting.speeds = NULL;
+    for (int r = 0; r < ranks; r++) {
+        x->paces[r] = layout_pace(&run->model.ranks->layout, &run->model.whole, x->stage_speeds + r, ranks);
+        if (x->paces[r] != 1) x->setting.speeds = x->paces;
+    }
+}
+
+// Of ranks that the machine knows.
+static void know_paces(Run* run) {
+    const Model* m = &run->model;
+    int ranks = m->comm->size, tp = tp_size(m);
+    for (int i = 0; i < m->stages * ranks; i++)
+        run->clock->stage_speeds[i] = machine_speed(&run->clock->probed, i * tp, tp);
+    if (run->clock->probed.n_kinds > 0) run_set_paces(run);
+}
+
 // The same on all ranks, and for good: no message may be cut otherwise by who sends it than by who gets it.
 static void set_routing(Run* run) {
     const Model* m = &run->model;
@@ -315,6 +334,7 @@ void run_find_job_cost(Run* run) {
     // It says nothing of documents that several share: none are.
     if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
     x->setting.limits = x->limits;
+    know_paces(run);
     set_routing(run);
     if (run->config.probe) return;
     calibration_start(&x->calibration);

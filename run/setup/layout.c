@@ -28,8 +28,8 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
 
 enum { LEAST_ROWS = 256, LEAST_PART = 8 };
 
-// Rows that --capacity names; or those that hold a document of --context, up to 32 times as much, and down to an eighth:
-// then ranks share documents.
+// Rows that --capacity names; or those that hold a document of --context, up to 32 times as much, and down to an
+// eighth: then ranks share documents.
 static LayoutProblem problem_of(Known* x) {
     const Run* run = x->run;
     const Config* c = &run->config;

@@ -197,7 +197,8 @@ void run_join_job(Run* run) {
     run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
     int n = m->stages * m->comm->size;
-    double* speeds = run->clock->stage_speeds = (double*)calloc((size_t)n, sizeof *speeds);
+    double* speeds = run->clock->stage_speeds = (double*)calloc((size_t)(n + m->comm->size), sizeof *speeds);
+    run->clock->paces = speeds ? speeds + n : NULL;
     if (!run->clock->groups || !speeds) die("no memory for %d ranks", m->comm->size);
     for (int i = 0; i < n; i++) speeds[i] = 1;
 }

@@ -45,8 +45,7 @@ struct Balance {
     int keeps;     // slices move for good: --balance moves=keep
     int stages;
     StageBalance *stage, *own;  // (stages); this rank's
-    double* slowest;            // (data ranks) what plans know of speeds
-    Arena arena;                // of stage, slowest, steps, compute_ms and segments
+    Arena arena;                // of stage, steps, compute_ms and segments
     double* compute_ms;         // (groups) scratch
     float* segments;            // (group, MOST_SEGMENTS) scratch
     RankStep* steps;            // (world) of the last step
@@ -423,7 +422,6 @@ void balance_open(Run* run) {
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
-    b->slowest = TAKE(&b->arena, double, ranks);
     b->stage = TAKE(&b->arena, StageBalance, stages);
     if (arena_check(&b->arena, err)) die("no memory for what is known of %d ranks", world);
     memset(b->stage, 0, (size_t)stages * sizeof *b->stage);
@@ -597,8 +595,7 @@ static void learn_speeds(Run* run) {
     for (int s = 0; s < b->stages && !run->config.machine; s++) speeds_teach(&b->stage[s].speeds, calibration);
 }
 
-// If they are due, the speeds of all stages are what plans go by from now on. A rank in plans has a place in all
-// stages, and a round ends with the slowest of all ranks of all stages: so it goes at the pace of its slowest one.
+// If they are due, the speeds of all stages are what plans go by from now on.
 static void refresh_speeds(Run* run, int is_refresh) {
     Balance* b = run->balance;
     Clock* x = run->clock;
@@ -606,15 +603,8 @@ static void refresh_speeds(Run* run, int is_refresh) {
     for (int s = 0; s < b->stages; s++) is_refresh |= b->stage[s].speeds.urgent;
     for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->stage[s].speeds);
     if (!changed) return;
-    x->setting.speeds = NULL;
-    for (int r = 0; r < ranks; r++) {
-        b->slowest[r] = INFINITY;
-        for (int s = 0; s < b->stages; s++) {
-            double v = x->stage_speeds[s * ranks + r] = b->stage[s].speeds.speeds[r];
-            b->slowest[r] = fmin(b->slowest[r], v);
-        }
-        if (b->slowest[r] != 1) x->setting.speeds = b->slowest;
-    }
+    for (int i = 0; i < b->stages * ranks; i++) x->stage_speeds[i] = b->stage[i / ranks].speeds.speeds[i % ranks];
+    run_set_paces(run);
 }
 
 int balance_explains_step(const Run* run) {
