@@ -20,6 +20,7 @@ static WorkPlan plan;
 static inline void set_plan(int active) {
     WorkPlan now = plan;
     now.active = active;
+    now.of_group = 1;  // perhaps another rank
     work_set(m, &now);
 }
 
