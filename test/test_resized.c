@@ -6,8 +6,9 @@
 // The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a
 // dense one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step
 // whose slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with
-// --tp T groups of T ranks that share documents. Models are a GPT-2, one of another architecture with fewer key/value
-// heads than heads, and one with fewer of them than ranks. RESIZED_CASES=N draws N cases of each kind and model.
+// --tp T groups of T ranks that share documents, with --pp P in stages of a pipeline. Models are a GPT-2, one of another
+// architecture with fewer key/value heads than heads, and one with fewer of them than ranks. RESIZED_CASES=N draws N
+// cases of each kind and model.
 //
 // Tolerances, of the norm of a gradient: fp32 in another order of sums is off by some 2^-24 of the sum of magnitudes. A
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
@@ -218,13 +219,13 @@ static void one_rank_of_a_group_adds_the_bias_of_a_projection(void) {
         plan_both(seed);
         set_plan(plan.active);
         work_begin(m);
-        for (int l = 0; l < LAYERS; l++)
+        for (int l = 0; l < m->shape.L; l++)
             for (int id = LINEAR_ATTPROJ; id < N_LINEARS; id += 2) {
                 Linear w = work_linear(m, (LinearId)id, l);
                 int adds[2] = {w.b != NULL, w.db != NULL};
                 MPI_Allreduce(MPI_IN_PLACE, adds, 2, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
                 int has_bias = shape_has(&m->shape, HAS_LINEAR_BIAS);
-                CHECK(adds[0] == has_bias * m->comm->size && adds[1] == adds[0]);
+                CHECK(adds[0] == has_bias * m->comm->size * m->stages && adds[1] == adds[0]);
             }
         work_end(m);
         zero_clear_grads(m);
@@ -258,7 +259,7 @@ static void count_backward_weight(float* dweight, float* dbias, const void* dout
 // FLOPs of the linears in a step, counted at the kernels, and as work_flops says, by matmul.
 static void count_step(double counted[3], double said[3]) {
     Kernels counting = *m->k;
-    double tokens = 0, classifier = 2.0 * m->shape.C * m->shape.vocab_rows;
+    double tokens = 0, classifier = m->shape.no_head ? 0 : 2.0 * m->shape.C * m->shape.vocab_rows;
     plain = m->k;
     counting.matmul_forward = count_forward;
     counting.matmul_backward_input = count_backward_input;
@@ -279,7 +280,7 @@ static void count_step(double counted[3], double said[3]) {
 // Of the weights of this rank's linears those that lists keep.
 static double kept_part(void) {
     double all = 0, left = 0, C = m->shape.C;
-    for (int l = 0; l < LAYERS; l++)
+    for (int l = 0; l < m->shape.L; l++)
         for (int kind = 0; kind < 2; kind++) {
             double rows = shape_param(&m->shape, matrices[2 * kind], l).rows,
                    columns = shape_param(&m->shape, matrices[2 * kind + 1], l).cols;
@@ -350,7 +351,7 @@ static void check_average_fill(void) {
     plan.imputation = IMPUTE_AVERAGE;
     set_plan(1);
     step(found);
-    for (int l = 0; l < LAYERS; l++)
+    for (int l = 0; l < m->shape.L; l++)
         for (int id = 0; id < N_LINEARS; id++) {
             ParamTensor t = shape_param(&m->shape, matrices[id], l);
             for (int r = 0; r < t.rows; r++) {
@@ -450,13 +451,14 @@ static uint64_t hash_replicated(void) {
 static void check_replicas(uint64_t* last) {
     uint64_t hashes[64], mine = hash_replicated();
     MPI_Allgather(&mine, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, MPI_COMM_WORLD);
-    for (int r = 0; r < size; r++) CHECK(hashes[r] == hashes[0]);
+    int of_stage = size / m->stages, first = m->stage * of_stage;
+    for (int r = first; r < first + of_stage; r++) CHECK(hashes[r] == mine);
     CHECK(mine != *last);
     *last = mine;
     // Ranks of other groups that hold the same part.
     uint64_t whole = hash_bytes(weights(), elems * dtype_bytes(m->dt), 0);
     MPI_Allgather(&whole, 1, MPI_UINT64_T, hashes, 1, MPI_UINT64_T, MPI_COMM_WORLD);
-    for (int r = tp_rank(m); r < size; r += tp_size(m)) CHECK(hashes[r] == whole);
+    for (int r = first + tp_rank(m); r < first + of_stage; r += tp_size(m)) CHECK(hashes[r] == whole);
 }
 
 // Another rank leaves out other things in each of them, with every fill, or gives slices away. In the last one no
