@@ -20,6 +20,7 @@ static WorkPlan plan;
 static inline void set_plan(int active) {
     WorkPlan now = plan;
     now.active = active;
+    now.of_group = 1;  // perhaps another rank
     work_set(m, &now);
 }
 
@@ -53,7 +54,7 @@ static inline IndexList draw_list(int* index, int of, int least, double part, ui
 // Lists of this rank: of each another fraction in every layer, or `part` of all. Data ranks draw the same.
 static inline void leave_out(Shed shed, double part, uint64_t seed) {
     plan.shed = shed;
-    for (int l = 0; l < LAYERS; l++)
+    for (int l = 0; l < m->shape.L; l++)
         for (int i = 0; i < LISTS; i++) {
             int kind = i < N_LINEARS ? i / 2 : i - N_LINEARS, is_slices = i >= N_LINEARS;
             int of = staying_units(kind);
@@ -131,7 +132,7 @@ static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 
 // Calls visit for all elements of this rank's linears of a fate.
 static inline void visit_elements(Fate fate, void (*visit)(float* x, size_t at), float* x) {
-    for (int l = 0; l < LAYERS; l++)
+    for (int l = 0; l < m->shape.L; l++)
         for (int id = 0; id < N_LINEARS; id++) {
             ParamTensor t = shape_param(&m->shape, matrices[id], l);
             for (int r = 0; r < t.rows; r++)

@@ -13,8 +13,8 @@ static const ParamId matrices[N_LINEARS] = {QKVW, ATTPROJW, FCW, FCPROJW};
 
 // ---- the model
 
-static int query_heads(const Model* m) { return m->whole.NH / m->whole.NKV; }      // of a key/value head
-static int fc_runs(const Model* m) { return m->whole.arch == ARCH_GPT2 ? 1 : 2; }  // rows of FC for a hidden unit
+static int query_heads(Model* m) { return m->whole.NH / m->whole.NKV; }      // of a key/value head
+static int fc_runs(Model* m) { return m->whole.arch == ARCH_GPT2 ? 1 : 2; }  // rows of FC for a hidden unit
 
 static Model make_model(int arch, int layers, int width, int heads, DType dt) {
     Model m;
@@ -39,10 +39,10 @@ static void free_model(Model* m) {
 
 static void close_both(Pruner* k, Model* m) { pruner_close(k), free_model(m); }
 
-static SliceCount all_of(const Model* m) { return (SliceCount){m->shape.kv_heads, m->shape.hidden}; }
+static SliceCount all_of(Model* m) { return (SliceCount){m->shape.kv_heads, m->shape.hidden}; }
 
 // Adds to columns first .. first + n of rows from .. from + rows of a matrix; exact in bf16 where sums have few bits.
-static void add(const Model* m, int id, int l, int from, int rows, int first, int n, float d) {
+static void add(Model* m, int id, int l, int from, int rows, int first, int n, float d) {
     ParamTensor t = shape_param(&m->shape, matrices[id], l);
     char* weights = tensor_weights(m, &t);
     for (int r = from; r < from + rows; r++)
@@ -53,12 +53,12 @@ static void add(const Model* m, int id, int l, int from, int rows, int first, in
         }
 }
 
-static void add_column(const Model* m, int id, int l, int column, float d) {
+static void add_column(Model* m, int id, int l, int column, float d) {
     add(m, id, l, 0, shape_param(&m->shape, matrices[id], l).rows, column, 1, d);
 }
 
 // Every weight moves a little, columns by different amounts.
-static void train(const Model* m, uint64_t seed) {
+static void train(Model* m, uint64_t seed) {
     for (int l = 0; l < m->shape.L; l++)
         for (int id = 0; id < N_LINEARS; id++)
             for (int c = 0; c < shape_param(&m->shape, matrices[id], l).cols; c++)
@@ -67,7 +67,7 @@ static void train(const Model* m, uint64_t seed) {
                     (float)random_uniform(seed, (uint64_t)((l * N_LINEARS + id) * 1000 + c)) * (1.0f + (float)l));
 }
 
-static int columns_of(const Model* m, int id, SliceCount stay) {
+static int columns_of(Model* m, int id, SliceCount stay) {
     int span = query_heads(m) * m->shape.HS;
     return id == LINEAR_ATTPROJ ? stay.heads * span : id == LINEAR_FCPROJ ? stay.hidden : m->shape.C;
 }
@@ -84,7 +84,7 @@ static int holds(const IndexList* list, int j) {
     return 0;
 }
 
-static uint64_t hash_lists(const Pruner* k, const Model* m, Shed shed) {
+static uint64_t hash_lists(const Pruner* k, Model* m, Shed shed) {
     const PrunedLayer* layers = pruner_layers(k);
     uint64_t hash = 0;
     for (int l = 0; l < m->shape.L && layers; l++) {
@@ -138,7 +138,7 @@ CLAIM(a_change_counts_for_one_refresh) {
 
 // Key/value head 1 changes in its keys, by 4096 in all. Head 0 changes less: by 3072 in the rows of its queries, keys
 // and values, by 512 or 2048 in its columns.
-static void change_heads(const Model* m, int l) {
+static void change_heads(Model* m, int l) {
     int g = query_heads(m), kv = m->shape.kv_heads * 32, q = g * kv, rows[] = {g * 32, 32, 32},
         first[] = {0, q, q + kv};
     add(m, LINEAR_QKV, l, q + 32, 32, 0, 128, 1);
@@ -147,7 +147,7 @@ static void change_heads(const Model* m, int l) {
 }
 
 // Each in a row of FC, with SwiGLU its gate or its up row, or in its column of FCPROJ.
-static void change_hidden_units(const Model* m, int l) {
+static void change_hidden_units(Model* m, int l) {
     for (int u = 0; u < 256; u++) {
         int place = u % (fc_runs(m) + 1);
         if (place) add(m, LINEAR_FC, l, (place - 1) * 256 + u, 1, 0, 128, (float)u / 64);
@@ -236,14 +236,14 @@ static Saved of_list(const IndexList* list, int n, double work, int tile) {
 }
 
 // A half of a block: attention, or MLP.
-static Saved of_half(const Model* m, const PrunedLayer* layer, int half, SliceCount stay) {
+static Saved of_half(Model* m, const PrunedLayer* layer, int half, SliceCount stay) {
     double rows = half ? fc_runs(m) * stay.hidden : (query_heads(m) + 2.0) * stay.heads * m->shape.HS;
     int in = 2 * half, out = in + 1, n = columns_of(m, out, stay);
     return plus(of_list(&layer->columns[in], m->shape.C, rows, WORK_TILE),
                 of_list(&layer->columns[out], n, m->shape.C, WORK_TILE));
 }
 
-static Saved of_slices(const Model* m, const PrunedLayer* layer, SliceCount stay) {
+static Saved of_slices(Model* m, const PrunedLayer* layer, SliceCount stay) {
     double C = m->shape.C, HS = m->shape.HS;
     Saved heads = of_list(&layer->units[ATTENTION], stay.heads, (2 * query_heads(m) + 2) * HS * C, 1),
           hidden = of_list(&layer->units[MLP], stay.hidden, (fc_runs(m) + 1) * C, 16);
@@ -258,8 +258,7 @@ static void check_saved(Saved s, double gamma) {
     CHECK(s.out <= least + s.tile);
 }
 
-static void check_amount(Pruner* k, const Model* m, Shed shed, int by_layer, double gamma, SliceCount stay,
-                         int64_t step) {
+static void check_amount(Pruner* k, Model* m, Shed shed, int by_layer, double gamma, SliceCount stay, int64_t step) {
     const PrunedLayer* layers = pruner_choose(k, m, gamma, stay, step);
     Saved sum = {0, 0, 0, 0};
     CHECK((layers != NULL) == (gamma > 0) && (layers || pruner_left_out(k) == 0));
@@ -324,10 +323,10 @@ CLAIM(layers_that_change_more_leave_out_less) {
 
 // ---- in checkpoints
 
-static SliceCount staying(const Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
+static SliceCount staying(Model* m) { return (SliceCount){m->shape.kv_heads - 1, m->shape.hidden - 16}; }
 
 // A few refreshes, the last of which leaves something out and has given something away.
-static Pruner* lived(const Model* m, Shed shed, uint64_t seed) {
+static Pruner* lived(Model* m, Shed shed, uint64_t seed) {
     Pruner* k = pruner_open(m, shed, PRIORITY_CHANGE, 1, 1);
     for (int step = 0; step < 4; step++) {
         pruner_choose(k, m, 0.3, staying(m), step);
@@ -395,7 +394,7 @@ CLAIM(lists_of_other_models_and_methods_are_refused) {
 
 // Of a rank with 2 heads of 8 and 64 hidden units, of which `hidden` stay: element j of a list's values and flags is
 // what is given; j < 0: all.
-static int load_changed(const Model* m, const char* list, float value, float kept, int j, int hidden) {
+static int load_changed(Model* m, const char* list, float value, float kept, int j, int hidden) {
     static float values[PRUNER_TENSORS][64];
     SafeTensor tensors[PRUNER_TENSORS];
     Pruner *k = lived(m, SHED_COLUMNS, 1), *again = pruner_open(m, SHED_COLUMNS, PRIORITY_CHANGE, 0, 1);

@@ -265,6 +265,21 @@ CLAIM(pipelines_that_migrate_lose_nothing) {
     }
 }
 
+// Nor does what ranks divide: with ZeRO-2 and 3 the losses are those of ZeRO-1, of what is left out, too.
+CLAIM(zero_2_and_3_lose_nothing_where_slices_move) {
+    static const char* const modes[] = {"migrate", "migrate,moves=keep", "resize", "semi,shed=slices,fill=average"};
+    double exact[6], found[6];
+    for (int i = 0; i < COUNT(modes); i++)
+        for (int zero = 1; zero <= 3; zero++) {
+            run_on(4, "run",
+                   FOUR "--pp 1 --zero %d --balance %s --device virtual-cpu --straggle 'rank=1,x=4;rank=3,x=4'", zero,
+                   modes[i]);
+            CHECK_SAID("balance: & ms expected; 1 ");
+            CHECK(log_values("run", "loss", zero == 1 ? exact : found, 6) == 6);
+            for (int s = 0; s < 6 && zero > 1; s++) CHECK_CLOSE(found[s], exact[s], 1e-6);
+        }
+}
+
 CLAIM(overlap_hides_communication) {
     double hidden[STEPS], shown[STEPS], waited[STEPS], exposed[STEPS];
 #define RINGS "--heads 16 --cp 8,kind=ring --machine $W/measured --data $W/even "

@@ -64,7 +64,7 @@ static inline int has_master(const Model* m) { return m->dt != DT_F32; }
 // Sets m->many by what this rank shares with others now; whether it shares anything or not. many.c
 void model_set_many(Model* m);
 // Between steps. Weights, masters and moments of heads and hidden units go to their new owners once; from then on
-// nothing of the migration costs anything. ZeRO stage 1. All ranks of all groups call it together with the same split.
+// nothing of the migration costs anything. All ranks call it together, those of a stage with the same split.
 // Takes new memory before it gives the old back; ends the program where there is none. many.c
 void model_divide_anew(Model* m, const TpSplit* split);
 // Where optimizer state is.

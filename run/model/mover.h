@@ -43,8 +43,9 @@ Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purp
 size_t mover_scratch(const Mover* mover);
 // From one array of this rank to another; with RESHARD_SUM `to` is added to. All ranks of `world` call it.
 void mover_run(const Mover* mover, char* to, const char* from, char* scratch);
-// The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. Nothing
-// else uses `world` in between. All ranks advance alike.
+// The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. What
+// else uses `world` in between comes in the same order on all ranks, which advance alike. `from` is read when a wave
+// begins, `to` written when it has arrived, behind the beginning of the next: they may be others for another wave.
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch);
 void mover_advance(Moving* x, int n);
 void mover_end(Moving* x);

@@ -247,10 +247,10 @@ SliceCount work_moved(const WorkPlan* plan, int rank, int taken) {
 
 static int units_of(SliceCount n, SublayerId id) { return id == ATTENTION ? n.heads : n.hidden; }
 
-// The array of this rank that they leave, or come to; of weights or of gradients.
-static char* array_of(const Model* m, int taken, int gradients) {
+// What those of layer l leave, or come to, of this rank; of weights or of gradients. Owned ones may be in use by turns.
+static char* array_of(const Model* m, int l, int taken, int gradients) {
     if (taken) return m->ranks->work->part[gradients ? PART_GRADS : PART_WEIGHTS];
-    return (char*)m->array[gradients ? MODEL_GRADS : MODEL_WEIGHTS];
+    return gradients ? (char*)m->block[1 + l].grads : m->block[1 + l].weights;
 }
 
 // A part of the units of a move, as boxes of the tensor of the whole model: what a rank would have of it that owned
@@ -275,7 +275,7 @@ static int list_move(Holding* list, const Model* m, const Move* move, SublayerId
     }
     for (int i = 0; i < n; i++) {
         list[i] = (Holding){rank, boxes[i], 0, part == COLUMNS ? strips[i].stride : boxes[i].cols};
-        size_t bytes = strips[i].at ? (size_t)(strips[i].at - array_of(m, taken, gradients)) : 0;
+        size_t bytes = strips[i].at ? (size_t)(strips[i].at - array_of(m, l, taken, gradients)) : 0;
         list[i].at = bytes / (gradients ? sizeof(float) : dtype_bytes(m->dt));
     }
     return n;
@@ -320,38 +320,65 @@ static void open_movers(Model* m) {
     }
 }
 
-static void communicate(const Model* m, int gradients) {
+static void begin_moves(const Model* m, Moving* x, int gradients) {
     const Work* work = m->ranks->work;
+    char* copies = work->part[gradients ? PART_GRADS : PART_WEIGHTS];
     if (work->plan.n_moves > 0)
-        mover_run(&work->mover[gradients], array_of(m, !gradients, gradients), array_of(m, gradients, gradients),
-                  work->part[PART_MOVING]);
+        mover_begin(x, &work->mover[gradients], gradients ? NULL : copies, gradients ? copies : NULL,
+                    work->part[PART_MOVING]);
 }
+
+static int wave_of(const Model* m, int l) { return m->shape.first_layer + l + 1; }
 
 // ---- around a step
 
+// Layer by layer: with ZeRO stage 3 weights are there by turns. What leaves is packed when its wave begins.
 void work_begin(Model* m) {
     Work* work = m->ranks->work;
+    Moving x;
     if (!work) return;
     work->in_step = 1;
     if (!work->differs) return;
-    for (int i = 0; i < work->L * N_SUBLAYERS; i++)
-        if (work->layers[i].differs) exchange_own(m, (SublayerId)(i % N_SUBLAYERS), i / N_SUBLAYERS, 0);
-    communicate(m, 0);
+    begin_moves(m, &x, 0);
+    for (int l = 0; l < work->L; l++) {
+        zero_use_layer(m, l, 1);
+        for (int i = 0; i < N_SUBLAYERS; i++)
+            if (work_of(work, l, (SublayerId)i)->differs) exchange_own(m, (SublayerId)i, l, 0);
+        if (work->plan.n_moves == 0) continue;
+        x.from = array_of(m, l, 0, 0);
+        mover_advance(&x, wave_of(m, l) + 1);
+    }
+    if (work->plan.n_moves > 0) mover_end(&x);
     m->k->clear(work->part[PART_GRADS], work->bytes[PART_GRADS], m->s);
 }
 
 // exchange_own fills also the gradients of slices that others compute; what these send back overwrites it.
+static void bring_back(Model* m, int l) {
+    const Work* work = m->ranks->work;
+    for (int i = 0; i < N_SUBLAYERS && work->differs; i++) {
+        const SublayerWork* w = work_of(work, l, (SublayerId)i);
+        if (!w->differs) continue;
+        if (work->plan.imputation == IMPUTE_SAME && (w->kept_in || w->kept_out)) copy_owned(m, l, (SublayerId)i, 1);
+        exchange_own(m, (SublayerId)i, l, 1);
+    }
+}
+
+// With ZeRO stages 2 and 3 gradients of a layer are sums over rounds where they are owned already: what was computed
+// apart from them is reduced once more, by all ranks of a group in which some rank has such gradients. A wave arrives
+// when the one behind it has begun.
 void work_end(Model* m) {
     Work* work = m->ranks->work;
+    Moving x;
     if (!work) return;
-    for (int i = 0; i < work->L * N_SUBLAYERS && work->differs; i++) {
-        const SublayerWork* w = &work->layers[i];
-        SublayerId id = (SublayerId)(i % N_SUBLAYERS);
-        if (!w->differs) continue;
-        if (work->plan.imputation == IMPUTE_SAME && (w->kept_in || w->kept_out)) copy_owned(m, i / N_SUBLAYERS, id, 1);
-        exchange_own(m, id, i / N_SUBLAYERS, 1);
+    begin_moves(m, &x, 1);
+    for (int l = 0; l < work->L && (work->differs || work->plan.of_group); l++) {
+        zero_open_grads(m, l);
+        bring_back(m, l);
+        if (work->plan.n_moves > 0) x.to = array_of(m, l, 0, 1), mover_advance(&x, wave_of(m, l) + 2);
+        zero_close_grads(m, l);
     }
-    if (work->differs) communicate(m, 1);
+    if (work->plan.n_moves > 0) mover_end(&x);
+    if (work->plan.of_group) zero_close_grads(m, ENDS);
     for (int i = 0; i < work->L * N_SUBLAYERS && work->keep_gradients; i++)
         copy_owned(m, i / N_SUBLAYERS, (SublayerId)(i % N_SUBLAYERS), 0);
     work->in_step = 0;
@@ -481,6 +508,7 @@ void work_set(Model* m, const WorkPlan* plan) {
     work->lists_end = work->lists;
     work->plan = *plan;
     work->plan.kept = NULL;
+    if (!plan->active) work->plan.n_moves = 0;
     work->differs = plan->active && plan->n_moves > 0;  // then ranks without a move meet the others too
     work->cut = 0;
     for (int i = 0; i < work->L * N_SUBLAYERS && plan->active; i++) {

@@ -10,8 +10,9 @@
 //
 // While work differs from ownership, the step uses copies of the weights, compact in rows and columns, and gradient
 // sums of the same shape. work_begin fills the copies (after all weights are there), work_end brings gradients to where
-// they belong (before any is reduced): both once a step, whatever the number of micro-batches. Evaluation, sampling and
-// files come between steps and know only whole weights. Needs ZeRO stage 1, where these are whole on every data rank.
+// they belong: both once a step, whatever the number of micro-batches. Evaluation, sampling and files come between
+// steps and know only whole weights. Copies of weights and gradients are of all layers with any ZeRO stage: stages 2
+// and 3 have these by turns, and what stands in them is reduced behind the rounds.
 #pragma once
 #include "plan/slow/balance.h"
 #include "run/model/model_ranks.h"
@@ -60,7 +61,8 @@ typedef struct PrunedLayer {
 
 // What all ranks of the group do from the next work_begin on: the same moves on all ranks, and each its own lists.
 typedef struct WorkPlan {
-    int active;  // 0: this rank computes what it owns
+    int active;    // 0: this rank computes what it owns
+    int of_group;  // 0: so do all ranks of the group; the same on all of them
     Shed shed;
     Imputation imputation;
     int n_moves;

@@ -332,6 +332,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
     float* run = NULL;
     size_t n = 0;
     if (!cut) return;
+    CommPurpose before = cut->purpose;
     cut->purpose = COMM_GRADIENTS;
     if (kv) kv->purpose = COMM_GRADIENTS;
     for (int i = 0; i <= x->n_tensors; i++) {
@@ -349,7 +350,7 @@ static void sum_replicated(const Model* m, const ZeroBucket* x) {
         size_t own = unshared_elems(m, &t);
         if (own < t.elems) kv->table->all_reduce(kv, tensor_grads(m, &t) + own, t.elems - own, DT_F32, m->s);
     }
-    cut->purpose = COMM_TENSOR;
+    cut->purpose = before;
     if (kv) kv->purpose = COMM_TENSOR;
 }
 

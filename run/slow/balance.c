@@ -98,6 +98,7 @@ static void set_work(Run* run, const PrunedLayer* lists) {
     WorkPlan* plan = &run->balance->own->plan;
     plan->kept = lists;
     plan->active = plan->n_moves > 0 || lists != NULL;
+    plan->of_group = run->balance->own->decision.active;
     work_set(&run->model, plan);
     plan->kept = NULL;
 }
@@ -327,6 +328,7 @@ static void time_linears(LinearTime* least, Run* run, const WorkPlan* plan, int 
     int fused = shape_act(&m->shape) == ACT_GELU;
     work_set(m, plan);
     work_begin(m);
+    zero_use_layer(m, 0, 0);
     timer_begin(m->timer, m->k, m->s);
     for (int i = 0; i < N_LINEARS; i++)
         work_forward(m, (LinearId)i, 0, act[out[i]], fused && i == LINEAR_FC ? act[FC_ACT] : NULL, act[in[i]], N);
@@ -432,9 +434,11 @@ void balance_open(Run* run) {
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
             "out, or try --balance off",
             c->balance, tp_size(m), m->ranks->groups[0].tp);
-    if (m->ranks->zero.stage > 1)
-        die("--balance %s in tensor-parallel groups needs whole gradients: expected --zero 1, found %d; try --zero 1",
-            c->balance, m->ranks->zero.stage);
+    if (m->ranks->zero.stage > 1 && b->own->plan.imputation == IMPUTE_SAME)
+        die("--balance fill=same needs whole gradients of the step before: expected --zero 1, found %d; try --zero 1, "
+            "or "
+            "fill=zero",
+            m->ranks->zero.stage);
     if (run->training) run->cluster->work_needs = make_needs(m, b);
 }
 

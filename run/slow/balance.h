@@ -43,12 +43,12 @@ int balance_save(Run* run, SafeTensor* lists);
 //
 // A Pruner holds host memory: the weights of the four linears at the last refresh, in the model's type, a value for
 // every column, head or hidden unit, and the lists. Every function is deterministic: data ranks, which have equal
-// weights, come to equal lists. Needs ZeRO stage 1.
+// weights, come to equal lists, and with ZeRO stage 3 call these together.
 typedef struct Pruner Pruner;
 
 // m must outlive it. by_layer: what is left out may differ by layer: less where weights change more. seed: of
 // PRIORITY_RANDOM. Nothing is left out yet, and nothing known of changes. Ends the program where there is no memory.
-Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed);
+Pruner* pruner_open(Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed);
 void pruner_close(Pruner* pruner);
 
 // A refresh. Between steps, when all weights are there (zero_settle): learns what changed since the last one, and
@@ -65,7 +65,7 @@ void pruner_close(Pruner* pruner);
 //     loss weight being its share of the sum of all values.
 // Returns (L) layers, valid until the next call of any of these; only the lists of the Shed are filled. NULL where
 // nothing is left out.
-const PrunedLayer* pruner_choose(Pruner* pruner, const Model* m, double gamma, SliceCount stay, int64_t step);
+const PrunedLayer* pruner_choose(Pruner* pruner, Model* m, double gamma, SliceCount stay, int64_t step);
 // The lists of the last pruner_choose or pruner_load, and the fraction of the resizable work that stays which they
 // really leave out.
 const PrunedLayer* pruner_layers(const Pruner* pruner);

@@ -32,7 +32,7 @@ typedef struct List {
 } List;
 
 struct Pruner {
-    const Model* model;
+    Model* model;
     Shed shed;
     Priority priority;
     int by_layer;
@@ -116,7 +116,7 @@ static void end_list(Pruner* k, const List* list, int l, int n_kept) {
     k->left_out |= n_kept < list->stay;
 }
 
-Pruner* pruner_open(const Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
+Pruner* pruner_open(Model* m, Shed shed, Priority priority, int by_layer, uint64_t seed) {
     Pruner* k = (Pruner*)calloc(1, sizeof *k);
     if (!k) die("no memory for lists of what is left out");
     k->model = m, k->shed = shed, k->priority = priority, k->by_layer = by_layer, k->seed = seed;
@@ -180,14 +180,16 @@ static void find_change(Pruner* k, const Model* m, const List* list, int l) {
     for (int j = 0; j < list->n * columns; j++) k->change[j / columns] += k->sum[j];
 }
 
-static void learn(Pruner* k, const Model* m) {
-    for (int l = 0; l < k->L; l++)
+static void learn(Pruner* k, Model* m) {
+    for (int l = 0; l < k->L; l++) {
+        zero_use_layer(m, l, 0);
         for (List* list = k->lists; list < k->lists + k->n_lists; list++) {
             const IndexList* kept = kept_list(k, list, l);
             find_change(k, m, list, l);
             if (k->known)
                 prune_learn(values_of(list, l), k->change, list->n, kept->index, kept->n + list->n - list->stay);
         }
+    }
     k->known = 1;
 }
 
@@ -254,7 +256,7 @@ static double choose_layer(Pruner* k, int l, double ahead, uint64_t seed) {
     return ahead;
 }
 
-const PrunedLayer* pruner_choose(Pruner* k, const Model* m, double gamma, SliceCount stay, int64_t step) {
+const PrunedLayer* pruner_choose(Pruner* k, Model* m, double gamma, SliceCount stay, int64_t step) {
     double ahead = 0;
     learn(k, m);
     set_stay(k, stay);
@@ -339,8 +341,10 @@ int pruner_load(Pruner* k, const SafeTensors* file, SliceCount stay, Err err) {
         for (int l = 0; l < k->L; l++)
             if (load_layer(k, list, l, err)) return -1;
     }
-    for (int l = 0; l < k->L; l++)
+    for (int l = 0; l < k->L; l++) {
+        zero_use_layer(k->model, l, 0);
         for (int id = 0; id < N_LINEARS; id++) fetch(k, k->model, (LinearId)id, l);
+    }
     k->known = 1;
     return 0;
 }
