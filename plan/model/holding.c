@@ -70,7 +70,7 @@ int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor*
     return count;
 }
 
-// Of layer l's tensor `own`, counted in the part, what a rank has of it where it holds pieces of some layers.
+// What a rank has of a tensor of its part, and where, if it holds pieces of some layers.
 static Segment kept_segment(const Shape* shape, const Part* part, const ParamTensor* own, const char* divided) {
     int b = shape_bucket_of(own, shape), shard = part->shards ? part->shard : 0;
     int layers = MIN(b - 1, shape->L), pieces = 0, is_layer = b > 0 && b <= shape->L;

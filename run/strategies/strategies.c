@@ -181,13 +181,11 @@ static void refuse_others(const Run* run) {
     const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
     if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
         die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
-            "found "
-            "%s; write who runs them into the strategies",
+            "found %s; write who runs them into the strategies",
             found);
     if (c->probe)
         die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
-            "many "
-            "ranks as they have and with their --tp, and strategies find it");
+            "many ranks as they have and with their --tp, and strategies find it");
     if (strcmp(c->balance, "off"))
         die("--strategies: --balance is not there for ranks whose work changes from step to step; leave it out");
 }
