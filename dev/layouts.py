@@ -3,8 +3,8 @@
 
     dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
     dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
-    dev/layouts.py lengths yes|no   documents of many lengths on 64 virtual ranks: what is found by the steps, by the mean
-                                    length, and by the best single way, played on the same steps
+    dev/layouts.py lengths yes|no   documents of many lengths on 64 virtual ranks: what is found by the steps, by the
+                                    mean length, and by the best single way, played on the same steps
     dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
     dev/layouts.py clock no         2 ranks of this machine: predicted and measured times of steps by the clock
 
@@ -271,4 +271,5 @@ if __name__ == "__main__":
         if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "cpu", "clock"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        {"table": table, "play": play, "lengths": lengths}.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)
+        parts = {"table": table, "play": play, "lengths": lengths}
+        parts.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)
