@@ -3,8 +3,9 @@
 
     dev/layouts.py table yes|no     every machine, model, budget and number of ranks in the cost model (build/simulate)
     dev/layouts.py play yes|no      layouts that were found, played by ./train --device virtual
-    dev/layouts.py lengths yes|no   documents of many lengths on 64 virtual ranks: what is found by the steps, by the
-                                    mean length, and by the best single way, played on the same steps
+    dev/layouts.py lengths yes|no   documents of many lengths, 64 ranks: what is found by the steps, by the mean length,
+                                    and by the best single way in the cost model
+    dev/layouts.py ragged yes|no    some of these, played on 64 virtual ranks
     dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
     dev/layouts.py clock no         2 ranks of this machine: predicted and measured times of steps by the clock
 
@@ -26,7 +27,10 @@ MODELS = {
     "uneven": (24, 1024, 12 * 1024**2, 128256, 1024,
                "--layers 24 --width 1024 --heads 16 --arch tie=no --vocab 128256 --context 1024"),
 }
-LONGEST = 16384
+LONGEST, TOKENS = 32768, 1 << 20
+LENGTHS = ("wikipedia", "prolong", "github", "sft")
+PLAYED = [("llama-7b", 40, "prolong"), ("llama-7b", 40, "sft"), ("llama-13b", 60, "prolong"),
+          ("llama-32b", 80, "github")]
 MODELS.update({
     "llama-13b": (40, 5120, 4 * 5120**2 + 3 * 5120 * 13824, 32000, 2048,
                   "--arch llama --layers 40 --width 5120 --heads 40 --arch hidden=13824,tie=no --vocab 32000 "
@@ -173,31 +177,43 @@ def play_steps(work, machine, ranks, model, capacity):
     return f"{sum(ms[1:]) / len(ms[1:]):.0f}"
 
 
+def ragged_options(model):
+    options = MODELS[model][5].replace("--context 2048", f"--context {LONGEST}")
+    return f"{options} --batch-tokens {TOKENS} --dtype bf16 --overlap {OVERLAP}"
+
+
+def search(work, model, gb, name, more=[]):
+    path = f"{work}/a100-{model}"
+    with open(path, "w") as file:
+        file.write(machine("a100", model))
+    return layout_of(work, path, ragged_options(model), 64, gb, name, more), path
+
+
 def lengths(work):
-    ranks, tokens = 64, 1 << 20
-    print("| model | GiB | lengths | found, predicted | played | layout | by mean, played | best single way | played |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name in ("wikipedia", "prolong", "github", "sft"):
-        with open(f"{work}/drawn.jsonl", "w") as file:
-            subprocess.run(["build/release/dev/draw_corpus", name, "20000", str(LONGEST)], stdout=file)
-        for model, gb in CELLS:
-            options = MODELS[model][5].replace("--context 2048", f"--context {LONGEST}")
-            options += f" --batch-tokens {tokens} --dtype bf16 --overlap {OVERLAP}"
-            path, row = f"{work}/a100-{model}", []
-            with open(path, "w") as file:
-                file.write(machine("a100", model))
-            ways = layout_of(work, path, options, ranks, gb, name, [])
+    print("| model | GiB | lengths | found, ms | by mean | best single way | of found | found layout |")
+    print("|---|---|---|---|---|---|---|---|")
+    for model, gb in CELLS:
+        for name in LENGTHS:
+            ways, _ = search(work, model, gb, name)
             if "found" not in ways:
-                print(f"| {model} | {gb} | {name} | nothing fits |" + " - |" * 5, flush=True)
+                print(f"| {model} | {gb} | {name} | nothing fits | - | - | - | - |", flush=True)
                 continue
+            found, layout = ways["found"]
             single = min((w for w in ways if w not in ("found", "by mean")), key=lambda w: ways[w][0], default=None)
-            for way in ("found", "by mean", single):
-                if way and way != "found":
-                    layout_of(work, path, options, ranks, gb, name, ["--way", way])
-                capacity = way and re.search(r"rows of (\d+)", ways[way][1])[1]
-                row.append(play_steps(work, path, ranks, options, capacity) if way else "-")
-            print(f"| {model} | {gb} | {name} | {ways['found'][0]:.0f} | {row[0]} | {ways['found'][1]} | {row[1]} | "
-                  f"{single or '-'} | {row[2]} |", flush=True)
+            print(f"| {model} | {gb} | {name} | {found:.0f} | {ways['by mean'][0] / found:.3f} | {single or '-'} | "
+                  f"{ways[single][0] / found if single else float('nan'):.3f} | {layout} |", flush=True)
+
+
+def ragged(work):
+    print("| model | GiB | lengths | way | predicted, ms | played, ms | layout |\n|---|---|---|---|---|---|---|")
+    for model, gb, name in PLAYED:
+        with open(f"{work}/drawn.jsonl", "w") as file:
+            subprocess.run(["build/release/dev/draw_corpus", name, "6000", str(LONGEST)], stdout=file)
+        for way in ("found", "by mean"):
+            ways, path = search(work, model, gb, name, ["--way", way])
+            ms, layout = ways[way]
+            played = play_steps(work, path, 64, ragged_options(model), re.search(r"rows of (\d+)", layout)[1])
+            print(f"| {model} | {gb} | {name} | {way} | {ms:.0f} | {played} | {layout} |", flush=True)
 
 
 # ---- ranks of this machine
@@ -268,8 +284,8 @@ if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "cpu", "clock"):
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "ragged", "cpu", "clock"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        parts = {"table": table, "play": play, "lengths": lengths}
+        parts = {"table": table, "play": play, "lengths": lengths, "ragged": ragged}
         parts.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)

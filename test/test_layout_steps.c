@@ -82,11 +82,12 @@ CLAIM(no_steps_take_less_than_equal_rounds) {
     CHECK(most > 1.2);
 }
 
-static double free_bytes(void* context, const Layout* layout, int s, int N) {
-    (void)context, (void)s;
+static double some_bytes(void* context, const Layout* layout, int s, int N) {
+    (void)context;
     double states = 0;
-    for (int l = 0; l < LAYERS; l++) states += 16.0 / layout->layer[l].tp / (layout->layer[l].zero > 2 ? 4 : 1);
-    return states / layout->stages + N / 64.0;
+    for (int l = layout_first(layout, s); l < layout_first(layout, s + 1); l++)
+        states += 16.0 / layout->layer[l].tp / (layout->layer[l].zero > 2 ? 4 : 1);
+    return states + N / 64.0;
 }
 
 CLAIM(the_fastest_of_all_tries_is_chosen) {
@@ -100,7 +101,7 @@ CLAIM(the_fastest_of_all_tries_is_chosen) {
         SampledSteps steps = steps_of(&c, lengths, 1024, 1, (uint64_t)(77 * i));
         LayoutProblem p = layout_problem(&c);
         int looked;
-        p.bytes = free_bytes, p.memory = c.memory = 40 + 70 * i, p.unlike = p.apart = 1, p.tp[1] = 4;
+        p.bytes = some_bytes, p.memory = c.memory = 40 + 70 * i, p.unlike = p.apart = 1, p.tp[1] = 4;
         for (int N = 128; N <= 4096; N *= 2) p.rows[p.n_rows++] = N;
         int n = layout_search(tries, &p, &arena, err);
         for (int k = 0; k < n && tries[k].fits; k++) {
@@ -116,6 +117,34 @@ CLAIM(the_fastest_of_all_tries_is_chosen) {
         better += least < 0.99 * by_mean;
     }
     CHECK(better > 0);
+}
+
+// Where half of the ranks are slow and small, a stage of theirs has fewer layers, and no step is longer than by even
+// stages; and ranks that run all layers are planned with their own paces.
+CLAIM(weak_ranks_have_less_to_do) {
+    static LayoutTry tries[LAYOUT_TRIES];
+    static int lengths[4096];
+    double terms[N_LAYOUT_TERMS];
+    LayoutCosts c;
+    open_costs(&c, 0);
+    SampledSteps steps = steps_of(&c, lengths, 1024, 1, 7);
+    c.machine.n_kinds = 2, c.machine.kind_first[1] = RANKS / 2, c.machine.kind_speed[0] = 1;
+    c.machine.kind_speed[1] = 0.5, c.machine.kind_gib[1] = 60.0 / (1 << 30);
+    LayoutProblem p = layout_problem(&c);
+    int looked;
+    p.bytes = some_bytes, c.memory = 1000, p.tp[1] = 1, p.stages[0] = p.stages[1] = 2, p.rows[p.n_rows++] = 512;
+    int n = layout_search(tries, &p, &arena, err);
+    layout_choose(tries, n, &looked, &c, &steps);
+    Layout* best = &tries[0].layout;
+    CHECK(n > 0 && tries[0].fits && best->stage[0].layers > best->stage[1].layers);
+    CHECK(some_bytes(NULL, best, 1, 512) <= 60);
+    Layout even = layout_even(&whole, 1, 2, 1, RECOMPUTE_NONE);
+    CHECK(tries[0].ms < 0.95 * layout_steps_ms(terms, &c, &even, 512, &steps, 0, steps.n, err));
+    Layout one = layout_even(&whole, 1, 1, 1, RECOMPUTE_NONE);
+    double unequal = layout_steps_ms(terms, &c, &one, 512, &steps, 0, steps.n, err);
+    c.machine.n_kinds = 0;
+    double equal = layout_steps_ms(terms, &c, &one, 512, &steps, 0, steps.n, err);
+    CHECK(unequal > 1.1 * equal && unequal < 1.4 * equal);  // computing at best 1 / 0.75
 }
 
 int main(void) { return test_main(); }

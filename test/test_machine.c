@@ -214,6 +214,18 @@ CLAIM(every_key_is_read_into_its_place) {
     CHECK(machine.cost.group_cp_size[1] == 8 && machine.cost.group_gbps[1] == 9.5 && machine.cost.group_gbps[0] == 120);
 }
 
+CLAIM(kinds_of_ranks_begin_where_they_are_named) {
+    CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; ranks 8 0.5 40; ranks 24 2 0; ranks 32 1 16") == 0);
+    CHECK(machine.n_kinds == 3);
+    CHECK(machine_speed(&machine, 0, 8) == 1 && machine_speed(&machine, 7, 2) == 0.5);
+    CHECK(machine_speed(&machine, 8, 16) == 0.5 && machine_speed(&machine, 24, 8) == 2);
+    CHECK(machine_speed(&machine, 24, 9) == 1 && machine_speed(&machine, 0, 100) == 0.5);
+    CHECK(machine_bytes(&machine, 0, 8) == INFINITY && machine_bytes(&machine, 24, 8) == INFINITY);
+    CHECK(machine_bytes(&machine, 8, 1) == 40.0 * (1 << 30) && machine_bytes(&machine, 0, 100) == 16.0 * (1 << 30));
+    CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; ranks 8 0.5 40; ranks 8 1 0") == -1);
+    CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; ranks 8 0 40") == -1);
+}
+
 CLAIM(blanks_comments_and_order_do_not_matter) {
     static Machine plain;
     const char* text = "name box\nquadratic_ms 1\nlinear_ms 2\nheads 3\n";
