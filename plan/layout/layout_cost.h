@@ -5,10 +5,9 @@
 // up. A layer computes its share of the machine's ms a token and token^2, a third more where it computes again; with
 // tp T > 1 the ranks of a cut exchange activations, a fixed number of times a round; with T < R the cuts turn tokens
 // into heads and back (run/model/model.h). Layers of unlike T have their tokens in the same places: between them
-// nothing moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, which hides under the
-// layer's computing (overlapped_ms); with zero 1 both happen once a step, under the last backward and the first forward
-// pass where the engine can. Times of computing are those of the rank with most heads and hidden units, of messages
-// those of plan/cost/transfers.h.
+// nothing moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, with zero 1 once a step.
+// Times of computing are those of the rank with most heads and hidden units, of messages those of
+// plan/cost/transfers.h; what of them is seen, plan/layout/layout_play.h says, which plays the step.
 #pragma once
 #include <stdio.h>
 
@@ -33,7 +32,7 @@ typedef struct LayoutCosts {
     double memory;                         // bytes of a rank, where the machine says no less
     int context;                           // no document is longer
     int parts;                             // in which heads travel (plan/cost/cost.h)
-    int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the first stage's
+    int rounds_read_weights;  // what a round costs in any case is for weights, as on real ranks; else the end of a pass
     double tokens;            // of a step, on all ranks
     double mean_length;       // sum of squares of documents' lengths / sum
     // Of a group all of whose ranks cut a layer: ms of a row's token, of a token^2 and of any row, with its exchanges,
