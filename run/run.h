@@ -314,6 +314,7 @@ typedef struct LayerBytes {
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
 // When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
 void run_carve_activations(Run* run);
+void run_find_available(Run* run);         // Cluster.available
 MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);

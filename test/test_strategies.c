@@ -95,6 +95,15 @@ CLAIM(random_strategies_have_the_losses_of_one_rank) {
     }
 }
 
+// Also where rows are as long as memory lets them be.
+CLAIM(strategies_are_found_with_and_without_a_capacity) {
+    run_ones();
+    for (int i = 0; i < 2; i++) {
+        Curve c = run("found", 4, i ? "--layout hydraulis --zero 2" : "--layout hydraulis --capacity 330");
+        check_curves("found", &c, &one, 0, STEPS, 1e-6);
+    }
+}
+
 // Of two files in $W.
 static double difference(const char* a, const char* b) { return tensors_differ(path_of(a), path_of(b), 1); }
 

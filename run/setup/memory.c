@@ -264,15 +264,20 @@ static int settle_capacity(const Run* run) {
     return (int)-run_most(run, run->model.job, -mine);
 }
 
+// Known already of a virtual machine, and where --memory says so. Ranks on the CPU share the memory of their node or
+// container.
+void run_find_available(Run* run) {
+    const Model* m = &run->model;
+    if (run->cluster->available.bytes) return;
+    run->cluster->available = m->k->on_host ? host_memory("", m->world->local_size)
+                                            : (HostMemory){m->k->memory_available(), "free memory of the device"};
+}
+
 MemoryPlan run_plan_job_memory(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     Cluster* x = run->cluster;
-    // Before ranks agree on a capacity: nobody has taken anything yet. Known already of a virtual machine. Ranks on the
-    // CPU share the memory of their node or container.
-    if (!x->available.bytes)
-        x->available = m->k->on_host ? host_memory("", m->world->local_size)
-                                     : (HostMemory){m->k->memory_available(), "free memory of the device"};
+    run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     int N = run->settled.capacity = run->clock->limits.capacity = settle_capacity(run);
     MemoryPlan plan = plan_rows(run, N);

@@ -140,6 +140,7 @@ static int find_list(Run* run, StrategyList* list, Err err) {
     Arena arena = {0};
     const Config* c = &run->config;
     if (run_machine_of_layouts(run, &machine, from, err)) return -1;
+    run_find_available(run);
     list_kinds(&kinds, run, &machine);
     int n = run_sample_lengths(run, lengths);
     StrategySearch search = {&kinds.pool, lengths, n, c->batch_tokens, LISTED, {0}, {0}};
