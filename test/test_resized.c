@@ -6,9 +6,9 @@
 // The trainer itself is in this program. The oracle of resizing: a step that leaves columns or slices out equals a
 // dense one whose weights are 0 where they were left out, and whose gradients there are set to 0. Of migration: a step
 // whose slices are computed by others equals one in which nobody gives anything away. One group of all ranks, or with
-// --tp T groups of T ranks that share documents, with --pp P in stages of a pipeline. Models are a GPT-2, one of another
-// architecture with fewer key/value heads than heads, and one with fewer of them than ranks. RESIZED_CASES=N draws N
-// cases of each kind and model.
+// --tp T groups of T ranks that share documents, with --pp P in stages of a pipeline. Models are a GPT-2, one of
+// another architecture with fewer key/value heads than heads, and one with fewer of them than ranks. RESIZED_CASES=N
+// draws N cases of each kind and model.
 //
 // Tolerances, of the norm of a gradient: fp32 in another order of sums is off by some 2^-24 of the sum of magnitudes. A
 // resized step leaves products with 0 out of sums of at most some hundred terms and so keeps their order but for the
