@@ -69,7 +69,7 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
 // Queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/shape.h), NKV key/value heads; those of the
 // tokens before the row, which only generation has, stand before them.
 static char* qkv_of(const Model* m, const Row* row, int l, int NKV, int n) {
-    size_t width = (size_t)(NKV * (layer_queries(&m->shape, l) + 2) * m->shape.HS);
+    size_t width = (size_t)(NKV * (shape_units(&m->shape, l).queries + 2) * m->shape.HS);
     return (char*)ACT(row->qkv) + (size_t)(row->cached + n) * width * dtype_bytes(m->dt);
 }
 
@@ -78,7 +78,7 @@ static Attention attention_of(const Model* m, const Row* row, int l) {
     Attention a;
     memset(&a, 0, sizeof a);
     a.NKV = units_now(m, ATTENTION, l);
-    a.NH = a.NKV * layer_queries(&m->shape, l);
+    a.NH = a.NKV * shape_units(&m->shape, l).queries;
     a.HS = m->shape.HS;
     size_t head = (size_t)a.HS * dtype_bytes(m->dt);
     char* first = qkv_of(m, row, l, a.NKV, -row->cached);

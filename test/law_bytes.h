@@ -60,7 +60,7 @@ static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* s
 // queries, keys and values.
 static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p, int l) {
     LayerUnits units = shape_units(&run->model.shape, l);
-    int NKV = units.core_kv_heads, g = layer_queries(&run->model.shape, l), ring_size = share->ring_size;
+    int NKV = units.core_kv_heads, g = units.queries, ring_size = share->ring_size;
     int forward = 1 + is_recomputed(l), f = p->head_border[share->ulysses_size];
     const int* border = p->head_border + share->ulysses_rank;
     int own = border[1] * NKV / f - border[0] * NKV / f;  // of this rank's heads, in proportion
@@ -89,7 +89,8 @@ static double exchange_bytes(int N, int l) {
     // Where more ranks are in a group than key/value heads, each gets one.
     int kv_heads = group > run->model.whole.NKV ? group / T : units.kv_heads;
     double HS = run->model.shape.HS, forward = 1 + is_recomputed(l);
-    double q_out = own * (units.heads - units.core_heads) * HS, q_back = (N - own) * units.core_heads * HS,
+    double q_out = own * (units.heads - units.queries * units.core_kv_heads) * HS,
+           q_back = (N - own) * units.queries * units.core_kv_heads * HS,
            kv_out = 2.0 * own * (kv_heads - units.core_kv_heads) * HS,
            kv_back = 2.0 * (N - own) * units.core_kv_heads * HS;
     return T == group ? 0 : 4 * (forward * (q_out + kv_out + q_back) + q_out + q_back + kv_back);

@@ -216,12 +216,10 @@ typedef struct ActRow {
 
 // What a rank computes of layer l: with the layer's own heads where fewer ranks cut it, and room for `places`.
 static LayerUnits units_of(const Shape* shape, const ActNeeds* needs, int l) {
-    LayerUnits u = {shape->heads, shape->kv_heads, shape->hidden, shape->heads, shape->kv_heads, 0};
+    LayerUnits u = {shape->heads, shape->kv_heads, shape->hidden, shape_queries(shape), shape->kv_heads, 0};
     if (!shape->units || l == shape->L || needs->layer[l].tp == needs->tp) return u;
     u = shape->units[l];
-    int queries = u.core_heads / MAX(u.core_kv_heads, 1);
     u.core_kv_heads = ROUND_UP(u.core_kv_heads, MAX(needs->places, 1));
-    u.core_heads = queries * u.core_kv_heads;
     return u;
 }
 
@@ -232,7 +230,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
     LayerUnits u = units_of(shape, needs, l);
     size_t R = (size_t)needs->tp, T = shape->units && l < shape->L ? (size_t)needs->layer[l].tp : R,
            C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
-           chunk = (size_t)needs->classifier_N, q = (size_t)u.core_heads * HS, kv = (size_t)u.core_kv_heads * HS,
+           chunk = (size_t)needs->classifier_N, kv = (size_t)u.core_kv_heads * HS, q = kv * (size_t)u.queries,
            qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
            by_tokens = T < R ? cut * HS : 0, kv_sent = (size_t)u.kv_heads,
            logits = chunk * (size_t)MAX(shape->vocab_rows, 1);
@@ -249,7 +247,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [LN1_RSTD]   = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      n},
         [QKV]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      qkv},
         [ATT]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      N * q},
-        [LSE]        = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      N * (size_t)u.core_heads},
+        [LSE]        = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      N * q / HS},
         [RESIDUAL2]  = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      n * C},
         [LN2]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      cut * C},
         [LN2_MEAN]   = {PER_LAYER,  1, mean,            RECOMPUTE_BLOCK,      n},

@@ -37,10 +37,10 @@ typedef struct RopeScaling {
     double low, high, original;
 } RopeScaling;
 
-// What a rank has of a layer whose weights fewer ranks cut than its group has: as in Shape, and of its heads those that
-// it computes in attention.
+// What a rank has of a layer whose weights fewer ranks cut than its group has: as in Shape, and of its key/value heads
+// those that it computes in attention, each with so many query heads.
 typedef struct LayerUnits {
-    int heads, kv_heads, hidden, core_heads, core_kv_heads, shards;
+    int heads, kv_heads, hidden, queries, core_kv_heads, shards;
 } LayerUnits;
 
 typedef struct Shape {
@@ -69,17 +69,12 @@ typedef struct Shape {
 Shape shape_whole(Shape shape);
 static inline int shape_has(const Shape* s, int features) { return (s->features & features) == features; }
 static inline ActFunction shape_act(const Shape* s) { return arch_table[s->arch].act; }
-// What stands in place of heads, kv_heads, hidden and shards in layer l.
-static inline LayerUnits shape_units(const Shape* s, int l) {
-    LayerUnits alike = {s->heads, s->kv_heads, s->hidden, s->heads, s->kv_heads, s->shards};
-    return s->units ? s->units[l] : alike;
-}
 // Query heads of a key/value head of this rank; with more ranks than key/value heads, some of them.
 static inline int shape_queries(const Shape* s) { return s->kv_heads ? s->heads / s->kv_heads : s->NH / s->NKV; }
-// Of those that it computes in layer l.
-static inline int layer_queries(const Shape* s, int l) {
-    LayerUnits u = shape_units(s, l);
-    return u.core_kv_heads ? u.core_heads / u.core_kv_heads : shape_queries(s);
+// What stands in place of heads, kv_heads, hidden and shards in layer l.
+static inline LayerUnits shape_units(const Shape* s, int l) {
+    LayerUnits alike = {s->heads, s->kv_heads, s->hidden, shape_queries(s), s->kv_heads, s->shards};
+    return s->units ? s->units[l] : alike;
 }
 
 // ---- parameters, in the order in which they lie in memory: embeddings, those of each layer together, norm and head

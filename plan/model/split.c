@@ -123,7 +123,8 @@ LayerUnits split_units(const Shape* whole, const TpSplit* split, int rank, int T
     TpSplit cut = split_cut(split, T);
     int G = split->ranks / T, j = rank % T;
     Shape weights = split_shape(whole, &cut, j), core = split_shape(whole, split, j * G + rank / T);
-    return (LayerUnits){weights.heads, weights.kv_heads, weights.hidden, core.heads, core.kv_heads, data_ranks * G};
+    return (LayerUnits){weights.heads,        weights.kv_heads, weights.hidden,
+                        shape_queries(&core), core.kv_heads,    data_ranks * G};
 }
 
 int split_kv_sharers(const Shape* whole, const TpSplit* split, int rank, int* first) {

@@ -44,7 +44,7 @@ static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
         const LayerUnits* u = &m->shape.units[l];
         int kv_heads = heads_of_places(run, u->core_kv_heads);
         widest.kv_heads = MAX(widest.kv_heads, kv_heads);
-        widest.heads = MAX(widest.heads, kv_heads * layer_queries(&m->shape, l));
+        widest.heads = MAX(widest.heads, kv_heads * shape_units(&m->shape, l).queries);
         widest.hidden = MAX(widest.hidden, u->hidden);
     }
     KernelLimits limits = model_limits(&widest, m->dt, &run->config, N);
