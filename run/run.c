@@ -34,6 +34,16 @@ int run_sample_lengths(const Run* run, int* lengths) {
     return n;
 }
 
+void run_set_paces(Run* run) {
+    Clock* x = run->clock;
+    int ranks = run->model.comm->size;
+    x->setting.speeds = NULL;
+    for (int r = 0; r < ranks; r++) {
+        x->paces[r] = layout_pace(&run->model.ranks->layout, &run->model.whole, x->stage_speeds + r, ranks);
+        if (x->paces[r] != 1) x->setting.speeds = x->paces;
+    }
+}
+
 void run_log_event(Run* run, const char* event, const char* name, const char* value) {
     size_t n = strlen(value), room = strlen(name) + 6 * n + 16;
     char* member = (char*)malloc(room);

@@ -250,6 +250,8 @@ double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 
 // how many.
 enum { SAMPLED_LENGTHS = 4096 };
 int run_sample_lengths(const Run* run, int* lengths);
+// Clock.paces and setting.speeds follow from stage_speeds.
+void run_set_paces(Run* run);
 // A line of log.jsonl, with one more member, a string; on rank 0.
 void run_log_event(Run* run, const char* event, const char* name, const char* value);
 
@@ -347,9 +349,7 @@ int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGrou
 // --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
 // setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);
-void run_set_cost(Run* run);
-// setting.speeds follows from stage_speeds.
-void run_set_paces(Run* run);  // setting.cost and groups: probed with what calibration has learnt
+void run_set_cost(Run* run);  // setting.cost and groups: probed with what calibration has learnt
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 

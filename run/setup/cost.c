@@ -263,16 +263,6 @@ void run_set_cost(Run* run) {
     x->setting.groups = x->groups;
 }
 
-void run_set_paces(Run* run) {
-    Clock* x = run->clock;
-    int ranks = run->model.comm->size;
-    x->setting.speeds = NULL;
-    for (int r = 0; r < ranks; r++) {
-        x->paces[r] = layout_pace(&run->model.ranks->layout, &run->model.whole, x->stage_speeds + r, ranks);
-        if (x->paces[r] != 1) x->setting.speeds = x->paces;
-    }
-}
-
 // Of ranks that the machine knows.
 static void know_paces(Run* run) {
     const Model* m = &run->model;
