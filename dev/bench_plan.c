@@ -2,7 +2,7 @@
 //
 //   build/release/dev/bench_plan                                   all cells
 //   build/release/dev/bench_plan RANKS                             those of so many ranks
-//   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly
+//   build/release/dev/bench_plan MACHINE LENGTHS N K BATCHES       one cell, quickly; behind it perhaps: rounds
 //   build/release/dev/bench_plan steps free|rounds [FILE]...       what steps take, for comparing planners
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
@@ -193,14 +193,14 @@ int main(int argc, char** argv) {
         steps(rounds, argv + 3, argc - 3);
         return 0;
     }
-    if (argc != 1 && argc != 6 && ranks < 1)
-        stop("arguments are none, or RANKS, or MACHINE LENGTHS RANKS DOCUMENTS BATCHES");
-    if (argc == 6) {
+    if (argc != 1 && argc != 6 && argc != 7 && ranks < 1)
+        stop("arguments are none, or RANKS, or MACHINE LENGTHS RANKS DOCUMENTS BATCHES [rounds]");
+    if (argc >= 6) {
         Cell cell = {atoi(argv[3]), atoi(argv[4]), 0, 0};
         if (cell.ranks < 1 || cell.docs < 1 || atoi(argv[5]) < 1) stop("ranks, documents and batches are from 1 on");
         for (int i = 0; i < COUNT(cells); i++)
             if (cells[i].ranks == cell.ranks && cells[i].docs == cell.docs) cell = cells[i];
-        Figures f = measure(argv[1], argv[2], cell.ranks, cell.docs, atoi(argv[5]), 0);
+        Figures f = measure(argv[1], argv[2], cell.ranks, cell.docs, atoi(argv[5]), argc == 7);
         print(argv[1], argv[2], &f, &cell);
         return 0;
     }

@@ -18,6 +18,8 @@ RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* 
     RoundSearch x = {.setting = setting,
                      .sorted = sorted,
                      .sizes = TAKE(arena, int, ranks),
+                     .least = TAKE(arena, int, n),
+                     .ms = TAKE(arena, double, (size_t)LEAST_SIZES* n),
                      .alone = TAKE(arena, double, n),
                      .work = TAKE(arena, double, n + 1),
                      .tokens = TAKE(arena, double, n + 1),
@@ -45,6 +47,18 @@ RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* 
     return x;
 }
 
+static const GroupCost* group_at(const RoundSearch* x, int size) { return &x->setting->groups[x->sizes[size]]; }
+
+static double ms_on(const GroupCost* g, int s) { return group_holds(g, s) ? document_ms(g, s) : INFINITY; }
+
+static void weigh_document(RoundSearch* x, int k) {
+    int s = x->sorted[k], least = 0;
+    while (least < x->n_sizes - 1 && !group_holds(group_at(x, least), s)) least++;
+    x->least[k] = least;
+    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++)
+        x->ms[LEAST_SIZES * k + i] = ms_on(group_at(x, least + i), s);
+}
+
 void round_begin(RoundSearch* x, int n) {
     const Setting* setting = x->setting;
     const GroupCost* one = &setting->groups[1];
@@ -58,6 +72,7 @@ void round_begin(RoundSearch* x, int n) {
     for (int k = 0; k < n; k++) {
         double s = x->sorted[k];
         x->alone[k] = group_holds(one, x->sorted[k]) ? document_ms(one, s) : INFINITY;
+        weigh_document(x, k);
         x->work[k + 1] = x->work[k] + (setting->cost.quadratic * s + setting->cost.per_token) * s;
         x->tokens[k + 1] = x->tokens[k] + s;
     }
@@ -89,20 +104,22 @@ typedef struct Task {
     int s;
 } Task;
 
+// From the least size on that holds it; t is infinite where this one does not.
 static Task task_at(const RoundSearch* x, int k, int size) {
-    const GroupCost* g = &x->setting->groups[x->sizes[size]];
-    int s = x->sorted[k];
-    return (Task){g, size, g->cp_size == 1 ? x->alone[k] : document_ms(g, s), document_takes(g, s), s};
+    const GroupCost* g = group_at(x, size);
+    int s = x->sorted[k], i = size - x->least[k];
+    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(g, s);
+    return (Task){g, size, t, t < INFINITY ? document_takes(g, s) : 0, s};
 }
 
 // The least cp size with which the document ends by the target; 0: none.
 static int least_task(const RoundSearch* x, int k, int least, double target, Task* task) {
-    int s = x->sorted[k];
-    for (int i = 0; i < x->n_sizes; i++) {
-        const GroupCost* g = &x->setting->groups[x->sizes[i]];
-        if (g->cp_size < least || (g->cp_size == 1 && x->alone[k] == INFINITY) || !group_holds(g, s)) continue;
+    for (int i = x->least[k]; i < x->n_sizes; i++) {
+        if (x->sizes[i] < least) continue;
         *task = task_at(x, k, i);
-        if (g->micro_batch + document_ms_at(g, s, task->t, x->fastest) <= target) return 1;
+        if (task->t < INFINITY &&
+            task->g->micro_batch + document_ms_at(task->g, task->s, task->t, x->fastest) <= target)
+            return 1;
     }
     return 0;
 }
@@ -130,11 +147,8 @@ static int find_bin(const RoundSearch* x, const Task* task, int levels, double t
 
 // When the pass ends: the exchanges of shared documents hide under the attention of local ones (timeline.h).
 static double end_of(const RoundSearch* x, const Bin* bin) {
-    double first[2];
     if (bin->linear == 0) return bin->shared;
-    const GroupCost* g = &x->setting->groups[bin->cp_size];
-    group_hidden_ms(first, g, g->quadratic * bin->s2, bin->tokens, NULL);
-    double hidden = MIN(bin->attention / 3, first[0]) + MIN(2 * bin->attention / 3, first[1]);
+    double hidden = MIN(bin->attention / 3, bin->first[0]) + MIN(2 * bin->attention / 3, bin->first[1]);
     return bin->shared + bin->linear + bin->attention - (x->setting->no_overlap ? 0 : hidden);
 }
 
@@ -152,6 +166,12 @@ static void move_in_list(RoundSearch* x, int size, int at, int shortest) {
     list[at] = id;
 }
 
+// Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
+static int64_t most_local(const RoundSearch* x, const Bin* bin) {
+    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    return bin->room * of_rank / heads - 1;
+}
+
 // The bin takes the document.
 static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
     int id = x->of_size[x->begin[task->size] + at];
@@ -160,6 +180,10 @@ static int put_in(RoundSearch* x, const Task* task, int at, int shortest) {
     bin->room -= task->tokens;
     bin->tokens += task->s, bin->s2 += (double)task->s * task->s;
     bin->shared += document_ms_at(task->g, task->s, task->t, bin->pace);
+    if (bin->cp_size > 1) {
+        bin->beside = most_local(x, bin);
+        group_hidden_ms(bin->first, task->g, task->g->quadratic * bin->s2, bin->tokens, NULL);
+    }
     bin->end = end_of(x, bin);
     move_in_list(x, task->size, at, shortest);
     return id;
@@ -171,14 +195,15 @@ static int is_free(const RoundSearch* x, int first, int cp_size) {
     return 1;
 }
 
-// The first free ranks where the document ends by the target, of unlike ones the slowest; -1: none.
+// The first free ranks where the document ends by the target, of unlike ones the slowest; -1: none. Of like ones those
+// that are taken are a node's first.
 static int find_ranks(const RoundSearch* x, const Task* task, double target, double* pace) {
     int ranks = x->setting->limits.ranks, d = task->g->cp_size, found = -1;
     for (int n = 0, begin = 0; begin + d <= ranks; n++, begin += x->node) {
-        int last = d > x->node ? begin : MIN(begin + x->node, ranks) - d;
+        int end = d > x->node ? begin + d : MIN(begin + x->node, ranks);
         if (x->node_free[n] < MIN(d, x->node)) continue;
-        for (int u = begin; u <= last; u++) {
-            if (!is_free(x, u, d)) continue;
+        for (int u = x->setting->speeds ? begin : MIN(begin + x->node, end) - x->node_free[n]; u + d <= end; u++) {
+            if ((x->setting->speeds || d > x->node) && !is_free(x, u, d)) continue;
             double own = slowest_speed(x->setting, u, d);
             if (task->g->micro_batch + document_ms_at(task->g, task->s, task->t, own) > target) continue;
             if (found < 0 || own < *pace) found = u, *pace = own;
@@ -192,12 +217,15 @@ static int find_ranks(const RoundSearch* x, const Task* task, double target, dou
 static int open_bin(RoundSearch* x, const Task* task, int first, double pace) {
     int d = task->g->cp_size, *n = &x->n_of_size[task->size];
     double own = task->g->micro_batch;
-    x->bins[x->n_bins] =
-        (Bin){.first = first, .cp_size = d, .room = task->g->room, .pace = pace, .end = own, .shared = own};
-    for (int r = first; r < first + d; r++) {
-        x->taken[r] = 1, x->node_free[r / x->node]--;
-        x->attention[r] = x->linear[r] = 0, x->local_tokens[r] = 0;
-    }
+    x->bins[x->n_bins] = (Bin){.first_rank = first,
+                               .idlest = first,
+                               .cp_size = d,
+                               .room = task->g->room,
+                               .pace = pace,
+                               .end = own,
+                               .shared = own};
+    memset(x->taken + first, 1, (size_t)d);
+    for (int r = first; r < first + d; r += x->node) x->node_free[r / x->node] -= MIN(x->node, first + d - r);
     if (d > 1) x->wide[x->n_wide++] = x->n_bins;
     x->of_size[x->begin[task->size] + *n] = x->n_bins++;
     return (*n)++;
@@ -208,7 +236,7 @@ static int find_wider(const RoundSearch* x, int k, const Task* own, RoundWay way
                       Task* task) {
     int found = -1;
     for (int i = own->size + 1; i < x->n_sizes; i++) {
-        if (x->n_of_size[i] == 0 || !group_holds(&x->setting->groups[x->sizes[i]], x->sorted[k])) continue;
+        if (x->n_of_size[i] == 0) continue;
         Task t = task_at(x, k, i);
         double more = t.g->cp_size * t.t - own->g->cp_size * own->t;
         if (more >= most) continue;
@@ -220,16 +248,10 @@ static int find_wider(const RoundSearch* x, int k, const Task* own, RoundWay way
 
 // ---- local documents beside shared ones
 
-// Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
-static int64_t most_local(const RoundSearch* x, const Bin* bin) {
-    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
-    return bin->room * of_rank / heads - 1;
-}
-
 // The rank of the bin that has least to do by itself.
 static int idlest(const RoundSearch* x, const Bin* bin) {
-    int best = bin->first;
-    for (int r = best + 1; r < bin->first + bin->cp_size; r++)
+    int best = bin->first_rank;
+    for (int r = best + 1; r < bin->first_rank + bin->cp_size; r++)
         if (x->attention[r] + x->linear[r] < x->attention[best] + x->linear[best]) best = r;
     return best;
 }
@@ -252,8 +274,8 @@ static int put_beside(RoundSearch* x, int k, double target, int shortest, int* r
     Bin best = {0};
     for (int i = 0; i < x->n_wide; i++) {
         const Bin* bin = &x->bins[x->wide[i]];
-        int r = idlest(x, bin);
-        int64_t room = most_local(x, bin) - x->local_tokens[r];
+        int r = bin->idlest;
+        int64_t room = bin->beside - x->local_tokens[r];
         if (room < shortest || bin->docs == 0) continue;  // full for good
         x->wide[kept++] = x->wide[i];
         if (room < x->sorted[k]) continue;
@@ -265,6 +287,7 @@ static int put_beside(RoundSearch* x, int k, double target, int shortest, int* r
     double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s;
     x->attention[*rank] += attention, x->linear[*rank] += x->alone[k] - attention;
     x->local_tokens[*rank] += x->sorted[k];
+    best.idlest = idlest(x, &best);
     x->bins[found] = best;
     int size = 0;
     while (x->sizes[size] != best.cp_size) size++;
@@ -301,6 +324,7 @@ double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double t
     x->n_bins = x->n_wide = 0;
     memset(x->n_of_size, 0, sizeof(int) * (size_t)x->n_sizes);
     memset(x->taken, 0, (size_t)ranks);
+    for (int r = 0; r < ranks; r++) x->attention[r] = x->linear[r] = 0, x->local_tokens[r] = 0;
     for (int i = 0; i < x->nodes; i++) x->node_free[i] = MIN(x->node, ranks - i * x->node);
     for (int i = 0; i < n; i++) {
         int bin = place(x, docs[i], way, target, x->sorted[docs[n - 1]], &x->rank_of[i]);

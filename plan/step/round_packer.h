@@ -5,11 +5,14 @@
 
 // A micro-batch of the round, and the local ones of its ranks in the same pass.
 typedef struct Bin {
-    int first, cp_size;  // ranks
+    int first_rank, cp_size;
     int docs;
     int64_t room;               // tokens of a ring rank
     int64_t kept;               // of these, what local documents of the fullest rank take
+    int64_t beside;             // tokens of local documents that a rank may have
+    int idlest;                 // its rank that has least to do by itself
     double pace;                // of its slowest rank
+    double first[2];            // ms of its documents' exchanges that others may hide, forward and backward
     double end;                 // ms
     double shared, tokens, s2;  // of its documents alone: ms, tokens, sum of squares
     double attention, linear;   // ms of local documents, each of the rank that has most
@@ -22,12 +25,17 @@ typedef struct RoundWay {
     int levels;    // all groups begin, and a document goes where it ends first: for rounds that are full of tokens
 } RoundWay;
 
+enum { LEAST_SIZES = 8 };
+
 // What all guesses share. Documents are known by their place in `sorted`.
 typedef struct RoundSearch {
     const Setting* setting;
     const int* sorted;              // (n) lengths, descending
     int *sizes, n_sizes;            // (ranks) cp sizes that planners use, ascending
     int node, nodes;                // ranks of a node, nodes
+    int* least;                     // (n) the place in `sizes` of the least cp size that holds a document
+    double* ms;                     // (n LEAST_SIZES) of a document by itself at the cp sizes from there on, infinite
+                                    // where it does not fit
     double *alone, *work, *tokens;  // (n), (n + 1), (n + 1): ms on one rank, infinite where it does not fit; sums of
                                     // the documents before: ms of computing on one rank, tokens
     double fastest, speeds;         // pace of the fastest rank; sum of all

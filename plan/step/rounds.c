@@ -11,7 +11,7 @@
 //    documents behind j are less than what is known (round_bound).
 //    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
 //    (round_packer.c).
-// 2. Levelling: two rounds are cut anew, or documents move or change places between them, as long as the sum falls.
+// 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
 // The ms of a round are the least target that round_pack meets, by bisection. Guesses are bounded by the number of
 // documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
@@ -24,15 +24,15 @@ static const double resolution = 1.002;  // of a target, where bisection ends
 static const double hopeful = 1.05;      // of the bound of a round, the first target
 // Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
 // thousand take 0.05 ms), and at most so many.
-static const double a_document = 4000, a_millisecond = 1000, most_placed = 2e7;
-enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7 };
+static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
+enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7, OTHER = 4, LONGEST_RUN = 64 };
 
-static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {2, 0.3, 0}, {4, 0.3, 0}, {8, 0.3, 0},
-                                {8, 0, 0}, {4, 0, 0},   {2, 0, 0},   {8, 0, 1},   {4, 0, 1}};
+static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0}, {8, 0, 1}, {4, 0, 1}};
 
 // How a round is planned.
 typedef struct Round {
     double ms, target;  // at which round_pack comes to ms
+    double bound;       // ms that no way beats
     RoundWay way;
 } Round;
 
@@ -54,34 +54,42 @@ typedef struct Rounds {
 
 static int try_target(Rounds* x, const int* docs, int n, RoundWay way, double target, Round* round) {
     double ms = round_pack(&x->search, docs, n, way, target);
-    if (ms < round->ms) *round = (Round){ms, target, way};
+    if (ms < round->ms) round->ms = ms, round->target = target, round->way = way;
     return ms <= target;
 }
 
-// The round of these documents (ascending) if it takes less than `limit` ms; else its ms are infinite.
-static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
-    Round round = {INFINITY, 0, {0}};
+static double bound_of(const Rounds* x, const int* docs, int n) {
     double tokens = 0, work = 0;
-    if (n == 0) return (Round){0};
     for (int i = 0; i < n; i++) {
         tokens += x->search.sorted[docs[i]];
         work += x->search.work[docs[i] + 1] - x->search.work[docs[i]];
     }
-    double bound = round_bound(&x->search, docs[0], tokens, work);
-    if (bound >= limit) return round;
-    for (int w = 0; w < COUNT(ways); w++) {
-        double low = bound, high = MIN(limit, round.ms) * (w ? 1 / resolution : 1);
-        if (high <= low * resolution) break;
-        if (hopeful * bound < high && try_target(x, docs, n, ways[w], hopeful * bound, &round)) high = round.ms;
-        else if (!try_target(x, docs, n, ways[w], high, &round)) continue;
-        else low = MIN(hopeful * bound, high), high = round.ms;
-        for (int i = 0; i < BISECTIONS && high > low * resolution; i++) {
-            double middle = (low + high) / 2;
-            if (try_target(x, docs, n, ways[w], middle, &round)) high = round.ms;
-            else low = middle;
-        }
+    return n ? round_bound(&x->search, docs[0], tokens, work) : 0;
+}
+
+// Least ms of a way, between the bound and what is known, which some target from low on meets.
+static void bisect(Rounds* x, const int* docs, int n, RoundWay way, double low, Round* round) {
+    for (int i = 0; i < BISECTIONS && round->ms > low * resolution; i++) {
+        double middle = (low + round->ms) / 2;
+        if (!try_target(x, docs, n, way, middle, round)) low = middle;
     }
-    return round.ms < limit ? round : (Round){INFINITY, 0, {0}};
+}
+
+// The round of these documents (ascending) if it takes less than `limit` ms; else its ms are infinite.
+static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
+    Round round = {INFINITY, 0, bound_of(x, docs, n), {0}};
+    if (n == 0) return (Round){0};
+    for (int w = 0; w < COUNT(ways); w++) {
+        double low = round.bound, high = w ? MIN(limit, round.ms) / resolution : limit, first = hopeful * low;
+        if (high <= low * resolution) break;
+        if (w > 0 || first >= high || !try_target(x, docs, n, ways[w], first, &round)) {
+            if (!try_target(x, docs, n, ways[w], high, &round)) continue;
+            if (w == 0) low = MIN(first, high);
+        }
+        bisect(x, docs, n, ways[w], low, &round);
+    }
+    if (round.ms >= limit) round.ms = INFINITY;
+    return round;
 }
 
 // ---- runs
@@ -143,37 +151,47 @@ static int list_round(const Rounds* x, int round, int* list) {
     return n;
 }
 
+// Whether the documents meet a target, in the way of their round or now and then another; then their round.
+static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
+    RoundWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
+    *met = (Round){n ? INFINITY : 0, 0, bound_of(x, docs, n), {0}};
+    return n == 0 || try_target(x, docs, n, way, target, met);
+}
+
 // The two rounds with the documents as round_of has them now; 0, and nothing is changed, where the sum does not fall.
+// Nearly always it does not, which two guesses tell: that b takes what a is hoped to leave it, as far above its bound
+// as it is now, and that a leaves it.
 static int plan_two(Rounds* x, int a, int b) {
-    double before = x->rounds[a].ms + x->rounds[b].ms, small = 1e-6 * before;
-    int n = list_round(x, a, x->docs);
-    Round first = plan_round(x, x->docs, n, before - small);
-    if (first.ms == INFINITY) return 0;
-    n = list_round(x, b, x->docs);
-    Round second = plan_round(x, x->docs, n, before - small - first.ms);
-    if (second.ms == INFINITY) return 0;
-    x->rounds[a] = first, x->rounds[b] = second;
+    Round *first = &x->rounds[a], *second = &x->rounds[b], new_first, new_second;
+    double most = (first->ms + second->ms) * (1 - 1e-6);
+    int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
+    double hoped = bound_of(x, x->docs, n) / first->bound * first->ms;
+    if (!meets(x, second, x->other, m, most - hoped, &new_second)) return 0;
+    if (!meets(x, first, x->docs, n, most - new_second.ms, &new_first)) return 0;
+    bisect(x, x->docs, n, new_first.way, new_first.bound, &new_first);
+    bisect(x, x->other, m, new_second.way, new_second.bound, &new_second);
+    *first = new_first, *second = new_second;
     return 1;
 }
 
-// All of both, cut anew by length.
-static void cut_anew(Rounds* x, int a, int b) {
-    int n = 0, all = 0;
-    for (int k = 0; k < x->n; k++) all += x->round_of[k] == a || x->round_of[k] == b;
-    for (int k = 0, at = draw(x, all + 1); k < x->n; k++)
-        if (x->round_of[k] == a || x->round_of[k] == b) x->round_of[k] = n++ < at ? a : b;
-}
-
-// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a.
+// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a: from a document that is not
+// longer than that on.
 static void move_run(Rounds* x, int a, int b, int back) {
     int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
     if (n == 0) return;
-    int length = draw(x, 2) ? 1 : 1 + draw(x, MIN(12, n)), at = draw(x, n - length + 1), tokens = 0, nearest = 0;
+    int length = draw(x, 4) ? 1 + draw(x, MIN(LONGEST_RUN, n)) : 1, at = draw(x, n - length + 1), first = 0;
+    double tokens = 0, returned = 0;
     for (int i = at; i < at + length; i++) tokens += x->search.sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
     if (!back || m == 0) return;
-    while (nearest < m - 1 && x->search.sorted[x->other[nearest]] > tokens) nearest++;
-    nearest += draw(x, 5) - 2;
-    x->round_of[x->other[MIN(MAX(nearest, 0), m - 1)]] = a;
+    while (first < m - 1 && x->search.sorted[x->other[first]] > tokens) first++;
+    first += draw(x, 5) - 2;
+    first = MIN(MAX(first, 0), m - 1);
+    if (draw(x, 2)) first += draw(x, m - first);
+    for (int i = first; i < m; i++) {
+        returned += x->search.sorted[x->other[i]];
+        if (i > first && returned > 1.1 * tokens) break;
+        x->round_of[x->other[i]] = a;
+    }
 }
 
 static void drop_round(Rounds* x, int round) {
@@ -185,12 +203,11 @@ static void drop_round(Rounds* x, int round) {
 
 static void level(Rounds* x, int* kept) {
     while (x->search.placed < x->most_placed && x->n_rounds > 1) {
-        int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1), kind = draw(x, 4);
+        int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1);
         b += b >= a;
         x->search.placed += 1 + x->n / 8;  // lists and copies
         memcpy(kept, x->round_of, sizeof(int) * (size_t)x->n);
-        if (kind == 0) cut_anew(x, a, b);
-        else move_run(x, a, b, kind > 1);
+        move_run(x, a, b, draw(x, 2));
         if (!plan_two(x, a, b)) {
             memcpy(x->round_of, kept, sizeof(int) * (size_t)x->n);
             continue;
@@ -228,8 +245,8 @@ static void write_rounds(Plan* plan, Rounds* x, const int* order) {
         round_pack(&x->search, x->docs, n, round->way, round->target);
         for (int i = 0; i < x->search.n_bins; i++) {
             const Bin* bin = &x->search.bins[i];
-            plan->micro_batches[plan->n_micro_batches++] =
-                (MicroBatch){bin->first, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){
+                bin->first_rank, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
             at[i] = doc;
             doc += bin->docs;
         }
