@@ -64,7 +64,7 @@ static int try_target(Search* search, Best* b, Prediction* f, double target) {
     Guess* spare = b->best;
     b->best = b->spare, b->spare = spare;
     b->makespan = b->best->makespan;
-    b->unit = search->unit;
+    b->unit = 1;
     b->chosen = f->n_tries - 1;
     return fits;
 }
@@ -122,7 +122,7 @@ static void search_all(Search* search, Best* b, Prediction* f) {
     for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
         if (!unit_divides(limits, unit)) break;
         if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
-        search_set_unit(search, unit);
+        search_set_unit(search, 1); search->floor=unit;
         for (int fullest = 0; fullest <= (dear && unit == 1); fullest++) {
             search->levels = dear && !fullest;
             search_unit(search, b, f);

@@ -17,7 +17,7 @@
 
 // Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
 // documents go.
-static const double filler = 0.01, small_change = 0.002;
+static const double small_change = 0.002;
 // A guess that is given up early lacks about this part of what the rest takes: there are gaps to fill.
 static const double of_hopeless = 0.7;
 // Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
@@ -110,12 +110,14 @@ static void clear(Search* x, Guess* guess) {
 // ---- windows
 
 // A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
-static int micro_batch_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
-    int id = x->last[unit];
-    if (x->local_room[unit] < tokens) return -1;
-    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
-        if (guess->micro_batches[id].room >= tokens) return id;
-    return -1;
+static int micro_batch_with_room(const Guess* guess, int id, int64_t tokens) {
+    if (id < 0 || guess->micro_batches[id].most_room < tokens) return -1;
+    while (guess->micro_batches[id].room < tokens) id = guess->micro_batches[id].older;
+    return id;
+}
+
+static int stands_on(const OpenMicroBatch* mb, int first, int cp_size) {
+    return mb->first == first && mb->cp_size == cp_size;
 }
 
 typedef struct Window {
@@ -141,9 +143,7 @@ static Window look_at(const Search* x, const Guess* guess, const Task* task, int
         same &= x->last[u] == id;
     }
     const OpenMicroBatch* mb = id >= 0 && same ? &guess->micro_batches[id] : NULL;
-    int joins = task->cp_size == 1
-                    ? micro_batch_with_room(x, guess, first, task->tokens) >= 0
-                    : mb && mb->first == first && mb->cp_size == task->cp_size && mb->room >= task->tokens;
+    int joins = mb && stands_on(mb, first, task->cp_size) && mb->most_room >= task->tokens;
     Window w = {.first = first, .joins = joins, .start = most};
     w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
     w.waste = speeds * w.end - sum - task->cp_size * task->t;
@@ -154,9 +154,13 @@ static Window look_at(const Search* x, const Guess* guess, const Task* task, int
 }
 
 // Less waste first; then fuller windows, at a rate that only decides between nearly equal wastes.
-static void keep_better(Window* best, Window w, double target) {
+static double score_of(const Search* x, const Window* w) {
+    return w->waste + (x->levels && !w->joins ? 1e-3 : -1e-3) * w->start;
+}
+
+static void keep_better(const Search* x, Window* best, Window w, double target) {
     if (w.first < 0 || w.end > target) return;
-    if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
+    if (best->first < 0 || score_of(x, &w) < score_of(x, best)) *best = w;
 }
 
 // The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
@@ -207,7 +211,7 @@ static void look_inside(const Search* x, const Guess* guess, const Task* task, i
         if (x->load[u] + task->t > task->target && !x->speed) from = u + 1;
         int begin = u + 1 - task->cp_size;
         if (begin >= from && (begin - first) % stride == 0)
-            keep_better(best, look_at(x, guess, task, begin), task->target);
+            keep_better(x, best, look_at(x, guess, task, begin), task->target);
     }
 }
 
@@ -234,7 +238,7 @@ static void note_free_from(Search* x, int cp_size, int stride) {
 // of many units begin at coarser places, so that looking stays in proportion to the units.
 static Window inside_window(Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
-    int empty = 0, stride = 1;
+    int empty = 0, stride = x->floor;
     if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
     if (!x->speed && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
     while (8 * stride <= task->cp_size) stride *= 2;
@@ -254,7 +258,7 @@ static Window across_window(const Search* x, const Guess* guess, const Task* tas
         int busy = 0;
         for (int j = n; j < n + task->cp_size / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
         if (busy && !x->speed) continue;
-        keep_better(&best, look_at(x, guess, task, first), task->target);
+        keep_better(x, &best, look_at(x, guess, task, first), task->target);
     }
     return best;
 }
@@ -276,15 +280,17 @@ static void note_node_loads(Search* x, int first, int cp_size) {
     }
 }
 
-static void note_local_room(Search* x, const Guess* guess, int unit) {
-    int id = x->last[unit], local = id >= 0 && guess->micro_batches[id].cp_size == 1;
-    int64_t was = x->local_room[unit], room = -1;
-    for (int i = 0; local && id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
-        room = MAX(room, guess->micro_batches[id].room);
-    x->local_room[unit] = room;
+// What micro-batches from this one back have room for.
+static void note_room(Search* x, Guess* guess, int head) {
+    OpenMicroBatch* mb = &guess->micro_batches[head];
+    int64_t room = -1, was = x->local_room[mb->first];
+    for (int id = head; id >= 0; id = guess->micro_batches[id].older) room = MAX(room, guess->micro_batches[id].room);
+    mb->most_room = room;
+    if (mb->cp_size > 1) return;
+    x->local_room[mb->first] = room;
     if (x->setting->groups[1].micro_batch == 0) return;  // nobody asks for that of nodes
-    int begin = unit / x->node * x->node;
-    int64_t* of_node = &x->node_room[unit / x->node];
+    int begin = mb->first / x->node * x->node;
+    int64_t* of_node = &x->node_room[mb->first / x->node];
     if (room < *of_node && was == *of_node) {
         *of_node = room;
         for (int u = begin; u < MIN(begin + x->node, x->units); u++) *of_node = MAX(*of_node, x->local_room[u]);
@@ -304,12 +310,16 @@ static void list_wide(Search* x, int cp_size, int id) {
 }
 
 static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
-    int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
-    if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
-    guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
+    int id = guess->n_micro_batches++, older = x->last[first];
+    for (int u = first; u < first + cp_size; u++)
+        if (x->last[u] != older) older = -1;
+    if (older >= 0 && !stands_on(&guess->micro_batches[older], first, cp_size)) older = -1;
+    guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, g->room, start};
     x->opened += (double)g->cp_size * x->setting->limits.capacity;
-    for (int u = first; u < first + cp_size; u++) x->last[u] = id;
-    for (int u = first; u < first + cp_size && cp_size > 1; u++) note_local_room(x, guess, u);
+    for (int u = first; u < first + cp_size; u++) {
+        x->last[u] = id;
+        if (cp_size > 1) x->local_room[u] = -1;
+    }
     if (cp_size > 1 && g->micro_batch > 0) list_wide(x, cp_size, id);
     return id;
 }
@@ -319,15 +329,13 @@ static void put_in(Search* x, Guess* guess, const GroupCost* g, int k, int id, i
     mb->room -= tokens;
     mb->docs++;
     guess->micro_batch_of[k] = id;
-    if (mb->cp_size == 1) note_local_room(x, guess, mb->first);
+    note_room(x, guess, x->last[mb->first]);
     if (g->ulysses_size == g->cp_size) return;
     for (int u = mb->first; u < mb->first + mb->cp_size; u++) x->ring_docs[u]++;
 }
 
 static void put_at(Search* x, Guess* guess, const Task* task, int k, const Window* w) {
-    int id = -1;
-    if (task->cp_size == 1) id = micro_batch_with_room(x, guess, w->first, task->tokens);
-    else if (w->joins) id = x->last[w->first];
+    int id = w->joins ? micro_batch_with_room(guess, x->last[w->first], task->tokens) : -1;
     if (id < 0) id = open_micro_batch(x, guess, task->g, w->first, task->cp_size, w->start);
     put_in(x, guess, task->g, k, id, task->tokens);
     for (int u = w->first; u < w->first + task->cp_size; u++) x->loaded += w->end - x->load[u], x->load[u] = w->end;
@@ -349,7 +357,7 @@ static double longest_taken(const Search* x, const Guess* guess, const Task* tas
            places = (double)g->cp_size / g->ulysses_size;
     for (int id = x->wide[task->cp_size]; id >= 0; id = x->next_wide[id]) {
         const OpenMicroBatch* mb = &guess->micro_batches[id];
-        double ms = task->target - x->load[mb->first], by_room = places * (double)mb->room;
+        double ms = task->target - x->load[mb->first], by_room = places * (double)mb->most_room;
         double by_time = 1 + 2 * ms / (linear + sqrt(linear * linear + 4 * g->quadratic * MAX(ms, 0)));
         longest = MAX(longest, x->speed ? by_room : MIN(by_room, by_time));
     }
@@ -362,12 +370,12 @@ static int join_of_size(Search* x, const Guess* guess, const Task* task, Window*
     int64_t shortest = document_takes(task->g, x->sorted[x->n - 1]);
     for (int *link = &x->wide[task->cp_size], id; (id = *link) >= 0;) {
         const OpenMicroBatch* mb = &guess->micro_batches[id];
-        if (x->last[mb->first] != id || mb->room < shortest) {
+        if (x->last[mb->first] != id || mb->most_room < shortest) {
             *link = x->next_wide[id];
             continue;
         }
         link = &x->next_wide[id];
-        if (mb->room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
+        if (mb->most_room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
         *window = look_at(x, guess, task, mb->first);
         if (window->first >= 0 && window->joins && window->end <= task->target) return id;
     }
@@ -405,7 +413,7 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
     Window join = {0};
     for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
         const GroupCost* g = group_of(x, cp_size);
-        if (!g->canonical || !group_holds(g, s)) continue;
+        if (!g->canonical || !group_holds(g, s) || cp_size % x->floor) continue;
         Task task = task_at(x, k, cp_size, target);
         if (time_at(&task, x->fastest) > target) continue;
         Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);
@@ -435,67 +443,10 @@ static int is_hopeless(const Search* x, int k, double target) {
     return !x->speed && needed_from(x, k) > (x->units * target - x->loaded) * (1 + 1e-9);
 }
 
-// ---- fillers
-
-static int less_loaded(const Search* x, int a, int b) {
-    return x->load[a] != x->load[b] ? x->load[a] < x->load[b] : a < b;
-}
-
-static void sift_down(Search* x, int i) {
-    int u = x->heap[i];
-    for (int child; (child = 2 * i + 1) < x->units; i = child) {
-        if (child + 1 < x->units && less_loaded(x, x->heap[child + 1], x->heap[child])) child++;
-        if (!less_loaded(x, x->heap[child], u)) break;
-        x->heap[i] = x->heap[child];
-    }
-    x->heap[i] = u;
-}
-
-static double pace_of(const Search* x, int unit) { return x->speed ? x->speed[unit] : 1; }
-
-// Where a filler goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
-// are unlike in speed, whoever near the top would be done first. *id: the micro-batch it joins, -1 none. *end: ms.
-static int choose_place(const Search* x, const Guess* guess, const Task* task, int* id, double* end) {
-    int chosen = 0, looks = x->speed ? MIN(HEAP_LOOK, x->units) : 1;
-    if (task->g->micro_batch > small_change * task->target) looks = MIN(HEAP_LOOK, x->units);
-    for (int i = 0; i < looks; i++) {
-        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, task->tokens);
-        double ends = x->load[u] + time_at(task, pace_of(x, u)) + (with_room < 0 ? task->g->micro_batch : 0);
-        if (i == 0 || ends < *end) *end = ends, chosen = i, *id = with_room;
-        if (i == 0 && with_room >= 0 && !x->speed) break;
-    }
-    return chosen;
-}
-
-// Returns how many of all documents have a place then, the fillers being those from k on.
-static int place_fillers(Search* x, Guess* guess, int k, double target) {
-    double free_ms = 0;
-    for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
-    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return k;
-    for (int u = 0; u < x->units; u++) x->heap[u] = u;
-    for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
-    for (; k < x->n; k++) {
-        Task task = task_at(x, k, 1, target);
-        double end = 0;
-        int id = -1, place = choose_place(x, guess, &task, &id, &end), u = x->heap[place];
-        if (end > target) return k;
-        if (id < 0) id = open_micro_batch(x, guess, task.g, u, 1, x->load[u]);
-        put_in(x, guess, task.g, k, id, task.tokens);
-        x->load[u] = end;
-        guess->makespan = MAX(guess->makespan, end);
-        sift_down(x, place);
-    }
-    return k;
-}
-
 void search_guess(Search* x, Guess* guess, double target) {
     int k = 0, hopeless = 0;
     clear(x, guess);
-    // A unit that is a ring may be full of documents: only best fit looks at that.
-    int rings = group_of(x, 1)->ulysses_size < x->unit;
-    for (; k < x->n && (rings || !(x->alone[k] <= filler * target)); k++)
-        if ((hopeless = is_hopeless(x, k, target)) || !place_by_best_fit(x, guess, k, target)) break;
-    if (k < x->n && !rings && x->alone[k] <= filler * target) k = place_fillers(x, guess, k, target);
+    while (k < x->n && !(hopeless = is_hopeless(x, k, target)) && place_by_best_fit(x, guess, k, target)) k++;
     guess->lacking = 0;
     if (k == x->n) return;
     guess->makespan = INFINITY;

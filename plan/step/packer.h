@@ -8,7 +8,8 @@ typedef struct OpenMicroBatch {
     int first, cp_size;  // units
     int older;           // the micro-batch before it on its unit that may still take documents, -1 none
     int docs;
-    int64_t room;  // tokens
+    int64_t room;       // tokens
+    int64_t most_room;  // of it and the older ones
     double start;  // ms
 } OpenMicroBatch;
 
@@ -26,6 +27,7 @@ typedef struct Search {
     const Setting* setting;
     const int* sorted;  // (n) lengths, descending
     int n, unit;        // no group is narrower than `unit` ranks, and windows begin at multiples of it
+    int floor;
     int units, node;    // units in all; units of a node
     int levels;         // micro-batches that cost something are opened on the emptiest unit, not on the fullest
 
