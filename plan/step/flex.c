@@ -16,12 +16,11 @@ static const double good_enough = 1.003;  // of L3
 static const double resolution = 1.0015;  // of the target, where bisection ends
 static const double dear_micro_batch =
     0.01;  // of L3: from here on wide micro-batches and rounds full of tokens, which pack better, are worth a search
-static const double dear_start = 1.03;    // of L3: the first target then, for hardly ever is less met
-static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
-static const double widest_target = 64;   // of L3, where a search gives up
-static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
+static const double dear_start = 1.03;   // of L3: the first target then, for hardly ever is less met
+static const double widest_target = 64;  // of L3, where a search gives up
+static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
 // MOST_FOR_ROUNDS: documents that are also planned for rounds where ranks need none.
-enum { BISECTIONS = 8, WIDEST_UNIT = 8, MOST_FOR_ROUNDS = 256 };
+enum { BISECTIONS = 8, MOST_FOR_ROUNDS = 256 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
@@ -51,82 +50,68 @@ static int check_held(const Scratch* x, int n, const Setting* setting, Err err) 
 typedef struct Best {
     Guess *best, *spare;
     double makespan;
-    int unit, chosen;  // the try that it came from
+    double aim;  // ms: no guess ends before it
+    int chosen;  // the try that it came from
 } Best;
 
-static int try_target(Search* search, Best* b, Prediction* f, double target) {
-    search_guess(search, b->spare, target);
-    int better = b->spare->makespan < b->makespan, fits = b->spare->makespan <= target;
+static int try_target(Search* search, Best* b, Prediction* f, PackWay way, double target) {
+    int fits = search_guess(search, b->spare, way, target);
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){FLEX_GUESS, search->unit, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
-    if (!better) return fits;
+            (FlexTry){FLEX_GUESS, way.least, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
+    if (b->spare->makespan >= b->makespan) return fits;
     Guess* spare = b->best;
     b->best = b->spare, b->spare = spare;
     b->makespan = b->best->makespan;
-    b->unit = 1;
     b->chosen = f->n_tries - 1;
     return fits;
 }
 
-// What the last guess, which failed, says about the next target; 0: nothing. Of a few documents the first without a
-// place may be most of the work.
-static double lacking(const Search* search, const Best* b) {
-    return search->levels && search->n > 2 * search->setting->limits.ranks ? b->spare->lacking : 0;
-}
-
-// The least target that this unit meets, between what is good enough and what was met before. Most that was met before
-// is hard to beat: steps below it grow from a small one. Targets rise by what a guess lacks, or by growing steps.
-static void search_unit(Search* search, Best* b, Prediction* f) {
-    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough), next = 0;
+// The least target that a way meets, between what is good enough and what was met before. Most that was met before is
+// hard to beat: steps below it grow from a small one. Without, targets rise by growing steps.
+static void search_way(Search* search, Best* b, Prediction* f, PackWay way) {
+    double aim = b->aim, low = aim, first = way.levels ? dear_start : good_enough;
     if (b->makespan < INFINITY) {
         double less = 0.001;
-        for (low = MAX(b->makespan * (1 - less), l3); try_target(search, b, f, low);) {
-            if (b->makespan <= l3 * good_enough) return;
+        for (low = MAX(b->makespan * (1 - less), aim); try_target(search, b, f, way, low);) {
+            if (b->makespan <= aim * good_enough) return;
             less *= 2;
-            low = MAX(b->makespan * (1 - less), l3);
+            low = MAX(b->makespan * (1 - less), aim);
         }
-        next = low + lacking(search, b);
     } else {
-        double step = search->levels ? dear_start - 1 : 0.004, least = least_step;
-        while (!try_target(search, b, f, target)) {
-            double lacks = lacking(search, b);
+        double target = first * aim, step = way.levels ? dear_start - 1 : 0.004;
+        while (!try_target(search, b, f, way, target)) {
             low = target;
-            target += lacks > 0 ? MAX(lacks, least * l3) : step * l3;
-            step *= 2, least *= 1.5;
-            if (target > widest_target * l3) return;
+            target += step * aim;
+            step *= 2;
+            if (target > widest_target * aim) return;
         }
     }
-    for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > l3 * good_enough; i++) {
-        double least = low * (1 + (resolution - 1) / 3), most = b->makespan * (1 - (resolution - 1) / 3);
-        target = next > least && next < most ? next : (low + b->makespan) / 2;
-        if (try_target(search, b, f, target)) continue;
-        low = target;
-        next = low + lacking(search, b);
+    for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > aim * good_enough; i++) {
+        double target = (low + b->makespan) / 2;
+        if (!try_target(search, b, f, way, target)) low = target;
     }
 }
 
-static int unit_divides(const PlanLimits* limits, int unit) {
-    return limits->ranks % unit == 0 && MIN(limits->node_size, limits->ranks) % unit == 0;
+static int way_is_possible(const PlanLimits* limits, PackWay way) {
+    return limits->ranks % way.least == 0 && MIN(limits->node_size, limits->ranks) % way.least == 0;
 }
 
-static int are_dear(const Setting* setting, const Prediction* f) {
-    return setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone;
+static int are_dear(const Setting* setting, double least) {
+    return setting->groups[1].micro_batch > dear_micro_batch * least;
 }
 
 static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
 
 static void search_all(Search* search, Best* b, Prediction* f) {
-    const PlanLimits* limits = &search->setting->limits;
-    int dear = are_dear(search->setting, f), few = are_few(search->setting, search->n);
-    for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
-        if (!unit_divides(limits, unit)) break;
-        if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
-        search_set_unit(search, 1); search->floor=unit;
-        for (int fullest = 0; fullest <= (dear && unit == 1); fullest++) {
-            search->levels = dear && !fullest;
-            search_unit(search, b, f);
-        }
+    static const PackWay ways[] = {{1, 0, 1}, {1, 0, 0}, {8, 0, 1}};
+    int dear = are_dear(search->setting, b->aim), few = are_few(search->setting, search->n);
+    search_begin(search);
+    for (int i = !dear; i < COUNT(ways); i++) {
+        PackWay way = ways[i];
+        if (way.least > 1 && ((!few && !dear) || b->makespan <= 1.006 * b->aim)) break;
+        way.levels &= dear;
+        if (way_is_possible(&search->setting->limits, way)) search_way(search, b, f, way);
     }
     if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
 }
@@ -141,9 +126,9 @@ static void write_plan(Plan* plan, const Scratch* x, const Best* b, const Settin
     sort_keyed(x->by_start, n);
     for (int i = 0; i < n; i++) {
         const OpenMicroBatch* mb = &guess->micro_batches[x->by_start[i].i];
-        int cp_size = mb->cp_size * b->unit;
+        int cp_size = mb->cp_size;
         plan->micro_batches[i] =
-            (MicroBatch){mb->first * b->unit, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
+            (MicroBatch){mb->first, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
         x->first[x->by_start[i].i] = doc;
         doc += mb->docs;
     }
@@ -202,7 +187,11 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     if (check_held(&x, n, setting, err) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
-    Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
+    Setting freely = *setting;  // the plan that is cut into rounds is the one that free ranks get
+    Bounds aim = prediction->bounds;
+    freely.rounds = 0;
+    if (setting->rounds && bounds_of(&aim, x.sorted, n, &freely, arena, err) < 0) return -1;
+    Best best = {&x.guesses[0], &x.guesses[1], INFINITY, aim.alone, 0};
     search_all(&search, &best, prediction);
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY) {
@@ -211,7 +200,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
+    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;

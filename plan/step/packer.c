@@ -3,11 +3,11 @@
 // Longest first, each document takes the least cp size d with T(s, d) <= tau, on the window of ranks where it ends by
 // tau and wastes least: the time for which ranks of the window stand still until the last of them is free, then the
 // fullest window. Where no window has room, the next wider cp size is tried, whose task is shorter: this is what fills
-// gaps, and what list scheduling with fixed cp sizes lacks. Fillers, documents shorter than a hundredth of tau,
-// go to the least loaded unit each, by a heap.
+// gaps, and what list scheduling with fixed cp sizes lacks.
 //
-// Documents join micro-batches that are there already where these have room. Where a micro-batch costs something by
-// itself, joining one, also a wider one than the document needs, is weighed against opening another.
+// Documents join micro-batches that are there already where these have room, the last of a window or older ones below
+// it on the same ranks. Where a micro-batch costs something by itself, joining one, also a wider one than the document
+// needs, is weighed against opening another, which a way that levels does on the emptiest window.
 //
 // Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
 // deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
@@ -15,14 +15,9 @@
 
 #include "plan/step/packer.h"
 
-// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
-// documents go.
+// Part of tau below which a micro-batch's own cost does not decide where documents go.
 static const double small_change = 0.002;
-// A guess that is given up early lacks about this part of what the rest takes: there are gaps to fill.
-static const double of_hopeless = 0.7;
-// Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
-// of a unit likewise.
-enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
+enum { WIDENINGS = 12 };  // cp sizes tried when the least has no window
 
 // A document at some cp size.
 typedef struct Task {
@@ -38,18 +33,17 @@ Search search_take(const int* sorted, int n, const Setting* setting, Arena* aren
     return (Search){.setting = setting,
                     .sorted = sorted,
                     .n = n,
+                    .ranks = ranks,
+                    .node = MIN(setting->limits.node_size, ranks),
                     .alone = TAKE(arena, double, n),
-                    .rest = TAKE(arena, double, n + 1),
                     .least_rest = TAKE(arena, double, n + 1),
                     .least2 = TAKE(arena, double, ranks + 2),
                     .least1 = TAKE(arena, double, ranks + 2),
                     .load = TAKE(arena, double, ranks),
-                    .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
                     .last = TAKE(arena, int, ranks),
                     .ring_docs = TAKE(arena, int, ranks),
                     .node_least = TAKE(arena, double, ranks),
                     .node_most = TAKE(arena, double, ranks),
-                    .heap = TAKE(arena, int, ranks),
                     .local_room = TAKE(arena, int64_t, ranks),
                     .node_room = TAKE(arena, int64_t, ranks),
                     .wide = TAKE(arena, int, ranks + 1),
@@ -59,57 +53,47 @@ Search search_take(const int* sorted, int n, const Setting* setting, Arena* aren
                     .free_from = TAKE(arena, double, ranks + 1)};
 }
 
-// ---- what depends on the unit
+static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size]; }
 
-static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
-
-// Least unit-ms of each document. A group computes at least this, whatever it has to exchange by tables.
+// Least rank-ms of each document. A group computes at least this, whatever it has to exchange by tables.
 static void weigh_rest(Search* x) {
-    int64_t room = (int64_t)x->setting->limits.capacity * x->unit;
-    x->least2[x->units + 1] = x->least1[x->units + 1] = INFINITY;
-    for (int d = x->units; d > 0; d--) {
+    int ranks = x->ranks, capacity = x->setting->limits.capacity;
+    x->least2[ranks + 1] = x->least1[ranks + 1] = INFINITY;
+    for (int d = ranks; d > 0; d--) {
         const GroupCost* g = group_of(x, d);
         int used = g->ulysses_size && g->canonical;
         x->least2[d] = MIN(x->least2[d + 1], used ? d * g->quadratic : INFINITY);
         x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->shown_linear[HIDING_OWN]) : INFINITY);
     }
-    x->rest[x->n] = x->least_rest[x->n] = x->tokens = 0;
+    x->least_rest[x->n] = x->tokens = 0;
     for (int k = x->n - 1; k >= 0; k--) {
         double s = x->sorted[k];
-        int d = (int)MIN(CEIL_DIV(x->sorted[k], room), x->units + 1);
-        x->rest[k] = x->rest[k + 1] + x->alone[k];
+        int d = MIN(CEIL_DIV(x->sorted[k], capacity), ranks + 1);
         x->least_rest[k] = x->least_rest[k + 1] + (x->least2[d] * s + x->least1[d]) * s;
         x->tokens += s;
     }
 }
 
-void search_set_unit(Search* x, int unit) {
-    const PlanLimits* limits = &x->setting->limits;
-    x->unit = unit;
-    x->units = limits->ranks / unit;
-    x->node = MIN(limits->node_size, limits->ranks) / unit;
+void search_begin(Search* x) {
     const GroupCost* g = group_of(x, 1);
     for (int k = 0; k < x->n; k++) x->alone[k] = group_holds(g, x->sorted[k]) ? document_ms(g, x->sorted[k]) : INFINITY;
     weigh_rest(x);
-    x->fastest = x->speed ? 0 : 1;
-    for (int u = 0; x->speed && u < x->units; u++) {
-        x->speed[u] = slowest_speed(x->setting, u * unit, unit);
-        x->fastest = MAX(x->fastest, x->speed[u]);
-    }
+    x->fastest = x->setting->speeds ? 0 : 1;
+    for (int r = 0; r < x->ranks && x->setting->speeds; r++) x->fastest = MAX(x->fastest, x->setting->speeds[r]);
 }
 
 static void clear(Search* x, Guess* guess) {
     guess->makespan = 0;
     guess->n_micro_batches = x->n_wide_sizes = 0;
     x->loaded = x->opened = 0;
-    for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
-    for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
-    for (int d = 0; d <= x->units; d++) x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
+    for (int r = 0; r < x->ranks; r++) x->load[r] = 0, x->last[r] = -1, x->ring_docs[r] = 0, x->local_room[r] = -1;
+    for (int n = 0; n < CEIL_DIV(x->ranks, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
+    for (int d = 0; d <= x->ranks; d++) x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
 }
 
 // ---- windows
 
-// A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
+// The micro-batch with room, this one or one below it on the same ranks; -1: none.
 static int micro_batch_with_room(const Guess* guess, int id, int64_t tokens) {
     if (id < 0 || guess->micro_batches[id].most_room < tokens) return -1;
     while (guess->micro_batches[id].room < tokens) id = guess->micro_batches[id].older;
@@ -125,7 +109,7 @@ typedef struct Window {
     int joins;     // the document goes into the micro-batch that runs there last
     double end;    // ms
     double start;  // ms
-    double waste;  // unit-ms at speed 1, up to its end, that are not the document's work
+    double waste;  // rank-ms at speed 1, up to its end, that are not the document's work
 } Window;
 
 static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
@@ -133,13 +117,13 @@ static double time_at(const Task* task, double pace) { return document_ms_at(tas
 static Window look_at(const Search* x, const Guess* guess, const Task* task, int first) {
     double most = 0, sum = 0, pace = 1, speeds = task->cp_size;
     int id = x->last[first], same = 1, ring_docs = 0, last = first + task->cp_size - 1;
-    if (x->speed) {
-        pace = x->speed[first], speeds = 0;
-        for (int u = first; u <= last; u++) pace = MIN(pace, x->speed[u]), speeds += x->speed[u];
+    if (x->setting->speeds) {
+        pace = x->setting->speeds[first], speeds = 0;
+        for (int u = first; u <= last; u++) pace = MIN(pace, x->setting->speeds[u]), speeds += x->setting->speeds[u];
     }
     for (int u = first; u <= last; u++) {
         most = MAX(most, x->load[u]);
-        sum += x->speed ? x->load[u] * x->speed[u] : x->load[u];
+        sum += x->setting->speeds ? x->load[u] * x->setting->speeds[u] : x->load[u];
         same &= x->last[u] == id;
     }
     const OpenMicroBatch* mb = id >= 0 && same ? &guess->micro_batches[id] : NULL;
@@ -155,7 +139,7 @@ static Window look_at(const Search* x, const Guess* guess, const Task* task, int
 
 // Less waste first; then fuller windows, at a rate that only decides between nearly equal wastes.
 static double score_of(const Search* x, const Window* w) {
-    return w->waste + (x->levels && !w->joins ? 1e-3 : -1e-3) * w->start;
+    return w->waste + (x->way.levels && !w->joins ? 1e-3 : -1e-3) * w->start;
 }
 
 static void keep_better(const Search* x, Window* best, Window w, double target) {
@@ -163,15 +147,15 @@ static void keep_better(const Search* x, Window* best, Window w, double target) 
     if (best->first < 0 || score_of(x, &w) < score_of(x, best)) *best = w;
 }
 
-// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
+// The fullest rank with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
 // -1: none.
-static int fullest_unit(const Search* x, double most, int64_t tokens) {
+static int fullest_rank(const Search* x, double most, int64_t tokens) {
     int best = -1;
     double load = -1;
-    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
+    for (int n = 0, first = 0; first < x->ranks; n++, first += x->node) {
         if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
         // Any of them may be it: branches would be mispredicted.
-        for (int u = first, end = MIN(first + x->node, x->units); u < end; u++) {
+        for (int u = first, end = MIN(first + x->node, x->ranks); u < end; u++) {
             int fuller = (x->load[u] <= most) & (x->load[u] > load) & (x->local_room[u] >= tokens);
             load = fuller ? x->load[u] : load, best = fuller ? u : best;
         }
@@ -179,9 +163,9 @@ static int fullest_unit(const Search* x, double most, int64_t tokens) {
     return best;
 }
 
-static int emptiest_unit(const Search* x, double most) {
+static int emptiest_rank(const Search* x, double most) {
     int node = 0;
-    for (int n = 1; n < CEIL_DIV(x->units, x->node); n++)
+    for (int n = 1; n < CEIL_DIV(x->ranks, x->node); n++)
         if (x->node_least[n] < x->node_least[node]) node = n;
     if (x->node_least[node] > most) return -1;
     int u = node * x->node;
@@ -189,13 +173,13 @@ static int emptiest_unit(const Search* x, double most) {
     return u;
 }
 
-// The window of one unit, if units are equally fast: where micro-batches cost something, the fullest that has one with
+// The window of one rank, if ranks are equally fast: where micro-batches cost something, the fullest that has one with
 // room; else the fullest that has time for a new one, or the emptiest.
-static Window unit_window(const Search* x, const Task* task) {
+static Window local_window(const Search* x, const Task* task) {
     double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
-    int cares = own > small_change * task->target, u = cares ? fullest_unit(x, joining, task->tokens) : -1;
+    int cares = own > small_change * task->target, u = cares ? fullest_rank(x, joining, task->tokens) : -1;
     Window w = {.first = u, .joins = u >= 0};
-    if (u < 0) w.first = cares && x->levels ? emptiest_unit(x, opening) : fullest_unit(x, opening, -1);
+    if (u < 0) w.first = cares && x->way.levels ? emptiest_rank(x, opening) : fullest_rank(x, opening, -1);
     if (w.first < 0) return w;
     if (!cares) w.joins = x->local_room[w.first] >= task->tokens;
     w.start = x->load[w.first];
@@ -204,11 +188,11 @@ static Window unit_window(const Search* x, const Task* task) {
     return w;
 }
 
-// The windows of a node, at every stride-th place, but those where some unit is busy for too long.
+// The windows of a node, at every stride-th place, but those where some rank is busy for too long.
 static void look_inside(const Search* x, const Guess* guess, const Task* task, int first, int stride, Window* best) {
-    int end = MIN(first + x->node, x->units);
+    int end = MIN(first + x->node, x->ranks);
     for (int u = first, from = first; u < end; u++) {
-        if (x->load[u] + task->t > task->target && !x->speed) from = u + 1;
+        if (x->load[u] + task->t > task->target && !x->setting->speeds) from = u + 1;
         int begin = u + 1 - task->cp_size;
         if (begin >= from && (begin - first) % stride == 0)
             keep_better(x, best, look_at(x, guess, task, begin), task->target);
@@ -217,16 +201,16 @@ static void look_inside(const Search* x, const Guess* guess, const Task* task, i
 
 // What a micro-batch costs by itself, if the document can join none of this cp size.
 static double own_of(const Search* x, const Task* task) {
-    if (task->cp_size == 1 || task->g->micro_batch == 0) return 0;  // those of one unit are not listed
+    if (task->cp_size == 1 || task->g->micro_batch == 0) return 0;  // those of one rank are not listed
     if (x->wide[task->cp_size] >= 0 && task->s <= x->takes[task->cp_size]) return 0;
     return task->g->micro_batch;
 }
 
-// Loads only grow: before this no window of so many units is free.
+// Loads only grow: before this no window of so many ranks is free.
 static void note_free_from(Search* x, int cp_size, int stride) {
     double least = INFINITY;
-    for (int first = 0; first < x->units; first += x->node)
-        for (int u = first; u + cp_size <= MIN(first + x->node, x->units); u += stride) {
+    for (int first = 0; first < x->ranks; first += x->node)
+        for (int u = first; u + cp_size <= MIN(first + x->node, x->ranks); u += stride) {
             double most = 0;
             for (int i = u; i < u + cp_size; i++) most = MAX(most, x->load[i]);
             least = MIN(least, most);
@@ -235,16 +219,16 @@ static void note_free_from(Search* x, int cp_size, int stride) {
 }
 
 // Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
-// of many units begin at coarser places, so that looking stays in proportion to the units.
+// of many ranks begin at coarser places, so that looking stays in proportion to the ranks.
 static Window inside_window(Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
-    int empty = 0, stride = x->floor;
-    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
-    if (!x->speed && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
+    int empty = 0, stride = x->way.least;
+    if (task->cp_size == 1 && !x->setting->speeds) return local_window(x, task);
+    if (!x->setting->speeds && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
     while (8 * stride <= task->cp_size) stride *= 2;
-    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
-        if (x->node_least[n] + task->t > task->target && !x->speed) continue;
-        if (x->node_most[n] == 0 && !x->speed && first + x->node <= x->units && empty++) continue;
+    for (int n = 0, first = 0; first < x->ranks; n++, first += x->node) {
+        if (x->node_least[n] + task->t > task->target && !x->setting->speeds) continue;
+        if (x->node_most[n] == 0 && !x->setting->speeds && first + x->node <= x->ranks && empty++) continue;
         look_inside(x, guess, task, first, stride, &best);
     }
     if (best.first < 0) note_free_from(x, task->cp_size, stride);
@@ -254,10 +238,10 @@ static Window inside_window(Search* x, const Guess* guess, const Task* task) {
 // Whole nodes, or all ranks.
 static Window across_window(const Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
-    for (int n = 0, first = 0; first + task->cp_size <= x->units; n++, first += x->node) {
+    for (int n = 0, first = 0; first + task->cp_size <= x->ranks; n++, first += x->node) {
         int busy = 0;
         for (int j = n; j < n + task->cp_size / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
-        if (busy && !x->speed) continue;
+        if (busy && !x->setting->speeds) continue;
         keep_better(x, &best, look_at(x, guess, task, first), task->target);
     }
     return best;
@@ -266,14 +250,14 @@ static Window across_window(const Search* x, const Guess* guess, const Task* tas
 static int next_cp_size(const Search* x, int cp_size) {
     if (cp_size < x->node) return cp_size + 1;
     int next = cp_size + x->node;
-    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last node is smaller
+    return next > x->ranks && cp_size < x->ranks ? x->ranks : next;  // all ranks, where the last node is smaller
 }
 
 // ---- placing
 
 static void note_node_loads(Search* x, int first, int cp_size) {
     for (int n = first / x->node; n <= (first + cp_size - 1) / x->node; n++) {
-        int begin = n * x->node, end = MIN(begin + x->node, x->units);
+        int begin = n * x->node, end = MIN(begin + x->node, x->ranks);
         double least = x->load[begin], most = least;
         for (int u = begin + 1; u < end; u++) least = MIN(least, x->load[u]), most = MAX(most, x->load[u]);
         x->node_least[n] = least, x->node_most[n] = most;
@@ -293,7 +277,7 @@ static void note_room(Search* x, Guess* guess, int head) {
     int64_t* of_node = &x->node_room[mb->first / x->node];
     if (room < *of_node && was == *of_node) {
         *of_node = room;
-        for (int u = begin; u < MIN(begin + x->node, x->units); u++) *of_node = MAX(*of_node, x->local_room[u]);
+        for (int u = begin; u < MIN(begin + x->node, x->ranks); u++) *of_node = MAX(*of_node, x->local_room[u]);
     }
     *of_node = MAX(*of_node, room);
 }
@@ -359,7 +343,7 @@ static double longest_taken(const Search* x, const Guess* guess, const Task* tas
         const OpenMicroBatch* mb = &guess->micro_batches[id];
         double ms = task->target - x->load[mb->first], by_room = places * (double)mb->most_room;
         double by_time = 1 + 2 * ms / (linear + sqrt(linear * linear + 4 * g->quadratic * MAX(ms, 0)));
-        longest = MAX(longest, x->speed ? by_room : MIN(by_room, by_time));
+        longest = MAX(longest, x->setting->speeds ? by_room : MIN(by_room, by_time));
     }
     return longest;
 }
@@ -375,7 +359,8 @@ static int join_of_size(Search* x, const Guess* guess, const Task* task, Window*
             continue;
         }
         link = &x->next_wide[id];
-        if (mb->most_room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
+        if (mb->most_room < task->tokens || (!x->setting->speeds && x->load[mb->first] + task->t > task->target))
+            continue;
         *window = look_at(x, guess, task, mb->first);
         if (window->first >= 0 && window->joins && window->end <= task->target) return id;
     }
@@ -383,8 +368,8 @@ static int join_of_size(Search* x, const Guess* guess, const Task* task, Window*
     return -1;
 }
 
-// The micro-batch of several units that the document joins at the least work, in rank-milliseconds, infinite if there
-// is none; of equal ones the first that was opened. Only such that nothing has followed on any of their units.
+// The micro-batch of several ranks that the document joins at the least work, in rank-milliseconds, infinite if there
+// is none; of equal ones the first that was opened. Only such that nothing has followed on any of their ranks.
 static double best_join(Search* x, const Guess* guess, int k, double target, Task* task, Window* window) {
     double least = INFINITY;
     int found = -1;
@@ -406,14 +391,14 @@ static double best_join(Search* x, const Guess* guess, int k, double target, Tas
 
 // The document on the least cp size that ends by the target somewhere, or, where that would open a micro-batch that
 // costs something, in one that is open already. 0: there is no place.
-static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
+static int place(Search* x, Guess* guess, int k, double target) {
     int s = x->sorted[k], tries = 0;
     double least = 0, join_work = -1;
     Task joining = {0};
     Window join = {0};
-    for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
+    for (int cp_size = 1; cp_size <= x->ranks && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
         const GroupCost* g = group_of(x, cp_size);
-        if (!g->canonical || !group_holds(g, s) || cp_size % x->floor) continue;
+        if (!g->canonical || !group_holds(g, s) || cp_size % x->way.least) continue;
         Task task = task_at(x, k, cp_size, target);
         if (time_at(&task, x->fastest) > target) continue;
         Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);
@@ -432,23 +417,21 @@ static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
 
 // ---- giving up
 
-// Unit-ms that the documents from k on take at least, counting that what fits no micro-batch that is open needs others.
-static double needed_from(const Search* x, int k) {
-    double room = (double)x->setting->limits.capacity * x->unit, more = MAX(x->tokens - x->opened, 0) / room;
-    return x->least_rest[k] + more * group_of(x, 1)->micro_batch;
-}
-
-// Whether that is more time than is free before the target.
+// Whether the documents from k on take more time at least than is free before the target, counting that what fits no
+// micro-batch that is open needs others.
 static int is_hopeless(const Search* x, int k, double target) {
-    return !x->speed && needed_from(x, k) > (x->units * target - x->loaded) * (1 + 1e-9);
+    double more = MAX(x->tokens - x->opened, 0) / x->setting->limits.capacity;
+    double needed = x->least_rest[k] + more * group_of(x, 1)->micro_batch;
+    return !x->setting->speeds && needed > (x->ranks * target - x->loaded) * (1 + 1e-9);
 }
 
-void search_guess(Search* x, Guess* guess, double target) {
-    int k = 0, hopeless = 0;
+int search_guess(Search* x, Guess* guess, PackWay way, double target) {
     clear(x, guess);
-    while (k < x->n && !(hopeless = is_hopeless(x, k, target)) && place_by_best_fit(x, guess, k, target)) k++;
-    guess->lacking = 0;
-    if (k == x->n) return;
-    guess->makespan = INFINITY;
-    guess->lacking = needed_from(x, k) / x->units * (hopeless ? of_hopeless : 1);
+    x->way = way;
+    for (int k = 0; k < x->n; k++) {
+        if (!is_hopeless(x, k, target) && place(x, guess, k, target)) continue;
+        guess->makespan = INFINITY;
+        return 0;
+    }
+    return 1;
 }

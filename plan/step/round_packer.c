@@ -232,7 +232,7 @@ static int open_bin(RoundSearch* x, const Task* task, int first, double pace) {
 }
 
 // The wider bin that the document joins at the least work beyond its own, if that is below `most` rank-ms; -1: none.
-static int find_wider(const RoundSearch* x, int k, const Task* own, RoundWay way, double most, double target,
+static int find_wider(const RoundSearch* x, int k, const Task* own, PackWay way, double most, double target,
                       Task* task) {
     int found = -1;
     for (int i = own->size + 1; i < x->n_sizes; i++) {
@@ -300,7 +300,7 @@ static int put_beside(RoundSearch* x, int k, double target, int shortest, int* r
 }
 
 // The bin that takes the document, -1: none. *rank: see rank_of.
-static int place(RoundSearch* x, int k, RoundWay way, double target, int shortest, int* rank) {
+static int place(RoundSearch* x, int k, PackWay way, double target, int shortest, int* rank) {
     Task own, wider;
     double pace = 1;
     *rank = -1;
@@ -318,7 +318,7 @@ static int place(RoundSearch* x, int k, RoundWay way, double target, int shortes
     return first < 0 ? -1 : put_in(x, &own, open_bin(x, &own, first, pace), shortest);
 }
 
-double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double target) {
+double round_pack(RoundSearch* x, const int* docs, int n, PackWay way, double target) {
     int ranks = x->setting->limits.ranks;
     double end = 0;
     x->n_bins = x->n_wide = 0;

@@ -1,7 +1,7 @@
 // round_packer.h - the documents of one round: can all end before a target time when no rank gets two passes?
 // Private to rounds.c.
 #pragma once
-#include "plan/cost/cost.h"
+#include "plan/step/packer.h"
 
 // A micro-batch of the round, and the local ones of its ranks in the same pass.
 typedef struct Bin {
@@ -17,13 +17,6 @@ typedef struct Bin {
     double shared, tokens, s2;  // of its documents alone: ms, tokens, sum of squares
     double attention, linear;   // ms of local documents, each of the rank that has most
 } Bin;
-
-// One way to pack.
-typedef struct RoundWay {
-    int least;     // ranks that no group is narrower than
-    double price;  // of a rank that nothing has begun on, in parts of the target
-    int levels;    // all groups begin, and a document goes where it ends first: for rounds that are full of tokens
-} RoundWay;
 
 enum { LEAST_SIZES = 8 };
 
@@ -66,6 +59,6 @@ RoundSearch round_take(const int* sorted, int n, const Setting* setting, Arena* 
 void round_begin(RoundSearch* x, int n);
 // Packs documents docs (n), ascending, to end by `target`; fills bins and bin_of. Returns when the last one ends;
 // infinite: not all fit.
-double round_pack(RoundSearch* x, const int* docs, int n, RoundWay way, double target);
+double round_pack(RoundSearch* x, const int* docs, int n, PackWay way, double target);
 // No round of these documents is shorter. tokens, work: sums.
 double round_bound(const RoundSearch* x, int longest, double tokens, double work);

@@ -27,13 +27,13 @@ static const double hopeful = 1.05;      // of the bound of a round, the first t
 static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
 enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7, OTHER = 4, LONGEST_RUN = 64 };
 
-static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0}, {8, 0, 1}, {4, 0, 1}};
+static const PackWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0}, {8, 0, 1}, {4, 0, 1}};
 
 // How a round is planned.
 typedef struct Round {
     double ms, target;  // at which round_pack comes to ms
     double bound;       // ms that no way beats
-    RoundWay way;
+    PackWay way;
 } Round;
 
 typedef struct Rounds {
@@ -52,7 +52,7 @@ typedef struct Rounds {
 
 // ---- one round
 
-static int try_target(Rounds* x, const int* docs, int n, RoundWay way, double target, Round* round) {
+static int try_target(Rounds* x, const int* docs, int n, PackWay way, double target, Round* round) {
     double ms = round_pack(&x->search, docs, n, way, target);
     if (ms < round->ms) round->ms = ms, round->target = target, round->way = way;
     return ms <= target;
@@ -68,7 +68,7 @@ static double bound_of(const Rounds* x, const int* docs, int n) {
 }
 
 // Least ms of a way, between the bound and what is known, which some target from low on meets.
-static void bisect(Rounds* x, const int* docs, int n, RoundWay way, double low, Round* round) {
+static void bisect(Rounds* x, const int* docs, int n, PackWay way, double low, Round* round) {
     for (int i = 0; i < BISECTIONS && round->ms > low * resolution; i++) {
         double middle = (low + round->ms) / 2;
         if (!try_target(x, docs, n, way, middle, round)) low = middle;
@@ -153,7 +153,7 @@ static int list_round(const Rounds* x, int round, int* list) {
 
 // Whether the documents meet a target, in the way of their round or now and then another; then their round.
 static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
-    RoundWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
+    PackWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
     *met = (Round){n ? INFINITY : 0, 0, bound_of(x, docs, n), {0}};
     return n == 0 || try_target(x, docs, n, way, target, met);
 }
