@@ -147,44 +147,53 @@ static void keep_better(const Search* x, Window* best, Window w, double target) 
     if (best->first < 0 || score_of(x, &w) < score_of(x, best)) *best = w;
 }
 
-// The fullest rank with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
-// -1: none.
-static int fullest_rank(const Search* x, double most, int64_t tokens) {
+// Of a document that is alone on one rank.
+static double ms_at(const Search* x, const Task* task, int rank) {
+    return x->setting->speeds ? task->t / x->setting->speeds[rank] : task->t;
+}
+
+// The fullest rank where the document and `own` ms beside it end by the target; with tokens >= 0 only such as have a
+// micro-batch with so much room. -1: none.
+static int fullest_rank(const Search* x, const Task* task, double own, int64_t tokens) {
     int best = -1;
-    double load = -1;
+    double load = -1, soonest = own + task->t / x->fastest;
     for (int n = 0, first = 0; first < x->ranks; n++, first += x->node) {
-        if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
+        if (x->node_least[n] + soonest > task->target || x->node_most[n] <= load) continue;
+        if (tokens >= 0 && x->node_room[n] < tokens) continue;
         // Any of them may be it: branches would be mispredicted.
-        for (int u = first, end = MIN(first + x->node, x->ranks); u < end; u++) {
-            int fuller = (x->load[u] <= most) & (x->load[u] > load) & (x->local_room[u] >= tokens);
-            load = fuller ? x->load[u] : load, best = fuller ? u : best;
+        for (int r = first, end = MIN(first + x->node, x->ranks); r < end; r++) {
+            int fits = x->load[r] + (own + ms_at(x, task, r)) <= task->target;
+            int fuller = fits & (x->load[r] > load) & (x->local_room[r] >= tokens);
+            load = fuller ? x->load[r] : load, best = fuller ? r : best;
         }
     }
     return best;
 }
 
-static int emptiest_rank(const Search* x, double most) {
-    int node = 0;
-    for (int n = 1; n < CEIL_DIV(x->ranks, x->node); n++)
-        if (x->node_least[n] < x->node_least[node]) node = n;
-    if (x->node_least[node] > most) return -1;
-    int u = node * x->node;
-    while (x->load[u] > x->node_least[node]) u++;
-    return u;
+// The emptiest one.
+static int emptiest_rank(const Search* x, const Task* task, double own) {
+    int best = -1;
+    for (int n = 0, first = 0; first < x->ranks; n++, first += x->node) {
+        if (best >= 0 && x->node_least[n] >= x->load[best]) continue;
+        for (int r = first; r < MIN(first + x->node, x->ranks); r++)
+            if ((best < 0 || x->load[r] < x->load[best]) && x->load[r] + own + ms_at(x, task, r) <= task->target)
+                best = r;
+    }
+    return best;
 }
 
-// The window of one rank, if ranks are equally fast: where micro-batches cost something, the fullest that has one with
-// room; else the fullest that has time for a new one, or the emptiest.
+// The window of one rank: where micro-batches cost something, the fullest that has one with room; else the fullest that
+// has time for a new one, or the emptiest.
 static Window local_window(const Search* x, const Task* task) {
-    double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
-    int cares = own > small_change * task->target, u = cares ? fullest_rank(x, joining, task->tokens) : -1;
-    Window w = {.first = u, .joins = u >= 0};
-    if (u < 0) w.first = cares && x->way.levels ? emptiest_rank(x, opening) : fullest_rank(x, opening, -1);
+    double own = task->g->micro_batch;
+    int cares = own > small_change * task->target, r = cares ? fullest_rank(x, task, 0, task->tokens) : -1;
+    Window w = {.first = r, .joins = r >= 0};
+    if (r < 0) w.first = cares && x->way.levels ? emptiest_rank(x, task, own) : fullest_rank(x, task, own, -1);
     if (w.first < 0) return w;
     if (!cares) w.joins = x->local_room[w.first] >= task->tokens;
     w.start = x->load[w.first];
     w.waste = w.joins ? 0 : own;
-    w.end = w.start + task->t + w.waste;
+    w.end = w.start + ms_at(x, task, w.first) + w.waste;
     return w;
 }
 
@@ -223,7 +232,7 @@ static void note_free_from(Search* x, int cp_size, int stride) {
 static Window inside_window(Search* x, const Guess* guess, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = x->way.least;
-    if (task->cp_size == 1 && !x->setting->speeds) return local_window(x, task);
+    if (task->cp_size == 1) return local_window(x, task);
     if (!x->setting->speeds && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
     while (8 * stride <= task->cp_size) stride *= 2;
     for (int n = 0, first = 0; first < x->ranks; n++, first += x->node) {
