@@ -25,7 +25,7 @@
 #include "plan/published/published.h"
 #include "test/checks.h"
 
-enum { NODE = 8, CONTEXT = 196608, SEED = 1, RUNS = 1 };
+enum { NODE = 8, CONTEXT = 196608, SEED = 1, RUNS = 5 };
 
 typedef struct Cell {
     int ranks, docs;

@@ -27,10 +27,8 @@ const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size
 
 typedef struct Scratch {
     int *order, *sorted;  // (n) documents by descending length, and their lengths
-    Keyed* by_start;      // (n) micro-batches
-    int* first;           // (n + 1)
+    int* all;             // (n) 0, 1, ...
     int* ulysses_sizes;   // (ranks + 1) of groups that planners use
-    Guess guesses[2];
     Arena* arena;
 } Scratch;
 
@@ -48,39 +46,36 @@ static int check_held(const Scratch* x, int n, const Setting* setting, Err err) 
 // ---- the search
 
 typedef struct Best {
-    Guess *best, *spare;
-    double makespan;
+    const int* all;  // documents
+    double makespan, target;
+    PackWay way;
     double aim;  // ms: no guess ends before it
     int chosen;  // the try that it came from
 } Best;
 
-static int try_target(Search* search, Best* b, Prediction* f, PackWay way, double target) {
-    int fits = search_guess(search, b->spare, way, target);
+static int try_target(Packer* packer, Best* b, Prediction* f, PackWay way, double target) {
+    double makespan = pack(packer, b->all, packer->n, 0, way, target);
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){FLEX_GUESS, way.least, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
-    if (b->spare->makespan >= b->makespan) return fits;
-    Guess* spare = b->best;
-    b->best = b->spare, b->spare = spare;
-    b->makespan = b->best->makespan;
-    b->chosen = f->n_tries - 1;
-    return fits;
+            (FlexTry){FLEX_GUESS, way.least, target, makespan, makespan < INFINITY ? packer->n_bins : 0, 0};
+    if (makespan < b->makespan) b->makespan = makespan, b->target = target, b->way = way, b->chosen = f->n_tries - 1;
+    return makespan <= target;
 }
 
 // The least target that a way meets, between what is good enough and what was met before. Most that was met before is
 // hard to beat: steps below it grow from a small one. Without, targets rise by growing steps.
-static void search_way(Search* search, Best* b, Prediction* f, PackWay way) {
+static void search_way(Packer* packer, Best* b, Prediction* f, PackWay way) {
     double aim = b->aim, low = aim, first = way.levels ? dear_start : good_enough;
     if (b->makespan < INFINITY) {
         double less = 0.001;
-        for (low = MAX(b->makespan * (1 - less), aim); try_target(search, b, f, way, low);) {
+        for (low = MAX(b->makespan * (1 - less), aim); try_target(packer, b, f, way, low);) {
             if (b->makespan <= aim * good_enough) return;
             less *= 2;
             low = MAX(b->makespan * (1 - less), aim);
         }
     } else {
         double target = first * aim, step = way.levels ? dear_start - 1 : 0.004;
-        while (!try_target(search, b, f, way, target)) {
+        while (!try_target(packer, b, f, way, target)) {
             low = target;
             target += step * aim;
             step *= 2;
@@ -89,7 +84,7 @@ static void search_way(Search* search, Best* b, Prediction* f, PackWay way) {
     }
     for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > aim * good_enough; i++) {
         double target = (low + b->makespan) / 2;
-        if (!try_target(search, b, f, way, target)) low = target;
+        if (!try_target(packer, b, f, way, target)) low = target;
     }
 }
 
@@ -103,15 +98,15 @@ static int are_dear(const Setting* setting, double least) {
 
 static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
 
-static void search_all(Search* search, Best* b, Prediction* f) {
+static void search_all(Packer* packer, Best* b, Prediction* f) {
     static const PackWay ways[] = {{1, 0, 1}, {1, 0, 0}, {8, 0, 1}};
-    int dear = are_dear(search->setting, b->aim), few = are_few(search->setting, search->n);
-    search_begin(search);
+    int dear = are_dear(packer->setting, b->aim), few = are_few(packer->setting, packer->n);
+    packer_begin(packer);
     for (int i = !dear; i < COUNT(ways); i++) {
         PackWay way = ways[i];
         if (way.least > 1 && ((!few && !dear) || b->makespan <= 1.006 * b->aim)) break;
         way.levels &= dear;
-        if (way_is_possible(&search->setting->limits, way)) search_way(search, b, f, way);
+        if (way_is_possible(&packer->setting->limits, way)) search_way(packer, b, f, way);
     }
     if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
 }
@@ -119,22 +114,10 @@ static void search_all(Search* search, Best* b, Prediction* f) {
 // ---- the plan
 
 // Documents of a micro-batch stand in the order of their lengths.
-static void write_plan(Plan* plan, const Scratch* x, const Best* b, const Setting* setting) {
-    const Guess* guess = b->best;
-    int n = guess->n_micro_batches, doc = 0;
-    for (int i = 0; i < n; i++) x->by_start[i] = (Keyed){guess->micro_batches[i].start, i};
-    sort_keyed(x->by_start, n);
-    for (int i = 0; i < n; i++) {
-        const OpenMicroBatch* mb = &guess->micro_batches[x->by_start[i].i];
-        int cp_size = mb->cp_size;
-        plan->micro_batches[i] =
-            (MicroBatch){mb->first, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
-        x->first[x->by_start[i].i] = doc;
-        doc += mb->docs;
-    }
-    for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
-    plan->n_micro_batches = n;
-    plan->n_rounds = 0;
+static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best* b) {
+    pack(packer, x->all, packer->n, 0, b->way, b->target);
+    plan->n_micro_batches = plan->n_rounds = 0;
+    packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
 
 static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
@@ -157,11 +140,11 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
 }
 
 // A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
-static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
-                      Err err) {
+static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, const int* lengths, Err err) {
+    const Setting* setting = packer->setting;
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
-    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err);
+    int better = plan_rounds(plan, packer, x->order, f->makespan, x->arena, err);
     if (better < 0 || (better && predict_time(f, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (better) choose(f, FLEX_ROUNDS, plan);
     return 0;
@@ -174,13 +157,10 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.order = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
-                 .by_start = TAKE(arena, Keyed, n),
-                 .first = TAKE(arena, int, n + 1),
+                 .all = TAKE(arena, int, n),
                  .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
-                 .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
-                             {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
                  .arena = arena};
-    Search search = search_take(x.sorted, n, setting, arena);
+    Packer packer = packer_take(x.sorted, n, setting, arena);
     if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
@@ -191,17 +171,19 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     Bounds aim = prediction->bounds;
     freely.rounds = 0;
     if (setting->rounds && bounds_of(&aim, x.sorted, n, &freely, arena, err) < 0) return -1;
-    Best best = {&x.guesses[0], &x.guesses[1], INFINITY, aim.alone, 0};
-    search_all(&search, &best, prediction);
+    Best best = {.all = x.all, .makespan = INFINITY, .aim = aim.alone};
+    for (int k = 0; k < n; k++) x.all[k] = k;
+    search_all(&packer, &best, prediction);
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY) {
-        write_plan(plan, &x, &best, setting);
+        write_plan(plan, &x, &packer, &best);
         if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
-    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err) < 0) return -1;
+    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && n <= MOST_FOR_ROUNDS &&
+               is_poor(prediction);
+    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err,

@@ -10,15 +10,14 @@
 //    A round is only planned where it could still be part of the best: best[i], its own lower bound and that of the
 //    documents behind j are less than what is known (round_bound).
 //    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
-//    (round_packer.c).
+//    (packer.c).
 // 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
-// The ms of a round are the least target that round_pack meets, by bisection. Guesses are bounded by the number of
+// The ms of a round are the least target that pack meets, by bisection. Guesses are bounded by the number of
 // documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
 #include <math.h>
 
-#include "plan/step/flex.h"
-#include "plan/step/round_packer.h"
+#include "plan/step/packer.h"
 
 static const double resolution = 1.002;  // of a target, where bisection ends
 static const double hopeful = 1.05;      // of the bound of a round, the first target
@@ -31,13 +30,13 @@ static const PackWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0},
 
 // How a round is planned.
 typedef struct Round {
-    double ms, target;  // at which round_pack comes to ms
+    double ms, target;  // at which pack comes to ms
     double bound;       // ms that no way beats
     PackWay way;
 } Round;
 
 typedef struct Rounds {
-    RoundSearch search;
+    Packer* packer;
     int n, n_rounds;
     double tokens, work;  // of all documents
     int* round_of;        // (n) of each document, longest first
@@ -53,7 +52,7 @@ typedef struct Rounds {
 // ---- one round
 
 static int try_target(Rounds* x, const int* docs, int n, PackWay way, double target, Round* round) {
-    double ms = round_pack(&x->search, docs, n, way, target);
+    double ms = pack(x->packer, docs, n, 1, way, target);
     if (ms < round->ms) round->ms = ms, round->target = target, round->way = way;
     return ms <= target;
 }
@@ -61,10 +60,10 @@ static int try_target(Rounds* x, const int* docs, int n, PackWay way, double tar
 static double bound_of(const Rounds* x, const int* docs, int n) {
     double tokens = 0, work = 0;
     for (int i = 0; i < n; i++) {
-        tokens += x->search.sorted[docs[i]];
-        work += x->search.work[docs[i] + 1] - x->search.work[docs[i]];
+        tokens += x->packer->sorted[docs[i]];
+        work += x->packer->work[docs[i] + 1] - x->packer->work[docs[i]];
     }
-    return n ? round_bound(&x->search, docs[0], tokens, work) : 0;
+    return n ? round_bound(x->packer, docs[0], tokens, work) : 0;
 }
 
 // Least ms of a way, between the bound and what is known, which some target from low on meets.
@@ -96,16 +95,16 @@ static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
 
 // No plan of documents from k on takes less.
 static double bound_from(const Rounds* x, int k) {
-    const RoundSearch* s = &x->search;
+    const Packer* s = x->packer;
     if (k == x->n) return 0;
     double tokens = s->tokens[x->n] - s->tokens[k], work = s->work[x->n] - s->work[k];
-    return work / s->speeds + ceil(tokens / s->room) * s->setting->groups[1].micro_batch;
+    return work / s->speeds + ceil(tokens / s->capacity) * s->setting->groups[1].micro_batch;
 }
 
 // Places to cut: evenly in tokens and in work, half of each. Returns their number, with 0 and n.
 static int choose_cuts(Rounds* x) {
-    const RoundSearch* s = &x->search;
-    int n_cuts = 1, most = MAX(CUTS, CUTS_A_ROUND * (int)ceil(s->tokens[x->n] / s->room)) - 1;
+    const Packer* s = x->packer;
+    int n_cuts = 1, most = MAX(CUTS, CUTS_A_ROUND * (int)ceil(s->tokens[x->n] / s->capacity)) - 1;
     x->cut[0] = 0;
     for (int k = 1; k < x->n; k++) {
         double at = (s->tokens[k] / s->tokens[x->n] + s->work[k] / s->work[x->n]) / 2;
@@ -124,7 +123,7 @@ static int cut_into_runs(Rounds* x, double below) {
         double rest = bound_from(x, x->cut[j]);
         x->best[j] = INFINITY;
         for (int i = j - 1; i >= 0; i--) {
-            if (x->search.tokens[x->cut[j]] - x->search.tokens[x->cut[i]] > x->search.room) break;
+            if (x->packer->tokens[x->cut[j]] - x->packer->tokens[x->cut[i]] > x->packer->capacity) break;
             double limit = MIN(x->best[j], below - rest) - x->best[i];
             if (!(limit > 0)) continue;
             Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
@@ -181,14 +180,14 @@ static void move_run(Rounds* x, int a, int b, int back) {
     if (n == 0) return;
     int length = draw(x, 4) ? 1 + draw(x, MIN(LONGEST_RUN, n)) : 1, at = draw(x, n - length + 1), first = 0;
     double tokens = 0, returned = 0;
-    for (int i = at; i < at + length; i++) tokens += x->search.sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
+    for (int i = at; i < at + length; i++) tokens += x->packer->sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
     if (!back || m == 0) return;
-    while (first < m - 1 && x->search.sorted[x->other[first]] > tokens) first++;
+    while (first < m - 1 && x->packer->sorted[x->other[first]] > tokens) first++;
     first += draw(x, 5) - 2;
     first = MIN(MAX(first, 0), m - 1);
     if (draw(x, 2)) first += draw(x, m - first);
     for (int i = first; i < m; i++) {
-        returned += x->search.sorted[x->other[i]];
+        returned += x->packer->sorted[x->other[i]];
         if (i > first && returned > 1.1 * tokens) break;
         x->round_of[x->other[i]] = a;
     }
@@ -202,10 +201,10 @@ static void drop_round(Rounds* x, int round) {
 }
 
 static void level(Rounds* x, int* kept) {
-    while (x->search.placed < x->most_placed && x->n_rounds > 1) {
+    while (x->packer->placed < x->most_placed && x->n_rounds > 1) {
         int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1);
         b += b >= a;
-        x->search.placed += 1 + x->n / 8;  // lists and copies
+        x->packer->placed += 1 + x->n / 8;  // lists and copies
         memcpy(kept, x->round_of, sizeof(int) * (size_t)x->n);
         move_run(x, a, b, draw(x, 2));
         if (!plan_two(x, a, b)) {
@@ -219,40 +218,15 @@ static void level(Rounds* x, int* kept) {
 
 // ---- the plan
 
-// The local micro-batches of the round beside shared ones. Returns the place behind the last document.
-static int write_locals(Plan* plan, const Rounds* x, int n, int doc, int round, const int* order) {
-    const RoundSearch* s = &x->search;
-    for (int rank = 0; rank < plan->ranks; rank++) {
-        int first = doc;
-        for (int i = 0; i < n; i++)
-            if (s->rank_of[i] == rank) plan->docs[doc++] = order[x->docs[i]];
-        if (doc > first)
-            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){rank, 1, 1, first, doc - first, round};
-    }
-    return doc;
-}
-
 static void write_rounds(Plan* plan, Rounds* x, const int* order) {
-    const Setting* setting = x->search.setting;
-    int doc = 0;
-    plan->ranks = setting->limits.ranks;
+    plan->ranks = x->packer->ranks;
     plan->n_docs = x->n;
     plan->n_micro_batches = 0;
     plan->n_rounds = x->n_rounds;
     for (int r = 0; r < x->n_rounds; r++) {
-        const Round* round = &x->rounds[r];
-        int n = list_round(x, r, x->docs), *at = x->other;
-        round_pack(&x->search, x->docs, n, round->way, round->target);
-        for (int i = 0; i < x->search.n_bins; i++) {
-            const Bin* bin = &x->search.bins[i];
-            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){
-                bin->first_rank, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
-            at[i] = doc;
-            doc += bin->docs;
-        }
-        for (int i = 0; i < n; i++)
-            if (x->search.rank_of[i] < 0) plan->docs[at[x->search.bin_of[i]]++] = order[x->docs[i]];
-        doc = write_locals(plan, x, n, doc, r, order);
+        int n = list_round(x, r, x->docs);
+        pack(x->packer, x->docs, n, 1, x->rounds[r].way, x->rounds[r].target);
+        packer_write(x->packer, plan, x->docs, n, order, r);
     }
 }
 
@@ -267,10 +241,11 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
     return 0;
 }
 
-int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
-                Arena* arena, Err err) {
+int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    Rounds x = {.search = round_take(sorted, n, setting, arena),
+    const PlanLimits* limits = &packer->setting->limits;
+    int n = packer->n;
+    Rounds x = {.packer = packer,
                 .n = n,
                 .round_of = TAKE(arena, int, n),
                 .docs = TAKE(arena, int, n),
@@ -280,18 +255,17 @@ int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double b
                 .cut = TAKE(arena, int, n + 1),
                 .from = TAKE(arena, int, n + 1),
                 .last = TAKE(arena, Round, n + 1)};
-    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, setting->limits.ranks);
+    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, limits->ranks);
     Plan made;
     plan_take(&made, n, arena);
     if (arena_check(arena, err) < 0) return -1;
-    round_begin(&x.search, n);
     int found = n > 0 && cut_into_runs(&x, below);
     if (found) {
-        x.most_placed = x.search.placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
+        x.most_placed = x.packer->placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
         level(&x, kept);
         made.step = plan->step;
         write_rounds(&made, &x, order);
-        found = !has_too_many_rings(&made, &setting->limits, ring_docs);
+        found = !has_too_many_rings(&made, limits, ring_docs);
     }
     if (found) plan_copy(plan, &made);
     arena_reset(arena, mark);
