@@ -380,6 +380,13 @@ static void note_free_from(Packer* x, const Task* task, int stride) {
     x->free_from[task->size] = least;
 }
 
+// Only a much emptier window, or a fuller one, is better than one that leaves no rank idle.
+static int may_be_better(const Packer* x, const Task* task, const Window* best, int node) {
+    double own = x->joins ? task->g->micro_batch : 0, idle = best->waste / task->g->cp_size - own;
+    if (best->first < 0 || idle > small_change * x->target) return 1;
+    return x->way.levels ? x->node_least[node] < best->start / 2 : x->node_most[node] > best->start;
+}
+
 // Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
 // of many ranks begin at coarser places, so that looking stays in proportion to the ranks.
 static Window inside_window(Packer* x, const Task* task) {
@@ -388,9 +395,9 @@ static Window inside_window(Packer* x, const Task* task) {
     double soonest = task->t / x->fastest;
     if (task->g->cp_size == 1) return local_window(x, task);
     if (x->free_from[task->size] + soonest + (x->joins ? task->g->micro_batch : 0) > x->target) return best;
-    while (8 * stride <= task->g->cp_size) stride *= 2;
+    while (4 * stride <= task->g->cp_size) stride *= 2;
     for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
-        if (x->node_least[n] + soonest > x->target) continue;
+        if (x->node_least[n] + soonest > x->target || !may_be_better(x, task, &best, n)) continue;
         if (x->node_most[n] == 0 && !x->setting->speeds && first + x->node <= x->ranks && empty++) continue;
         look_inside(x, task, first, stride, &best);
     }
