@@ -151,7 +151,7 @@ double round_bound(const Packer* x, int longest, double tokens, double work) {
 // The least cp size from `size` on with which the document ends by the target; 0: none.
 static int least_task(const Packer* x, int k, int size, Task* task) {
     for (int i = MAX(size, x->least[k]); i < x->n_sizes; i++) {
-        if (x->sizes[i] % x->way.least != 0) continue;
+        if (x->way.least > 1 && x->sizes[i] % x->way.least != 0) continue;
         *task = task_at(x, k, i);
         if (task->t < INFINITY && task->g->micro_batch + time_at(task, x->fastest) <= x->target) return 1;
     }
@@ -226,11 +226,11 @@ static void move_in_list(Packer* x, Bin* bin, int at) {
     list[at] = id;
 }
 
-// When the pass ends: the exchanges of shared documents hide under the attention of local ones (timeline.h).
-static double end_of(const Packer* x, const Bin* bin) {
-    if (bin->linear == 0) return bin->shared;
-    double hidden = MIN(bin->attention / 3, bin->first[0]) + MIN(2 * bin->attention / 3, bin->first[1]);
-    return bin->shared + bin->linear + bin->attention - (x->setting->no_overlap ? 0 : hidden);
+// When the pass ends, with so many ms of local documents: the exchanges of shared ones hide under their attention
+// (timeline.h).
+static double end_of(const Packer* x, const Bin* bin, double attention, double linear) {
+    double hidden = MIN(attention / 3, bin->first[0]) + MIN(2 * attention / 3, bin->first[1]);
+    return bin->shared + linear + attention - (x->setting->no_overlap ? 0 : hidden);
 }
 
 // Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
@@ -269,7 +269,7 @@ static void put_in(Packer* x, int i, const Task* task, int id, int at) {
         bin->beside = most_local(x, bin);
         group_hidden_ms(bin->first, task->g, task->g->quadratic * bin->s2, bin->tokens, NULL);
     }
-    bin->end = end_of(x, bin);
+    bin->end = end_of(x, bin, bin->attention, bin->linear);
     for (int r = bin->first_rank; r < bin->first_rank + bin->cp_size && task->g->ulysses_size < bin->cp_size; r++)
         x->ring_docs[r]++;
     if (!x->one_pass) note_loads(x, bin);
@@ -482,22 +482,25 @@ static int idlest(const Packer* x, const Bin* bin) {
     return best;
 }
 
-// The bin with this document beside it on the rank.
-static Bin with_local(const Packer* x, const Bin* bin, int k, int rank) {
-    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s;
-    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
-    Bin more = *bin;
-    more.attention = MAX(bin->attention, x->attention[rank] + attention);
-    more.linear = MAX(bin->linear, x->linear[rank] + alone_ms(x, k) - attention);
-    more.kept = MAX(bin->kept, CEIL_DIV((x->local_tokens[rank] + x->sorted[k] + 1) * heads, of_rank));
-    more.end = end_of(x, &more);
-    return more;
+// Document i of the list goes beside bin `id`, on its idlest rank.
+static void put_local(Packer* x, int i, int k, int id, double attention, double linear) {
+    Bin* bin = &x->bins[id];
+    int r = bin->idlest, heads = x->setting->limits.kv_heads;
+    int of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    x->attention[r] += attention, x->linear[r] += linear, x->local_tokens[r] += x->sorted[k];
+    bin->attention = MAX(bin->attention, x->attention[r]), bin->linear = MAX(bin->linear, x->linear[r]);
+    bin->kept = MAX(bin->kept, CEIL_DIV((x->local_tokens[r] + 1) * heads, of_rank));
+    bin->end = end_of(x, bin, bin->attention, bin->linear);
+    bin->idlest = idlest(x, bin);
+    x->bin_of[i] = id, x->rank_of[i] = r;
+    if (bin->listed) move_in_list(x, bin, place_in_list(x, id));
 }
 
-// Document i of the list goes beside the bin of several ranks which then ends last; 0: there is none.
+// Beside the bin of several ranks which then ends last; 0: there is none.
 static int put_beside(Packer* x, int i, int k) {
-    int found = -1, kept = 0, rank = -1;
-    Bin best = {0};
+    int found = -1, kept = 0;
+    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s, last = 0;
+    double linear = alone_ms(x, k) - attention;
     for (int w = 0; w < x->n_wide; w++) {
         const Bin* bin = &x->bins[x->wide[w]];
         int r = bin->idlest;
@@ -505,20 +508,13 @@ static int put_beside(Packer* x, int i, int k) {
         if (room < x->shortest || bin->docs == 0) continue;  // full for good
         x->wide[kept++] = x->wide[w];
         if (room < x->sorted[k]) continue;
-        Bin more = with_local(x, bin, k, r);
-        if (more.end <= x->target && (found < 0 || more.end > best.end))
-            found = x->wide[kept - 1], rank = r, best = more;
+        double end =
+            end_of(x, bin, MAX(bin->attention, x->attention[r] + attention), MAX(bin->linear, x->linear[r] + linear));
+        if (end <= x->target && (found < 0 || end > last)) found = x->wide[kept - 1], last = end;
     }
     x->n_wide = kept;
-    if (found < 0) return 0;
-    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s;
-    x->attention[rank] += attention, x->linear[rank] += alone_ms(x, k) - attention;
-    x->local_tokens[rank] += x->sorted[k];
-    best.idlest = idlest(x, &best);
-    x->bins[found] = best;
-    x->bin_of[i] = found, x->rank_of[i] = rank;
-    if (best.listed) move_in_list(x, &x->bins[found], place_in_list(x, found));
-    return 1;
+    if (found >= 0) put_local(x, i, k, found, attention, linear);
+    return found >= 0;
 }
 
 // ---- a guess
