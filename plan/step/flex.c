@@ -1,10 +1,11 @@
 // flex.c - plan_flex: groups of unlike cp sizes for every step, by a search over target times.
 //
-// L3 of bound.h says what no plan can beat. A guess (packer.c) packs all documents to end before a target; targets
-// rise from L3 in growing steps until one is met, then bisection looks for the least that is. Where documents are few
-// or micro-batches dear, the search is repeated with 2, 4 and 8 ranks as the narrowest group: what is then a floor
-// under every cp size helps where single ranks cannot be filled evenly. A plan within 0.3 % of L3 ends the search;
-// beside one that is 5 % or more above it the best single cp size is looked at (plan_adaptive).
+// Bounds.alone says what no plan can beat whose passes have one micro-batch. A guess (packer.c) packs all documents to
+// end before a target; targets rise from there in growing steps until one is met, then bisection looks for the least
+// that is. Where documents are few or micro-batches dear, the search is repeated in other ways: with the fullest ranks
+// first, and with groups of 8 ranks and multiples, which help where single ranks cannot be filled evenly. A plan within
+// 0.3 % of the bound ends the search; beside one that is 5 % or more above it the best single cp size is looked at
+// (plan_adaptive), and where both hold, a plan made for rounds.
 //
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
@@ -12,15 +13,13 @@
 
 #include "plan/step/packer.h"
 
-static const double good_enough = 1.003;  // of L3
-static const double resolution = 1.0015;  // of the target, where bisection ends
-static const double dear_micro_batch =
-    0.01;  // of L3: from here on wide micro-batches and rounds full of tokens, which pack better, are worth a search
-static const double dear_start = 1.03;   // of L3: the first target then, for hardly ever is less met
-static const double widest_target = 64;  // of L3, where a search gives up
-static const double poor = 1.05;         // of L3: from here on the best single cp size is looked at as well
-// MOST_FOR_ROUNDS: documents that are also planned for rounds where ranks need none.
-enum { BISECTIONS = 8, MOST_FOR_ROUNDS = 256 };
+static const double good_enough = 1.003;      // of the bound
+static const double resolution = 1.0015;      // of the target, where bisection ends
+static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
+static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
+static const double widest_target = 64;       // of the bound, where a search gives up
+static const double poor = 1.05;              // of the bound: from here on the best single cp size is looked at as well
+enum { BISECTIONS = 8 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
@@ -181,8 +180,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && n <= MOST_FOR_ROUNDS &&
-               is_poor(prediction);
+    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && is_poor(prediction);
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
@@ -192,7 +190,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }
 
-// Counted by hand: plan_flex holds 250 bytes a document when the bounds or plan_adaptive take 150 or 200 more, and a
+// Counted by hand: plan_flex holds 340 bytes a document when merging takes 150 and rounds take 130 more, and a
 // packing's tree has up to 2^16 leaves of 16 bytes beside as many counts.
 size_t planning_bytes(int n, const PlanLimits* limits) {
     return (size_t)n * 512 + (size_t)limits->ranks * 1024 + ((size_t)2 << 20);

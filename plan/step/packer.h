@@ -28,7 +28,7 @@ typedef struct Bin {
     double attention, linear;  // ms of local documents, each of the rank that has most
 } Bin;
 
-enum { LEAST_SIZES = 8 };
+enum { LEAST_SIZES = 6 };
 
 // What all guesses share. Documents are known by their place in `sorted`.
 typedef struct Packer {

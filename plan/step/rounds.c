@@ -41,10 +41,10 @@ typedef struct Rounds {
     double tokens, work;  // of all documents
     int* round_of;        // (n) of each document, longest first
     int *docs, *other;    // (n) lists of documents
-    Round* rounds;        // (n + 1)
-    double* best;         // (n + 1) at each cut
-    int *cut, *from;      // (n + 1) documents before it; the cut before
-    Round* last;          // (n + 1) the round that ends there
+    Round* rounds;        // (cuts)
+    double* best;         // (cuts) at each
+    int *cut, *from;      // (cuts) documents before it; the cut before
+    Round* last;          // (cuts) the round that ends there
     int64_t most_placed;
     uint64_t drawn;
 } Rounds;
@@ -101,10 +101,12 @@ static double bound_from(const Rounds* x, int k) {
     return work / s->speeds + ceil(tokens / s->capacity) * s->setting->groups[1].micro_batch;
 }
 
+static int most_cuts(const Packer* x) { return MAX(CUTS, CUTS_A_ROUND * (int)ceil(x->tokens[x->n] / x->capacity)); }
+
 // Places to cut: evenly in tokens and in work, half of each. Returns their number, with 0 and n.
 static int choose_cuts(Rounds* x) {
     const Packer* s = x->packer;
-    int n_cuts = 1, most = MAX(CUTS, CUTS_A_ROUND * (int)ceil(s->tokens[x->n] / s->capacity)) - 1;
+    int n_cuts = 1, most = most_cuts(s) - 1;
     x->cut[0] = 0;
     for (int k = 1; k < x->n; k++) {
         double at = (s->tokens[k] / s->tokens[x->n] + s->work[k] / s->work[x->n]) / 2;
@@ -244,17 +246,17 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
 int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     const PlanLimits* limits = &packer->setting->limits;
-    int n = packer->n;
+    int n = packer->n, cuts = MIN(n, most_cuts(packer)) + 1;
     Rounds x = {.packer = packer,
                 .n = n,
                 .round_of = TAKE(arena, int, n),
                 .docs = TAKE(arena, int, n),
                 .other = TAKE(arena, int, n),
-                .rounds = TAKE(arena, Round, n + 1),
-                .best = TAKE(arena, double, n + 1),
-                .cut = TAKE(arena, int, n + 1),
-                .from = TAKE(arena, int, n + 1),
-                .last = TAKE(arena, Round, n + 1)};
+                .rounds = TAKE(arena, Round, cuts),
+                .best = TAKE(arena, double, cuts),
+                .cut = TAKE(arena, int, cuts),
+                .from = TAKE(arena, int, cuts),
+                .last = TAKE(arena, Round, cuts)};
     int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, limits->ranks);
     Plan made;
     plan_take(&made, n, arena);
