@@ -21,7 +21,8 @@ typedef struct Group {
 } Group;
 
 typedef struct Groups {
-    Hiding hides;
+    double hides[2];  // lambda, forward and backward
+    double credit;    // of local attention: what of it may hide exchanges that lambda leaves
     int capacity, n, n_others;
     Group* list;        // (n) by cp size; [0] is one rank
     int* first;         // (ranks + 1) group of a cp size; of the next larger where it has none
@@ -46,24 +47,42 @@ double least_byte_ms(const LinkTable* link, double bytes) {
     return least;
 }
 
-double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
+// Of communication i, -1: the linear one, the part of what other attention may hide that lambda counts as hidden.
+static double part_hidden(const GroupCost* g, int i, const double hides[2]) {
+    double first[2];
+    for (int k = 0; k < 2; k++) first[k] = i < 0 ? g->first[k].linear : g->first[k].at == i ? g->first[k].count : 0;
+    double all = first[0] + first[1];
+    return all > 0 ? (hides[0] * first[0] + hides[1] * first[1]) / all : hides[1];
+}
+
+static double shown_of(const double shown[N_HIDINGS], double hidden) {
+    return shown[HIDING_OWN] + hidden * (shown[HIDING_ANY] - shown[HIDING_OWN]);
+}
+
+static double token_ms(const GroupCost* g, double most_tokens, const double hides[2]) {
     double ms = 0;
     for (int i = 0; i < g->n_communications; i++) {
         const Communication* e = &g->communications[i];
+        double shown = shown_of(e->shown, part_hidden(g, i, hides));
         if (e->bytes_per_token > 0)
-            ms += e->shown[hides] * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
+            ms += shown * e->bytes_per_token * least_byte_ms(e->link, e->bytes_per_token * most_tokens);
     }
-    return g->shown_linear[hides] + g->link_scale * ms;
+    return shown_of(g->shown_linear, part_hidden(g, -1, hides)) + g->link_scale * ms;
+}
+
+double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
+    double all = hides == HIDING_ANY;
+    return token_ms(g, most_tokens, (double[2]){all, all});
 }
 
 // slow: V_d
 static void add_group(Groups* x, const GroupCost* g, double fastest, double slow) {
     double tokens = (double)g->cp_size * x->capacity;
-    double shared = least_token_ms(g, tokens, x->hides) + g->micro_batch / tokens;
+    double shared = token_ms(g, tokens, x->hides) + g->micro_batch / tokens;
     x->list[x->n++] = (Group){.cost = g,
                               .time2 = g->quadratic / fastest,
                               .time1 = g->per_token / fastest,
-                              .work2 = g->cp_size * g->quadratic,
+                              .work2 = g->cp_size * g->quadratic * (g->cp_size == 1 ? 1 - x->credit : 1),
                               .work1 = g->cp_size * g->per_token + slow * shared};
 }
 
@@ -284,17 +303,31 @@ static double raise_by_micro_batches(const Groups* x, const int* sorted, int n, 
     return low;
 }
 
-static void find_bounds(Bounds* bounds, Groups* x, const int* sorted, int n, const Setting* setting) {
+// L3 with lambda as it is now, or `least` where that is more; *l1: L1.
+static double least_tau(Groups* x, double* l1, double least, const int* sorted, int n, const Setting* setting) {
     double speeds = weigh_groups(x, setting);
+    *l1 = work_by(x, sorted, n, INFINITY, 0, NULL) / speeds;
+    double tau = bisect(x, sorted, n, MAX(*l1, least), speeds);
+    if (!setting->speeds && x->list[0].cost->micro_batch > dear_micro_batch * tau)
+        tau = raise_by_micro_batches(x, sorted, n, setting, tau);
+    return tau;
+}
+
+static void find_bounds(Bounds* bounds, Groups* x, const int* sorted, int n, const Setting* setting) {
+    static const double lambda[][2] = {{1, 1}, {0, 1}, {0, 0}};
     // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
-    double down = 1 - (n + 16) * 0x1p-51;
-    bounds->l1 = work_by(x, sorted, n, INFINITY, 0, NULL) / speeds * down;
+    double down = 1 - (n + 16) * 0x1p-51, l1;
+    weigh_groups(x, setting);
     bounds->l2 = longest_least_time(x, sorted, n, &bounds->longest);
-    bounds->l3 = bisect(x, sorted, n, MAX(bounds->l1, bounds->l2), speeds);
-    if (!setting->speeds && x->list[0].cost->micro_batch > dear_micro_batch * bounds->l3)
-        bounds->l3 = raise_by_micro_batches(x, sorted, n, setting, bounds->l3);
-    bounds->l3 *= down;
-    bounds->l2 *= down;
+    bounds->alone = bounds->l3 = bounds->beside = least_tau(x, &bounds->l1, bounds->l2, sorted, n, setting);
+    for (int i = 0; i < COUNT(lambda) && !setting->no_overlap; i++) {
+        x->hides[0] = lambda[i][0], x->hides[1] = lambda[i][1];
+        x->credit = (1 - x->hides[0]) / 3 + 2 * (1 - x->hides[1]) / 3;
+        bounds->beside = least_tau(x, &l1, i ? bounds->beside : bounds->l2, sorted, n, setting);
+        if (i == 0) bounds->l1 = l1, bounds->l3 = bounds->beside;
+    }
+    bounds->alone = MAX(bounds->alone, bounds->beside) * down;
+    bounds->l1 *= down, bounds->l2 *= down, bounds->l3 *= down, bounds->beside *= down;
     bounds->l3 = MAX(bounds->l3, MAX(bounds->l1, bounds->l2));
 }
 
@@ -310,11 +343,6 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err) < 0) return -1;
     find_bounds(bounds, &x, sorted, n, setting);
-    Bounds hiding = *bounds;
-    x.hides = setting->no_overlap ? HIDING_OWN : HIDING_ANY;
-    find_bounds(&hiding, &x, sorted, n, setting);
-    hiding.alone = MAX(bounds->l3, hiding.l3);
-    *bounds = hiding;
     arena_reset(arena, mark);
     return 0;
 }

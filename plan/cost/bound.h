@@ -16,6 +16,17 @@
 // Where f is more than 0.5 % of that, L3 is the least such tau at which whole micro-batches suffice, too (bound.c), and
 // in rounds (Setting.rounds) whole rounds.
 //
+// Other attention than its own is that of local documents, in the same pass of the same rank (timeline.h): a third of
+// it forward, two thirds backward, hides no more than that. A pass of one rank takes, with a ms of local attention and
+// x_k ms of exchanges that are left, forward and backward, at least (1 - lambda_k) (x_k - (k + 1) a / 3) ms more than
+// L3 says, for any lambda_k in [0, 1]. So L3 stays a bound where 1 - lambda_k of these exchanges show, and a document
+// on one rank has (1 - lambda_0) / 3 + 2 (1 - lambda_1) / 3 of its attention less (a Lagrangian relaxation).
+//   L3     = both hidings for nothing
+//   beside = the most of it over lambda = (1, 1), which is L3, (0, 1) and (0, 0); between these it is hardly ever more
+//   alone  = L3 of plans that hide nothing so, since their passes have one micro-batch each: what a search that knows
+//            of no others aims at. Other plans may beat it.
+// L3 <= beside <= alone. beside is of passes that have at most one shared micro-batch of a rank.
+//
 // A slow rank is slow at computing, not at communication or at f (timeline.h): in L2 and in the condition of L3 the
 // fastest speed divides what T computes. L3 >= max(L1, L2). Any schedule's makespan is at least L3, as long as its
 // groups share heads in these ways and a message takes no less time when it is longer or leaves its node.
@@ -24,7 +35,8 @@
 
 typedef struct Bounds {
     double l1, l2, l3;  // ms
-    double alone;       // ms: L3 where nothing hides under other documents, one micro-batch a pass; searches aim at it
+    double beside;      // ms: L3 where exchanges hide under the attention that there is beside them
+    double alone;       // ms: L3 where they hide under none: not a bound of all plans
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;
 

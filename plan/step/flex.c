@@ -1,10 +1,11 @@
 // flex.c - plan_flex: groups of unlike cp sizes for every step, by a search over target times.
 //
-// L3 of bound.h says what no plan can beat. A guess (packer.c) packs all documents to end before a target; targets
-// rise from L3 in growing steps until one is met, then bisection looks for the least that is. Where documents are few
-// or micro-batches dear, the search is repeated with 2, 4 and 8 ranks as the narrowest group: what is then a floor
-// under every cp size helps where single ranks cannot be filled evenly. A plan within 0.3 % of L3 ends the search;
-// beside one that is 5 % or more above it the best single cp size is looked at (plan_adaptive).
+// Bounds.alone says what no plan can beat whose passes have one micro-batch. A guess (packer.c) packs all documents to
+// end before a target; targets rise from there in growing steps until one is met, then bisection looks for the least
+// that is. Where documents are few or micro-batches dear, the search is repeated in other ways: with the fullest ranks
+// first, and with groups of 8 ranks and multiples, which help where single ranks cannot be filled evenly. A plan within
+// 0.3 % of the bound ends the search; beside one that is 5 % or more above it the best single cp size is looked at
+// (plan_adaptive), and where both hold, a plan made for rounds.
 //
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
@@ -12,26 +13,21 @@
 
 #include "plan/step/packer.h"
 
-static const double good_enough = 1.003;  // of L3
-static const double resolution = 1.0015;  // of the target, where bisection ends
-static const double dear_micro_batch =
-    0.01;  // of L3: from here on wide micro-batches and rounds full of tokens, which pack better, are worth a search
-static const double dear_start = 1.03;    // of L3: the first target then, for hardly ever is less met
-static const double least_step = 0.0015;  // of L3: the first, where a guess says what it lacks
-static const double widest_target = 64;   // of L3, where a search gives up
-static const double poor = 1.05;          // of L3: from here on the best single cp size is looked at as well
-// MOST_FOR_ROUNDS: documents that are also planned for rounds where ranks need none.
-enum { BISECTIONS = 8, WIDEST_UNIT = 8, MOST_FOR_ROUNDS = 256 };
+static const double good_enough = 1.003;      // of the bound
+static const double resolution = 1.0015;      // of the target, where bisection ends
+static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
+static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
+static const double widest_target = 64;       // of the bound, where a search gives up
+static const double poor = 1.05;              // of the bound: from here on the best single cp size is looked at as well
+enum { BISECTIONS = 8 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
 
 typedef struct Scratch {
     int *order, *sorted;  // (n) documents by descending length, and their lengths
-    Keyed* by_start;      // (n) micro-batches
-    int* first;           // (n + 1)
+    int* all;             // (n) 0, 1, ...
     int* ulysses_sizes;   // (ranks + 1) of groups that planners use
-    Guess guesses[2];
     Arena* arena;
 } Scratch;
 
@@ -49,84 +45,67 @@ static int check_held(const Scratch* x, int n, const Setting* setting, Err err) 
 // ---- the search
 
 typedef struct Best {
-    Guess *best, *spare;
-    double makespan;
-    int unit, chosen;  // the try that it came from
+    const int* all;  // documents
+    double makespan, target;
+    PackWay way;
+    double aim;  // ms: no guess ends before it
+    int chosen;  // the try that it came from
 } Best;
 
-static int try_target(Search* search, Best* b, Prediction* f, double target) {
-    search_guess(search, b->spare, target);
-    int better = b->spare->makespan < b->makespan, fits = b->spare->makespan <= target;
+static int try_target(Packer* packer, Best* b, Prediction* f, PackWay way, double target) {
+    double makespan = pack(packer, b->all, packer->n, 0, way, target);
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
-            (FlexTry){FLEX_GUESS, search->unit, target, b->spare->makespan, fits ? b->spare->n_micro_batches : 0, 0};
-    if (!better) return fits;
-    Guess* spare = b->best;
-    b->best = b->spare, b->spare = spare;
-    b->makespan = b->best->makespan;
-    b->unit = search->unit;
-    b->chosen = f->n_tries - 1;
-    return fits;
+            (FlexTry){FLEX_GUESS, way.least, target, makespan, makespan < INFINITY ? packer->n_bins : 0, 0};
+    if (makespan < b->makespan) b->makespan = makespan, b->target = target, b->way = way, b->chosen = f->n_tries - 1;
+    return makespan <= target;
 }
 
-// What the last guess, which failed, says about the next target; 0: nothing. Of a few documents the first without a
-// place may be most of the work.
-static double lacking(const Search* search, const Best* b) {
-    return search->levels && search->n > 2 * search->setting->limits.ranks ? b->spare->lacking : 0;
-}
-
-// The least target that this unit meets, between what is good enough and what was met before. Most that was met before
-// is hard to beat: steps below it grow from a small one. Targets rise by what a guess lacks, or by growing steps.
-static void search_unit(Search* search, Best* b, Prediction* f) {
-    double l3 = f->bounds.alone, low = l3, target = l3 * (search->levels ? dear_start : good_enough), next = 0;
+// The least target that a way meets, between what is good enough and what was met before. Most that was met before is
+// hard to beat: steps below it grow from a small one. Without, targets rise by growing steps.
+static void search_way(Packer* packer, Best* b, Prediction* f, PackWay way) {
+    double aim = b->aim, low = aim, first = way.levels ? dear_start : good_enough;
     if (b->makespan < INFINITY) {
         double less = 0.001;
-        for (low = MAX(b->makespan * (1 - less), l3); try_target(search, b, f, low);) {
-            if (b->makespan <= l3 * good_enough) return;
+        for (low = MAX(b->makespan * (1 - less), aim); try_target(packer, b, f, way, low);) {
+            if (b->makespan <= aim * good_enough) return;
             less *= 2;
-            low = MAX(b->makespan * (1 - less), l3);
+            low = MAX(b->makespan * (1 - less), aim);
         }
-        next = low + lacking(search, b);
     } else {
-        double step = search->levels ? dear_start - 1 : 0.004, least = least_step;
-        while (!try_target(search, b, f, target)) {
-            double lacks = lacking(search, b);
+        double target = first * aim, step = way.levels ? dear_start - 1 : 0.004;
+        while (!try_target(packer, b, f, way, target)) {
             low = target;
-            target += lacks > 0 ? MAX(lacks, least * l3) : step * l3;
-            step *= 2, least *= 1.5;
-            if (target > widest_target * l3) return;
+            target += step * aim;
+            step *= 2;
+            if (target > widest_target * aim) return;
         }
     }
-    for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > l3 * good_enough; i++) {
-        double least = low * (1 + (resolution - 1) / 3), most = b->makespan * (1 - (resolution - 1) / 3);
-        target = next > least && next < most ? next : (low + b->makespan) / 2;
-        if (try_target(search, b, f, target)) continue;
-        low = target;
-        next = low + lacking(search, b);
+    for (int i = 0; i < BISECTIONS && b->makespan > low * resolution && b->makespan > aim * good_enough; i++) {
+        double target = (low + b->makespan) / 2;
+        if (!try_target(packer, b, f, way, target)) low = target;
     }
 }
 
-static int unit_divides(const PlanLimits* limits, int unit) {
-    return limits->ranks % unit == 0 && MIN(limits->node_size, limits->ranks) % unit == 0;
+static int way_is_possible(const PlanLimits* limits, PackWay way) {
+    return limits->ranks % way.least == 0 && MIN(limits->node_size, limits->ranks) % way.least == 0;
 }
 
-static int are_dear(const Setting* setting, const Prediction* f) {
-    return setting->groups[1].micro_batch > dear_micro_batch * f->bounds.alone;
+static int are_dear(const Setting* setting, double least) {
+    return setting->groups[1].micro_batch > dear_micro_batch * least;
 }
 
 static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
 
-static void search_all(Search* search, Best* b, Prediction* f) {
-    const PlanLimits* limits = &search->setting->limits;
-    int dear = are_dear(search->setting, f), few = are_few(search->setting, search->n);
-    for (int unit = 1; unit <= WIDEST_UNIT; unit *= 2) {
-        if (!unit_divides(limits, unit)) break;
-        if (unit > 1 && ((!few && !dear) || b->makespan <= 1.006 * f->bounds.alone)) break;
-        search_set_unit(search, unit);
-        for (int fullest = 0; fullest <= (dear && unit == 1); fullest++) {
-            search->levels = dear && !fullest;
-            search_unit(search, b, f);
-        }
+static void search_all(Packer* packer, Best* b, Prediction* f) {
+    static const PackWay ways[] = {{1, 0, 1}, {1, 0, 0}, {8, 0, 1}};
+    int dear = are_dear(packer->setting, b->aim), few = are_few(packer->setting, packer->n);
+    packer_begin(packer);
+    for (int i = !dear; i < COUNT(ways); i++) {
+        PackWay way = ways[i];
+        if (way.least > 1 && ((!few && !dear) || b->makespan <= 1.006 * b->aim)) break;
+        way.levels &= dear;
+        if (way_is_possible(&packer->setting->limits, way)) search_way(packer, b, f, way);
     }
     if (b->makespan < INFINITY) f->tries[b->chosen].chosen = 1;
 }
@@ -134,22 +113,10 @@ static void search_all(Search* search, Best* b, Prediction* f) {
 // ---- the plan
 
 // Documents of a micro-batch stand in the order of their lengths.
-static void write_plan(Plan* plan, const Scratch* x, const Best* b, const Setting* setting) {
-    const Guess* guess = b->best;
-    int n = guess->n_micro_batches, doc = 0;
-    for (int i = 0; i < n; i++) x->by_start[i] = (Keyed){guess->micro_batches[i].start, i};
-    sort_keyed(x->by_start, n);
-    for (int i = 0; i < n; i++) {
-        const OpenMicroBatch* mb = &guess->micro_batches[x->by_start[i].i];
-        int cp_size = mb->cp_size * b->unit;
-        plan->micro_batches[i] =
-            (MicroBatch){mb->first * b->unit, cp_size, setting->groups[cp_size].ulysses_size, doc, mb->docs, 0};
-        x->first[x->by_start[i].i] = doc;
-        doc += mb->docs;
-    }
-    for (int k = 0; k < plan->n_docs; k++) plan->docs[x->first[guess->micro_batch_of[k]]++] = x->order[k];
-    plan->n_micro_batches = n;
-    plan->n_rounds = 0;
+static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best* b) {
+    pack(packer, x->all, packer->n, 0, b->way, b->target);
+    plan->n_micro_batches = plan->n_rounds = 0;
+    packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
 
 static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
@@ -172,11 +139,11 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
 }
 
 // A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
-static int try_rounds(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting,
-                      Err err) {
+static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, const int* lengths, Err err) {
+    const Setting* setting = packer->setting;
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
-    int better = plan_rounds(plan, x->order, x->sorted, n, f->makespan, setting, x->arena, err);
+    int better = plan_rounds(plan, packer, x->order, f->makespan, x->arena, err);
     if (better < 0 || (better && predict_time(f, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (better) choose(f, FLEX_ROUNDS, plan);
     return 0;
@@ -189,30 +156,32 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     ArenaMark mark = arena_mark(arena);
     Scratch x = {.order = TAKE(arena, int, n),
                  .sorted = TAKE(arena, int, n),
-                 .by_start = TAKE(arena, Keyed, n),
-                 .first = TAKE(arena, int, n + 1),
+                 .all = TAKE(arena, int, n),
                  .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
-                 .guesses = {{.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)},
-                             {.micro_batches = TAKE(arena, OpenMicroBatch, n), .micro_batch_of = TAKE(arena, int, n)}},
                  .arena = arena};
-    Search search = search_take(x.sorted, n, setting, arena);
+    Packer packer = packer_take(x.sorted, n, setting, arena);
     if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
     if (check_held(&x, n, setting, err) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
-    Best best = {&x.guesses[0], &x.guesses[1], INFINITY, 1, 0};
-    search_all(&search, &best, prediction);
+    Setting freely = *setting;  // the plan that is cut into rounds is the one that free ranks get
+    Bounds aim = prediction->bounds;
+    freely.rounds = 0;
+    if (setting->rounds && bounds_of(&aim, x.sorted, n, &freely, arena, err) < 0) return -1;
+    Best best = {.all = x.all, .makespan = INFINITY, .aim = aim.alone};
+    for (int k = 0; k < n; k++) x.all[k] = k;
+    search_all(&packer, &best, prediction);
     prediction->makespan = best.makespan;
     if (best.makespan < INFINITY) {
-        write_plan(plan, &x, &best, setting);
+        write_plan(plan, &x, &packer, &best);
         if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = are_dear(setting, prediction) && are_few(setting, n) && n <= MOST_FOR_ROUNDS && is_poor(prediction);
-    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, lengths, n, setting, err) < 0) return -1;
+    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && is_poor(prediction);
+    if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err,
@@ -221,7 +190,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
                 n, limits->ranks, limits->capacity, limits->max_ring_docs);
 }
 
-// Counted by hand: plan_flex holds 250 bytes a document when the bounds or plan_adaptive take 150 or 200 more, and a
+// Counted by hand: plan_flex holds 340 bytes a document when merging takes 150 and rounds take 130 more, and a
 // packing's tree has up to 2^16 leaves of 16 bytes beside as many counts.
 size_t planning_bytes(int n, const PlanLimits* limits) {
     return (size_t)n * 512 + (size_t)limits->ranks * 1024 + ((size_t)2 << 20);

@@ -43,10 +43,6 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
 // takes less than `below` ms, if that is not INFINITY.
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
                   const Setting* setting, Arena* arena, Err err);
-// A plan made for rounds: order, sorted (n) documents longest first and their lengths, plan with room for them. 1, and
-// the plan is overwritten, where the step takes less than `below` ms; 0 where it does not; -1 without memory.
-int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
-                Arena* arena, Err err);
 // Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 // Puts micro-batches of a plan that was not made for rounds into passes together, where a step of ranks that run freely

@@ -1,503 +1,605 @@
-// packer.c - can all documents end before a target time tau? Deadline packing of moldable tasks.
+// packer.c - can documents end before a target time tau? Deadline packing of moldable tasks, on ranks that run freely,
+// and into one round.
 //
-// Longest first, each document takes the least cp size d with T(s, d) <= tau, on the window of ranks where it ends by
-// tau and wastes least: the time for which ranks of the window stand still until the last of them is free, then the
-// fullest window. Where no window has room, the next wider cp size is tried, whose task is shorter: this is what fills
-// gaps, and what list scheduling with fixed cp sizes lacks. Fillers, documents shorter than a hundredth of tau,
-// go to the least loaded unit each, by a heap.
+// Longest first, each document takes the least cp size d with T(s, d) <= tau. It goes where the rank-ms that are lost
+// beyond its least work are fewest:
 //
-// Documents join micro-batches that are there already where these have room. Where a micro-batch costs something by
-// itself, joining one, also a wider one than the document needs, is weighed against opening another.
+//   joining a micro-batch of d ranks       nothing is lost; the one that ends last (best fit)
+//   joining a wider one                    what the document takes more there
+//   opening one on a window of ranks       what a micro-batch costs by itself, and the time for which ranks stand still
+//                                          until the last of them is free; of equal ones the fullest window, or the
+//                                          emptiest where the way levels. In rounds, where that cost is paid once for
+//                                          the round, ranks that nothing has begun on have a price
+//   opening a wider one                    only where no window has time: its task is shorter. This is what fills gaps,
+//                                          and what list scheduling with fixed cp sizes lacks
+//
+// A micro-batch takes documents as long as only such on the same ranks have followed it. In rounds a document that fits
+// one rank goes beside what ranks share, into the same pass (timeline.h), before anything is lost: there its attention
+// hides their exchange, and it has none of its own.
 //
 // Choosing the allotment by a deadline: Turek, Wolf and Yu 1992, Mounie, Rapine and Trystram 1999. Packing to a
 // deadline by best fit instead of levelling: MULTIFIT, Coffman, Garey and Johnson 1978. Widening on failure is ours.
-#include <math.h>
-
 #include "plan/step/packer.h"
 
-// Parts of tau below which a document is a filler, and below which a micro-batch's own cost does not decide where
-// documents go.
-static const double filler = 0.01, small_change = 0.002;
-// A guess that is given up early lacks about this part of what the rest takes: there are gaps to fill.
-static const double of_hopeless = 0.7;
-// Wider cp sizes tried when the least has no window; heap entries looked at for a micro-batch with room; micro-batches
-// of a unit likewise.
-enum { WIDENINGS = 12, HEAP_LOOK = 31, OLDER_LOOK = 4 };
+#include <math.h>
+
+// Part of tau below which a micro-batch's own cost does not decide where documents go.
+static const double small_change = 0.002;
+enum { WIDENINGS = 12 };  // cp sizes tried when the least has no window
 
 // A document at some cp size.
 typedef struct Task {
     const GroupCost* g;
-    int cp_size;     // units
-    double t;        // ms, at full speed, without a new micro-batch's own
+    int size;        // its place in sizes
+    double t;        // ms at full speed, without a new micro-batch's own; infinite: it does not fit
     int64_t tokens;  // of a ring rank
-    double s, target;
+    int s;
 } Task;
 
-Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
-    int ranks = setting->limits.ranks;
-    return (Search){.setting = setting,
-                    .sorted = sorted,
-                    .n = n,
-                    .alone = TAKE(arena, double, n),
-                    .rest = TAKE(arena, double, n + 1),
-                    .least_rest = TAKE(arena, double, n + 1),
-                    .least2 = TAKE(arena, double, ranks + 2),
-                    .least1 = TAKE(arena, double, ranks + 2),
-                    .load = TAKE(arena, double, ranks),
-                    .speed = setting->speeds ? TAKE(arena, double, ranks) : NULL,
-                    .last = TAKE(arena, int, ranks),
-                    .ring_docs = TAKE(arena, int, ranks),
-                    .node_least = TAKE(arena, double, ranks),
-                    .node_most = TAKE(arena, double, ranks),
-                    .heap = TAKE(arena, int, ranks),
-                    .local_room = TAKE(arena, int64_t, ranks),
-                    .node_room = TAKE(arena, int64_t, ranks),
-                    .wide = TAKE(arena, int, ranks + 1),
-                    .next_wide = TAKE(arena, int, n),
-                    .wide_sizes = TAKE(arena, int, ranks),
-                    .takes = TAKE(arena, double, ranks + 1),
-                    .free_from = TAKE(arena, double, ranks + 1)};
-}
-
-// ---- what depends on the unit
-
-static const GroupCost* group_of(const Search* x, int cp_size) { return &x->setting->groups[cp_size * x->unit]; }
-
-// Least unit-ms of each document. A group computes at least this, whatever it has to exchange by tables.
-static void weigh_rest(Search* x) {
-    int64_t room = (int64_t)x->setting->limits.capacity * x->unit;
-    x->least2[x->units + 1] = x->least1[x->units + 1] = INFINITY;
-    for (int d = x->units; d > 0; d--) {
-        const GroupCost* g = group_of(x, d);
-        int used = g->ulysses_size && g->canonical;
-        x->least2[d] = MIN(x->least2[d + 1], used ? d * g->quadratic : INFINITY);
-        x->least1[d] = MIN(x->least1[d + 1], used ? d * (g->per_token + g->shown_linear[HIDING_OWN]) : INFINITY);
+Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
+    const PlanLimits* limits = &setting->limits;
+    int ranks = limits->ranks, n_bins = 0;
+    Packer x = {.setting = setting,
+                .sorted = sorted,
+                .n = n,
+                .ranks = ranks,
+                .node = MIN(limits->node_size, ranks),
+                .sizes = TAKE(arena, int, ranks),
+                .least = TAKE(arena, int, n),
+                .ms = TAKE(arena, double, (size_t)LEAST_SIZES* n),
+                .work = TAKE(arena, double, n + 1),
+                .tokens = TAKE(arena, double, n + 1),
+                .least_rest = TAKE(arena, double, n + 1),
+                .bins = TAKE(arena, Bin, n),
+                .bin_of = TAKE(arena, int, n),
+                .rank_of = TAKE(arena, int, n),
+                .begin = TAKE(arena, int, ranks + 1),
+                .n_of_size = TAKE(arena, int, ranks),
+                .load = TAKE(arena, double, ranks),
+                .node_least = TAKE(arena, double, ranks),
+                .node_most = TAKE(arena, double, ranks),
+                .last = TAKE(arena, int, ranks),
+                .ring_docs = TAKE(arena, int, ranks),
+                .free_from = TAKE(arena, double, ranks),
+                .node_free = TAKE(arena, int, ranks),
+                .wide = TAKE(arena, int, ranks),
+                .attention = TAKE(arena, double, ranks),
+                .linear = TAKE(arena, double, ranks),
+                .local_tokens = TAKE(arena, int64_t, ranks),
+                .by_start = TAKE(arena, Keyed, n)};
+    x.nodes = CEIL_DIV(ranks, x.node);
+    if (arena->missing) return x;
+    for (int d = 1; d <= ranks; d++) {
+        if (!setting->groups[d].ulysses_size || !setting->groups[d].canonical) continue;
+        x.begin[x.n_sizes] = n_bins;
+        x.sizes[x.n_sizes++] = d;
+        n_bins += ranks / d;
     }
-    x->rest[x->n] = x->least_rest[x->n] = x->tokens = 0;
-    for (int k = x->n - 1; k >= 0; k--) {
-        double s = x->sorted[k];
-        int d = (int)MIN(CEIL_DIV(x->sorted[k], room), x->units + 1);
-        x->rest[k] = x->rest[k + 1] + x->alone[k];
-        x->least_rest[k] = x->least_rest[k + 1] + (x->least2[d] * s + x->least1[d]) * s;
-        x->tokens += s;
-    }
+    x.of_size = TAKE(arena, int, n_bins);
+    return x;
 }
 
-void search_set_unit(Search* x, int unit) {
-    const PlanLimits* limits = &x->setting->limits;
-    x->unit = unit;
-    x->units = limits->ranks / unit;
-    x->node = MIN(limits->node_size, limits->ranks) / unit;
-    const GroupCost* g = group_of(x, 1);
-    for (int k = 0; k < x->n; k++) x->alone[k] = group_holds(g, x->sorted[k]) ? document_ms(g, x->sorted[k]) : INFINITY;
-    weigh_rest(x);
-    x->fastest = x->speed ? 0 : 1;
-    for (int u = 0; x->speed && u < x->units; u++) {
-        x->speed[u] = slowest_speed(x->setting, u * unit, unit);
-        x->fastest = MAX(x->fastest, x->speed[u]);
-    }
+static const GroupCost* group_at(const Packer* x, int size) { return &x->setting->groups[x->sizes[size]]; }
+
+static double ms_on(const GroupCost* g, int s) { return group_holds(g, s) ? document_ms(g, s) : INFINITY; }
+
+// Where it is in `sizes`, and what it takes there.
+static void weigh_document(Packer* x, int k) {
+    int s = x->sorted[k], least = 0;
+    while (least < x->n_sizes - 1 && !group_holds(group_at(x, least), s)) least++;
+    x->least[k] = least;
+    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++)
+        x->ms[LEAST_SIZES * k + i] = ms_on(group_at(x, least + i), s);
 }
 
-static void clear(Search* x, Guess* guess) {
-    guess->makespan = 0;
-    guess->n_micro_batches = x->n_wide_sizes = 0;
-    x->loaded = x->opened = 0;
-    for (int u = 0; u < x->units; u++) x->load[u] = 0, x->last[u] = -1, x->ring_docs[u] = 0, x->local_room[u] = -1;
-    for (int n = 0; n < CEIL_DIV(x->units, x->node); n++) x->node_least[n] = x->node_most[n] = 0, x->node_room[n] = -1;
-    for (int d = 0; d <= x->units; d++) x->wide[d] = -1, x->takes[d] = INFINITY, x->free_from[d] = 0;
-}
-
-// ---- windows
-
-// A micro-batch of the unit that has room, -1 if none: one that nothing wider has followed.
-static int micro_batch_with_room(const Search* x, const Guess* guess, int unit, int64_t tokens) {
-    int id = x->last[unit];
-    if (x->local_room[unit] < tokens) return -1;
-    for (int i = 0; id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
-        if (guess->micro_batches[id].room >= tokens) return id;
-    return -1;
-}
-
-typedef struct Window {
-    int first;     // -1: none
-    int joins;     // the document goes into the micro-batch that runs there last
-    double end;    // ms
-    double start;  // ms
-    double waste;  // unit-ms at speed 1, up to its end, that are not the document's work
-} Window;
-
-static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
-
-static Window look_at(const Search* x, const Guess* guess, const Task* task, int first) {
-    double most = 0, sum = 0, pace = 1, speeds = task->cp_size;
-    int id = x->last[first], same = 1, ring_docs = 0, last = first + task->cp_size - 1;
-    if (x->speed) {
-        pace = x->speed[first], speeds = 0;
-        for (int u = first; u <= last; u++) pace = MIN(pace, x->speed[u]), speeds += x->speed[u];
-    }
-    for (int u = first; u <= last; u++) {
-        most = MAX(most, x->load[u]);
-        sum += x->speed ? x->load[u] * x->speed[u] : x->load[u];
-        same &= x->last[u] == id;
-    }
-    const OpenMicroBatch* mb = id >= 0 && same ? &guess->micro_batches[id] : NULL;
-    int joins = task->cp_size == 1
-                    ? micro_batch_with_room(x, guess, first, task->tokens) >= 0
-                    : mb && mb->first == first && mb->cp_size == task->cp_size && mb->room >= task->tokens;
-    Window w = {.first = first, .joins = joins, .start = most};
-    w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
-    w.waste = speeds * w.end - sum - task->cp_size * task->t;
-    if (task->g->ulysses_size == task->g->cp_size) return w;
-    for (int u = first; u <= last; u++) ring_docs = MAX(ring_docs, x->ring_docs[u]);
-    if (ring_docs >= x->setting->limits.max_ring_docs) w.first = -1;
-    return w;
-}
-
-// Less waste first; then fuller windows, at a rate that only decides between nearly equal wastes.
-static void keep_better(Window* best, Window w, double target) {
-    if (w.first < 0 || w.end > target) return;
-    if (best->first < 0 || w.waste - 1e-3 * w.start < best->waste - 1e-3 * best->start) *best = w;
-}
-
-// The fullest unit with a load of at most `most`; with tokens >= 0 only such as have a micro-batch with so much room.
-// -1: none.
-static int fullest_unit(const Search* x, double most, int64_t tokens) {
-    int best = -1;
-    double load = -1;
-    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
-        if (x->node_least[n] > most || x->node_most[n] <= load || (tokens >= 0 && x->node_room[n] < tokens)) continue;
-        // Any of them may be it: branches would be mispredicted.
-        for (int u = first, end = MIN(first + x->node, x->units); u < end; u++) {
-            int fuller = (x->load[u] <= most) & (x->load[u] > load) & (x->local_room[u] >= tokens);
-            load = fuller ? x->load[u] : load, best = fuller ? u : best;
-        }
-    }
-    return best;
-}
-
-static int emptiest_unit(const Search* x, double most) {
-    int node = 0;
-    for (int n = 1; n < CEIL_DIV(x->units, x->node); n++)
-        if (x->node_least[n] < x->node_least[node]) node = n;
-    if (x->node_least[node] > most) return -1;
-    int u = node * x->node;
-    while (x->load[u] > x->node_least[node]) u++;
-    return u;
-}
-
-// The window of one unit, if units are equally fast: where micro-batches cost something, the fullest that has one with
-// room; else the fullest that has time for a new one, or the emptiest.
-static Window unit_window(const Search* x, const Task* task) {
-    double own = task->g->micro_batch, joining = task->target - task->t, opening = joining - own;
-    int cares = own > small_change * task->target, u = cares ? fullest_unit(x, joining, task->tokens) : -1;
-    Window w = {.first = u, .joins = u >= 0};
-    if (u < 0) w.first = cares && x->levels ? emptiest_unit(x, opening) : fullest_unit(x, opening, -1);
-    if (w.first < 0) return w;
-    if (!cares) w.joins = x->local_room[w.first] >= task->tokens;
-    w.start = x->load[w.first];
-    w.waste = w.joins ? 0 : own;
-    w.end = w.start + task->t + w.waste;
-    return w;
-}
-
-// The windows of a node, at every stride-th place, but those where some unit is busy for too long.
-static void look_inside(const Search* x, const Guess* guess, const Task* task, int first, int stride, Window* best) {
-    int end = MIN(first + x->node, x->units);
-    for (int u = first, from = first; u < end; u++) {
-        if (x->load[u] + task->t > task->target && !x->speed) from = u + 1;
-        int begin = u + 1 - task->cp_size;
-        if (begin >= from && (begin - first) % stride == 0)
-            keep_better(best, look_at(x, guess, task, begin), task->target);
-    }
-}
-
-// What a micro-batch costs by itself, if the document can join none of this cp size.
-static double own_of(const Search* x, const Task* task) {
-    if (task->cp_size == 1 || task->g->micro_batch == 0) return 0;  // those of one unit are not listed
-    if (x->wide[task->cp_size] >= 0 && task->s <= x->takes[task->cp_size]) return 0;
-    return task->g->micro_batch;
-}
-
-// Loads only grow: before this no window of so many units is free.
-static void note_free_from(Search* x, int cp_size, int stride) {
-    double least = INFINITY;
-    for (int first = 0; first < x->units; first += x->node)
-        for (int u = first; u + cp_size <= MIN(first + x->node, x->units); u += stride) {
-            double most = 0;
-            for (int i = u; i < u + cp_size; i++) most = MAX(most, x->load[i]);
-            least = MIN(least, most);
-        }
-    x->free_from[cp_size] = least;
-}
-
-// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
-// of many units begin at coarser places, so that looking stays in proportion to the units.
-static Window inside_window(Search* x, const Guess* guess, const Task* task) {
-    Window best = {.first = -1};
-    int empty = 0, stride = 1;
-    if (task->cp_size == 1 && task->g->ulysses_size == x->unit && !x->speed) return unit_window(x, task);
-    if (!x->speed && x->free_from[task->cp_size] + task->t + own_of(x, task) > task->target) return best;
-    while (8 * stride <= task->cp_size) stride *= 2;
-    for (int n = 0, first = 0; first < x->units; n++, first += x->node) {
-        if (x->node_least[n] + task->t > task->target && !x->speed) continue;
-        if (x->node_most[n] == 0 && !x->speed && first + x->node <= x->units && empty++) continue;
-        look_inside(x, guess, task, first, stride, &best);
-    }
-    if (best.first < 0) note_free_from(x, task->cp_size, stride);
-    return best;
-}
-
-// Whole nodes, or all ranks.
-static Window across_window(const Search* x, const Guess* guess, const Task* task) {
-    Window best = {.first = -1};
-    for (int n = 0, first = 0; first + task->cp_size <= x->units; n++, first += x->node) {
-        int busy = 0;
-        for (int j = n; j < n + task->cp_size / x->node; j++) busy |= x->node_most[j] + task->t > task->target;
-        if (busy && !x->speed) continue;
-        keep_better(&best, look_at(x, guess, task, first), task->target);
-    }
-    return best;
-}
-
-static int next_cp_size(const Search* x, int cp_size) {
-    if (cp_size < x->node) return cp_size + 1;
-    int next = cp_size + x->node;
-    return next > x->units && cp_size < x->units ? x->units : next;  // all ranks, where the last node is smaller
-}
-
-// ---- placing
-
-static void note_node_loads(Search* x, int first, int cp_size) {
-    for (int n = first / x->node; n <= (first + cp_size - 1) / x->node; n++) {
-        int begin = n * x->node, end = MIN(begin + x->node, x->units);
-        double least = x->load[begin], most = least;
-        for (int u = begin + 1; u < end; u++) least = MIN(least, x->load[u]), most = MAX(most, x->load[u]);
-        x->node_least[n] = least, x->node_most[n] = most;
-    }
-}
-
-static void note_local_room(Search* x, const Guess* guess, int unit) {
-    int id = x->last[unit], local = id >= 0 && guess->micro_batches[id].cp_size == 1;
-    int64_t was = x->local_room[unit], room = -1;
-    for (int i = 0; local && id >= 0 && i < OLDER_LOOK; i++, id = guess->micro_batches[id].older)
-        room = MAX(room, guess->micro_batches[id].room);
-    x->local_room[unit] = room;
-    if (x->setting->groups[1].micro_batch == 0) return;  // nobody asks for that of nodes
-    int begin = unit / x->node * x->node;
-    int64_t* of_node = &x->node_room[unit / x->node];
-    if (room < *of_node && was == *of_node) {
-        *of_node = room;
-        for (int u = begin; u < MIN(begin + x->node, x->units); u++) *of_node = MAX(*of_node, x->local_room[u]);
-    }
-    *of_node = MAX(*of_node, room);
-}
-
-// Behind the others of its cp size.
-static void list_wide(Search* x, int cp_size, int id) {
-    int size = 0, *link = &x->wide[cp_size];
-    while (size < x->n_wide_sizes && x->wide_sizes[size] != cp_size) size++;
-    if (size == x->n_wide_sizes) x->wide_sizes[x->n_wide_sizes++] = cp_size;
-    while (*link >= 0) link = &x->next_wide[*link];
-    *link = id;
-    x->next_wide[id] = -1;
-    x->takes[cp_size] = INFINITY;
-}
-
-static int open_micro_batch(Search* x, Guess* guess, const GroupCost* g, int first, int cp_size, double start) {
-    int id = guess->n_micro_batches++, older = cp_size == 1 ? x->last[first] : -1;
-    if (older >= 0 && guess->micro_batches[older].cp_size > 1) older = -1;
-    guess->micro_batches[id] = (OpenMicroBatch){first, cp_size, older, 0, g->room, start};
-    x->opened += (double)g->cp_size * x->setting->limits.capacity;
-    for (int u = first; u < first + cp_size; u++) x->last[u] = id;
-    for (int u = first; u < first + cp_size && cp_size > 1; u++) note_local_room(x, guess, u);
-    if (cp_size > 1 && g->micro_batch > 0) list_wide(x, cp_size, id);
-    return id;
-}
-
-static void put_in(Search* x, Guess* guess, const GroupCost* g, int k, int id, int64_t tokens) {
-    OpenMicroBatch* mb = &guess->micro_batches[id];
-    mb->room -= tokens;
-    mb->docs++;
-    guess->micro_batch_of[k] = id;
-    if (mb->cp_size == 1) note_local_room(x, guess, mb->first);
-    if (g->ulysses_size == g->cp_size) return;
-    for (int u = mb->first; u < mb->first + mb->cp_size; u++) x->ring_docs[u]++;
-}
-
-static void put_at(Search* x, Guess* guess, const Task* task, int k, const Window* w) {
-    int id = -1;
-    if (task->cp_size == 1) id = micro_batch_with_room(x, guess, w->first, task->tokens);
-    else if (w->joins) id = x->last[w->first];
-    if (id < 0) id = open_micro_batch(x, guess, task->g, w->first, task->cp_size, w->start);
-    put_in(x, guess, task->g, k, id, task->tokens);
-    for (int u = w->first; u < w->first + task->cp_size; u++) x->loaded += w->end - x->load[u], x->load[u] = w->end;
-    note_node_loads(x, w->first, task->cp_size);
-    guess->makespan = MAX(guess->makespan, w->end);
-}
-
-static Task task_at(const Search* x, int k, int cp_size, double target) {
-    const GroupCost* g = group_of(x, cp_size);
-    int s = x->sorted[k];
-    return (Task){g, cp_size, cp_size == 1 ? x->alone[k] : document_ms(g, s), document_takes(g, s), s, target};
-}
-
-// No micro-batch of this cp size takes a longer document: by its room, or by the time until the target, in which
-// s tokens compute quadratic s^2 + linear s.
-static double longest_taken(const Search* x, const Guess* guess, const Task* task) {
-    const GroupCost* g = task->g;
-    double longest = 0, linear = g->per_token + g->shown_linear[HIDING_OWN],
-           places = (double)g->cp_size / g->ulysses_size;
-    for (int id = x->wide[task->cp_size]; id >= 0; id = x->next_wide[id]) {
-        const OpenMicroBatch* mb = &guess->micro_batches[id];
-        double ms = task->target - x->load[mb->first], by_room = places * (double)mb->room;
-        double by_time = 1 + 2 * ms / (linear + sqrt(linear * linear + 4 * g->quadratic * MAX(ms, 0)));
-        longest = MAX(longest, x->speed ? by_room : MIN(by_room, by_time));
-    }
-    return longest;
-}
-
-// The first micro-batch of a cp size that the document can join, -1: none. Those that something has followed or that
-// have no room for any document leave the list.
-static int join_of_size(Search* x, const Guess* guess, const Task* task, Window* window) {
-    int64_t shortest = document_takes(task->g, x->sorted[x->n - 1]);
-    for (int *link = &x->wide[task->cp_size], id; (id = *link) >= 0;) {
-        const OpenMicroBatch* mb = &guess->micro_batches[id];
-        if (x->last[mb->first] != id || mb->room < shortest) {
-            *link = x->next_wide[id];
-            continue;
-        }
-        link = &x->next_wide[id];
-        if (mb->room < task->tokens || (!x->speed && x->load[mb->first] + task->t > task->target)) continue;
-        *window = look_at(x, guess, task, mb->first);
-        if (window->first >= 0 && window->joins && window->end <= task->target) return id;
-    }
-    x->takes[task->cp_size] = longest_taken(x, guess, task);
-    return -1;
-}
-
-// The micro-batch of several units that the document joins at the least work, in rank-milliseconds, infinite if there
-// is none; of equal ones the first that was opened. Only such that nothing has followed on any of their units.
-static double best_join(Search* x, const Guess* guess, int k, double target, Task* task, Window* window) {
-    double least = INFINITY;
-    int found = -1;
-    for (int i = 0; i < x->n_wide_sizes; i++) {
-        int cp_size = x->wide_sizes[i];
-        if (x->wide[cp_size] < 0 || x->sorted[k] > x->takes[cp_size] ||
-            !group_holds(group_of(x, cp_size), x->sorted[k]))
-            continue;
-        Window w;
-        Task t = task_at(x, k, cp_size, target);
-        double work = t.cp_size * t.t;
-        int id = work > least ? -1 : join_of_size(x, guess, &t, &w);
-        if (id < 0 || (work == least && id > found)) continue;
-        least = work, found = id;
-        *task = t, *window = w;
+// Rank-ms that a document takes at least: a group computes at least this, whatever it has to exchange by tables.
+static double least_work(const Packer* x, int k) {
+    double s = x->sorted[k], least = INFINITY;
+    for (int i = x->least[k]; i < x->n_sizes; i++) {
+        const GroupCost* g = group_at(x, i);
+        least = MIN(least, g->cp_size * (g->quadratic * s + g->per_token + g->shown_linear[HIDING_OWN]) * s);
+        if (i == 0) break;  // alone it does the least
     }
     return least;
 }
 
-// The document on the least cp size that ends by the target somewhere, or, where that would open a micro-batch that
-// costs something, in one that is open already. 0: there is no place.
-static int place_by_best_fit(Search* x, Guess* guess, int k, double target) {
-    int s = x->sorted[k], tries = 0;
-    double least = 0, join_work = -1;
-    Task joining = {0};
-    Window join = {0};
-    for (int cp_size = 1; cp_size <= x->units && tries < WIDENINGS; cp_size = next_cp_size(x, cp_size)) {
-        const GroupCost* g = group_of(x, cp_size);
-        if (!g->canonical || !group_holds(g, s)) continue;
-        Task task = task_at(x, k, cp_size, target);
-        if (time_at(&task, x->fastest) > target) continue;
-        Window w = cp_size <= x->node ? inside_window(x, guess, &task) : across_window(x, guess, &task);
-        if (tries++ == 0) least = cp_size * task.t;
-        double waste = w.first < 0 ? INFINITY : w.waste + cp_size * task.t - least;
-        if (g->micro_batch > small_change * target && waste > 0) {
-            if (join_work < 0) join_work = best_join(x, guess, k, target, &joining, &join);
-            if (join_work - least < waste) task = joining, w = join;
-        }
-        if (w.first < 0) continue;
-        put_at(x, guess, &task, k, &w);
-        return 1;
+void packer_begin(Packer* x) {
+    const Setting* setting = x->setting;
+    x->fastest = x->speeds = x->placed = 0;
+    for (int r = 0; r < x->ranks; r++) {
+        double speed = setting->speeds ? setting->speeds[r] : 1;
+        x->fastest = MAX(x->fastest, speed), x->speeds += speed;
+    }
+    x->capacity = (double)setting->limits.capacity * x->ranks;
+    x->work[0] = x->tokens[0] = x->least_rest[x->n] = 0;
+    for (int k = 0; k < x->n; k++) {
+        double s = x->sorted[k];
+        weigh_document(x, k);
+        x->work[k + 1] = x->work[k] + (setting->cost.quadratic * s + setting->cost.per_token) * s;
+        x->tokens[k + 1] = x->tokens[k] + s;
+    }
+    for (int k = x->n - 1; k >= 0; k--) x->least_rest[k] = x->least_rest[k + 1] + least_work(x, k);
+}
+
+// From the least size on that holds it; t is infinite where this one does not.
+static Task task_at(const Packer* x, int k, int size) {
+    const GroupCost* g = group_at(x, size);
+    int s = x->sorted[k], i = size - x->least[k];
+    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(g, s);
+    return (Task){g, size, t, t < INFINITY ? document_takes(g, s) : 0, s};
+}
+
+static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
+
+// ms on one rank, infinite where it does not fit.
+static double alone_ms(const Packer* x, int k) { return x->least[k] ? INFINITY : x->ms[LEAST_SIZES * k]; }
+
+double round_bound(const Packer* x, int longest, double tokens, double work) {
+    double s = x->sorted[longest], own = x->setting->groups[1].micro_batch, least = INFINITY, first[2];
+    if (tokens > x->capacity) return INFINITY;
+    if (alone_ms(x, longest) / x->fastest <= work / x->speeds) return own + work / x->speeds;
+    for (int i = x->least[longest]; i < x->n_sizes; i++) {
+        Task task = task_at(x, longest, i);
+        if (task.t == INFINITY) continue;
+        group_hidden_ms(first, task.g, task.g->quadratic * s * s, s, NULL);
+        double hidden = x->setting->no_overlap ? 0 : first[0] + first[1];
+        least = fmin(least, time_at(&task, x->fastest) - hidden);
+    }
+    return own + MAX(work / x->speeds, least);
+}
+
+// The least cp size from `size` on with which the document ends by the target; 0: none.
+static int least_task(const Packer* x, int k, int size, Task* task) {
+    for (int i = MAX(size, x->least[k]); i < x->n_sizes; i++) {
+        if (x->way.least > 1 && x->sizes[i] % x->way.least != 0) continue;
+        *task = task_at(x, k, i);
+        if (task->t < INFINITY && task->g->micro_batch + time_at(task, x->fastest) <= x->target) return 1;
     }
     return 0;
 }
 
-// ---- giving up
+// ---- micro-batches that documents join
 
-// Unit-ms that the documents from k on take at least, counting that what fits no micro-batch that is open needs others.
-static double needed_from(const Search* x, int k) {
-    double room = (double)x->setting->limits.capacity * x->unit, more = MAX(x->tokens - x->opened, 0) / room;
-    return x->least_rest[k] + more * group_of(x, 1)->micro_batch;
+static int has_ring_room(const Packer* x, const Task* task, int first) {
+    if (task->g->ulysses_size == task->g->cp_size) return 1;
+    for (int r = first; r < first + task->g->cp_size; r++)
+        if (x->ring_docs[r] >= x->setting->limits.max_ring_docs) return 0;
+    return 1;
 }
 
-// Whether that is more time than is free before the target.
-static int is_hopeless(const Search* x, int k, double target) {
-    return !x->speed && needed_from(x, k) > (x->units * target - x->loaded) * (1 + 1e-9);
-}
-
-// ---- fillers
-
-static int less_loaded(const Search* x, int a, int b) {
-    return x->load[a] != x->load[b] ? x->load[a] < x->load[b] : a < b;
-}
-
-static void sift_down(Search* x, int i) {
-    int u = x->heap[i];
-    for (int child; (child = 2 * i + 1) < x->units; i = child) {
-        if (child + 1 < x->units && less_loaded(x, x->heap[child + 1], x->heap[child])) child++;
-        if (!less_loaded(x, x->heap[child], u)) break;
-        x->heap[i] = x->heap[child];
+// The place in its list of the bin of the task's cp size that ends last of those with time and room, in rounds that are
+// levelled first; -1: none.
+static int find_bin(const Packer* x, const Task* task) {
+    const int* list = x->of_size + x->begin[task->size];
+    int low = 0, high = x->n_of_size[task->size], n = high;
+    double t = time_at(task, x->fastest);
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (x->bins[list[middle]].end + t > x->target) low = middle + 1;
+        else high = middle;
     }
-    x->heap[i] = u;
-}
-
-static double pace_of(const Search* x, int unit) { return x->speed ? x->speed[unit] : 1; }
-
-// Where a filler goes: the top of the heap; where micro-batches cost something and the top has none with room, or units
-// are unlike in speed, whoever near the top would be done first. *id: the micro-batch it joins, -1 none. *end: ms.
-static int choose_place(const Search* x, const Guess* guess, const Task* task, int* id, double* end) {
-    int chosen = 0, looks = x->speed ? MIN(HEAP_LOOK, x->units) : 1;
-    if (task->g->micro_batch > small_change * task->target) looks = MIN(HEAP_LOOK, x->units);
-    for (int i = 0; i < looks; i++) {
-        int u = x->heap[i], with_room = micro_batch_with_room(x, guess, u, task->tokens);
-        double ends = x->load[u] + time_at(task, pace_of(x, u)) + (with_room < 0 ? task->g->micro_batch : 0);
-        if (i == 0 || ends < *end) *end = ends, chosen = i, *id = with_room;
-        if (i == 0 && with_room >= 0 && !x->speed) break;
+    for (int i = 0; i < n - low; i++) {
+        int at = x->one_pass && x->way.levels ? n - 1 - i : low + i;
+        const Bin* bin = &x->bins[list[at]];
+        if (bin->most_room - bin->kept < task->tokens || !has_ring_room(x, task, bin->first_rank)) continue;
+        if (bin->end + time_at(task, bin->pace) <= x->target) return at;
     }
-    return chosen;
+    return -1;
 }
 
-// Returns how many of all documents have a place then, the fillers being those from k on.
-static int place_fillers(Search* x, Guess* guess, int k, double target) {
-    double free_ms = 0;
-    for (int u = 0; u < x->units; u++) free_ms += MAX(target - x->load[u], 0);
-    if (is_hopeless(x, k, target) || (!x->speed && x->rest[k] > free_ms)) return k;
-    for (int u = 0; u < x->units; u++) x->heap[u] = u;
-    for (int i = x->units / 2 - 1; i >= 0; i--) sift_down(x, i);
-    for (; k < x->n; k++) {
-        Task task = task_at(x, k, 1, target);
-        double end = 0;
-        int id = -1, place = choose_place(x, guess, &task, &id, &end), u = x->heap[place];
-        if (end > target) return k;
-        if (id < 0) id = open_micro_batch(x, guess, task.g, u, 1, x->load[u]);
-        put_in(x, guess, task.g, k, id, task.tokens);
-        x->load[u] = end;
-        guess->makespan = MAX(guess->makespan, end);
-        sift_down(x, place);
+// The wider bin that the document joins at the least work beyond its own, if that is below `most` rank-ms; -1: none.
+static int find_wider(const Packer* x, int k, const Task* own, double most, Task* task) {
+    int found = -1;
+    for (int i = own->size + 1; i < x->n_sizes; i++) {
+        if (x->n_of_size[i] == 0) continue;
+        Task t = task_at(x, k, i);
+        double more = t.g->cp_size * t.t - own->g->cp_size * own->t;
+        if (more >= most) continue;
+        int at = find_bin(x, &t);
+        if (at >= 0) found = at, most = more, *task = t;
     }
-    return k;
+    return found;
 }
 
-void search_guess(Search* x, Guess* guess, double target) {
-    int k = 0, hopeless = 0;
-    clear(x, guess);
-    // A unit that is a ring may be full of documents: only best fit looks at that.
-    int rings = group_of(x, 1)->ulysses_size < x->unit;
-    for (; k < x->n && (rings || !(x->alone[k] <= filler * target)); k++)
-        if ((hopeless = is_hopeless(x, k, target)) || !place_by_best_fit(x, guess, k, target)) break;
-    if (k < x->n && !rings && x->alone[k] <= filler * target) k = place_fillers(x, guess, k, target);
-    guess->lacking = 0;
-    if (k == x->n) return;
-    guess->makespan = INFINITY;
-    guess->lacking = needed_from(x, k) / x->units * (hopeless ? of_hopeless : 1);
+static void leave_list(Packer* x, Bin* bin, int at) {
+    int *list = x->of_size + x->begin[bin->size], *n = &x->n_of_size[bin->size];
+    memmove(list + at, list + at + 1, sizeof(int) * (size_t)(--*n - at));
+    bin->listed = 0;
+}
+
+static int place_in_list(const Packer* x, int id) {
+    const int* list = x->of_size + x->begin[x->bins[id].size];
+    int at = 0;
+    while (list[at] != id) at++;
+    return at;
+}
+
+// A bin whose documents or times have changed moves to where it stands in its list now, or leaves it.
+static void move_in_list(Packer* x, Bin* bin, int at) {
+    int *list = x->of_size + x->begin[bin->size], id = list[at];
+    const GroupCost* g = group_at(x, bin->size);
+    if (bin->most_room - bin->kept < MAX(x->shortest / (g->cp_size / g->ulysses_size), 1)) {
+        leave_list(x, bin, at);
+        return;
+    }
+    for (; at > 0 && x->bins[list[at - 1]].end < bin->end; at--) list[at] = list[at - 1];
+    list[at] = id;
+}
+
+// When the pass ends, with so many ms of local documents: the exchanges of shared ones hide under their attention
+// (timeline.h).
+static double end_of(const Packer* x, const Bin* bin, double attention, double linear) {
+    double hidden = MIN(attention / 3, bin->first[0]) + MIN(2 * attention / 3, bin->first[1]);
+    return bin->shared + linear + attention - (x->setting->no_overlap ? 0 : hidden);
+}
+
+// Most tokens of local documents that a rank of the bin may have; a token for shares that are rounded.
+static int64_t most_local(const Packer* x, const Bin* bin) {
+    int heads = x->setting->limits.kv_heads, of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    return bin->room * of_rank / heads - 1;
+}
+
+static void note_loads(Packer* x, const Bin* bin) {
+    int end = bin->first_rank + bin->cp_size;
+    for (int r = bin->first_rank; r < end; r++) x->loaded += bin->end - x->load[r], x->load[r] = bin->end;
+    for (int n = bin->first_rank / x->node; n <= (end - 1) / x->node; n++) {
+        double least = x->load[n * x->node], most = least;
+        for (int r = n * x->node + 1; r < MIN((n + 1) * x->node, x->ranks); r++)
+            least = MIN(least, x->load[r]), most = MAX(most, x->load[r]);
+        x->node_least[n] = least, x->node_most[n] = most;
+    }
+}
+
+// Document i of the list goes into the last bin of these ranks, or one below it. at: its place in its list.
+static void put_in(Packer* x, int i, const Task* task, int id, int at) {
+    Bin *bin = &x->bins[id], *taker = bin;
+    double s = task->s;
+    while (taker->room - taker->kept < task->tokens) taker = &x->bins[taker->older];
+    taker->docs++;
+    taker->room -= task->tokens;
+    x->bin_of[i] = (int)(taker - x->bins), x->rank_of[i] = -1;
+    bin->most_room = -1;
+    for (const Bin* b = bin;; b = &x->bins[b->older]) {
+        bin->most_room = MAX(bin->most_room, b->room);
+        if (b->older < 0) break;
+    }
+    bin->shared += time_at(task, bin->pace);
+    if (x->one_pass && bin->cp_size > 1) {
+        bin->tokens += s, bin->s2 += s * s;
+        bin->beside = most_local(x, bin);
+        group_hidden_ms(bin->first, task->g, task->g->quadratic * bin->s2, bin->tokens, NULL);
+    }
+    bin->end = end_of(x, bin, bin->attention, bin->linear);
+    for (int r = bin->first_rank; r < bin->first_rank + bin->cp_size && task->g->ulysses_size < bin->cp_size; r++)
+        x->ring_docs[r]++;
+    if (!x->one_pass) note_loads(x, bin);
+    if (at >= 0) move_in_list(x, bin, at);
+}
+
+// ---- windows
+
+typedef struct Window {
+    int first;     // -1: none
+    int joins;     // where no lists say so: the micro-batch that runs there last has room
+    double end;    // ms
+    double start;  // ms
+    double waste;  // rank-ms at speed 1, up to its end, that are not the document's work
+} Window;
+
+static int stands_on(const Packer* x, int id, int first, int cp_size) {
+    return id >= 0 && x->bins[id].first_rank == first && x->bins[id].cp_size == cp_size;
+}
+
+static Window look_at(const Packer* x, const Task* task, int first) {
+    const double* speed = x->setting->speeds;
+    int d = task->g->cp_size, id = x->last[first], same = 1;
+    double most = 0, sum = 0, pace = slowest_speed(x->setting, first, d), speeds = 0;
+    for (int r = first; r < first + d; r++) {
+        most = MAX(most, x->load[r]);
+        speeds += speed ? speed[r] : 1;
+        sum += speed ? x->load[r] * speed[r] : x->load[r];
+        same &= x->last[r] == id;
+    }
+    int joins = !x->joins && same && stands_on(x, id, first, d) && x->bins[id].most_room >= task->tokens;
+    Window w = {.first = has_ring_room(x, task, first) ? first : -1, .joins = joins, .start = most};
+    w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
+    w.waste = speeds * w.end - sum - d * task->t;
+    return w;
+}
+
+// Less waste first; then fuller windows, or emptier ones, at a rate that only decides between nearly equal wastes.
+static void keep_better(const Packer* x, Window* best, Window w) {
+    double rate = x->way.levels ? 1e-3 : -1e-3;
+    if (w.first < 0 || w.end > x->target) return;
+    if (best->first < 0 || w.waste + rate * w.start < best->waste + rate * best->start) *best = w;
+}
+
+// Of a document that is alone on one rank.
+static double ms_at(const Packer* x, const Task* task, int rank) {
+    return x->setting->speeds ? task->t / x->setting->speeds[rank] : task->t;
+}
+
+// The fullest rank where the document and a new micro-batch end by the target; -1: none.
+static int fullest_rank(const Packer* x, const Task* task) {
+    int best = -1;
+    double load = -1, own = task->g->micro_batch, soonest = own + task->t / x->fastest;
+    for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
+        if (x->node_least[n] + soonest > x->target || x->node_most[n] <= load) continue;
+        // Any of them may be it: branches would be mispredicted.
+        for (int r = first, end = MIN(first + x->node, x->ranks); r < end; r++) {
+            int fuller = (x->load[r] + (own + ms_at(x, task, r)) <= x->target) & (x->load[r] > load);
+            load = fuller ? x->load[r] : load, best = fuller ? r : best;
+        }
+    }
+    return best;
+}
+
+static int emptiest_rank(const Packer* x, const Task* task) {
+    int best = -1;
+    double own = task->g->micro_batch;
+    for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
+        if (best >= 0 && x->node_least[n] >= x->load[best]) continue;
+        for (int r = first; r < MIN(first + x->node, x->ranks); r++)
+            if ((best < 0 || x->load[r] < x->load[best]) && x->load[r] + own + ms_at(x, task, r) <= x->target) best = r;
+    }
+    return best;
+}
+
+static Window local_window(const Packer* x, const Task* task) {
+    Window w = {.first = x->way.levels ? emptiest_rank(x, task) : fullest_rank(x, task)};
+    if (w.first < 0) return w;
+    w.joins =
+        !x->joins && stands_on(x, x->last[w.first], w.first, 1) && x->bins[x->last[w.first]].most_room >= task->tokens;
+    w.start = x->load[w.first];
+    w.waste = w.joins ? 0 : task->g->micro_batch;
+    w.end = w.start + ms_at(x, task, w.first) + w.waste;
+    return w;
+}
+
+// The windows of a node, at every stride-th place, but those where some rank is busy for too long.
+static void look_inside(const Packer* x, const Task* task, int first, int stride, Window* best) {
+    int end = MIN(first + x->node, x->ranks);
+    double soonest = task->t / x->fastest;
+    for (int r = first, from = first; r < end; r++) {
+        if (x->load[r] + soonest > x->target) from = r + 1;
+        int begin = r + 1 - task->g->cp_size;
+        if (begin >= from && (begin - first) % stride == 0) keep_better(x, best, look_at(x, task, begin));
+    }
+}
+
+// Loads only grow: before this no window of so many ranks is free.
+static void note_free_from(Packer* x, const Task* task, int stride) {
+    int d = task->g->cp_size;
+    double least = INFINITY;
+    for (int first = 0; first < x->ranks; first += x->node)
+        for (int r = first; r + d <= MIN(first + x->node, x->ranks); r += stride) {
+            double most = 0;
+            for (int i = r; i < r + d; i++) most = MAX(most, x->load[i]);
+            least = MIN(least, most);
+        }
+    x->free_from[task->size] = least;
+}
+
+// Only a much emptier window, or a fuller one, is better than one that leaves no rank idle.
+static int may_be_better(const Packer* x, const Task* task, const Window* best, int node) {
+    double own = x->joins ? task->g->micro_batch : 0, idle = best->waste / task->g->cp_size - own;
+    if (best->first < 0 || idle > small_change * x->target) return 1;
+    return x->way.levels ? x->node_least[node] < best->start / 2 : x->node_most[node] > best->start;
+}
+
+// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
+// of many ranks begin at coarser places, so that looking stays in proportion to the ranks.
+static Window inside_window(Packer* x, const Task* task) {
+    Window best = {.first = -1};
+    int empty = 0, stride = x->way.least;
+    double soonest = task->t / x->fastest;
+    if (task->g->cp_size == 1) return local_window(x, task);
+    if (x->free_from[task->size] + soonest + (x->joins ? task->g->micro_batch : 0) > x->target) return best;
+    while (4 * stride <= task->g->cp_size) stride *= 2;
+    for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
+        if (x->node_least[n] + soonest > x->target || !may_be_better(x, task, &best, n)) continue;
+        if (x->node_most[n] == 0 && !x->setting->speeds && first + x->node <= x->ranks && empty++) continue;
+        look_inside(x, task, first, stride, &best);
+    }
+    if (best.first < 0) note_free_from(x, task, stride);
+    return best;
+}
+
+// Whole nodes, or all ranks.
+static Window across_window(const Packer* x, const Task* task) {
+    Window best = {.first = -1};
+    int d = task->g->cp_size;
+    for (int n = 0, first = 0; first + d <= x->ranks; n++, first += x->node) {
+        int busy = 0;
+        for (int j = n; j < n + d / x->node; j++) busy |= x->node_most[j] + task->t / x->fastest > x->target;
+        if (!busy) keep_better(x, &best, look_at(x, task, first));
+    }
+    return best;
+}
+
+static int is_free(const Packer* x, int first, int cp_size) {
+    for (int r = first; r < first + cp_size; r++)
+        if (x->last[r] >= 0) return 0;
+    return 1;
+}
+
+// In rounds: the first free ranks where the document ends by the target, of unlike ones the slowest. Of like ones those
+// that have begun are a node's first.
+static Window free_window(const Packer* x, const Task* task) {
+    int d = task->g->cp_size;
+    Window best = {.first = -1};
+    double pace = 0;
+    for (int n = 0, begin = 0; begin + d <= x->ranks; n++, begin += x->node) {
+        int end = d > x->node ? begin + d : MIN(begin + x->node, x->ranks);
+        if (x->node_free[n] < MIN(d, x->node)) continue;
+        for (int r = x->setting->speeds ? begin : MIN(begin + x->node, end) - x->node_free[n]; r + d <= end; r++) {
+            if ((x->setting->speeds || d > x->node) && !is_free(x, r, d)) continue;
+            double own = slowest_speed(x->setting, r, d);
+            if (task->g->micro_batch + time_at(task, own) > x->target || (best.first >= 0 && own >= pace)) continue;
+            best = (Window){.first = r, .waste = x->way.price * x->target * d}, pace = own;
+            if (!x->setting->speeds) return best;
+        }
+    }
+    return best;
+}
+
+static Window find_window(Packer* x, const Task* task) {
+    if (x->one_pass) return free_window(x, task);
+    return task->g->cp_size <= x->node ? inside_window(x, task) : across_window(x, task);
+}
+
+// The document goes there, in a new micro-batch if none that is there has room.
+static int open_bin(Packer* x, int i, const Task* task, Window w) {
+    int d = task->g->cp_size, id = x->n_bins, older = x->last[w.first], at = -1;
+    double free_at = w.start + task->g->micro_batch;
+    if (w.joins) return put_in(x, i, task, older, -1), 1;
+    Bin* bin = &x->bins[x->n_bins++];
+    *bin = (Bin){.first_rank = w.first, .cp_size = d, .size = task->size, .older = older, .room = task->g->room};
+    bin->most_room = bin->room, bin->idlest = w.first, bin->pace = slowest_speed(x->setting, w.first, d);
+    bin->start = w.start, bin->shared = bin->end = free_at;
+    for (int r = w.first; r < w.first + d; r++) {
+        int last = x->last[r];
+        if (last >= 0 && x->bins[last].listed) leave_list(x, &x->bins[last], place_in_list(x, last));
+        if (last != older || !stands_on(x, older, w.first, d)) bin->older = -1;
+        x->last[r] = id;
+    }
+    for (int r = w.first; r < w.first + d && x->one_pass; r += x->node)
+        x->node_free[r / x->node] -= MIN(x->node, w.first + d - r);
+    if (x->one_pass && d > 1) x->wide[x->n_wide++] = id;
+    x->opened += (double)d * x->setting->limits.capacity;
+    if (x->joins) bin->listed = 1, at = x->n_of_size[bin->size]++, x->of_size[x->begin[bin->size] + at] = id;
+    put_in(x, i, task, id, at);
+    return 1;
+}
+
+// ---- local documents beside shared ones
+
+// The rank of the bin that has least to do by itself.
+static int idlest(const Packer* x, const Bin* bin) {
+    int best = bin->first_rank;
+    for (int r = best + 1; r < bin->first_rank + bin->cp_size; r++)
+        if (x->attention[r] + x->linear[r] < x->attention[best] + x->linear[best]) best = r;
+    return best;
+}
+
+// Document i of the list goes beside bin `id`, on its idlest rank.
+static void put_local(Packer* x, int i, int k, int id, double attention, double linear) {
+    Bin* bin = &x->bins[id];
+    int r = bin->idlest, heads = x->setting->limits.kv_heads;
+    int of_rank = CEIL_DIV(heads, x->setting->groups[bin->cp_size].ulysses_size);
+    x->attention[r] += attention, x->linear[r] += linear, x->local_tokens[r] += x->sorted[k];
+    bin->attention = MAX(bin->attention, x->attention[r]), bin->linear = MAX(bin->linear, x->linear[r]);
+    bin->kept = MAX(bin->kept, CEIL_DIV((x->local_tokens[r] + 1) * heads, of_rank));
+    bin->end = end_of(x, bin, bin->attention, bin->linear);
+    bin->idlest = idlest(x, bin);
+    x->bin_of[i] = id, x->rank_of[i] = r;
+    if (bin->listed) move_in_list(x, bin, place_in_list(x, id));
+}
+
+// Beside the bin of several ranks which then ends last; 0: there is none.
+static int put_beside(Packer* x, int i, int k) {
+    int found = -1, kept = 0;
+    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s, last = 0;
+    double linear = alone_ms(x, k) - attention;
+    for (int w = 0; w < x->n_wide; w++) {
+        const Bin* bin = &x->bins[x->wide[w]];
+        int r = bin->idlest;
+        int64_t room = bin->beside - x->local_tokens[r];
+        if (room < x->shortest || bin->docs == 0) continue;  // full for good
+        x->wide[kept++] = x->wide[w];
+        if (room < x->sorted[k]) continue;
+        double end =
+            end_of(x, bin, MAX(bin->attention, x->attention[r] + attention), MAX(bin->linear, x->linear[r] + linear));
+        if (end <= x->target && (found < 0 || end > last)) found = x->wide[kept - 1], last = end;
+    }
+    x->n_wide = kept;
+    if (found >= 0) put_local(x, i, k, found, attention, linear);
+    return found >= 0;
+}
+
+// ---- a guess
+
+static int join(Packer* x, int i, const Task* task, int at) {
+    put_in(x, i, task, x->of_size[x->begin[task->size] + at], at);
+    return 1;
+}
+
+// Document k, the i-th of the list, has a place; 0: there is none.
+static int place(Packer* x, int i, int k) {
+    Task own, wider;
+    Window w = {.first = -1};
+    if (!least_task(x, k, 0, &own)) return 0;
+    if (x->one_pass && x->way.levels) w = find_window(x, &own);
+    if (w.first >= 0) return open_bin(x, i, &own, w);
+    int at = x->joins ? find_bin(x, &own) : -1;
+    if (at >= 0) return join(x, i, &own, at);
+    if (x->one_pass && alone_ms(x, k) < INFINITY && !x->setting->speeds && put_beside(x, i, k)) return 1;
+    w = find_window(x, &own);
+    double waste = w.first < 0 ? INFINITY : w.waste;
+    at = x->joins && waste > 0 ? find_wider(x, k, &own, waste, &wider) : -1;
+    if (at >= 0) return join(x, i, &wider, at);
+    for (int tries = 1; w.first < 0 && !x->one_pass && tries < WIDENINGS; tries++) {
+        if (!least_task(x, k, own.size + 1, &own)) return 0;
+        w = find_window(x, &own);
+    }
+    return w.first >= 0 && open_bin(x, i, &own, w);
+}
+
+// Whether the documents from k on take more time at least than is free before the target, counting that what fits no
+// micro-batch that is open needs others.
+static int is_hopeless(const Packer* x, int k) {
+    double more = MAX(x->tokens[x->n] - x->opened, 0) / x->setting->limits.capacity;
+    double needed = x->least_rest[k] + more * x->setting->groups[1].micro_batch;
+    return !x->one_pass && !x->setting->speeds && needed > (x->ranks * x->target - x->loaded) * (1 + 1e-9);
+}
+
+static void clear(Packer* x) {
+    x->n_bins = x->n_wide = 0;
+    x->loaded = x->opened = 0;
+    memset(x->n_of_size, 0, sizeof(int) * (size_t)x->n_sizes);
+    for (int i = 0; i < x->n_sizes; i++) x->free_from[i] = 0;
+    for (int r = 0; r < x->ranks; r++) {
+        x->load[r] = 0, x->last[r] = -1, x->ring_docs[r] = 0;
+        x->attention[r] = x->linear[r] = 0, x->local_tokens[r] = 0;
+    }
+    for (int n = 0; n < x->nodes; n++) {
+        x->node_least[n] = x->node_most[n] = 0;
+        x->node_free[n] = MIN(x->node, x->ranks - n * x->node);
+    }
+}
+
+double pack(Packer* x, const int* docs, int n, int one_pass, PackWay way, double target) {
+    double end = 0;
+    clear(x);
+    x->one_pass = one_pass, x->way = way, x->target = target, x->shortest = n ? x->sorted[docs[n - 1]] : 0;
+    x->joins = one_pass || x->setting->groups[1].micro_batch > small_change * target;
+    for (int i = 0; i < n; i++) {
+        x->placed++;
+        if (is_hopeless(x, docs[i]) || !place(x, i, docs[i])) return INFINITY;
+    }
+    for (int i = 0; i < x->n_bins; i++) end = MAX(end, x->bins[i].end);
+    return end;
+}
+
+void packer_write(const Packer* x, Plan* plan, const int* docs, int n, const int* order, int round) {
+    const MicroBatch* before = &plan->micro_batches[plan->n_micro_batches - (plan->n_micro_batches > 0)];
+    int doc = plan->n_micro_batches ? before->first_doc + before->n_docs : 0;
+    for (int b = 0; b < x->n_bins; b++) x->by_start[b] = (Keyed){x->bins[b].start, b};
+    sort_keyed(x->by_start, x->n_bins);
+    for (int b = 0; b < x->n_bins; b++) {
+        const Bin* bin = &x->bins[x->by_start[b].i];
+        plan->micro_batches[plan->n_micro_batches++] =
+            (MicroBatch){bin->first_rank, bin->cp_size, group_at(x, bin->size)->ulysses_size, doc, bin->docs, round};
+        x->bins[x->by_start[b].i].at = doc;
+        doc += bin->docs;
+    }
+    for (int i = 0; i < n; i++)
+        if (x->rank_of[i] < 0) plan->docs[x->bins[x->bin_of[i]].at++] = order[docs[i]];
+    for (int rank = 0; rank < x->ranks && x->one_pass; rank++) {
+        int first = doc;
+        for (int i = 0; i < n; i++)
+            if (x->rank_of[i] == rank) plan->docs[doc++] = order[docs[i]];
+        if (doc > first)
+            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){rank, 1, 1, first, doc - first, round};
+    }
 }

@@ -1,65 +1,87 @@
-// packer.h - one guess of plan_flex: can all documents end before a target time? Private to
-// flex.c. Documents of one round are packed by round_packer.h.
+// packer.h - one guess: can documents end before a target time? Of ranks that run freely, or of one round, in which a
+// rank has one pass. Private to flex.c and rounds.c.
 #pragma once
 #include "plan/step/flex.h"
 
-// A micro-batch under construction, in units of `unit` ranks.
-typedef struct OpenMicroBatch {
-    int first, cp_size;  // units
-    int older;           // the micro-batch before it on its unit that may still take documents, -1 none
-    int docs;
-    int64_t room;  // tokens
-    double start;  // ms
-} OpenMicroBatch;
+// One way to pack.
+typedef struct PackWay {
+    int least;     // of whose multiples all cp sizes are, so that no group is narrower
+    double price;  // in rounds: of a rank that nothing has begun on, in parts of the target
+    int levels;    // micro-batches are opened on the emptiest ranks; in rounds all of them first, and then documents go
+                   // where they end first
+} PackWay;
 
-// What a guess comes to.
-typedef struct Guess {
-    double makespan;  // ms; infinite: not all fit
-    double lacking;   // ms by which the target is too short then, roughly
-    int n_micro_batches;
-    OpenMicroBatch* micro_batches;  // (n)
-    int* micro_batch_of;            // (n) of each document of `sorted`
-} Guess;
+// A micro-batch under construction; in rounds also the local ones of its ranks in the same pass.
+typedef struct Bin {
+    int first_rank, cp_size, size;  // size: the place of cp_size in Packer.sizes
+    int docs, at;                   // at: where its next document stands in the plan
+    int older;                      // the one before it on the same ranks, which may still take documents, -1 none
+    int listed;                     // it is in the list of its cp size
+    int64_t room, most_room;        // tokens of a ring rank; the most of its own and that of older ones
+    double pace;                    // of its slowest rank
+    double start, shared, end;      // ms: shared: when its own documents end
+    // in rounds
+    int idlest;                // its rank that has least to do by itself
+    int64_t kept, beside;      // of room, what local documents of the fullest rank take; what a rank may have of them
+    double tokens, s2;         // of its documents
+    double first[2];           // ms of their exchanges that others may hide, forward and backward
+    double attention, linear;  // ms of local documents, each of the rank that has most
+} Bin;
 
-// Everything that guesses share. Documents are known by their place in `sorted`.
-typedef struct Search {
+enum { LEAST_SIZES = 6 };
+
+// What all guesses share. Documents are known by their place in `sorted`.
+typedef struct Packer {
     const Setting* setting;
-    const int* sorted;  // (n) lengths, descending
-    int n, unit;        // no group is narrower than `unit` ranks, and windows begin at multiples of it
-    int units, node;    // units in all; units of a node
-    int levels;         // micro-batches that cost something are opened on the emptiest unit, not on the fullest
+    const int* sorted;                 // (n) lengths, descending
+    int n, ranks, node, nodes;         // node: ranks of one
+    int *sizes, n_sizes;               // (ranks) cp sizes that planners use, ascending
+    double fastest, speeds, capacity;  // pace of the fastest rank; sum of all; tokens of all ranks
+    int* least;                        // (n) the place in `sizes` of the least cp size that holds a document
+    double* ms;             // (n LEAST_SIZES) of a document by itself at the cp sizes from there on, infinite
+                            // where it does not fit
+    double *work, *tokens;  // (n + 1) sums of the documents before: ms of computing on one rank, tokens
+    double* least_rest;     // (n + 1) rank-ms that the documents from one on take at least, at any cp size
+    int64_t placed;         // documents placed by all guesses so far
 
-    // What the unit says, once: of documents, and of cp sizes, which are in units.
-    double* alone;            // (n) ms on one unit, infinite where it does not fit
-    double* rest;             // (n + 1) sum of alone from a document on
-    double* least_rest;       // (n + 1) unit-ms that the documents from one on take at least, at any cp size
-    double *least2, *least1;  // (units + 1) of that, a token^2 and a token, from a cp size on
-    double tokens;            // of all documents
-    double* speed;            // (units) of its slowest rank; NULL: all 1
-    double fastest;           // of them
-
-    // How full ranks are, of the guess that is made.
-    double loaded, opened;           // sum of load; tokens that fit the micro-batches opened so far
-    double* load;                    // (units) ms at which a unit is free
+    // The guess that is made.
+    int one_pass;  // a rank has one, with local documents beside shared ones
+    PackWay way;
+    double target;
+    int joins;     // documents join a micro-batch that there is before one is opened
+    int shortest;  // tokens of the shortest document
+    Bin* bins;     // (n)
+    int n_bins;
+    int* bin_of;                     // (n) of each document of the list
+    int* rank_of;                    // (n) the rank that has it to itself beside what the bin shares, -1: it is shared
+    int *of_size, *begin;            // bins of a cp size that may take documents, the one that ends last first; where
+                                     // those of each of `sizes` begin
+    int* n_of_size;                  // (sizes)
+    double loaded, opened;           // sum of load; tokens that fit the bins opened so far
+    double* load;                    // (ranks) ms at which a rank is free
     double *node_least, *node_most;  // (nodes) load
-    int* heap;                       // (units) the least loaded first, for fillers
-    int* ring_docs;                  // (units)
+    int* last;                       // (ranks) the bin it runs last, -1 none
+    int* ring_docs;                  // (ranks)
+    double* free_from;               // (sizes) ms before which no window inside a node is free
+    int* node_free;                  // (nodes) ranks without a pass
+    int *wide, n_wide;               // (ranks) bins of several ranks, beside which documents may be local
+    double *attention, *linear;      // (ranks) ms of local documents
+    int64_t* local_tokens;           // (ranks)
+    Keyed* by_start;                 // (n) bins
+} Packer;
 
-    // Micro-batches that a document may join.
-    int* last;            // (units) the micro-batch it runs last, -1 none
-    int64_t* local_room;  // (units) most tokens that a one-unit micro-batch there still takes, -1: there is none
-    int64_t* node_room;   // (nodes) most of these
-    int* wide;            // (units + 1) the first of the micro-batches of a cp size that may still take documents
-    int* next_wide;       // (n) the next of them, as they were opened
-    int *wide_sizes, n_wide_sizes;  // (units) cp sizes that have some
+// sorted (n): lengths, descending; read by packer_begin.
+Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* arena);
+void packer_begin(Packer* x);
+// Packs documents docs (n), ascending, to end by `target`, freely or into one pass of each rank; fills bins, bin_of and
+// rank_of. way.least divides ranks, and node_size where that is smaller. Returns when the last one ends; infinite: not
+// all fit.
+double pack(Packer* x, const int* docs, int n, int one_pass, PackWay way, double target);
+// Appends what was packed to a plan, bins by their start. order: as sort_longest_first.
+void packer_write(const Packer* x, Plan* plan, const int* docs, int n, const int* order, int round);
+// No round of these documents is shorter. tokens, work: sums.
+double round_bound(const Packer* x, int longest, double tokens, double work);
 
-    // Of a cp size (units + 1), so that windows are looked at once.
-    double* takes;      // its micro-batches take no longer document; infinite: not known
-    double* free_from;  // ms before which no window inside a node is free
-} Search;
-
-// sorted (n): lengths, descending.
-Search search_take(const int* sorted, int n, const Setting* setting, Arena* arena);
-// Before guesses with this unit, which divides ranks, and node_size where that is smaller.
-void search_set_unit(Search* search, int unit);
-void search_guess(Search* search, Guess* guess, double target);
+// A plan made for rounds, with room for the packer's documents. 1, and the plan is overwritten, where the step takes
+// less than `below` ms; 0 where it does not; -1 without memory.
+int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err);

@@ -10,94 +10,103 @@
 //    A round is only planned where it could still be part of the best: best[i], its own lower bound and that of the
 //    documents behind j are less than what is known (round_bound).
 //    In a round a rank has one micro-batch, or one that it shares and one of its own beside it in the same pass
-//    (round_packer.c).
-// 2. Levelling: two rounds are cut anew, or documents move or change places between them, as long as the sum falls.
+//    (packer.c).
+// 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
-// The ms of a round are the least target that round_pack meets, by bisection. Guesses are bounded by the number of
+// The ms of a round are the least target that pack meets, by bisection. Guesses are bounded by the number of
 // documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
 #include <math.h>
 
-#include "plan/step/flex.h"
-#include "plan/step/round_packer.h"
+#include "plan/step/packer.h"
 
 static const double resolution = 1.002;  // of a target, where bisection ends
 static const double hopeful = 1.05;      // of the bound of a round, the first target
 // Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
 // thousand take 0.05 ms), and at most so many.
-static const double a_document = 4000, a_millisecond = 1000, most_placed = 2e7;
-enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7 };
+static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
+enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7, OTHER = 4, LONGEST_RUN = 64 };
 
-static const RoundWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {2, 0.3, 0}, {4, 0.3, 0}, {8, 0.3, 0},
-                                {8, 0, 0}, {4, 0, 0},   {2, 0, 0},   {8, 0, 1},   {4, 0, 1}};
+static const PackWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0}, {8, 0, 1}, {4, 0, 1}};
 
 // How a round is planned.
 typedef struct Round {
-    double ms, target;  // at which round_pack comes to ms
-    RoundWay way;
+    double ms, target;  // at which pack comes to ms
+    double bound;       // ms that no way beats
+    PackWay way;
 } Round;
 
 typedef struct Rounds {
-    RoundSearch search;
+    Packer* packer;
     int n, n_rounds;
     double tokens, work;  // of all documents
     int* round_of;        // (n) of each document, longest first
     int *docs, *other;    // (n) lists of documents
-    Round* rounds;        // (n + 1)
-    double* best;         // (n + 1) at each cut
-    int *cut, *from;      // (n + 1) documents before it; the cut before
-    Round* last;          // (n + 1) the round that ends there
+    Round* rounds;        // (cuts)
+    double* best;         // (cuts) at each
+    int *cut, *from;      // (cuts) documents before it; the cut before
+    Round* last;          // (cuts) the round that ends there
     int64_t most_placed;
     uint64_t drawn;
 } Rounds;
 
 // ---- one round
 
-static int try_target(Rounds* x, const int* docs, int n, RoundWay way, double target, Round* round) {
-    double ms = round_pack(&x->search, docs, n, way, target);
-    if (ms < round->ms) *round = (Round){ms, target, way};
+static int try_target(Rounds* x, const int* docs, int n, PackWay way, double target, Round* round) {
+    double ms = pack(x->packer, docs, n, 1, way, target);
+    if (ms < round->ms) round->ms = ms, round->target = target, round->way = way;
     return ms <= target;
+}
+
+static double bound_of(const Rounds* x, const int* docs, int n) {
+    double tokens = 0, work = 0;
+    for (int i = 0; i < n; i++) {
+        tokens += x->packer->sorted[docs[i]];
+        work += x->packer->work[docs[i] + 1] - x->packer->work[docs[i]];
+    }
+    return n ? round_bound(x->packer, docs[0], tokens, work) : 0;
+}
+
+// Least ms of a way, between the bound and what is known, which some target from low on meets.
+static void bisect(Rounds* x, const int* docs, int n, PackWay way, double low, Round* round) {
+    for (int i = 0; i < BISECTIONS && round->ms > low * resolution; i++) {
+        double middle = (low + round->ms) / 2;
+        if (!try_target(x, docs, n, way, middle, round)) low = middle;
+    }
 }
 
 // The round of these documents (ascending) if it takes less than `limit` ms; else its ms are infinite.
 static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
-    Round round = {INFINITY, 0, {0}};
-    double tokens = 0, work = 0;
+    Round round = {INFINITY, 0, bound_of(x, docs, n), {0}};
     if (n == 0) return (Round){0};
-    for (int i = 0; i < n; i++) {
-        tokens += x->search.sorted[docs[i]];
-        work += x->search.work[docs[i] + 1] - x->search.work[docs[i]];
-    }
-    double bound = round_bound(&x->search, docs[0], tokens, work);
-    if (bound >= limit) return round;
     for (int w = 0; w < COUNT(ways); w++) {
-        double low = bound, high = MIN(limit, round.ms) * (w ? 1 / resolution : 1);
+        double low = round.bound, high = w ? MIN(limit, round.ms) / resolution : limit, first = hopeful * low;
         if (high <= low * resolution) break;
-        if (hopeful * bound < high && try_target(x, docs, n, ways[w], hopeful * bound, &round)) high = round.ms;
-        else if (!try_target(x, docs, n, ways[w], high, &round)) continue;
-        else low = MIN(hopeful * bound, high), high = round.ms;
-        for (int i = 0; i < BISECTIONS && high > low * resolution; i++) {
-            double middle = (low + high) / 2;
-            if (try_target(x, docs, n, ways[w], middle, &round)) high = round.ms;
-            else low = middle;
+        if (w > 0 || first >= high || !try_target(x, docs, n, ways[w], first, &round)) {
+            if (!try_target(x, docs, n, ways[w], high, &round)) continue;
+            if (w == 0) low = MIN(first, high);
         }
+        bisect(x, docs, n, ways[w], low, &round);
     }
-    return round.ms < limit ? round : (Round){INFINITY, 0, {0}};
+    if (round.ms >= limit) round.ms = INFINITY;
+    return round;
 }
 
 // ---- runs
 
 // No plan of documents from k on takes less.
 static double bound_from(const Rounds* x, int k) {
-    const RoundSearch* s = &x->search;
+    const Packer* s = x->packer;
     if (k == x->n) return 0;
     double tokens = s->tokens[x->n] - s->tokens[k], work = s->work[x->n] - s->work[k];
-    return work / s->speeds + ceil(tokens / s->room) * s->setting->groups[1].micro_batch;
+    return work / s->speeds + ceil(tokens / s->capacity) * s->setting->groups[1].micro_batch;
 }
+
+static int most_cuts(const Packer* x) { return MAX(CUTS, CUTS_A_ROUND * (int)ceil(x->tokens[x->n] / x->capacity)); }
 
 // Places to cut: evenly in tokens and in work, half of each. Returns their number, with 0 and n.
 static int choose_cuts(Rounds* x) {
-    const RoundSearch* s = &x->search;
-    int n_cuts = 1, most = MAX(CUTS, CUTS_A_ROUND * (int)ceil(s->tokens[x->n] / s->room)) - 1;
+    const Packer* s = x->packer;
+    int n_cuts = 1, most = most_cuts(s) - 1;
     x->cut[0] = 0;
     for (int k = 1; k < x->n; k++) {
         double at = (s->tokens[k] / s->tokens[x->n] + s->work[k] / s->work[x->n]) / 2;
@@ -116,7 +125,7 @@ static int cut_into_runs(Rounds* x, double below) {
         double rest = bound_from(x, x->cut[j]);
         x->best[j] = INFINITY;
         for (int i = j - 1; i >= 0; i--) {
-            if (x->search.tokens[x->cut[j]] - x->search.tokens[x->cut[i]] > x->search.room) break;
+            if (x->packer->tokens[x->cut[j]] - x->packer->tokens[x->cut[i]] > x->packer->capacity) break;
             double limit = MIN(x->best[j], below - rest) - x->best[i];
             if (!(limit > 0)) continue;
             Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
@@ -143,37 +152,47 @@ static int list_round(const Rounds* x, int round, int* list) {
     return n;
 }
 
+// Whether the documents meet a target, in the way of their round or now and then another; then their round.
+static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
+    PackWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
+    *met = (Round){n ? INFINITY : 0, 0, bound_of(x, docs, n), {0}};
+    return n == 0 || try_target(x, docs, n, way, target, met);
+}
+
 // The two rounds with the documents as round_of has them now; 0, and nothing is changed, where the sum does not fall.
+// Nearly always it does not, which two guesses tell: that b takes what a is hoped to leave it, as far above its bound
+// as it is now, and that a leaves it.
 static int plan_two(Rounds* x, int a, int b) {
-    double before = x->rounds[a].ms + x->rounds[b].ms, small = 1e-6 * before;
-    int n = list_round(x, a, x->docs);
-    Round first = plan_round(x, x->docs, n, before - small);
-    if (first.ms == INFINITY) return 0;
-    n = list_round(x, b, x->docs);
-    Round second = plan_round(x, x->docs, n, before - small - first.ms);
-    if (second.ms == INFINITY) return 0;
-    x->rounds[a] = first, x->rounds[b] = second;
+    Round *first = &x->rounds[a], *second = &x->rounds[b], new_first, new_second;
+    double most = (first->ms + second->ms) * (1 - 1e-6);
+    int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
+    double hoped = bound_of(x, x->docs, n) / first->bound * first->ms;
+    if (!meets(x, second, x->other, m, most - hoped, &new_second)) return 0;
+    if (!meets(x, first, x->docs, n, most - new_second.ms, &new_first)) return 0;
+    bisect(x, x->docs, n, new_first.way, new_first.bound, &new_first);
+    bisect(x, x->other, m, new_second.way, new_second.bound, &new_second);
+    *first = new_first, *second = new_second;
     return 1;
 }
 
-// All of both, cut anew by length.
-static void cut_anew(Rounds* x, int a, int b) {
-    int n = 0, all = 0;
-    for (int k = 0; k < x->n; k++) all += x->round_of[k] == a || x->round_of[k] == b;
-    for (int k = 0, at = draw(x, all + 1); k < x->n; k++)
-        if (x->round_of[k] == a || x->round_of[k] == b) x->round_of[k] = n++ < at ? a : b;
-}
-
-// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a.
+// A run of a's documents goes to b, and perhaps one of b's of about as many tokens to a: from a document that is not
+// longer than that on.
 static void move_run(Rounds* x, int a, int b, int back) {
     int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
     if (n == 0) return;
-    int length = draw(x, 2) ? 1 : 1 + draw(x, MIN(12, n)), at = draw(x, n - length + 1), tokens = 0, nearest = 0;
-    for (int i = at; i < at + length; i++) tokens += x->search.sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
+    int length = draw(x, 4) ? 1 + draw(x, MIN(LONGEST_RUN, n)) : 1, at = draw(x, n - length + 1), first = 0;
+    double tokens = 0, returned = 0;
+    for (int i = at; i < at + length; i++) tokens += x->packer->sorted[x->docs[i]], x->round_of[x->docs[i]] = b;
     if (!back || m == 0) return;
-    while (nearest < m - 1 && x->search.sorted[x->other[nearest]] > tokens) nearest++;
-    nearest += draw(x, 5) - 2;
-    x->round_of[x->other[MIN(MAX(nearest, 0), m - 1)]] = a;
+    while (first < m - 1 && x->packer->sorted[x->other[first]] > tokens) first++;
+    first += draw(x, 5) - 2;
+    first = MIN(MAX(first, 0), m - 1);
+    if (draw(x, 2)) first += draw(x, m - first);
+    for (int i = first; i < m; i++) {
+        returned += x->packer->sorted[x->other[i]];
+        if (i > first && returned > 1.1 * tokens) break;
+        x->round_of[x->other[i]] = a;
+    }
 }
 
 static void drop_round(Rounds* x, int round) {
@@ -184,13 +203,12 @@ static void drop_round(Rounds* x, int round) {
 }
 
 static void level(Rounds* x, int* kept) {
-    while (x->search.placed < x->most_placed && x->n_rounds > 1) {
-        int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1), kind = draw(x, 4);
+    while (x->packer->placed < x->most_placed && x->n_rounds > 1) {
+        int a = draw(x, x->n_rounds), b = draw(x, x->n_rounds - 1);
         b += b >= a;
-        x->search.placed += 1 + x->n / 8;  // lists and copies
+        x->packer->placed += 1 + x->n / 8;  // lists and copies
         memcpy(kept, x->round_of, sizeof(int) * (size_t)x->n);
-        if (kind == 0) cut_anew(x, a, b);
-        else move_run(x, a, b, kind > 1);
+        move_run(x, a, b, draw(x, 2));
         if (!plan_two(x, a, b)) {
             memcpy(x->round_of, kept, sizeof(int) * (size_t)x->n);
             continue;
@@ -202,40 +220,15 @@ static void level(Rounds* x, int* kept) {
 
 // ---- the plan
 
-// The local micro-batches of the round beside shared ones. Returns the place behind the last document.
-static int write_locals(Plan* plan, const Rounds* x, int n, int doc, int round, const int* order) {
-    const RoundSearch* s = &x->search;
-    for (int rank = 0; rank < plan->ranks; rank++) {
-        int first = doc;
-        for (int i = 0; i < n; i++)
-            if (s->rank_of[i] == rank) plan->docs[doc++] = order[x->docs[i]];
-        if (doc > first)
-            plan->micro_batches[plan->n_micro_batches++] = (MicroBatch){rank, 1, 1, first, doc - first, round};
-    }
-    return doc;
-}
-
 static void write_rounds(Plan* plan, Rounds* x, const int* order) {
-    const Setting* setting = x->search.setting;
-    int doc = 0;
-    plan->ranks = setting->limits.ranks;
+    plan->ranks = x->packer->ranks;
     plan->n_docs = x->n;
     plan->n_micro_batches = 0;
     plan->n_rounds = x->n_rounds;
     for (int r = 0; r < x->n_rounds; r++) {
-        const Round* round = &x->rounds[r];
-        int n = list_round(x, r, x->docs), *at = x->other;
-        round_pack(&x->search, x->docs, n, round->way, round->target);
-        for (int i = 0; i < x->search.n_bins; i++) {
-            const Bin* bin = &x->search.bins[i];
-            plan->micro_batches[plan->n_micro_batches++] =
-                (MicroBatch){bin->first, bin->cp_size, setting->groups[bin->cp_size].ulysses_size, doc, bin->docs, r};
-            at[i] = doc;
-            doc += bin->docs;
-        }
-        for (int i = 0; i < n; i++)
-            if (x->search.rank_of[i] < 0) plan->docs[at[x->search.bin_of[i]]++] = order[x->docs[i]];
-        doc = write_locals(plan, x, n, doc, r, order);
+        int n = list_round(x, r, x->docs);
+        pack(x->packer, x->docs, n, 1, x->rounds[r].way, x->rounds[r].target);
+        packer_write(x->packer, plan, x->docs, n, order, r);
     }
 }
 
@@ -250,31 +243,31 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
     return 0;
 }
 
-int plan_rounds(Plan* plan, const int* order, const int* sorted, int n, double below, const Setting* setting,
-                Arena* arena, Err err) {
+int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    Rounds x = {.search = round_take(sorted, n, setting, arena),
+    const PlanLimits* limits = &packer->setting->limits;
+    int n = packer->n, cuts = MIN(n, most_cuts(packer)) + 1;
+    Rounds x = {.packer = packer,
                 .n = n,
                 .round_of = TAKE(arena, int, n),
                 .docs = TAKE(arena, int, n),
                 .other = TAKE(arena, int, n),
-                .rounds = TAKE(arena, Round, n + 1),
-                .best = TAKE(arena, double, n + 1),
-                .cut = TAKE(arena, int, n + 1),
-                .from = TAKE(arena, int, n + 1),
-                .last = TAKE(arena, Round, n + 1)};
-    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, setting->limits.ranks);
+                .rounds = TAKE(arena, Round, cuts),
+                .best = TAKE(arena, double, cuts),
+                .cut = TAKE(arena, int, cuts),
+                .from = TAKE(arena, int, cuts),
+                .last = TAKE(arena, Round, cuts)};
+    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, limits->ranks);
     Plan made;
     plan_take(&made, n, arena);
     if (arena_check(arena, err) < 0) return -1;
-    round_begin(&x.search, n);
     int found = n > 0 && cut_into_runs(&x, below);
     if (found) {
-        x.most_placed = x.search.placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
+        x.most_placed = x.packer->placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
         level(&x, kept);
         made.step = plan->step;
         write_rounds(&made, &x, order);
-        found = !has_too_many_rings(&made, &setting->limits, ring_docs);
+        found = !has_too_many_rings(&made, limits, ring_docs);
     }
     if (found) plan_copy(plan, &made);
     arena_reset(arena, mark);
