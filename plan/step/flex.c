@@ -50,6 +50,7 @@ typedef struct Best {
     PackWay way;
     double aim;  // ms: no guess ends before it
     int chosen;  // the try that it came from
+    int is_last;
 } Best;
 
 static int try_target(Packer* packer, Best* b, Prediction* f, PackWay way, double target) {
@@ -57,7 +58,8 @@ static int try_target(Packer* packer, Best* b, Prediction* f, PackWay way, doubl
     if (f->n_tries < FLEX_TRIES)
         f->tries[f->n_tries++] =
             (FlexTry){FLEX_GUESS, way.least, target, makespan, makespan < INFINITY ? packer->n_bins : 0, 0};
-    if (makespan < b->makespan) b->makespan = makespan, b->target = target, b->way = way, b->chosen = f->n_tries - 1;
+    b->is_last = makespan < b->makespan;
+    if (b->is_last) b->makespan = makespan, b->target = target, b->way = way, b->chosen = f->n_tries - 1;
     return makespan <= target;
 }
 
@@ -112,9 +114,9 @@ static void search_all(Packer* packer, Best* b, Prediction* f) {
 
 // ---- the plan
 
-// Documents of a micro-batch stand in the order of their lengths.
+// Packs the best guess again, unless it was the last. Documents of a micro-batch stand in the order of their lengths.
 static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best* b) {
-    pack(packer, x->all, packer->n, 0, b->way, b->target);
+    if (!b->is_last) pack(packer, x->all, packer->n, 0, b->way, b->target);
     plan->n_micro_batches = plan->n_rounds = 0;
     packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
