@@ -610,7 +610,7 @@ static void refresh_speeds(Run* run, int is_refresh) {
     for (int s = 0; s < b->stages; s++) is_refresh |= b->stage[s].speeds.urgent;
     for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->stage[s].speeds);
     if (!changed) return;
-    x->setting.speeds = NULL;
+    x->setting.speeds = NULL;  // while all are 1, so that plans are those without speeds, bit for bit
     for (int r = 0; r < ranks; r++) {
         b->slowest[r] = INFINITY;
         for (int s = 0; s < b->stages; s++) {
