@@ -28,6 +28,13 @@ typedef struct Sim {
     char err[ERR_BYTES];
 } Sim;
 
+// NULL while all speeds are 1: plans are those without speeds, bit for bit.
+static const double* speeds_in_use(const Speeds* x) {
+    for (int r = 0; r < x->ranks; r++)
+        if (x->speeds[r] != 1) return x->speeds;
+    return NULL;
+}
+
 static const LinkTable fast_link = {2, {1024, 1 << 26}, {0.02, 2}};
 
 static void set_costs(Sim* x, Cost assumed, Cost actual) {

@@ -24,12 +24,6 @@ int speeds_start(Speeds* x, int ranks, Arena* arena) {
     return 0;
 }
 
-const double* speeds_in_use(const Speeds* x) {
-    for (int r = 0; r < x->ranks; r++)
-        if (x->speeds[r] != 1) return x->speeds;
-    return NULL;
-}
-
 // ---- small helpers
 
 static double times_off(double a, double b) { return a > b ? a / b : b / a; }

@@ -62,9 +62,6 @@ typedef struct Speeds {
 
 int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 0, or -1 without memory
 
-// What Setting.speeds should be: NULL while all speeds are 1, so that plans are those without speeds, bit for bit.
-const double* speeds_in_use(const Speeds* speeds);
-
 // Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
 // known now, that of calibration_apply. compute_ms (ranks): of the step's micro-batches, without waiting,
 // communication and update; 0: not measured.
