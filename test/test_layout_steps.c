@@ -62,7 +62,7 @@ CLAIM(steps_of_equal_documents_take_what_equal_rounds_take) {
     }
 }
 
-// What prunes the choice: within the rounding of overlap.
+// By more than what smaller rounds save in stages: that prunes the choice.
 CLAIM(no_steps_take_less_than_equal_rounds) {
     static int lengths[4096];
     double most = 0;
@@ -76,7 +76,7 @@ CLAIM(no_steps_take_less_than_equal_rounds) {
         if (N * RANKS / layout.tp / layout.stages < CONTEXT) continue;
         double ms = layout_steps_ms(terms, &c, &layout, N, &steps, 0, steps.n, err);
         double least = layout_step_ms(terms, &c, &layout, N);
-        CHECK(ms < INFINITY && ms >= 0.99 * least);
+        CHECK(ms < INFINITY && ms >= 0.95 * least);
         most = fmax(most, ms / least);
     }
     CHECK(most > 1.2);

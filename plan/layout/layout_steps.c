@@ -121,16 +121,18 @@ static void sort_tries(LayoutTry* tries, int n) {
     }
 }
 
+#define BOUND 0.95  // of equal rounds
+
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
     enum { MOST_LOOKED = LAYOUT_TRIES, FINALISTS = 4 };
     char err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS], best = INFINITY, bound = INFINITY;
     int k = 0;
-    for (; k < n && k < MOST_LOOKED && tries[k].fits && tries[k].ms < best; k++) {
+    for (; k < n && k < MOST_LOOKED && tries[k].fits && BOUND * tries[k].ms < best; k++) {
         tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, steps, 0, 1, err);
         best = fmin(best, tries[k].ms);
     }
-    if (k < n && tries[k].fits) bound = tries[k].ms;
+    if (k < n && tries[k].fits) bound = BOUND * tries[k].ms;
     sort_tries(tries, k);
     int finalists = MIN(k, FINALISTS);
     for (int i = 0; i < finalists && steps->n > 1; i++)
