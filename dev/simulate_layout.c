@@ -156,7 +156,7 @@ static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, con
     int looked, n = layout_search(tries, &p, &x->arena, err);
     if (n < 0) refuse("%s", err);
     if (x->steps.n && way->by_mean)
-        tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, 0, x->steps.n, err);
+        tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, err);
     else if (x->steps.n) layout_choose(tries, n, &looked, &x->costs, &x->steps);
     *found = tries[0];
     return n > 0;
@@ -206,7 +206,7 @@ static void write_layout(const char* path, const LayoutTry* t) {
 static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {
     char err[ERR_BYTES];
     if (x->steps.n == 0) return layout_step_ms(terms, &x->costs, layout, N);
-    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, 0, x->steps.n, err);
+    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, err);
     if (ms == INFINITY) refuse("--layout: %s", err);
     return ms;
 }

@@ -237,6 +237,21 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
     CHECK(unlike >= 2);
 }
 
+// Which goes through its documents several times, as a step may have more of them than a sample.
+CLAIM(steps_longer_than_the_corpus_are_predicted) {
+    double ms[4] = {0}, mean = 0;
+    write_machine(MACHINE);
+    CHECK_SH(0, "head -c 400 $W/even/0.txt > $W/few.txt");
+    run_on(8, "few",
+           "--device virtual --machine $W/machine --data $W/few.txt --val $W/even " MIDDLE
+           "--layout auto --memory 2G --steps 4 --threads 1",
+           "no");
+    const char *chosen = strstr(output, "rows of "), *at = chosen ? strchr(chosen, ':') : NULL;
+    CHECK(at && log_values("few", "measured_ms", ms, 4) == 4);
+    for (int i = 0; i < 4; i++) mean += ms[i] / 4;
+    CHECK_CLOSE(at ? strtod(at + 1, NULL) : NAN, mean, 0.03 * mean);
+}
+
 // Gathers of a group come in two parts, of which the second one hides.
 CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine(MACHINE);
@@ -305,7 +320,7 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
 
 CLAIM(the_choice_is_explained) {
     CHECK_SH(0, ON_RANKS "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
-    CHECK_SAID("chosen &  ms more & of the stage with most: matmuls & times of --machine h200-8b");
+    CHECK_SAID("tp 1, zero 1, rows of & chosen &  ms more & of the stage with most: matmuls & times of --machine h200-8b");
 }
 
 int main(int argc, char** argv) {

@@ -97,15 +97,15 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
 }
 
 double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                       const SampledSteps* steps, int from, int to, Err err) {
-    double sum = 0, of_step[N_LAYOUT_TERMS];
+                       const SampledSteps* steps, Err err) {
+    double sum = 0, of_step[N_LAYOUT_TERMS] = {0};
     for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[i] = 0;
-    for (int i = from; i < to && sum < INFINITY; i++) {
-        sum += step_ms(of_step, c, layout, N, steps->lengths + steps->first[i], steps->first[i + 1] - steps->first[i],
-                       err);
-        for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / (to - from);
+    for (int i = 0; i < steps->n && sum < INFINITY; i++) {
+        int first = steps->first[i], end = steps->first[i + 1];
+        sum += step_ms(of_step, c, layout, N, steps->lengths + first, end - first, err);
+        for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / steps->n;
     }
-    return sum / (to - from);
+    return sum / steps->n;
 }
 
 // ---- the choice
@@ -122,20 +122,15 @@ static void sort_tries(LayoutTry* tries, int n) {
 }
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
-    enum { MOST_LOOKED = LAYOUT_TRIES, FINALISTS = 4 };
     char err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS], best = INFINITY, bound = INFINITY;
     int k = 0;
-    for (; k < n && k < MOST_LOOKED && tries[k].fits && tries[k].ms < best; k++) {
-        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, steps, 0, 1, err);
+    for (; k < n && tries[k].fits && tries[k].ms < best; k++) {
+        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, steps, err);
         best = fmin(best, tries[k].ms);
     }
     if (k < n && tries[k].fits) bound = tries[k].ms;
     sort_tries(tries, k);
-    int finalists = MIN(k, FINALISTS);
-    for (int i = 0; i < finalists && steps->n > 1; i++)
-        tries[i].ms = layout_steps_ms(terms, c, &tries[i].layout, tries[i].N, steps, 0, steps->n, err);
-    sort_tries(tries, finalists);
     *looked = k;
-    return k ? fmax(0, 1 - bound / best) : 0;
+    return best < INFINITY ? fmax(0, 1 - bound / best) : 0;
 }
