@@ -81,14 +81,16 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
 // ---- the model
 
 // The words of --model as train's options.
-static Config read_model(const char* text) {
+static Config read_model(const char* text, int ranks) {
     enum { MOST = 64 };
     char err[ERR_BYTES], *words = (char*)need(strlen(text) + 1), *argv[MOST] = {(char*)"train"};
     int argc = 1;
     Config c;
     strcpy(words, text);
     for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_read(&c, argc, argv, err) || config_complete(&c, 257, err)) refuse("--model: %s", err);
+    if (config_read(&c, argc, argv, err)) refuse("--model: %s", err);
+    c.several_ranks = ranks > 1;
+    if (config_complete(&c, 257, err)) refuse("--model: %s", err);
     return c;
 }
 
@@ -165,7 +167,7 @@ static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, con
 static const Way* way_named(const char* name) {
     for (int i = 0; i < COUNT(ways); i++)
         if (!name || !strcmp(ways[i].name, name)) return &ways[i];
-    refuse("--way %s: expected one of the table of --layout auto", name);
+    refuse("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, or by mean", name);
 }
 
 static void print_layers(const LayoutTry* t) {
@@ -234,7 +236,7 @@ void simulate_layout(const Options* o) {
     static LayoutTry found, other;
     int is_auto = !strcmp(o->layout, "auto");
     if (is_auto && o->memory <= 0) refuse("--layout auto: expected --memory with a size like 24G");
-    Config config = read_model(o->model ? o->model : "");
+    Config config = read_model(o->model ? o->model : "", o->ranks);
     open_searched(&x, o, &config);
     if (!is_auto) {
         predict(&x, o, &config);

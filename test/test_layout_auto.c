@@ -318,6 +318,29 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
     CHECK_REFUSED("--layerz", "%s --layout auto --memory 3G --model '--layerz 3'", simulator);
 }
 
+// Which ranks share.
+CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
+    static const char job[] = "--machine $W/machine --ranks 16 --lengths mock";
+    write_text("machine", MACHINE, strlen(MACHINE));
+    CHECK_SH(0, "%s --layout auto --memory 75M --way DP --layout-file $W/played %s --model '" MIDDLE "'", simulator,
+             job, "no");
+    double found = said("\nDP "), capacity = said("rows of ");
+    CHECK(found > 0 && capacity < 512);
+    CHECK_SH(0, "%s --layout $W/played %s --model '" MIDDLE "--capacity %.0f'", simulator, job, "no", capacity);
+    CHECK_CLOSE(said("predicted "), found, 0.01);
+    CHECK_REFUSED("try --capacity", "%s --layout $W/played %s --model '" MIDDLE "--capacity 1'", simulator, job, "no");
+}
+
+// Of whatever --memory says.
+CLAIM(ranks_with_less_memory_are_refused_more) {
+    const char* text = MACHINE "ranks 2 1 0.0001\n";
+    write_text("machine", text, strlen(text));
+    static const char job[] = "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
+                              "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
+    CHECK_REFUSED(" available (of this rank, as the machine says)", ON_RANKS "%s", 4, job);
+    CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
+}
+
 CLAIM(the_choice_is_explained) {
     CHECK_SH(0, ON_RANKS "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
     CHECK_SAID("tp 1, zero 1, rows of & chosen &  ms more & of the stage with most: matmuls & times of --machine h200-8b");

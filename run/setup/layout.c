@@ -172,6 +172,12 @@ static int find_layout(Run* run, Layout* layout, Err err) {
     *layout = tries[0].layout;
     run->settled.capacity = tries[0].N;
     if (tries[0].fits) return 0;
+    if (tries[0].bytes <= p.memory)  // the machine has ranks with less
+        return fail(err,
+                    "auto: no layout fits the machine's ranks, of which some have %.1f MiB; the least needs %.1f MiB "
+                    "on its fullest rank; try more memory in the `ranks` lines of --machine, more ranks, or a smaller "
+                    "--capacity or --context",
+                    machine_bytes(&known.costs.machine, 0, p.ranks) / (1 << 20), tries[0].bytes / (1 << 20));
     return fail(err,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "
                 "ranks, a smaller --capacity or --context, or --memory %.0fM",
