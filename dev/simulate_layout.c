@@ -94,12 +94,13 @@ static Config read_model(const char* text, int ranks) {
     return c;
 }
 
-// Steps of documents whose lengths are drawn.
+// Steps of documents whose lengths are drawn, or of --context tokens each.
 static void draw_steps(Searched* x, const Options* o, const Config* c) {
     enum { DRAWN = 1 << 16 };
     static int drawn[DRAWN];
-    Lengths* lengths = open_lengths(o->lengths, c->context, c->context);
-    lengths_draw(lengths, drawn, DRAWN, (uint64_t)o->seed, 0);
+    Lengths* lengths = o->lengths ? open_lengths(o->lengths, c->context, c->context) : NULL;
+    for (int i = 0; i < DRAWN; i++) drawn[i] = c->context;
+    if (lengths) lengths_draw(lengths, drawn, DRAWN, (uint64_t)o->seed, 0);
     lengths_close(lengths);
     x->steps = sampled_steps(drawn, DRAWN, c->batch_tokens);
     layout_costs_of_steps(&x->costs, &x->steps);
@@ -113,7 +114,7 @@ static void open_searched(Searched* x, const Options* o, const Config* c) {
     x->costs.overlap = x->costs.tensor_overlap = strcmp(c->overlap, "no") != 0;
     x->costs.tokens = c->batch_tokens, x->costs.mean_length = x->costs.context = c->context;
     x->costs.parts = 4;
-    if (o->lengths) draw_steps(x, o, c);
+    if (o->lengths || (c->capacity && c->capacity < c->context)) draw_steps(x, o, c);  // ranks share documents
 }
 
 static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {

@@ -331,14 +331,17 @@ CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
     CHECK_REFUSED("try --capacity", "%s --layout $W/played %s --model '" MIDDLE "--capacity 1'", simulator, job, "no");
 }
 
-// Of whatever --memory says.
-CLAIM(ranks_with_less_memory_are_refused_more) {
+// Where the machine gives ranks less than --memory; and documents that no ranks hold.
+CLAIM(what_ranks_do_not_hold_is_refused) {
     const char* text = MACHINE "ranks 2 1 0.0001\n";
     write_text("machine", text, strlen(text));
     static const char job[] = "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
                               "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
     CHECK_REFUSED(" available (of this rank, as the machine says)", ON_RANKS "%s", 4, job);
     CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
+    write_text("machine", MACHINE, strlen(MACHINE));
+    CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
+    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43", 3, job);
 }
 
 CLAIM(the_choice_is_explained) {

@@ -62,6 +62,21 @@ CLAIM(steps_of_equal_documents_take_what_equal_rounds_take) {
     }
 }
 
+// Machines may know one of both constants alone.
+CLAIM(steps_are_known_where_tokens_or_their_squares_take_nothing) {
+    static int lengths[4096];
+    for (int i = 0; i < 2; i++) {
+        LayoutCosts c;
+        double terms[N_LAYOUT_TERMS];
+        open_costs(&c, 1);
+        *(i ? &c.machine.cost.quadratic : &c.machine.cost.per_token) = 0;
+        SampledSteps steps = steps_of(&c, lengths, 1024, 0, 0);
+        Layout layout = layout_number(0);
+        double equal = layout_step_ms(terms, &c, &layout, 1024);
+        CHECK_CLOSE(layout_steps_ms(terms, &c, &layout, 1024, &steps, err), equal, 1e-6 * equal);
+    }
+}
+
 // What prunes the choice: within the rounding of overlap.
 CLAIM(no_steps_take_less_than_equal_rounds) {
     static int lengths[4096];

@@ -51,7 +51,8 @@ static void set_setting(Setting* s, GroupCost* groups, double* speeds, const Lay
 // A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its
 // communication, too; without others what is left is rounding.
 static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, double pace) {
-    double tokens = pace * pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
+    double tokens = s->cost.per_token > 0 ? pace * pass->per_token / s->cost.per_token : 0;
+    double tensor = group_communication_ms(&s->groups[1], tokens);
     double squares = s->cost.quadratic > 0 ? pace * pass->quadratic / s->cost.quadratic : 0;
     double shared = pass->communication - tensor;
     return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};

@@ -122,8 +122,9 @@ static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, dou
         printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
                t->layout.tp, words_of_zero(&t->layout, x->costs.whole->L), t->N);
         if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / mib);
+        else if (t->ms == INFINITY) printf("no group of ranks holds the longest documents");
         else printf("%s%.4g ms, %.1f MiB%s", i < looked ? "" : "at least ", t->ms, t->bytes / mib, i ? "" : ", chosen");
-        if (i && i < looked) print_why(x, t, &tries[0]);
+        if (i && i < looked && t->ms < INFINITY) print_why(x, t, &tries[0]);
         printf("\n");
     }
     if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
@@ -154,6 +155,7 @@ static void predict_layout(Run* run) {
 static int find_layout(Run* run, Layout* layout, Err err) {
     static LayoutTry tries[LAYOUT_TRIES];
     static Known known;
+    double terms[N_LAYOUT_TERMS];
     if (!run->config.memory) return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
     if (know(&known, run, err)) return -1;
     run->cluster->most_scratch = 1;  // what is left where memory is short
@@ -167,6 +169,8 @@ static int find_layout(Run* run, Layout* layout, Err err) {
                     "or a smaller --context",
                     p.ranks, p.rows[p.n_rows - 1], run->config.context, CEIL_DIV(run->config.context, p.ranks));
     double slack = layout_choose(tries, n, &looked, &known.costs, &known.steps);
+    if (tries[0].fits && tries[0].ms == INFINITY)  // whose words are of what the run asks, too
+        return layout_steps_ms(terms, &known.costs, &tries[0].layout, tries[0].N, &known.steps, err), -1;
     print_tries(&known, tries, n, looked, slack, now_seconds() - started);
     arena_free(&known.arena);
     *layout = tries[0].layout;
