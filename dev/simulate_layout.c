@@ -81,23 +81,26 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
 // ---- the model
 
 // The words of --model as train's options.
-static Config read_model(const char* text) {
+static Config read_model(const char* text, int ranks) {
     enum { MOST = 64 };
     char err[ERR_BYTES], *words = (char*)need(strlen(text) + 1), *argv[MOST] = {(char*)"train"};
     int argc = 1;
     Config c;
     strcpy(words, text);
     for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_read(&c, argc, argv, err) || config_complete(&c, 257, err)) refuse("--model: %s", err);
+    if (config_read(&c, argc, argv, err)) refuse("--model: %s", err);
+    c.several_ranks = ranks > 1;
+    if (config_complete(&c, 257, err)) refuse("--model: %s", err);
     return c;
 }
 
-// Steps of documents whose lengths are drawn.
+// Steps of documents whose lengths are drawn, or of --context tokens each.
 static void draw_steps(Searched* x, const Options* o, const Config* c) {
     enum { DRAWN = 1 << 16 };
     static int drawn[DRAWN];
-    Lengths* lengths = open_lengths(o->lengths, c->context, c->context);
-    lengths_draw(lengths, drawn, DRAWN, (uint64_t)o->seed, 0);
+    Lengths* lengths = o->lengths ? open_lengths(o->lengths, c->context, c->context) : NULL;
+    for (int i = 0; i < DRAWN; i++) drawn[i] = c->context;
+    if (lengths) lengths_draw(lengths, drawn, DRAWN, (uint64_t)o->seed, 0);
     lengths_close(lengths);
     x->steps = sampled_steps(drawn, DRAWN, c->batch_tokens);
     layout_costs_of_steps(&x->costs, &x->steps);
@@ -111,7 +114,7 @@ static void open_searched(Searched* x, const Options* o, const Config* c) {
     x->costs.overlap = x->costs.tensor_overlap = strcmp(c->overlap, "no") != 0;
     x->costs.tokens = c->batch_tokens, x->costs.mean_length = x->costs.context = c->context;
     x->costs.parts = 4;
-    if (o->lengths) draw_steps(x, o, c);
+    if (o->lengths || (c->capacity && c->capacity < c->context)) draw_steps(x, o, c);  // ranks share documents
 }
 
 static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
@@ -156,7 +159,7 @@ static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, con
     int looked, n = layout_search(tries, &p, &x->arena, err);
     if (n < 0) refuse("%s", err);
     if (x->steps.n && way->by_mean)
-        tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, 0, x->steps.n, err);
+        tries->ms = layout_steps_ms(terms, &x->costs, &tries->layout, tries->N, &x->steps, err);
     else if (x->steps.n) layout_choose(tries, n, &looked, &x->costs, &x->steps);
     *found = tries[0];
     return n > 0;
@@ -165,7 +168,7 @@ static int find_way(LayoutTry* found, Searched* x, const LayoutProblem* all, con
 static const Way* way_named(const char* name) {
     for (int i = 0; i < COUNT(ways); i++)
         if (!name || !strcmp(ways[i].name, name)) return &ways[i];
-    refuse("--way %s: expected one of the table of --layout auto", name);
+    refuse("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, or by mean", name);
 }
 
 static void print_layers(const LayoutTry* t) {
@@ -206,7 +209,7 @@ static void write_layout(const char* path, const LayoutTry* t) {
 static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {
     char err[ERR_BYTES];
     if (x->steps.n == 0) return layout_step_ms(terms, &x->costs, layout, N);
-    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, 0, x->steps.n, err);
+    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, err);
     if (ms == INFINITY) refuse("--layout: %s", err);
     return ms;
 }
@@ -234,7 +237,7 @@ void simulate_layout(const Options* o) {
     static LayoutTry found, other;
     int is_auto = !strcmp(o->layout, "auto");
     if (is_auto && o->memory <= 0) refuse("--layout auto: expected --memory with a size like 24G");
-    Config config = read_model(o->model ? o->model : "");
+    Config config = read_model(o->model ? o->model : "", o->ranks);
     open_searched(&x, o, &config);
     if (!is_auto) {
         predict(&x, o, &config);

@@ -237,6 +237,21 @@ CLAIM(virtual_ranks_take_what_is_predicted) {
     CHECK(unlike >= 2);
 }
 
+// Which goes through its documents several times, as a step may have more of them than a sample.
+CLAIM(steps_longer_than_the_corpus_are_predicted) {
+    double ms[4] = {0}, mean = 0;
+    write_machine(MACHINE);
+    CHECK_SH(0, "head -c 400 $W/even/0.txt > $W/few.txt");
+    run_on(8, "few",
+           "--device virtual --machine $W/machine --data $W/few.txt --val $W/even " MIDDLE
+           "--layout auto --memory 2G --steps 4 --threads 1",
+           "no");
+    const char *chosen = strstr(output, "rows of "), *at = chosen ? strchr(chosen, ':') : NULL;
+    CHECK(at && log_values("few", "measured_ms", ms, 4) == 4);
+    for (int i = 0; i < 4; i++) mean += ms[i] / 4;
+    CHECK_CLOSE(at ? strtod(at + 1, NULL) : NAN, mean, 0.03 * mean);
+}
+
 // Gathers of a group come in two parts, of which the second one hides.
 CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine(MACHINE);
@@ -303,9 +318,36 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
     CHECK_REFUSED("--layerz", "%s --layout auto --memory 3G --model '--layerz 3'", simulator);
 }
 
+// Which ranks share.
+CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
+    static const char job[] = "--machine $W/machine --ranks 16 --lengths mock";
+    write_text("machine", MACHINE, strlen(MACHINE));
+    CHECK_SH(0, "%s --layout auto --memory 75M --way DP --layout-file $W/played %s --model '" MIDDLE "'", simulator,
+             job, "no");
+    double found = said("\nDP "), capacity = said("rows of ");
+    CHECK(found > 0 && capacity < 512);
+    CHECK_SH(0, "%s --layout $W/played %s --model '" MIDDLE "--capacity %.0f'", simulator, job, "no", capacity);
+    CHECK_CLOSE(said("predicted "), found, 0.01);
+    CHECK_REFUSED("try --capacity", "%s --layout $W/played %s --model '" MIDDLE "--capacity 1'", simulator, job, "no");
+}
+
+// Where the machine gives ranks less than --memory; and documents that no ranks hold.
+CLAIM(what_ranks_do_not_hold_is_refused) {
+    const char* text = MACHINE "ranks 2 1 0.0001\n";
+    write_text("machine", text, strlen(text));
+    static const char job[] = "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
+                              "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
+    CHECK_REFUSED(" available (of this rank, as the machine says)", ON_RANKS "%s", 4, job);
+    CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
+    write_text("machine", MACHINE, strlen(MACHINE));
+    CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
+    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43", 3, job);
+}
+
 CLAIM(the_choice_is_explained) {
     CHECK_SH(0, ON_RANKS "$P " TINY "--explain --layout auto --memory 2G --out $W/why", ranks);
-    CHECK_SAID("chosen &  ms more & of the stage with most: matmuls & times of --machine h200-8b");
+    CHECK_SAID("tp 1, zero 1, rows of & chosen &  ms more");
+    CHECK_SAID("of the stage with most: matmuls & times of --machine h200-8b");
 }
 
 int main(int argc, char** argv) {

@@ -51,7 +51,8 @@ static void set_setting(Setting* s, GroupCost* groups, double* speeds, const Lay
 // A pass as what a group of the mean pace has to do, of the whole model. Exchanges of tensor parallelism are in its
 // communication, too; without others what is left is rounding.
 static RoundWork work_of(const CostTerms* pass, const Setting* s, int stages, double pace) {
-    double tokens = pace * pass->per_token / s->cost.per_token, tensor = group_communication_ms(&s->groups[1], tokens);
+    double tokens = s->cost.per_token > 0 ? pace * pass->per_token / s->cost.per_token : 0;
+    double tensor = group_communication_ms(&s->groups[1], tokens);
     double squares = s->cost.quadratic > 0 ? pace * pass->quadratic / s->cost.quadratic : 0;
     double shared = pass->communication - tensor;
     return (RoundWork){tokens, squares, shared > 1e-9 * pass->communication ? stages * shared : 0};
@@ -97,15 +98,15 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
 }
 
 double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                       const SampledSteps* steps, int from, int to, Err err) {
-    double sum = 0, of_step[N_LAYOUT_TERMS];
+                       const SampledSteps* steps, Err err) {
+    double sum = 0, of_step[N_LAYOUT_TERMS] = {0};
     for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[i] = 0;
-    for (int i = from; i < to && sum < INFINITY; i++) {
-        sum += step_ms(of_step, c, layout, N, steps->lengths + steps->first[i], steps->first[i + 1] - steps->first[i],
-                       err);
-        for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / (to - from);
+    for (int i = 0; i < steps->n && sum < INFINITY; i++) {
+        int first = steps->first[i], end = steps->first[i + 1];
+        sum += step_ms(of_step, c, layout, N, steps->lengths + first, end - first, err);
+        for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / steps->n;
     }
-    return sum / (to - from);
+    return sum / steps->n;
 }
 
 // ---- the choice
@@ -122,22 +123,23 @@ static void sort_tries(LayoutTry* tries, int n) {
 }
 
 #define BOUND 0.95  // of equal rounds
+#define CLOSE 1.05  // by the first step to the best, which all steps may change
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
-    enum { MOST_LOOKED = LAYOUT_TRIES, FINALISTS = 4 };
     char err[ERR_BYTES];
     double terms[N_LAYOUT_TERMS], best = INFINITY, bound = INFINITY;
-    int k = 0;
-    for (; k < n && k < MOST_LOOKED && tries[k].fits && BOUND * tries[k].ms < best; k++) {
-        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, steps, 0, 1, err);
+    SampledSteps first = *steps;
+    int k = 0, close = 0;
+    first.n = 1;
+    for (; k < n && tries[k].fits && BOUND * tries[k].ms < best; k++) {
+        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, &first, err);
         best = fmin(best, tries[k].ms);
     }
     if (k < n && tries[k].fits) bound = BOUND * tries[k].ms;
     sort_tries(tries, k);
-    int finalists = MIN(k, FINALISTS);
-    for (int i = 0; i < finalists && steps->n > 1; i++)
-        tries[i].ms = layout_steps_ms(terms, c, &tries[i].layout, tries[i].N, steps, 0, steps->n, err);
-    sort_tries(tries, finalists);
+    for (; close < k && tries[close].ms <= CLOSE * best; close++)
+        tries[close].ms = layout_steps_ms(terms, c, &tries[close].layout, tries[close].N, steps, err);
+    sort_tries(tries, close);
     *looked = k;
-    return k ? fmax(0, 1 - bound / best) : 0;
+    return best < INFINITY ? fmax(0, 1 - bound / best) : 0;
 }

@@ -23,10 +23,10 @@ SampledSteps sampled_steps(const int* lengths, int n, int64_t tokens);
 // c->tokens and c->mean_length become those of the steps.
 void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps);
 
-// ms of steps [from, to) in the mean, with rows of N tokens, and the mean terms. Infinite, with words, where a document
+// ms of a step in the mean, with rows of N tokens, and the mean terms. Infinite, with words, where a document
 // fits no group or memory is missing.
 double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                       const SampledSteps* steps, int from, int to, Err err);
+                       const SampledSteps* steps, Err err);
 
 // The n tries of layout_search (sorted) become those that were looked at, the fastest by their steps first, with their
 // ms; then the others. looked: how many they are. Returns how much faster, as a share of its ms, another layout of the

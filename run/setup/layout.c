@@ -46,8 +46,22 @@ static LayoutProblem problem_of(Known* x) {
     return p;
 }
 
+enum { MOST_PIECES = 1 << 15 };
+
+// Of the pieces that training draws first: those of all steps that are to be looked at, and of one more. Returns how
+// many.
+static int first_lengths(const Run* run, int lengths[MOST_PIECES]) {
+    static Piece pieces[MOST_PIECES];
+    SamplerPosition at = {0};
+    int n = 0;
+    for (int i = 0; i <= SAMPLED_STEPS && n < MOST_PIECES; i++)
+        n += sampler_draw(run->data.train, &at, pieces + n, MOST_PIECES - n, run->config.batch_tokens);
+    for (int i = 0; i < n; i++) lengths[i] = pieces[i].length;
+    return n;
+}
+
 static int know(Known* x, Run* run, Err err) {
-    static int lengths[SAMPLED_LENGTHS];
+    static int lengths[MOST_PIECES];
     const Config* c = &run->config;
     const Model* m = &run->model;
     LayoutCosts* costs = &x->costs;
@@ -61,7 +75,7 @@ static int know(Known* x, Run* run, Err err) {
     costs->rounds_read_weights = !m->k->virtual_time;
     costs->context = c->context;
     costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
-    x->steps = sampled_steps(lengths, run_sample_lengths(run, lengths), c->batch_tokens);
+    x->steps = sampled_steps(lengths, first_lengths(run, lengths), c->batch_tokens);
     layout_costs_of_steps(costs, &x->steps);
     for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
         if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
@@ -76,7 +90,7 @@ static int know(Known* x, Run* run, Err err) {
 // By its sampled steps.
 static double step_ms(double terms[N_LAYOUT_TERMS], Known* x, const Layout* layout, int N) {
     char err[ERR_BYTES];
-    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, 0, x->steps.n, err);
+    double ms = layout_steps_ms(terms, &x->costs, layout, N, &x->steps, err);
     return ms < INFINITY ? ms : layout_step_ms(terms, &x->costs, layout, N);
 }
 
@@ -90,6 +104,14 @@ static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
     if (most > 0) printf("; %s take %.4g ms more", layout_term_names[worst], most);
 }
 
+// By it, too, layouts of as many stages and ranks differ.
+static const char* words_of_zero(const Layout* layout, int layers) {
+    static const char* const words[] = {"", "zero 1", "zero 2", "zero 3"};
+    for (int l = 1; l < layers; l++)
+        if (layout->layer[l].zero != layout->layer[0].zero) return "zero by layer";
+    return words[layout->layer[0].zero];
+}
+
 static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, double slack, double seconds) {
     enum { SHOWN = 6 };
     double terms[N_LAYOUT_TERMS], mib = 1 << 20;
@@ -97,11 +119,12 @@ static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, dou
     printf("layout  auto, %.1f MiB a rank; times %s\n", (double)x->run->cluster->available.bytes / mib, x->from);
     for (int i = 0; i < shown; i++) {
         const LayoutTry* t = &tries[i];
-        printf("        %d stage%s, tp %d, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
-               t->layout.tp, t->N);
+        printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
+               t->layout.tp, words_of_zero(&t->layout, x->costs.whole->L), t->N);
         if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / mib);
+        else if (t->ms == INFINITY) printf("no group of ranks holds the longest documents");
         else printf("%s%.4g ms, %.1f MiB%s", i < looked ? "" : "at least ", t->ms, t->bytes / mib, i ? "" : ", chosen");
-        if (i && i < looked) print_why(x, t, &tries[0]);
+        if (i && i < looked && t->ms < INFINITY) print_why(x, t, &tries[0]);
         printf("\n");
     }
     if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
@@ -132,6 +155,7 @@ static void predict_layout(Run* run) {
 static int find_layout(Run* run, Layout* layout, Err err) {
     static LayoutTry tries[LAYOUT_TRIES];
     static Known known;
+    double terms[N_LAYOUT_TERMS];
     if (!run->config.memory) return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
     if (know(&known, run, err)) return -1;
     run->cluster->most_scratch = 1;  // what is left where memory is short
@@ -139,13 +163,25 @@ static int find_layout(Run* run, Layout* layout, Err err) {
     double started = now_seconds();
     int looked = 0, n = layout_search(tries, &p, &known.arena, err);
     if (n < 0) return -1;
-    if (n == 0) return fail(err, "auto: no layout of %d ranks for this model", p.ranks);
+    if (n == 0)
+        return fail(err,
+                    "auto: %d ranks with --capacity %d hold no document of %d tokens, the context; try --capacity %d, "
+                    "or a smaller --context",
+                    p.ranks, p.rows[p.n_rows - 1], run->config.context, CEIL_DIV(run->config.context, p.ranks));
     double slack = layout_choose(tries, n, &looked, &known.costs, &known.steps);
+    if (tries[0].fits && tries[0].ms == INFINITY)  // whose words are of what the run asks, too
+        return layout_steps_ms(terms, &known.costs, &tries[0].layout, tries[0].N, &known.steps, err), -1;
     print_tries(&known, tries, n, looked, slack, now_seconds() - started);
     arena_free(&known.arena);
     *layout = tries[0].layout;
     run->settled.capacity = tries[0].N;
     if (tries[0].fits) return 0;
+    if (tries[0].bytes <= p.memory)  // the machine has ranks with less
+        return fail(err,
+                    "auto: no layout fits the machine's ranks, of which some have %.1f MiB; the least needs %.1f MiB "
+                    "on its fullest rank; try more memory in the `ranks` lines of --machine, more ranks, or a smaller "
+                    "--capacity or --context",
+                    machine_bytes(&known.costs.machine, 0, p.ranks) / (1 << 20), tries[0].bytes / (1 << 20));
     return fail(err,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "
                 "ranks, a smaller --capacity or --context, or --memory %.0fM",

@@ -85,11 +85,13 @@ static void take_limits(Run* run) {
             "or --capacity to go on as if they did",
             machine->cost.name, zero, ranks, machine->memory_gb);
     if (!run->settled.capacity) run->settled.capacity = capacity;
-    if (!run->model.k->no_results || run->config.memory) return;
-    run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
+    if (!run->model.k->no_results) return;
+    if (!run->config.memory)
+        run->cluster->available = (HostMemory){(size_t)1 << 46, "of a machine that does not say how much"};
     double bytes = machine_bytes(machine, run->model.world->rank, 1);
-    if (bytes < INFINITY) run->cluster->available = (HostMemory){(size_t)bytes, "of this rank, as the machine says"};
-    if (machine->gpu_mib > 0)
+    if (bytes < (double)run->cluster->available.bytes)
+        run->cluster->available = (HostMemory){(size_t)bytes, "of this rank, as the machine says"};
+    if (machine->gpu_mib > 0 && !run->config.memory)
         run->cluster->available = (HostMemory){(size_t)(machine->gpu_mib * (1 << 20)), "gpu_mib of the machine"};
 }
 
