@@ -328,6 +328,7 @@ static void make_exchanges_dear(World* world, Step* step, uint64_t seed) {
     c->parts = pick(seed, 76, 0, 3), c->micro_batch = 20 * pick(seed, 77, 0, 2);
     world->setting.kind = CP_CHOICE_ULYSSES, world->setting.speeds = NULL;
     cost_groups(world->groups, c, l, world->setting.kind);
+    plan_take(&step->plan, step->n, &step->arena);
 }
 
 // Passes of several micro-batches hide exchanges for which `alone` makes no allowance, and all that L3 has hidden they

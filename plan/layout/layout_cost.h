@@ -42,6 +42,10 @@ typedef struct LayoutCosts {
     } of_tp[MOST_TP + 1];
     BucketWeights layer, end[2];  // of `whole`: a layer, the embeddings, the last norm and the classifier
     double tied;                  // elements of an embedding that is the classifier, too; 0: it is not
+    // How the run plans a step, as Planner.plan (plan/published/published.h); NULL: flex.
+    int (*plan)(const void* context, Plan* plan, const Setting* setting, const int* lengths, int n, Arena* arena,
+                Err err);
+    const void* plan_context;
     int played_rounds;            // at most; 0: 64, and 8 for each stage. Others take what the last of these do
     Arena* arena;                 // for what is played
 } LayoutCosts;

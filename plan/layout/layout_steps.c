@@ -73,9 +73,16 @@ static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, con
     return n;
 }
 
+static int plan_step(Plan* plan, const LayoutCosts* c, const Setting* setting, const int* lengths, int n, Err err) {
+    Prediction prediction;
+    if (setting->limits.ranks == 1)
+        return plan_static(plan, 1, lengths, n, &setting->limits, 0, CP_CHOICE_AUTO, c->arena, err);
+    if (c->plan) return c->plan(c->plan_context, plan, setting, lengths, n, c->arena, err);
+    return plan_flex(plan, &prediction, 1, lengths, n, setting, c->arena, err);
+}
+
 static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
                       const int* lengths, int n, Err err) {
-    Prediction prediction;
     Plan plan;
     Timeline t;
     Setting setting;
@@ -87,9 +94,8 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
     set_setting(&setting, groups, speeds, c, layout, N);
-    int failed = D == 1 ? plan_static(&plan, 1, lengths, n, &setting.limits, 0, CP_CHOICE_AUTO, c->arena, err)
-                        : plan_flex(&plan, &prediction, 1, lengths, n, &setting, c->arena, err);
-    if (!failed && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
+    if (!plan_step(&plan, c, &setting, lengths, n, err) &&
+        !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
         int v = find_works(works, &plan, &t, &setting, layout->stages, layout_speeds(NULL, c, layout));
         ms = layout_rounds_ms(terms, c, layout, works, v);
     }

@@ -8,6 +8,7 @@
 
 #include "plan/base/disk.h"
 #include "plan/layout/layout_steps.h"
+#include "plan/published/published.h"
 #include "run/run.h"
 
 // ---- --layout auto
@@ -46,6 +47,17 @@ static LayoutProblem problem_of(Known* x) {
     return p;
 }
 
+// By --plan and --cp.
+static int plan_as_named(const void* context, Plan* plan, const Setting* setting, const int* lengths, int n,
+                         Arena* arena, Err err) {
+    const Config* c = &((const Run*)context)->config;
+    const Planner* planner = planner_named(c->plan);
+    Setting own = *setting;
+    own.cp_size = c->cp_size;
+    void* opened = planner->open(&own, lengths, n, arena, err);
+    return opened ? planner->plan(opened, plan, 1, lengths, n, arena, err) : -1;
+}
+
 enum { MOST_PIECES = 1 << 15 };
 
 // Of the pieces that training draws first: those of all steps that are to be looked at, and of one more. Returns how
@@ -74,6 +86,7 @@ static int know(Known* x, Run* run, Err err) {
     costs->tensor_overlap = costs->overlap && !m->k->on_host;
     costs->rounds_read_weights = !m->k->virtual_time;
     costs->context = c->context;
+    if (strcmp(c->plan, "flex") && planner_named(c->plan)) costs->plan = plan_as_named, costs->plan_context = run;
     costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
     x->steps = sampled_steps(lengths, first_lengths(run, lengths), c->batch_tokens);
     layout_costs_of_steps(costs, &x->steps);
