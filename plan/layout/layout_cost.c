@@ -54,65 +54,6 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
     weigh_buckets(c);
 }
 
-// ---- what planners of a step know
-
-// A group takes what the rank with most of everything computes, and its exchanges.
-static void divide_among_group(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split,
-                               int elem_bytes) {
-    Shape most = split_shape(whole, split, 0);
-    int ranks = split->ranks, vocab_rows = 0, heads = 0, bytes_known = cost->n_groups > 0;
-    for (int t = 0; t < ranks; t++) {
-        Shape s = split_shape(whole, split, t);
-        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
-        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
-    }
-    most.heads = heads;
-    double weights = shape_matmul_weights(whole) + (double)(whole->Vp - whole->V) * whole->C;
-    double ends = (double)(vocab_rows - whole->V) * whole->C, share = (double)heads / whole->NH;
-    double others = (double)ranks / (ranks - 1);
-    // Two of each of the four linears of a block; and at the ends of the model the embedding's sum, the last norm, its
-    // gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
-    double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)whole->C * elem_bytes);
-    cost->tensor_ranks = ranks;
-    cost->tensor_exchanges = (2 + layout_again(layout, 0)) * 4 + at_ends / whole->L;
-    if (bytes_known)
-        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
-    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
-    cost->per_token *= (shape_matmul_weights(&most) + ends) / weights;
-    cost->quadratic *= share;
-    cost->token_bytes *= share;
-    if (bytes_known) return;
-    cost->channels = (int)(cost->channels * share + 0.5);
-    cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
-}
-
-void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int across) {
-    int P = layout->stages;
-    if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
-        cost->channels = whole->NH * whole->HS, cost->kv_channels = whole->NKV * whole->HS;
-        cost->elem_bytes = elem_bytes;
-    }
-    if (split) divide_among_group(cost, whole, layout, split, elem_bytes), cost->tensor_across = across;
-    cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
-}
-
-double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers) {
-    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
-    part.parameters /= layout->tp;
-    return machine_zero_ms(&part, zero, limits->ranks, limits->node_size, layers);
-}
-
-int layout_node_size(int ranks, int node, int tp, int stages) {
-    int of_stage = ranks / stages, size = 0;
-    for (int r = 0; r < ranks; r++) {
-        int at = r % of_stage / tp;  // among the data ranks
-        if (at == 0 || r / node == (r - tp) / node) continue;
-        for (int rest; at > 0; at = rest) rest = size % at, size = at;
-    }
-    return size ? size : MAX(of_stage / tp, 1);
-}
-
 // ---- where ranks lie
 
 static int stage_ranks(const LayoutCosts* c, const Layout* layout) { return c->ranks / layout->stages; }
@@ -123,33 +64,6 @@ static int groups_of(const LayoutCosts* c, const Layout* layout) { return stage_
 static int is_across(const LayoutCosts* c, int run) {
     int node = c->links.node_size;
     return c->ranks > node && (run > node || node % run != 0);
-}
-
-// The pace of a stage whose groups have as much to do as they can: that of all of them in the mean, each at its slowest
-// rank's.
-double layout_stage_speed(const LayoutCosts* c, const Layout* layout, int s) {
-    int run = stage_ranks(c, layout), groups = groups_of(c, layout);
-    double sum = 0;
-    if (c->machine.n_kinds == 0) return 1;
-    for (int g = 0; g < groups; g++) sum += machine_speed(&c->machine, s * run + g * layout->tp, layout->tp);
-    return sum / groups;
-}
-
-double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout) {
-    double of_stage[MOST_STAGES], sum = 0;
-    int run = stage_ranks(c, layout), groups = groups_of(c, layout), R = layout->tp;
-    for (int g = 0; g < groups; g++) {
-        for (int s = 0; s < layout->stages; s++) of_stage[s] = machine_speed(&c->machine, s * run + g * R, R);
-        double pace = layout_pace(layout, c->whole, of_stage, 1);
-        if (speeds) speeds[g] = pace;
-        sum += pace;
-    }
-    return sum / groups;
-}
-
-double layout_memory(const LayoutCosts* c, const Layout* layout, int s) {
-    int run = stage_ranks(c, layout);
-    return fmin(c->memory, machine_bytes(&c->machine, s * run, run));
 }
 
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
@@ -327,7 +241,7 @@ static int make_stage(PlayedStage* x, const LayoutCosts* c, const Layout* layout
                       const Works* works) {
     static int first[MOST_LAYERS];
     int* kind = TAKE(c->arena, int, n);
-    double speed = layout_stage_speed(c, layout, s);
+    double speed = layout_stage_pace(&c->machine, c->ranks, layout, s);
     if (!kind) return -1;
     *x = (PlayedStage){.layers = n, .is_first = s == 0, .is_last = s == layout->stages - 1, .rows = rows, .kind = kind};
     x->kinds = kinds_of(kind, first, rows, n);
@@ -476,8 +390,10 @@ static double whole_step_ms(void* c, const Layout* layout, int N) {
     return layout_step_ms(terms, (const LayoutCosts*)c, layout, N);
 }
 
-static double stage_room(void* c, const Layout* layout, int s) {
-    return layout_memory((const LayoutCosts*)c, layout, s);
+static double stage_room(void* costs, const Layout* layout, int s) {
+    const LayoutCosts* c = (const LayoutCosts*)costs;
+    int run = stage_ranks(c, layout);
+    return fmin(c->memory, machine_bytes(&c->machine, s * run, run));
 }
 
 LayoutProblem layout_problem(LayoutCosts* c) {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "plan/layout/layout_play.h"
+#include "plan/layout/layout_ranks.h"
 #include "plan/layout/layout_search.h"
 #include "plan/model/split.h"
 #include "plan/cost/transfers.h"
@@ -46,8 +47,8 @@ typedef struct LayoutCosts {
     int (*plan)(const void* context, Plan* plan, const Setting* setting, const int* lengths, int n, Arena* arena,
                 Err err);
     const void* plan_context;
-    int played_rounds;            // at most; 0: 64, and 8 for each stage. Others take what the last of these do
-    Arena* arena;                 // for what is played
+    int played_rounds;  // at most; 0: 64, and 8 for each stage. Others take what the last of these do
+    Arena* arena;       // for what is played
 } LayoutCosts;
 
 // What a group has to do in a round: tokens, the sum of the squares of its documents' lengths, and ms of exchanges with
@@ -64,31 +65,9 @@ extern const char* const layout_term_names[N_LAYOUT_TERMS];
 // *c is not to be moved. `machine` is copied, the arena is kept.
 void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, int ranks, int node_size, int elem_bytes,
                   Arena* arena);
-// ---- what planners of a step know of a layout
-//
-// A machine's constants are those of one rank that computes the whole model. Planners call a rank what a
-// tensor-parallel group is, and with stages the groups with one place in all of them: that is as fast as they are
-// together.
-
-// *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. across: a group's ranks are
-// of several nodes.
-void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int across);
-// ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
-double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
-// Data ranks of a node: the most that no node's border cuts, in any stage. node: ranks of one.
-int layout_node_size(int ranks, int node, int tp, int stages);
-
 // A problem for layout_search whose times are these: layers up to all that the model and ranks allow. Rows, memory and
 // bytes are the caller's.
 LayoutProblem layout_problem(LayoutCosts* c);
-// The mean pace of a stage's groups, each at its slowest rank's: 1 on machines whose ranks are alike.
-double layout_stage_speed(const LayoutCosts* c, const Layout* layout, int s);
-// Paces of data ranks (data ranks), as Setting.speeds: with stages those that have one place in all of them are as fast
-// as the stage lets them be that takes longest. The mean of all; speeds NULL: that alone.
-double layout_speeds(double* speeds, const LayoutCosts* c, const Layout* layout);
-// Bytes of the rank with least memory in stage s: LayoutCosts.memory, or what the machine says, if it is less.
-double layout_memory(const LayoutCosts* c, const Layout* layout, int s);
 // Rounds of a step with rows of N tokens a group, at least 1.
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
 // += ms of a step that layer l takes, and that stage s takes beside its layers.

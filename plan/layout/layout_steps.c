@@ -44,7 +44,7 @@ static void set_setting(Setting* s, GroupCost* groups, double* speeds, const Lay
     s->cost.micro_batch += layout_zero_ms(&c->machine, layout, zero, &s->limits, whole->L);
     layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, c->ranks > node && R > node);
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
-    layout_speeds(speeds, c, layout);
+    layout_speeds(speeds, &c->machine, c->ranks, layout, whole);
     s->speeds = c->machine.n_kinds ? speeds : NULL;
 }
 
@@ -94,9 +94,9 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
     set_setting(&setting, groups, speeds, c, layout, N);
-    if (!plan_step(&plan, c, &setting, lengths, n, err) &&
-        !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
-        int v = find_works(works, &plan, &t, &setting, layout->stages, layout_speeds(NULL, c, layout));
+    if (!plan_step(&plan, c, &setting, lengths, n, err) && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
+        int v = find_works(works, &plan, &t, &setting, layout->stages,
+                           layout_speeds(NULL, &c->machine, c->ranks, layout, c->whole));
         ms = layout_rounds_ms(terms, c, layout, works, v);
     }
     arena_reset(c->arena, mark);

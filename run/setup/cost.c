@@ -13,7 +13,7 @@
 
 #include "plan/base/disk.h"
 #include "plan/base/user_cache.h"
-#include "plan/layout/layout_cost.h"
+#include "plan/layout/layout_ranks.h"
 #include "plan/published/published.h"
 #include "run/run.h"
 

@@ -1,0 +1,23 @@
+// layout_ranks.h - the ranks of a layout: what planners of a step know of them, and how fast they are on a machine
+// whose ranks are not alike.
+//
+// A machine's constants are those of one rank that computes the whole model. Planners call a rank what a
+// tensor-parallel group is, and with stages the groups with one place in all of them: that is as fast as they are
+// together.
+#pragma once
+#include "plan/cost/machine.h"
+#include "plan/layout/layout.h"
+
+// *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. across: a group's ranks are
+// of several nodes.
+void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
+                        int across);
+// ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
+double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
+// Data ranks of a node: the most that no node's border cuts, in any stage. node: ranks of one.
+int layout_node_size(int ranks, int node, int tp, int stages);
+
+// The mean pace of a stage's groups, each at its slowest rank's: 1 on machines whose ranks are alike.
+double layout_stage_pace(const Machine* machine, int ranks, const Layout* layout, int s);
+// Paces of data ranks (data ranks), as Setting.speeds (layout_pace). Returns their mean; speeds NULL: that alone.
+double layout_speeds(double* speeds, const Machine* machine, int ranks, const Layout* layout, const Shape* whole);
