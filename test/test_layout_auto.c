@@ -343,13 +343,22 @@ CLAIM(a_found_layout_with_rows_shorter_than_a_document_is_predicted) {
 CLAIM(what_ranks_do_not_hold_is_refused) {
     const char* text = MACHINE "ranks 2 1 0.0001\n";
     write_text("machine", text, strlen(text));
-    static const char job[] = "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
-                              "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
+    static const char job[] =
+        "$P --device virtual --data $W/corpus --layers 4 --width 64 --heads 4 --context 128 "
+        "--batch-tokens 1024 --steps 1 --threads 1 --machine $W/machine --memory 1G";
     CHECK_REFUSED(" available (of this rank, as the machine says)", ON_RANKS "%s", 4, job);
     CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
     write_text("machine", MACHINE, strlen(MACHINE));
     CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
     CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43", 3, job);
+}
+
+CLAIM(what_was_asked_for_is_not_searched_for) {
+    CHECK_SH(0, ON_RANKS "$P " TINY "--layout auto --memory 1G --zero 2 --tp 2 --explain layout", ranks);
+    CHECK_SAID("tp 2, zero 2");
+    CHECK_SH(0, ON_RANKS "$P " TINY "--layout auto --memory 1G --pp 2 --explain layout", ranks);
+    CHECK_SAID("2 stages & stage 1: ranks");
+    CHECK_REFUSED("--tp and --pp that divide", ON_RANKS "$P " TINY "--layout auto --memory 1G --tp 3", ranks);
 }
 
 CLAIM(the_choice_is_explained) {

@@ -29,6 +29,11 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
 
 enum { LEAST_ROWS = 256, LEAST_PART = 8 };
 
+// What was asked for by name is not searched for.
+static void keep_asked(const Config* c, const char* option, int asked, int range[2]) {
+    if (config_was_given(c, option)) range[0] = range[1] = asked;
+}
+
 // Rows that --capacity names; or those that hold a document of --context, up to 32 times as much, and down to an
 // eighth: then ranks share documents.
 static LayoutProblem problem_of(Known* x) {
@@ -39,6 +44,8 @@ static LayoutProblem problem_of(Known* x) {
     x->costs.memory = p.memory = (double)run->cluster->available.bytes;
     p.unlike = p.apart = 1;
     p.bytes = bytes_of, p.context = x;
+    keep_asked(c, "--tp", c->tp, p.tp), keep_asked(c, "--pp", c->pp, p.stages),
+        keep_asked(c, "--zero", c->zero, p.zero);
     if (c->capacity) p.rows[p.n_rows++] = c->capacity;
     for (int parts = LEAST_PART; !c->capacity && parts >= 1; parts /= 2)
         if (parts == 1 || c->context / parts >= LEAST_ROWS) p.rows[p.n_rows++] = CEIL_DIV(c->context, parts);
@@ -176,6 +183,9 @@ static int find_layout(Run* run, Layout* layout, Err err) {
     double started = now_seconds();
     int looked = 0, n = layout_search(tries, &p, &known.arena, err);
     if (n < 0) return -1;
+    if (p.ranks % (p.tp[0] * p.stages[0]))
+        return fail(err, "auto: expected --tp and --pp that divide %d ranks, found %d and %d; leave them out", p.ranks,
+                    p.tp[0], p.stages[0]);
     if (n == 0)
         return fail(err,
                     "auto: %d ranks with --capacity %d hold no document of %d tokens, the context; try --capacity %d, "
