@@ -121,7 +121,7 @@ static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
     step_ms(terms, x, &t->layout, t->N), step_ms(best, x, &chosen->layout, chosen->N);
     for (int i = 0; i < N_LAYOUT_TERMS; i++)
         if (terms[i] - best[i] > most) most = terms[i] - best[i], worst = i;
-    if (most > 0) printf("; %.4g ms more for %s", most, layout_term_names[worst]);
+    if (most > 1e-4 * chosen->ms) printf("; %.3g ms more for %s", most, layout_term_names[worst]);
 }
 
 // By it, too, layouts of as many stages and ranks differ.
