@@ -16,7 +16,7 @@ enum { STEPS = 8, MOST_STEPS = 64 };
 // Most documents are short, some are cut into pieces of the whole context.
 static const char machine[] =
     "name test\nquadratic_ms 1e-4\nlinear_ms 1e-3\nmicro_batch_ms 1e-3\nstep_ms 1\n"
-    "link inside 64 0.0005\nlink inside 1048576 0.01\nlink across 64 0.001\nlink across 1048576 0.02\n"
+    "link inside 64 0.002\nlink inside 1048576 0.01\nlink across 64 0.004\nlink across 1048576 0.02\n"
     "model 2 48 4\ncapacity 128\n";
 
 // ---- the log
