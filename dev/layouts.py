@@ -76,21 +76,26 @@ def options(name, model, ranks):
            f"--dtype {'fp32' if name == 'titan' else 'bf16'} --overlap {OVERLAP}"
 
 
+def ways_of(command):
+    """(ms, layout) of every way in the table of build/simulate --layout auto."""
+    said = subprocess.run(command, capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(said.stderr)
+    ways = {}
+    for line in said.stdout.splitlines():
+        found = re.match(r"(\S+|by mean) +([0-9.]+)  +[0-9.]+ +[0-9.]+x +(.*)", line)
+        if found:
+            ways[found[1]] = (float(found[2]), found[3])
+    return ways
+
+
 def simulate(work, name, model, ranks, gb, layout):
     path = f"{work}/{name}-{model}"
     with open(path, "w") as file:
         file.write(machine(name, model))
     command = ["build/simulate", "--layout", "auto", "--memory", f"{gb * 1e9:.0f}", "--machine", path, "--ranks",
                str(ranks), "--model", options(name, model, ranks), "--layout-file", layout]
-    said = subprocess.run(command, capture_output=True, text=True)
-    if said.returncode:
-        sys.exit(said.stderr)
-    ways = {}
-    for line in said.stdout.splitlines():
-        found = re.match(r"(\S+) +([0-9.]+)  +[0-9.]+ +[0-9.]+x +(.*)", line)
-        if found:
-            ways[found[1]] = (float(found[2]), found[3])
-    return ways, path
+    return ways_of(command), path
 
 
 NAMES = ["DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"]
@@ -149,19 +154,10 @@ def play(work):
 
 
 def layout_of(work, machine, model, ranks, gb, lengths, more):
-    """ms that the search says, and the layout's file and rows; NaN where nothing fits."""
     command = ["build/simulate", "--layout", "auto", "--memory", f"{gb}G", "--machine", machine, "--ranks", str(ranks),
                "--model", model, "--lengths", lengths, "--layout-file", f"{work}/layout", *more]
     subprocess.run(["rm", "-f", f"{work}/layout"])
-    said = subprocess.run(command, capture_output=True, text=True)
-    if said.returncode:
-        sys.exit(said.stderr)
-    ways = {}
-    for line in said.stdout.splitlines():
-        found = re.match(r"(\S+|by mean) +([0-9.]+)  +[0-9.]+ +[0-9.]+x +(.*)", line)
-        if found:
-            ways[found[1]] = (float(found[2]), found[3])
-    return ways
+    return ways_of(command)
 
 
 def play_steps(work, machine, ranks, model, capacity):

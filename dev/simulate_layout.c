@@ -72,7 +72,7 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
                       .layer = &layout->layer[first],
                       .training = 1,
                       .groups = D > 1,
-                      .slots = rounds_in_flight(layout->stages, s),
+                      .slots = pipeline_slots(layout->stages, s),
                       .tp = R,
                       .dt = x->dt};
     return state_bytes(x, &part, layout, s) + (double)shape_activations(&part, &needs, NULL);

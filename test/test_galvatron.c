@@ -112,7 +112,7 @@ CLAIM(pipelines_wait_and_keep_what_theory_says) {
     CHECK_CLOSE(pipeline_factor(2, 4), 0.625, 1e-15);
     CHECK_CLOSE(pipeline_factor(4, 4), 0.4375, 1e-15);
     CHECK_CLOSE(pipeline_factor(8, 8), 0.234375, 1e-15);
-    for (int s = 0; s < 4; s++) CHECK(rounds_in_flight(4, s) == 4 - s);
+    for (int s = 0; s < 4; s++) CHECK(pipeline_slots(4, s) == 4 - s);
     CHECK_CLOSE(balance_degree(uneven, 4), 0.625, 1e-15);
     CHECK_CLOSE(balance_degree(even, 4), 0.75, 1e-15);
 }
@@ -234,7 +234,7 @@ static double uneven_ms(void* context, int stage, int first, int end) {
         for (int again = 0; again < 2; again++) {
             ms[2 * l + again] = u->ms[first + l] * (again ? 4.0 / 3 : 1);
             bytes[2 * l + again] =
-                u->states[first + l] + u->kept[first + l] * rounds_in_flight(u->stages, stage) * (again ? 0.2 : 1);
+                u->states[first + l] + u->kept[first + l] * pipeline_slots(u->stages, stage) * (again ? 0.2 : 1);
         }
     LayerProblem p = {n, 2, ms, bytes, NULL, u->memory, 0};
     return search(&p, chosen).ms;
@@ -243,7 +243,7 @@ static double uneven_ms(void* context, int stage, int first, int end) {
 static double uneven_plain_bytes(void* context, int stage, int first, int end) {
     const Uneven* u = (const Uneven*)context;
     double bytes = 0;
-    for (int l = first; l < end; l++) bytes += u->states[l] + u->kept[l] * rounds_in_flight(u->stages, stage);
+    for (int l = first; l < end; l++) bytes += u->states[l] + u->kept[l] * pipeline_slots(u->stages, stage);
     return bytes;
 }
 

@@ -57,9 +57,6 @@ typedef struct RoundWork {
     double tokens, squares, exchange;
 } RoundWork;
 
-// 1F1B: micro-batches that stage s of so many keeps.
-static inline int rounds_in_flight(int stages, int s) { return stages - s; }
-
 extern const char* const layout_term_names[N_LAYOUT_TERMS];
 
 // *c is not to be moved. `machine` is copied, the arena is kept.

@@ -333,7 +333,7 @@ static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* ar
         ArenaMark mark = arena_mark(arena);
         StagePlay p;
         if (begin_stage(&p, step, s, arena)) return -1;
-        slots[s] = P - s;
+        slots[s] = pipeline_slots(P, s);
         for (int r = 0; r < v; r++) {
             if (r == 0 || step->work) ms = passes_ms(&p, r);
             forward_ms[s * v + r] = ms / passes_of(p.stage), backward_ms[s * v + r] = ms - ms / passes_of(p.stage);

@@ -389,7 +389,7 @@ static void try_alike(LayoutTry* t, Search* x) {
     for (int k = 0; k < x->n_rows; k++) {
         layout_set_stage(&x->layout, 0, x->p->whole->L, x->row[k]);
         double bytes = fullest(x), ms = fits(x) ? x->p->step_ms(x->p->times, &x->layout, x->N) : INFINITY;
-        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes};
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x->layout, x->N, 1, ms, bytes, {0}};
     }
 }
 
@@ -402,7 +402,7 @@ static int search_row(LayoutTry* t, Search* x) {
     if (ms == INFINITY) x->by_bytes = 1, x->exact = !x->p->alike, ms = deal_layers(x);
     arena_reset(x->arena, mark);
     if (ms < 0) return -1;
-    *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x)};
+    *t = (LayoutTry){x->layout, x->N, !x->by_bytes, INFINITY, fullest(x), {0}};
     if (t->fits) t->ms = x->p->step_ms ? x->p->step_ms(x->p->times, &t->layout, x->N) : ms;
     if (x->p->step_ms && x->layout.stages == 1) try_alike(t, x);
     return 0;
@@ -433,7 +433,7 @@ static int polish(LayoutTry* t, const LayoutProblem* p, Arena* arena) {
         if (from == to || layers[from] == 1 || (P > MOST_PAIRED && abs(from - to) > 1)) continue;
         layers[from]--, layers[to]++;
         double ms = assemble(&x, layers) && fits(&x) ? p->step_ms(p->times, &x.layout, t->N) : INFINITY;
-        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x.layout, t->N, 1, ms, fullest(&x)}, since = -1;
+        if (ms < t->ms * (1 - 1e-9)) *t = (LayoutTry){x.layout, t->N, 1, ms, fullest(&x), {0}}, since = -1;
         else layers[from]++, layers[to]--;
     }
     arena_reset(arena, mark);

@@ -11,7 +11,7 @@
 // A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Where all layers of a
 // model are alike only the numbers of layers by each strategy count; why, and what is not searched for: plan/README.md.
 #pragma once
-#include "plan/layout/layout.h"
+#include "plan/layout/layout_play.h"
 
 enum { LAYOUT_TRIES = 128, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
 
@@ -41,8 +41,9 @@ typedef struct LayoutProblem {
 typedef struct LayoutTry {
     Layout layout;
     int N, fits;
-    double ms;     // of a step; infinite where nothing fits
-    double bytes;  // of its fullest rank; where nothing fits, of the layout that needs least
+    double ms;                     // of a step; infinite where nothing fits
+    double bytes;                  // of its fullest rank; where nothing fits, of the layout that needs least
+    double terms[N_LAYOUT_TERMS];  // of ms, where somebody has looked (plan/layout/layout_steps.h)
 } LayoutTry;
 
 // Fills tries, the best first, then by time; those that do not fit last, by bytes; of more than LAYOUT_TRIES the first.

@@ -128,23 +128,26 @@ static void sort_tries(LayoutTry* tries, int n) {
     }
 }
 
+static void look(LayoutTry* t, const LayoutCosts* c, const SampledSteps* steps) {
+    char err[ERR_BYTES];
+    t->ms = layout_steps_ms(t->terms, c, &t->layout, t->N, steps, err);
+}
+
 #define BOUND 0.95  // of equal rounds
 #define CLOSE 1.05  // by the first step to the best, which all steps may change
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {
-    char err[ERR_BYTES];
-    double terms[N_LAYOUT_TERMS], best = INFINITY, bound = INFINITY;
+    double best = INFINITY, bound = INFINITY;
     SampledSteps first = *steps;
     int k = 0, close = 0;
     first.n = 1;
     for (; k < n && tries[k].fits && BOUND * tries[k].ms < best; k++) {
-        tries[k].ms = layout_steps_ms(terms, c, &tries[k].layout, tries[k].N, &first, err);
+        look(&tries[k], c, &first);
         best = fmin(best, tries[k].ms);
     }
     if (k < n && tries[k].fits) bound = BOUND * tries[k].ms;
     sort_tries(tries, k);
-    for (; close < k && tries[close].ms <= CLOSE * best; close++)
-        tries[close].ms = layout_steps_ms(terms, c, &tries[close].layout, tries[close].N, steps, err);
+    for (; close < k && tries[close].ms <= CLOSE * best; close++) look(&tries[close], c, steps);
     sort_tries(tries, close);
     *looked = k;
     return best < INFINITY ? fmax(0, 1 - bound / best) : 0;

@@ -47,6 +47,8 @@ typedef struct Schedule {
     double makespan;   // ms
 } Schedule;
 
+// Rounds whose activations stage s of so many keeps, as in 1F1B.
+static inline int pipeline_slots(int stages, int s) { return stages - s; }
 // Lies in the arena. 0, or -1 without memory. O(stages^2 rounds).
 int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err);
 

@@ -121,9 +121,6 @@ int pipeline_stage_of(const Model* m, const ParamTensor* tensor);
 // that rank r has of a round are those of rank r - W / P, which sends it their residual stream. Stages are outermost:
 // between them only the stream travels, C elements a token and direction.
 
-// Rounds whose activations stage s keeps at a time: 1F1B needs so many.
-static inline int pipeline_slots(int stages, int s) { return stages - s; }
-
 // Makes the Comms of the layout, cuts m->shape, which is this rank's part of the whole model, to its stage, and takes
 // what the layout says of that. All ranks call it.
 void pipeline_join(Model* m);

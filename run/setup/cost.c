@@ -266,9 +266,9 @@ void run_set_cost(Run* run) {
 // Of ranks that the machine knows.
 static void know_paces(Run* run) {
     const Model* m = &run->model;
-    int ranks = m->comm->size, tp = tp_size(m);
+    int ranks = m->comm->size, tp = tp_size(m), first = m->world->rank - m->job->rank;
     for (int i = 0; i < m->stages * ranks; i++)
-        run->clock->stage_speeds[i] = machine_speed(&run->clock->probed, i * tp, tp);
+        run->clock->stage_speeds[i] = machine_speed(&run->clock->probed, first + i * tp, tp);
     if (run->clock->probed.n_kinds > 0) run_set_paces(run);
 }
 

@@ -115,12 +115,11 @@ static double step_ms(double terms[N_LAYOUT_TERMS], Known* x, const Layout* layo
 }
 
 // Where a layout that fits loses most against the chosen one.
-static void print_why(Known* x, const LayoutTry* t, const LayoutTry* chosen) {
-    double terms[N_LAYOUT_TERMS], best[N_LAYOUT_TERMS], most = 0;
+static void print_why(const LayoutTry* t, const LayoutTry* chosen) {
+    double most = 0;
     int worst = 0;
-    step_ms(terms, x, &t->layout, t->N), step_ms(best, x, &chosen->layout, chosen->N);
     for (int i = 0; i < N_LAYOUT_TERMS; i++)
-        if (terms[i] - best[i] > most) most = terms[i] - best[i], worst = i;
+        if (t->terms[i] - chosen->terms[i] > most) most = t->terms[i] - chosen->terms[i], worst = i;
     if (most > 1e-4 * chosen->ms) printf("; %.3g ms more for %s", most, layout_term_names[worst]);
 }
 
@@ -134,7 +133,7 @@ static const char* words_of_zero(const Layout* layout, int layers) {
 
 static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, double slack, double seconds) {
     enum { SHOWN = 6 };
-    double terms[N_LAYOUT_TERMS], mib = 1 << 20;
+    double mib = 1 << 20;
     int all = x->run->config.explain, shown = all ? n : MIN(n, SHOWN);
     printf("layout  auto, %.1f MiB a rank; times %s\n", (double)x->run->cluster->available.bytes / mib, x->from);
     for (int i = 0; i < shown; i++) {
@@ -144,16 +143,15 @@ static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, dou
         if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / mib);
         else if (t->ms == INFINITY) printf("no group of ranks holds the longest documents");
         else printf("%s%.4g ms, %.1f MiB%s", i < looked ? "" : "at least ", t->ms, t->bytes / mib, i ? "" : ", chosen");
-        if (i && i < looked && t->ms < INFINITY) print_why(x, t, &tries[0]);
+        if (i && i < looked && t->ms < INFINITY) print_why(t, &tries[0]);
         printf("\n");
     }
     if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
     if (!tries[0].fits) return;
     printf("        no other of these is faster by more than %.1f %%\n", 100 * slack);
     if (!all) return;
-    double ms = step_ms(terms, x, &tries[0].layout, tries[0].N);
-    printf("        its %.4g ms, of the stage with most: ", ms);
-    layout_print_terms(stdout, terms, ms);
+    printf("        its %.4g ms, of the stage with most: ", tries[0].ms);
+    layout_print_terms(stdout, tries[0].terms, tries[0].ms);
     printf("\n        searched for %.0f ms\n", 1e3 * seconds);
 }
 
