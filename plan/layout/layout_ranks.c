@@ -48,11 +48,12 @@ double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, co
     return machine_zero_ms(&part, zero, limits->ranks, limits->node_size, layers);
 }
 
-int layout_node_size(int ranks, int node, int tp, int stages) {
+int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* context, int rank),
+                     const void* context) {
     int of_stage = ranks / stages, size = 0;
     for (int r = 0; r < ranks; r++) {
         int at = r % of_stage / tp;  // among the data ranks
-        if (at == 0 || r / node == (r - tp) / node) continue;
+        if (at == 0 || node_of(context, r) == node_of(context, r - tp)) continue;
         for (int rest; at > 0; at = rest) rest = size % at, size = at;
     }
     return size ? size : MAX(of_stage / tp, 1);

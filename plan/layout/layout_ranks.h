@@ -14,8 +14,8 @@ void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, co
                         int across);
 // ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
 double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
-// Data ranks of a node: the most that no node's border cuts, in any stage. node: ranks of one.
-int layout_node_size(int ranks, int node, int tp, int stages);
+// Data ranks of a node: the most that no node's border cuts, in any stage. node_of: the node of each rank.
+int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* context, int rank), const void* context);
 
 // The mean pace of a stage's groups, each at its slowest rank's: 1 on machines whose ranks are alike.
 double layout_stage_pace(const Machine* machine, int ranks, const Layout* layout, int s);

@@ -25,6 +25,8 @@ void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps) {
 
 // ---- one step
 
+static int node_of(const void* size, int rank) { return rank / *(const int*)size; }
+
 // What a planner of this layout's data ranks knows. groups: (data ranks + 1).
 static void set_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout,
                         int N) {
@@ -34,7 +36,7 @@ static void set_setting(Setting* s, GroupCost* groups, double* speeds, const Lay
     for (int l = 0; l < whole->L; l++) zero = MAX(zero, layout->layer[l].zero);
     *s = (Setting){.cost = c->machine.cost, .groups = groups, .no_overlap = !c->overlap, .context = c->context};
     s->limits = (PlanLimits){.ranks = c->ranks / (R * P),
-                             .node_size = layout_node_size(c->ranks, node, R, P),
+                             .node_size = layout_node_size(c->ranks, R, P, node_of, &node),
                              .capacity = N,
                              .kv_heads = MAX(1, whole->NKV / R),
                              .max_ring_docs = (int)fmin(fmax(c->tokens, c->context), 4096),

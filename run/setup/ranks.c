@@ -8,6 +8,7 @@
 #include "kernels/host.h"
 #include "kernels/open.h"
 #include "plan/base/terminal.h"
+#include "plan/layout/layout_ranks.h"
 #include "run/run.h"
 #include "run/model/tensor_parallel.h"
 #include "run/slow/balance.h"
@@ -133,14 +134,19 @@ int run_node_of(const Run* run, const Comm* job, int rank) {
     return size ? (run->model.world->rank - job->rank + rank) / size : job->node[rank];
 }
 
+typedef struct JobOf {
+    const Run* run;
+    const Comm* job;
+} JobOf;
+
+static int node_of(const void* context, int rank) {
+    const JobOf* x = (const JobOf*)context;
+    return run_node_of(x->run, x->job, rank);
+}
+
 int run_node_size(const Run* run, const Comm* job, int tp, int stages) {
-    int of_stage = job->size / stages, size = 0;
-    for (int r = 0; r < job->size; r++) {
-        int at = r % of_stage / tp;  // among the data ranks
-        if (at == 0 || run_node_of(run, job, r) == run_node_of(run, job, r - tp)) continue;
-        for (int rest; at > 0; at = rest) rest = size % at, size = at;
-    }
-    return size ? size : MAX(of_stage / tp, 1);
+    JobOf x = {run, job};
+    return layout_node_size(job->size, tp, stages, node_of, &x);
 }
 
 // Contiguous ranks make a stage of the pipeline, and in it contiguous ranks a tensor-parallel group; those with the
