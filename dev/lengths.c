@@ -4,7 +4,8 @@
 // Formulas, z standard normal: s = median exp(sigma(z) z), with a sigma that grows in the tail, fitted to the data;
 // lognormals for mixes; and for source code a body of lognormal and a Pareto tail such that 16.2 % of the tokens are in
 // documents above 128K (ByteScale, Ge et al. 2025). "sft" is 99.89 % documents of 1K tokens in the mean and 0.11 % of
-// 37K, as the instruction mix of Llama 3 (Dubey et al. 2024). "mock" is the mock data of Megatron-LM's dynamic context
+// 37K, as the instruction mix of Llama 3 (Dubey et al. 2024). "arxiv" has a mean of 18K, that of RedPajama's papers (28
+// billion tokens in 1.56 million); its spread is a guess. "mock" is the mock data of Megatron-LM's dynamic context
 // parallelism.
 //
 // The integers are the same on every machine: exponential and logarithm are computed here, from additions,
@@ -181,6 +182,11 @@ static double draw_sft(const Lengths* x, Stream* stream) {
     return between(16384, lognormal(stream, 32500, 0.5), 131072);
 }
 
+static double draw_arxiv(const Lengths* x, Stream* stream) {
+    (void)x;
+    return MAX(lognormal(stream, 13100, 0.8), 64);
+}
+
 static double mock(const Lengths* x, Stream* stream, double mean, double sigma) {
     return between(128, lognormal(stream, mean, sigma) * exact_exp(-sigma * sigma / 2), MIN(x->limit, 8192));
 }
@@ -218,6 +224,7 @@ static const Kind kinds[] = {
     {"prolong-fit", draw_prolong_fit, 575, 0},
     {"github", draw_github, 1, 0},
     {"sft", draw_sft, 16, 0},
+    {"arxiv", draw_arxiv, 64, 0},
     {"mock", draw_mock, 128, 0},
     {"mock-heavy", draw_mock_heavy, 128, 0},
     {"equal", draw_equal, 1, 0},
@@ -226,7 +233,8 @@ static const Kind kinds[] = {
 };
 
 const char* lengths_names(void) {
-    return "wikipedia, prolong, wikipedia-fit, prolong-fit, github, sft, mock, mock-heavy, equal, one-long, just-above";
+    return "wikipedia, prolong, wikipedia-fit, prolong-fit, github, sft, arxiv, mock, mock-heavy, equal, one-long, "
+           "just-above";
 }
 
 // ---- opening, drawing

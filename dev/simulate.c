@@ -22,6 +22,7 @@
 #include "dev/bench.h"
 #include "dev/bound_shares.h"
 #include "plan/show/explain.h"
+#include "plan/step/remap.h"
 #include "test/checks.h"
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
@@ -61,20 +62,26 @@ static void open_planners(Simulation* s) {
     lengths_draw(s->lengths, sample, SAMPLE, (uint64_t)s->options->seed, -1);
     for (int i = 0; i < s->n_tallies; i++) {
         Tally* t = &s->tallies[i];
-        t->state = t->planner->open(&s->setting, sample, SAMPLE, &s->planners, err);
+        if (t->out) continue;
+        t->state = t->planner->open(&t->setting, sample, SAMPLE, &s->planners, err);
         if (!t->state) leave_out(t, err);
     }
     free(sample);
 }
 
 // Cut into rounds where it has none.
-static int play_in_rounds(const Simulation* s, Plan* plan, Arena* arena, char* err, double* ms) {
+static int play_in_rounds(const Simulation* s, const Tally* t, Plan* plan, Arena* arena, char* err, double* ms) {
     Timeline timeline;
-    Setting setting = s->setting;
+    Setting setting = t->setting;
     setting.rounds = 1;
     if (step_play(&timeline, plan, s->drawn, &setting, arena, err) < 0) return -1;
     *ms = timeline.makespan;
     return 0;
+}
+
+static int remap(const Simulation* s, const Tally* t, Plan* plan, Arena* arena, char* err) {
+    int changed;
+    return plan_remap(plan, &changed, s->drawn, &t->setting, (RemapChoice)s->options->remap, arena, err);
 }
 
 static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3, double l4) {
@@ -87,9 +94,10 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     double start = processor_seconds();
     int status = t->planner->plan(t->state, &plan, batch, s->drawn, n, arena, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (status == 0) status = plan_check(&plan, s->drawn, n, &s->setting.limits, arena, err);
-    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &s->setting, arena, err);
-    if (status == 0) status = play_in_rounds(s, &plan, arena, err, &rounds);
+    if (status == 0) status = plan_check(&plan, s->drawn, n, &t->setting.limits, arena, err);
+    if (status == 0 && s->options->remap) status = remap(s, t, &plan, arena, err);
+    if (status == 0) status = step_play(&timeline, &plan, s->drawn, &t->setting, arena, err);
+    if (status == 0) status = play_in_rounds(s, t, &plan, arena, err, &rounds);
     if (status < 0) {
         leave_out(t, err);
         return;
@@ -147,7 +155,8 @@ static void show(const Simulation* s, const Tally* t, Shown* shown, Arena* arena
     if (t->planner->plan(t->state, &shown->plan, 0, s->drawn, n, arena, err) < 0)
         refuse("%s planned the first batch once, but not again: %s", t->planner->name, err);
     double us = 1e6 * (processor_seconds() - start);
-    if (step_play(&shown->timeline, &shown->plan, s->drawn, &s->setting, arena, err) < 0)
+    if (s->options->remap && remap(s, t, &shown->plan, arena, err) < 0) refuse("%s: %s", t->planner->name, err);
+    if (step_play(&shown->timeline, &shown->plan, s->drawn, &t->setting, arena, err) < 0)
         refuse("%s: %s", t->planner->name, err);
     shown->name = t->planner->name, shown->words = t->planner->words, shown->plan_us = us;
     shown->chosen = 0;

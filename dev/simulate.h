@@ -2,15 +2,16 @@
 #pragma once
 #include "dev/lengths.h"
 #include "plan/cost/machine.h"
+#include "plan/options/read.h"
 #include "plan/published/published.h"
 
 enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
-    const char *machine, *lengths;             // a name that the program knows, or a file
-    const char *plans, *speeds, *explain;      // NULL: not given
+    const char *machine, *lengths;                   // a name that the program knows, or a file
+    const char *plans, *speeds, *explain;            // NULL: not given
     const char *layout, *model, *layout_file, *way;  // of simulate_layout.c
-    int ranks, node_size, docs, context, batches, capacity, zero, json;
+    int ranks, node_size, docs, context, batches, capacity, zero, json, cp_kind, route, remap;
     enum { OVERLAP_NO, OVERLAP_PASSES, OVERLAP_YES } overlap;
     int64_t seed;
     double memory;    // of simulate_layout.c; 0: not given
@@ -20,6 +21,8 @@ typedef struct Options {
 // One planner on all batches.
 typedef struct Tally {
     const Planner* planner;
+    Setting setting;    // by which it plans and is played: the simulation's, or that of a baseline
+    GroupCost* groups;  // of a baseline's; NULL: the simulation's
     void* state;
     int out;              // it failed and is left out
     char why[ERR_BYTES];  // the reason
@@ -56,6 +59,8 @@ void open_machine(Machine* machine, const char* name);
 Lengths* open_lengths(const char* name, int context, int capacity);
 // simulate_layout.c: --layout, instead of plans.
 void simulate_layout(const Options* options);
+// The words of --model as train's options; the same end. The caller frees it.
+Config read_model(const char* text, int ranks);
 // Opens all that the options name; the same end where something is wrong. close_simulation frees it.
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);

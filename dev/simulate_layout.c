@@ -80,8 +80,7 @@ static double bytes_of(void* context, const Layout* layout, int s, int N) {
 
 // ---- the model
 
-// The words of --model as train's options.
-static Config read_model(const char* text, int ranks) {
+Config read_model(const char* text, int ranks) {
     enum { MOST = 64 };
     char err[ERR_BYTES], *words = (char*)need(strlen(text) + 1), *argv[MOST] = {(char*)"train"};
     int argc = 1;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "dev/balanced.h"
+#include "dev/simulate_baselines.h"
 #include "dev/simulate.h"
 #include "kernels/group_attention.h"
 #include "plan/base/disk.h"
@@ -55,6 +55,9 @@ static const OptionRow rows[] = {
      "passes",
      "what exchanges hide under: no, nothing; passes, other documents of their pass; yes, their own too, as train on "
      "GPUs"},
+    {{"--cp-kind", INDEX, AT(cp_kind), 0, 0, "auto|ulysses|ring"}, "auto", "how ranks share a document"},
+    {{"--route", INDEX, AT(route), 0, 0, "no|yes"}, "no", "messages between nodes may go through proxies"},
+    {{"--remap", INDEX, AT(remap), 0, 0, "no|yes|auto"}, "no", "plans are remapped, as train does"},
     {WORD("lengths", lengths), NULL,
      "lengths by name, or a file with one number a line; wikipedia unless given, with --layout --context tokens each"},
     {COUNT_UP_TO("batches", batches, 1 << 30), "20", "batches, the same for all planners"},
@@ -84,8 +87,9 @@ static void print_help(void) {
     }
     printf("\nmachines: %s\nlengths:  %s\nplanners:", machine_names(), lengths_names());
     for (int i = 0; i < n_planners; i++) printf("%s %s", i ? "," : "", planners[i]->name);
+    printf("\nand what papers compare with, dev/simulate_baselines.h: %s\n", baseline_names());
     printf(
-        "\n\ngap: makespan over the lower bound L3, less 1. Makespans are from the first document to "
+        "\ngap: makespan over the lower bound L3, less 1. Makespans are from the first document to "
         "the end of the last, without the step's own time.\n");
 }
 
@@ -115,30 +119,9 @@ Options read_options(int argc, char** argv) {
     return options;
 }
 
-// ---- planners by name: those of plan/published, and one that is only of use beside a single one of them
-//
-// "balanced" is what Megatron-LM compares its dynamic context parallelism with: rows of one cp size, here 4, as in its
-// own benches on mock data (--lengths mock --capacity 2048 --context 8192).
-
-enum { BALANCED_CP_SIZE = 4 };
-
-static int balanced_plan(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
-                         Err err) {
-    return megatron_balanced(plan, step, lengths, n, (const Setting*)planner, BALANCED_CP_SIZE, arena, err);
-}
-
-static const Planner planner_balanced = {.name = "balanced",
-                                         .words =
-                                             "micro-batches of one cp size, 4, in the order of documents "
-                                             "(Megatron-LM)",
-                                         .open = planner_open_setting,
-                                         .plan = balanced_plan};
-
 static const Planner* find_planner(const char* name, size_t n) {
-    for (int i = 0; i <= n_planners; i++) {
-        const Planner* planner = i < n_planners ? planners[i] : &planner_balanced;
-        if (strlen(planner->name) == n && strncmp(planner->name, name, n) == 0) return planner;
-    }
+    for (int i = 0; i < n_planners; i++)
+        if (strlen(planners[i]->name) == n && strncmp(planners[i]->name, name, n) == 0) return planners[i];
     return NULL;
 }
 
@@ -211,18 +194,31 @@ static double* read_speeds(const char* text, int ranks) {
     return speeds;
 }
 
+// With a setting of its own where it is a baseline.
+static void add_planner(Simulation* s, const Planner* planner, const Baseline* baseline) {
+    Tally* t = &s->tallies[s->n_tallies++];
+    *t = (Tally){.planner = planner, .setting = s->setting};
+    if (!baseline) return;
+    size_t groups = sizeof *t->groups * ((size_t)s->options->ranks + 1);
+    t->planner = &baseline->planner, t->groups = t->setting.groups = (GroupCost*)need(groups);
+    memcpy(t->groups, s->setting.groups, groups);
+    t->out = baseline->set(&t->setting, s, t->why) < 0;
+}
+
 static void choose_planners(Simulation* s, const char* plans) {
     s->tallies = (Tally*)need(sizeof(Tally) * MOST_TALLIES);
     if (!plans)
-        for (int i = 0; i < n_planners; i++) s->tallies[s->n_tallies++] = (Tally){.planner = planners[i]};
+        for (int i = 0; i < n_planners; i++) add_planner(s, planners[i], NULL);
     for (const char* at = plans ? plans : ""; *at;) {
         size_t n = strcspn(at, ",");
         const Planner* planner = find_planner(at, n);
+        const Baseline* baseline = baseline_named(at, n);
+        if (baseline) planner = &baseline->planner;
         if (!planner) refuse("--plans: no planner is called \"%.*s\"; --help lists them", (int)n, at);
         for (int i = 0; i < s->n_tallies; i++)
             if (s->tallies[i].planner == planner) refuse("--plans: %s is there twice", planner->name);
         if (s->n_tallies == MOST_TALLIES) refuse("--plans: more than %d planners", MOST_TALLIES);
-        s->tallies[s->n_tallies++] = (Tally){.planner = planner};
+        add_planner(s, planner, baseline);
         at += n;
         if (*at) at++;
     }
@@ -252,6 +248,10 @@ void open_simulation(Simulation* s, const Options* options) {
         free(groups);
         refuse("%s", err);
     }
+    s->setting.kind = (CpChoice)options->cp_kind;
+    if (options->cp_kind) cost_groups(groups, &s->setting.cost, &s->setting.limits, s->setting.kind);
+    if (options->route)
+        s->setting.route_least = (size_t)MAX(route_least_bytes(&s->setting.cost, &s->setting.limits), 0);
     s->setting.rounds = options->zero > 1;
     s->setting.no_overlap = options->overlap == OVERLAP_NO;
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
@@ -264,5 +264,6 @@ void open_simulation(Simulation* s, const Options* options) {
 void close_simulation(Simulation* s) {
     arena_free(&s->planners);
     lengths_close(s->lengths);
+    for (int i = 0; i < s->n_tallies; i++) free(s->tallies[i].groups);
     free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->setting.groups);
 }

@@ -156,6 +156,64 @@ CLAIM(what_exchanges_hide_under_can_be_said) {
     }
 }
 
+// ---- baselines
+
+static double ms_of(const char* plan) { return row_of(plan)->of[MEAN_MS]; }
+
+// deepspeed, batchada and the rings are our planners held to one kind; what is gathered hides nothing.
+CLAIM(baselines_are_our_planners_held_to_less) {
+    const char* options =
+        "--machine h200-8b --ranks 32 --docs 60 --lengths prolong --context 65536 --zero 1 --batches 2";
+    CHECK(simulate("%s --overlap yes --plans deepspeed,batchada,te-cp,te-cp-all,kv-gather,flex", options) == 6);
+    double heads = ms_of("deepspeed"), best = ms_of("batchada"), ring = ms_of("te-cp"), all = ms_of("te-cp-all"),
+           gathered = ms_of("kv-gather"), flex = ms_of("flex");
+    CHECK(flex < best && best < heads && ring < gathered && ring < 0.5 * all);
+    CHECK(simulate("%s --overlap yes --cp-kind ulysses --plans static,adaptive", options) == 2);
+    CHECK(ms_of("static") == heads && ms_of("adaptive") == best);
+    CHECK(simulate("%s --overlap yes --cp-kind ring --plans static", options) == 1);
+    CHECK(ms_of("static") == ring);
+    CHECK(simulate("%s --overlap no --cp-kind ring --plans static", options) == 1);
+    CHECK_CLOSE(ms_of("static"), gathered, 1e-9 * gathered);
+}
+
+// A group of T ranks without links computes a T-th of everything, of T times the tokens: as a ring of T ranks does.
+CLAIM(tensor_parallel_baselines_take_a_share_of_everything) {
+    const char* free_links = "name free\nquadratic_ms 1e-6; linear_ms 0.01; heads 16; memory 40 4 1\n";
+    const char* model = "--arch llama --layers 8 --width 1024 --heads 16 --vocab 32768 --arch tie=no,hidden=4096";
+    write_text("free.txt", free_links, strlen(free_links));
+    write_text("long.txt", "16000\n", 6);
+    const char* options = "--ranks 8 --docs 4 --batches 1 --context 16000 --overlap yes";
+    CHECK(simulate("%s --machine %s/free.txt --lengths %s/long.txt --model '%s' --plans te-cp-all,tp8-cp,tp4-cp",
+                   options, work, work, model) == 3);
+    double ms = 4 * (1e-6 * 16000 * 16000 + 0.01 * 16000) / 8;
+    for (int i = 0; i < 3; i++) CHECK_CLOSE(rows[i].of[MEAN_MS], ms, 1e-6 * ms);
+    // With ZeRO-1 40 GB hold 40960 tokens of a MB less states of 4 (6 + 12 / ranks) / T GB, T times as many in a group
+    // of T; two groups of 4 share no document of 16000, one of 200000 does not fit.
+    write_text("short.txt", "23000\n", 6);
+    CHECK(simulate("--ranks 8 --docs 1 --batches 1 --context 23000 --machine %s/free.txt --lengths %s/short.txt "
+                   "--model '%s' --plans tp1-cp,tp2-cp",
+                   work, work, model) == 2);
+    // 4 (6 + 12 / 8) GB leave a rank 10240 tokens, so three share 23000; 2 (6 + 12 / 4) leave a group of two 45056.
+    double of_three = (1e-6 * 23000 * 23000 + 0.01 * 23000) / 3;
+    CHECK_CLOSE(ms_of("tp2-cp"), of_three * 3 / 2, 1e-6 * of_three);
+    CHECK_CLOSE(ms_of("tp1-cp"), (1e-6 * 23000 * 23000 + 0.01 * 23000) / 4, 1e-3 * of_three);  // powers of two
+}
+
+// Ring messages through proxies, and plans that are remapped: as ./train --route and --remap.
+CLAIM(routing_and_remapping_can_be_played) {
+    const char* options =
+        "--machine a100-7b --ranks 16 --docs 80 --lengths prolong --context 65536 --zero 1 --batches 2 "
+        "--overlap yes --plans te-cp-all,zeppelin,flex";
+    CHECK(simulate("%s", options) == 3);
+    double ring = ms_of("te-cp-all"), cut = ms_of("zeppelin"), flex = ms_of("flex");
+    CHECK(simulate("%s --route yes", options) == 3);
+    CHECK(ms_of("te-cp-all") < 0.6 * ring && ms_of("zeppelin") <= cut);
+    CHECK(simulate("%s --remap yes", options) == 3);
+    CHECK(ms_of("te-cp-all") == ring && ms_of("zeppelin") != cut && ms_of("flex") != flex);
+    CHECK(simulate("%s --remap auto", options) == 3);
+    CHECK(ms_of("flex") <= flex && ms_of("zeppelin") <= cut);
+}
+
 CLAIM(files_do_what_names_do) {
     char lengths[] = "4096\n\n 4096 \n";
     const char* machine = machine_builtin("a100-7b");
@@ -210,6 +268,7 @@ CLAIM(what_is_left_out_and_explained_is_said) {
         {0, SHORT ",flex", {"left out: static: ", "196608", "\nflex "}},
         {0, SHORT ",flex --json", {"left out: static: ", "196608", "{\"plan\":\"flex\""}},
         {1, SHORT, {"no planner played all batches"}},
+        {1, "--batches 1 --plans tp8-cp", {"left out: tp8-cp: it needs --model"}},
         {1,
          "--batches 3 --plans static,flex --patience 1e-9",
          {"left out: flex: planned for 0 s at 1 of 3 batches; --patience 0 waits"}},
@@ -257,6 +316,8 @@ CLAIM(mistakes_are_answered_by_a_line) {
         {"--lengths prolong --context 100", "575 or more"},
         {"--plans flex,nothing", "no planner is called \"nothing\""},
         {"--plans ''", "names no planner"},
+        {"--cp-kind heads", "--cp-kind heads: expected auto|ulysses|ring"},
+        {"--remap never", "--remap never: expected no|yes|auto"},
         {"--plans flex,flex", "flex is there twice"},
         {"--speeds 1", "expected RANK=X"},
         {"--speeds 1=", "expected RANK=X"},
