@@ -46,8 +46,8 @@ def best(rows, ms):
 
 
 def flexsp():
-    print("| model | lengths | context | DeepSpeed / FlexSP: paper | here | with rings | BatchAda / FlexSP: paper | here "
-          "| with rings | Megatron-LM / FlexSP: paper | here (TP) | with the memory of ZeRO-3 | FlexSP / flex "
+    print("| model | lengths | context | DeepSpeed / FlexSP: paper | here | with rings | BatchAda / FlexSP: paper "
+          "| here | with rings | Megatron-LM / FlexSP: paper | here (TP) | with the memory of ZeRO-3 | FlexSP / flex "
           "| FlexSP, s: paper | here |")
     print("|" + "---|" * 15)
     for (model, lengths, context), seconds in FLEXSP.items():
@@ -76,7 +76,8 @@ def zeppelin():
         four = os.path.join(work, "a100-4nics")
         open(four, "w").write(A100)
         print("| machine | lengths | ring of all ranks | KV gather of least cp | ring of least cp | + routing "
-              "| partition | both | both + remapping | of all ranks | of least cp | routing alone | remapping alone | flex |")
+              "| partition | both | both + remapping | of all ranks | of least cp "
+              "| routing alone | remapping alone | flex |")
         print("|" + "---|" * 14)
         for machine in ("a100-7b", four, "h200-8b"):
             for lengths in ("prolong", "github", "arxiv"):
