@@ -168,6 +168,8 @@ CLAIM(baselines_are_our_planners_held_to_less) {
     double heads = ms_of("deepspeed"), best = ms_of("batchada"), ring = ms_of("te-cp"), all = ms_of("te-cp-all"),
            gathered = ms_of("kv-gather"), flex = ms_of("flex");
     CHECK(flex < best && best < heads && ring < gathered && ring < 0.5 * all);
+    CHECK(simulate("%s --overlap yes --plans flex", options) == 1);
+    CHECK(ms_of("flex") == flex);
     CHECK(simulate("%s --overlap yes --cp-kind ulysses --plans static,adaptive", options) == 2);
     CHECK(ms_of("static") == heads && ms_of("adaptive") == best);
     CHECK(simulate("%s --overlap yes --cp-kind ring --plans static", options) == 1);
