@@ -127,14 +127,20 @@ static size_t first_not_finite(const float* x, size_t n) {
     return i;
 }
 
+static void fetch(Writer* w, const Part* part, float* value) {
+    const ModelState* s = w->state;
+    int is_whole = part->kind == STATE_WEIGHTS || part->kind == STATE_GRADS;
+    if (is_whole) s->fetch(s->context, part->kind, &part->segment.tensor, value);
+    else s->fetch_owned(s->context, part->kind, &part->segment, value);
+    w->staged = part->unit;
+}
+
 // Part is the first of its unit.
 static void stage(Writer* w, const Part* part) {
     const ModelState* s = w->state;
-    int is_whole = part->kind == STATE_WEIGHTS || part->kind == STATE_GRADS;
-    if (is_whole) s->fetch(s->context, part->kind, &part->segment.tensor, s->staging);
-    else s->fetch_owned(s->context, part->kind, &part->segment, s->staging);
-    w->staged = part->unit;
-    size_t n = part->segment.n, at = w->wrong || part->kind == STATE_GRADS ? n : first_not_finite(s->staging, n);
+    fetch(w, part, s->staging);
+    int is_checked = part->kind != STATE_GRADS && !w->wrong && !s->image;
+    size_t n = part->segment.n, at = is_checked ? first_not_finite(s->staging, n) : n;
     if (at == n) return;
     const Part* end = w->parts + w->n;
     while (part + 1 < end && part[1].unit == part->unit && part[1].first <= at) part++;
@@ -146,10 +152,15 @@ static void stage(Writer* w, const Part* part) {
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = context;
     const Part* part = &w->parts[i];
+    int is_raw = !part->transposed && part->shown.dtype == DT_F32;
+    if (is_raw && w->state->image && n == part->segment.n) {  // one copy is enough
+        fetch(w, part, (float*)out);
+        return;
+    }
     if (w->staged != part->unit) stage(w, part);
     const float* value = w->state->staging + part->first;
     size_t rows = (size_t)part->segment.tensor.rows, cols = (size_t)part->segment.tensor.cols;
-    if (!part->transposed && part->shown.dtype == DT_F32) {
+    if (is_raw) {
         memcpy(out, value + first, n * sizeof *value);
         return;
     }
@@ -162,7 +173,7 @@ static int write_parts(Writer* w, const SafeTensor* extra, int n_extra) {
     if (!shown) return fail(w->err, "%s: no memory for %d tensors", w->path, w->n);
     for (int i = 0; i < w->n; i++) shown[i] = w->parts[i].shown;
     for (int i = 0; i < n_extra; i++) shown[w->n + i] = extra[i];
-    int result = safetensors_write(w->path, shown, w->n + n_extra, fill, w, w->err);
+    int result = safetensors_write(w->path, w->state->image, shown, w->n + n_extra, fill, w, w->err);
     free(shown);
     return result ? result : w->wrong;
 }

@@ -273,17 +273,15 @@ int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first,
     return 0;
 }
 
-int safetensors_check_finite(const char* path, Err err) {
+static int check_finite(const SafeTensors* st, const char* path, Err err) {
     enum { MOST = PIECE / sizeof(float) };
-    SafeTensors st;
-    if (safetensors_open(&st, path, err)) return -1;
     float* piece = malloc(PIECE);
     int result = piece ? 0 : fail(err, "%s: no memory to read it", path);
-    for (const SafeTensor* t = st.tensors; t < st.tensors + st.n && !result; t++) {
+    for (const SafeTensor* t = st->tensors; t < st->tensors + st->n && !result; t++) {
         size_t n = t->bytes / dtype_bytes(t->dtype);
         for (size_t first = 0; first < n && !result; first += MOST) {
             size_t count = MIN((size_t)MOST, n - first);
-            result = safetensors_floats(&st, t, first, count, piece, err);
+            result = safetensors_floats(st, t, first, count, piece, err);
             for (size_t i = 0; i < count && !result; i++)
                 if (!isfinite(piece[i]))
                     result = fail(err, "%s: tensor %s: expected finite values, found %g as element %zu", path, t->name,
@@ -291,6 +289,21 @@ int safetensors_check_finite(const char* path, Err err) {
         }
     }
     free(piece);
+    return result;
+}
+
+int safetensors_check_finite(const char* path, Err err) {
+    SafeTensors st;
+    if (safetensors_open(&st, path, err)) return -1;
+    int result = check_finite(&st, path, err);
+    safetensors_close(&st);
+    return result;
+}
+
+int safetensors_check_image(const SafeImage* image, const char* path, Err err) {
+    SafeTensors st;
+    if (safetensors_parse(&st, image->bytes, image->n, err)) return -1;
+    int result = check_finite(&st, path, err);
     safetensors_close(&st);
     return result;
 }
@@ -334,13 +347,29 @@ static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill
     return bad;
 }
 
-int safetensors_write(const char* path, const SafeTensor* tensors, int n, SafeTensorFill fill, void* context, Err err) {
+// Behind a header of so many bytes.
+static void fill_image(SafeImage* image, const char* header, size_t bytes, const SafeTensor* tensors, int n,
+                       SafeTensorFill fill, void* context) {
+    memcpy(image->bytes, header, bytes);
+    for (int i = 0; i < n; bytes += tensors[i++].bytes) {
+        if (tensors[i].data) memcpy(image->bytes + bytes, tensors[i].data, tensors[i].bytes);
+        else fill(context, i, 0, tensors[i].bytes / dtype_bytes(tensors[i].dtype), image->bytes + bytes);
+    }
+    image->n = bytes;
+}
+
+int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tensors, int n, SafeTensorFill fill,
+                      void* context, Err err) {
     char why[ERR_BYTES];
-    size_t bytes = 0;
+    size_t bytes = 0, all;
     if (check_names(tensors, n, why)) return fail(err, "%s: %s", path, why);
     char* header = make_header(tensors, n, &bytes);
     if (!header) return fail(err, "%s: no memory for the header of %d tensors", path, n);
-    int fd = disk_create(path, err), result = -1;
+    all = bytes;
+    for (int i = 0; i < n; i++) all += tensors[i].bytes;
+    if (image) image->n = 0;
+    int is_apart = image && all <= image->room, fd = is_apart ? -1 : disk_create(path, err), result = -1;
+    if (is_apart) fill_image(image, header, bytes, tensors, n, fill, context), result = 0;
     if (fd >= 0) {
         int bad = disk_write(fd, header, bytes) || write_values(fd, tensors, n, fill, context);
         result = disk_finish(fd, path, bad, err);

@@ -64,6 +64,7 @@ static void tell_step(Run* run) {
 
 static void keep(Run* run) {
     if (run->config.eval_every > 0 && run->state.step % run->config.eval_every == 0) run_write_report(run);
+    if (run->books->saving.all_written) run_save_end(run);
     if (run->state.step < run->config.steps && run_save_is_due(run)) run_save(run);
     pace_see_signals(run);
 }
@@ -94,6 +95,7 @@ static void start(Run* run) {
 
 static void finish(Run* run) {
     int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every > 0;
+    run_save_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
     run_print_end(run);
     run_write_report(run);

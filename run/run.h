@@ -91,6 +91,7 @@ typedef struct Agreement {
     PlanHash made;      // plan: also of what the cost model has learnt
     uint64_t signal;    // that asks for an end, 0 none
     uint64_t left;      // this rank has left the step: all do
+    uint64_t written;   // its files of the checkpoint under way
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
     double processor;   // seconds of its threads in this step
@@ -119,10 +120,15 @@ typedef struct PeakShare {
     int times;
 } PeakShare;
 
+typedef struct Saver Saver;  // files/save.c
+
 // Of checkpoints of this invocation.
 typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
+    int all_written;      // the files of the one under way are, as all ranks have told each other
+    Saver* saver;
+    SafeImage copy;       // for what is written while training goes on; without room there is none
 } Saving;
 
 typedef struct Ahead Ahead;      // step/ahead.c
@@ -462,10 +468,13 @@ RunState run_saved_state(const Run* run);  // what state.json says
 // Weights, and with --resume moments too, from start_from; the model's own initial values without it.
 void run_load_weights(Run* run);
 // All ranks call these two, whatever has failed on one of them. 0, or -1 with a message.
-// Whole tensors of the model and those in extra, which the rank that names a path writes there.
-int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err);
-// The optimizer state that this rank owns, and extra, into its file in `dir`. has_failed: nothing is written any more.
-int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, int has_failed, Err err);
+// Whole tensors of the model and those in extra, which the rank that names a path writes there, or into an image.
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, SafeImage* image,
+                Err err);
+// The optimizer state that this rank owns, and extra, into its file in `dir`, or into an image. has_failed: nothing is
+// written any more.
+int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, SafeImage* image, int has_failed,
+                      Err err);
 // --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
 // rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
 // (tokens, V) and "documents" (tokens), the ids.
@@ -477,8 +486,13 @@ void run_dump(Run* run);
 void run_check_saving(Run* run);
 // The last one of the run: tried three times, then in another directory; ends the program when that fails too.
 void run_save_last(Run* run);
-void run_save(Run* run);  // between steps; tried again later where it fails
+// Between steps: the state is copied and written by a thread while training goes on, where the memory table has room
+// for a copy (save_copy_bytes); else it is written at once. Tried again later where it fails.
+void run_save(Run* run);
 int run_save_is_due(const Run* run);
+int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
+void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
+size_t save_copy_bytes(const Run* run);
 
 // ---- show/report.c, show/explain.c
 

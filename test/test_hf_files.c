@@ -149,13 +149,13 @@ CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
         SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
         tensors[file.n] = further;
         const char* path = path_of("model/model.safetensors");
-        CHECK(safetensors_write(path, tensors, file.n + 1, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path, NULL, tensors, file.n + 1, NULL, NULL, err) == 0);
         check_read(&state, 0);
         tensors[last] = further;
-        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path, NULL, tensors, file.n, NULL, NULL, err) == 0);
         CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, prefix) && strstr(err, norm));
         tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
-        CHECK(safetensors_write(path, tensors, file.n, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path, NULL, tensors, file.n, NULL, NULL, err) == 0);
         CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "expected shape 70 x 24"));
     }
 }
@@ -197,7 +197,7 @@ static size_t write_shards(char* text, size_t room) {
             n += (size_t)snprintf(text + n, room - n, "%s\n    \"%s\": \"%s\"", n > 60 ? "," : "", file.tensors[t].name,
                                   name);
         }
-        CHECK(safetensors_write(path_of(filled("model/%s", name)), part, n_part, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path_of(filled("model/%s", name)), NULL, part, n_part, NULL, NULL, err) == 0);
     }
     n += (size_t)snprintf(text + n, room - n, "\n  }\n}\n");
     CHECK(unlink(path_of("model/model.safetensors")) == 0);

@@ -61,7 +61,7 @@ static void make_tensors(SafeTensor* t) {
 
 static void write_example(SafeTensor* t) {
     make_tensors(t);
-    CHECK(safetensors_write(path, t, 5, NULL, NULL, err) == 0);
+    CHECK(safetensors_write(path, NULL, t, 5, NULL, NULL, err) == 0);
 }
 
 // Of fp32 and bf16 bits, fp64 as fp32: what a read gives is what the same values in memory give.
@@ -132,7 +132,7 @@ CLAIM(every_half_precision_number_comes_as_itself) {
     for (int h = 0; h < 1 << 16; h++) halves[h] = (uint16_t)h;
     SafeTensor t = {"halves", DT_F16, 1, {1 << 16}, halves, sizeof halves, 0};
     SafeTensors st;
-    CHECK(safetensors_write(path, &t, 1, NULL, NULL, err) == 0);
+    CHECK(safetensors_write(path, NULL, &t, 1, NULL, NULL, err) == 0);
     CHECK(safetensors_open(&st, path, err) == 0);
     CHECK(safetensors_floats(&st, st.tensors, 0, 1 << 16, found, err) == 0);
     for (int h = 0; h < 1 << 16; h++) {
@@ -162,7 +162,7 @@ CLAIM(the_header_is_aligned_json_in_the_given_order) {
 
 CLAIM(a_file_without_tensors_is_one) {
     SafeTensors st;
-    CHECK(safetensors_write(path, NULL, 0, NULL, NULL, err) == 0);
+    CHECK(safetensors_write(path, NULL, NULL, 0, NULL, NULL, err) == 0);
     CHECK(safetensors_open(&st, path, err) == 0 && st.n == 0);
     safetensors_close(&st);
     CHECK(parse_text("{}", 0) == 0);
@@ -196,7 +196,7 @@ static Calls write_ramps(void) {
                              {"end", DT_BF16, 1, {7}, NULL, 14, 0},
                              {"mine", DT_F32, 0, {0}, &scalar, 4, 0}};
     Calls calls = {t, 0, -1, 0};
-    CHECK(safetensors_write(path, t, COUNT(t), fill_ramp, &calls, err) == 0);
+    CHECK(safetensors_write(path, NULL, t, COUNT(t), fill_ramp, &calls, err) == 0);
     return calls;
 }
 
@@ -383,7 +383,7 @@ CLAIM(the_first_value_that_is_not_finite_is_named) {
         if (k == COUNT(places) + 1)
             halves[2] = 0, strcpy(says, "tensor wide: expected finite values, found inf as element 1");
         if (k == COUNT(places) + 2) wide[1] = -1e38;
-        CHECK(safetensors_write(path, t, 3, NULL, NULL, err) == 0);
+        CHECK(safetensors_write(path, NULL, t, 3, NULL, NULL, err) == 0);
         int finite = k == COUNT(places) + 2, found = safetensors_check_finite(path, err);
         CHECK(finite ? found == 0 : found == -1 && strstr(err, says) && strstr(err, path));
         if (in_many) many[places[k]] = 1;
@@ -401,7 +401,7 @@ CLAIM(what_is_no_file_cannot_be_opened) {
     other = path_of("pipe");
     CHECK(mkfifo(other, 0600) == 0);
     CHECK(safetensors_open(&st, other, err) == -1 && strstr(err, other));  // and does not wait for a writer
-    CHECK(safetensors_write(other, NULL, 0, NULL, NULL, err) == -1 && access(other, F_OK) == 0);
+    CHECK(safetensors_write(other, NULL, NULL, 0, NULL, NULL, err) == -1 && access(other, F_OK) == 0);
 }
 
 int main(void) {

@@ -119,6 +119,13 @@ int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err e
     return bad ? fail(err, "%s: cannot read: %s%s", path, strerror(error), disk_hint(error)) : 0;
 }
 
+uint64_t disk_hash_bytes(const void* bytes, size_t n) {
+    uint64_t hash = 0;
+    for (size_t done = 0; done < n; done += PIECE)
+        hash = hash_bytes((const char*)bytes + done, MIN(n - done, (size_t)PIECE), hash);
+    return hash;
+}
+
 // ---- directories
 
 int disk_is_file(const char* dir, const char* name) {

@@ -1,15 +1,22 @@
 // save.c - a checkpoint of the run.
 //
-// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet four times,
-// with a report from each: the directory is there; all see it; all files are written; the save is committed. Whatever
-// fails where, all ranks learn of it at the next meeting and end with the same words.
+// A save is the work of all ranks: each writes the optimizer state that it owns, rank 0 the rest. They meet five times,
+// with a report from each: the directory is there; all see it; all have copied what they will write; all files are
+// written; the save is committed. Whatever fails where, all ranks learn of it at the next meeting.
+//
+// Between the third and the fourth meeting training goes on where a copy has room in memory: a thread writes, and every
+// step ranks tell each other whether theirs has (Agreement.written). Between begin and end the thread owns the Saver but
+// for `written`.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "data/json.h"
 #include "data/model_files.h"
 #include "plan/base/user_cache.h"
 #include "run/run.h"
@@ -25,76 +32,141 @@ void run_check_saving(Run* run) {
 
 // ---- a save
 
-typedef struct Save {
+enum { SMALL_FILES = 6 };
+
+// Written beside tensors, by rank 0.
+typedef struct SmallFile {
+    char name[64], *text;
+    size_t n;
+} SmallFile;
+
+// The save under way.
+struct Saver {
     Run* run;
     CheckpointWriter w;
-    int is_first;
-    Report mine, *all;  // of this rank; (ranks)
-} Save;
+    int is_first, is_begun;
+    int64_t step;
+    Report mine, *all;           // of this rank; (ranks)
+    SafeImage model, optimizer;  // copies of what this rank writes; n 0: it has written that already
+    SmallFile small[SMALL_FILES];
+    int n_small;
+    pthread_t thread;
+    int is_apart;        // the thread runs
+    atomic_int written;  // all files are, or one cannot be
+    double began, seconds, blocked;
+};
 
-static int meet(Save* s, int failed, Err err) {
+static int meet(Saver* s, int failed, Err err) {
     s->mine.failed = failed;
     return reports_meet(s->run, &s->mine, s->all, err);
 }
 
-// A text that was made for it; the writer frees it.
-static int write_text(CheckpointWriter* w, const char* name, char* text, size_t n, Err err) {
-    int failed = text ? checkpoint_write_file(w, name, text, n, err) : fail(err, "no memory for %s", name);
-    free(text);
-    return failed;
+// A text that was made for it: it is the save's from now on.
+static int add_text(Saver* s, const char* name, char* text, size_t n, Err err) {
+    SmallFile* file = &s->small[s->n_small];
+    if (!text) return fail(err, "no memory for %s", name);
+    snprintf(file->name, sizeof file->name, "%s", name);
+    file->text = text, file->n = n;
+    s->n_small++;
+    return 0;
 }
 
 // The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
-static int write_tokenizer(const Run* run, CheckpointWriter* w, Err err) {
-    const Tokenizer* t = run->data.tokenizer;
+static int add_tokenizer(Saver* s, Err err) {
+    const Tokenizer* t = s->run->data.tokenizer;
     const void* file;
     size_t n;
     const char* name = tokenizer_file(t, &file, &n);
-    if (checkpoint_write_file(w, name, file, n, err)) return -1;
-    char* config = tokenizer_config_text(t, run->model.whole.positions, &n);
-    if (write_text(w, "tokenizer_config.json", config, n, err)) return -1;
+    char *copy = (char*)malloc(MAX(n, (size_t)1)), *text;
+    if (copy) memcpy(copy, file, n);
+    if (add_text(s, name, copy, n, err)) return -1;
+    text = tokenizer_config_text(t, s->run->model.whole.positions, &n);
+    if (add_text(s, "tokenizer_config.json", text, n, err)) return -1;
     if (!strcmp(name, "tokenizer.json")) return 0;
-    char* json = tokenizer_json_text(t, &n);
-    return write_text(w, "tokenizer.json", json, n, err);
+    text = tokenizer_json_text(t, &n);
+    return add_text(s, "tokenizer.json", text, n, err);
 }
 
 // What is neither weights nor optimizer state.
-static int write_small_files(const Run* run, CheckpointWriter* w, Err err) {
+static int add_small_files(Saver* s, Err err) {
+    const Run* run = s->run;
     const Model* m = &run->model;
     // Token shards may have been made by a tokenizer that nobody named.
     int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
     RunState saved = run_saved_state(run);
     Config config = run_settled_config(run);
     size_t n;
-    if (describes_tokens && write_tokenizer(run, w, err)) return -1;
+    if (describes_tokens && add_tokenizer(s, err)) return -1;
     char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
-    if (write_text(w, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
+    if (add_text(s, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
     text = run_state_text(&saved, &config);
-    return write_text(w, "state.json", text, text ? strlen(text) : 0, err);
+    return add_text(s, "state.json", text, text ? strlen(text) : 0, err);
 }
 
-// This rank's files. All ranks fetch all weights, whatever happened to one of them.
-static int write_files(Save* s) {
-    static const char model[] = "model.safetensors";
+// Of a file of n tensors whose values have so many bytes, at most.
+static size_t file_bytes(size_t values, int n) { return values + 512 * ((size_t)n + 8); }
+
+static size_t model_bytes(const Run* run) {
+    const Model* m = &run->model;
+    size_t values = shape_param_elems(&m->whole) * dtype_bytes(m->dt);
+    return m->world->rank ? 0 : file_bytes(values, MOST_RUNS * shape_tensors(&m->whole));
+}
+
+size_t save_copy_bytes(const Run* run) {
+    enum { STATES = 3 };
+    const Shape* whole = &run->model.whole;
+    size_t owned = STATES * sizeof(float) * (shape_param_elems(whole) / (size_t)whole->shards);
+    if (!run->books->claims || !run->config.save_every || run->model.k->no_results) return 0;
+    return model_bytes(run) + file_bytes(owned, STATES * shape_tensors(whole));
+}
+
+static const char model_name[] = "model.safetensors";
+
+// Tensors of this rank's files into copies, or into the files where there is no room. All ranks fetch all weights,
+// whatever happened to one of them.
+static int copy_state(Saver* s, Err err) {
     Run* run = s->run;
-    const Comm* c = run->model.world;
-    Report* mine = &s->mine;
-    char path[CHECKPOINT_PATH], *err = mine->words;
+    char path[CHECKPOINT_PATH];
     SafeTensor lists[PRUNER_TENSORS];
+    SafeImage copy = run->books->saving.copy;
     int n_lists = balance_save(run, lists);
-    run->books->saved.ranks = c->size;
-    run_path(path, s->w.dir, model);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, s->is_first ? path : NULL, err);
-    if (s->is_first && !failed)
-        failed = disk_hash(path, 0, &mine->bytes, &mine->hash, err) ||
-                 checkpoint_add_file(&s->w, model, mine->bytes, mine->hash, err);
-    if (state_write_owned(run, s->w.dir, lists, n_lists, failed, err) ||
-        optimizer_path(path, s->w.dir, c->rank, c->size, err) || disk_hash(path, 0, &mine->bytes, &mine->hash, err))
-        return -1;
-    return s->is_first ? write_small_files(run, &s->w, err) : 0;
+    run->books->saved.ranks = run->model.world->size;
+    s->model = (SafeImage){copy.bytes, MIN(copy.room, model_bytes(run)), 0};
+    s->optimizer = (SafeImage){copy.bytes + s->model.room, copy.room - s->model.room, 0};
+    run_path(path, s->w.dir, model_name);
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, s->is_first ? path : NULL, &s->model, err);
+    if (state_write_owned(run, s->w.dir, lists, n_lists, &s->optimizer, failed, err)) return -1;
+    return s->is_first ? add_small_files(s, err) : 0;
 }
 
-static int commit(Save* s) {
+static int write_tensors(Report* mine, const char* path, const SafeImage* image) {
+    if (image->n == 0) return disk_hash(path, 0, &mine->bytes, &mine->hash, mine->words);
+    mine->bytes = image->n, mine->hash = disk_hash_bytes(image->bytes, image->n);
+    if (safetensors_check_image(image, path, mine->words)) return -1;
+    int fd = disk_create(path, mine->words);
+    return fd < 0 ? -1 : disk_finish(fd, path, disk_write(fd, image->bytes, image->n), mine->words);
+}
+
+static int write_files(Saver* s) {
+    const Comm* c = s->run->model.world;
+    Report* mine = &s->mine;
+    char path[CHECKPOINT_PATH];
+    if (s->is_first && (disk_join(path, s->w.dir, model_name, mine->words) || write_tensors(mine, path, &s->model) ||
+                        checkpoint_add_file(&s->w, model_name, mine->bytes, mine->hash, mine->words)))
+        return -1;
+    for (const SmallFile* x = s->small; x < s->small + s->n_small; x++)
+        if (checkpoint_write_file(&s->w, x->name, x->text, x->n, mine->words)) return -1;
+    return optimizer_path(path, s->w.dir, c->rank, c->size, mine->words) || write_tensors(mine, path, &s->optimizer);
+}
+
+static void* write_apart(void* argument) {
+    Saver* s = (Saver*)argument;
+    s->mine.failed = write_files(s);
+    atomic_store(&s->written, 1);
+    return NULL;
+}
+
+static int commit(Saver* s) {
     int ranks = s->run->model.world->size;
     for (int r = 0; r < ranks; r++) {
         char name[OPTIMIZER_NAME];
@@ -108,28 +180,67 @@ static int commit(Save* s) {
     return MIN(saved, 0);
 }
 
-static int save(Save* s, const char* dir, Err err) {
-    int64_t step = s->run->state.step;
-    if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, step, s->mine.words) : 0, err)) return -1;
-    if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, step, s->mine.words), err) ||
-        meet(s, write_files(s), err)) {
-        if (s->is_first) checkpoint_abort(&s->w);
-        return -1;
-    }
-    return meet(s, s->is_first ? commit(s) : 0, err);
+// ---- a checkpoint of run->state in the run directory `dir`
+//
+// All ranks begin and end it; both end the program where one is lost. 0, or -1 with a message on all ranks: then
+// nothing is changed there, and nothing is under way.
+
+static int leave(Saver* s, int status) {
+    while (s->n_small > 0) free(s->small[--s->n_small].text);
+    free(s->all);
+    s->is_begun = 0, s->all = NULL;
+    return status;
 }
 
-// A checkpoint of run->state in the run directory `dir`. All ranks call it; it ends the program where one is lost. 0,
-// or -1 with a message on all ranks: then nothing is changed there.
-static int save_checkpoint(Run* run, const char* dir, Err err) {
-    double started = now_seconds();
-    Save s = {.run = run, .is_first = run->model.world->rank == 0, .all = reports_make(run->model.world)};
-    int failed = save(&s, dir, err);
-    free(s.all);
-    if (failed) return -1;
-    run_log_event(run, "save", "path", s.w.final);
-    runlog_say(&run->books->log, "saved %s (%.1f s)", s.w.final, now_seconds() - started);
+static int drop(Saver* s) {
+    if (s->is_first) checkpoint_abort(&s->w);
+    return leave(s, -1);
+}
+
+static int begin(Run* run, const char* dir, Err err) {
+    Saver* s = run->books->saving.saver;
+    if (!s) s = run->books->saving.saver = (Saver*)calloc(1, sizeof *s);
+    if (!s) die("no memory for a checkpoint");
+    *s = (Saver){.run = run, .is_first = run->model.world->rank == 0, .is_begun = 1, .step = run->state.step};
+    s->began = now_seconds(), s->all = reports_make(run->model.world);
+    if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, s->step, s->mine.words) : 0, err)) return leave(s, -1);
+    if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, s->step, s->mine.words), err) ||
+        meet(s, copy_state(s, s->mine.words), err))
+        return drop(s);
+    s->is_apart = s->optimizer.n > 0 && host_begin_thread(&s->thread, write_apart, s);
+    if (!s->is_apart) write_apart(s);
+    s->blocked = now_seconds() - s->began;
     return 0;
+}
+
+static void tell(Saver* s) {
+    char path[6 * CHECKPOINT_PATH + 2], apart[48] = "", *members = NULL;
+    size_t n;
+    FILE* out = open_memstream(&members, &n);
+    path[json_quote(path, s->w.final, strlen(s->w.final))] = 0;
+    if (out)
+        fprintf(out, ", \"path\": %s, \"save_blocked_ms\": %.3f, \"save_seconds\": %.3f", path, 1e3 * s->blocked,
+                s->seconds);
+    if (out && !fclose(out)) runlog_event(&s->run->books->log, "save", s->step, members);
+    free(members);
+    if (s->blocked < 0.9 * s->seconds) snprintf(apart, sizeof apart, ", %.2f s of it between steps", s->blocked);
+    runlog_say(&s->run->books->log, "saved %s (%.1f s%s)", s->w.final, s->seconds, apart);
+}
+
+static int end(Saver* s, Err err) {
+    double started = now_seconds();
+    s->run->books->saving.all_written = 0;
+    if (s->is_apart) pthread_join(s->thread, NULL);
+    s->is_apart = 0;
+    if (meet(s, s->mine.failed, err)) return drop(s);
+    if (meet(s, s->is_first ? commit(s) : 0, err)) return leave(s, -1);
+    s->blocked += now_seconds() - started, s->seconds = now_seconds() - s->began;
+    tell(s);
+    return leave(s, 0);
+}
+
+static int save_checkpoint(Run* run, const char* dir, Err err) {
+    return begin(run, dir, err) ? -1 : end(run->books->saving.saver, err);
 }
 
 // ---- the last one
@@ -180,21 +291,42 @@ void run_save_last(Run* run) {
     run->books->failed = 1;
 }
 
+// ---- those before it
+
 // A checkpoint that cannot be written does not end the run: it tries again one step later, then two, four, ...
-void run_save(Run* run) {
+static void try_again(Run* run, const char* why) {
+    Saving* saving = &run->books->saving;
+    int64_t step = saving->saver->step, every = run->config.save_every, now = run->state.step;
+    int64_t next = every ? now / every * every + every : INT64_MAX;
+    saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
+    saving->again = MIN(now + saving->wait, MIN(next, run->config.steps));
+    if (run->model.world->rank == 0)
+        warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64, step,
+             why, saving->again);
+}
+
+int save_is_written(const Run* run) {
+    Saver* s = run->books->saving.saver;
+    return s && s->is_begun && atomic_load(&s->written);
+}
+
+void run_save_end(Run* run) {
     char err[ERR_BYTES];
     Saving* saving = &run->books->saving;
-    if (save_checkpoint(run, run->books->out, err) == 0) {
-        saving->done = run->state.step;
-        saving->wait = saving->again = 0;
+    if (!saving->saver || !saving->saver->is_begun) return;
+    if (end(saving->saver, err)) {
+        try_again(run, err);
         return;
     }
-    int64_t every = run->config.save_every, next = every ? run->state.step / every * every + every : INT64_MAX;
-    saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
-    saving->again = MIN(run->state.step + saving->wait, MIN(next, run->config.steps));
-    if (run->model.world->rank == 0)
-        warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64,
-             run->state.step, err, saving->again);
+    saving->done = saving->saver->step;
+    saving->wait = saving->again = 0;
+}
+
+void run_save(Run* run) {
+    char err[ERR_BYTES];
+    run_save_end(run);
+    if (begin(run, run->books->out, err)) try_again(run, err);
+    else if (!run->books->saving.saver->is_apart) run_save_end(run);
 }
 
 int run_save_is_due(const Run* run) {

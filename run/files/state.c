@@ -130,13 +130,17 @@ static int keeps_master(const Model* m) { return m->array[MODEL_MASTER] != NULL;
 
 // ---- into files
 
-int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err) {
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, SafeImage* image,
+                Err err) {
     ModelState state = model_state(run);
+    state.image = image;
     return hf_write(&state, kind, extra, n_extra, path, err);
 }
 
-int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, int has_failed, Err err) {
+int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, SafeImage* image, int has_failed,
+                      Err err) {
     ModelState state = model_state(run);
+    state.image = image;
     int with_master = keeps_master(&run->model);
     if (is_divided(&run->model)) collect_state(run, with_master);
     if (!has_failed) has_failed = optimizer_write(&state, with_master, extra, n_extra, dir, err);
@@ -244,7 +248,8 @@ void run_dump(Run* run) {
     for (int i = 0; i < b->n_pieces; i++) first[i + 1] = first[i] + b->pieces[i].length;
     for (int i = 0; i < b->n_rows && n_extra; i++) dump_logits(run, i, first, logits, logits + T * V);
     extra[0].data = logits, extra[1].data = logits ? logits + T * V : NULL;
-    mine.failed = state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, mine.words);
+    mine.failed =
+        state_write(run, STATE_GRADS, extra, n_extra, run->model.world->rank == 0 ? path : NULL, NULL, mine.words);
     die_together(run, &mine, "--dump-grads: ");
     say(stdout, "loss %.9g over %" PRId64 " targets; gradients in %s", loss, b->n_targets, path);
     free(first);

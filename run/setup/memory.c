@@ -273,6 +273,13 @@ void run_find_available(Run* run) {
                                             : (HostMemory){m->k->memory_available(), "free memory of the device"};
 }
 
+// For a checkpoint on its way to files, where half of the host's memory has room for that, too.
+static void add_copy(MemoryPlan* plan, const Run* run) {
+    HostMemory host = plan->on_host ? run->cluster->available : host_memory("", run->model.world->local_size);
+    size_t taken = plan->on_host ? plan->total : 0, bytes = save_copy_bytes(run);
+    if (taken + bytes <= host.bytes / 2) memory_add(plan, "checkpoint on its way", bytes, ON_HOST);
+}
+
 MemoryPlan run_plan_job_memory(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -285,6 +292,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
         x->most_scratch = 1;
         plan = plan_rows(run, N);
     }
+    add_copy(&plan, run);
     run->books->memory_bytes = plan.total;
     Setting* s = &run->clock->setting;
     s->limits = run->clock->limits;
@@ -352,6 +360,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;
     books->staging = books->part = (float*)memory_of(plan, "file staging");
+    books->saving.copy.bytes = (char*)memory_of(plan, "checkpoint on its way");
+    if (books->saving.copy.bytes)
+        books->saving.copy.room = plan->entries[memory_find(plan, "checkpoint on its way")].bytes;
     if (!m->tp && !m->ranks->owner) return;
     books->part += largest_tensor(run);
     books->others = books->part + largest_tensor(run);

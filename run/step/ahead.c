@@ -33,21 +33,6 @@ static void* draw_and_plan(void* argument) {
     return NULL;
 }
 
-// Signals are for the main thread, which a signal must wake from what it waits for. Whether there is a thread.
-static int begin_thread(Ahead* a) {
-    enum { STACK_BYTES = 1 << 20 };  // planners have their scratch elsewhere; sanitizers want room
-    sigset_t all, before;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes)) return 0;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_attr_setstacksize(&attributes, STACK_BYTES) ||
-                 pthread_create(&a->thread, &attributes, draw_and_plan, a);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attributes);
-    return !failed;
-}
-
 void ahead_start(Run* run, int64_t step) {
     Ahead* a = run->clock->planner;
     if (!a) a = run->clock->planner = (Ahead*)calloc(1, sizeof *a);
@@ -57,7 +42,7 @@ void ahead_start(Run* run, int64_t step) {
                        : step == run->state.step + 1 ? run->state.position
                                                      : run->batch.after;
     a->run = run, a->step = step;
-    a->is_apart = begin_thread(a);
+    a->is_apart = host_begin_thread(&a->thread, draw_and_plan, a);
     if (!a->is_apart) draw_and_plan(a);  // threads are few: the step at work waits for it
 }
 
@@ -150,6 +135,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
+                      (uint64_t)save_is_written(run),
                       clock->last_ms,
                       next->predicted ? expected : NAN,
                       run_processor_seconds(run),
@@ -161,10 +147,12 @@ void ahead_agree(Run* run, const RankReport* report) {
     run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // what the others were told, no later signal
     next->expected_ms = mine.predicted;
     x->processor = 0;
+    run->books->saving.all_written = 1;
     for (int r = 0; r < c->size; r++) {
         const Agreement* other = &x->agreed[r];
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);
         run->left |= (int)other->left;
+        run->books->saving.all_written &= (int)other->written;
         x->processor += other->processor;
         ms = MAX(ms, other->ms);
         if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);

@@ -22,7 +22,7 @@ static void make_dir(void) {
         SafeTensor t = {"a", DT_F32, 0, {0}, &value, sizeof value, 0};
         t.name[0] += (char)i;
         require(disk_join(path, dir, i ? "2" : "1", err) == 0);
-        require(safetensors_write(path, &t, 1, NULL, NULL, err) == 0);
+        require(safetensors_write(path, NULL, &t, 1, NULL, NULL, err) == 0);
     }
 }
 
