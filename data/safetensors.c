@@ -353,7 +353,8 @@ static void fill_image(SafeImage* image, const char* header, size_t bytes, const
     memcpy(image->bytes, header, bytes);
     for (int i = 0; i < n; bytes += tensors[i++].bytes) {
         if (tensors[i].data) memcpy(image->bytes + bytes, tensors[i].data, tensors[i].bytes);
-        else fill(context, i, 0, tensors[i].bytes / dtype_bytes(tensors[i].dtype), image->bytes + bytes);
+        else if (tensors[i].bytes)
+            fill(context, i, 0, tensors[i].bytes / dtype_bytes(tensors[i].dtype), image->bytes + bytes);
     }
     image->n = bytes;
 }

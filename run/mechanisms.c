@@ -90,11 +90,12 @@ static void start(Run* run) {
     if (strcmp(run->cluster->identity.source, "alone") != 0) run->books->log.is_terminal = 0;
     run->books->first_step = run->state.step;
     run->books->saving.done = c->resume ? run->state.step : -1;
+    run->books->saving.begun = now_seconds();
     pace_see_signals(run);
 }
 
 static void finish(Run* run) {
-    int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every > 0;
+    int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every != 0;
     run_save_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
     run_print_end(run);

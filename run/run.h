@@ -92,6 +92,7 @@ typedef struct Agreement {
     uint64_t signal;    // that asks for an end, 0 none
     uint64_t left;      // this rank has left the step: all do
     uint64_t written;   // its files of the checkpoint under way
+    uint64_t saves;     // a checkpoint is due by its clock
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
     double processor;   // seconds of its threads in this step
@@ -127,6 +128,8 @@ typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
     int all_written;      // the files of the one under way are, as all ranks have told each other
+    int is_due;           // one is by the clock, as rank 0 has told all
+    double begun;         // the last one, or the first step: now_seconds
     Saver* saver;
     SafeImage copy;       // for what is written while training goes on; without room there is none
 } Saving;
@@ -490,6 +493,7 @@ void run_save_last(Run* run);
 // for a copy (save_copy_bytes); else it is written at once. Tried again later where it fails.
 void run_save(Run* run);
 int run_save_is_due(const Run* run);
+int save_is_due_by_clock(const Run* run);
 int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
 void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
 size_t save_copy_bytes(const Run* run);

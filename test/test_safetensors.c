@@ -216,6 +216,31 @@ CLAIM(a_fill_function_gives_values_piece_by_piece_where_there_are_none) {
     safetensors_close(&st);
 }
 
+// In memory it is what the file is, byte by byte; where that has no room, it is the file.
+CLAIM(an_image_is_the_file) {
+    SafeTensors st;
+    static char memory[1 << 21];
+    Calls calls = write_ramps();
+    size_t n;
+    uint64_t all, hash;
+    unsigned char* bytes = read_whole(path, &n);
+    CHECK(disk_hash(path, 0, &all, &hash, err) == 0 && disk_hash_bytes(bytes, n) == hash);
+    for (size_t room = n - 1; room <= n + 1; room++) {
+        SafeImage image = {memory, room, 77};
+        Calls again = {calls.tensors, 0, -1, 0};
+        CHECK(remove(path) == 0 || room > n - 1);
+        CHECK(safetensors_write(path, &image, calls.tensors, 4, fill_ramp, &again, err) == 0);
+        CHECK(image.n == (room < n ? 0 : n) && (access(path, F_OK) == 0) == (room < n));
+        if (room < n) continue;
+        CHECK(memcmp(memory, bytes, n) == 0 && again.calls == 2 && safetensors_check_image(&image, path, err) == 0);
+        float nan = NAN;
+        CHECK(safetensors_parse(&st, memory, n, err) == 0);
+        memcpy(memory + st.tensors[0].begin + 4 * 300002, &nan, sizeof nan);
+        safetensors_close(&st);
+        CHECK(safetensors_check_image(&image, path, err) == -1 && strstr(err, "big") && strstr(err, "300002"));
+    }
+}
+
 // ---- refusals
 
 CLAIM(every_truncated_prefix_is_refused) {

@@ -29,15 +29,21 @@ static int read_number(Word word, double* x) {
 
 static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
     double x = 0, scale = 1;
-    int is_whole = f->type == INT || f->type == INT64;
+    int is_whole = f->type == INT || f->type == INT64 || f->type == RHYTHM;
+    int in_seconds = f->type == RHYTHM && word.n > 0 && word.at[word.n - 1] == 's';
     const char *units = "KMG", *unit = word.n > 0 && f->type == BYTES ? strchr(units, word.at[word.n - 1]) : NULL;
     if (unit) scale = (double)((int64_t)1 << 10 * (unit - units + 1)), word.n--;
+    if (in_seconds) word.n--;
     if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
         snprintf(wanted, WANTED, "a %s from %.15g to %.15g",
-                 is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number", f->least, f->most);
+                 f->type == RHYTHM  ? "number of steps, or of seconds like 90s,"
+                 : is_whole         ? "whole number"
+                 : f->type == BYTES ? "size like 64M or 24G,"
+                                    : "number",
+                 f->least, f->most);
         return wanted;
     }
-    if (f->type == INT) *(int*)at = (int)x;
+    if (f->type == INT || f->type == RHYTHM) *(int*)at = in_seconds ? -(int)x : (int)x;
     else if (f->type == INT64) *(int64_t*)at = (int64_t)x;
     else *(double*)at = x == 0 ? 0 : x;  // not -0, which would print another way
     return NULL;
@@ -62,6 +68,7 @@ const char* field_set(const Field* f, void* base, Word word, char wanted[WANTED]
     switch (f->type) {
         case FLAG: *(int*)at = !word_is(word, "0"); break;
         case INT:
+        case RHYTHM:
         case INT64:
         case REAL:
         case BYTES: return set_number(f, at, word, wanted);

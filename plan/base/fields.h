@@ -15,6 +15,7 @@ int word_choice(Word word, const char* choices);
 typedef enum ValueType {
     FLAG,    // int 0 or 1
     INT,     // int
+    RHYTHM,  // int: so many steps; seconds where s stands behind the number, then negative
     INT64,   // int64_t
     REAL,    // double
     BYTES,   // double: a number, or of K, M or G: 64M is 2^26

@@ -111,6 +111,12 @@ void field_print(const Field* f, const void* base, char* text, size_t bytes) {
     const void* at = (const char*)base + f->at;
     text[0] = 0;
     switch (f->type) {
+        case RHYTHM:
+            if (*(const int*)at < 0) {
+                snprintf(text, bytes, "%ds", -*(const int*)at);
+                break;
+            }
+            __attribute__((fallthrough));
         case FLAG:
         case INT:
         case INDEX: snprintf(text, bytes, "%d", *(const int*)at); break;

@@ -71,7 +71,8 @@ const Option config_options[] = {
     {NUMBER("--eval-every", INT, eval_every, 0, 1e9), RUN, "500", "steps between evaluations; 0: never"},
     {NUMBER("--eval-every tokens", INT, eval_tokens, 0, 1 << 30), RUN, "0", "most tokens of one; 0: by model size"},
     {NUMBER("--sample-every", INT, sample_every, 0, 1e9), RUN, "1000", "steps between samples; 0: never"},
-    {NUMBER("--save-every", INT, save_every, 0, 1e9), RUN, "1000", "steps between checkpoints, and the last; 0: never"},
+    {NUMBER("--save-every", RHYTHM, save_every, 0, 1e9), RUN, "1000",
+        "steps between checkpoints, or seconds: 90s; and the last one; 0: never"},
     {NUMBER("--keep", INT, keep, 0, 1e9), RUN, "2", "how many of the newest checkpoints to keep; 0: all"},
 
     HEAD("sampling", "text from a trained model, and how good it is"),

@@ -36,7 +36,7 @@ typedef struct Config {
     double min_lr, weight_decay, beta1, beta2, clip;
     int64_t seed;
     // rhythm
-    int eval_every, eval_tokens, sample_every, save_every, keep;
+    int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
     int resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling

@@ -202,7 +202,7 @@ static int begin(Run* run, const char* dir, Err err) {
     if (!s) s = run->books->saving.saver = (Saver*)calloc(1, sizeof *s);
     if (!s) die("no memory for a checkpoint");
     *s = (Saver){.run = run, .is_first = run->model.world->rank == 0, .is_begun = 1, .step = run->state.step};
-    s->began = now_seconds(), s->all = reports_make(run->model.world);
+    s->began = run->books->saving.begun = now_seconds(), s->all = reports_make(run->model.world);
     if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, s->step, s->mine.words) : 0, err)) return leave(s, -1);
     if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, s->step, s->mine.words), err) ||
         meet(s, copy_state(s, s->mine.words), err))
@@ -297,12 +297,17 @@ void run_save_last(Run* run) {
 static void try_again(Run* run, const char* why) {
     Saving* saving = &run->books->saving;
     int64_t step = saving->saver->step, every = run->config.save_every, now = run->state.step;
-    int64_t next = every ? now / every * every + every : INT64_MAX;
+    int64_t next = every > 0 ? now / every * every + every : INT64_MAX;
     saving->wait = MIN(MAX(2 * saving->wait, 1), 1 << 20);
     saving->again = MIN(now + saving->wait, MIN(next, run->config.steps));
     if (run->model.world->rank == 0)
         warn("cannot save step %" PRId64 ": %s; older checkpoints are untouched; trying again at step %" PRId64, step,
              why, saving->again);
+}
+
+int save_is_due_by_clock(const Run* run) {
+    int every = run->config.save_every;
+    return every < 0 && now_seconds() - run->books->saving.begun >= -every;
 }
 
 int save_is_written(const Run* run) {
@@ -331,5 +336,5 @@ void run_save(Run* run) {
 
 int run_save_is_due(const Run* run) {
     int64_t step = run->state.step, every = run->config.save_every;
-    return (every > 0 && step % every == 0) || step == run->books->saving.again;
+    return (every > 0 && step % every == 0) || run->books->saving.is_due || step == run->books->saving.again;
 }

@@ -141,7 +141,8 @@ void run_print(const Run* run, const MemoryPlan* plan) {
         printf("memory  %s%s\n", text_bytes((double)plan->total, text),
                run->model.world->size > 1 ? " on every rank" : "");
     if (!run->books->claims) return;
-    if (c->save_every) snprintf(every, sizeof every, "a checkpoint every %d", c->save_every);
+    if (c->save_every)
+        snprintf(every, sizeof every, "a checkpoint every %d%s", abs(c->save_every), c->save_every < 0 ? " s" : "");
     say(stdout, "run     %s%s%s: %s of %d tokens, %s; report.html, log.jsonl", run->books->out,
         run->books->start_from[0] ? ", from " : "", run->books->start_from, text_many(c->steps, "step", text),
         c->batch_tokens, every);

@@ -136,6 +136,7 @@ void ahead_agree(Run* run, const RankReport* report) {
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
                       (uint64_t)save_is_written(run),
+                      (uint64_t)save_is_due_by_clock(run),
                       clock->last_ms,
                       next->predicted ? expected : NAN,
                       run_processor_seconds(run),
@@ -147,7 +148,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // what the others were told, no later signal
     next->expected_ms = mine.predicted;
     x->processor = 0;
-    run->books->saving.all_written = 1;
+    run->books->saving.all_written = 1, run->books->saving.is_due = (int)x->agreed[0].saves;
     for (int r = 0; r < c->size; r++) {
         const Agreement* other = &x->agreed[r];
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);

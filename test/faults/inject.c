@@ -4,7 +4,7 @@
 //   FAULT=KIND:N:WHAT,...   KIND: one of `kinds` below. N: 17, the 17th call of that kind in this process; 17+, that
 //                           and all later ones; 17-25, these. WHAT: an error of `errors` below; SHORT: half of a read
 //                           or write (as EINTR only where the caller must call again); KILL: SIGKILL before the call;
-//                           KILLED: behind it; STOP: SIGSTOP before it
+//                           KILLED: behind it; STOP: SIGSTOP before it; SLOW: a fifth of a second before it
 //   FAULT_RANK=R            only in rank R of a job
 //   FAULT_PLACE=TEXT        writes fail only where the file's path has that in it
 //   FAULT_LOG=FILE          gets "RANK hit KIND N FUNCTION +ADDRESS" of each such call (addr2line -e train_faults), and
@@ -30,6 +30,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kernels/open.h"
@@ -39,14 +40,14 @@ typedef enum Kind { ALLOC, OPEN, READ, WRITE, SYNC, RENAME, CLOSE, MKDIR, REMOVE
 static const char* const kinds[KINDS] = {"alloc", "open",  "read",   "write", "sync", "rename",
                                          "close", "mkdir", "remove", "stat",  "lock", "thread"};
 
-enum { NONE = 0, SHORT = -1, KILL = -2, KILLED = -3, STOP = -4 };
+enum { NONE = 0, SHORT = -1, KILL = -2, KILLED = -3, STOP = -4, SLOW = -5 };
 
 static const struct {
     const char* name;
     int value;
 } errors[] = {{"ENOMEM", ENOMEM}, {"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EMFILE", EMFILE}, {"EINTR", EINTR},
               {"EAGAIN", EAGAIN}, {"EACCES", EACCES}, {"EROFS", EROFS},   {"ENOLCK", ENOLCK}, {"EDQUOT", EDQUOT},
-              {"SHORT", SHORT},   {"KILL", KILL},     {"KILLED", KILLED}, {"STOP", STOP}};
+              {"SHORT", SHORT},   {"KILL", KILL},     {"KILLED", KILLED}, {"STOP", STOP},     {"SLOW", SLOW}};
 
 typedef struct Fault {
     int kind, what;
@@ -134,9 +135,10 @@ static int next_call(Kind kind, int cut, const char* wrapper, const void* caller
          (unsigned long)((const char*)caller - &__executable_start));
     if (what == KILL) raise(SIGKILL);
     if (what == STOP) raise(SIGSTOP);
+    if (what == SLOW) nanosleep(&(struct timespec){0, 200000000}, NULL);
     kill_behind = what == KILLED;
     if (what > 0) errno = what;
-    return what == KILL || what == KILLED || what == STOP ? NONE : what;
+    return what < SHORT ? NONE : what;
 }
 
 // A wrapper's head; the Makefile finds its name behind "CALL(" or "CALL_...(" at the start of a line.
