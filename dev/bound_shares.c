@@ -9,8 +9,9 @@
 // A rank has at most y = tau - f ms for its parts, f being what a pass costs, so t_r = p s x_r + q s^2 h_r <= y, and by
 // the inequality of the means x_r h_r <= t_r^2 / (4 p s q s^2). The t_r sum to w, so
 //   sum x_r h_r <= max(x_r h_r / t_r) sum t_r <= y w / (4 p s q s^2).
-// It is at most C / s, too: x_r <= C / s for the largest capacity C, and the h_r sum to 1. Let rho be the least of both and of
-// 1. The same holds for nodes of P ranks, whose parts are the sums of those of their ranks, with P y and P C: rho'.
+// It is at most C / s, too: x_r <= C / s for the largest capacity C, and the h_r sum to 1. Let rho be the least of both
+// and of 1. The same holds for nodes of P ranks, whose parts are the sums of those of their ranks, with P y and P C:
+// rho'.
 // Then 1 - rho' of the document cross nodes, and 1 - rho move at all: the exchanges of a document take, of all ranks,
 //   e(tau) = s ((rho' - rho) I + (1 - rho') A) ms,
 // I and A being the least ms a token inside a node and between nodes. Where links hide, half of an all-to-all's

@@ -13,6 +13,7 @@
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
 #include <float.h>
+#include <limits.h>
 
 #include "plan/published/published.h"
 #include "plan/step/remap.h"
@@ -370,6 +371,28 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
 }
 
 // ---- what moves, and what is held
+
+// By the options alone: the least N of the ranks that are one data rank with this one.
+static int asked_capacity(void) {
+    const Config* c = &run->config;
+    int least = INT_MAX, mine = run->model.comm->rank;
+    for (int r = 0; r < size; r++)
+        if (r / group % ranks == mine) least = MIN(least, capacity_of_rank(c->rank_capacity, c->capacity, r, NULL));
+    return least;
+}
+
+CLAIM(each_rank_takes_memory_for_what_it_holds) {
+    const MemoryPlan* table = &trainer.memory;
+    int N = asked_capacity();
+    CHECK(run_capacity(run) == N && run->settled.capacity == run->clock->limits.capacity);
+    for (int i = 0; i < 2; i++) {
+        ModelNeeds needs = run_model_needs(run, N + i);
+        MemoryPlan expected = {.on_host = run->model.k->on_host};
+        model_plan(&expected, run->model.k, &needs);
+        size_t bytes = expected.entries[memory_find(&expected, "activations")].bytes;
+        CHECK((bytes == table->entries[memory_find(table, "activations")].bytes) == (i == 0));
+    }
+}
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
 

@@ -226,10 +226,10 @@ static double bisect(const Groups* x, const int* sorted, int n, double low, doub
 // A rank runs one micro-batch or two, never 1.4. Where a micro-batch costs much by itself (f ms), this is most of the
 // distance between L3 and real plans.
 //
-// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the largest capacity, and
-// n ranks hold at most H(n) in a pass each, n C where all are alike. For any j, let n of the R ranks run j micro-batches
-// or fewer. G(t) is the most work that t tokens of the step can be (those with most work a token first), and b the least
-// ms a token. Then
+// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the largest capacity; n
+// ranks hold at most H(n) in a pass each, n C where all are alike. For any j, let n of the R ranks run j micro-batches
+// or fewer. G(t) is the most work that t tokens of the step can be (those with most work a token first), and b the
+// least ms a token. Then
 //   work   <= min(n (tau - f), G(j H(n)) + A) + (R - n) (tau - (j + 1) f)
 //   tokens <= j H(n) + (R - n) max over m > j of min(m C, (tau - m f) / b)
 // A is work that any rank may do, whatever its tokens: none for L3, exchanges for L4 (bound_shares.c).
