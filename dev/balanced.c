@@ -40,7 +40,10 @@ static void split_micro_batches(Plan* plan, int replicas) {
 
 int megatron_balanced(Plan* plan, int64_t step, const int* lengths, int n, const Setting* setting, int cp_size,
                       Arena* arena, Err err) {
-    const PlanLimits* limits = &setting->limits;
+    Setting own;
+    const PlanLimits* limits = &own.limits;
+    if (planner_alike(&own, setting, arena, err) < 0) return -1;
+    setting = &own;
     if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     if (cp_size < 1 || cp_size > limits->ranks || setting->groups[cp_size].ulysses_size == 0)
         return fail(err, "no groups of %d ranks, expected 1 to %d and heads for all", cp_size, limits->ranks);

@@ -9,8 +9,9 @@
 // A rank has at most y = tau - f ms for its parts, f being what a pass costs, so t_r = p s x_r + q s^2 h_r <= y, and by
 // the inequality of the means x_r h_r <= t_r^2 / (4 p s q s^2). The t_r sum to w, so
 //   sum x_r h_r <= max(x_r h_r / t_r) sum t_r <= y w / (4 p s q s^2).
-// It is at most C / s, too: x_r <= C / s for the capacity C, and the h_r sum to 1. Let rho be the least of both and of
-// 1. The same holds for nodes of P ranks, whose parts are the sums of those of their ranks, with P y and P C: rho'.
+// It is at most C / s, too: x_r <= C / s for the largest capacity C, and the h_r sum to 1. Let rho be the least of both
+// and of 1. The same holds for nodes of P ranks, whose parts are the sums of those of their ranks, with P y and P C:
+// rho'.
 // Then 1 - rho' of the document cross nodes, and 1 - rho move at all: the exchanges of a document take, of all ranks,
 //   e(tau) = s ((rho' - rho) I + (1 - rho') A) ms,
 // I and A being the least ms a token inside a node and between nodes. Where links hide, half of an all-to-all's
@@ -30,7 +31,8 @@
 typedef struct Shares {
     const int* sorted;
     int n, ranks, node;
-    double capacity, tokens, work;  // work: of all documents
+    const double* held;             // (ranks + 1) as in WholeMicroBatches
+    double capacity, tokens, work;  // of the rank that holds most; of all documents
     double linear, attention;       // ms a token, a token^2
     double inside, across, ring;    // ms a token of all ranks; ring, inside: infinite where there are none
     double pass, passes;            // ms of a pass; the least number
@@ -122,10 +124,11 @@ static int suffices(const Shares* x, WholeMicroBatches* whole, double tau) {
     return !whole->parts || whole_micro_batches_suffice(whole, tau, x->work + whole->apart);
 }
 
-static Shares open_shares(const int* sorted, int n, const Setting* setting) {
+static Shares open_shares(const int* sorted, int n, const Setting* setting, const double* held) {
     const PlanLimits* l = &setting->limits;
     const GroupCost* one = &setting->groups[1];
-    Shares x = {.sorted = sorted, .n = n, .ranks = l->ranks, .node = l->node_size, .capacity = l->capacity};
+    Shares x = {.sorted = sorted, .n = n, .ranks = l->ranks, .node = l->node_size};
+    x.held = held, x.capacity = held[1];
     x.linear = setting->cost.per_token, x.attention = setting->cost.quadratic, x.pass = one->micro_batch;
     x.slowest = INFINITY;
     for (int r = 0; r < x.ranks; r++) {
@@ -136,8 +139,7 @@ static Shares open_shares(const int* sorted, int n, const Setting* setting) {
         double s = sorted[i];
         x.tokens += s, x.work += (x.attention * s + x.linear) * s;
     }
-    x.passes =
-        setting->rounds ? x.ranks * ceil(x.tokens / (x.ranks * x.capacity)) : MAX(x.ranks, x.tokens / x.capacity);
+    x.passes = setting->rounds ? x.ranks * ceil(x.tokens / held[x.ranks]) : MAX(x.ranks, x.tokens / x.capacity);
     weigh_links(&x, setting);
     return x;
 }
@@ -146,15 +148,17 @@ int bound_of_shares(double* l4, const int* sorted, int n, const Setting* setting
     ArenaMark mark = arena_mark(arena);
     *l4 = 0;
     if (n == 0) return 0;
-    Shares x = open_shares(sorted, n, setting);
+    double* held = TAKE(arena, double, setting->limits.ranks + 1);
     DensePart* parts = TAKE(arena, DensePart, n);
     if (arena_check(arena, err) < 0) return -1;
+    most_held(held, &setting->limits);
+    Shares x = open_shares(sorted, n, setting, held);
     for (int i = 0; i < n; i++) {
         double s = sorted[i];
         parts[i] = (DensePart){s, (x.attention * s + x.linear) * s};  // longer ones are denser
     }
     int dear = x.pass > 0 && !setting->speeds;
-    WholeMicroBatches whole = {x.ranks, setting->limits.capacity, 0, x.pass, x.linear, 0, dear ? parts : NULL, n};
+    WholeMicroBatches whole = {x.ranks, held, 0, x.pass, x.linear, 0, dear ? parts : NULL, n};
     whole.rounds = setting->rounds ? x.passes / x.ranks : 0;
     double low = x.work / x.speeds, high = low + x.pass, step = MAX(high, 1e-9) / 64;
     while (!suffices(&x, &whole, high)) low = high, high += step, step *= 2;

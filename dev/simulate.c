@@ -48,7 +48,7 @@ static void check_held(const Simulation* s, int batch) {
             refuse(
                 "batch %d has a document of %d tokens, and no group of up to %d ranks holds it at capacity %d; try "
                 "more --ranks, --capacity, or a smaller --context",
-                batch, s->sorted[i], limits->ranks, limits->capacity);
+                batch, s->sorted[i], limits->ranks, widest_capacity(limits, 1));
 }
 
 static void leave_out(Tally* t, const char* why) {
@@ -225,9 +225,11 @@ static const Tally* find_flex(const Simulation* s) {
 
 static void print_head(const Simulation* s) {
     const Options* o = s->options;
-    printf("%s: %d ranks in nodes of %d, %d tokens a rank; %d batches of %d documents, %s up to %d tokens\n\n",
-           s->machine.cost.name, o->ranks, o->node_size, s->setting.limits.capacity, o->batches, o->docs, o->lengths,
-           o->context);
+    char least[32] = "";
+    if (s->setting.limits.capacities) snprintf(least, sizeof least, "%d to ", s->setting.limits.capacity);
+    printf("%s: %d ranks in nodes of %d, %s%d tokens a rank; %d batches of %d documents, %s up to %d tokens\n\n",
+           s->machine.cost.name, o->ranks, o->node_size, least, widest_capacity(&s->setting.limits, 1), o->batches,
+           o->docs, o->lengths, o->context);
     printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %15s\n", "", "predicted, ms", "over L3, %", "L4, %", "planning, us",
            "idle", "links", "in rounds,", "flex is faster");
     printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",

@@ -8,8 +8,9 @@
 enum { MOST_TALLIES = 32 };
 
 typedef struct Options {
-    const char *machine, *lengths;                   // a name that the program knows, or a file
-    const char *plans, *speeds, *explain;            // NULL: not given
+    const char *machine, *lengths;         // a name that the program knows, or a file
+    const char *plans, *speeds, *explain;  // NULL: not given
+    const char* capacities;                // "FIRST N; ..." of ranks; NULL: all are alike, or as the machine says
     const char *layout, *model, *layout_file, *way;  // of simulate_layout.c
     int ranks, node_size, docs, context, batches, capacity, zero, json, cp_kind, route, remap;
     enum { OVERLAP_NO, OVERLAP_PASSES, OVERLAP_YES } overlap;
@@ -40,6 +41,7 @@ typedef struct Simulation {
     Machine machine;
     Setting setting;
     double* speeds;
+    int* capacities;
     Lengths* lengths;
     int* drawn;         // (docs) the batch
     int* sorted;        // (docs) the same, descending

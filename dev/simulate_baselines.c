@@ -46,7 +46,7 @@ static int set_tensor(Setting* own, const Simulation* s, int T, Err err) {
     const Options* o = s->options;
     int ranks = o->ranks / T, heads = own->limits.kv_heads;
     if (!o->model) return fail(err, "it needs --model, as \"--arch gpt2 --layers 32 --width 4096 --heads 64\"");
-    if (o->speeds) return fail(err, "it knows no --speeds");
+    if (o->speeds || own->limits.capacities) return fail(err, "it knows no ranks that are unlike");
     Config c = read_model(o->model, o->ranks);
     Shape whole = config_shape(&c);
     config_free(&c);

@@ -1,5 +1,6 @@
 // simulate_options.c - the command line of the simulator, and the files that it names.
 #include <errno.h>
+#include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,7 @@
 #include "kernels/group_attention.h"
 #include "plan/base/disk.h"
 #include "plan/base/words.h"
+#include "plan/options/read.h"
 
 void refuse(const char* format, ...) {
     va_list args;
@@ -48,6 +50,7 @@ static const OptionRow rows[] = {
     {COUNT_UP_TO("docs", docs, 1 << 30), "512", "documents of a batch"},
     {COUNT_UP_TO("context", context, 1 << 30), "196608", "longer documents are not drawn"},
     {COUNT_UP_TO("capacity", capacity, 1 << 30), NULL, "tokens of a rank, instead of the machine's"},
+    {WORD("capacities", capacities), NULL, "\"FIRST N\": from rank FIRST on N tokens; several with ;"},
     {COUNT_UP_TO("zero", zero, 3), "3",
      "what ranks divide (as train's): memory of that stage; 1: without rounds where the system has none; 2, 3: in "
      "rounds"},
@@ -194,6 +197,35 @@ static double* read_speeds(const char* text, int ranks) {
     return speeds;
 }
 
+// What the options say of a rank, or the machine, of as many GiB as its `ranks` lines say.
+static int capacity_of(const Simulation* s, int rank) {
+    char err[ERR_BYTES];
+    const Options* o = s->options;
+    Machine part = machine_part(&s->machine, rank, 1);
+    int own = o->capacity ? o->capacity : machine_capacity(&part, o->ranks, o->zero);
+    own = capacity_of_rank(o->capacities, own, rank, err);
+    if (own < 0 && o->capacities) refuse("%s", err);
+    if (own < 0 || (own == 0 && part.token_mb > 0))
+        refuse(
+            "--zero %d: the states of %s leave no room for a token on %d ranks of %.15g GB; try --zero 3, more "
+            "--ranks, or --capacity to plan as if they did",
+            o->zero, part.cost.name, o->ranks, part.memory_gb);
+    return own;
+}
+
+// Of all ranks, and the least. Returns whether they are unlike.
+static int find_capacities(Simulation* s) {
+    int unlike = 0, ranks = s->options->ranks, least = INT_MAX;
+    s->capacities = (int*)need(sizeof(int) * (size_t)ranks);
+    for (int r = 0; r < ranks; r++) {
+        s->capacities[r] = capacity_of(s, r);
+        unlike |= s->capacities[r] != s->capacities[0];
+        least = MIN(least, s->capacities[r]);
+    }
+    s->machine.capacity = least;
+    return unlike;
+}
+
 // With a setting of its own where it is a baseline.
 static void add_planner(Simulation* s, const Planner* planner, const Baseline* baseline) {
     Tally* t = &s->tallies[s->n_tallies++];
@@ -229,14 +261,7 @@ void open_simulation(Simulation* s, const Options* options) {
     char err[ERR_BYTES];
     *s = (Simulation){.options = options};
     open_machine(&s->machine, options->machine);
-    s->machine.capacity =
-        options->capacity ? options->capacity : machine_capacity(&s->machine, options->ranks, options->zero);
-    if (s->machine.capacity < 0 || (s->machine.capacity == 0 && s->machine.token_mb > 0))
-        refuse(
-            "--zero %d: the states of %s leave no room for a token on %d ranks of %.15g GB; try --zero 3, more "
-            "--ranks, "
-            "or --capacity to plan as if they did",
-            options->zero, s->machine.cost.name, options->ranks, s->machine.memory_gb);
+    int unlike = find_capacities(s);
     if (options->overlap == OVERLAP_YES) s->machine.cost.parts = ATTENTION_PARTS;
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
     enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
@@ -248,8 +273,9 @@ void open_simulation(Simulation* s, const Options* options) {
         free(groups);
         refuse("%s", err);
     }
+    if (unlike) s->setting.limits.capacities = s->capacities;
     s->setting.kind = (CpChoice)options->cp_kind;
-    if (options->cp_kind) cost_groups(groups, &s->setting.cost, &s->setting.limits, s->setting.kind);
+    if (unlike || options->cp_kind) cost_groups(groups, &s->setting.cost, &s->setting.limits, s->setting.kind);
     if (options->route)
         s->setting.route_least = (size_t)MAX(route_least_bytes(&s->setting.cost, &s->setting.limits), 0);
     s->setting.rounds = options->zero > 1;
@@ -265,5 +291,6 @@ void close_simulation(Simulation* s) {
     arena_free(&s->planners);
     lengths_close(s->lengths);
     for (int i = 0; i < s->n_tallies; i++) free(s->tallies[i].groups);
-    free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->setting.groups);
+    free(s->tallies), free(s->drawn), free(s->sorted), free(s->speeds), free(s->capacities);
+    free(s->setting.groups);
 }

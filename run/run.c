@@ -9,7 +9,9 @@
 Config run_settled_config(const Run* run) {
     Config c = run->config;
     c.layout = run->settled.layout, c.strategies = run->settled.strategies;
-    if (!run->strategies) c.capacity = run->settled.capacity, c.tp = run->settled.tp, c.pp = run->settled.pp;
+    if (run->strategies) return c;
+    c.capacity = run->settled.capacity, c.rank_capacity = run->settled.rank_capacity;
+    c.tp = run->settled.tp, c.pp = run->settled.pp;
     return c;
 }
 

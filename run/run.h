@@ -164,6 +164,7 @@ typedef struct Clock {
     PlanLimits limits;
     Setting setting;       // groups is NULL as long as no cost model is known
     GroupCost* groups;     // (ranks + 1) for setting
+    int* capacities;       // (ranks) limits.capacities, if they are unlike
     double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute
     double* paces;         // (ranks) of them together (layout_pace): setting.speeds, if one of them is not 1
     Machine probed;        // as measured or read, nothing calibrated
@@ -323,10 +324,12 @@ typedef struct LayerBytes {
     size_t states, activations;
 } LayerBytes;
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
-// When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
+// When memory is taken: where the activations of each layer lie in m->acts, by run_capacity.
 void run_carve_activations(Run* run);
 void run_find_available(Run* run);         // Cluster.available
-MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
+MemoryPlan run_plan_job_memory(Run* run);  // settles what each rank holds: settled, clock->limits
+// Tokens of a row of this rank.
+static inline int run_capacity(const Run* run) { return rank_capacity(&run->clock->limits, run->model.comm->rank); }
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
 void run_widen_memory(MemoryPlan* plan, const MemoryPlan* other);
 void run_take_job_memory(Run* run, MemoryPlan* plan);

@@ -83,14 +83,15 @@ typedef struct Used {
 } Used;
 
 static int check_used(const Used* used, int rank, int i, const PlanLimits* limits, Err err) {
-    if (used->load.tokens > limits->capacity)
+    int capacity = limits->capacities ? limits->capacities[rank] : limits->capacity;
+    if (used->load.tokens > capacity)
         return fail(err, "micro-batch %d: with it %lld tokens in a pass of rank %d, the capacity is %d", i,
-                    (long long)used->load.tokens, rank, limits->capacity);
-    if (used->load.pairs > (int64_t)limits->capacity * limits->kv_heads)
+                    (long long)used->load.tokens, rank, capacity);
+    if (used->load.pairs > (int64_t)capacity * limits->kv_heads)
         return fail(err,
                     "micro-batch %d: with it attention of %lld pairs of token and key/value head in a pass of rank %d, "
                     "the capacity is %d tokens at %d heads",
-                    i, (long long)used->load.pairs, rank, limits->capacity, limits->kv_heads);
+                    i, (long long)used->load.pairs, rank, capacity, limits->kv_heads);
     if (used->shared > MOST_SHARED)
         return fail(err, "micro-batch %d: with it rank %d shares %d in a pass, at most %d", i, rank, used->shared,
                     MOST_SHARED);

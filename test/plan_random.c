@@ -30,9 +30,13 @@ static int ring_room(const Groups* g, const MicroBatch* group) {
     return room;
 }
 
+static int64_t room_of(const Groups* g, const MicroBatch* group) {
+    PlanLimits own = limits_at(g->limits, group_capacity(g->limits, group->first_rank, group->cp_size));
+    return ring_rank_capacity(&own, group->ulysses_size);
+}
+
 static int fits(const Groups* g, const MicroBatch* group, int s) {
-    if (widest_ring_rank(s, group->cp_size / group->ulysses_size) > ring_rank_capacity(g->limits, group->ulysses_size))
-        return 0;
+    if (widest_ring_rank(s, group->cp_size / group->ulysses_size) > room_of(g, group)) return 0;
     return group->ulysses_size == group->cp_size || ring_room(g, group) > 0;
 }
 
@@ -65,7 +69,7 @@ static MicroBatch find_group(Groups* g, int s) {
     return (MicroBatch){0};
 }
 
-// Documents 0 .. n - 1 in random order; those first that need a ring.
+// Documents 0 .. n - 1 in random order; those first that may need a ring.
 static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits* limits, Random* random) {
     int64_t heads_hold = ring_rank_capacity(limits, MIN(limits->ranks, limits->kv_heads));
     for (int i = 0; i < n; i++) {
@@ -85,7 +89,7 @@ static void shuffle_docs(int* docs, const int* lengths, int n, const PlanLimits*
 static MicroBatch fill_group(Groups* g, MicroBatch group, const int* docs, const int* lengths, int first, int n) {
     int ring_size = group.cp_size / group.ulysses_size, want = draw(&g->random, 4) ? 1 + draw(&g->random, 6) : n;
     if (ring_size > 1) want = MIN(want, ring_room(g, &group));
-    int64_t room = ring_rank_capacity(g->limits, group.ulysses_size);
+    int64_t room = room_of(g, &group);
     group.first_doc = first;
     for (int i = first; i < n && group.n_docs < want; i++) {
         room -= widest_ring_rank(lengths[docs[i]], ring_size);
@@ -143,7 +147,7 @@ static int holds_all(const PlanLimits* limits, const MicroBatch* mb, const Place
     int fits = 1;
     micro_batch_load(loads, mb, p);
     for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
-        fits &= loads[r].tokens <= limits->capacity && loads[r].pairs <= (int64_t)limits->capacity * limits->kv_heads;
+        fits &= load_fits(&loads[r], limits, r);
         loads[r] = (PassLoad){0, 0};
     }
     return fits;
@@ -178,10 +182,10 @@ static int draw_placements(Plan* plan, Groups* g, const int* lengths, Arena* are
 
 // ---- passes
 
-// Whether a micro-batch fits beside what its ranks have in their last pass.
-static int fits_beside(const PassLoad* have, const PassLoad* more, int n_shared, const PlanLimits* limits) {
-    return n_shared < MOST_SHARED && have->tokens + more->tokens <= limits->capacity &&
-           have->pairs + more->pairs <= (int64_t)limits->capacity * limits->kv_heads;
+// Whether a micro-batch fits beside what one of its ranks has in its last pass.
+static int fits_beside(const PassLoad* have, const PassLoad* more, int n_shared, const PlanLimits* limits, int rank) {
+    PassLoad both = {have->tokens + more->tokens, have->pairs + more->pairs};
+    return n_shared < MOST_SHARED && load_fits(&both, limits, rank);
 }
 
 int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, uint64_t* random, Arena* arena,
@@ -200,7 +204,7 @@ int plan_join_rounds(Plan* plan, const int* lengths, const PlanLimits* limits, u
         for (int r = first; r < end; r++) mb->round = MAX(mb->round, last[r]);
         int joins = mb->round >= 0 && !(random && hash64(++*random) % 3 == 0);
         for (int r = first; r < end; r++)
-            if (last[r] == mb->round) joins &= fits_beside(&have[r], &more[r], shared[r], limits);
+            if (last[r] == mb->round) joins &= fits_beside(&have[r], &more[r], shared[r], limits, r);
         mb->round += !joins;
         for (int r = first; r < end; r++) {
             if (last[r] != mb->round) have[r] = (PassLoad){0, 0}, shared[r] = 0;

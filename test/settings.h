@@ -116,8 +116,8 @@ static inline void sort_descending(int* sorted, const int* lengths, int n) {
 static inline Step small_random_step(uint64_t seed, int most) {
     Step step = {.n = pick(seed, 0, 1, most)};
     int longest = pick(seed, 1, 1, 3) * 4000;
-    step.limits = (PlanLimits){pick(seed, 2, 1, 4), pick(seed, 3, 1, 4), pick(seed, 4, 1, 8) * 1000,
-                               pick(seed, 5, 1, 8), MOST_DOCS,           0};
+    step.limits = (PlanLimits){
+        pick(seed, 2, 1, 4), pick(seed, 3, 1, 4), pick(seed, 4, 1, 8) * 1000, pick(seed, 5, 1, 8), MOST_DOCS, 0, NULL};
     for (int i = 0; i < step.n; i++) {
         double u = random_uniform(seed, 100 + (uint64_t)i);
         step.lengths[i] = 1 + (int)(u * u * longest);

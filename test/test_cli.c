@@ -13,6 +13,7 @@ CLAIM(mistaken_options_get_one_line) {
         {"--steps -4", "--steps & 0 to", 0},
         {"--lr fast", "--lr & fast", 0},
         {"--capacity 100 --context 256", "--capacity 100 & --capacity 256", 0},
+        {"--capacity 300,ranks=4x", "--capacity ranks & \"^4x\": FIRST", 0},
         {"--arch kv-heads=2", "--arch kv-heads=2,head-size=32: a GPT-2 & --arch llama", 0},
         {"--data $W/corpus --arch llama,theta=0.5 --out $W/refused", "could be read again & rope_theta", 0},
         {"--device cuda", "cuda & --device cpu", 0},

@@ -248,6 +248,31 @@ CLAIM(presets_fill_in_and_dimensions_must_agree) {
     for (int i = 0; i < COUNT(wrong); i++) CHECK(complete(wrong[i][0]) < 0 && strstr(err, wrong[i][1]));
 }
 
+CLAIM(ranks_may_hold_unlike_much) {
+    static const struct {
+        const char* text;
+        int of[4];  // ranks 0, 1, 2 and 9; 700 where it does not say
+    } cases[] = {{"", {700, 700, 700, 700}},
+                 {"2 100", {700, 700, 100, 100}},
+                 {"0 5;2 0 ; 9 8", {5, 5, 0, 8}},
+                 {" 1\t3 # and on\n2 4", {700, 3, 4, 4}}};
+    static const char* const wrong[][2] = {{"2", "\"2^\": N"},
+                                           {"x 100", "\"^x 100\": FIRST"},
+                                           {"2 -5", "\"2 ^-5\": N"},
+                                           {"2 5; 2 6", "\"^2 6\": FIRST: expected a whole number from 3"},
+                                           {"2 5 3 6", "\"2 5 ^3 6\": expected ;"}};
+    static const int ranks[] = {0, 1, 2, 9};
+    for (int i = 0; i < COUNT(cases); i++)
+        for (int k = 0; k < COUNT(ranks); k++)
+            CHECK(capacity_of_rank(cases[i].text, 700, ranks[k], err) == cases[i].of[k]);
+    for (int i = 0; i < COUNT(wrong); i++)
+        CHECK(capacity_of_rank(wrong[i][0], 700, 0, err) < 0 && strstr(err, wrong[i][1]));
+    // What was saved of ranks is left for a --capacity that is given now.
+    CHECK(parse("--steps 5") == 0 && restore("--capacity ranks", "8 100") == 0);
+    CHECK_STRING(config.rank_capacity, "8 100");
+    CHECK(parse("--capacity 300") == 0 && restore("--capacity ranks", "8 100") == 0 && !config.rank_capacity);
+}
+
 CLAIM(defaults_follow_the_size_of_the_model) {
     static const struct {
         const char* options;

@@ -7,11 +7,13 @@
 // trainer that is alone, with the whole model, the same documents as whole rows and the ordinary kernels. With --tp
 // what a plan calls a rank is a tensor-parallel group, and gradients are put together of its ranks' parts; with --pp
 // every stage of the pipeline follows the plan. LAW_CASES=N
-// runs N cases instead of a few, LAW_SEED=N starts elsewhere. A case that fails prints how to have it again.
+// runs N cases instead of a few, LAW_SEED=N starts elsewhere, LAW_UNLIKE=1 gives ranks unlike memory in all cases and
+// not in a third. A case that fails prints how to have it again.
 //
 // Tolerance: 1e-5 of the norm of a gradient. Sums of fp32 in another order differ by some 2^-24 of the sum of
 // magnitudes (6e-8), more where terms cancel; a wrong share, mask or merge changes gradients by 1e-2 and more.
 #include <float.h>
+#include <limits.h>
 
 #include "plan/published/published.h"
 #include "plan/step/remap.h"
@@ -85,15 +87,23 @@ static LinkTable random_link(uint64_t seed, uint64_t index) {
     return link;
 }
 
+static int unlike_ranks;  // cases whose ranks hold unlike much
+
 // Any machine: computing, links and micro-batches that are cheap or dear beside each other, and rows that hold little
 // or much.
 static const Setting* random_setting(uint64_t seed) {
     static GroupCost groups[17];  // point into the setting's cost
     static Setting s;
+    static int capacities[17];
     Setting fresh = {.limits = run->clock->limits, .groups = groups, .context = CONTEXT};
     s = fresh;
     int least = ranks == 1 ? run->clock->limits.capacity : 100;  // two ranks hold any document
     s.limits.capacity = least + (int)((run->clock->limits.capacity - least) * pow(random_uniform(seed, 1), 3));
+    for (int r = 0; r < ranks && s.limits.capacities; r++) {
+        int more = rank_capacity(&run->clock->limits, r) - s.limits.capacity;
+        capacities[r] = s.limits.capacity + (int)(more * random_uniform(seed, 30 + (uint64_t)r));
+    }
+    if (s.limits.capacities) s.limits.capacities = capacities, unlike_ranks++;
     s.kind = (CpChoice)(3 * random_uniform(seed, 2));
     s.rounds = run->model.ranks->zero.stage > 1 || stages > 1;
     s.cost.quadratic = scale(seed, 3, -5, -2);
@@ -335,6 +345,7 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
     if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
     if (cases >= 20 && size > 1) CHECK(several > 0);
+    if (cases >= 30 && ranks > 1) CHECK(unlike_ranks > 0);
     if (cases >= 30 && ranks > 2) CHECK(remapped_plans > 0);
     if (cases >= 30 && ranks > 3) CHECK(routed_messages > 0 || rank > 0);
 }
@@ -360,6 +371,28 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
 }
 
 // ---- what moves, and what is held
+
+// By the options alone: the least N of the ranks that are one data rank with this one.
+static int asked_capacity(void) {
+    const Config* c = &run->config;
+    int least = INT_MAX, mine = run->model.comm->rank;
+    for (int r = 0; r < size; r++)
+        if (r / group % ranks == mine) least = MIN(least, capacity_of_rank(c->rank_capacity, c->capacity, r, NULL));
+    return least;
+}
+
+CLAIM(each_rank_takes_memory_for_what_it_holds) {
+    const MemoryPlan* table = &trainer.memory;
+    int N = asked_capacity();
+    CHECK(run_capacity(run) == N && run->settled.capacity == run->clock->limits.capacity);
+    for (int i = 0; i < 2; i++) {
+        ModelNeeds needs = run_model_needs(run, N + i);
+        MemoryPlan expected = {.on_host = run->model.k->on_host};
+        model_plan(&expected, run->model.k, &needs);
+        size_t bytes = expected.entries[memory_find(&expected, "activations")].bytes;
+        CHECK((bytes == table->entries[memory_find(table, "activations")].bytes) == (i == 0));
+    }
+}
 
 static double sent_otherwise(void) { return sent(COMM_OTHER) + sent(COMM_STATE) + sent(COMM_HOST); }
 

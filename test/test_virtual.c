@@ -449,6 +449,41 @@ CLAIM(rows_fill_the_memory_of_the_device) {
     }
 }
 
+// Four ranks with 64 GiB, four with 10 MiB. With the least for all rows are as short as those hold; the document that
+// only a roomy rank holds is its own.
+CLAIM(each_rank_of_a_machine_fills_its_own_memory) {
+    const char* options =
+        "--device virtual --data $W/even --layers 2 --width 32 --heads 4 --context 1024 --batch-tokens 65536 "
+        "--verbose --steps 3 --plan node-size=4";
+    static const char* const pairs[] = {"", "--pp 2"};
+    double ms[2][STEPS];
+    put_text("kinds",
+             "name kinds\nlinear_ms 0.05\nquadratic_ms 1e-5\nmicro_batch_ms 20\nranks 0 1 64\nranks 4 1 0.01\n");
+    put_text("small_card", "name kinds\nlinear_ms 0.05\nquadratic_ms 1e-5\nmicro_batch_ms 20\nranks 0 1 0.01\n");
+    for (int i = 0; i < 2; i++) {
+        run_on(8, "run", "%s --machine $W/%s", options, i ? "small_card" : "kinds");
+        const char* rows = strstr(output, "in rows of at most ");
+        int least = 0, most = 0, read = rows ? sscanf(rows, "in rows of at most %d to %d, by rank", &least, &most) : 0;
+        CHECK(i ? read == 1 : read == 2 && most >= 2 * least);
+        read_ms("run", "measured_ms", ms[i]);
+    }
+    for (int s = 0; s < STEPS; s++) CHECK(ms[0][s] < ms[1][s]);
+    // Stages of one data rank hold what the smaller card does: all alike, where each has one of both.
+    run_on(8, "run", "%s --machine $W/kinds %s", options, pairs[1]);
+    CHECK(strstr(output, "in rows of at most ") && !strstr(output, ", by rank"));
+}
+
+// A machine that says what a token takes: 7.5 GB less 7 GB of states leave 512 tokens of a MB, 15.5 GB 8704.
+CLAIM(a_kind_of_ranks_fills_its_own_memory) {
+    put_text("two_kinds",
+             "name two_kinds\nlinear_ms 0.05\nquadratic_ms 1e-5\nmemory 7.5 1.75 1\nranks 0 1 15.5\nranks 2 1 0\n");
+    run_on(
+        4, "run",
+        "--device virtual --data $W/even --layers 2 --width 32 --heads 4 --context 512 --batch-tokens 65536 --verbose "
+        "--steps 1 --zero 3 --machine $W/two_kinds --memory 900G");
+    CHECK(strstr(output, "in rows of at most 512 to 8704, by rank"));
+}
+
 PROGRAM_TEST {
     write_corpora();
     write_machines();

@@ -126,23 +126,35 @@ static inline void draw_layout(Arguments* a, uint64_t seed, int tp, int stages, 
     if (!file || fwrite(text, 1, n, file) != n || fclose(file)) die("cannot write %s", path);
 }
 
+// Rows that hold little or much; of every third model, and with LAW_UNLIKE of all, each rank's own.
+static inline void draw_capacity(Arguments* a, uint64_t seed, int data_ranks, int ranks) {
+    int least = data_ranks == 1 ? CONTEXT : 100, unlike = getenv("LAW_UNLIKE") || draw_number(seed, 115, 3) == 0;
+    char text[1024] = "";
+    size_t n = 0;
+    for (int r = -1; r < (data_ranks > 1 && unlike ? ranks : 0); r++) {
+        int N = least + (int)((BATCH - least) * pow(random_uniform(seed, r < 0 ? 103 : 520 + (uint64_t)r), 2));
+        if (r < 0) text_append(text, sizeof text, &n, "%d", N);
+        else text_append(text, sizeof text, &n, "%s%d\t%d", r ? ";" : ",ranks=", r, N);
+    }
+    add_options(a, "--capacity %s", text);
+}
+
 // A model, rows that hold little or much, whatever is recomputed. The options of the test come last and win.
 static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, int tp, int any_arch, int n_options,
                                   char** options) {
     int stages = option_number(n_options, options, "--pp", 1),
         layers = stages > 1 || draws_layers() ? stages + draw_number(seed, 113, 4) : LAYERS;
     static const char* const recompute[] = {"none", "activation", "block"};
-    int least = data_ranks == 1 ? CONTEXT : 100;  // two ranks hold any document
     memset(a, 0, sizeof *a);
     add_options(a, "train");
     int kv_heads = draw_model(a, seed, tp, any_arch);
     if (draws_layers() || (stages > 1 && draw_number(seed, 114, 2))) draw_layout(a, seed, tp, stages, layers, kv_heads);
     add_options(a,
-                "--data %s --layers %d --context %d --vocab %d --batch-tokens %d --capacity %d --recompute %s "
+                "--data %s --layers %d --context %d --vocab %d --batch-tokens %d --recompute %s "
                 "--device cpu --dtype fp32 --threads 1 --sample-every 0 --machine flexsp-7b",
                 work, layers, CONTEXT, 257 + draw_number(seed, 102, 300), BATCH,
-                least + (int)((BATCH - least) * pow(random_uniform(seed, 103), 2)),
                 recompute[draw_number(seed, 104, COUNT(recompute))]);
+    draw_capacity(a, seed, data_ranks, data_ranks * tp * stages);  // two data ranks hold any document
     if (data_ranks > 1) add_options(a, "--plan route=yes");
     for (int i = 0; i < n_options; i++) add_options(a, "%s", options[i]);
 }
@@ -167,7 +179,8 @@ static inline void open_phases(Run* run, MemoryPlan* memory, Arguments* argument
     run_read_options(run);
     run_open_ranks(run);
     if (run->cluster->identity.size == 1)
-        run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH;
+        run->config.tp = run->config.pp = 1, run->config.layout = NULL, run->config.capacity = BATCH,
+        run->config.rank_capacity = NULL;
     run_open_data(run);
     run_settle_model(run);
     run_settle_layout(run);

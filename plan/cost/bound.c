@@ -23,7 +23,9 @@ typedef struct Group {
 typedef struct Groups {
     double hides[2];  // lambda, forward and backward
     double credit;    // of local attention: what of it may hide exchanges that lambda leaves
-    int capacity, n, n_others;
+    int n, n_others;
+    double capacity;    // of the rank that holds most
+    double* held;       // (ranks + 1) as in WholeMicroBatches
     Group* list;        // (n) by cp size; [0] is one rank
     int* first;         // (ranks + 1) group of a cp size; of the next larger where it has none
     GroupCost* others;  // (GROUP_ULYSSES_SIZES ranks) costs of groups that the setting does not have
@@ -77,8 +79,8 @@ double least_token_ms(const GroupCost* g, double most_tokens, Hiding hides) {
 
 // slow: V_d
 static void add_group(Groups* x, const GroupCost* g, double fastest, double slow) {
-    double tokens = (double)g->cp_size * x->capacity;
-    double shared = token_ms(g, tokens, x->hides) + g->micro_batch / tokens;
+    double tokens = (double)g->cp_size * g->capacity;
+    double shared = token_ms(g, tokens, x->hides) + g->micro_batch / (g->cp_size * x->capacity);
     x->list[x->n++] = (Group){.cost = g,
                               .time2 = g->quadratic / fastest,
                               .time1 = g->per_token / fastest,
@@ -94,10 +96,11 @@ static void add_others(Groups* x, const Setting* setting, int cp_size, double fa
         even = known->ulysses_size > 0 && setting->limits.kv_heads % known->ulysses_size == 0;
     if (setting->kind != CP_CHOICE_AUTO || cp_size == 1) return;
     even = even && setting->cost.n_groups > 0 && !known->parts;
+    PlanLimits own = limits_at(&setting->limits, known->capacity);
     for (int i = group_ulysses_sizes(ulysses_sizes, &setting->limits, cp_size) - 1; i >= 0; i--) {
         if (ulysses_sizes[i] == known->ulysses_size) continue;
         GroupCost* other = &x->others[x->n_others++];
-        *other = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_sizes[i]);
+        *other = cost_group(&setting->cost, &own, 0, cp_size, ulysses_sizes[i]);
         if (even && other->link_linear >= known->link_linear) continue;
         add_group(x, other, fastest, slow);
     }
@@ -107,7 +110,6 @@ static void add_others(Groups* x, const Setting* setting, int cp_size, double fa
 static double weigh_groups(Groups* x, const Setting* setting) {
     int ranks = setting->limits.ranks;
     double slow = 0;
-    x->capacity = setting->limits.capacity;
     x->n = x->n_others = 0;
     for (int r = 0; r < ranks; r++) x->speeds[r] = setting->speeds ? setting->speeds[r] : 1;
     if (setting->speeds) qsort(x->speeds, (size_t)ranks, sizeof(double), ascending);
@@ -142,7 +144,7 @@ static int ends_by(const Groups* x, int s, double tau) {
 }
 
 // The first group that could hold s tokens.
-static int first_group(const Groups* x, int s) { return x->first[CEIL_DIV(s, x->capacity)]; }
+static int first_group(const Groups* x, int s) { return x->first[CEIL_DIV(s, (int)x->capacity)]; }
 
 static double least_work(const Groups* x, int s, double tau) {
     double least = INFINITY;
@@ -224,19 +226,29 @@ static double bisect(const Groups* x, const int* sorted, int n, double low, doub
 // A rank runs one micro-batch or two, never 1.4. Where a micro-batch costs much by itself (f ms), this is most of the
 // distance between L3 and real plans.
 //
-// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the capacity. For any j,
-// let n of the R ranks run j micro-batches or fewer. G(t) is the most work that t tokens of the step can be (those with
-// most work a token first), and b the least ms a token. Then
-//   work   <= min(n (tau - f), G(n j C) + A) + (R - n) (tau - (j + 1) f)
-//   tokens <= n j C + (R - n) max over m > j of min(m C, (tau - m f) / b)
+// A rank with m micro-batches has tau - m f ms for documents, and at most m C tokens, C being the largest capacity; n
+// ranks hold at most H(n) in a pass each, n C where all are alike. For any j, let n of the R ranks run j micro-batches
+// or fewer. G(t) is the most work that t tokens of the step can be (those with most work a token first), and b the
+// least ms a token. Then
+//   work   <= min(n (tau - f), G(j H(n)) + A) + (R - n) (tau - (j + 1) f)
+//   tokens <= j H(n) + (R - n) max over m > j of min(m C, (tau - m f) / b)
 // A is work that any rank may do, whatever its tokens: none for L3, exchanges for L4 (bound_shares.c).
 // If for some j no n satisfies both, tau is too short. Ours; the idea is that of configuration bounds for bin packing
 // (Gilmore and Gomory 1961), relaxed to two kinds of ranks.
 //
-// In rounds a rank has at most C tokens a round, so there are at least M = ceil(tokens / (R C)); and each lasts f
+// In rounds all ranks have at most H(R) tokens a round, so there are at least M = ceil(tokens / H(R)); and each lasts f
 // beyond the work of any rank in it: work <= R (tau - M f).
 
 enum { MOST_MICRO_BATCHES = 4 };
+
+static int descending(const void* a, const void* b) { return ascending(b, a); }
+
+void most_held(double* held, const PlanLimits* limits) {
+    for (int r = 0; r < limits->ranks; r++) held[r + 1] = rank_capacity(limits, r);
+    held[0] = 0;
+    if (limits->capacities) qsort(held + 1, (size_t)limits->ranks, sizeof *held, descending);
+    for (int r = 0; r < limits->ranks; r++) held[r + 1] += held[r];
+}
 
 int denser_first(const void* a, const void* b) {
     const DensePart *x = (const DensePart*)a, *y = (const DensePart*)b;
@@ -249,7 +261,7 @@ int denser_first(const void* a, const void* b) {
 static double most_tokens(const WholeMicroBatches* x, int j, double tau) {
     double most = 0;
     for (int m = j + 1; m * x->micro_batch < tau; m++) {
-        double by_room = (double)m * x->capacity, by_time = (tau - m * x->micro_batch) / x->linear;
+        double by_room = m * x->held[1], by_time = (tau - m * x->micro_batch) / x->linear;
         most = MAX(most, MIN(by_room, by_time));
         if (by_time < by_room) break;  // more micro-batches leave less time
     }
@@ -259,7 +271,7 @@ static double most_tokens(const WholeMicroBatches* x, int j, double tau) {
 static int some_share_suffices(const WholeMicroBatches* x, int j, double tau, double work, double tokens) {
     double many = MAX(tau - (j + 1) * x->micro_batch, 0), of_many = most_tokens(x, j, tau), taken = 0, dense = 0;
     for (int n = 0, i = 0; n <= x->ranks; n++) {
-        double room = (double)n * j * x->capacity;
+        double room = j * x->held[n];
         for (; i < x->n && taken + x->parts[i].tokens <= room; i++)
             taken += x->parts[i].tokens, dense += x->parts[i].work;
         double partly = i < x->n ? x->parts[i].work * (room - taken) / x->parts[i].tokens : 0;
@@ -288,8 +300,8 @@ static double raise_by_micro_batches(const Groups* x, const int* sorted, int n, 
     double work = narrow + work_by(x, sorted, wide, l3, own, x->dense);
     qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
     for (int i = 0; i < n; i++) tokens += sorted[i];
-    double rounds = setting->rounds ? ceil(tokens / ((double)ranks * x->capacity)) : 0;
-    WholeMicroBatches micro_batches = {ranks, x->capacity, rounds, own, one->per_token, 0, x->dense, n};
+    double rounds = setting->rounds ? ceil(tokens / x->held[ranks]) : 0;
+    WholeMicroBatches micro_batches = {ranks, x->held, rounds, own, one->per_token, 0, x->dense, n};
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
         work = narrow + work_by(x, sorted, wide, high, own, NULL);
@@ -317,6 +329,8 @@ static void find_bounds(Bounds* bounds, Groups* x, const int* sorted, int n, con
     static const double lambda[][2] = {{1, 1}, {0, 1}, {0, 0}};
     // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
     double down = 1 - (n + 16) * 0x1p-51, l1;
+    most_held(x->held, &setting->limits);
+    x->capacity = x->held[1];
     weigh_groups(x, setting);
     bounds->l2 = longest_least_time(x, sorted, n, &bounds->longest);
     bounds->alone = bounds->l3 = bounds->beside = least_tau(x, &bounds->l1, bounds->l2, sorted, n, setting);
@@ -340,6 +354,7 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
                 .first = TAKE(arena, int, ranks + 1),
                 .others = TAKE(arena, GroupCost, GROUP_ULYSSES_SIZES * ranks),
                 .speeds = TAKE(arena, double, ranks),
+                .held = TAKE(arena, double, ranks + 1),
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err) < 0) return -1;
     find_bounds(bounds, &x, sorted, n, setting);

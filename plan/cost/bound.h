@@ -2,9 +2,10 @@
 //
 // T(s, d) is the time of a document of s tokens by itself on d ranks, over ALL d that hold it, whatever cp sizes a
 // planner uses; with CP_CHOICE_AUTO also over all of group_ulysses_sizes. f is what a micro-batch costs by itself
-// (Cost.micro_batch), C the capacity of a rank. The documents of a micro-batch share these costs: at most d C tokens
-// share f, and no token is communicated for less than e_d, the sum over the group's collectives of the least time a
-// token in messages of up to d C tokens (on published machines all tokens cost the same), without what a pass posts
+// (Cost.micro_batch), C the capacity of a rank: of unlike ones the largest, for a rank may have much beside what it
+// shares with those that hold less. The documents of a micro-batch share these costs: at most d C tokens share f, and
+// no token is communicated for less than e_d, the sum over the group's collectives of the least time a token in
+// messages of up to what any d ranks hold (on published machines all tokens cost the same), without what a pass posts
 // before it computes, which other attention may hide (timeline.h), and without all that its own may hide (cost.h). V_d
 // is the sum of the d least speeds of ranks, d when all are 1. So a document occupies at least
 //   w(s, d) = d (T(s, d) - communication(d, s)) + V_d (e_d s + f s / (d C))     ms of a rank of speed 1,
@@ -55,7 +56,8 @@ typedef struct DensePart {
 } DensePart;
 
 typedef struct WholeMicroBatches {
-    int ranks, capacity;
+    int ranks;
+    const double* held;          // (ranks + 1) tokens that so many ranks hold in a pass at most: those that hold most
     double rounds;               // at least, 0: there are none
     double micro_batch, linear;  // ms a micro-batch; ms a token at least
     double apart;                // rank-ms of work that is not bound to tokens
@@ -63,6 +65,8 @@ typedef struct WholeMicroBatches {
     int n;
 } WholeMicroBatches;
 
+// held (ranks + 1) =: as in WholeMicroBatches.
+void most_held(double* held, const PlanLimits* limits);
 int denser_first(const void* a, const void* b);
 // Whether ranks that run whole micro-batches can have done `work`, with what is apart, by tau. No: no plan can.
 int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double work);

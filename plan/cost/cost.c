@@ -139,7 +139,8 @@ static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* l
 
 GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size,
                                int ulysses_size, const GroupFactors* factors) {
-    GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale};
+    PlanLimits own = limits_at(limits, group_capacity(limits, first_rank, cp_size));
+    GroupCost g = {.cp_size = cp_size, .link_scale = cost->link_scale, .capacity = own.capacity};
     if (ulysses_size < 1 || ulysses_size > limits->kv_heads || cp_size % ulysses_size != 0) return g;
     int node = limits->node_size;
     g.ulysses_size = ulysses_size;
@@ -148,7 +149,7 @@ GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int f
     g.quadratic = cost->quadratic * factors->attention / cp_size;
     g.per_token = factors->linear * cost->per_token / cp_size;
     g.micro_batch = cost_micro_batch(cost);
-    g.room = ring_rank_capacity(limits, ulysses_size);
+    g.room = ring_rank_capacity(&own, ulysses_size);
     if (cp_size > 1 && cost->parts) g.parts = MIN(cost->parts, CEIL_DIV(limits->kv_heads, ulysses_size));
     if (cost->n_groups > 0) g.link_linear = published_link(&g, cost, limits, first_rank, factors);
     else add_measured(&g, cost, limits, first_rank, factors);
@@ -203,14 +204,16 @@ CostTerms group_terms(const GroupCost* g, double s2, double tokens) {
     return (CostTerms){g->quadratic * s2, g->per_token * tokens, group_communication_ms(g, tokens), g->micro_batch};
 }
 
-int group_holds(const GroupCost* g, int s) {
+int group_holds(const GroupCost* g, int s) { return group_holds_in(g, s, g->room); }
+
+int group_holds_in(const GroupCost* g, int s, int64_t room) {
     if (g->ulysses_size == 0) return 0;
-    if (g->ulysses_size == g->cp_size) return s <= g->room;
+    if (g->ulysses_size == g->cp_size) return s <= room;
     int ring_size = g->cp_size / g->ulysses_size;
     // Exact sizes of all ring ranks take a division each; only a length within a token or two of the room needs them.
-    if (CEIL_DIV((int64_t)s, ring_size) > g->room) return 0;
-    if (2 * CEIL_DIV((int64_t)s, 2 * ring_size) <= g->room) return 1;
-    return widest_ring_rank(s, ring_size) <= g->room;
+    if (CEIL_DIV((int64_t)s, ring_size) > room) return 0;
+    if (2 * CEIL_DIV((int64_t)s, 2 * ring_size) <= room) return 1;
+    return widest_ring_rank(s, ring_size) <= room;
 }
 
 // ---- messages between nodes through proxies
@@ -319,10 +322,11 @@ static void cheapest_group(GroupCost* best, const Cost* cost, const PlanLimits* 
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind) {
     groups[0] = (GroupCost){0};
     for (int d = 1; d <= limits->ranks; d++) {
-        if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, limits, 0, d, 1);
-        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, limits, 0, d, d <= limits->kv_heads ? d : 0);
+        PlanLimits own = limits_at(limits, widest_capacity(limits, d));
+        if (kind == CP_CHOICE_RING) groups[d] = cost_group(cost, &own, 0, d, 1);
+        else if (kind == CP_CHOICE_ULYSSES) groups[d] = cost_group(cost, &own, 0, d, d <= own.kv_heads ? d : 0);
         else if (cost->n_groups > 0)  // most heads: a ring sends more than an all-to-all
-            groups[d] = cost_group(cost, limits, 0, d, common_divisor(d, d, limits->kv_heads));
-        else cheapest_group(&groups[d], cost, limits, d);
+            groups[d] = cost_group(cost, &own, 0, d, common_divisor(d, d, own.kv_heads));
+        else cheapest_group(&groups[d], cost, &own, d);
     }
 }

@@ -100,6 +100,7 @@ typedef struct GroupCost {
     GroupExchange first[2];  // of all that, what a pass posts before it computes, forward and backward
     GroupExchange hop[2];    // a hop of a ring, of its keys and values and of their gradients, in all layers
     int parts;               // 0: hides nothing under its own attention
+    int capacity;            // tokens that each of its ranks holds: group_capacity
     int64_t room;            // tokens that a ring rank holds: ring_rank_capacity
 } GroupCost;
 
@@ -121,7 +122,7 @@ GroupCost cost_group_in_shares(const Cost* cost, const PlanLimits* limits, int f
 GroupCost cost_group(const Cost* cost, const PlanLimits* limits, int first_rank, int cp_size, int ulysses_size);
 // groups (ranks + 1): [d] for a group of d ranks where planners would put one, with the ulysses_size of `kind` that
 // costs least for a row of d * capacity / 2 tokens in documents of that length. [0] is empty. Every d from 1 to ranks
-// is filled, for bounds; planners only use canonical ones.
+// is filled, for bounds; planners only use canonical ones. Each holds what the d contiguous ranks do that hold most.
 void cost_groups(GroupCost* groups, const Cost* cost, const PlanLimits* limits, CpChoice kind);
 
 int common_divisor(int a, int b, int most);  // the largest that is at most `most`
@@ -175,7 +176,8 @@ static inline double terms_ms(const CostTerms* t) {
 
 // ---- a document of s tokens by itself in a group
 
-int group_holds(const GroupCost* g, int s);  // whether it fits
+int group_holds(const GroupCost* g, int s);                   // whether it fits
+int group_holds_in(const GroupCost* g, int s, int64_t room);  // with so much room
 // ms at full speed, without Cost.micro_batch; and at the pace of the group's slowest rank, where it takes `ms` at full
 // speed: communication takes the same time at any.
 static inline double document_ms(const GroupCost* g, double s) { return group_ms(g, s * s, s); }

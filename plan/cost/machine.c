@@ -255,6 +255,13 @@ double machine_bytes(const Machine* m, int first, int n) {
     return least;
 }
 
+Machine machine_part(const Machine* machine, int first, int n) {
+    Machine part = *machine;
+    double bytes = machine_bytes(machine, first, n);
+    if (bytes < INFINITY) part.memory_gb = bytes / (1 << 30);
+    return part;
+}
+
 double machine_parameters(const Machine* machine) {
     double layer = machine->state_bytes / 16 * machine->hidden * machine->hidden;
     if (machine->parameters > 0) return machine->parameters * (1 << 30);

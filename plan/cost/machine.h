@@ -24,7 +24,8 @@
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
-//   ranks 32 0.5 40                ranks from the 32nd on: half the pace, 40 GiB (several; 0: unknown)
+//   ranks 32 0.5 40                ranks from the 32nd on: half the pace, 40 GiB (several; 0: unknown, or those of
+//                                  memory)
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
 #pragma once
 #include "plan/cost/cost.h"
@@ -72,6 +73,8 @@ double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_siz
 // Of n ranks from `first` on: the pace of the slowest; bytes of the one with least memory, infinite where none is said.
 double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);
+// The machine as these ranks alone have it: memory_gb is what the one with least memory has, where that is said.
+Machine machine_part(const Machine* machine, int first, int n);
 // Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.

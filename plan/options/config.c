@@ -101,6 +101,8 @@ const Option config_options[] = {
         "activations that the backward pass computes again, to save memory"},
     {NUMBER("--capacity", INT, capacity, 0, 1 << 26), RUN, "0",
         "most tokens of a row on a rank; longer documents are shared; 0: what half of the free memory holds"},
+    {WORD("--capacity ranks", TEXT, rank_capacity, "\"FIRST N\""), RUN, NULL,
+        "of unlike ranks: N from rank FIRST on; several with ;"},
     {{"--memory", BYTES, AT(memory), 0, 1e18, "SIZE"}, RUN, "0",
         "most memory of a rank, as 64M or 24G; for --layout auto, too; 0: what is free"},
 

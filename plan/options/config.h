@@ -51,6 +51,7 @@ typedef struct Config {
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
     int tp, pp, zero, capacity, check_layout;
+    const char* rank_capacity;  // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
     const char *layout, *strategies;
     double memory;  // bytes; 0: what is free
     const char *plan, *remap, *route;

@@ -77,8 +77,30 @@ static int settle_plan(Config* config, Err err) {
     return 0;
 }
 
+int capacity_of_rank(const char* text, int otherwise, int rank, Err err) {
+    char why[ERR_BYTES], wanted[WANTED];
+    Words words = words_of(text, text ? strlen(text) : 0, why), line;
+    int capacity = otherwise, first = -1, n = 0;
+    while (words_statement(&words, &line)) {
+        const Field fields[] = {{"FIRST", INT, 0, first + 1, 1 << 20, NULL}, {"N", INT, 0, 0, 1 << 26, NULL}};
+        int* to[] = {&first, &n};
+        Word word;
+        for (int i = 0; i < COUNT(fields); i++) {
+            if (!words_next(&line, ' ', &word)) word = line.left;
+            if (field_set(&fields[i], to[i], word, wanted))
+                return words_refuse(&line, word, "%s: expected %s", fields[i].name, wanted),
+                       fail(err, "--capacity ranks=\"FIRST N; ...\": %s", why);
+        }
+        if (words_next(&line, ' ', &word))
+            return words_refuse(&line, word, "expected ; before the next rank"), fail(err, "--capacity ranks: %s", why);
+        if (first <= rank) capacity = n;
+    }
+    return capacity;
+}
+
 int config_complete(Config* config, int tokenizer_vocab, Err err) {
     if (settle_plan(config, err) || config_settle(config, tokenizer_vocab, err)) return -1;
+    if (capacity_of_rank(config->rank_capacity, 0, 0, err) < 0) return -1;
     if (config->capacity && config->capacity < config->context && !config->several_ranks)
         return fail(
             err,
@@ -168,6 +190,7 @@ static int is_overruled(const Config* c, const Option* o) {
     if (at == offsetof(Config, layout))
         return list || single || config_was_given(c, "--zero") || config_was_given(c, "--recompute");
     if (at == offsetof(Config, strategies)) return file || single;
+    if (at == offsetof(Config, rank_capacity)) return config_was_given(c, "--capacity");
     return (at == offsetof(Config, tp) || at == offsetof(Config, pp)) && (list || file);
 }
 
@@ -175,7 +198,7 @@ int config_restore(Config* c, const char* name, const char* value, Err err) {
     const Option* o = option_find(name);
     if (!o || !(o->is & RUN) || c->given[o - config_options]) return 0;
     if (is_overruled(c, o)) {
-        if (o->value.type == TEXT) c->overruled = o->value.name;
+        if (o->value.type == TEXT && !option_key(o)) c->overruled = o->value.name;
         return 0;
     }
     Field field = o->value;

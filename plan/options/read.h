@@ -9,6 +9,10 @@ int config_read(Config* config, int argc, char** argv, Err err);
 // config_settle, and the same for ranks and their plans. 0, or -1 with a message.
 int config_complete(Config* config, int tokenizer_vocab, Err err);
 
+// Tokens of a row of this rank: as --capacity ranks="FIRST N; FIRST N" (text, or NULL) has it, each N from rank FIRST
+// on up to the next; before the first of these, `otherwise`. 0: what memory holds. -1 with words.
+int capacity_of_rank(const char* text, int otherwise, int rank, Err err);
+
 int config_was_given(const Config* config, const char* name);  // name with its dashes; of a key "--cp kind"
 void config_free(Config* config);
 

@@ -10,7 +10,8 @@
 // Different from the release: a search in place of the integer program; the members of a bucket go to groups in order
 // of length, not at random, so that a plan is a function of lengths; a document that no group holds is an error and not
 // a loop without end; nothing is padded (to twice the ranks, in the release). Groups are the machine's
-// (Setting.groups): ulysses or ring. MicroBatch.round is the round.
+// (Setting.groups): ulysses or ring; every rank holds what those do that hold least, for one capacity is all that it
+// knows. MicroBatch.round is the round.
 #include "plan/published/published.h"
 
 #include <math.h>
@@ -487,8 +488,10 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
                 Arena* arena, Err err) {
     if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
+    Setting own;
+    if (planner_alike(&own, setting, arena, err) < 0) return -1;
     plan->has_barriers = 1;
-    Work x = {.setting = setting,
+    Work x = {.setting = &own,
               .n = n,
               .no_buckets = no_buckets,
               .documents = TAKE(arena, int, n),
@@ -503,7 +506,7 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
               .best = INFINITY};
     plan_take(&x.trial, n, arena);
     x.trial.n_docs = n, x.trial.step = step, x.trial.ranks = setting->limits.ranks, x.trial.has_barriers = 1;
-    flexsp_cp_sizes(&x.cp_sizes, setting);
+    flexsp_cp_sizes(&x.cp_sizes, &own);
     if (arena_check(arena, err) < 0 || sort_documents(&x, lengths, err) < 0) return -1;
     if (n > 0 && try_all(&x, plan, err) < 0) return -1;
     if (ms) *ms = x.best;

@@ -1,7 +1,7 @@
 // hydraulis_planner.c - Hydraulis as a published planner: the cp sizes of this project take the place of tensor x
 // pipeline parallelism. A pipeline is a group of ranks that share documents by ulysses or ring, pp = 1, one scheme for
 // each power of two. So its gains are those of unlike cp sizes chosen each step, not of unlike stages. Ranks of unequal
-// speed are unknown to it.
+// speed are unknown to it, and such that hold unlike much: it counts with what the least do.
 #include "plan/published/hydraulis.h"
 
 #include <limits.h>
@@ -45,9 +45,10 @@ static void pool_of_setting(SchemePool* pool, const Setting* setting) {
 
 static void* planner_open(const Setting* setting, const int* sample, int n_sample, Arena* arena, Err err) {
     Hydraulis* h = TAKE(arena, Hydraulis, 1);
-    if (arena_check(arena, err) < 0) return NULL;
+    Setting own;
+    if (arena_check(arena, err) < 0 || planner_alike(&own, setting, arena, err) < 0) return NULL;
     h->setting = setting;
-    pool_of_setting(&h->pool, setting);
+    pool_of_setting(&h->pool, &own);
     if (h->pool.n == 0) return fail(err, "no cp size of %d ranks is a power of two", setting->limits.ranks), NULL;
     h->n = strategies_short_list(h->list, &h->pool, setting->context, sample, n_sample, arena, err);
     return h->n > 0 ? h : NULL;

@@ -12,7 +12,7 @@
 // blocked: here that is the next narrower cp size. MicroBatch.round is the round.
 //
 // Groups are the machine's (Setting.groups): ulysses or ring, room and balance of heads as for every other planner
-// here.
+// here. Every rank holds what those do that hold least: the published one knows one capacity.
 #include "plan/published/published.h"
 
 // Tokens of a rank that a document takes in groups of this cost.
@@ -132,10 +132,11 @@ static void place_groups(Batch* x) {
 
 static int plan_megatron(const void* planner, Plan* plan, int64_t step, const int* lengths, int n, Arena* arena,
                          Err err) {
-    const Setting* setting = (const Setting*)planner;
-    if (plan_begin(plan, step, lengths, n, &setting->limits, arena, err) < 0) return -1;
+    Setting own;
+    if (plan_begin(plan, step, lengths, n, &((const Setting*)planner)->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Batch x = {.setting = setting,
+    if (planner_alike(&own, (const Setting*)planner, arena, err) < 0) return -1;
+    Batch x = {.setting = &own,
                .plan = plan,
                .n = n,
                .left = n,

@@ -6,7 +6,7 @@
 // adaptive  the best cp size for every step, by plan_adaptive.
 // flex      groups of unlike cp sizes, by plan_flex.
 // fixed     the baseline that papers on ragged documents compare with: full rows of setting->context tokens (best fit,
-//           the longest first), dealt to the ranks in turn, whatever they cost.
+//           the longest first), dealt to the ranks in turn, whatever they cost. It knows one capacity, the least.
 // None of them has a barrier of its own; where the setting is of rounds (ZeRO-2 and 3) adaptive and flex plan for them.
 #include "plan/published/published.h"
 
@@ -26,6 +26,16 @@ int refuse_document(int doc, int length, const PlanLimits* limits, Err err) {
                 "document %d of the step has %d tokens, and no group of a power of two of the %d ranks holds it at "
                 "capacity %d; try a larger --capacity or more ranks",
                 doc, length, limits->ranks, limits->capacity);
+}
+
+int planner_alike(Setting* own, const Setting* setting, Arena* arena, Err err) {
+    *own = *setting;
+    if (!setting->limits.capacities) return 0;
+    own->limits = limits_at(&setting->limits, setting->limits.capacity);
+    own->groups = TAKE(arena, GroupCost, own->limits.ranks + 1);
+    if (arena_check(arena, err) < 0) return -1;
+    cost_groups(own->groups, &setting->cost, &own->limits, own->kind);
+    return 0;
 }
 
 void plan_fill(Plan* plan, const int* order, const int* mb_of) {
@@ -49,16 +59,19 @@ typedef struct Static {
     int cp_size;
 } Static;
 
-// Whether groups of this cp size hold every document of up to context tokens, in micro-batches of plan_static.
+// Whether groups of this cp size hold every document of up to context tokens, in micro-batches of plan_static. One that
+// is alone goes where most is held.
 static int holds_context(const Setting* setting, int cp_size, Arena* arena) {
     const PlanLimits* limits = &setting->limits;
     int context = MAX(setting->context, 1);
     Plan plan;
     if (plan_static(&plan, 0, &context, 1, limits, cp_size, setting->kind, arena, NULL) < 0) return 0;
     // Borders are rounded: a document that is shorter by less than a token of every chunk may need one more of a rank.
-    int ulysses_size = plan.micro_batches[0].ulysses_size, ring_size = cp_size / ulysses_size;
+    const MicroBatch* mb = &plan.micro_batches[0];
+    PlanLimits own = limits_at(limits, group_capacity(limits, mb->first_rank, cp_size));
+    int ring_size = cp_size / mb->ulysses_size;
     for (int s = context; s > MAX(context - 2 * ring_size, 0); s--)
-        if (widest_ring_rank(s, ring_size) > ring_rank_capacity(limits, ulysses_size)) return 0;
+        if (widest_ring_rank(s, ring_size) > ring_rank_capacity(&own, mb->ulysses_size)) return 0;
     return 1;
 }
 
@@ -80,7 +93,7 @@ static void* static_open(const Setting* setting, const int* sample, int n_sample
         return fail(err,
                     "no group of up to %d ranks holds a document of %d tokens, the context, at capacity %d; try a "
                     "larger --capacity or more ranks",
-                    setting->limits.ranks, setting->context, setting->limits.capacity),
+                    setting->limits.ranks, setting->context, widest_capacity(&setting->limits, 1)),
                NULL;
     *x = (Static){setting, cp_size};
     return x;

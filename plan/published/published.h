@@ -39,6 +39,10 @@ size_t planner_open_bytes(const Planner* planner, const PlanLimits* limits);
 // For systems whose groups are powers of two of the ranks: -1, and err says that none of them holds the document.
 int refuse_document(int doc, int length, const PlanLimits* limits, Err err);
 
+// For systems that know one capacity: the setting where every rank holds what those do that hold least, in *own, with
+// groups from the arena where ranks are unlike. 0, or -1 without memory.
+int planner_alike(Setting* own, const Setting* setting, Arena* arena, Err err);
+
 // The documents in this order, each to the micro-batch that mb_of (n, by document) says: fills plan->docs, and
 // first_doc and n_docs of its micro-batches, which are 0 before.
 void plan_fill(Plan* plan, const int* order, const int* mb_of);

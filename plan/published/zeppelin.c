@@ -10,6 +10,7 @@
 // are the engine's, for any plan (plan/step/remap.h, plan/cost/cost.h). For where zones begin, communication across
 // nodes is taken at the routed over the direct time of as many NICs as ranks, at the best number of proxies. A
 // published machine's bandwidths are those of an all-to-all, which uses all NICs already: there this flatters Zeppelin.
+// It knows one capacity, that of the ranks that hold least.
 #include "plan/published/published.h"
 
 #include <limits.h>

@@ -27,19 +27,20 @@ const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size
 typedef struct Scratch {
     int *order, *sorted;  // (n) documents by descending length, and their lengths
     int* all;             // (n) 0, 1, ...
-    int* ulysses_sizes;   // (ranks + 1) of groups that planners use
+    GroupChoices groups;  // that planners use
     Arena* arena;
 } Scratch;
 
 // Whether every document is held by some group that planners use.
-static int check_held(const Scratch* x, int n, const Setting* setting, Err err) {
-    const PlanLimits* limits = &setting->limits;
-    for (int d = 1; d <= limits->ranks; d++) {
-        const GroupCost* g = &setting->groups[d];
-        x->ulysses_sizes[d] = g->canonical ? g->ulysses_size : 0;
-        if (n == 0 || (g->canonical && group_holds(g, x->sorted[0]))) return 0;
+static int check_held(const Scratch* x, const Packer* packer, Err err) {
+    memset(x->groups.ulysses_sizes, 0, sizeof(int) * ((size_t)packer->ranks + 1));
+    for (int i = 0; i < packer->n_sizes; i++) {
+        int d = packer->sizes[i];
+        x->groups.ulysses_sizes[d] = packer->setting->groups[d].ulysses_size;
+        x->groups.capacities[d] = packer->holds[i];
+        if (packer->n == 0 || packer_holds(packer, i, x->sorted[0])) return 0;
     }
-    return refuse_length(x->order[0], x->sorted[0], limits, x->ulysses_sizes, 1, limits->ranks, NULL, err);
+    return refuse_length(x->order[0], x->sorted[0], &packer->setting->limits, &x->groups, err);
 }
 
 // ---- the search
@@ -156,16 +157,17 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     const PlanLimits* limits = &setting->limits;
     if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Scratch x = {.order = TAKE(arena, int, n),
-                 .sorted = TAKE(arena, int, n),
-                 .all = TAKE(arena, int, n),
-                 .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
-                 .arena = arena};
+    Scratch x = {
+        .order = TAKE(arena, int, n),
+        .sorted = TAKE(arena, int, n),
+        .all = TAKE(arena, int, n),
+        .groups = {TAKE(arena, int, limits->ranks + 1), TAKE(arena, int, limits->ranks + 1), 1, limits->ranks, NULL},
+        .arena = arena};
     Packer packer = packer_take(x.sorted, n, setting, arena);
     if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
-    if (check_held(&x, n, setting, err) < 0) return -1;
+    if (check_held(&x, &packer, err) < 0) return -1;
     if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
     Setting freely = *setting;  // the plan that is cut into rounds is the one that free ranks get

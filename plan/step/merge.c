@@ -93,10 +93,7 @@ static int load_pass(Merge* x, int i) {
     return plan_add_load(x->loads, x->plan, i, x->lengths, &x->setting->limits, x->arena);
 }
 
-static int fits(const Merge* x, int rank) {
-    const PlanLimits* l = &x->setting->limits;
-    return x->loads[rank].tokens <= l->capacity && x->loads[rank].pairs <= (int64_t)l->capacity * l->kv_heads;
-}
+static int fits(const Merge* x, int rank) { return load_fits(&x->loads[rank], &x->setting->limits, rank); }
 
 // Of the rank, beside what its load has; -1: none.
 static int best_local(Merge* x, int rank) {

@@ -5,16 +5,35 @@
 // twice. First into rows as full as a group allows: this says how many rows a group runs, k. Then into rows as even as
 // this number allows: of total / (groups k) tokens, raised by 1/32 at a time until there are at most groups k rows.
 // Rows are dealt to the groups, the heaviest first, each to the group with the least work so far.
+//
+// Groups that hold as much are a class. Where there are several, documents are dealt to classes first, the longest
+// first, each to one that holds it, of these to the one whose groups have the least work so far. Every group has the k
+// of the class that needs most: then ranks that go in rounds have as much to do in each.
 #include <math.h>
 
 #include "plan/step/flex.h"
 #include "plan/value/pack.h"
 
+// Groups that hold as much, and their documents.
+typedef struct Class {
+    int first, n;           // of Scratch.groups
+    int first_doc, n_docs;  // of Scratch.docs
+    int64_t room;           // tokens of a ring rank
+    double load;
+} Class;
+
 typedef struct Scratch {
-    int* widest;         // (n) tokens that a document takes of a ring rank
-    int* ulysses_sizes;  // (ranks + 1) of each cp size, 0: it cannot be
-    int* ring_docs;      // (groups)
-    double* load;        // (groups)
+    const PlanLimits* limits;
+    const int* lengths;
+    int* widest;           // (n) tokens that a document takes of a ring rank
+    GroupChoices choices;  // of every cp size
+    int cp_size, ulysses_size;
+    Keyed* groups;   // (ranks) those that hold most first
+    Class* classes;  // (ranks)
+    int n_classes;
+    int *docs, *doc_lengths, *takes;  // (n) class by class; takes: widest
+    int* ring_docs;                   // (groups)
+    double* load;                     // (groups)
     Rows rows;
     Arena* arena;
     ArenaMark unpacked;  // before any packing
@@ -34,109 +53,200 @@ static int choose_ulysses_size(const PlanLimits* limits, int cp_size, CpChoice k
     return common_divisor(cp_size, node, limits->kv_heads);
 }
 
+// Of the group of so many ranks that holds most.
+static int widest_group(const PlanLimits* limits, int cp_size) {
+    int widest = limits->capacity;
+    for (int first = 0; first + cp_size <= limits->ranks && limits->capacities; first += cp_size)
+        widest = MAX(widest, group_capacity(limits, first, cp_size));
+    return widest;
+}
+
+static int64_t room_of(const Scratch* x, int capacity) {
+    PlanLimits own = limits_at(x->limits, capacity);
+    return ring_rank_capacity(&own, x->ulysses_size);
+}
+
 // Fills widest; the number of the longest document among those that do not fit, -1 when all do.
-static int measure(int* widest, const int* lengths, int n, const PlanLimits* limits, int ulysses_size, int ring_size) {
-    int64_t most = ring_rank_capacity(limits, ulysses_size);
+static int measure(const Scratch* x, int n, int64_t most) {
     int worst = -1;
     for (int i = 0; i < n; i++) {
-        widest[i] = widest_ring_rank(lengths[i], ring_size);
-        if (widest[i] > most && (worst < 0 || lengths[i] > lengths[worst])) worst = i;
+        x->widest[i] = widest_ring_rank(x->lengths[i], x->cp_size / x->ulysses_size);
+        if (x->widest[i] > most && (worst < 0 || x->lengths[i] > x->lengths[worst])) worst = i;
     }
     return worst;
 }
 
-// Sets *cp_size where it is 0, *ulysses_size and *widest.
-static int choose_cp_size(int* cp_size, int* ulysses_size, Scratch* x, const int* lengths, int n,
-                          const PlanLimits* limits, CpChoice kind, Err err) {
-    if (*cp_size < 0 || *cp_size > limits->ranks)
-        return fail(err, "--cp %d, expected 1 to the %d ranks there are, or 0 for the least that suffices", *cp_size,
+// Sets x->cp_size, x->ulysses_size and x->widest. cp_size 0: the least that suffices.
+static int choose_cp_size(Scratch* x, int n, int cp_size, CpChoice kind, Err err) {
+    static const char* const how[] = {"", " with --cp kind=ulysses", " with --cp kind=ring"};
+    const PlanLimits* limits = x->limits;
+    GroupChoices* groups = &x->choices;
+    if (cp_size < 0 || cp_size > limits->ranks)
+        return fail(err, "--cp %d, expected 1 to the %d ranks there are, or 0 for the least that suffices", cp_size,
                     limits->ranks);
-    if (*cp_size > 0 && !choose_ulysses_size(limits, *cp_size, kind))
+    if (cp_size > 0 && !choose_ulysses_size(limits, cp_size, kind))
         return fail(err,
                     "--cp %d with --cp kind=ulysses, but there are %d key/value heads to share; try --cp kind=auto or "
                     "--cp %d",
-                    *cp_size, limits->kv_heads, limits->kv_heads);
-    int longest = 0, first = MAX(*cp_size, 1), last = *cp_size ? *cp_size : limits->ranks;
+                    cp_size, limits->kv_heads, limits->kv_heads);
+    int longest = 0;
+    groups->first = MAX(cp_size, 1), groups->last = cp_size ? cp_size : limits->ranks, groups->how = how[kind];
     for (int i = 1; i < n; i++)
-        if (lengths[i] > lengths[longest]) longest = i;
+        if (x->lengths[i] > x->lengths[longest]) longest = i;
     int doc = longest;
-    for (int d = first; d <= last; d++) x->ulysses_sizes[d] = choose_ulysses_size(limits, d, kind);
-    for (int d = first; d <= last && x->ulysses_sizes[d]; d++) {
-        *cp_size = d, *ulysses_size = x->ulysses_sizes[d];
-        if (n > 0 && widest_ring_rank(lengths[longest], d / *ulysses_size) > ring_rank_capacity(limits, *ulysses_size))
-            continue;
+    for (int d = groups->first; d <= groups->last; d++) {
+        groups->ulysses_sizes[d] = choose_ulysses_size(limits, d, kind);
+        groups->capacities[d] = widest_group(limits, d);
+    }
+    for (int d = groups->first; d <= groups->last && groups->ulysses_sizes[d]; d++) {
+        x->cp_size = d, x->ulysses_size = groups->ulysses_sizes[d];
+        int64_t most = room_of(x, groups->capacities[d]);
+        if (n > 0 && widest_ring_rank(x->lengths[longest], d / x->ulysses_size) > most) continue;
         // Borders are rounded, so a document shorter than the longest may take one token more of a ring rank.
-        int worst = measure(x->widest, lengths, n, limits, *ulysses_size, d / *ulysses_size);
+        int worst = measure(x, n, most);
         if (worst < 0) return 0;
         doc = worst;
     }
-    static const char* const how[] = {"", " with --cp kind=ulysses", " with --cp kind=ring"};
-    return refuse_length(doc, lengths[doc], limits, x->ulysses_sizes, first, last, how[kind], err);
+    return refuse_length(doc, x->lengths[doc], limits, groups, err);
+}
+
+// ---- classes
+
+static void find_classes(Scratch* x) {
+    int groups = x->limits->ranks / x->cp_size;
+    for (int g = 0; g < groups; g++)
+        x->groups[g] = (Keyed){-(double)group_capacity(x->limits, g * x->cp_size, x->cp_size), g};
+    sort_keyed(x->groups, groups);
+    x->n_classes = 0;
+    for (int g = 0; g < groups; g++) {
+        if (g == 0 || x->groups[g].key != x->groups[g - 1].key)
+            x->classes[x->n_classes++] = (Class){.first = g, .room = room_of(x, -(int)x->groups[g].key)};
+        x->classes[x->n_classes - 1].n++;
+    }
+}
+
+// Of the classes that hold a document, which begin with the first.
+static int least_loaded(const Scratch* x, int doc) {
+    int best = 0;
+    for (int c = 1; c < x->n_classes && x->widest[doc] <= x->classes[c].room; c++)
+        if (x->classes[c].load / x->classes[c].n < x->classes[best].load / x->classes[best].n) best = c;
+    return best;
+}
+
+// Fills docs, doc_lengths and takes; of each class in the order of the step.
+static int share_documents(Scratch* x, int n, Err err) {
+    ArenaMark mark = arena_mark(x->arena);
+    int *order = TAKE(x->arena, int, n), *sorted = TAKE(x->arena, int, n), *class_of = TAKE(x->arena, int, n);
+    if (arena_check(x->arena, err) < 0) return -1;
+    sort_longest_first(order, sorted, x->lengths, n);
+    for (int k = 0; k < n; k++) {
+        int c = class_of[order[k]] = least_loaded(x, order[k]);
+        x->classes[c].load += sorted[k] + x->limits->quadratic * sorted[k] * sorted[k];
+    }
+    for (int c = 0, at = 0; c < x->n_classes; c++) {
+        x->classes[c].first_doc = at;
+        for (int i = 0; i < n; i++)
+            if (class_of[i] == c) x->docs[at] = i, x->doc_lengths[at] = x->lengths[i], x->takes[at++] = x->widest[i];
+        x->classes[c].n_docs = at - x->classes[c].first_doc;
+    }
+    arena_reset(x->arena, mark);
+    return 0;
 }
 
 // ---- rows
 
 // Rows of documents that take at most `room` tokens of a ring rank together. room is at least what any document takes.
-static int pack(Scratch* x, int n, int64_t room, Err err) {
+static int pack(Scratch* x, const Class* c, int64_t room, Err err) {
     arena_reset(x->arena, x->unpacked);
-    return pack_rows(&x->rows, x->widest, n, room, x->arena, err);
+    return pack_rows(&x->rows, x->takes + c->first_doc, c->n_docs, room, x->arena, err);
 }
 
-static int pack_evenly(Scratch* x, int n, int64_t most, int groups, Err err) {
-    int64_t total = 0, room = 1;
-    for (int i = 0; i < n; i++) total += x->widest[i], room = MAX(room, x->widest[i]);
-    most = MAX(MIN(most, total), 1);
-    if (pack(x, n, most, err) < 0) return -1;
-    if (groups == 1 || n == 0) return 0;
-    int rows = groups * CEIL_DIV(x->rows.n, groups);
-    room = MAX(room, CEIL_DIV(total, rows));
-    for (;; room += CEIL_DIV(room, 32)) {
-        if (pack(x, n, MIN(room, most), err) < 0) return -1;
+// Tokens of all documents of a class; *longest: the most that one takes.
+static int64_t sum_of(const Scratch* x, const Class* c, int64_t* longest) {
+    int64_t total = 0;
+    *longest = 1;
+    for (int i = c->first_doc; i < c->first_doc + c->n_docs; i++)
+        total += x->takes[i], *longest = MAX(*longest, x->takes[i]);
+    return total;
+}
+
+static int pack_full(Scratch* x, const Class* c, Err err) {
+    int64_t longest, total = sum_of(x, c, &longest);
+    return pack(x, c, MAX(MIN(c->room, total), 1), err);
+}
+
+// Into at most so many rows, if these hold the documents.
+static int pack_evenly(Scratch* x, const Class* c, int rows, Err err) {
+    int64_t longest, total = sum_of(x, c, &longest), most = MAX(MIN(c->room, total), 1);
+    for (int64_t room = MAX(longest, CEIL_DIV(total, rows));; room += CEIL_DIV(room, 32)) {
+        if (pack(x, c, MIN(room, most), err) < 0) return -1;
         if (room >= most || x->rows.n <= rows) return 0;
     }
 }
 
 // Rows become micro-batches, in the order in which they are dealt.
-static int deal(Plan* plan, Scratch* x, const PlanLimits* limits, int cp_size, int ulysses_size, Err err) {
-    int groups = limits->ranks / cp_size, most_docs = ulysses_size < cp_size ? limits->max_ring_docs : plan->n_docs;
-    for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
-    for (int i = 0, doc = 0; i < x->rows.n; i++) {
+static int deal(Plan* plan, Scratch* x, const Class* c, Err err) {
+    int most_docs = x->ulysses_size < x->cp_size ? x->limits->max_ring_docs : plan->n_docs, doc = c->first_doc;
+    for (int i = 0; i < x->rows.n; i++) {
         const WeighedRow* row = &x->rows.heaviest[i];
         const int* first = &x->rows.first[row->number];
         int docs = first[1] - first[0], group = -1;
-        for (int g = 0; g < groups; g++)
+        for (int k = c->first; k < c->first + c->n; k++) {
+            int g = x->groups[k].i;
             if (x->ring_docs[g] + docs <= most_docs && (group < 0 || x->load[g] < x->load[group])) group = g;
+        }
         if (group < 0)
             return fail(err,
                         "the step has %d documents for %d ring%s of %d ranks, each at most %d documents; try --cp kind="
                         "ulysses, a smaller --cp or fewer --batch-tokens",
-                        plan->n_docs, groups, groups == 1 ? "" : "s", cp_size, most_docs);
+                        c->n_docs, c->n, c->n == 1 ? "" : "s", x->cp_size, most_docs);
         x->load[group] += row->cost;
         x->ring_docs[group] += docs;
-        plan->micro_batches[i] = (MicroBatch){group * cp_size, cp_size, ulysses_size, doc, docs, 0};
-        memcpy(plan->docs + doc, x->rows.order + first[0], sizeof(int) * (size_t)docs);
-        doc += docs;
+        plan->micro_batches[plan->n_micro_batches++] =
+            (MicroBatch){group * x->cp_size, x->cp_size, x->ulysses_size, doc, docs, 0};
+        for (int k = first[0]; k < first[1]; k++) plan->docs[doc++] = x->docs[c->first_doc + x->rows.order[k]];
     }
-    plan->n_micro_batches = x->rows.n;
+    return 0;
+}
+
+static int plan_classes(Plan* plan, Scratch* x, Err err) {
+    int rows = 0, groups = x->limits->ranks / x->cp_size;  // rows: of a group
+    for (int g = 0; g < groups; g++) x->load[g] = 0, x->ring_docs[g] = 0;
+    for (const Class* c = x->classes; c < x->classes + x->n_classes; c++) {
+        if (pack_full(x, c, err) < 0) return -1;
+        rows = MAX(rows, CEIL_DIV(x->rows.n, c->n));
+    }
+    for (const Class* c = x->classes; c < x->classes + x->n_classes; c++) {
+        if (c->n_docs > 0 && groups > 1 && pack_evenly(x, c, c->n * rows, err) < 0) return -1;
+        if (c->n_docs > 0 &&
+            rows_weigh(&x->rows, x->doc_lengths + c->first_doc, x->limits->quadratic, x->arena, err) < 0)
+            return -1;
+        if (c->n_docs > 0 && deal(plan, x, c, err) < 0) return -1;
+    }
     return 0;
 }
 
 int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanLimits* limits, int cp_size,
                 CpChoice kind, Arena* arena, Err err) {
-    int ulysses_size = 1;
     if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    Scratch x = {.widest = TAKE(arena, int, n),
-                 .ulysses_sizes = TAKE(arena, int, limits->ranks + 1),
+    Scratch x = {.limits = limits,
+                 .lengths = lengths,
+                 .widest = TAKE(arena, int, n),
+                 .choices = {TAKE(arena, int, limits->ranks + 1), TAKE(arena, int, limits->ranks + 1), 0, 0, NULL},
+                 .groups = TAKE(arena, Keyed, limits->ranks),
+                 .classes = TAKE(arena, Class, limits->ranks),
+                 .docs = TAKE(arena, int, n),
+                 .doc_lengths = TAKE(arena, int, n),
+                 .takes = TAKE(arena, int, n),
                  .ring_docs = TAKE(arena, int, limits->ranks),
                  .load = TAKE(arena, double, limits->ranks),
                  .arena = arena};
     x.unpacked = arena_mark(arena);
     if (arena_check(arena, err) < 0) return -1;
-    if (choose_cp_size(&cp_size, &ulysses_size, &x, lengths, n, limits, kind, err) < 0) return -1;
-    if (pack_evenly(&x, n, ring_rank_capacity(limits, ulysses_size), limits->ranks / cp_size, err) < 0) return -1;
-    if (rows_weigh(&x.rows, lengths, limits->quadratic, arena, err) < 0) return -1;
-    if (deal(plan, &x, limits, cp_size, ulysses_size, err) < 0) return -1;
+    if (choose_cp_size(&x, n, cp_size, kind, err) < 0) return -1;
+    find_classes(&x);
+    if (share_documents(&x, n, err) < 0 || plan_classes(plan, &x, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }
@@ -189,13 +299,14 @@ static double bound_of_group(const GroupCost* g, const Work* work, const Pace* p
 
 // The least over every way to divide heads that plan_static may take. Negative: none holds the longest document.
 static double bound_of_cp_size(const Setting* setting, int cp_size, const Work* work) {
+    PlanLimits own = limits_at(&setting->limits, setting->groups[cp_size].capacity);
     Pace pace = group_pace(setting, cp_size);
     double least = -1;
     for (int ulysses_size = MIN(cp_size, setting->limits.kv_heads); ulysses_size > 0; ulysses_size--) {
         if (cp_size % ulysses_size != 0) continue;
         if (setting->kind == CP_CHOICE_RING && ulysses_size > 1) continue;
         if (setting->kind == CP_CHOICE_ULYSSES && ulysses_size < cp_size) break;
-        GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, ulysses_size);
+        GroupCost g = cost_group(&setting->cost, &own, 0, cp_size, ulysses_size);
         if (!group_holds(&g, work->longest)) continue;
         double bound = bound_of_group(&g, work, &pace);
         if (least < 0 || bound < least) least = bound;

@@ -36,6 +36,22 @@ typedef struct Task {
     int s;
 } Task;
 
+// What a window where planners put a group of d ranks holds at most.
+static int widest_window(const Packer* x, int d) {
+    const PlanLimits* limits = &x->setting->limits;
+    int widest = limits->capacity;
+    for (int first = 0; first + d <= x->ranks && limits->capacities; first += d > x->node ? x->node : 1)
+        if (d > x->node || first / x->node == (first + d - 1) / x->node)
+            widest = MAX(widest, group_capacity(limits, first, d));
+    return widest;
+}
+
+// Tokens that a ring rank holds where each of the group's ranks has such a capacity.
+static int64_t room_at(const Packer* x, const GroupCost* g, int capacity) {
+    PlanLimits own = limits_at(&x->setting->limits, capacity);
+    return ring_rank_capacity(&own, g->ulysses_size);
+}
+
 Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* arena) {
     const PlanLimits* limits = &setting->limits;
     int ranks = limits->ranks, n_bins = 0;
@@ -45,6 +61,9 @@ Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* aren
                 .ranks = ranks,
                 .node = MIN(limits->node_size, ranks),
                 .sizes = TAKE(arena, int, ranks),
+                .holds = TAKE(arena, int, ranks),
+                .unlike = setting->speeds || limits->capacities,
+                .room = TAKE(arena, int64_t, ranks),
                 .least = TAKE(arena, int, n),
                 .ms = TAKE(arena, double, (size_t)LEAST_SIZES* n),
                 .work = TAKE(arena, double, n + 1),
@@ -72,6 +91,8 @@ Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* aren
     for (int d = 1; d <= ranks; d++) {
         if (!setting->groups[d].ulysses_size || !setting->groups[d].canonical) continue;
         x.begin[x.n_sizes] = n_bins;
+        x.holds[x.n_sizes] = widest_window(&x, d);
+        x.room[x.n_sizes] = room_at(&x, &setting->groups[d], x.holds[x.n_sizes]);
         x.sizes[x.n_sizes++] = d;
         n_bins += ranks / d;
     }
@@ -81,15 +102,18 @@ Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* aren
 
 static const GroupCost* group_at(const Packer* x, int size) { return &x->setting->groups[x->sizes[size]]; }
 
-static double ms_on(const GroupCost* g, int s) { return group_holds(g, s) ? document_ms(g, s) : INFINITY; }
+int packer_holds(const Packer* x, int size, int s) { return group_holds_in(group_at(x, size), s, x->room[size]); }
+
+static double ms_on(const Packer* x, int size, int s) {
+    return packer_holds(x, size, s) ? document_ms(group_at(x, size), s) : INFINITY;
+}
 
 // Where it is in `sizes`, and what it takes there.
 static void weigh_document(Packer* x, int k) {
     int s = x->sorted[k], least = 0;
-    while (least < x->n_sizes - 1 && !group_holds(group_at(x, least), s)) least++;
+    while (least < x->n_sizes - 1 && !packer_holds(x, least, s)) least++;
     x->least[k] = least;
-    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++)
-        x->ms[LEAST_SIZES * k + i] = ms_on(group_at(x, least + i), s);
+    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++) x->ms[LEAST_SIZES * k + i] = ms_on(x, least + i, s);
 }
 
 // Rank-ms that a document takes at least: a group computes at least this, whatever it has to exchange by tables.
@@ -110,7 +134,8 @@ void packer_begin(Packer* x) {
         double speed = setting->speeds ? setting->speeds[r] : 1;
         x->fastest = MAX(x->fastest, speed), x->speeds += speed;
     }
-    x->capacity = (double)setting->limits.capacity * x->ranks;
+    x->capacity = 0;
+    for (int r = 0; r < x->ranks; r++) x->capacity += rank_capacity(&setting->limits, r);
     x->work[0] = x->tokens[0] = x->least_rest[x->n] = 0;
     for (int k = 0; k < x->n; k++) {
         double s = x->sorted[k];
@@ -125,8 +150,8 @@ void packer_begin(Packer* x) {
 static Task task_at(const Packer* x, int k, int size) {
     const GroupCost* g = group_at(x, size);
     int s = x->sorted[k], i = size - x->least[k];
-    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(g, s);
-    return (Task){g, size, t, t < INFINITY ? document_takes(g, s) : 0, s};
+    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(x, size, s);
+    return (Task){g, size, t, t < INFINITY ? MIN(document_takes(g, s), x->room[size]) : 0, s};
 }
 
 static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
@@ -286,6 +311,13 @@ typedef struct Window {
     double waste;  // rank-ms at speed 1, up to its end, that are not the document's work
 } Window;
 
+// Whether the document fits the ranks from `first` on.
+static int has_room(const Packer* x, const Task* task, int first) {
+    const PlanLimits* limits = &x->setting->limits;
+    if (!limits->capacities) return 1;
+    return task->tokens <= room_at(x, task->g, group_capacity(limits, first, task->g->cp_size));
+}
+
 static int stands_on(const Packer* x, int id, int first, int cp_size) {
     return id >= 0 && x->bins[id].first_rank == first && x->bins[id].cp_size == cp_size;
 }
@@ -301,7 +333,8 @@ static Window look_at(const Packer* x, const Task* task, int first) {
         same &= x->last[r] == id;
     }
     int joins = !x->joins && same && stands_on(x, id, first, d) && x->bins[id].most_room >= task->tokens;
-    Window w = {.first = has_ring_room(x, task, first) ? first : -1, .joins = joins, .start = most};
+    int fits = has_ring_room(x, task, first) && has_room(x, task, first);
+    Window w = {.first = fits ? first : -1, .joins = joins, .start = most};
     w.end = most + time_at(task, pace) + (joins ? 0 : task->g->micro_batch);
     w.waste = speeds * w.end - sum - d * task->t;
     return w;
@@ -327,7 +360,8 @@ static int fullest_rank(const Packer* x, const Task* task) {
         if (x->node_least[n] + soonest > x->target || x->node_most[n] <= load) continue;
         // Any of them may be it: branches would be mispredicted.
         for (int r = first, end = MIN(first + x->node, x->ranks); r < end; r++) {
-            int fuller = (x->load[r] + (own + ms_at(x, task, r)) <= x->target) & (x->load[r] > load);
+            int fuller =
+                (x->load[r] + (own + ms_at(x, task, r)) <= x->target) & (x->load[r] > load) & has_room(x, task, r);
             load = fuller ? x->load[r] : load, best = fuller ? r : best;
         }
     }
@@ -340,7 +374,9 @@ static int emptiest_rank(const Packer* x, const Task* task) {
     for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
         if (best >= 0 && x->node_least[n] >= x->load[best]) continue;
         for (int r = first; r < MIN(first + x->node, x->ranks); r++)
-            if ((best < 0 || x->load[r] < x->load[best]) && x->load[r] + own + ms_at(x, task, r) <= x->target) best = r;
+            if ((best < 0 || x->load[r] < x->load[best]) && x->load[r] + own + ms_at(x, task, r) <= x->target &&
+                has_room(x, task, r))
+                best = r;
     }
     return best;
 }
@@ -387,18 +423,18 @@ static int may_be_better(const Packer* x, const Task* task, const Window* best, 
     return x->way.levels ? x->node_least[node] < best->start / 2 : x->node_most[node] > best->start;
 }
 
-// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are equally fast; windows
-// of many ranks begin at coarser places, so that looking stays in proportion to the ranks.
+// Inside nodes. Of nodes that nothing has touched one is as good as another, if ranks are alike; windows of many ranks
+// begin at coarser places, so that looking stays in proportion to the ranks, if all hold as much.
 static Window inside_window(Packer* x, const Task* task) {
     Window best = {.first = -1};
     int empty = 0, stride = x->way.least;
     double soonest = task->t / x->fastest;
     if (task->g->cp_size == 1) return local_window(x, task);
     if (x->free_from[task->size] + soonest + (x->joins ? task->g->micro_batch : 0) > x->target) return best;
-    while (4 * stride <= task->g->cp_size) stride *= 2;
+    while (4 * stride <= task->g->cp_size && !x->setting->limits.capacities) stride *= 2;
     for (int n = 0, first = 0; n < x->nodes; n++, first += x->node) {
         if (x->node_least[n] + soonest > x->target || !may_be_better(x, task, &best, n)) continue;
-        if (x->node_most[n] == 0 && !x->setting->speeds && first + x->node <= x->ranks && empty++) continue;
+        if (x->node_most[n] == 0 && !x->unlike && first + x->node <= x->ranks && empty++) continue;
         look_inside(x, task, first, stride, &best);
     }
     if (best.first < 0) note_free_from(x, task, stride);
@@ -423,21 +459,23 @@ static int is_free(const Packer* x, int first, int cp_size) {
     return 1;
 }
 
-// In rounds: the first free ranks where the document ends by the target, of unlike ones the slowest. Of like ones those
-// that have begun are a node's first.
+// In rounds: the first free ranks where the document ends by the target, of unlike ones the slowest, and of these those
+// that hold least. Of like ones those that have begun are a node's first.
 static Window free_window(const Packer* x, const Task* task) {
-    int d = task->g->cp_size;
+    int d = task->g->cp_size, least = 0;
     Window best = {.first = -1};
     double pace = 0;
     for (int n = 0, begin = 0; begin + d <= x->ranks; n++, begin += x->node) {
         int end = d > x->node ? begin + d : MIN(begin + x->node, x->ranks);
         if (x->node_free[n] < MIN(d, x->node)) continue;
-        for (int r = x->setting->speeds ? begin : MIN(begin + x->node, end) - x->node_free[n]; r + d <= end; r++) {
-            if ((x->setting->speeds || d > x->node) && !is_free(x, r, d)) continue;
+        for (int r = x->unlike ? begin : MIN(begin + x->node, end) - x->node_free[n]; r + d <= end; r++) {
+            if ((x->unlike || d > x->node) && !is_free(x, r, d)) continue;
             double own = slowest_speed(x->setting, r, d);
-            if (task->g->micro_batch + time_at(task, own) > x->target || (best.first >= 0 && own >= pace)) continue;
-            best = (Window){.first = r, .waste = x->way.price * x->target * d}, pace = own;
-            if (!x->setting->speeds) return best;
+            int holds = group_capacity(&x->setting->limits, r, d);
+            if (task->g->micro_batch + time_at(task, own) > x->target || !has_room(x, task, r)) continue;
+            if (best.first >= 0 && (own > pace || (own == pace && holds >= least))) continue;
+            best = (Window){.first = r, .waste = x->way.price * x->target * d}, pace = own, least = holds;
+            if (!x->unlike) return best;
         }
     }
     return best;
@@ -451,11 +489,13 @@ static Window find_window(Packer* x, const Task* task) {
 // The document goes there, in a new micro-batch if none that is there has room.
 static int open_bin(Packer* x, int i, const Task* task, Window w) {
     int d = task->g->cp_size, id = x->n_bins, older = x->last[w.first], at = -1;
+    int capacity = group_capacity(&x->setting->limits, w.first, d);
     double free_at = w.start + task->g->micro_batch;
     if (w.joins) return put_in(x, i, task, older, -1), 1;
     Bin* bin = &x->bins[x->n_bins++];
-    *bin = (Bin){.first_rank = w.first, .cp_size = d, .size = task->size, .older = older, .room = task->g->room};
-    bin->most_room = bin->room, bin->idlest = w.first, bin->pace = slowest_speed(x->setting, w.first, d);
+    *bin = (Bin){.first_rank = w.first, .cp_size = d, .size = task->size, .older = older};
+    bin->most_room = bin->room = room_at(x, task->g, capacity), bin->idlest = w.first,
+    bin->pace = slowest_speed(x->setting, w.first, d);
     bin->start = w.start, bin->shared = bin->end = free_at;
     for (int r = w.first; r < w.first + d; r++) {
         int last = x->last[r];
@@ -466,7 +506,7 @@ static int open_bin(Packer* x, int i, const Task* task, Window w) {
     for (int r = w.first; r < w.first + d && x->one_pass; r += x->node)
         x->node_free[r / x->node] -= MIN(x->node, w.first + d - r);
     if (x->one_pass && d > 1) x->wide[x->n_wide++] = id;
-    x->opened += (double)d * x->setting->limits.capacity;
+    x->opened += (double)d * capacity;
     if (x->joins) bin->listed = 1, at = x->n_of_size[bin->size]++, x->of_size[x->begin[bin->size] + at] = id;
     put_in(x, i, task, id, at);
     return 1;
@@ -548,7 +588,7 @@ static int place(Packer* x, int i, int k) {
 // Whether the documents from k on take more time at least than is free before the target, counting that what fits no
 // micro-batch that is open needs others.
 static int is_hopeless(const Packer* x, int k) {
-    double more = MAX(x->tokens[x->n] - x->opened, 0) / x->setting->limits.capacity;
+    double more = MAX(x->tokens[x->n] - x->opened, 0) / x->holds[0];
     double needed = x->least_rest[k] + more * x->setting->groups[1].micro_batch;
     return !x->one_pass && !x->setting->speeds && needed > (x->ranks * x->target - x->loaded) * (1 + 1e-9);
 }

@@ -36,6 +36,8 @@ typedef struct Packer {
     const int* sorted;                 // (n) lengths, descending
     int n, ranks, node, nodes;         // node: ranks of one
     int *sizes, n_sizes;               // (ranks) cp sizes that planners use, ascending
+    int *holds, unlike;                // (sizes) capacity of a window that holds most; ranks differ in it, or in pace
+    int64_t* room;                     // (sizes) of a ring rank of that window
     double fastest, speeds, capacity;  // pace of the fastest rank; sum of all; tokens of all ranks
     int* least;                        // (n) the place in `sizes` of the least cp size that holds a document
     double* ms;             // (n LEAST_SIZES) of a document by itself at the cp sizes from there on, infinite
@@ -73,6 +75,8 @@ typedef struct Packer {
 // sorted (n): lengths, descending; read by packer_begin.
 Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* arena);
 void packer_begin(Packer* x);
+// Whether a window of ranks of this place in `sizes` holds a document of s tokens.
+int packer_holds(const Packer* x, int size, int s);
 // Packs documents docs (n), ascending, to end by `target`, freely or into one pass of each rank; fills bins, bin_of and
 // rank_of. way.least divides ranks, and node_size where that is smaller. Returns when the last one ends; infinite: not
 // all fit.

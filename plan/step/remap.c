@@ -66,18 +66,27 @@ static int add_micro_batch(Remap* x, int i, int first, int n) {
     return 0;
 }
 
-// As even as whole tokens allow; one more for the ranks that have most, of equals the first.
-static void even_tokens(Part* parts, int n) {
+// As even as whole tokens allow, and as ranks hold that hold less; one more for the ranks that have most, of equals the
+// first.
+static void even_tokens(const Remap* x, int first, int n) {
+    Part* parts = x->parts;
     int64_t total = 0;
+    int left = n;
     for (int r = 0; r < n; r++) total += parts[r].tokens, parts[r].target = -1;
-    for (int64_t more = total % n; more > 0; more--) {
+    for (int r = 0; r < n && left > 0;) {
+        int64_t capacity = rank_capacity(&x->setting->limits, first + r);
+        int holds_less = parts[r].target < 0 && capacity < CEIL_DIV(total, left);
+        if (holds_less) parts[r].target = capacity, total -= capacity, left--;
+        r = holds_less ? 0 : r + 1;
+    }
+    for (int64_t more = left ? total % left : 0; more > 0; more--) {
         int most = -1;
         for (int r = 0; r < n; r++)
             if (parts[r].target < 0 && (most < 0 || parts[r].tokens > parts[most].tokens)) most = r;
-        parts[most].target = total / n + 1;
+        parts[most].target = total / left + 1;
     }
     for (int r = 0; r < n; r++)
-        if (parts[r].target < 0) parts[r].target = total / n;
+        if (parts[r].target < 0) parts[r].target = total / left;
 }
 
 // Targets: tokens with which ranks take at most `ms`, as far as each has tokens to give and room for others. Returns
@@ -86,7 +95,8 @@ static int64_t tokens_by(const Remap* x, int first, int n, double ms) {
     int64_t all = 0;
     for (int r = 0; r < n; r++) {
         Part* p = &x->parts[r];
-        double most = MIN((ms - p->other_ms) / token_ms(x, first + r), (double)x->setting->limits.capacity);
+        double most =
+            MIN((ms - p->other_ms) / token_ms(x, first + r), (double)rank_capacity(&x->setting->limits, first + r));
         p->target = most > (double)(p->tokens - p->local) ? (int64_t)most : p->tokens - p->local;
         all += p->target;
     }
@@ -164,7 +174,7 @@ static int lay_out(Remap* x, int round, int node, Layout layout) {
     for (int j = x->begin[round]; j < x->begin[round + 1]; j++)
         if (add_micro_batch(x, x->order[j].i, first, n) < 0) return -1;
     if (layout == EVEN_TIMES) even_times(x, first, n);
-    else even_tokens(x->parts, n);
+    else even_tokens(x, first, n);
     find_given(x, n);
     for (int j = x->begin[round]; j < x->begin[round + 1]; j++) {
         const MicroBatch* mb = &x->plan->micro_batches[x->order[j].i];

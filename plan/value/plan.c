@@ -99,6 +99,29 @@ LengthSums micro_batch_sums(const Plan* plan, const MicroBatch* mb, const int* l
 
 // ---- what fits
 
+int group_capacity(const PlanLimits* limits, int first_rank, int n) {
+    int least = rank_capacity(limits, first_rank);
+    for (int r = 1; r < n && limits->capacities; r++) least = MIN(least, limits->capacities[first_rank + r]);
+    return least;
+}
+
+// As long as n ranks in a row hold more, all of these hold the next capacity that there is.
+int widest_capacity(const PlanLimits* limits, int n) {
+    int widest = limits->capacity, more = limits->capacities != NULL;
+    while (more) {
+        int next = INT_MAX, run = 0;
+        more = 0;
+        for (int r = 0; r < limits->ranks; r++) {
+            int capacity = limits->capacities[r];
+            run = capacity > widest ? run + 1 : 0;
+            if (capacity > widest) next = MIN(next, capacity);
+            more |= run >= n;
+        }
+        if (more) widest = next;
+    }
+    return widest;
+}
+
 int64_t ring_rank_capacity(const PlanLimits* limits, int ulysses_size) {
     return (int64_t)limits->capacity * limits->kv_heads / CEIL_DIV(limits->kv_heads, ulysses_size);
 }
@@ -126,21 +149,24 @@ int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring
                     limits->kv_heads);
 }
 
-int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_sizes, int first, int last,
-                  const char* how, Err err) {
+int refuse_length(int doc, int s, const PlanLimits* limits, const GroupChoices* groups, Err err) {
     int holds = 0, at = 0;
     int64_t capacity = INT64_MAX;
-    for (int d = first; d <= last; d++) {
-        if (!ulysses_sizes[d]) continue;
-        int fits = longest_fitting(limits, s, ulysses_sizes[d], d / ulysses_sizes[d]);
+    const char* how = groups->how;
+    for (int d = groups->first; d <= groups->last; d++) {
+        int ulysses_size = groups->ulysses_sizes[d];
+        if (!ulysses_size) continue;
+        PlanLimits own = limits_at(limits, groups->capacities[d]);
+        int fits = longest_fitting(&own, s, ulysses_size, d / ulysses_size);
         if (fits > holds) holds = fits, at = d;
-        capacity = MIN(capacity, capacity_for(limits, s, ulysses_sizes[d], d / ulysses_sizes[d]));
+        capacity = MIN(capacity, capacity_for(limits, s, ulysses_size, d / ulysses_size));
     }
     return fail(err,
                 "document %d of the step has %d tokens, and no group of %s%d ranks holds more than %d at capacity %d "
                 "(%s%d%s does)%s; try --capacity %lld or more ranks",
-                doc, s, first == 1 ? "up to " : "", last, holds, limits->capacity, how ? "--cp " : "one of ", at,
-                how ? "" : " ranks", how ? how : "", (long long)capacity);
+                doc, s, groups->first == 1 ? "up to " : "", groups->last, holds,
+                at ? groups->capacities[at] : limits->capacity, how ? "--cp " : "one of ", at, how ? "" : " ranks",
+                how ? how : "", (long long)capacity);
 }
 
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err) {

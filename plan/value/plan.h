@@ -47,11 +47,27 @@ typedef struct Plan {
 typedef struct PlanLimits {
     int ranks;
     int node_size;      // ranks of a node: contiguous, the last node may have fewer
-    int capacity;       // most tokens of a rank in one pass, most (token, kv head) pairs / kv_heads in attention
+    int capacity;       // most tokens of a rank in one pass, most (token, kv head) pairs / kv_heads in attention; where
+                        // ranks hold unlike much, of those that hold least
     int kv_heads;       // key/value heads, which ranks share; in tensor-parallel groups the fewest that a rank has
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
+    const int* capacities;  // (ranks) capacity of each; NULL: all hold `capacity`
 } PlanLimits;
+
+static inline int rank_capacity(const PlanLimits* limits, int rank) {
+    return limits->capacities ? limits->capacities[rank] : limits->capacity;
+}
+// Of each rank of a group: they have equal shares of its tokens, so all hold what the least of them does.
+int group_capacity(const PlanLimits* limits, int first_rank, int n);
+// The most that this is for any n contiguous ranks.
+int widest_capacity(const PlanLimits* limits, int n);
+// The same limits where every rank holds so much: those of a group, which what fits (below) is asked with.
+static inline PlanLimits limits_at(const PlanLimits* limits, int capacity) {
+    PlanLimits own = *limits;
+    own.capacity = capacity, own.capacities = NULL;
+    return own;
+}
 
 // An empty plan with room for n documents in the arena; arena_check says whether there was memory.
 void plan_take(Plan* plan, int n, Arena* arena);
@@ -144,12 +160,16 @@ typedef struct PassLoad {
 // loads (of all ranks) += those of micro-batch i; the arena is for scratch. 0, or -1 without memory.
 int plan_add_load(PassLoad* loads, const Plan* plan, int i, const int* lengths, const PlanLimits* limits, Arena* arena);
 void micro_batch_load(PassLoad* loads, const MicroBatch* mb, const Placement* p);
+static inline int load_fits(const PassLoad* load, const PlanLimits* limits, int rank) {
+    int64_t capacity = rank_capacity(limits, rank);
+    return load->tokens <= capacity && load->pairs <= capacity * limits->kv_heads;
+}
 
 // ---- what the planners share: which documents a group of ranks can hold
 //
 // A group with `ulysses_size` ranks for the heads holds documents whose tokens on any rank of its ring are at most
 // ring_rank_capacity in all. A document of s tokens takes widest_ring_rank(s, ring_size) of that: a row of documents
-// fits where the sum of these does.
+// fits where the sum of these does. All of these look at PlanLimits.capacity alone, which is to be the group's.
 
 // Most tokens of a ring rank (of all its ulysses ranks together): those whose attention, at ceil(kv_heads /
 // ulysses_size) of them, is capacity * kv_heads pairs of token and kv head. Never more than ulysses_size * capacity, so
@@ -162,10 +182,16 @@ int longest_fitting(const PlanLimits* limits, int s, int ulysses_size, int ring_
 // The least --capacity with which a group holds a document of s tokens by itself.
 int64_t capacity_for(const PlanLimits* limits, int s, int ulysses_size, int ring_size);
 
-// -1 with words: no group of cp sizes first .. last, of which ulysses_sizes[d] ranks share heads (0: there is none),
-// holds document `doc` of s tokens. how: what --cp says of these groups; NULL: nothing.
-int refuse_length(int doc, int s, const PlanLimits* limits, const int* ulysses_sizes, int first, int last,
-                  const char* how, Err err);
+// The groups that a planner has of each cp size.
+typedef struct GroupChoices {
+    int *ulysses_sizes,
+        *capacities;  // (ranks + 1) ranks that share heads, 0: there is none; of the one that holds most
+    int first, last;  // cp sizes
+    const char* how;  // what --cp says of these groups; NULL: nothing
+} GroupChoices;
+
+// -1 with words: none of them holds document `doc` of s tokens.
+int refuse_length(int doc, int s, const PlanLimits* limits, const GroupChoices* groups, Err err);
 
 // 0, or -1 with words: limits, lengths below 1, more tokens in all than an int counts.
 int check_lengths(const int* lengths, int n, const PlanLimits* limits, Err err);

@@ -251,7 +251,9 @@ void run_settle_layout(Run* run) {
     Model* m = &run->model;
     Layout* layout = &m->ranks->layout;
     int is_named = c->layout && strcmp(c->layout, "hydraulis") != 0;
-    run->settled = (Settled){c->capacity, c->tp, c->pp, c->layout, c->strategies};
+    int capacity = capacity_of_rank(c->rank_capacity, c->capacity, m->world->rank, err);
+    run->settled = (Settled){.capacity = capacity, .tp = c->tp, .pp = c->pp, .layout = c->layout};
+    run->settled.strategies = c->strategies;
     if (c->memory > 0) run->cluster->available = (HostMemory){(size_t)c->memory, "of --memory"};
     if (c->pp > m->whole.L)
         die("--pp %d: expected at most as many stages as layers, found %d layers; try --pp %d", c->pp, m->whole.L,
@@ -259,6 +261,9 @@ void run_settle_layout(Run* run) {
     *layout = layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
     if (is_named) {
         int is_auto = !strcmp(c->layout, "auto");
+        if (is_auto && c->rank_capacity)
+            die("--layout auto looks for rows that all ranks hold, found --capacity ranks=\"%s\"; leave that out",
+                c->rank_capacity);
         if (is_auto) run_measure_limit(run);
         if (m->world->rank == 0 && is_auto) file.failed = find_layout(run, &file.layout, file.words);
         else if (m->world->rank == 0) read_layout(&file, run, layout);
@@ -266,7 +271,7 @@ void run_settle_layout(Run* run) {
         run_tell_all(m->world, &file, sizeof file);
         if (file.failed) die("--layout: %s", file.words);
         *layout = file.layout;
-        run->settled.capacity = file.capacity;  // that auto has searched with
+        if (is_auto) run->settled.capacity = file.capacity;  // that it has searched with
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
     const char* option = is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
@@ -282,7 +287,7 @@ static void print_layers(Run* run, int s, size_t all) {
     const Layout* layout = &run->model.ranks->layout;
     int first = layout_first(layout, s), end = layout_first(layout, s + 1), L = end - first;
     double mib = 1 << 20, left = (double)all;
-    run_layer_bytes(bytes, run, layout, s, run->settled.capacity);
+    run_layer_bytes(bytes, run, layout, s, rank_capacity(&run->clock->limits, 0));
     for (int l = first, n; l < end; l += n) {
         const LayerLayout* row = &layout->layer[l];
         const LayerBytes* each = &bytes[l - first];

@@ -1,6 +1,7 @@
 // memory.c - the memory table of a rank among others, a function of a Run and N tokens a row: that of one rank
 // (run/model/model.h) with what many ranks, strategies, slow ranks and steps add. How long rows are, and the memory
 // taken by that table.
+#include <limits.h>
 #include <stdlib.h>
 
 #include "run/model/tensor_parallel.h"
@@ -144,7 +145,7 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     int train = run->training, tokens = run_most_tokens(run);
     size_t index_bytes = batch_plan_ints(run, tokens) * sizeof(int);
     size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, tokens);
-    limits.capacity = N;
+    limits = limits_at(&limits, N);
     memory_insert(plan, memory_find(plan, "sums") + 1, "step indices", index_bytes, ON_DEVICE);
     memory_add(plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     memory_add(plan, "step buffers", batch_plan_bytes(tokens), ON_HOST);
@@ -256,12 +257,43 @@ static int longest_row(const Run* run) {
     return N;
 }
 
-// All ranks plan with one capacity: the least of what each has room for.
-static int settle_capacity(const Run* run) {
+// As --capacity could say it, for all ranks of the job: data rank by data rank, stage by stage.
+static void keep_capacities(Run* run) {
+    enum { A_RANK = 24 };
+    const Model* m = &run->model;
+    size_t bytes = (size_t)m->job->size * A_RANK, n = 0;
+    char* text = config_string(&run->config, bytes);
+    if (!text) die("no memory for what %d ranks hold", m->job->size);
+    for (int r = 0, before = 0; r < m->job->size; r++) {
+        int capacity = run->clock->capacities[r / tp_size(m) % m->comm->size];
+        if (capacity != before) text_append(text, bytes, &n, "%s%d %d", r ? "; " : "", r, capacity);
+        before = capacity;
+    }
+    run->settled.rank_capacity = text;
+}
+
+// Each rank holds what it was asked to, or has room for; the ranks of all stages and of a tensor-parallel group that
+// make one data rank, what the least of them does. Pipelines of a strategy are alike: so do all of theirs.
+static void settle_capacities(Run* run) {
     const Config* c = &run->config;
-    if (!run->training) return c->context;
-    int asked = run->settled.capacity, mine = asked ? MIN(asked, MAX(c->batch_tokens, c->context)) : longest_row(run);
-    return (int)-run_most(run, run->model.job, -mine);
+    const Model* m = &run->model;
+    PlanLimits* limits = &run->clock->limits;
+    int asked = run->settled.capacity, *of = run->clock->capacities, unlike = 0;
+    int mine = !run->training ? c->context : asked ? MIN(asked, MAX(c->batch_tokens, c->context)) : longest_row(run);
+    int* all = (int*)run_ask_all(run, m->job, &mine, sizeof mine);
+    limits->capacity = mine, limits->capacities = NULL;
+    for (int d = 0; d < m->comm->size; d++) of[d] = INT_MAX;
+    for (int r = 0; r < m->job->size; r++) {
+        int* its = &of[r / tp_size(m) % m->comm->size];
+        *its = MIN(*its, all[r]);
+        limits->capacity = MIN(limits->capacity, all[r]);
+    }
+    free(all);
+    for (int d = 0; d < m->comm->size; d++) unlike |= of[d] != limits->capacity;
+    run->settled.capacity = limits->capacity, run->settled.rank_capacity = NULL;
+    if (!unlike || run->strategies) return;
+    limits->capacities = of;
+    keep_capacities(run);
 }
 
 // Known already of a virtual machine, and where --memory says so. Ranks on the CPU share the memory of their node or
@@ -286,7 +318,8 @@ MemoryPlan run_plan_job_memory(Run* run) {
     Cluster* x = run->cluster;
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
-    int N = run->settled.capacity = run->clock->limits.capacity = settle_capacity(run);
+    settle_capacities(run);
+    int N = run_capacity(run);
     MemoryPlan plan = plan_rows(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
         x->most_scratch = 1;
@@ -307,10 +340,10 @@ MemoryPlan run_plan_job_memory(Run* run) {
 
 // For whatever strategy is at work.
 static KernelLimits widest_limits(const Run* run) {
-    KernelLimits most = run_model_needs(run, run->clock->limits.capacity).limits;
+    KernelLimits most = run_model_needs(run, run_capacity(run)).limits;
     for (int s = 0; run->strategies && s < run->strategies->list.n; s++) {
         const Run* as = run->strategies->as[s];
-        KernelLimits other = run_model_needs(as, as->clock->limits.capacity).limits;
+        KernelLimits other = run_model_needs(as, run_capacity(as)).limits;
         most.N = MAX(most.N, other.N), most.spread = MAX(most.spread, other.spread);
         most.C = MAX(most.C, other.C), most.OC = MAX(most.OC, other.OC);
         most.NH = MAX(most.NH, other.NH), most.NKV = MAX(most.NKV, other.NKV);
@@ -331,12 +364,12 @@ static void refuse_memory(const Run* run, const MemoryPlan* plan) {
         "smaller model",
         text_bytes((double)plan->total, total), most->name, text_bytes((double)most->bytes, largest),
         text_bytes((double)run->cluster->available.bytes, found), run->cluster->available.whose,
-        run->clock->limits.ranks == 1 && run->settled.capacity <= c->context ? "a smaller --context, more ranks"
-                                                                             : "a smaller --capacity");
+        run->clock->limits.ranks == 1 && run_capacity(run) <= c->context ? "a smaller --context, more ranks"
+                                                                         : "a smaller --capacity");
 }
 
 void run_carve_activations(Run* run) {
-    ModelNeeds needs = run_model_needs(run, run->clock->limits.capacity);
+    ModelNeeds needs = run_model_needs(run, run_capacity(run));
     model_place_activations(&run->model, &needs);
 }
 
@@ -348,7 +381,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int *indices = (int*)memory_of(plan, "step indices, host"), *on_device = (int*)memory_of(plan, "step indices");
     model_carve(m, plan);
     if (!run->strategies) zero_open(m), run_carve_activations(run);
-    carve_work(run, plan, run->settled.capacity);
+    carve_work(run, plan, run_capacity(run));
     model_set_many(m);
     m->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");

@@ -50,6 +50,7 @@ static void check_same(Run* run) {
     uint64_t mine[KINDS] = {0, hash_documents(run->data.docs, hash_documents(run->data.val_docs, 0)),
                             hash_bytes(dims, sizeof dims, shape_hash(&run->model.whole))};
     Config config = run_settled_config(run);
+    config.capacity = run->config.capacity, config.rank_capacity = run->config.rank_capacity;  // settled later
     config_visit(&config, add_option, &mine[0]);
     add_option(&mine[0], books->out, books->start_from);
     uint64_t* all = (uint64_t*)run_ask_all(run, c, mine, sizeof mine);
@@ -183,7 +184,7 @@ void run_open_ranks(Run* run) {
 
 void run_set_limits(Run* run, int tp, int data_ranks) {
     const Config* c = &run->config;
-    run->clock->limits.ranks = data_ranks;
+    run->clock->limits.ranks = data_ranks, run->clock->limits.capacities = NULL;
     run->clock->limits.kv_heads = MAX(1, run->model.whole.NKV / tp);
     run->clock->limits.max_ring_docs = MIN(MAX(c->batch_tokens, c->context), 4096);
 }
@@ -202,10 +203,11 @@ void run_join_job(Run* run) {
     run->clock->limits.node_size = run_node_size(run, m->job, run->settled.tp, run->settled.pp);
     run->clock->limits.quadratic = row_quadratic(&m->whole);
     run->clock->groups = (GroupCost*)calloc((size_t)m->comm->size + 1, sizeof *run->clock->groups);
+    run->clock->capacities = (int*)calloc((size_t)m->comm->size, sizeof *run->clock->capacities);
     int n = m->stages * m->comm->size;
     double* speeds = run->clock->stage_speeds = (double*)calloc((size_t)(n + m->comm->size), sizeof *speeds);
     run->clock->paces = speeds ? speeds + n : NULL;
-    if (!run->clock->groups || !speeds) die("no memory for %d ranks", m->comm->size);
+    if (!run->clock->groups || !run->clock->capacities || !speeds) die("no memory for %d ranks", m->comm->size);
     for (int i = 0; i < n; i++) speeds[i] = 1;
 }
 
@@ -216,6 +218,7 @@ void run_leave_job(Run* run) {
     model_close_comms(m);
     arena_free(&run->clock->settled_in);
     free(run->clock->groups);
+    free(run->clock->capacities);
     free(run->clock->stage_speeds);
 }
 

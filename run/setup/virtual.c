@@ -75,7 +75,8 @@ void run_check_virtual(Run* run) {
 // What the machine says of memory, where it does.
 static void take_limits(Run* run) {
     const Machine* machine = &cluster.machine;
-    Machine stage = *machine;  // has its part of the parameters, and of as many rounds as stages its part of a token
+    Machine stage = machine_part(machine, run->model.world->rank, 1);
+    // It has its part of the parameters, and of as many rounds as stages its part of a token.
     int ranks = run->clock->limits.ranks, zero = run->model.ranks->zero.stage,
         known = machine->capacity > 0 || machine->token_mb > 0;
     stage.parameters /= run->model.stages;
@@ -83,7 +84,7 @@ static void take_limits(Run* run) {
     if (known && capacity < 1 && !run->settled.capacity)
         die("%s: the states of --zero %d leave no room for a token on %d ranks of %.15g GB; try --zero 3, more ranks, "
             "or --capacity to go on as if they did",
-            machine->cost.name, zero, ranks, machine->memory_gb);
+            machine->cost.name, zero, ranks, stage.memory_gb);
     if (!run->settled.capacity) run->settled.capacity = capacity;
     if (!run->model.k->no_results) return;
     if (!run->config.memory)

@@ -135,11 +135,14 @@ void run_print(const Run* run, const MemoryPlan* plan) {
     if (says_all) {
         printf("step    %d tokens", c->batch_tokens);
         if (!run->strategies) printf(" in rows of at most %d", run->settled.capacity);
+        if (run->settled.rank_capacity) printf(" to %d, by rank", widest_capacity(&run->clock->limits, 1));
         printf("\n");
         print_memory(plan);
     } else
         printf("memory  %s%s\n", text_bytes((double)plan->total, text),
-               run->model.world->size > 1 ? " on every rank" : "");
+               run->settled.rank_capacity   ? " on rank 0"
+               : run->model.world->size > 1 ? " on every rank"
+                                            : "");
     if (!run->books->claims) return;
     if (c->save_every)
         snprintf(every, sizeof every, "a checkpoint every %d%s", abs(c->save_every), c->save_every < 0 ? " s" : "");

@@ -197,9 +197,11 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     Batch* b = &run->batch;
     int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
     b->training = 0, b->n_pieces = 1;
+    int64_t most = 0;
+    for (int d = 1; d <= limits->ranks; d++) most = MAX(most, (int64_t)d * widest_capacity(limits, d));
     if (!run->strategies)
         snprintf(held, sizeof held, "; %d rank%s at most %lld", limits->ranks, limits->ranks > 1 ? "s hold" : " holds",
-                 (long long)limits->ranks * limits->capacity);
+                 (long long)most);
     for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
         if (!seen[s]) continue;
         longest = MAX(longest, s);
@@ -209,7 +211,10 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
         for (int i = 0; i < COUNT(subjects) && rest == err; i++)
             if (!strncmp(err, subjects[i], strlen(subjects[i]))) rest += strlen(subjects[i]);
         die("%s: %s%s, or a smaller --context (documents are cut to %d tokens%s)", option,
-            rest == err ? "" : s == longest ? "the longest document" : subjects[1], rest, run->config.context, held);
+            rest == err    ? ""
+            : s == longest ? "the longest document"
+                           : subjects[1],
+            rest, run->config.context, held);
     }
 }
 

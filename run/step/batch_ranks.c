@@ -211,33 +211,38 @@ static int chooses_rounds(const Batch* b, const Run* run) {
     return run->clock->limits.ranks == 1 || run_planner(run) == &planner_flex;
 }
 
-// The run's setting for rows of at most so many tokens; its groups lie in the arena.
+// The run's setting for rows of at most so many tokens; what it points to lies in the arena.
 static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, Err err) {
-    s->limits.capacity = capacity;
-    s->groups = TAKE(&b->arena, GroupCost, run->clock->limits.ranks + 1);
+    const PlanLimits* limits = &run->clock->limits;
+    int* capacities = limits->capacities ? TAKE(&b->arena, int, limits->ranks) : NULL;
+    s->groups = TAKE(&b->arena, GroupCost, limits->ranks + 1);
     if (arena_check(&b->arena, err)) return -1;
+    s->limits.capacity = MIN(limits->capacity, capacity), s->limits.capacities = capacities;
+    for (int r = 0; r < limits->ranks && capacities; r++) capacities[r] = MIN(limits->capacities[r], capacity);
     cost_groups(s->groups, &run->clock->setting.cost, &s->limits, s->kind);
     return 0;
 }
 
 // Few long rounds leave stages idle at the ends of a step, many short ones pay what a round costs in any case. With v
 // equal rounds of W ms in all, c ms more each, a step takes (W / v + c) (stages - 1 + v). So plans are made for rows
-// that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the capacity of the best.
+// that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the most tokens of a row of the best.
 static int best_capacity(Batch* b, const Run* run, int64_t step) {
     enum { WORSE = 2 };  // so many in a row end the search
     char why[ERR_BYTES];
     Setting s = run->clock->setting;
     ArenaMark mark = arena_mark(&b->arena);
     double least = INFINITY;
-    int best = s.limits.capacity, worse = 0;
+    int64_t most = widest_capacity(&s.limits, 1);
+    int best = (int)most, worse = 0;
     for (int64_t v = 1; v < b->n_tokens && worse < WORSE; v *= 2) {
         int64_t share = CEIL_DIV(b->n_tokens, v * run->clock->limits.ranks);
-        if (share >= 2 * (int64_t)run->clock->limits.capacity) continue;
+        if (share >= 2 * most) continue;
         arena_reset(&b->arena, mark);
-        if (set_capacity(&s, b, run, (int)MIN(share, (int64_t)run->clock->limits.capacity), why)) break;
+        int capacity = (int)MIN(share, most);
+        if (set_capacity(&s, b, run, capacity, why)) break;
         if (plan_for(b, run, &s, step, why)) break;  // the longest document does not fit
         worse = b->planned->schedule.makespan < least ? 0 : worse + 1;
-        if (worse == 0) least = b->planned->schedule.makespan, best = s.limits.capacity;
+        if (worse == 0) least = b->planned->schedule.makespan, best = capacity;
     }
     arena_reset(&b->arena, mark);
     return best;
