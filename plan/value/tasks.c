@@ -3,6 +3,21 @@
 
 #include <math.h>
 
+int pipeline_take(Pipeline* p, int stages, int rounds, int training, Arena* arena, Err err) {
+    size_t n = (size_t)stages * (size_t)rounds;
+    double* ms = TAKE(arena, double, 2 * n + (size_t)rounds + 1);
+    *p = (Pipeline){stages, rounds, training, TAKE(arena, int, stages), ms, ms + n, ms + 2 * n};
+    if (arena_check(arena, err)) return -1;
+    memset(ms, 0, sizeof *ms * (2 * n + (size_t)rounds));
+    for (int s = 0; s < stages; s++) p->slots[s] = pipeline_slots(stages, s);
+    return 0;
+}
+
+void pipeline_set(Pipeline* p, int s, int round, double ms, double again) {
+    double forward = p->forward[s * p->rounds + round] = ms / (3 + again);
+    p->backward[s * p->rounds + round] = (2 + again) * forward;
+}
+
 // Of each there is one a round: a pass at every stage, a message at every border between a stage and the next.
 typedef enum Job { FORWARD, BACKWARD, STREAM, GRADIENT, N_JOBS } Job;
 
