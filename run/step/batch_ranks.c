@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan/cost/transfers.h"
 #include "plan/published/published.h"
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
@@ -54,6 +55,7 @@ static int predict(Batch* b, const Run* run, Err err) {
 typedef struct PassTimes {
     Pipeline p;
     double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
+    TransferTimes links;                               // of one of a group's ranks
     int across;                                        // stages are on several nodes
     RankRound* of_rank;                                // (ranks)
 } PassTimes;
@@ -79,7 +81,6 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     const Plan* plan = &b->planned->plan;
-    const Cost* cost = &run->clock->setting.cost;
     double tokens = 0;
     int P = t->p.stages, ranks = run->clock->limits.ranks;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
@@ -96,28 +97,26 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
         }
         pipeline_set(&t->p, s, round, ms, layout_again(&m->ranks->layout, s));
     }
-    t->p.message[round] =
-        P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
+    double bytes = tokens * m->whole.C * (double)dtype_bytes(m->dt);
+    t->p.message[round] = P * transfer_ms(&t->links, TRANSFER_STREAM, 2, t->across, bytes, bytes);
 }
 
-// Of one stage all are 0: it runs as it comes.
-static int pass_times(PassTimes* t, Batch* b, const Run* run, Err err) {
-    int P = run->model.stages;
-    t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
-    if (pipeline_take(&t->p, P, b->n_rows, b->training, &b->arena, err)) return -1;
-    if (P == 1) return 0;
-    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
-    layout_shares(&run->model.ranks->layout, &run->model.whole, t->matmuls, t->layers);
-    // A machine that knows whole pipelines has one time for each of its stages.
-    for (int s = 0; s < P && run->clock->probed.n_schemes > 0; s++) t->matmuls[s] = t->layers[s] = 1.0 / P;
-    for (int r = 0; r < b->n_rows; r++) find_round(t, b, run, r);
-    return 0;
-}
-
+// Of one stage all times are 0: it runs as it comes. A machine that knows whole pipelines has one for each of its
+// stages.
 static int make_tasks(Batch* b, const Run* run, Err err) {
     char why[ERR_BYTES];
     PassTimes t;
-    if (pass_times(&t, b, run, err) || schedule_tasks(&b->planned->schedule, &t.p, &b->arena, err)) return -1;
+    const Model* m = &run->model;
+    const Clock* clock = run->clock;
+    t.of_rank = TAKE(&b->arena, RankRound, clock->limits.ranks);
+    if (pipeline_take(&t.p, m->stages, b->n_rows, b->training, &b->arena, err)) return -1;
+    t.links = transfer_times(&clock->probed, &m->whole, (int)dtype_bytes(m->dt), clock->limits.node_size);
+    t.links.cost = &clock->setting.cost;
+    t.across = run_node_size(run, m->job, 1, 1) < m->job->size;
+    layout_shares(&m->ranks->layout, &m->whole, t.matmuls, t.layers);
+    for (int s = 0; s < m->stages && clock->probed.n_schemes > 0; s++) t.matmuls[s] = t.layers[s] = 1.0 / m->stages;
+    for (int r = 0; r < b->n_rows && m->stages > 1; r++) find_round(&t, b, run, r);
+    if (schedule_tasks(&b->planned->schedule, &t.p, &b->arena, err)) return -1;
     if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &t.p, &b->arena, why))
         return fail(err, "this schedule is wrong: %s", why);
     return 0;
