@@ -112,7 +112,7 @@ CLAIM(a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies) {
     setting.limits.node_size = 2;
     GroupCost two_nodes = cost_group(&setting.cost, &setting.limits, 0, 4, 4);
     CHECK_CLOSE(two_nodes.link_linear, B / 4 / between, 1e-12);
-    CHECK(stream_ms(&setting.cost, 1000, 1, 2) == stream_ms(&setting.cost, 1000, 1, 8));
+    CHECK(message_ms(&setting.cost, 2, 1, 2, 1000) == message_ms(&setting.cost, 2, 1, 8, 1000));
     setting.limits.node_size = 8;
     setting.cost.channels = 4096, setting.cost.kv_channels = 1024, setting.cost.elem_bytes = 4;  // keys are B / 10
     ring = cost_group(&setting.cost, &setting.limits, 0, 3, 1);

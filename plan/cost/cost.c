@@ -48,12 +48,6 @@ double message_ms(const Cost* cost, int ranks, int across, int node_size, double
     return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 
-double stream_ms(const Cost* cost, double tokens, int across, int node_size) {
-    enum { LAYERS = 32 };
-    double token = cost->n_groups ? cost->token_bytes / (8 * LAYERS) : (double)cost->channels * cost->elem_bytes;
-    return message_ms(cost, 2, across, node_size, token * tokens);
-}
-
 double link_sum_ms(const GroupCost* g, double tokens) {
     double ms = 0;
     for (int i = 0; i < g->n_communications; i++)

@@ -141,9 +141,6 @@ static inline int ranks_between(const Cost* cost, int node_size) { return MAX(no
 // Of all all-to-alls of a token on one of d ranks there, with link_scale.
 double published_token_ms(const Cost* cost, int d);
 
-// ms, before link_scale, that the residual stream of so many tokens takes from a rank to another, or its gradient. A
-// published machine says token_bytes alone: four exchanges of a stream's size a layer and direction, in 32 layers.
-double stream_ms(const Cost* cost, double tokens, int across, int node_size);
 double link_sum_ms(const GroupCost* g, double tokens);  // of `communications`, before link_scale
 
 static inline double group_communication_ms(const GroupCost* g, double tokens) {

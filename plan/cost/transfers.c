@@ -1,6 +1,8 @@
 // transfers.c - see transfers.h.
 #include "plan/cost/transfers.h"
 
+#include "plan/cost/clock.h"
+
 enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
 
 TransferTimes transfer_times(const Machine* machine, const Shape* s, int elem_bytes, int node_size) {
@@ -25,81 +27,68 @@ double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int acr
 
 // ---- moving the model
 
-// One rank; ms.
+// One rank.
 typedef struct RankMove {
-    double now, link_free[2];     // of links inside a node, and between nodes
-    double over, ready, takes;    // of the wave before: when it is over; of this one
-    double out, in;               // elements of this wave
-    int sends, receives, across;  // messages of this wave
+    RankClock clock;
+    ClockMessage before;          // the wave before
+    double out, in, ready;        // of this one, elements; when it is ready for it, ms
+    int sends, receives, across;  // messages of it
 } RankMove;
 
 typedef struct MovePlay {
     const MoveTime* t;
     double elem;
-    int wave;       // whose messages stand in elems
-    size_t* elems;  // (ranks to, ranks from)
-    RankMove* at;   // (ranks)
+    int wave;      // whose messages are counted
+    char* sends;   // (ranks to, ranks from) whether there is one
+    RankMove* at;  // (ranks)
 } MovePlay;
 
-static void count_messages(MovePlay* x) {
-    int n = x->t->ranks;
-    for (int r = 0; r < n; r++)
-        x->at[r].out = x->at[r].in = 0, x->at[r].sends = x->at[r].receives = x->at[r].across = 0;
-    for (int to = 0; to < n; to++)
-        for (int from = 0; from < n; from++) {
-            size_t elems = x->elems[(size_t)to * (size_t)n + (size_t)from];
-            if (elems == 0) continue;
-            int across = x->t->node[from] != x->t->node[to];
-            x->at[from].out += (double)elems, x->at[from].sends++, x->at[from].across |= across;
-            x->at[to].in += (double)elems, x->at[to].receives++, x->at[to].across |= across;
-        }
-}
-
-static double wave_ms(const MovePlay* x, const RankMove* m) {
-    double bytes = x->elem * MAX(m->out, m->in);
-    return transfer_ms(&x->t->links, TRANSFER_WEIGHTS, MAX(MAX(m->sends, m->receives), 2), m->across, bytes, bytes);
+static ClockMessage begin_wave(MovePlay* x, int r) {
+    RankMove* m = &x->at[r];
+    int n = x->t->ranks, peers = MAX(m->sends, m->receives);
+    double others = 0, bytes = x->elem * MAX(m->out, m->in);
+    if (peers == 0) return (ClockMessage){0};
+    for (int from = 0; from < n; from++)
+        if (x->sends[(size_t)r * (size_t)n + (size_t)from]) others = MAX(others, x->at[from].ready);
+    double ms = transfer_ms(&x->t->links, TRANSFER_WEIGHTS, MAX(peers, 2), m->across, bytes, bytes);
+    return clock_begin(&m->clock, 0, m->across, ms, others);
 }
 
 static void play_wave(MovePlay* x) {
     int n = x->t->ranks;
-    count_messages(x);
+    for (int r = 0; r < n; r++) x->at[r].ready = clock_ready(&x->at[r].clock, x->at[r].across);
     for (int r = 0; r < n; r++) {
-        RankMove* m = &x->at[r];
-        m->ready = MAX(m->now, m->link_free[m->across]);
-        m->takes = m->sends + m->receives ? wave_ms(x, m) : 0;
+        ClockMessage wave = begin_wave(x, r);
+        clock_wait(&x->at[r].clock, 0, x->at[r].before);
+        x->at[r] = (RankMove){.clock = x->at[r].clock, .before = wave, .ready = x->at[r].ready};
     }
-    for (int r = 0; r < n; r++) {
-        RankMove* m = &x->at[r];
-        double over = m->ready;
-        for (int from = 0; from < n; from++)
-            if (x->elems[(size_t)r * (size_t)n + (size_t)from]) over = MAX(over, x->at[from].ready);
-        over += m->takes;
-        if (m->sends + m->receives == 0) over = 0;
-        else m->link_free[m->across] = over;
-        m->now = MAX(m->now, x->t->overlap ? m->over : over);
-        m->over = over;
-    }
-    memset(x->elems, 0, sizeof *x->elems * (size_t)n * (size_t)n);
+    memset(x->sends, 0, (size_t)n * (size_t)n);
 }
 
 static void add_travel(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
     MovePlay* x = (MovePlay*)context;
+    RankMove *sender = &x->at[from->rank], *receiver = &x->at[to->rank];
     for (; x->wave < wave; x->wave++) play_wave(x);
-    if (from->rank != to->rank)
-        x->elems[(size_t)to->rank * (size_t)x->t->ranks + (size_t)from->rank] += (size_t)box->rows * (size_t)box->cols;
+    if (sender == receiver) return;
+    char* sends = &x->sends[(size_t)to->rank * (size_t)x->t->ranks + (size_t)from->rank];
+    int across = x->t->node[from->rank] != x->t->node[to->rank];
+    double elems = (double)box->rows * box->cols;
+    sender->out += elems, receiver->in += elems;
+    sender->sends += !*sends, receiver->receives += !*sends, *sends = 1;
+    sender->across |= across, receiver->across |= across;
 }
 
 int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
               ReshardKind kind, size_t elem, Arena* arena, Err err) {
     size_t n = (size_t)t->ranks;
     ArenaMark mark = arena_mark(arena);
-    MovePlay x = {.t = t, .elem = (double)elem, .elems = TAKE(arena, size_t, n * n), .at = TAKE(arena, RankMove, n)};
+    MovePlay x = {.t = t, .elem = (double)elem, .sends = TAKE(arena, char, n* n), .at = TAKE(arena, RankMove, n)};
     if (arena_check(arena, err)) return -1;
-    memset(x.elems, 0, sizeof *x.elems * n * n);
-    memset(x.at, 0, sizeof *x.at * n);
+    memset(x.sends, 0, n * n);
+    for (size_t r = 0; r < n; r++) x.at[r] = (RankMove){.clock = {.overlap = t->overlap}};
     int failed = reshard_visit(whole, from, to, kind, t->ranks, t->node, add_travel, &x, arena, err);
     play_wave(&x);
-    for (size_t r = 0; r < n; r++) ends[r] = MAX(x.at[r].now, x.at[r].over);
+    for (size_t r = 0; r < n; r++) clock_wait(&x.at[r].clock, 0, x.at[r].before), ends[r] = x.at[r].clock.now;
     arena_reset(arena, mark);
     return failed;
 }

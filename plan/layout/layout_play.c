@@ -316,32 +316,28 @@ static double passes_ms(StagePlay* p, int round) {
     return ms;
 }
 
-// Passes as the engine counts them when it makes its schedule: a backward pass is two forward ones.
-static double passes_of(const PlayedStage* stage) {
+// Of a stage's layers, those that are computed again.
+static double again_of(const PlayedStage* stage) {
     int again = 0;
     for (int l = 0; l < stage->layers; l++) again += stage->rows[l].recompute == RECOMPUTE_BLOCK;
-    return 3 + (double)again / stage->layers;
+    return (double)again / stage->layers;
 }
 
 static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* arena) {
-    int P = step->stages, v = step->rounds, slots[MOST_STAGES];
-    double *forward_ms = TAKE(arena, double, P*v), *backward_ms = TAKE(arena, double, P*v),
-           *message = TAKE(arena, double, v), ms = 0;
-    if (arena->missing) return -1;
-    memset(message, 0, sizeof *message * (size_t)v);
-    for (int s = 0; s < P; s++) {
+    Pipeline pipeline;
+    double ms = 0;
+    if (pipeline_take(&pipeline, step->stages, step->rounds, 1, arena, NULL)) return -1;
+    for (int s = 0; s < step->stages; s++) {
         ArenaMark mark = arena_mark(arena);
         StagePlay p;
         if (begin_stage(&p, step, s, arena)) return -1;
-        slots[s] = pipeline_slots(P, s);
-        for (int r = 0; r < v; r++) {
+        for (int r = 0; r < step->rounds; r++) {
             if (r == 0 || step->work) ms = passes_ms(&p, r);
-            forward_ms[s * v + r] = ms / passes_of(p.stage), backward_ms[s * v + r] = ms - ms / passes_of(p.stage);
-            message[r] = MAX(message[r], MAX(p.ends->message[0], p.ends->message[1]));
+            pipeline_set(&pipeline, s, r, ms, again_of(p.stage));
+            pipeline.message[r] = MAX(pipeline.message[r], MAX(p.ends->message[0], p.ends->message[1]));
         }
         arena_reset(arena, mark);
     }
-    Pipeline pipeline = {P, v, 1, slots, forward_ms, backward_ms, P > 1 ? message : NULL};
     return schedule_tasks(schedule, &pipeline, arena, NULL);
 }
 

@@ -3,141 +3,120 @@
 
 #include <math.h>
 
-// How far a stage has come: rounds whose task of a kind has been given a time. `done` has when each ended.
-typedef struct Progress {
-    int forward, backward, sent[2], received[2];
-    double free;                         // when it has computed all so far
-    double *forward_end, *backward_end;  // (rounds)
-    double *came, *gradient_came;        // (rounds) when what a pass needs is there
-} Progress;
+int pipeline_take(Pipeline* p, int stages, int rounds, int training, Arena* arena, Err err) {
+    size_t n = (size_t)stages * (size_t)rounds;
+    double* ms = TAKE(arena, double, 2 * n + (size_t)rounds + 1);
+    *p = (Pipeline){stages, rounds, training, TAKE(arena, int, stages), ms, ms + n, ms + 2 * n};
+    if (arena_check(arena, err)) return -1;
+    memset(ms, 0, sizeof *ms * (2 * n + (size_t)rounds));
+    for (int s = 0; s < stages; s++) p->slots[s] = pipeline_slots(stages, s);
+    return 0;
+}
+
+void pipeline_set(Pipeline* p, int s, int round, double ms, double again) {
+    double forward = p->forward[s * p->rounds + round] = ms / (3 + again);
+    p->backward[s * p->rounds + round] = (2 + again) * forward;
+}
+
+// Of each there is one a round: a pass at every stage, a message at every border between a stage and the next.
+typedef enum Job { FORWARD, BACKWARD, STREAM, GRADIENT, N_JOBS } Job;
 
 typedef struct Play {
     const Pipeline* p;
     Schedule* schedule;
-    Progress* at;     // (stages)
-    double* link[2];  // (stages) when the link between a stage and the next is free, by direction
+    double* end[N_JOBS];   // (stages, rounds) infinite: not known yet
+    int* next[N_JOBS];     // (stages) the round whose turn it is
+    double* free[N_JOBS];  // (stages) when what runs it has done all so far: the stage for both passes, or the border
 } Play;
 
-// A task that could run now.
+// A job that could run now.
 typedef struct Candidate {
-    TaskKind kind;  // TASK_SEND for a message
-    int backward, stage, round;
-    double start, ms;
+    Job job;
+    int stage, round;
+    double start;
 } Candidate;
 
 static double message_ms(const Pipeline* p, int round) { return p->message ? p->message[round] : 0; }
-static int slot_of(const Pipeline* p, int s, int round) { return round % p->slots[s]; }
+static double* end_of(const Play* x, Job job, int s, int round) { return &x->end[job][s * x->p->rounds + round]; }
 
 // When the slot of a round is free at stage s: the round that had it before is through, and its gradient on its way, or
-// without backward passes its stream. Infinite: not known yet.
+// without backward passes its stream.
 static double slot_free(const Play* x, int s, int round) {
-    int before = round - x->p->slots[s];
-    const Progress* at = &x->at[s];
+    int training = x->p->training, before = round - x->p->slots[s];
     if (before < 0) return 0;
-    if (!x->p->training && s < x->p->stages - 1)
-        return before < at->sent[0] ? x->at[s + 1].came[before] - message_ms(x->p, before) : INFINITY;
-    if (!x->p->training) return before < at->forward ? at->forward_end[before] : INFINITY;
-    if (s > 0) return before < at->sent[1] ? x->at[s - 1].gradient_came[before] - message_ms(x->p, before) : INFINITY;
-    return before < at->backward ? at->backward_end[before] : INFINITY;
+    if (s == (training ? 0 : x->p->stages - 1)) return *end_of(x, training ? BACKWARD : FORWARD, s, before);
+    return *end_of(x, training ? GRADIENT : STREAM, s - training, before) - message_ms(x->p, before);
 }
 
-static Candidate next_forward(const Play* x, int s) {
-    const Progress* at = &x->at[s];
-    Candidate c = {TASK_FORWARD, 0, s, at->forward, INFINITY, 0};
-    if (c.round == x->p->rounds || (s > 0 && at->received[0] <= c.round)) return c;
-    c.start = MAX(at->free, s > 0 ? at->came[c.round] : slot_free(x, s, c.round));
-    c.ms = x->p->forward[s * x->p->rounds + c.round];
-    return c;
+// What a job needs has come, and its resource is free: the stage, or the border in its direction.
+static double start_of(const Play* x, Job job, int s, int round) {
+    double come, free = x->free[job][s];
+    if (job == FORWARD) come = s > 0 ? *end_of(x, STREAM, s - 1, round) : slot_free(x, s, round);
+    else if (job == BACKWARD) come = *end_of(x, s < x->p->stages - 1 ? GRADIENT : FORWARD, s, round);
+    else come = *end_of(x, job == GRADIENT ? BACKWARD : FORWARD, s + (job == GRADIENT), round);
+    double slot = job == STREAM && come < INFINITY ? slot_free(x, s + 1, round) : 0;
+    return MAX(MAX(come, slot), free);
 }
 
-static Candidate next_backward(const Play* x, int s) {
-    const Progress* at = &x->at[s];
-    Candidate c = {TASK_BACKWARD, 1, s, at->backward, INFINITY, 0};
-    int is_last = s == x->p->stages - 1;
-    if (!x->p->training || c.round == at->forward || (!is_last && at->received[1] <= c.round)) return c;
-    c.start = MAX(at->free, is_last ? at->forward_end[c.round] : at->gradient_came[c.round]);
-    c.ms = x->p->backward[s * x->p->rounds + c.round];
-    return c;
+static void take_earlier(Candidate* best, const Play* x, Job job, int s) {
+    int round = x->next[job][s];
+    if (round == x->p->rounds) return;
+    double start = start_of(x, job, s, round);
+    if (start < best->start) *best = (Candidate){job, s, round, start};
 }
 
-// Of stage s to the one behind it, or of that one to s.
-static Candidate next_message(const Play* x, int s, int backward) {
-    const Progress *here = &x->at[s], *next = &x->at[s + 1];
-    Candidate c = {TASK_SEND, backward, s, backward ? next->sent[1] : here->sent[0], INFINITY, 0};
-    if (c.round == (backward ? next->backward : here->forward)) return c;
-    c.ms = message_ms(x->p, c.round);
-    double there = backward ? next->backward_end[c.round] : here->forward_end[c.round];
-    c.start = MAX(MAX(there, x->link[backward][s]), backward ? 0 : slot_free(x, s + 1, c.round));
-    return c;
-}
-
-// Messages before backward before forward, then the earlier stage: the order of the calls in `first`. A message that
-// stood behind a pass would only leave when that has ended.
-static void take_earlier(Candidate* best, Candidate c) {
-    if (c.start < best->start) *best = c;
-}
-
+// Messages before backward before forward, then the earlier stage: the order of the calls. A message that stood behind
+// a pass would only leave when that has ended.
 static Candidate first(const Play* x) {
     Candidate best = {.start = INFINITY};
-    for (int s = 0; s < x->p->stages - 1; s++)
-        for (int backward = 1; backward >= 0; backward--) take_earlier(&best, next_message(x, s, backward));
-    for (int s = 0; s < x->p->stages; s++) take_earlier(&best, next_backward(x, s));
-    for (int s = 0; s < x->p->stages; s++) take_earlier(&best, next_forward(x, s));
+    const Pipeline* p = x->p;
+    for (int s = 0; s < p->stages - 1; s++) take_earlier(&best, x, GRADIENT, s), take_earlier(&best, x, STREAM, s);
+    for (int s = 0; s < p->stages && p->training; s++) take_earlier(&best, x, BACKWARD, s);
+    for (int s = 0; s < p->stages; s++) take_earlier(&best, x, FORWARD, s);
     return best;
 }
 
-static void add_task(Play* x, int s, TaskKind kind, const Candidate* c) {
+static void add_task(Play* x, int s, TaskKind kind, const Candidate* c, double ms) {
     TaskList* list = &x->schedule->stages[s];
-    list->tasks[list->n++] =
-        (Task){kind, c->backward, c->round, slot_of(x->p, s, c->round), c->start, c->start + c->ms};
+    int backward = c->job == BACKWARD || c->job == GRADIENT, slot = c->round % x->p->slots[s];
+    list->tasks[list->n++] = (Task){kind, backward, c->round, slot, c->start, c->start + ms};
 }
 
-static void run_pass(Play* x, const Candidate* c) {
-    Progress* at = &x->at[c->stage];
-    TaskList* list = &x->schedule->stages[c->stage];
-    add_task(x, c->stage, c->kind, c);
-    at->free = c->start + c->ms;
-    list->busy += c->ms;
-    if (c->kind == TASK_FORWARD) at->forward_end[at->forward++] = at->free;
-    else at->backward_end[at->backward++] = at->free;
-    list->most_in_flight = MAX(list->most_in_flight, x->p->training ? at->forward - at->backward : 1);
-}
-
-static void run_message(Play* x, const Candidate* c) {
-    int from = c->stage + c->backward, to = c->stage + 1 - c->backward;
-    add_task(x, from, TASK_SEND, c);
-    add_task(x, to, TASK_RECEIVE, c);
-    x->link[c->backward][c->stage] = c->start + c->ms;
-    x->at[from].sent[c->backward]++;
-    x->at[to].received[c->backward]++;
-    (c->backward ? x->at[to].gradient_came : x->at[to].came)[c->round] = c->start + c->ms;
-}
-
-static void take_play(Play* x, Arena* arena) {
-    int P = x->p->stages, v = x->p->rounds;
-    x->schedule->stages = TAKE(arena, TaskList, P);
-    x->at = TAKE(arena, Progress, P);
-    for (int d = 0; d < 2; d++) x->link[d] = TAKE(arena, double, P);
-    for (int s = 0; s < P && x->schedule->stages && x->at; s++) {
-        x->schedule->stages[s] = (TaskList){.tasks = TAKE(arena, Task, 6 * (size_t)v + 1)};
-        x->at[s] = (Progress){.forward_end = TAKE(arena, double, v),
-                              .backward_end = TAKE(arena, double, v),
-                              .came = TAKE(arena, double, v),
-                              .gradient_came = TAKE(arena, double, v)};
+static void run(Play* x, const Candidate* c) {
+    int s = c->stage, round = c->round;
+    const double* passes = c->job == FORWARD ? x->p->forward : x->p->backward;
+    double ms = c->job >= STREAM ? message_ms(x->p, round) : passes[s * x->p->rounds + round], end = c->start + ms;
+    x->next[c->job][s]++;
+    x->free[c->job][s] = *end_of(x, c->job, s, round) = end;
+    x->schedule->makespan = MAX(x->schedule->makespan, end);
+    if (c->job >= STREAM) {
+        add_task(x, s + (c->job == GRADIENT), TASK_SEND, c, ms);
+        add_task(x, s + (c->job == STREAM), TASK_RECEIVE, c, ms);
+        return;
     }
+    TaskList* list = &x->schedule->stages[s];
+    add_task(x, s, c->job == FORWARD ? TASK_FORWARD : TASK_BACKWARD, c, ms);
+    list->busy += ms;
+    int in_flight = x->p->training ? x->next[FORWARD][s] - x->next[BACKWARD][s] : 1;
+    list->most_in_flight = MAX(list->most_in_flight, in_flight);
 }
 
 int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err) {
+    int P = pipeline->stages, v = pipeline->rounds;
     Play x = {.p = pipeline, .schedule = schedule};
-    schedule->makespan = 0;
-    take_play(&x, arena);
-    if (arena_check(arena, err)) return -1;
-    for (int s = 0; s < pipeline->stages; s++) x.link[0][s] = x.link[1][s] = 0;
-    for (Candidate c; c = first(&x), c.start < INFINITY;) {
-        if (c.kind == TASK_SEND) run_message(&x, &c);
-        else run_pass(&x, &c);
-        schedule->makespan = MAX(schedule->makespan, c.start + c.ms);
+    *schedule = (Schedule){TAKE(arena, TaskList, P), 0};
+    for (int job = 0; job < N_JOBS; job++) {
+        x.end[job] = TAKE(arena, double, P* v), x.next[job] = TAKE(arena, int, P);
+        x.free[job] = job == BACKWARD ? x.free[FORWARD] : TAKE(arena, double, P);
     }
+    Task* tasks = TAKE(arena, Task, 6 * P * v);
+    if (arena_check(arena, err)) return -1;
+    for (int job = 0; job < N_JOBS; job++) {
+        for (int i = 0; i < P * v; i++) x.end[job][i] = INFINITY;
+        for (int s = 0; s < P; s++) x.next[job][s] = 0, x.free[job][s] = 0;
+    }
+    for (int s = 0; s < P; s++) schedule->stages[s] = (TaskList){tasks + 6 * s * v, 0, 0, 0};
+    for (Candidate c; c = first(&x), c.start < INFINITY;) run(&x, &c);
     return 0;
 }
 

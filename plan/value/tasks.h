@@ -29,11 +29,10 @@ typedef struct Task {
 
 typedef struct Pipeline {
     int stages, rounds;
-    int training;                      // 0: no backward passes; a slot is free when its stream has left
-    const int* slots;                  // (stages) at least 1
-    const double *forward, *backward;  // (stages, rounds) ms
-    const double*
-        message;  // (rounds) ms, NULL: none; the messages of two neighbours in one direction run one after another
+    int training;                // 0: no backward passes; a slot is free when its stream has left
+    int* slots;                  // (stages) at least 1
+    double *forward, *backward;  // (stages, rounds) ms
+    double* message;  // (rounds) ms, NULL: none; the messages of two neighbours in one direction run one after another
 } Pipeline;
 
 typedef struct TaskList {
@@ -49,6 +48,11 @@ typedef struct Schedule {
 
 // Rounds whose activations stage s of so many keeps, as in 1F1B.
 static inline int pipeline_slots(int stages, int s) { return stages - s; }
+// One with these slots, in which nothing takes any time yet; in the arena. 0, or -1 without memory.
+int pipeline_take(Pipeline* p, int stages, int rounds, int training, Arena* arena, Err err);
+// What a round takes at stage s, both ways: backward twice as long as forward, and longer by `again` of a forward pass.
+void pipeline_set(Pipeline* p, int s, int round, double ms, double again);
+
 // Lies in the arena. 0, or -1 without memory. O(stages^2 rounds).
 int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err);
 

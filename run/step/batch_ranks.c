@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "plan/cost/transfers.h"
 #include "plan/published/published.h"
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
@@ -51,90 +52,72 @@ static int predict(Batch* b, const Run* run, Err err) {
 // ---- the tasks of all stages of the pipeline: what every round takes in every stage, by the cost model, and the order
 // that follows from it (plan/value/tasks.h)
 
-// Times of a pipeline, from the arena.
 typedef struct PassTimes {
-    int stages, rounds, across;                        // across: stages are on several nodes
+    Pipeline p;
     double matmuls[MOST_STAGES], layers[MOST_STAGES];  // shares of the stages
-    double *forward, *backward, *message;              // see plan/value/tasks.h
+    TransferTimes links;                               // of one of a group's ranks
+    int across;                                        // stages are on several nodes
     RankRound* of_rank;                                // (ranks)
 } PassTimes;
 
 static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
     const Setting* setting = &run->clock->setting;
-    double s2 = 0, tokens = 0;
-    for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
-        double s = b->lengths[b->planned->plan.docs[d]];
-        tokens += s, s2 += s * s;
-    }
+    LengthSums sums = micro_batch_sums(&b->planned->plan, mb, b->lengths);
     GroupCost g = {0};
     if (setting->groups)
         g = cost_group(&setting->cost, &setting->limits, mb->first_rank, mb->cp_size, mb->ulysses_size);
-    CostTerms terms = {run->clock->limits.quadratic * s2 / mb->cp_size, tokens / mb->cp_size, 0, 0};
-    if (g.ulysses_size) terms = group_terms(&g, s2, tokens);
-    for (int i = mb->first_rank; i < mb->first_rank + mb->cp_size; i++) {
-        RankRound* x = &of_rank[i];
+    double tokens = sums.tokens / mb->cp_size;
+    CostTerms terms = {run->clock->limits.quadratic * sums.squares / mb->cp_size, tokens, 0, 0};
+    if (g.ulysses_size) terms = group_terms(&g, sums.squares, sums.tokens);
+    for (RankRound* x = of_rank + mb->first_rank; x < of_rank + mb->first_rank + mb->cp_size; x++) {
         x->matmuls += terms.per_token, x->attention += terms.quadratic, x->messages += terms.communication;
         x->micro_batch = MAX(x->micro_batch, terms.micro_batch);  // once a pass
-        x->tokens += tokens / mb->cp_size;
+        x->tokens += tokens;
     }
 }
 
 // A round of a stage takes what its longest rank does, at its speed in this stage: of a token's matmuls the stage's
-// share, of all else that of its layers. A cost says what all stages together would take if none waited. A backward
-// pass takes twice a forward pass, and another one where blocks are computed again.
+// share, of all else that of its layers. A cost says what all stages together would take if none waited.
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     const Plan* plan = &b->planned->plan;
-    const Cost* cost = &run->clock->setting.cost;
-    const double* speed = run->clock->stage_speeds;
     double tokens = 0;
-    int P = t->stages, ranks = run->clock->limits.ranks;
+    int P = t->p.stages, ranks = run->clock->limits.ranks;
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
     for (int i = 0; i < plan->n_micro_batches; i++)
         if (plan->micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &plan->micro_batches[i]);
-    for (int i = 0; i < ranks; i++) {
-        const RankRound* x = &t->of_rank[i];
-        tokens = MAX(tokens, x->tokens);
-        for (int s = 0; s < P; s++) {
-            double* forward = &t->forward[s * t->rounds + round];
-            double passes = 3 + layout_again(&m->ranks->layout, s);
-            double v = speed[s * ranks + i], others = x->attention / v + x->messages + x->micro_batch;
-            double ms = P * (x->matmuls / v * t->matmuls[s] + others * t->layers[s]);
-            *forward = MAX(*forward, ms / passes);
-            t->backward[s * t->rounds + round] = (passes - 1) * *forward;
+    for (int s = 0; s < P; s++) {
+        double ms = 0;
+        for (int i = 0; i < ranks; i++) {
+            const RankRound* x = &t->of_rank[i];
+            double v = run->clock->stage_speeds[s * ranks + i];
+            double others = x->attention / v + x->messages + x->micro_batch;
+            ms = MAX(ms, P * (x->matmuls / v * t->matmuls[s] + others * t->layers[s]));
+            tokens = MAX(tokens, x->tokens);
         }
+        pipeline_set(&t->p, s, round, ms, layout_again(&m->ranks->layout, s));
     }
-    t->message[round] =
-        P * cost->link_scale * stream_ms(cost, tokens / tp_size(m), t->across, run->clock->limits.node_size);
+    double bytes = tokens * m->whole.C * (double)dtype_bytes(m->dt);
+    t->p.message[round] = P * transfer_ms(&t->links, TRANSFER_STREAM, 2, t->across, bytes, bytes);
 }
 
-// Of one stage all are 0: it runs as it comes.
-static int pass_times(PassTimes* t, Batch* b, const Run* run, Err err) {
-    size_t n = (size_t)t->stages * (size_t)t->rounds;
-    t->forward = TAKE(&b->arena, double, 2 * n + (size_t)t->rounds + 1);
-    t->of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
-    if (arena_check(&b->arena, err)) return -1;
-    t->backward = t->forward + n, t->message = t->backward + n;
-    memset(t->forward, 0, sizeof *t->forward * (2 * n + (size_t)t->rounds));
-    if (t->stages == 1) return 0;
-    t->across = run_node_size(run, run->model.job, 1, 1) < run->model.job->size;
-    layout_shares(&run->model.ranks->layout, &run->model.whole, t->matmuls, t->layers);
-    // A machine that knows whole pipelines has one time for each of its stages.
-    for (int s = 0; s < t->stages && run->clock->probed.n_schemes > 0; s++)
-        t->matmuls[s] = t->layers[s] = 1.0 / t->stages;
-    for (int r = 0; r < t->rounds; r++) find_round(t, b, run, r);
-    return 0;
-}
-
+// Of one stage all times are 0: it runs as it comes. A machine that knows whole pipelines has one for each of its
+// stages.
 static int make_tasks(Batch* b, const Run* run, Err err) {
     char why[ERR_BYTES];
-    int P = run->model.stages, slots[MOST_STAGES];
-    PassTimes t = {.stages = P, .rounds = b->n_rows};
-    if (pass_times(&t, b, run, err)) return -1;
-    for (int s = 0; s < P; s++) slots[s] = pipeline_slots(P, s);
-    Pipeline pipeline = {P, t.rounds, b->training, slots, t.forward, t.backward, t.message};
-    if (schedule_tasks(&b->planned->schedule, &pipeline, &b->arena, err)) return -1;
-    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &pipeline, &b->arena, why))
+    PassTimes t;
+    const Model* m = &run->model;
+    const Clock* clock = run->clock;
+    t.of_rank = TAKE(&b->arena, RankRound, clock->limits.ranks);
+    if (pipeline_take(&t.p, m->stages, b->n_rows, b->training, &b->arena, err)) return -1;
+    t.links = transfer_times(&clock->probed, &m->whole, (int)dtype_bytes(m->dt), clock->limits.node_size);
+    t.links.cost = &clock->setting.cost;
+    t.across = run_node_size(run, m->job, 1, 1) < m->job->size;
+    layout_shares(&m->ranks->layout, &m->whole, t.matmuls, t.layers);
+    for (int s = 0; s < m->stages && clock->probed.n_schemes > 0; s++) t.matmuls[s] = t.layers[s] = 1.0 / m->stages;
+    for (int r = 0; r < b->n_rows && m->stages > 1; r++) find_round(&t, b, run, r);
+    if (schedule_tasks(&b->planned->schedule, &t.p, &b->arena, err)) return -1;
+    if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &t.p, &b->arena, why))
         return fail(err, "this schedule is wrong: %s", why);
     return 0;
 }
