@@ -353,7 +353,7 @@ void run_set_cost(Run* run);  // setting.cost and groups: probed with what calib
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
-// ---- strategies/strategies.c: phases of main, for every strategy
+// ---- strategies/strategies.c, choice.c: phases of main, for every strategy
 
 void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);
