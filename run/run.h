@@ -83,7 +83,8 @@ typedef struct PlanHash {
 typedef struct RankReport {
     double linear, attention, other, update, wait;
     double pruned, sent, taken;
-    double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
+    CostTerms expected;  // of what it had to compute, at full pace, as the machine was probed; without communication
+    double emulated;     // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
 } RankReport;
 
 // What one rank tells all others before the first communication of a step.

@@ -128,6 +128,7 @@ static void print_pipelines(StepWork* w, const Run* run) {
             const int* docs = w->docs + w->first[p];
             int n = w->first[p + 1] - w->first[p];
             int64_t tokens = 0;
+            w->pace = chosen->pace ? chosen->pace[p] : 1;
             Packing packed = n ? hydraulis_pack(w->mb_of + w->first[p], w, k, docs, n) : (Packing){0};
             RankStrategy alone = {1, {{1, x->kinds.group[k].tp, x->kinds.group[k].pp}}};
             for (int i = 0; i < n; i++) tokens += w->lengths[docs[i]];

@@ -16,7 +16,7 @@
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"
 #include "run/model/model_ranks.h"
-#include "run/run.h"
+#include "run/strategies/strategies.h"
 
 enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
 
@@ -46,7 +46,8 @@ struct Balance {
     int stages;
     StageBalance *stage, *own;  // (stages); this rank's
     Arena arena;                // of stage, steps, compute_ms and segments
-    double* compute_ms;         // (groups) scratch
+    double* compute_ms;         // (world) scratch
+    CostTerms* expected;        // (world) scratch
     float* segments;            // (group, MOST_SEGMENTS) scratch
     RankStep* steps;            // (world) of the last step
 };
@@ -188,7 +189,7 @@ static void divide_anew(Run* run) {
 // ---- files
 
 static int keeps_moves(const Config* c) {
-    return !strcmp(c->moves, "keep") && strcmp(c->balance, "off") != 0 && strcmp(c->balance, "resize") != 0;
+    return !strcmp(c->moves, "keep") && (!strcmp(c->balance, "migrate") || !strcmp(c->balance, "semi"));
 }
 
 // Of stage s, as the checkpoint has it, where stages and groups are as they were; else even.
@@ -423,13 +424,14 @@ void balance_open(Run* run) {
     b->stages = stages;
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
+    b->expected = TAKE(&b->arena, CostTerms, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
     b->stage = TAKE(&b->arena, StageBalance, stages);
     if (arena_check(&b->arena, err)) die("no memory for what is known of %d ranks", world);
     memset(b->stage, 0, (size_t)stages * sizeof *b->stage);
     b->own = &b->stage[run->strategies ? 0 : m->stage];
     for (int s = 0; s < stages; s++) open_stage(run, s, ranks);
-    if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (b->setting.mode <= BALANCE_DOCUMENTS || !m->tp || run->strategies) return;
     if (m->ranks->n_groups)
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
             "out, or try --balance off",
@@ -514,7 +516,25 @@ static double slowest_segments(Run* run) {
 }
 
 static int learns_speeds(const Run* run) {
-    return run->balance->setting.mode != BALANCE_OFF && run->clock->limits.ranks > 1 && run->clock->setting.groups;
+    return run->balance->setting.mode != BALANCE_OFF && run->balance->own->speeds.ranks > 1 &&
+           run->clock->setting.groups;
+}
+
+// What this rank's part of the plan should take. A cost says what all stages would take if none waited.
+static CostTerms expected_of_step(const Run* run) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];
+    const Model* m = &run->model;
+    CostTerms* all = run->balance->expected;
+    Setting setting = run->clock->setting;
+    Cost* cost = &setting.cost;
+    *cost = run->clock->probed.cost;
+    if (m->stages > 1) {
+        layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
+        cost->per_token *= m->stages * matmuls[m->stage];
+        cost->quadratic *= m->stages * layers[m->stage], cost->micro_batch *= m->stages * layers[m->stage];
+    }
+    speeds_expect(all, &run->batch.planned->plan, run->batch.lengths, &setting);
+    return all[m->comm->rank];
 }
 
 void balance_measure(Run* run, RankReport* mine) {
@@ -527,6 +547,7 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
+    if (learns_speeds(run)) mine->expected = expected_of_step(run);
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
     mine->sent = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 0));
     mine->taken = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 1));
@@ -566,35 +587,24 @@ static void sample(Run* run, StageBalance* x) {
     }
 }
 
-// What a stage of a pipeline takes of a cost that says what all of them would take if none waited.
-static Cost cost_of_stage(const Run* run, int s) {
-    double matmuls[MOST_STAGES], layers[MOST_STAGES];
-    const Model* m = &run->model;
-    Cost cost = run->clock->setting.cost;  // with all that is known of it
-    if (!run->config.machine) calibration_apply(&cost, &run->clock->probed.cost, &run->clock->calibration);
-    if (m->stages == 1) return cost;
-    layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
-    cost.per_token *= m->stages * matmuls[s];
-    cost.quadratic *= m->stages * layers[s], cost.micro_batch *= m->stages * layers[s];
-    return cost;
-}
-
-// What planners call a rank is a group: it goes at the pace of its slowest rank.
+// What planners call a rank is a group: it goes at the pace of its slowest rank. With --strategies every rank has a
+// pace of its own. What was told is of the machine as it was probed: what was learnt are factors of it.
 static void learn_speeds(Run* run) {
-    const Model* m = &run->model;
     Balance* b = run->balance;
-    int R = tp_size(m), groups = m->comm->size;
+    int R = run->strategies ? 1 : tp_size(&run->model), ranks = b->own->speeds.ranks;
     if (!learns_speeds(run)) return;
     Calibration* calibration = &run->clock->calibration;
-    Setting now = run->clock->setting;
+    const double* theta = calibration->theta;
     for (int s = 0; s < b->stages; s++) {
-        for (int q = 0; q < groups; q++) {
-            double most = 0;
-            for (int t = 0; t < R; t++) most = MAX(most, computing(report_of(run, &b->stage[s], q, t)));
-            b->compute_ms[q] = most;
+        for (int q = 0; q < ranks; q++) {
+            const RankReport* first = &run->cluster->agreed[b->stage[s].first_rank + q * R].report;
+            CostTerms told = first->expected;
+            if (!run->config.machine)
+                told.quadratic *= theta[0], told.per_token *= theta[1], told.micro_batch *= theta[3];
+            b->compute_ms[q] = 0, b->expected[q] = told;
+            for (int t = 0; t < R; t++) b->compute_ms[q] = MAX(b->compute_ms[q], computing(first + t));
         }
-        now.cost = cost_of_stage(run, s);
-        speeds_learn(&b->stage[s].speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
+        speeds_learn(&b->stage[s].speeds, b->expected, b->compute_ms);
     }
     for (int s = 0; s < b->stages && !run->config.machine; s++) speeds_teach(&b->stage[s].speeds, calibration);
 }
@@ -607,6 +617,10 @@ static void refresh_speeds(Run* run, int is_refresh) {
     for (int s = 0; s < b->stages; s++) is_refresh |= b->stage[s].speeds.urgent;
     for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->stage[s].speeds);
     if (!changed) return;
+    if (run->strategies) {
+        strategies_set_paces(run, b->own->speeds.speeds);
+        return;
+    }
     for (int i = 0; i < b->stages * ranks; i++) x->stage_speeds[i] = b->stage[i / ranks].speeds.speeds[i % ranks];
     run_set_paces(run);
 }
@@ -623,15 +637,15 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->books->first_step;
     double emulated = 0;
     if (world == 1) return;
-    if (!is_first && b->is_timed && !run->strategies) {  // the first step also pays for first touches
-        for (int s = 0; s < b->stages; s++) sample(run, &b->stage[s]);
+    if (!is_first && b->is_timed) {  // the first step also pays for first touches
+        for (int s = 0; s < b->stages && !run->strategies; s++) sample(run, &b->stage[s]);
         b->n_samples++;
         learn_speeds(run);
     }
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->cluster->agreed[r].report;
         const StageBalance* stage = &b->stage[r / (world / b->stages)];
-        double pace = run->strategies ? NAN
+        double pace = run->strategies ? stage->speeds.speeds[r]
                       : m->tp         ? stage->memory.v[r % tp_size(m)]
                                       : stage->speeds.speeds[r % m->comm->size];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
@@ -702,7 +716,7 @@ void balance_change(Run* run) {
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
     int is_refresh = done > run->books->first_step && done % c->refresh == 0;
     refresh_speeds(run, is_refresh);
-    if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
+    if (!is_refresh || !run->model.ranks->work || b->n_samples == 0) return;
     for (int s = 0; s < b->stages; s++) learn(run, &b->stage[s]);
     b->n_samples = 0;
     if (b->keeps) {

@@ -59,6 +59,7 @@ void run_find_cost(Run* run) {
     calibration_start(&run->clock->calibration);
     find_choices(run);
     strategies_time_moves(run);
+    strategies_know_paces(run);
     strategies_turn(run, x->now);
 }
 

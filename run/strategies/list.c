@@ -30,8 +30,10 @@ static void refuse_others(const Run* run) {
     if (c->probe)
         die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
             "many ranks as they have and with their --tp, and strategies find it");
-    if (strcmp(c->balance, "off"))
-        die("--strategies: --balance is not there for ranks whose work changes from step to step; leave it out");
+    if (strcmp(c->balance, "off") && strcmp(c->balance, "documents"))
+        die("--strategies: expected --balance documents, found %s: parts of the model that ranks give away or leave "
+            "out change from step to step",
+            c->balance);
 }
 
 // Like pipelines share documents, as many as --cp says in every group of every strategy.

@@ -222,6 +222,7 @@ void strategies_close(Run* run) {
     }
     zero_close(&x->owner);
     free(x->start_ms);
+    free(x->paces);
     arena_free(&x->arena);
     free(x);
 }

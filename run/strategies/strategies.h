@@ -40,6 +40,7 @@ typedef struct Strategies {
     double last_start_ms;  // of them, of the last step that is to be learnt from
     Kinds kinds;
     Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
+    double* paces;  // (1 + strategies, ranks) of pipelines, behind scratch; NULL: none is known
 } Strategies;
 
 // The run under a strategy; itself where there are none.
@@ -59,6 +60,8 @@ void strategies_predict(const Run* run, StepRecord* r);
 double strategies_remember(Run* run, const StepRecord* r);
 void strategies_learn(Run* run, double ms);
 void strategies_set_cost(Run* run);  // what was learnt is in force for plans of all strategies; collective
+// How fast ranks are (ranks of the world), for plans of all strategies from the next on.
+void strategies_set_paces(Run* run, const double* speeds);
 // The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
 // of this rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
@@ -81,6 +84,9 @@ int strategies_is_plain(const Run* run, int strategy, ReshardKind kind);
 // moves.c: a machine's links between all ranks; fills start_ms, and start and end of choices, on all ranks together.
 MoveTime strategies_links(const Run* run, const Machine* machine);
 void strategies_time_moves(Run* run);
+
+// paces.c: of a machine with kinds of ranks.
+void strategies_know_paces(Run* run);
 
 // choice.c: pipelines like g, in descending order of what a micro-batch holds; the
 // scheme of such a group, -1 for none.
