@@ -46,7 +46,10 @@ static const struct Member {
     {"divided", INTEGER, AT(divided), 1, 0, MOST_BALANCED},
     {"own_heads", INTEGER, AT(own_heads), 0, AT(divided), 1 << 20},
     {"own_hidden", INTEGER, AT(own_hidden), 0, AT(divided), 1 << 20},
+    {"measured", INTEGER, AT(measured), 1, 0, MOST_MEASURES},
+    {"measures", DOUBLE, AT(measures), 0, AT(measured), 1e300},
 };
+enum { NEW_MEMBERS = 2 };  // the last ones: files of older programs lack them
 
 static int count_of(const struct Member* m, const RunState* s) {
     return m->count ? *(const int*)((const char*)s + m->count) : m->n;
@@ -91,7 +94,9 @@ static int parse_member(RunState* s, const struct Member* m, const Json* json, E
                                         "numbers or null"};
     char range[40] = "";
     const JsonValue* value = json_get(json, json->values, m->name);
-    int n = count_of(m, s), failed = m->n == 1 ? 0 : !value || value->type != JSON_ARRAY || value->n != n;
+    int n = count_of(m, s);
+    if (!value && m >= members + COUNT(members) - NEW_MEMBERS && (m->n == 1 || n == 0)) return 0;
+    int failed = m->n == 1 ? 0 : !value || value->type != JSON_ARRAY || value->n != n;
     for (int i = 0; i < n && !failed; i++)
         failed = parse_number(m, m->n == 1 ? value : json_at(json, value, i), place(m, s, i));
     if (!failed) return 0;

@@ -4,13 +4,16 @@
 //  "options": [["--lr", "0.002"], ["--data", "a.txt"], ["--data", "b.txt"], ...]}
 //
 // Numbers and arrays have the names of the fields below. All of them must be there: a state of another version is
-// refused.
+// refused, but for what older ones lack.
 #pragma once
 #include "data/sampler.h"
 #include "plan/slow/balance.h"
 #include "plan/options/config.h"
 
-enum { MOST_BALANCED = 1024 };  // ranks of the groups of all stages
+enum {
+    MOST_BALANCED = 1024,    // ranks of the groups of all stages
+    MOST_MEASURES = 1 << 14  // numbers
+};
 
 typedef struct RunState {
     int64_t step;              // steps done
@@ -28,6 +31,8 @@ typedef struct RunState {
     double head_work[MOST_BALANCED];                                                             // of its stage
     int divided;  // the same ranks, where moves=keep may have changed their division; and for each:
     int own_heads[MOST_BALANCED], own_hidden[MOST_BALANCED];
+    int measured;  // numbers that balancing goes on with (run/slow/saved.c); older files have none
+    double measures[MOST_MEASURES];
 } RunState;
 
 // The text of state.json, malloc'ed; NULL without memory.

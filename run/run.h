@@ -83,7 +83,8 @@ typedef struct PlanHash {
 typedef struct RankReport {
     double linear, attention, other, update, wait;
     double pruned, sent, taken;
-    double emulated;  // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
+    CostTerms expected;  // of what it had to compute, at full pace, as the machine was probed; without communication
+    double emulated;     // of its group: sum over segments of the slowest rank's computing; 0 where it was not measured
 } RankReport;
 
 // What one rank tells all others before the first communication of a step.
@@ -365,7 +366,7 @@ void run_set_cost(Run* run);  // setting.cost and groups: probed with what calib
 // Writes run->clock->probed to where runs like this one find it: path. 0, or -1 with a message.
 int run_save_machine(const Run* run, char path[DISK_PATH], Err err);
 
-// ---- strategies/strategies.c: phases of main, for every strategy
+// ---- strategies/strategies.c, choice.c: phases of main, for every strategy
 
 void run_join_ranks(Run* run);  // divides them into groups and proves that all mean the same run
 MemoryPlan run_plan_memory(Run* run);

@@ -66,10 +66,12 @@ CLAIM(the_text_has_the_plan_its_time_and_what_was_rejected) {
     Case* c = open_case(48, 0);
     char words[96];
     capture(c, 0);
-    snprintf(words, sizeof words, "makespan %.2f ms, at least %.2f (L3)", c->prediction.makespan,
-             c->prediction.bounds.l3);
+    snprintf(words, sizeof words, "makespan %.2f ms, at least %.2f (beside): %.2f %% above", c->prediction.makespan,
+             c->prediction.bounds.beside, 100 * (c->prediction.makespan / c->prediction.bounds.beside - 1));
     CHECK(says(c, words));
     snprintf(words, sizeof words, "work divided without limit (L1) %.2f ms", c->prediction.bounds.l1);
+    CHECK(says(c, words));
+    snprintf(words, sizeof words, "hidden for nothing (L3) %.2f ms", c->prediction.bounds.l3);
     CHECK(says(c, words));
     CHECK(says(c, "attention ") && says(c, "communication ") && says(c, ", chosen"));
     const char* row = strstr(c->text, "\n  static ");
@@ -121,6 +123,7 @@ CLAIM(the_page_has_the_numbers_of_the_plan_and_needs_nothing_else) {
     // Eight digits are written.
     CHECK_CLOSE(number(&json, root, "makespan"), c->prediction.makespan, 1e-7 * c->prediction.makespan);
     CHECK_CLOSE(number(&json, root, "l3"), c->prediction.bounds.l3, 1e-7 * c->prediction.bounds.l3);
+    CHECK_CLOSE(number(&json, root, "beside"), c->prediction.bounds.beside, 1e-7 * c->prediction.bounds.beside);
     CHECK(plans && plans->n == 2);
     for (int p = 0; p < 2; p++) {
         const JsonValue* list = member(&json, json_at(&json, plans, p), "micro_batches");

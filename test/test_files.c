@@ -32,7 +32,9 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
                       .head_work = {3, 3},
                       .divided = 2,
                       .own_heads = {3, 1},
-                      .own_hidden = {70, 58}};
+                      .own_hidden = {70, 58},
+                      .measured = 3,
+                      .measures = {1, 1.0 / 3, 0}};
     CHECK(config_parse(&config, 8, argv, err) == 0);
     char* text = run_state_text(&state, &config);
     size_t n = strlen(text);
@@ -41,6 +43,7 @@ CLAIM(a_state_comes_back_and_every_prefix_of_it_is_refused) {
     CHECK(found.loss_hash == UINT64_MAX && found.corpus == 1 && found.content == UINT64_MAX && found.loss == 2.5);
     CHECK(found.balanced == 2 && found.pruned[0] == 0.5 && found.pruned[1] == 0 && found.head_work[1] == 3);
     CHECK(isnan(found.val_loss) && found.divided == 2 && found.own_heads[0] == 3 && found.own_hidden[1] == 58);
+    CHECK(found.measured == 3 && !memcmp(found.measures, state.measures, sizeof found.measures));
     CHECK(restored.lr == 0.1234567890123456 && restored.steps == 80 && restored.data.n == 2);
     CHECK_STRING(restored.data.paths[0], "a \"quoted\" path");
     CHECK_STRING(restored.data.paths[1], "b\nc");
@@ -159,6 +162,23 @@ CLAIM(members_of_a_state_that_are_missing_or_make_no_sense_are_refused) {
             CHECK(b < 0 || strstr(err, "state.json"));
             config_free(&config);
         }
+    free(text);
+}
+
+// Files of older programs have neither member; one without the other makes no sense.
+CLAIM(a_state_without_measures_is_an_older_one) {
+    static Config config;
+    static char older[1 << 16], changed[1 << 16];
+    char* argv[] = {"train", NULL};
+    RunState state = {.step = 7}, found = {.measured = 9};
+    CHECK(config_parse(&config, 1, argv, err) == 0);
+    char* text = run_state_text(&state, &config);
+    change_member(older, text, "measures", NULL);
+    change_member(changed, older, "measured", NULL);
+    CHECK(run_state_parse(&found, &config, changed, strlen(changed), err) == 0);
+    CHECK(found.step == 7 && found.measured == 0);
+    change_member(changed, older, "measured", "2");
+    CHECK(run_state_parse(&found, &config, changed, strlen(changed), err) == -1 && strstr(err, "\"measures\""));
     free(text);
 }
 

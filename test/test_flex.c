@@ -64,7 +64,7 @@ static void check_trial(Trial* t, const int* lengths, int n, const Setting* sett
         CHECK(t->f.bounds.l1 == b.l1 && t->f.bounds.l2 == b.l2 && t->f.bounds.l3 == b.l3);
         CHECK(ms >= b.beside && b.beside >= b.l3 && ms >= l4);
         CHECK_CLOSE(terms_ms(&t->f.critical), ms, 1e-12 * ms);
-        CHECK(prediction_gap(&t->f) == (n == 0 ? 0 : ms / b.l3 - 1));
+        CHECK(prediction_gap(&t->f) == (n == 0 ? 0 : ms / b.beside - 1));
         CHECK(t->f.n_tries >= 0 && t->f.n_tries <= FLEX_TRIES);
     }
     if (test_failures_in_claim && t->err[0]) printf("    %.200s\n", t->err);

@@ -8,7 +8,7 @@
 #include "plan/published/hydraulis.h"
 #include "test/clusters.h"
 
-enum { MOST = 4096 };
+enum { MOST = 4096, MOST_PACES = 16 };
 
 static Arena proposals;
 
@@ -88,7 +88,8 @@ static int scheme_of_pipeline(const SchemePool* pool, const Strategy* strategy, 
 static double makespan_of(const SchemePool* pool, const Strategy* strategy, const int* lengths, const int* of, int n) {
     double slowest = 0;
     for (int p = 0; p < strategy_pipelines(strategy, pool); p++)
-        slowest = MAX(slowest, pipeline_ms(&pool->scheme[scheme_of_pipeline(pool, strategy, p)], lengths, of, n, p));
+        slowest = MAX(slowest, pipeline_ms(&pool->scheme[scheme_of_pipeline(pool, strategy, p)], lengths, of, n, p) /
+                                   (strategy->pace ? strategy->pace[p] : 1));
     return slowest;
 }
 
@@ -122,14 +123,21 @@ static SchemePool random_pool(uint64_t seed, int ranks) {
     return pool;
 }
 
+// Every third case has pipelines of unlike pace.
+static void random_paces(double pace[MOST_PACES], Strategy* strategy, uint64_t seed) {
+    for (int p = 0; p < MOST_PACES; p++) pace[p] = 1.0 / pick(seed, 90 + (uint64_t)p, 1, 4);
+    strategy->pace = seed % 3 ? NULL : pace;
+}
+
 CLAIM(dispatch_is_close_to_brute_force) {
-    double worst = 0, sum = 0;
-    int exact = 0, cases = 300;
+    double worst = 0, sum = 0, pace[MOST_PACES];
+    int exact = 0, cases = 450;
     FOR_SEEDS(seed, 1, (uint64_t)cases + 1) {
         SchemePool pool = random_pool(seed, 16);
         Strategy strategy = {0};
         int lengths[8], of[8], n = pick(seed, 1, 4, 7);
         for (int k = 0; k < pool.n; k++) strategy.copies[k] = pick(seed, 50 + (uint64_t)k, k == 0, k == 0 ? 2 : 1);
+        random_paces(pace, &strategy, seed);
         random_lengths(lengths, n, scheme_longest(&pool.scheme[0]), seed);
         StepWork work = work_for(&pool, lengths, n);
         Choice choice = hydraulis_dispatch(of, &work, &strategy, HYDRAULIS_SHUFFLES, seed);
@@ -394,13 +402,14 @@ CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
         SchemePool pool = random_pool(seed, 16);
         Strategy list[4] = {0};
         int lengths[60], n = pick(seed, 1, 1, 60), best = -1;
-        double ms[4];
+        double ms[4], pace[4][MOST_PACES];
         Choice alone[4];
         pool.may_be_empty = (int)(seed % 2);
         random_lengths(lengths, n, pick(seed, 2, 100, scheme_longest(&pool.scheme[0])), seed);
         StepWork work = work_for(&pool, lengths, n);
         for (int i = 0; i < 4; i++) {
             for (int k = 0; k < pool.n; k++) list[i].copies[k] = pick(seed, 60 + (uint64_t)(4 * i + k), 0, 3);
+            random_paces(pace[i], &list[i], seed + (uint64_t)(3 * i));
             alone[i] = hydraulis_choose(&work, &list[i], 1, 20, seed);
             int holds = 1;
             for (int d = 0, k = 0; d < n; d++) {
@@ -427,6 +436,7 @@ CLAIM(the_strategy_is_the_one_whose_slowest_pipeline_ends_first) {
                     CHECK(i == first || lengths[work.docs[i]] <= lengths[work.docs[i - 1]]);
                 }
                 int k = scheme_of_pipeline(&pool, &list[best], p);
+                work.pace = list[best].pace ? list[best].pace[p] : 1;
                 slowest = MAX(slowest, hydraulis_pack(mb_of, &work, k, work.docs + first, of).ms);
                 CHECK(of == 0 || memcmp(mb_of, work.mb_of + first, sizeof(int) * (size_t)of) == 0);
             }

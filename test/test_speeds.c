@@ -139,12 +139,19 @@ static void plans_follow(Sim* x) {
     memcpy(x->planned_speeds, x->speeds.speeds, sizeof(double) * (size_t)x->speeds.ranks);
 }
 
+static void learn_step(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
+                       const double* compute_ms) {
+    CostTerms expected[RANKS];
+    speeds_expect(expected, plan, lengths, setting);
+    speeds_learn(speeds, expected, compute_ms);
+}
+
 static void run_step(Sim* x) {
     lengths_draw(x->source, x->lengths, x->n, x->seed, ++x->step);
     plan_and_play(x, x->in_use ? x->planned_speeds : NULL);
     plans_follow(x);
     measure(x);
-    speeds_learn(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
+    learn_step(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
 }
 
 // Returns how many refreshes changed something.
@@ -401,7 +408,7 @@ CLAIM(all_ranks_learn_the_same_bits) {
         for (int i = 0; i < 100; i++) {
             a->slowness[2] = i < 40 ? 3 : 1;
             run_step(a);
-            speeds_learn(&b->speeds, &a->plan, a->lengths, &a->setting, a->compute_ms);
+            learn_step(&b->speeds, &a->plan, a->lengths, &a->setting, a->compute_ms);
             if (i % REFRESH == 5) CHECK(speeds_refresh(&a->speeds) == speeds_refresh(&b->speeds));
             CHECK(a->speeds.held == b->speeds.held && a->speeds.urgent == b->speeds.urgent);
             CHECK(!memcmp(a->speeds.speeds, b->speeds.speeds, 8 * sizeof(double)));
@@ -427,7 +434,7 @@ CLAIM(what_was_not_measured_is_not_learnt) {
             run_step(y);
             run_step(x);
             for (int r = 0; r < 4; r++) x->compute_ms[r] = r == 0 || j % 2 ? none[i] : x->compute_ms[r];
-            speeds_learn(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
+            learn_step(&x->speeds, &x->plan, x->lengths, &x->setting, x->compute_ms);
             if (j % 2) CHECK(x->speeds.steps == j + 1 + (j + 1) / 2);
             if (j % REFRESH == REFRESH - 1) speeds_refresh(&x->speeds), speeds_refresh(&y->speeds);
         }
@@ -442,7 +449,7 @@ CLAIM(what_was_not_measured_is_not_learnt) {
     Plan plan = {.ranks = 1, .n_docs = 1, .n_micro_batches = 1};
     plan.docs = (int[]){0}, plan.micro_batches = (MicroBatch[]){{0, 1, 1, 0, 1, 0}};
     Setting setting = {.limits = {1, 1, 1000, 4, 1, 0}, .cost = {.per_token = 0.01}};
-    speeds_learn(&alone, &plan, (int[]){100}, &setting, (double[]){5});
+    learn_step(&alone, &plan, (int[]){100}, &setting, (double[]){5});
     CHECK(alone.steps == 0 && speeds_refresh(&alone) == 0 && alone.speeds[0] == 1 && !speeds_in_use(&alone));
     arena_free(&arena);
 }
@@ -496,7 +503,7 @@ static void hear(Hand* h, int steps, double a, double b, double c, double d) {
         ms[r] = 100 * slowness[r] + 10;
         if (slowness[r] > 0) h->micro_batches[plan.n_micro_batches++] = (MicroBatch){r, 1, 1, r, 1, 0};
     }
-    for (int i = 0; i < steps; i++) speeds_learn(&h->speeds, &plan, h->lengths, &h->setting, ms);
+    for (int i = 0; i < steps; i++) learn_step(&h->speeds, &plan, h->lengths, &h->setting, ms);
 }
 
 static int speeds_are(const Hand* h, double a, double b, double c, double d) {
@@ -623,7 +630,7 @@ static void learn_both(Learning* l, Sim* x) {
     plans_follow(x);
     measure(x);
     calibration_apply(&known.cost, &l->probed, &l->calibration);
-    speeds_learn(&x->speeds, &x->plan, x->lengths, &known, x->compute_ms);
+    learn_step(&x->speeds, &x->plan, x->lengths, &known, x->compute_ms);
     speeds_teach(&x->speeds, &l->calibration);
     if (x->speeds.held) calibration_learn(&l->calibration, terms, ms);
 }

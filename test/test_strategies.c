@@ -13,6 +13,7 @@ enum { STEPS = 20, HALF = 10 };
     "--data $W/corpus --layers 4 --width 48 --heads 4 --context 320 --batch-tokens 1280 --lr 0.0003 --warmup 0 "     \
     "--steps 20 --save-every 10 --sample-every 10 --keep 0 --eval-every 10 --temperature 0 --tokens 32 --threads 1 " \
     "--dtype fp32 --machine $W/machine "
+#define SLOW "--balance documents --plan refresh=4 --straggle 'rank=1,x=3,whole' "
 #define LLAMA "--arch llama,kv-heads=2,tie=no "
 
 // Distinct values of "strategy" in a run's log.
@@ -44,6 +45,8 @@ static const struct {
     {"--capacity 400 --zero 2 --strategies 'tp2+2xtp1'", 4, 1},
     {"--capacity 100 --zero 3 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; 2xtp1pp2'", 4, 2},
     {LLAMA "--capacity 330 --zero 3 --strategies '2xtp2pp2; 8xtp1' --recompute block", 8, 1},
+    {"--capacity 100 --strategies '4xtp1; tp4; tp3+tp1; 2xtp2; tp2pp2' " SLOW, 4, 2},
+    {LLAMA "--capacity 330 --zero 3 --strategies '4xtp1; tp2+2xtp1; 2xtp1pp2' " SLOW, 4, 1},
 };
 
 CLAIM(unlike_pipelines_have_the_losses_of_one_rank) {
@@ -419,6 +422,49 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
     return count_strategies("virtual");
 }
 
+// Milliseconds of virtual steps of eight ranks, once all have noticed who is slow; how many strategies they
+// chose.
+static int slow_steps(const char* options, double* ms) {
+    double all[STEPS];
+    run_on(8, "slow",
+           "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
+           "--context 320 --batch-tokens 16384 --steps 20 --threads 1 --plan refresh=4 %s",
+           options);
+    CHECK(log_values("slow", "measured_ms", all, STEPS) == STEPS);
+    for (int i = *ms = 0; i < HALF; i++) *ms += all[HALF + i] / HALF;
+    return count_strategies("slow");
+}
+
+// The limit: ranks in all over the sum of their paces, 8 / (7 + 1/3); pipelines of four ranks go at the pace of their
+// slowest, 2 / (1 + 1/3).
+CLAIM(slow_ranks_get_fewer_documents_under_any_strategy) {
+    static const struct {
+        const char* list;
+        double limit, within;
+    } rows[] = {{"--strategies '8xtp1; tp4+4xtp1'", 12.0 / 11, 0.01},
+                {"--capacity 100 --strategies '2xtp4; tp2pp2+tp4'", 1.5, 0.02}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        double healthy, off, on;
+        slow_steps(rows[i].list, &healthy);
+        slow_steps(filled("%s --straggle rank=1,x=3,whole", rows[i].list), &off);
+        slow_steps(filled("%s --straggle rank=1,x=3,whole --balance documents", rows[i].list), &on);
+        CHECK(off > 2.5 * healthy && on < (1 + rows[i].within) * rows[i].limit * healthy);
+        printf("    %.2f ms a step, %.2f with --balance; the limit is %.2f, %.2f without a slow rank\n", off, on,
+               rows[i].limit * healthy, healthy);
+    }
+}
+
+// A machine that names slow ranks: dispatching knows them from the first step on. The limit: 8 / (4 + 4/4).
+CLAIM(strategies_know_a_machine_s_kinds_of_ranks) {
+    double ms[2];
+    for (int slow = 0; slow < 2; slow++) {
+        CHECK_SH(0, "cp $W/machine $W/kinds && printf '%s' >>$W/kinds", slow ? "ranks 4 0.25 0\\n" : "");
+        slow_steps("--machine $W/kinds --strategies '2xtp4; 4xtp2; 8xtp1'", &ms[slow]);
+    }
+    printf("    %.2f ms a step, %.2f with four ranks at a quarter of the pace\n", ms[0], ms[1]);
+    CHECK(ms[1] > 1.5 * ms[0] && ms[1] < 1.65 * ms[0]);
+}
+
 static int ascending(const void* a, const void* b) { return (*(const double*)a > *(const double*)b) * 2 - 1; }
 
 // From a machine that is said to be a hundred times as slow as this one may be. Jobs have unlike terms, and all ranks
@@ -469,7 +515,7 @@ CLAIM(what_does_not_go_with_strategies_is_said) {
          "tp2: expected at least 2 like pipelines for --cp 2, found 1; leave --cp out", 2},
         {"--strategies tp2 --layout 'tp 2; stage layers 4'", "at most a --layout of tp 1 and one stage", 2},
         {"--strategies tp2 --layout auto --memory 1G", "at most a --layout of tp 1 and one stage", 2},
-        {"--strategies tp2 --balance migrate", "--balance is not there", 2},
+        {"--strategies tp2 --balance resize", "expected --balance documents, found resize", 2},
         {"--strategies tp2 --probe", "probe like pipelines without the others", 2},
         {"--strategies 2tp1", "\"^2tp1\": expected pipelines like 2xtp2pp3, joined by +", 2},
         {"--strategies '2xtp1' --capacity 100",

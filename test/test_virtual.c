@@ -265,6 +265,35 @@ CLAIM(pipelines_that_migrate_lose_nothing) {
     }
 }
 
+// What was measured goes on with the run: losses and times of steps are those of a run that was not left, whether it
+// was left between two refreshes or where one was due.
+CLAIM(a_run_that_goes_on_balances_as_if_it_had_not_been_left) {
+    enum { ALL = 14 };
+    static const struct {
+        const char* options;
+        int left;
+    } rows[] = {{"--balance documents --tp 1 --pp 1", 7},
+                {"--balance documents --tp 1 --pp 1 --strategies '4xtp1; tp4' --capacity 130", 8},
+                {"--balance migrate --pp 1", 7},
+                {"--balance migrate", 8}};
+    for (int i = 0; i < COUNT(rows); i++) {
+        double ms[2][ALL], loss[2][ALL];
+        const char* slow =
+            "--device virtual-cpu --machine h200-8b --straggle "
+            "'rank=1,x=3,whole,from=2,to=9;rank=2,x=2,whole,from=4'";
+        run_on(4, "run", FOUR "%s --plan refresh=4 --steps 14 --save-every %d %s", rows[i].options, rows[i].left, slow);
+        for (int again = 0; again < 2; again++) {
+            CHECK(log_values("run", "measured_ms", ms[again], ALL) == ALL);
+            CHECK(log_values("run", "loss", loss[again], ALL) == ALL);
+            if (!again) CHECK_SH(0, ON_RANKS "$P --resume step-%06d --out $W/run %s", 4, rows[i].left, slow);
+        }
+        for (int s = rows[i].left; s < ALL; s++) {
+            CHECK(loss[1][s] == loss[0][s]);
+            CHECK_CLOSE(ms[1][s], ms[0][s], 1e-5 * ms[0][s]);
+        }
+    }
+}
+
 // Nor does what ranks divide: with ZeRO-2 and 3 the losses are those of ZeRO-1, of what is left out, too.
 CLAIM(zero_2_and_3_lose_nothing_where_slices_move) {
     static const char* const modes[] = {"migrate", "migrate,moves=keep", "resize", "semi,shed=slices,fill=average"};

@@ -131,8 +131,8 @@ const Option config_options[] = {
     {NUMBER("--timeout", REAL, timeout, 1, 1e6), START, "600", "seconds without a sign of a rank that end a run"},
 
     HEAD("slow", "what to do about ranks that are slower than others"),
-    {WORD("--balance", CHOICE, balance, "off|resize|migrate|semi"), RUN, "off",
-        "plans give slow ranks less; resize: they leave work out; migrate: others do it; semi: both"},
+    {WORD("--balance", CHOICE, balance, "off|documents|resize|migrate|semi"), RUN, "off",
+        "documents: plans give slow ranks less; resize: they also leave work out; migrate: others do it; semi: both"},
     {NUMBER("--balance lambda", REAL, semi_lambda, 0, 1e9), RUN, "4", "of semi: least T (1 + lambda left out)"},
     {WORD("--balance moves", CHOICE, moves, "step|keep"), RUN, "step", "work migrates anew every step, or for good"},
     {WORD("--balance shed", CHOICE, shed, "columns|slices"), RUN, "columns", "left out; slices: whole units"},

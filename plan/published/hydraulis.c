@@ -40,7 +40,7 @@ typedef struct Load {
 } Load;
 
 int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err) {
-    *w = (StepWork){.pool = pool, .lengths = lengths, .n = n};
+    *w = (StepWork){.pool = pool, .lengths = lengths, .n = n, .pace = 1};
     int** lists[] = {&w->sorted,      &w->order, &w->trial, &w->candidate,
                      &w->pipeline_of, &w->docs,  &w->mb_of, &w->scratch};
     for (int i = 0; i < COUNT(lists); i++) *lists[i] = TAKE(arena, int, n);
@@ -72,7 +72,13 @@ static double load_with(const Load* load, const PipelineScheme* scheme, double m
 
 static double least_first(const Load* load, int most_docs) { return load->docs < most_docs ? load->sum : INFINITY; }
 
-// Copies of a scheme with pp = 1 are a heap, the least load first: the others need not be looked at. Full ones last.
+static double pace_of(const Strategy* strategy, int pipeline) { return strategy->pace ? strategy->pace[pipeline] : 1; }
+
+// Whether copies of a scheme are a heap, the least load first: the others need not be looked at. Full ones last.
+static int is_heap(const Strategy* strategy, const PipelineScheme* scheme) {
+    return scheme->pp == 1 && !strategy->pace;
+}
+
 static void sink(Load* heap, int n, int most_docs) {
     Load load = heap[0];
     int at = 0;
@@ -92,21 +98,21 @@ static int dispatch(StepWork* w, const Strategy* strategy, int doc) {
     for (int k = 0, first = 0; k < w->pool->n; first += strategy->copies[k++]) {
         const PipelineScheme* scheme = &w->pool->scheme[k];
         double ms = w->ms[k * w->n + doc];
-        int look = scheme->pp == 1 ? MIN(strategy->copies[k], 1) : strategy->copies[k];
+        int look = is_heap(strategy, scheme) ? MIN(strategy->copies[k], 1) : strategy->copies[k];
         for (int p = first; p < first + look && ms < INFINITY; p++) {
-            double with = load_with(&w->load[p], scheme, ms);
+            double with = load_with(&w->load[p], scheme, ms / pace_of(strategy, p));
             if (w->load[p].docs < scheme->max_docs && with < least) least = with, best = p, of = k, first_of = first;
         }
     }
     if (best < 0) return -1;
     Load* load = &w->load[best];
     const PipelineScheme* scheme = &w->pool->scheme[of];
-    double ms = w->ms[of * w->n + doc];
+    double ms = w->ms[of * w->n + doc] / pace_of(strategy, best);
     int pipeline = load->pipeline;
     load->sum += ms;
     load->longest = MAX(load->longest, ms);
     load->docs++;
-    if (scheme->pp == 1) sink(w->load + first_of, strategy->copies[of], scheme->max_docs);
+    if (is_heap(strategy, scheme)) sink(w->load + first_of, strategy->copies[of], scheme->max_docs);
     return pipeline;
 }
 
@@ -238,6 +244,7 @@ Packing hydraulis_time(const int* mb_of, StepWork* w, int k, const int* docs, in
     for (int r = 0; r < v; r++) w->mb_ms[r] = 0;
     for (int i = 0; i < n; i++) w->mb_ms[mb_of[i]] += w->ms[k * w->n + docs[i]];
     for (int r = 0; r < v; r++) sum += w->mb_ms[r], packing.max = MAX(packing.max, w->mb_ms[r]);
+    sum /= w->pace, packing.max /= w->pace;
     packing.ms = scheme->pp == 1 ? sum + scheme->fixed * v : (packing.max + scheme->fixed) * (scheme->pp - 1 + v);
     return packing;
 }
@@ -292,6 +299,7 @@ static double pack_all(StepWork* w, const Strategy* strategy, const int* pipelin
     for (int k = 0, p = 0; k < w->pool->n; k++)
         for (int copy = 0; copy < strategy->copies[k]; copy++, p++) {
             int first = w->first[p], n = w->first[p + 1] - first;
+            w->pace = pace_of(strategy, p);
             Packing packing = hydraulis_pack(w->mb_of + first, w, k, w->docs + first, n);
             slowest = MAX(slowest, strategy->start[k] + packing.ms);
         }

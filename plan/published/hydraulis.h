@@ -43,6 +43,8 @@ typedef struct Strategy {
     // What moving the model takes, ms; 0 as published: pipelines of a scheme have their weights so long after the step
     // has begun, and gradients take so long after its last pass.
     double start[HYDRAULIS_SCHEMES], end;
+    // NULL: all pipelines are as fast as their schemes say; else how fast each is: t(s) takes it t(s) / pace.
+    const double* pace;
 } Strategy;
 
 double scheme_ms(const PipelineScheme* scheme, int s);  // t(s)
@@ -111,6 +113,7 @@ typedef struct StepWork {
     int *order, *trial, *candidate;  // (n) scratch of dispatching and choosing
     struct Load* load;               // (ranks)
     double* pipeline_ms;             // (ranks) of stage 1, in the order that was tried last
+    double pace;                     // of the pipeline that is packed; 1 at first
     int* pipeline_of;                // (n) of the choice
     int *docs, *first;               // (n), (ranks + 1): the documents of every pipeline, the longest first
     int* mb_of;                      // (n) the micro-batches of docs, counted from 0 in every pipeline

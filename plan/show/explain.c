@@ -55,8 +55,8 @@ static void print_time(FILE* out, const Explained* x) {
     const Prediction* f = x->prediction;
     const CostTerms* c = &f->critical;
     const Shown* chosen = &x->shown[0];
-    fprintf(out, "  makespan %.2f ms, at least %.2f (L3): %.2f %% above; planned in %.0f us\n", f->makespan,
-            f->bounds.l3, 100 * prediction_gap(f), chosen->plan_us);
+    fprintf(out, "  makespan %.2f ms, at least %.2f (beside): %.2f %% above; planned in %.0f us\n", f->makespan,
+            f->bounds.beside, 100 * prediction_gap(f), chosen->plan_us);
     fprintf(out,
             "  of it, along the ranks that end last: attention %.1f %%, linear layers %.1f %%, communication %.1f %%, "
             "micro-batches' own %.1f %%\n",
@@ -71,8 +71,10 @@ static void print_time(FILE* out, const Explained* x) {
                 together, chosen->plan.n_micro_batches);
     int longest = 0;
     for (int i = 0; i < x->n; i++) longest = MAX(longest, x->lengths[i]);
-    fprintf(out, "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms, of %d tokens\n",
-            f->bounds.l1, f->bounds.l2, longest);
+    fprintf(out,
+            "  bounds: work divided without limit (L1) %.2f ms, longest document (L2) %.2f ms, of %d tokens, exchanges "
+            "hidden for nothing (L3) %.2f ms\n",
+            f->bounds.l1, f->bounds.l2, longest, f->bounds.l3);
 }
 
 // ---- what was rejected
@@ -98,7 +100,7 @@ static void print_searches(FILE* out, const Prediction* f) {
         if (met) fprintf(out, "%.2f ms%s", least, chosen ? ", chosen" : "");
         else
             fprintf(out, "rejected, nothing within %.2f ms (%.2f %% more than the bound)", missed,
-                    percent(missed - f->bounds.l3, f->bounds.l3));
+                    percent(missed - f->bounds.beside, f->bounds.beside));
         if (met && !chosen) fprintf(out, ", rejected, %.2f %% longer", percent(least - best, best));
         fprintf(out, "\n");
     }

@@ -5,11 +5,11 @@
 // that log.jsonl has of a step that was measured.
 const [x, logged] = lines();
 const body = document.body;
-const gap = x.l3 > 0 ? x.makespan / x.l3 - 1 : 0;
+const gap = x.beside > 0 ? x.makespan / x.beside - 1 : 0;
 title(x.title, x.ranks + ' ranks, ' + x.node + ' a node, ' + grouped(x.capacity) + ' tokens a rank, cost model ' +
   (x.machine || 'of this machine') + '. Predicted makespan ' + ms(x.makespan) + '; no plan of whole documents takes ' +
-  'less than ' + ms(x.l3) + ': ' + share(gap) + ' above. Work divided without limit: ' + ms(x.l1) +
-  '; longest document: ' + ms(x.l2) + '.');
+  'less than ' + ms(x.beside) + ': ' + share(gap) + ' above. Work divided without limit: ' + ms(x.l1) +
+  '; longest document: ' + ms(x.l2) + '; exchanges hidden for nothing: ' + ms(x.l3) + '.');
 
 // Times below a drawing that is `width` wide.
 function timeAxis(c, longest, across, y, width) {
@@ -158,7 +158,7 @@ function draw(canvas, p) {
   }
   timeAxis(c, longest, across, height + 15, width);
   c.strokeStyle = css('--best');
-  stroke(c, across(x.l3), 0, across(x.l3), height);
+  stroke(c, across(x.beside), 0, across(x.beside), height);
   return { lane, across };
 }
 function describe([first, cpSize, kind, start, end, communication, docs, , beside]) {

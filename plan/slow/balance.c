@@ -430,7 +430,7 @@ BalanceDecision balance_decide(BalanceMemory* memory, const BalanceSetting* sett
     if (slowest == 0) return none;
     q.last = &last;
     none = idle(&q);
-    memory->active = setting->mode != BALANCE_OFF && slowest > edge * q.median;
+    memory->active = setting->mode > BALANCE_DOCUMENTS && slowest > edge * q.median;
     if (!memory->active) return none;
     BalanceDecision d = none;
     policies[setting->mode](&d, &q);

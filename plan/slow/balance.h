@@ -6,7 +6,14 @@
 #pragma once
 #include "plan/model/split.h"
 
-typedef enum BalanceMode { BALANCE_OFF, BALANCE_RESIZE, BALANCE_MIGRATE, BALANCE_SEMI } BalanceMode;
+// DOCUMENTS: nothing inside a group, plans give slow groups less.
+typedef enum BalanceMode {
+    BALANCE_OFF,
+    BALANCE_DOCUMENTS,
+    BALANCE_RESIZE,
+    BALANCE_MIGRATE,
+    BALANCE_SEMI
+} BalanceMode;
 
 // ---- the decision
 

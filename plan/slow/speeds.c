@@ -59,10 +59,10 @@ static double heads_of(const PlanLimits* limits, int ulysses_size, int b) {
     return (double)((int64_t)(b + 1) * limits->kv_heads / ulysses_size - (int64_t)b * limits->kv_heads / ulysses_size);
 }
 
-static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums, const Setting* setting) {
+static void expect_micro_batch(CostTerms* of_rank, const MicroBatch* mb, LengthSums sums, const Setting* setting) {
     const Cost* cost = &setting->cost;
     for (int cp_rank = 0; cp_rank < mb->cp_size; cp_rank++) {
-        CostTerms* t = &x->paces[mb->first_rank + cp_rank].expected;
+        CostTerms* t = &of_rank[mb->first_rank + cp_rank];
         double heads =
             heads_of(&setting->limits, mb->ulysses_size, cp_rank % mb->ulysses_size) / setting->limits.kv_heads;
         t->quadratic += cost->quadratic * sums.squares * heads * mb->ulysses_size / mb->cp_size;
@@ -71,10 +71,10 @@ static void expect_micro_batch(Speeds* x, const MicroBatch* mb, LengthSums sums,
     }
 }
 
-static void expect(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting) {
-    for (int r = 0; r < x->ranks; r++) x->paces[r].expected = (CostTerms){0};
+void speeds_expect(CostTerms* of_rank, const Plan* plan, const int* lengths, const Setting* setting) {
+    for (int r = 0; r < setting->limits.ranks; r++) of_rank[r] = (CostTerms){0};
     for (int i = 0; i < plan->n_micro_batches; i++)
-        expect_micro_batch(x, &plan->micro_batches[i], micro_batch_sums(plan, &plan->micro_batches[i], lengths),
+        expect_micro_batch(of_rank, &plan->micro_batches[i], micro_batch_sums(plan, &plan->micro_batches[i], lengths),
                            setting);
 }
 
@@ -124,9 +124,9 @@ static void compare(Speeds* x, double c) {
     x->in_flight -= x->in_flight > 0;
 }
 
-void speeds_learn(Speeds* x, const Plan* plan, const int* lengths, const Setting* setting, const double* compute_ms) {
-    expect(x, plan, lengths, setting);
+void speeds_learn(Speeds* x, const CostTerms* expected, const double* compute_ms) {
     for (int r = 0; r < x->ranks; r++) {
+        x->paces[r].expected = expected[r];
         int is = work_of(x, r) > 0 && compute_ms[r] > 0 && isfinite(compute_ms[r]);
         x->paces[r].measured = is ? compute_ms[r] : 0;
     }

@@ -62,11 +62,12 @@ typedef struct Speeds {
 
 int speeds_start(Speeds* speeds, int ranks, Arena* arena);  // all ranks equal; 0, or -1 without memory
 
-// Learns from one step, whatever cost and speeds it was planned by. setting: its limits, and the best cost that is
-// known now, that of calibration_apply. compute_ms (ranks): of the step's micro-batches, without waiting,
-// communication and update; 0: not measured.
-void speeds_learn(Speeds* speeds, const Plan* plan, const int* lengths, const Setting* setting,
-                  const double* compute_ms);
+// What every rank of a plan should take at speed 1 (ranks), without communication. setting: its limits, and the best
+// cost that is known now, that of calibration_apply.
+void speeds_expect(CostTerms* of_rank, const Plan* plan, const int* lengths, const Setting* setting);
+// Learns from one step, whatever cost and speeds it was planned by: what every rank should have taken, and
+// compute_ms (ranks): of its micro-batches, without waiting, communication and update; 0: not measured.
+void speeds_learn(Speeds* speeds, const CostTerms* expected, const double* compute_ms);
 
 // Right after it: what calibration can learn from the ranks' computing, if it made the cost that speeds_learn was
 // given. Its errors, those of whole steps, do not change.

@@ -32,7 +32,7 @@ typedef struct Prediction {
 // checks it. Published planners may take more.
 size_t planning_bytes(int n, const PlanLimits* limits);
 
-// makespan / L3 - 1; 0 without documents.
+// makespan / beside (plan/cost/bound.h) - 1; 0 without documents.
 double prediction_gap(const Prediction* prediction);
 
 // Groups of unlike cp sizes, chosen for time: a search over target times. Deterministic: the same bits on every rank

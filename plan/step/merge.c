@@ -68,7 +68,7 @@ int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const S
 }
 
 double prediction_gap(const Prediction* prediction) {
-    return prediction->bounds.l3 > 0 ? prediction->makespan / prediction->bounds.l3 - 1 : 0;
+    return prediction->bounds.beside > 0 ? prediction->makespan / prediction->bounds.beside - 1 : 0;
 }
 
 // ---- passes

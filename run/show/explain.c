@@ -69,7 +69,7 @@ static void draw_step(StepWork* w, const Run* run, Arena* arena) {
     SamplerPosition position = run->state.position;
     int n = sampler_draw(run->data.train, &position, idle->pieces, idle->max_tokens, idle->max_tokens);
     for (int i = 0; i < n; i++) idle->lengths[i] = idle->pieces[i].length;
-    if (step_work(w, &run->strategies->pool, idle->lengths, n, arena, err)) die("--explain: %s", err);
+    if (step_work(w, &run->strategies->kinds.pool, idle->lengths, n, arena, err)) die("--explain: %s", err);
 }
 
 typedef struct Rated {
@@ -89,7 +89,7 @@ static void rate(Rated* rated, StepWork* w, const Strategies* x, uint64_t seed) 
         double last = 0;
         Choice choice = hydraulis_choose(w, &x->choices[s], 1, HYDRAULIS_SHUFFLES, seed);
         int holds = choice.strategy >= 0;
-        for (int k = 0; k < x->pool.n; k++) last = MAX(last, x->choices[s].start[k]);
+        for (int k = 0; k < x->kinds.pool.n; k++) last = MAX(last, x->choices[s].start[k]);
         rated[s] = (Rated){s, holds ? choice.ms : INFINITY, x->choices[s].end + last, holds ? choice.empty : 0};
     }
     qsort(rated, (size_t)x->list.n, sizeof *rated, sooner);
@@ -122,14 +122,15 @@ static void print_pipelines(StepWork* w, const Run* run) {
     const Strategy* chosen = &x->choices[run->batch.planned->strategy];
     TextTable table = {0};
     text_cells(&table, "pipeline\tof ranks\tdocuments\ttokens\tlongest\tmicro-batches\tms\n");
-    for (int k = 0, p = 0; k < x->pool.n; k++)
+    for (int k = 0, p = 0; k < x->kinds.pool.n; k++)
         for (int copy = 0; copy < chosen->copies[k]; copy++, p++) {
             char name[STRATEGY_TEXT], ranks[32];
             const int* docs = w->docs + w->first[p];
             int n = w->first[p + 1] - w->first[p];
             int64_t tokens = 0;
+            w->pace = chosen->pace ? chosen->pace[p] : 1;
             Packing packed = n ? hydraulis_pack(w->mb_of + w->first[p], w, k, docs, n) : (Packing){0};
-            RankStrategy alone = {1, {{1, x->kind[k].tp, x->kind[k].pp}}};
+            RankStrategy alone = {1, {{1, x->kinds.group[k].tp, x->kinds.group[k].pp}}};
             for (int i = 0; i < n; i++) tokens += w->lengths[docs[i]];
             ranks_of(ranks, &x->list.strategy[run->batch.planned->strategy], &alone.group[0]);
             text_cells(&table, "%s\t%s\t%d\t%" PRId64 "\t%d\t%d\t%.2f\n", strategy_print(&alone, name), ranks, n,

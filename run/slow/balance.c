@@ -16,46 +16,12 @@
 #include "kernels/virtual/virtual.h"
 #include "plan/slow/speeds.h"
 #include "run/model/model_ranks.h"
-#include "run/run.h"
-
-enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
-
-// Of a stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
-typedef struct StageBalance {
-    int first_rank;  // of the stage, in the world
-    Speeds speeds;   // of its data ranks
-    TpSplit split;
-    UnitGroup units;  // what the ranks of the group own; head_work 0: not known yet
-    // Since the last refresh: ms by number in the group, kind and timed step.
-    double samples[MOST_TP][KINDS][SAMPLES];
-    double head_ms[MOST_TP];  // attention of a head on each rank, when it last had one
-    double gathering;         // ms of a step that leaving columns out adds
-    MoveCost cost;
-    BalanceMemory memory;
-    BalanceDecision decision;
-    WorkPlan plan;  // that carries it out; plan.kept only while it is set
-} StageBalance;
-
-struct Balance {
-    BalanceSetting setting;  // cost: of each stage
-    Pruner* pruner;          // NULL: nothing is ever left out
-    int is_timed;            // this step
-    int n_samples;
-    double fixed;  // fraction of the linears' time that stays however much is left out
-    int keeps;     // slices move for good: --balance moves=keep
-    int stages;
-    StageBalance *stage, *own;  // (stages); this rank's
-    Arena arena;                // of stage, steps, compute_ms and segments
-    double* compute_ms;         // (groups) scratch
-    float* segments;            // (group, MOST_SEGMENTS) scratch
-    RankStep* steps;            // (world) of the last step
-};
+#include "run/slow/parts.h"
+#include "run/strategies/strategies.h"
 
 // ---- key/value heads and hidden units, counted
 
-// The most that a rank may come to compute, which bounds its memory: twice its share of an even division and what
-// rounding adds.
-static SliceCount most_of(const Model* m) {
+SliceCount balance_most(const Model* m) {
     int R = m->ranks->split.ranks, kv = m->whole.NKV,
         most = split_shares_kv(&m->whole, &m->ranks->split) ? 1 : 2 * CEIL_DIV(kv, R) + 1;
     return (SliceCount){MIN(kv, most), MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
@@ -64,7 +30,7 @@ static SliceCount most_of(const Model* m) {
 // Of the division as it is.
 static void count_units(StageBalance* x, const Model* m) {
     UnitGroup* units = &x->units;
-    SliceCount most = most_of(m);
+    SliceCount most = balance_most(m);
     Shape first = split_shape(&m->whole, &x->split, 0);  // with shared key/value heads, query heads are unlike
     units->ranks = x->split.ranks, units->tile = WORK_TILE;
     units->keep_heads = split_shares_kv(&m->whole, &x->split);
@@ -80,7 +46,7 @@ static void count_units(StageBalance* x, const Model* m) {
 
 static double slices_of(const StageBalance* x, SliceCount n) { return n.hidden + x->units.head_work * n.heads; }
 
-static SliceCount staying(const StageBalance* x, int t) {
+SliceCount balance_staying(const StageBalance* x, int t) {
     SliceCount own = x->units.own[t], given = work_moved(&x->plan, t, 0);
     return (SliceCount){own.heads - given.heads, own.hidden - given.hidden};
 }
@@ -93,8 +59,7 @@ static BalanceSetting setting_of(const Balance* b, const StageBalance* x) {
 
 // ---- carrying out
 
-// With lists as they are: of a refresh, or of a checkpoint; NULL: nothing is left out.
-static void set_work(Run* run, const PrunedLayer* lists) {
+void balance_set_work(Run* run, const PrunedLayer* lists) {
     WorkPlan* plan = &run->balance->own->plan;
     plan->kept = lists;
     plan->active = plan->n_moves > 0 || lists != NULL;
@@ -103,8 +68,7 @@ static void set_work(Run* run, const PrunedLayer* lists) {
     plan->kept = NULL;
 }
 
-// None where helpers have no memory for them: not all decisions in files are ours.
-static void set_moves(StageBalance* stage, const BalanceDecision* d) {
+void balance_set_moves(StageBalance* stage, const BalanceDecision* d) {
     const UnitGroup* x = &stage->units;
     WorkPlan* plan = &stage->plan;
     int n = plan->n_moves = d->active ? balance_moves(plan->moves, x->own, d->tiles, x->ranks, x->tile) : 0;
@@ -118,16 +82,16 @@ static void carry_out(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int t = tp_rank(m);
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) set_moves(x, &x->decision);
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) balance_set_moves(x, &x->decision);
     // The decision is in time; this is the work that must be left out for it.
     double gamma = MIN(b->setting.most_pruned, b->own->decision.pruned[t] / (1 - b->fixed));
     const PrunedLayer* lists = NULL;
     // Weights are read only where something is or was left out: elsewhere no list will be chosen.
     if (b->pruner && (gamma > 0 || pruner_layers(b->pruner))) {
         zero_settle(m);
-        lists = pruner_choose(b->pruner, m, gamma, staying(b->own, t), run->state.step);
+        lists = pruner_choose(b->pruner, m, gamma, balance_staying(b->own, t), run->state.step);
     }
-    set_work(run, lists);
+    balance_set_work(run, lists);
 }
 
 static void say_decision(Run* run, const StageBalance* x, const BalanceDecision* d) {
@@ -153,7 +117,7 @@ static int redivide(Run* run, StageBalance* x, const BalanceDecision* d) {
     TpSplit split = x->split;
     char words[512] = "divided anew: hidden units of a group's ranks";
     say_decision(run, x, d);
-    set_moves(x, d);
+    balance_set_moves(x, d);
     for (int t = 0; t < split.ranks; t++) {
         SliceCount n = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
         size_t at = strlen(words);
@@ -183,89 +147,6 @@ static void divide_anew(Run* run) {
     model_divide_anew(m, &b->own->split);
     work_close(m->ranks->work);
     m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
-}
-
-// ---- files
-
-static int keeps_moves(const Config* c) {
-    return !strcmp(c->moves, "keep") && strcmp(c->balance, "off") != 0 && strcmp(c->balance, "resize") != 0;
-}
-
-// Of stage s, as the checkpoint has it, where stages and groups are as they were; else even.
-static TpSplit division_of(const Run* run, int s) {
-    const Model* m = &run->model;
-    const RunState* saved = &run->books->saved;
-    const Config* c = &run->config;
-    const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
-    const int *heads = saved->own_heads + s * R, *hidden = saved->own_hidden + s * R;
-    const SliceCount most = most_of(m);
-    const TpSplit even = split_even(&m->whole, R);
-    TpSplit split = even;
-    if (!c->resume || !keeps_moves(c) || saved->divided != R * run->settled.pp) return split;
-    int fits = 1, heads_stay = split_shares_kv(&m->whole, &split);
-    for (int t = 0; t < R; t++) {
-        split.hidden[t + 1] = split.hidden[t] + hidden[t];
-        if (!heads_stay) split.head[t + 1] = split.head[t] + heads[t];
-        fits &= hidden[t] > 0 && hidden[t] <= most.hidden;
-        fits &= heads_stay || (heads[t] % queries == 0 && heads[t] / queries <= most.heads);
-    }
-    return fits && split.head[R] == m->whole.NH && split.hidden[R] == m->whole.U ? split : even;
-}
-
-void balance_take_division(Run* run) {
-    Model* m = &run->model;
-    m->ranks->split = division_of(run, m->job->rank / (m->job->size / run->settled.pp));
-}
-
-// Ranks of all stages' groups, one behind another; those of more than a state holds are not saved.
-int balance_save(Run* run, SafeTensor* lists) {
-    const Balance* b = run->balance;
-    RunState* saved = &run->books->saved;
-    int R = tp_size(&run->model), ranks = b->stages * R, active = 0;
-    for (int s = 0; s < b->stages; s++) active |= b->stage[s].decision.active;
-    int holds = run->model.ranks->work && ranks <= MOST_BALANCED;
-    saved->balanced = holds && active ? ranks : 0;
-    saved->divided = holds && b->keeps ? ranks : 0;  // what --balance moves=keep has come to
-    for (int i = 0; i < ranks && holds; i++) {
-        const StageBalance* x = &b->stage[i / R];
-        const BalanceDecision* d = &x->decision;
-        int t = i % R;
-        SliceCount own = x->units.own[t], has = d->tiles[t];
-        if (!d->active) has = (SliceCount){own.heads, CEIL_DIV(own.hidden, x->units.tile)};
-        saved->pruned[i] = d->pruned[t], saved->v[i] = d->v[t];
-        saved->heads[i] = has.heads, saved->tiles[i] = has.hidden;
-        saved->head_work[i] = x->units.head_work;
-        saved->own_heads[i] = x->split.head[t + 1] - x->split.head[t];
-        saved->own_hidden[i] = x->split.hidden[t + 1] - x->split.hidden[t];
-    }
-    return b->pruner ? pruner_tensors(b->pruner, lists) : 0;
-}
-
-// The decision that was in force when the checkpoint was saved, where groups are as they were.
-static void take_up(Run* run) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
-    Balance* b = run->balance;
-    Model* m = &run->model;
-    const RunState* s = &run->books->saved;
-    SafeTensors file;
-    int t = tp_rank(m), R = tp_size(m);
-    if (!s->balanced) return;
-    for (int i = 0; i < s->balanced; i++) {
-        BalanceDecision* d = &b->stage[i / R].decision;
-        d->active = 1;
-        d->pruned[i % R] = s->pruned[i], d->v[i % R] = s->v[i];
-        d->tiles[i % R] = (SliceCount){(int)s->heads[i], (int)s->tiles[i]};
-        b->stage[i / R].units.head_work = s->head_work[i];
-    }
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) set_moves(x, &x->decision);
-    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
-    if (b->pruner && b->own->decision.pruned[t] > 0 && s->ranks == m->world->size) {
-        zero_settle(m);
-        if (safetensors_open(&file, path, err)) die("--resume: %s", err);
-        if (pruner_load(b->pruner, &file, staying(b->own, t), err)) die("--resume: %s: %s", path, err);
-        safetensors_close(&file);
-    }
-    set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
 }
 
 // ---- what balancing needs to know of this machine, measured once, before the first step; by all ranks together
@@ -386,7 +267,7 @@ static void find_fixed(Run* run) {
 
 static WorkNeeds make_needs(const Model* m, const Balance* b) {
     SliceCount most = {m->shape.kv_heads, m->shape.hidden};
-    if (b->setting.mode != BALANCE_RESIZE) most = most_of(m);
+    if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
     return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->own->plan.imputation == IMPUTE_SAME};
 }
 
@@ -400,7 +281,7 @@ static void open_stage(Run* run, int s, int ranks) {
     if (speeds_start(&x->speeds, ranks, &run->balance->arena))
         die("no memory for what is known of %d ranks", m->world->size);
     if (!m->tp || run->strategies) return;
-    x->split = division_of(run, s);
+    x->split = balance_division(run, s);
     count_units(x, m);
 }
 
@@ -419,17 +300,18 @@ void balance_open(Run* run) {
     m->timer->on = world > 1 || run->cluster->n_stragglers > 0;
     b->setting = (BalanceSetting){.start = 1.2, .stop = 1.1, .most_pruned = 0.95, .semi_lambda = c->semi_lambda};
     b->setting.mode = (BalanceMode)config_choice(c, "--balance");
-    b->keeps = keeps_moves(c);
+    b->keeps = balance_keeps(c);
     b->stages = stages;
     b->steps = TAKE(&b->arena, RankStep, world);
     b->compute_ms = TAKE(&b->arena, double, world);
+    b->expected = TAKE(&b->arena, CostTerms, world);
     b->segments = TAKE(&b->arena, float, (size_t)tp_size(m) * MOST_SEGMENTS);
     b->stage = TAKE(&b->arena, StageBalance, stages);
     if (arena_check(&b->arena, err)) die("no memory for what is known of %d ranks", world);
     memset(b->stage, 0, (size_t)stages * sizeof *b->stage);
     b->own = &b->stage[run->strategies ? 0 : m->stage];
     for (int s = 0; s < stages; s++) open_stage(run, s, ranks);
-    if (b->setting.mode == BALANCE_OFF || !m->tp) return;
+    if (b->setting.mode <= BALANCE_DOCUMENTS || !m->tp || run->strategies) return;
     if (m->ranks->n_groups)
         die("--balance %s knows no layers of less tp than their group: expected tp %d in all, found %d; leave their tp "
             "out, or try --balance off",
@@ -461,13 +343,14 @@ void balance_ready(Run* run) {
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
         printf("balance %s: nothing to do, there is one rank only\n", c->balance);
+    if (c->resume) balance_take_measures(run);
     if (!m->ranks->work) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
         b->pruner = pruner_open(m, b->own->plan.shed, (Priority)config_choice(c, "--balance priority"),
                                 !strcmp(c->ratios, "layers"), (uint64_t)c->seed);
     if (b->pruner) find_fixed(run);
-    if (c->resume) take_up(run);
+    if (c->resume) balance_take_up(run);
 }
 
 // ---- a step
@@ -514,7 +397,25 @@ static double slowest_segments(Run* run) {
 }
 
 static int learns_speeds(const Run* run) {
-    return run->balance->setting.mode != BALANCE_OFF && run->clock->limits.ranks > 1 && run->clock->setting.groups;
+    return run->balance->setting.mode != BALANCE_OFF && run->balance->own->speeds.ranks > 1 &&
+           run->clock->setting.groups;
+}
+
+// What this rank's part of the plan should take. A cost says what all stages would take if none waited.
+static CostTerms expected_of_step(const Run* run) {
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];
+    const Model* m = &run->model;
+    CostTerms* all = run->balance->expected;
+    Setting setting = run->clock->setting;
+    Cost* cost = &setting.cost;
+    *cost = run->clock->probed.cost;
+    if (m->stages > 1) {
+        layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
+        cost->per_token *= m->stages * matmuls[m->stage];
+        cost->quadratic *= m->stages * layers[m->stage], cost->micro_batch *= m->stages * layers[m->stage];
+    }
+    speeds_expect(all, &run->batch.planned->plan, run->batch.lengths, &setting);
+    return all[m->comm->rank];
 }
 
 void balance_measure(Run* run, RankReport* mine) {
@@ -527,6 +428,7 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
+    if (learns_speeds(run)) mine->expected = expected_of_step(run);
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
     mine->sent = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 0));
     mine->taken = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 1));
@@ -566,49 +468,46 @@ static void sample(Run* run, StageBalance* x) {
     }
 }
 
-// What a stage of a pipeline takes of a cost that says what all of them would take if none waited.
-static Cost cost_of_stage(const Run* run, int s) {
-    double matmuls[MOST_STAGES], layers[MOST_STAGES];
-    const Model* m = &run->model;
-    Cost cost = run->clock->setting.cost;  // with all that is known of it
-    if (!run->config.machine) calibration_apply(&cost, &run->clock->probed.cost, &run->clock->calibration);
-    if (m->stages == 1) return cost;
-    layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
-    cost.per_token *= m->stages * matmuls[s];
-    cost.quadratic *= m->stages * layers[s], cost.micro_batch *= m->stages * layers[s];
-    return cost;
-}
-
-// What planners call a rank is a group: it goes at the pace of its slowest rank.
+// What planners call a rank is a group: it goes at the pace of its slowest rank. With --strategies every rank has a
+// pace of its own. What was told is of the machine as it was probed: what was learnt are factors of it.
 static void learn_speeds(Run* run) {
-    const Model* m = &run->model;
     Balance* b = run->balance;
-    int R = tp_size(m), groups = m->comm->size;
+    int R = run->strategies ? 1 : tp_size(&run->model), ranks = b->own->speeds.ranks;
     if (!learns_speeds(run)) return;
     Calibration* calibration = &run->clock->calibration;
-    Setting now = run->clock->setting;
+    const double* theta = calibration->theta;
     for (int s = 0; s < b->stages; s++) {
-        for (int q = 0; q < groups; q++) {
-            double most = 0;
-            for (int t = 0; t < R; t++) most = MAX(most, computing(report_of(run, &b->stage[s], q, t)));
-            b->compute_ms[q] = most;
+        for (int q = 0; q < ranks; q++) {
+            const RankReport* first = &run->cluster->agreed[b->stage[s].first_rank + q * R].report;
+            CostTerms told = first->expected;
+            if (!run->config.machine)
+                told.quadratic *= theta[0], told.per_token *= theta[1], told.micro_batch *= theta[3];
+            b->compute_ms[q] = 0, b->expected[q] = told;
+            for (int t = 0; t < R; t++) b->compute_ms[q] = MAX(b->compute_ms[q], computing(first + t));
         }
-        now.cost = cost_of_stage(run, s);
-        speeds_learn(&b->stage[s].speeds, &run->batch.planned->plan, run->batch.lengths, &now, b->compute_ms);
+        speeds_learn(&b->stage[s].speeds, b->expected, b->compute_ms);
     }
     for (int s = 0; s < b->stages && !run->config.machine; s++) speeds_teach(&b->stage[s].speeds, calibration);
 }
 
-// If they are due, the speeds of all stages are what plans go by from now on.
+void balance_set_paces(Run* run) {
+    const Balance* b = run->balance;
+    int ranks = b->own->speeds.ranks;
+    if (run->strategies) {
+        strategies_set_paces(run, b->own->speeds.speeds);
+        return;
+    }
+    for (int i = 0; i < b->stages * ranks; i++)
+        run->clock->stage_speeds[i] = b->stage[i / ranks].speeds.speeds[i % ranks];
+    run_set_paces(run);
+}
+
 static void refresh_speeds(Run* run, int is_refresh) {
     Balance* b = run->balance;
-    Clock* x = run->clock;
-    int ranks = b->own->speeds.ranks, changed = 0;
+    int changed = 0;
     for (int s = 0; s < b->stages; s++) is_refresh |= b->stage[s].speeds.urgent;
     for (int s = 0; s < b->stages && is_refresh; s++) changed |= speeds_refresh(&b->stage[s].speeds);
-    if (!changed) return;
-    for (int i = 0; i < b->stages * ranks; i++) x->stage_speeds[i] = b->stage[i / ranks].speeds.speeds[i % ranks];
-    run_set_paces(run);
+    if (changed) balance_set_paces(run);
 }
 
 int balance_explains_step(const Run* run) {
@@ -623,15 +522,17 @@ void balance_hear(Run* run, StepRecord* record) {
     int world = m->world->size, is_first = run->state.step == run->books->first_step;
     double emulated = 0;
     if (world == 1) return;
-    if (!is_first && b->is_timed && !run->strategies) {  // the first step also pays for first touches
-        for (int s = 0; s < b->stages; s++) sample(run, &b->stage[s]);
+    // The first step also pays for first touches, which cost no virtual time.
+    int counts = !is_first || (b->goes_on && m->k->virtual_time);
+    if (counts && b->is_timed) {
+        for (int s = 0; s < b->stages && !run->strategies; s++) sample(run, &b->stage[s]);
         b->n_samples++;
         learn_speeds(run);
     }
     for (int r = 0; r < world; r++) {
         const RankReport* x = &run->cluster->agreed[r].report;
         const StageBalance* stage = &b->stage[r / (world / b->stages)];
-        double pace = run->strategies ? NAN
+        double pace = run->strategies ? stage->speeds.speeds[r]
                       : m->tp         ? stage->memory.v[r % tp_size(m)]
                                       : stage->speeds.speeds[r % m->comm->size];
         double compute = b->is_timed ? computing(x) + x->update : NAN, wait = b->is_timed ? x->wait : NAN;
@@ -700,9 +601,9 @@ void balance_change(Run* run) {
     const Config* c = &run->config;
     int64_t done = run->state.step;
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
-    int is_refresh = done > run->books->first_step && done % c->refresh == 0;
+    int is_refresh = done % c->refresh == 0;
     refresh_speeds(run, is_refresh);
-    if (!is_refresh || !run->model.tp || b->n_samples == 0) return;
+    if (!is_refresh || !run->model.ranks->work || b->n_samples == 0) return;
     for (int s = 0; s < b->stages; s++) learn(run, &b->stage[s]);
     b->n_samples = 0;
     if (b->keeps) {

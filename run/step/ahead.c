@@ -158,8 +158,9 @@ void ahead_agree(Run* run, const RankReport* report) {
         ms = MAX(ms, other->ms);
         if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);
     }
-    if (ms > 0 && run->strategies) strategies_learn(run, ms);
-    else if (ms > 0 && balance_explains_step(run)) calibration_learn(&clock->calibration, clock->last_terms, ms);
+    int learns = ms > 0 && balance_explains_step(run);
+    if (learns && run->strategies) strategies_learn(run, ms);
+    else if (learns) calibration_learn(&clock->calibration, clock->last_terms, ms);
     clock->last_ms = 0;
 }
 

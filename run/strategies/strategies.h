@@ -16,8 +16,15 @@
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
+#include "plan/cost/transfers.h"
 #include "plan/published/hydraulis.h"
 #include "run/run.h"
+
+// For the planner every kind of pipeline is a scheme.
+typedef struct Kinds {
+    SchemePool pool;
+    PipelineGroup group[HYDRAULIS_SCHEMES];  // of every scheme
+} Kinds;
 
 typedef struct Strategies {
     StrategyList list;
@@ -31,10 +38,9 @@ typedef struct Strategies {
     // ms from the end of a step's sums until a rank has the weights of the next (strategies, ranks)
     double* start_ms;
     double last_start_ms;  // of them, of the last step that is to be learnt from
-    // For the planner: every kind of pipeline is a scheme.
-    SchemePool pool;
-    PipelineGroup kind[HYDRAULIS_SCHEMES];   // of a scheme
+    Kinds kinds;
     Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
+    double* paces;  // (1 + strategies, ranks) of pipelines, behind scratch; NULL: none is known
 } Strategies;
 
 // The run under a strategy; itself where there are none.
@@ -54,8 +60,35 @@ void strategies_predict(const Run* run, StepRecord* r);
 double strategies_remember(Run* run, const StepRecord* r);
 void strategies_learn(Run* run, double ms);
 void strategies_set_cost(Run* run);  // what was learnt is in force for plans of all strategies; collective
+// How fast ranks are (ranks of the world), for plans of all strategies from the next on.
+void strategies_set_paces(Run* run, const double* speeds);
 // The pieces of the step in b: chooses b->strategy (in evaluation the one in place, if it holds them) and leaves those
 // of this rank's job. 0, or -1 with a message. On the planner's thread.
 int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err);
 void strategies_turn(Run* run, int strategy);  // the run becomes that under this strategy, whose weights are in place
 void strategies_close(Run* run);
+
+// ---- what the files of this room have of each other
+
+// list.c, search.c: the run's strategies, if it has any; on rank 0 those that --layout hydraulis finds, 0 or -1 with a
+// message.
+void strategies_read(Run* run);
+int strategies_find(Run* run, StrategyList* list, Err err);
+
+// strategies.c: the group of a rank, and its number there; what ranks have of weights (COPY) or gradients (SUM), and
+// whether every rank has all of that.
+const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
+void strategies_parts(Holdings* parts, const Run* run, int strategy, ReshardKind kind, Arena* arena);
+int strategies_is_plain(const Run* run, int strategy, ReshardKind kind);
+
+// moves.c: a machine's links between all ranks; fills start_ms, and start and end of choices, on all ranks together.
+MoveTime strategies_links(const Run* run, const Machine* machine);
+void strategies_time_moves(Run* run);
+
+// paces.c: of a machine with kinds of ranks.
+void strategies_know_paces(Run* run);
+
+// choice.c: pipelines like g, in descending order of what a micro-batch holds; the
+// scheme of such a group, -1 for none.
+void strategies_add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineCost* cost, int64_t capacity);
+int strategies_kind(const Kinds* kinds, const PipelineGroup* g);

@@ -1,0 +1,58 @@
+// parts.h - what balance.c and saved.c have of each other.
+#pragma once
+#include "plan/slow/speeds.h"
+#include "run/run.h"
+#include "run/slow/balance.h"
+
+enum { SAMPLES = 32, KINDS = 3 };  // linear, attention, all else
+
+// Of a stage of the pipeline. All ranks know what those of all stages have measured, and decide for all.
+typedef struct StageBalance {
+    int first_rank;  // of the stage, in the world
+    Speeds speeds;   // of its data ranks
+    TpSplit split;
+    UnitGroup units;  // what the ranks of the group own; head_work 0: not known yet
+    // Since the last refresh: ms by number in the group, kind and timed step.
+    double samples[MOST_TP][KINDS][SAMPLES];
+    double head_ms[MOST_TP];  // attention of a head on each rank, when it last had one
+    double gathering;         // ms of a step that leaving columns out adds
+    MoveCost cost;
+    BalanceMemory memory;
+    BalanceDecision decision;
+    WorkPlan plan;  // that carries it out; plan.kept only while it is set
+} StageBalance;
+
+struct Balance {
+    BalanceSetting setting;  // cost: of each stage
+    Pruner* pruner;          // NULL: nothing is ever left out
+    int is_timed;            // this step
+    int goes_on;             // with what an earlier invocation has measured
+    int n_samples;
+    double fixed;  // fraction of the linears' time that stays however much is left out
+    int keeps;     // slices move for good: --balance moves=keep
+    int stages;
+    StageBalance *stage, *own;  // (stages); this rank's
+    Arena arena;                // of stage, steps, compute_ms and segments
+    double* compute_ms;         // (world) scratch
+    CostTerms* expected;        // (world) scratch
+    float* segments;            // (group, MOST_SEGMENTS) scratch
+    RankStep* steps;            // (world) of the last step
+};
+
+// balance.c. The most units that a rank may come to compute, which bounds its memory: twice its share of an even
+// division and what rounding adds; those that stay with rank t of the group.
+SliceCount balance_most(const Model* m);
+SliceCount balance_staying(const StageBalance* x, int t);
+// The work of a decision; none where helpers have no memory for it: not all decisions in files are ours. lists: as they
+// are, of a refresh or of a checkpoint; NULL: nothing is left out.
+void balance_set_moves(StageBalance* stage, const BalanceDecision* d);
+void balance_set_work(Run* run, const PrunedLayer* lists);
+// What is known of paces by now is what plans go by from the next on.
+void balance_set_paces(Run* run);
+
+// saved.c. Whether slices move for good; the division of stage s, as the checkpoint has it, where stages and groups are
+// as they were, else even; what was measured, where stages and ranks are the same; the decision that was in force.
+int balance_keeps(const Config* c);
+TpSplit balance_division(const Run* run, int s);
+void balance_take_measures(Run* run);
+void balance_take_up(Run* run);

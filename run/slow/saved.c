@@ -1,0 +1,185 @@
+// saved.c - what a checkpoint keeps of balancing: decisions in force, how groups had divided the model, and what was
+// measured so far, so that a run goes on as if it had not been left. See parts.h.
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "data/model_files.h"
+#include "run/model/model_ranks.h"
+#include "run/slow/parts.h"
+
+int balance_keeps(const Config* c) {
+    return !strcmp(c->moves, "keep") && (!strcmp(c->balance, "migrate") || !strcmp(c->balance, "semi"));
+}
+
+TpSplit balance_division(const Run* run, int s) {
+    const Model* m = &run->model;
+    const RunState* saved = &run->books->saved;
+    const Config* c = &run->config;
+    const int R = m->ranks->split.ranks, queries = m->whole.NH / m->whole.NKV;
+    const int *heads = saved->own_heads + s * R, *hidden = saved->own_hidden + s * R;
+    const SliceCount most = balance_most(m);
+    const TpSplit even = split_even(&m->whole, R);
+    TpSplit split = even;
+    if (!c->resume || !balance_keeps(c) || saved->divided != R * run->settled.pp) return split;
+    int fits = 1, heads_stay = split_shares_kv(&m->whole, &split);
+    for (int t = 0; t < R; t++) {
+        split.hidden[t + 1] = split.hidden[t] + hidden[t];
+        if (!heads_stay) split.head[t + 1] = split.head[t] + heads[t];
+        fits &= hidden[t] > 0 && hidden[t] <= most.hidden;
+        fits &= heads_stay || (heads[t] % queries == 0 && heads[t] / queries <= most.heads);
+    }
+    return fits && split.head[R] == m->whole.NH && split.hidden[R] == m->whole.U ? split : even;
+}
+
+void balance_take_division(Run* run) {
+    Model* m = &run->model;
+    m->ranks->split = balance_division(run, m->job->rank / (m->job->size / run->settled.pp));
+}
+
+// ---- what was measured: paces of ranks, and what groups have measured since the last refresh, with what they
+// remember of those before. Older weights are not kept, by which resizing chooses.
+
+// Goes over all numbers in one order: puts them into the state, or takes them from there.
+typedef struct Walk {
+    RunState* state;  // NULL: only counts
+    int n, puts;
+} Walk;
+
+static void number(Walk* w, double* x) {
+    if (w->state && w->puts) w->state->measures[w->n] = isfinite(*x) ? *x : 0;
+    else if (w->state) *x = w->state->measures[w->n];
+    w->n++;
+}
+
+static void numbers(Walk* w, double* x, int n) {
+    for (int i = 0; i < n; i++) number(w, &x[i]);
+}
+
+// From `least` on.
+static void whole(Walk* w, int* x, int least, int most) {
+    double above = *x - least;
+    number(w, &above);
+    *x = least + (int)MIN(above, (double)most - least);
+}
+
+static void walk_speeds(Walk* w, Speeds* x) {
+    whole(w, &x->steps, 0, INT_MAX), whole(w, &x->held, 0, 1), whole(w, &x->in_flight, 0, INT_MAX);
+    whole(w, &x->urgent, 0, 1), number(w, &x->common), numbers(w, x->speeds, x->ranks);
+    for (RankPace* r = x->paces; r < x->paces + x->ranks; r++) {
+        whole(w, &r->n, 0, SPEED_MEMORY), numbers(w, r->recent, SPEED_MEMORY), number(w, &r->slowness);
+        whole(w, &r->jump, -1, 1), whole(w, &r->told, 0, 1), whole(w, &r->idle, 0, INT_MAX);
+        whole(w, &r->wait, 0, INT_MAX), whole(w, &r->on_trial, 0, 1), whole(w, &r->behind, 0, SPEED_MEMORY);
+        whole(w, &r->as_planned, 0, 1);
+    }
+}
+
+static void walk_decision(Walk* w, BalanceDecision* d, int ranks) {
+    whole(w, &d->active, 0, 1), number(w, &d->step_ms), number(w, &d->idle_ms);
+    for (int t = 0; t < ranks; t++) {
+        number(w, &d->pruned[t]), number(w, &d->sent[t]), number(w, &d->taken[t]), number(w, &d->v[t]);
+        whole(w, &d->counts[t].heads, 0, INT_MAX), whole(w, &d->counts[t].hidden, 0, INT_MAX);
+        whole(w, &d->tiles[t].heads, 0, INT_MAX), whole(w, &d->tiles[t].hidden, 0, INT_MAX);
+    }
+}
+
+static void walk_group(Walk* w, StageBalance* x, int ranks) {
+    BalanceMemory* memory = &x->memory;
+    number(w, &x->units.head_work), whole(w, &memory->steps, 0, INT_MAX), whole(w, &memory->active, 0, 1);
+    for (int t = 0; t < ranks; t++) {
+        for (int k = 0; k < KINDS; k++) numbers(w, x->samples[t][k], SAMPLES);
+        number(w, &x->head_ms[t]), number(w, &memory->v[t]), number(w, &memory->c[t]), number(w, &memory->prunable[t]);
+    }
+    walk_decision(w, &memory->last, ranks);
+}
+
+// Begins with what it is of: 0 where that is other than here.
+static int walk_all(Walk* w, Balance* b, int group) {
+    int of[] = {b->stages, b->own->speeds.ranks, group};
+    for (int i = 0; i < COUNT(of); i++) {
+        int here = of[i];
+        whole(w, &of[i], 0, INT_MAX);
+        if (of[i] != here) return 0;
+    }
+    whole(w, &b->n_samples, 0, INT_MAX);
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) {
+        walk_speeds(w, &x->speeds);
+        if (group) walk_group(w, x, group);
+    }
+    return 1;
+}
+
+static int group_of(const Run* run) { return run->model.ranks->work ? tp_size(&run->model) : 0; }
+
+// 0: none, or too many for a state.
+static int count_numbers(const Run* run) {
+    Walk w = {0};
+    if (run->balance->setting.mode != BALANCE_OFF) walk_all(&w, run->balance, group_of(run));
+    return w.n <= MOST_MEASURES ? w.n : 0;
+}
+
+static void save_measures(Run* run) {
+    Walk w = {&run->books->saved, 0, 1};
+    if ((w.state->measured = count_numbers(run))) walk_all(&w, run->balance, group_of(run));
+}
+
+void balance_take_measures(Run* run) {
+    Balance* b = run->balance;
+    Walk w = {&run->books->saved, 0, 0};
+    if (w.state->measured == 0 || w.state->measured != count_numbers(run)) return;
+    b->goes_on = walk_all(&w, b, group_of(run));
+    if (b->goes_on) balance_set_paces(run);
+}
+
+// ---- decisions
+
+// Ranks of all stages' groups, one behind another; those of more than a state holds are not saved.
+int balance_save(Run* run, SafeTensor* lists) {
+    const Balance* b = run->balance;
+    RunState* saved = &run->books->saved;
+    int R = tp_size(&run->model), ranks = b->stages * R, active = 0;
+    for (int s = 0; s < b->stages; s++) active |= b->stage[s].decision.active;
+    int holds = run->model.ranks->work && ranks <= MOST_BALANCED;
+    saved->balanced = holds && active ? ranks : 0;
+    saved->divided = holds && b->keeps ? ranks : 0;  // what --balance moves=keep has come to
+    for (int i = 0; i < ranks && holds; i++) {
+        const StageBalance* x = &b->stage[i / R];
+        const BalanceDecision* d = &x->decision;
+        int t = i % R;
+        SliceCount own = x->units.own[t], has = d->tiles[t];
+        if (!d->active) has = (SliceCount){own.heads, CEIL_DIV(own.hidden, x->units.tile)};
+        saved->pruned[i] = d->pruned[t], saved->v[i] = d->v[t];
+        saved->heads[i] = has.heads, saved->tiles[i] = has.hidden;
+        saved->head_work[i] = x->units.head_work;
+        saved->own_heads[i] = x->split.head[t + 1] - x->split.head[t];
+        saved->own_hidden[i] = x->split.hidden[t + 1] - x->split.hidden[t];
+    }
+    save_measures(run);
+    return b->pruner ? pruner_tensors(b->pruner, lists) : 0;
+}
+
+void balance_take_up(Run* run) {
+    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+    Balance* b = run->balance;
+    Model* m = &run->model;
+    const RunState* s = &run->books->saved;
+    SafeTensors file;
+    int t = tp_rank(m), R = tp_size(m);
+    if (!s->balanced) return;
+    for (int i = 0; i < s->balanced; i++) {
+        BalanceDecision* d = &b->stage[i / R].decision;
+        d->active = 1;
+        d->pruned[i % R] = s->pruned[i], d->v[i % R] = s->v[i];
+        d->tiles[i % R] = (SliceCount){(int)s->heads[i], (int)s->tiles[i]};
+        b->stage[i / R].units.head_work = s->head_work[i];
+    }
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) balance_set_moves(x, &x->decision);
+    if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
+    if (b->pruner && b->own->decision.pruned[t] > 0 && s->ranks == m->world->size) {
+        zero_settle(m);
+        if (safetensors_open(&file, path, err)) die("--resume: %s", err);
+        if (pruner_load(b->pruner, &file, balance_staying(b->own, t), err)) die("--resume: %s: %s", path, err);
+        safetensors_close(&file);
+    }
+    balance_set_work(run, b->pruner ? pruner_layers(b->pruner) : NULL);
+}

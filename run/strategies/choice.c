@@ -1,0 +1,154 @@
+// choice.c - the choice of every step: every kind of pipeline is a scheme of Hydraulis; what is learnt of their costs.
+#include "run/strategies/strategies.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+void strategies_add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineCost* cost, int64_t capacity) {
+    SchemePool* pool = &kinds->pool;
+    int at = 0;
+    while (at < pool->n && pool->scheme[at].max_tokens >= capacity) at++;
+    for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1], kinds->group[i] = kinds->group[i - 1];
+    pool->scheme[at] =
+        (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};
+    kinds->group[at] = (PipelineGroup){1, g->tp, g->pp};
+}
+
+int strategies_kind(const Kinds* kinds, const PipelineGroup* g) {
+    for (int k = 0; k < kinds->pool.n; k++)
+        if (kinds->group[k].tp == g->tp && kinds->group[k].pp == g->pp) return k;
+    return -1;
+}
+
+// What a pipeline of this rank's group takes, and holds.
+typedef struct Measured {
+    PipelineCost cost;
+    int64_t capacity;
+} Measured;
+
+static void find_choices(Run* run) {
+    Strategies* x = run->strategies;
+    Comm* world = run->model.world;
+    x->kinds.pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
+    for (int s = 0; s < x->list.n; s++) {
+        Measured mine = {group_pipeline_cost(&x->as[s]->clock->groups[1]), x->as[s]->clock->limits.capacity},
+                 *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);
+        const RankStrategy* strategy = &x->list.strategy[s];
+        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++])) {
+            if (strategies_kind(&x->kinds, &strategy->group[g]) >= 0) continue;
+            if (x->kinds.pool.n == HYDRAULIS_SCHEMES)
+                die("--strategies: expected at most %d kinds of pipelines", HYDRAULIS_SCHEMES);
+            strategies_add_kind(&x->kinds, &strategy->group[g], &all[first].cost, all[first].capacity);
+        }
+        free(all);
+    }
+    for (int s = 0; s < x->list.n; s++)
+        for (int g = 0; g < x->list.strategy[s].n; g++) {
+            const PipelineGroup* group = &x->list.strategy[s].group[g];
+            x->choices[s].copies[strategies_kind(&x->kinds, group)] = group->copies;
+        }
+}
+
+void run_find_cost(Run* run) {
+    Strategies* x = run->strategies;
+    if (!x) {
+        run_find_job_cost(run);
+        return;
+    }
+    for (int s = 0; s < x->list.n; s++) run_find_job_cost(x->as[s]);
+    calibration_start(&run->clock->calibration);
+    find_choices(run);
+    strategies_time_moves(run);
+    strategies_know_paces(run);
+    strategies_turn(run, x->now);
+}
+
+// ---- a step
+
+// Those of pipelines like g; Hydraulis numbers pipelines scheme by scheme.
+static void keep_pieces(Batch* b, const StepWork* w, const Strategies* x, const PipelineGroup* g) {
+    const int* copies = x->choices[b->planned->strategy].copies;
+    int kind = strategies_kind(&x->kinds, g), first = 0, n = 0;
+    for (int k = 0; k < kind; k++) first += copies[k];
+    for (int i = 0; i < b->n_pieces; i++)
+        if (w->pipeline_of[i] >= first && w->pipeline_of[i] < first + copies[kind]) b->pieces[n++] = b->pieces[i];
+    b->n_pieces = n;
+    for (int i = 0; i < n; i++) b->lengths[i] = b->pieces[i].length;
+}
+
+int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
+    const Strategies* x = run->strategies;
+    StepWork w;
+    int place, first = b->training ? 0 : x->now, longest = 0;
+    ArenaMark mark = arena_mark(&b->arena);
+    if (step_work(&w, &x->kinds.pool, b->lengths, b->n_pieces, &b->arena, err)) return -1;
+    uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)step);
+    Choice choice = hydraulis_choose(&w, x->choices + first, b->training ? x->list.n : 1, HYDRAULIS_SHUFFLES, seed);
+    if (choice.strategy < 0 && !b->training)
+        first = 0, choice = hydraulis_choose(&w, x->choices, x->list.n, HYDRAULIS_SHUFFLES, seed);
+    for (int i = 0; i < b->n_pieces; i++) longest = MAX(longest, b->lengths[i]);
+    if (choice.strategy < 0)
+        return fail(err,
+                    "a document has %d tokens, and no pipeline of a strategy holds more than %lld (tp%dpp%d does); try "
+                    "--capacity %d, or a wider tp",
+                    longest, (long long)x->kinds.pool.scheme[0].max_tokens, x->kinds.group[0].tp, x->kinds.group[0].pp,
+                    CEIL_DIV(longest, x->kinds.group[0].tp));
+    b->planned->strategy = first + choice.strategy;
+    b->planned->strategy_ms = choice.ms;
+    b->planned->dispatch_hash =
+        hash_bytes(w.pipeline_of, sizeof(int) * (size_t)b->n_pieces,
+                   hash_bytes(b->lengths, sizeof(int) * (size_t)b->n_pieces, (uint64_t)b->planned->strategy));
+    keep_pieces(b, &w, x, strategies_group(run, b->planned->strategy, run->model.world->rank, &place));
+    arena_reset(&b->arena, mark);
+    return 0;
+}
+
+double strategies_start_ms(const Run* run, int strategy) {
+    const Comm* world = run->model.world;
+    return run->strategies ? run->strategies->start_ms[strategy * world->size + world->rank] : 0;
+}
+
+void strategies_predict(const Run* run, StepRecord* r) {
+    const Strategies* x = run->strategies;
+    int ranks = run->model.world->size, now = run->batch.planned->strategy, next = run->ahead.planned->strategy;
+    double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
+    r->moving_ms = x->choices[now].end + behind;
+    r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
+}
+
+// ---- what is learnt from steps
+
+// A job's terms of the last step, and when its rank could begin.
+typedef struct JobTerms {
+    double terms[CALIBRATION_TERMS], start_ms;
+} JobTerms;
+
+double strategies_remember(Run* run, const StepRecord* r) {
+    const BatchPlan* planned = run->batch.planned;
+    run->strategies->last_start_ms = strategies_start_ms(run, planned->strategy);
+    return fmax(0, r->measured_ms - (r->predicted_ms - planned->expected_ms));
+}
+
+void strategies_learn(Run* run, double ms) {
+    Calibration* calibration = &run->clock->calibration;
+    const Comm* world = run->model.world;
+    JobTerms mine = {.start_ms = run->strategies->last_start_ms}, *all, *last;
+    if (run->clock->last_ms > 0) memcpy(mine.terms, run->clock->last_terms, sizeof mine.terms);
+    all = last = (JobTerms*)run_ask_all(run, run->model.world, &mine, sizeof mine);
+    for (JobTerms* j = all; j < all + world->size; j++)
+        if (calibration_predict(calibration, j->terms) + j->start_ms >
+            calibration_predict(calibration, last->terms) + last->start_ms)
+            last = j;
+    if (ms > last->start_ms) calibration_learn(calibration, last->terms, ms - last->start_ms);
+    free(all);
+}
+
+void strategies_set_cost(Run* run) {
+    Strategies* x = run->strategies;
+    for (int s = 0; s < x->list.n; s++) {
+        x->as[s]->clock->calibration = run->clock->calibration;
+        run_set_cost(x->as[s]);
+    }
+    find_choices(run);
+    run->clock->setting = x->as[x->now]->clock->setting;
+}

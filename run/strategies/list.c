@@ -1,0 +1,91 @@
+// list.c - which strategies a run has: --strategies, or what the search finds.
+#include "run/strategies/strategies.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "plan/base/disk.h"
+
+// A file where there is one of this name, else the list itself.
+static int read_list(StrategyList* list, const char* named, Err err) {
+    enum { MOST = 1 << 16 };
+    size_t n = strlen(named);
+    if (access(named, R_OK)) return strategies_parse(list, named, n, err);
+    char words[ERR_BYTES], *text = disk_read_file(named, MOST, &n, err);
+    if (!text) return -1;
+    int failed = strategies_parse(list, text, n, words);
+    free(text);
+    return failed ? fail(err, "%s: %s", named, words) : 0;
+}
+
+// What has no meaning, or is not there, while layouts change.
+static void refuse_others(const Run* run) {
+    const Config* c = &run->config;
+    const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
+    if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
+        die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
+            "found %s; write who runs them into the strategies",
+            found);
+    if (c->probe)
+        die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
+            "many ranks as they have and with their --tp, and strategies find it");
+    if (strcmp(c->balance, "off") && strcmp(c->balance, "documents"))
+        die("--strategies: expected --balance documents, found %s: parts of the model that ranks give away or leave "
+            "out change from step to step",
+            c->balance);
+}
+
+// Like pipelines share documents, as many as --cp says in every group of every strategy.
+static void check_cp_size(const StrategyList* list, int cp_size) {
+    char text[STRATEGY_TEXT];
+    for (int s = 0; s < list->n; s++)
+        for (int g = 0; g < list->strategy[s].n; g++)
+            if (list->strategy[s].group[g].copies < cp_size)
+                die("--strategies: %s: expected at least %d like pipelines for --cp %d, found %d; leave --cp out",
+                    strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
+}
+
+static int searches_strategies(const Run* run) {
+    return run->config.layout && !strcmp(run->config.layout, "hydraulis");
+}
+
+// As it could be typed, which is saved with the run: a file may change, and another search may find another list.
+static void keep_list(Run* run) {
+    const Strategies* x = run->strategies;
+    char* text = config_string(&run->config, (size_t)x->list.n * (STRATEGY_TEXT + 2) + 1);
+    size_t n = 0;
+    if (!text) die("no memory for the text of %d strategies", x->list.n);
+    for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
+    run->settled.strategies = text;
+    if (searches_strategies(run)) run->settled.layout = NULL;
+}
+
+void strategies_read(Run* run) {
+    char err[ERR_BYTES];
+    const Model* m = &run->model;
+    struct Read {
+        int failed;
+        StrategyList list;
+        char words[ERR_BYTES];
+    } found;
+    const Config* c = &run->config;
+    int named = c->strategies && strcmp(c->strategies, "none") != 0;
+    if ((!named && !searches_strategies(run)) || !run->training) return;
+    refuse_others(run);
+    memset(&found, 0, sizeof found);
+    if (!named) run_measure_limit(run);
+    if (m->world->rank == 0)
+        found.failed =
+            named ? read_list(&found.list, c->strategies, found.words) : strategies_find(run, &found.list, found.words);
+    if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err)) die("%s", err);
+    if (found.failed) die("--strategies: %s", found.words);
+    if (strategies_check(&found.list, &m->whole, m->world->size, err))
+        die("--strategies: %s; --strategies none goes on without", err);
+    check_cp_size(&found.list, c->cp_size);
+    run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
+    if (!run->strategies) die("no memory for %d strategies", found.list.n);
+    run->strategies->list = found.list;
+    for (int s = 0; s < found.list.n; s++) strategy_print(&found.list.strategy[s], run->strategies->name[s]);
+    keep_list(run);
+}
