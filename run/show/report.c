@@ -170,6 +170,21 @@ static void put_option(void* context, const char* name, const char* value) {
     o->last = name;
 }
 
+// What scripts/keep_going.sh says of the start before this one: when it ended, behind which step, with what status.
+static void log_death(Run* run) {
+    const char* told = getenv("RAGGED_DEATH");
+    double died;
+    int64_t step;
+    int status;
+    char members[160];
+    struct timespec now;
+    if (!told || sscanf(told, "%lf %" SCNd64 " %d", &died, &step, &status) != 3) return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    snprintf(members, sizeof members, ", \"status\": %d, \"repeats\": %" PRId64 ", \"seconds\": %.1f", status,
+             MAX(step - run->state.step, 0), (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - died);
+    runlog_event(&run->books->log, "death", run->state.step, members);
+}
+
 void run_log_start(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -192,6 +207,7 @@ void run_log_start(Run* run) {
     fputs(options.last ? "\"}" : "}", options.out);
     int torn = ferror(start.out);
     if (!fclose(start.out) && !torn) runlog_event(&run->books->log, "start", run->state.step, text);
+    log_death(run);
     free(text);
 }
 

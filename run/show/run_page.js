@@ -146,6 +146,8 @@ function changes(run, e) {
 function happened(run) {
   const words = e => e.event === 'start' && e.resumed ?
     'resumed on ' + e.ranks + (e.ranks > 1 ? ' ranks' : ' rank') + changes(run, e) :
+    e.event === 'death' ? 'the start before ended with status ' + e.status + ': ' + e.repeats +
+      ' steps repeated, ' + e.seconds + ' s until it trained again' :
     e.event === 'layout' ? e.words : e.event + (e.path ? ': ' + e.path : e.how ? ': ' + e.how : '');
   return run.events.map(e => ({ at: e.at, colour: 'var(--soft)', kind: e.event, words: words(e) }))
     .concat(run.events.filter(e => e.event === 'start').flatMap(stragglers), decisions(run));
