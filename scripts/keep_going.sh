@@ -1,6 +1,6 @@
 #!/bin/sh
-# keep_going.sh [OPTIONS] -- COMMAND... - runs a COMMAND that trains on several ranks, and again whenever a rank or a node
-# of it has died: from the newest checkpoint, on what is there. COMMAND names --out.
+# keep_going.sh [OPTIONS] -- COMMAND... - runs a COMMAND that trains on several ranks, and again whenever a rank or a
+# node of it has died: from the newest checkpoint, on what is there. COMMAND names --out.
 #
 #   --restarts N         20: at most so many; none is counted that got further than the one before
 #   --hosts FILE         the hostfile in COMMAND ("name slots=8" a line): each start gets one of those that answer
@@ -8,12 +8,12 @@
 #   --fewer "OPTIONS"    for starts on fewer ranks than the first had: "--layout auto --memory 40G"
 #
 #   scripts/keep_going.sh -- scripts/one_node.sh -n 4 --data my-texts/ --out runs/mine
-#   scripts/keep_going.sh --hosts hosts --spares more -- scripts/many_nodes.sh hosts --data /shared/texts --out /shared/r
+#   scripts/keep_going.sh --hosts hosts --spares more -- scripts/many_nodes.sh hosts --data /texts --out /shared/run
 #
-# It ends with COMMAND where that ends by itself or is told to (Ctrl-C, TERM: the ranks save); with 1 where the same step
-# has failed three times, which is no node's fault, or no host is left. What happened is in DIR/log.jsonl and report.html
-# (events `death`). A host answers if `ssh HOST true` does within 10 seconds ($OMPI_MCA_plm_rsh_agent in place of ssh);
-# a rank that hangs is given up after --timeout of ./train.
+# It ends with COMMAND where that ends by itself or is told to (Ctrl-C, TERM: the ranks save); with 1 where the same
+# step has failed three times, which is no node's fault, or no host is left. What happened is in DIR/log.jsonl and
+# report.html (events `death`). A host answers if `ssh HOST true` does within 10 seconds ($OMPI_MCA_plm_rsh_agent in
+# place of ssh); a rank that hangs is given up after --timeout of ./train.
 say() { echo "keep_going: $1" >&2; }
 wrong() {
     say "$1; see the head of $0"
@@ -69,7 +69,8 @@ steps() { # the last step in the log
 }
 has_checkpoint() { ls "$out"/step-*/DONE > /dev/null 2>&1; }
 
-# The first signal is USR1 to COMMAND, with which ranks save and end (a job in the background ignores INT), the next TERM.
+# The first signal is USR1 to COMMAND, with which ranks save and end (a job in the background ignores INT), the next
+# TERM.
 told= job=
 stop() {
     [ -z "$job" ] || kill -s "${told:-USR1}" "$job" 2> /dev/null

@@ -1,6 +1,7 @@
 #!/bin/sh
 # goes_on_in_cluster.sh TRAIN - a run on two nodes of two ranks (dev/cluster) whose second node dies: a spare takes its
-# place; when that dies, too, the first goes on alone. Losses are those of a run that nothing happened to, up to rounding.
+# place; when that dies, too, the first goes on alone. The loss is that of a run that nothing happened to, up to
+# rounding.
 # Skipped, with the reason, where this machine cannot make nodes.
 export TRAIN=$1
 if [ -z "$CLUSTER_HOSTS" ]; then
@@ -55,7 +56,8 @@ grep '^keep_going' "$work/said"
 [ "$(grep -c '"death"' "$work/run/log.jsonl")" -ge 1 ] && grep -q 'node1 does not answer' "$work/said" &&
     grep -q 'node2 does not answer' "$work/said" && [ "$(cat "$work/run/hosts")" = "node0 slots=2" ]
 check "a spare took the first one's place, and one node was left" $?
-sed -n 's/.*"death".*"repeats": \([0-9]*\), "seconds": \([0-9.]*\).*/keep_going: \1 steps repeated, \2 s/p' "$work"/run/log*.jsonl
+sed -n 's/.*"death".*"repeats": \([0-9]*\), "seconds": \([0-9.]*\).*/keep_going: \1 steps repeated, \2 s/p' \
+    "$work"/run/log*.jsonl
 "$TRAIN" $options --tp 1 --out "$work/alone" > /dev/null 2>&1
 for run in run alone; do grep -o '^{"step": 600, "loss": [0-9.]*' "$work/$run/log.jsonl" | sed 's/.*: //'; done |
     paste -s -d ' ' | awk '{ d = $1 - $2; exit !(NF == 2 && d < 0.02 && d > -0.02) }'

@@ -18,12 +18,12 @@ static int times_logged(const char* run, const char* word) {
 CLAIM(killed_ranks_cost_steps_but_change_no_loss) {
     if (!has_mpirun()) SKIP("mpirun is not installed");
     pid_t job = start(GOING "-- " ON_RANKS "$P " TINY "--steps 2000 --out $W/run", 2);
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         CHECK(comes(filled("run/step-%06d/DONE", 100 + 400 * i), 30));
-        signal_rank("run", i, "KILL");
+        signal_rank("run", i % 2, "KILL");
     }
     CHECK(ended_within(job, 60) == 0);
-    CHECK(times_logged("run", "\"death\"") == 2);
+    CHECK(times_logged("run", "\"death\"") == 3);
     CHECK_SH(0, ON_RANKS "$P " TINY "--steps 2000 --out $W/alone > /dev/null", 2);
     CHECK_SH(0, "for r in run alone; do grep -o 'loss_hash[^,]*' $W/$r/log.jsonl | tail -n 1; done | uniq | wc -l");
     CHECK_STRING(output, "1\n");
@@ -36,6 +36,14 @@ CLAIM(the_same_step_three_times_ends_it) {
     CHECK_SH(1, GOING "-- sh -c 'echo tried >> $W/tries; exit 3' x --out $W/none");
     CHECK_SAID("keep_going: step 1 has failed three times (status 3)");
     CHECK_SH(0, "test $(grep -c tried $W/tries) = 3");
+}
+
+CLAIM(what_is_told_to_end_is_not_started_again) {
+    pid_t job =
+        start(GOING "-- sh -c 'trap \"exit 7\" USR1; echo on > $W/on; while :; do sleep 0.1; done' x --out $W/none");
+    CHECK(comes("on", 10));
+    kill(job, SIGTERM);
+    CHECK(ended_within(job, 20) == 7);
 }
 
 CLAIM(ctrl_c_saves_and_ends_it) {

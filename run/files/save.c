@@ -5,8 +5,8 @@
 // written; the save is committed. Whatever fails where, all ranks learn of it at the next meeting.
 //
 // Between the third and the fourth meeting training goes on where a copy has room in memory: a thread writes, and every
-// step ranks tell each other whether theirs has (Agreement.written). Between begin and end the thread owns the Saver but
-// for `written`.
+// step ranks tell each other whether theirs has (Agreement.written). Between begin and end the thread owns the Saver
+// but for `written`.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
