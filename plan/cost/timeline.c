@@ -5,31 +5,36 @@
 // Each remembers the one whose end decided its start, so that the chain to the one that ends last can be followed back.
 #include "plan/cost/timeline.h"
 
+// What a rank does in a pass, ms. LOCAL, SHARED: attention; FIRST: of communication, what is posted first, forward and
+// backward.
+enum { LINEAR, LOCAL, SHARED, COMMUNICATION, FIRST, N_PARTS = FIRST + 2 };
+typedef double Parts[N_PARTS];
+
+typedef struct PlayedMicroBatch {
+    double first[2];  // ms of what is posted first, what other attention may hide
+    int attends;      // remapped_to
+    int pass, next;   // first micro-batch of the same passes; the next one, -1: the last
+    int before;       // of passes: the one that decided the start, -1: nothing ran before
+} PlayedMicroBatch;
+
+typedef struct PlayedRank {
+    Parts own, longest;  // of the passes that are played, else 0; of those that it waits for
+    int last;            // pass, -1: none
+    int at;              // a micro-batch of it in this round, -1: none
+} PlayedRank;
+
 typedef struct Play {
     const Plan* plan;
     const int* lengths;
     const Setting* setting;
-    int in_rounds;     // with a barrier between rounds
-    CostTerms* terms;  // (n_micro_batches) of each, and then of passes
-    double (*first_ms)
-        [2];           // (n_micro_batches) of what is posted first, what other attention may hide, forward and backward
-    int* before;       // (n_micro_batches) of passes: the one that decided the start, -1: nothing ran before
-    int* order;        // (n_micro_batches)
-    int* first;        // (n_micro_batches + 1) of a round in order
-    int *next, *pass;  // (n_micro_batches) of the same passes, -1: the last; the first of them
-    int* last;         // (ranks) last pass of a rank, -1: none
-    int* at;           // (ranks) a micro-batch of it in this round, -1: none
-    int* attends;      // (n_micro_batches) remapped_to
-    struct RankPart *parts, *longest;  // (ranks)
-    GroupCost other;                   // a group that is not one of the setting's
-    int n_rounds;
+    int in_rounds, n_rounds;     // in_rounds: with a barrier between rounds
+    CostTerms* terms;            // (n_micro_batches) of each, and then of passes
+    PlayedMicroBatch* mb;        // (n_micro_batches)
+    PlayedRank* rank;            // (ranks)
+    int *order, *first;          // (n_micro_batches) by rounds; (n_micro_batches + 2) of a round in order
+    GroupCost other;             // a group that is not one of the setting's
     double busy, communication;  // rank-ms so far
 } Play;
-
-// What one rank does in a pass, in ms.
-typedef struct RankPart {
-    double linear, local, shared, communication, first[2];  // local, shared: attention; first: of communication
-} RankPart;
 
 // ---- micro-batches
 
@@ -40,9 +45,13 @@ static int remapped_tokens(const Play* x, int i, int rank) {
     return border[1] - border[0];
 }
 
-// Whether a rank of micro-batch i has anything to do in it.
-static int takes_part(const Play* x, int i, int rank) {
-    return x->attends[i] < 0 || x->attends[i] == rank || remapped_tokens(x, i, rank) > 0;
+// Of micro-batch i the rank behind r, from the first on behind -1, that has anything to do in it; -1: none.
+static inline int next_rank(const Play* x, int i, int r) {
+    const MicroBatch* mb = &x->plan->micro_batches[i];
+    int attends = x->mb[i].attends, end = mb->first_rank + mb->cp_size;
+    r = r < 0 ? mb->first_rank : r + 1;
+    while (attends >= 0 && attends != r && r < end && remapped_tokens(x, i, r) == 0) r++;
+    return r < end ? r : -1;
 }
 
 // Chunk j of a document of s tokens is e - b of them: as queries of a causal document they see e^2 - b^2 of its s^2. On
@@ -97,91 +106,69 @@ static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
 
 static int weigh_micro_batch(Play* x, int i, Err err) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
-    double speed = slowest_speed(x->setting, mb->first_rank, mb->cp_size);
+    double faster[2], speed = slowest_speed(x->setting, mb->first_rank, mb->cp_size);
     const GroupCost* g = group_of(x, mb);
-    x->attends[i] = remapped_to(x->plan, mb);
+    int attends = remapped_to(x->plan, mb);
+    x->mb[i] = (PlayedMicroBatch){.attends = attends, .pass = i, .next = -1};
     if (g->ulysses_size == 0)
         return fail(err, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
                     mb->cp_size, mb->ulysses_size);
     LengthSums sums = micro_batch_sums(x->plan, mb, x->lengths);
     CostTerms* t = &x->terms[i];
     *t = group_terms(g, sums.squares, sums.tokens);
-    t->quadratic /= speed;
-    if (x->attends[i] >= 0) {  // all heads on one rank
-        double own_speed = x->setting->speeds ? x->setting->speeds[x->attends[i]] : 1;
-        t->quadratic = x->setting->cost.quadratic * sums.squares / own_speed;
-    }
-    t->per_token /= speed;
-    double faster[2];
-    x->first_ms[i][0] = x->first_ms[i][1] = 0;
+    t->quadratic /= speed, t->per_token /= speed;
+    if (attends >= 0)  // all heads on one rank
+        t->quadratic = x->setting->cost.quadratic * sums.squares / slowest_speed(x->setting, attends, 1);
     t->communication -= route_saved_ms(faster, x->setting, g, mb->first_rank, sums.tokens);
     if (x->setting->no_overlap) return 0;
-    double hidden = group_hidden_ms(x->first_ms[i], g, t->quadratic, sums.tokens, faster);
+    double hidden = group_hidden_ms(x->mb[i].first, g, t->quadratic, sums.tokens, faster);
     t->communication = MAX(t->communication - hidden, 0);
     return 0;
 }
 
 // Without rounds all are of one. 0, or -1 for rounds that no plan of so many micro-batches has.
 static int order_micro_batches(Play* x, Err err) {
-    const Plan* plan = x->plan;
-    int in_rounds = x->in_rounds || plan->n_rounds > 0;
-    memset(x->first, 0, sizeof(int) * ((size_t)plan->n_micro_batches + 1));
-    x->n_rounds = plan->n_micro_batches > 0;
-    for (int i = 0; i < plan->n_micro_batches && in_rounds; i++) {
-        int round = plan->micro_batches[i].round;
-        if (round < 0 || round >= plan->n_micro_batches)
-            return fail(err, "micro-batch %d is in round %d of a plan of %d micro-batches", i, round,
-                        plan->n_micro_batches);
+    int n = x->plan->n_micro_batches, in_rounds = x->in_rounds || x->plan->n_rounds > 0;
+    x->n_rounds = n > 0;
+    memset(x->first, 0, sizeof(int) * ((size_t)n + 2));
+    for (int i = 0; i < n; i++) {
+        int round = x->mb[i].before = in_rounds ? x->plan->micro_batches[i].round : 0;
+        if (round < 0 || round >= n)
+            return fail(err, "micro-batch %d is in round %d of a plan of %d micro-batches", i, round, n);
         x->n_rounds = MAX(x->n_rounds, round + 1);
+        x->first[round + 2]++;
     }
-    for (int i = 0; i < plan->n_micro_batches; i++) x->first[in_rounds ? plan->micro_batches[i].round + 1 : 1]++;
-    for (int r = 0; r < x->n_rounds; r++) x->first[r + 1] += x->first[r];
-    for (int i = 0; i < plan->n_micro_batches; i++)
-        x->order[x->first[in_rounds ? plan->micro_batches[i].round : 0]++] = i;
-    // Each first[r] has walked to the start of round r + 1: move them one place up.
-    memmove(x->first + 1, x->first, sizeof(int) * (size_t)x->n_rounds);
-    x->first[0] = 0;
+    for (int r = 2; r <= x->n_rounds; r++) x->first[r + 1] += x->first[r];
+    for (int i = 0; i < n; i++) x->order[x->first[x->mb[i].before + 1]++] = i;
     return 0;
 }
 
 // Puts the passes of micro-batches a and b together, which share a rank of this round.
 static void join_passes(Play* x, int a, int b) {
-    int keep = MIN(x->pass[a], x->pass[b]), other = MAX(x->pass[a], x->pass[b]), end = keep;
+    int keep = MIN(x->mb[a].pass, x->mb[b].pass), other = MAX(x->mb[a].pass, x->mb[b].pass), end = keep;
     if (keep == other) return;
-    while (x->next[end] >= 0) end = x->next[end];
-    x->next[end] = other;
-    for (int i = other; i >= 0; i = x->next[i]) x->pass[i] = keep;
+    while (x->mb[end].next >= 0) end = x->mb[end].next;
+    x->mb[end].next = other;
+    for (int i = other; i >= 0; i = x->mb[i].next) x->mb[i].pass = keep;
 }
 
 // Of one round, where the plan has rounds.
 static void find_passes(Play* x, int round) {
-    for (int j = x->first[round]; j < x->first[round + 1]; j++) x->pass[x->order[j]] = x->order[j];
-    for (int j = x->first[round]; j < x->first[round + 1]; j++) x->next[x->order[j]] = -1;
-    if (x->plan->n_rounds == 0) return;
-    for (int r = 0; r < x->plan->ranks; r++) x->at[r] = -1;
-    for (int j = x->first[round]; j < x->first[round + 1]; j++) {
-        const MicroBatch* mb = &x->plan->micro_batches[x->order[j]];
-        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
-            if (!takes_part(x, x->order[j], r)) continue;
-            if (x->at[r] >= 0) join_passes(x, x->at[r], x->order[j]);
-            x->at[r] = x->order[j];
-        }
-    }
+    for (int r = 0; r < x->plan->ranks && x->plan->n_rounds > 0; r++) x->rank[r].at = -1;
+    for (const int* i = x->order + x->first[round]; i < x->order + x->first[round + 1] && x->plan->n_rounds > 0; i++)
+        for (int r = -1; (r = next_rank(x, *i, r)) >= 0; x->rank[r].at = *i)
+            if (x->rank[r].at >= 0) join_passes(x, x->rank[r].at, *i);
 }
 
 // ---- playing
 
 // The first exchanges hide under the attention of documents that are not shared, forward a third of it.
-static double hidden_ms(const RankPart* part) {
-    return MIN(part->local / 3, part->first[0]) + MIN(2 * part->local / 3, part->first[1]);
+static double shown_ms(const Parts ms) {
+    return ms[COMMUNICATION] - (MIN(ms[LOCAL] / 3, ms[FIRST]) + MIN(2 * ms[LOCAL] / 3, ms[FIRST + 1]));
 }
 
-static RankPart longer(RankPart a, const RankPart* b) {
-    return (RankPart){MAX(a.linear, b->linear),
-                      MAX(a.local, b->local),
-                      MAX(a.shared, b->shared),
-                      MAX(a.communication, b->communication),
-                      {MAX(a.first[0], b->first[0]), MAX(a.first[1], b->first[1])}};
+static void raise(Parts a, const Parts b) {
+    for (int k = 0; k < N_PARTS; k++) a[k] = MAX(a[k], b[k]);
 }
 
 // ms that the queries, keys, values and outputs of so many remapped tokens take among the ranks of a micro-batch, as
@@ -209,110 +196,92 @@ static double moved_ms(const Play* x, const MicroBatch* mb, double tokens, doubl
 // What one rank has of a remapped micro-batch.
 static void add_remapped(Play* x, int i, int rank) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
-    const Cost* cost = &x->setting->cost;
-    RankPart* part = &x->parts[rank];
-    double own = remapped_tokens(x, i, rank), speed = x->setting->speeds ? x->setting->speeds[rank] : 1, first[2];
-    double all = plan_placement(x->plan, mb).token_border[mb->cp_size], moved = x->attends[i] == rank ? all - own : own;
-    part->linear += cost->per_token * own / speed;
-    part->communication += moved_ms(x, mb, moved, first) + group_communication_ms(&x->setting->groups[1], own);
-    for (int k = 0; k < 2; k++) part->first[k] += first[k];
-    if (x->attends[i] == rank) part->shared += x->terms[i].quadratic;
+    double *ms = x->rank[rank].own, own = remapped_tokens(x, i, rank), first[2];
+    double all = plan_placement(x->plan, mb).token_border[mb->cp_size],
+           moved = x->mb[i].attends == rank ? all - own : own;
+    ms[LINEAR] += x->setting->cost.per_token * own / slowest_speed(x->setting, rank, 1);
+    ms[COMMUNICATION] += moved_ms(x, mb, moved, first) + group_communication_ms(&x->setting->groups[1], own);
+    for (int k = 0; k < 2; k++) ms[FIRST + k] += first[k];
+    if (x->mb[i].attends == rank) ms[SHARED] += x->terms[i].quadratic;
 }
 
 // What one rank has of micro-batch i.
 static void add_part(Play* x, int i, int rank) {
-    RankPart* part = &x->parts[rank];
+    double* ms = x->rank[rank].own;
     const CostTerms* t = &x->terms[i];
     int is_shared = x->plan->micro_batches[i].cp_size > 1;
-    if (x->attends[i] >= 0) {
+    if (x->mb[i].attends >= 0) {
         add_remapped(x, i, rank);
         return;
     }
-    part->linear += t->per_token, part->communication += t->communication;
-    *(is_shared ? &part->shared : &part->local) += t->quadratic;
-    for (int k = 0; k < 2 && is_shared; k++) part->first[k] += x->first_ms[i][k];
-}
-
-// What each rank has to do of these passes, and of those that it shares documents with the most, which it waits for.
-static void add_parts(Play* x, int pass) {
-    const MicroBatch* all = x->plan->micro_batches;
-    for (int i = pass; i >= 0; i = x->next[i])
-        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
-            if (takes_part(x, i, r)) x->parts[r] = x->longest[r] = (RankPart){0};
-    for (int i = pass; i >= 0; i = x->next[i])
-        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
-            if (takes_part(x, i, r)) add_part(x, i, r);
-    for (int i = pass; i >= 0; i = x->next[i]) {
-        RankPart most = {0};
-        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
-            if (takes_part(x, i, r)) most = longer(most, &x->parts[r]);
-        for (int r = all[i].first_rank; r < all[i].first_rank + all[i].cp_size; r++)
-            if (takes_part(x, i, r)) x->longest[r] = longer(most, &x->longest[r]);
-    }
+    ms[LINEAR] += t->per_token, ms[COMMUNICATION] += t->communication, ms[is_shared ? SHARED : LOCAL] += t->quadratic;
+    for (int k = 0; k < 2 && is_shared; k++) ms[FIRST + k] += x->mb[i].first[k];
 }
 
 // Passes that go together, from their micro-batches: in every layer a rank waits for those that it shares documents
 // with, in the linear part, in the part where exchanges hide, and in what comes then. Leaves in the terms of each
 // micro-batch what the pass takes at that of its ranks which takes longest.
 static void weigh_passes(Play* x, int pass) {
-    add_parts(x, pass);
-    for (int i = pass; i >= 0; i = x->next[i]) {
-        CostTerms longest = {0}, *all = &x->terms[i];
-        for (int r = 0; r < x->plan->micro_batches[i].cp_size; r++) {
-            const RankPart* p = &x->longest[x->plan->micro_batches[i].first_rank + r];
-            if (!takes_part(x, i, x->plan->micro_batches[i].first_rank + r)) continue;
-            CostTerms t = {p->local + p->shared, p->linear, p->communication - hidden_ms(p), all->micro_batch};
+    for (int i = pass; i >= 0; i = x->mb[i].next)
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) add_part(x, i, r);
+    for (int i = pass; i >= 0; i = x->mb[i].next) {
+        Parts most = {0};
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) raise(most, x->rank[r].own);
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) raise(x->rank[r].longest, most);
+    }
+    for (int i = pass; i >= 0; i = x->mb[i].next) {
+        CostTerms longest = {0};
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) {
+            const double* ms = x->rank[r].longest;
+            CostTerms t = {ms[LOCAL] + ms[SHARED], ms[LINEAR], shown_ms(ms), x->terms[i].micro_batch};
             if (terms_ms(&t) > terms_ms(&longest)) longest = t;
         }
-        *all = longest;
+        x->terms[i] = longest;
     }
 }
 
-// Counts the micro-batches of a pass on each of its ranks, with x->at.
+// Of each micro-batch how many of the passes come before it on its ranks, and how many there are there.
 static void number_places(Play* x, Timeline* t, int pass) {
     for (int counted = 0; counted < 3; counted++)
-        for (int i = pass; i >= 0; i = x->next[i]) {
-            const MicroBatch* mb = &x->plan->micro_batches[i];
+        for (int i = pass; i >= 0; i = x->mb[i].next) {
+            PlayedRank* first = &x->rank[x->plan->micro_batches[i].first_rank];
+            PlayedRank* end = first + x->plan->micro_batches[i].cp_size;
             int most = 0;
-            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
-                if (counted == 0) x->at[r] = 0;
-                most = MAX(most, x->at[r]);
-            }
-            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size && counted == 1; r++) x->at[r] = most + 1;
-            if (counted == 1) t->place[i] = most;
-            if (counted == 2) t->beside[i] = most;
+            for (PlayedRank* r = first; r < end; r++) most = MAX(most, r->at = counted ? r->at : 0);
+            for (PlayedRank* r = first; r < end && counted == 1; r++) r->at = most + 1;
+            if (counted) (counted == 1 ? t->place : t->beside)[i] = most;
         }
+}
+
+// What its ranks do of passes that go together is counted, once.
+static void count_parts(Play* x, int i, double micro_batch) {
+    for (int r = -1; (r = next_rank(x, i, r)) >= 0;) {
+        const double* ms = x->rank[r].own;
+        double computing = ms[LINEAR] + ms[LOCAL] + ms[SHARED], communication = MAX(shown_ms(ms), 0);
+        x->communication += communication, x->busy += computing + communication + (computing > 0 ? micro_batch : 0);
+        x->rank[r] = (PlayedRank){.last = x->rank[r].last};
+    }
 }
 
 // Ranks have ended their passes `last`; these start then, but not before `open`, which pass `opener` decided.
 static void play_passes(Play* x, Timeline* t, int pass, double open, int opener) {
-    int before = opener, alone = x->next[pass] < 0 && x->attends[pass] < 0;
-    double start = open;
-    if (!alone) weigh_passes(x, pass);
-    number_places(x, t, pass);
-    for (int i = pass; i >= 0; i = x->next[i]) {
-        const MicroBatch* mb = &x->plan->micro_batches[i];
-        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
-            if (takes_part(x, i, r) && t->rank_end[r] > start) start = t->rank_end[r], before = x->last[r];
-    }
-    for (int i = pass; i >= 0; i = x->next[i]) {
-        const MicroBatch* mb = &x->plan->micro_batches[i];
+    int before = opener, alone = x->mb[pass].next < 0 && x->mb[pass].attends < 0;
+    double start = open, fixed = x->terms[pass].micro_batch;
+    if (alone) t->beside[pass] = 1, t->place[pass] = 0;
+    else weigh_passes(x, pass), number_places(x, t, pass);
+    for (int i = pass; i >= 0; i = x->mb[i].next)
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;)
+            if (t->rank_end[r] > start) start = t->rank_end[r], before = x->rank[r].last;
+    for (int i = pass; i >= 0; i = x->mb[i].next) {
+        int cp_size = x->plan->micro_batches[i].cp_size;
         double end = start + terms_ms(&x->terms[i]);
-        x->before[i] = before;
+        x->mb[i].before = before;
         t->start[i] = start, t->end[i] = end;
-        t->communication[i] = alone || mb->cp_size > 1 ? x->terms[i].communication : 0;
-        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) {
-            RankPart* part = &x->parts[r];
-            if (!takes_part(x, i, r)) continue;
-            if (alone) *part = (RankPart){.linear = end - start - x->terms[pass].communication};
-            if (alone) part->communication = x->terms[pass].communication;
-            else part->communication = MAX(part->communication - hidden_ms(part), 0);
-            x->communication += part->communication;
-            x->busy += part->linear + part->local + part->shared + part->communication;
-            if (!alone && (part->linear > 0 || part->local + part->shared > 0)) x->busy += x->terms[pass].micro_batch;
-            *part = (RankPart){0};  // counted once
-            if (end > t->rank_end[r]) t->rank_end[r] = end, x->last[r] = i;
-        }
+        t->communication[i] = alone || cp_size > 1 ? x->terms[i].communication : 0;
+        if (alone) x->busy += cp_size * (end - start), x->communication += cp_size * t->communication[i];
+        else count_parts(x, i, fixed);
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;)
+            if (end > t->rank_end[r]) t->rank_end[r] = end, x->rank[r].last = i;
     }
 }
 
@@ -325,7 +294,7 @@ static void play_rounds(Play* x, Timeline* t) {
         find_passes(x, round);
         for (int j = x->first[round]; j < x->first[round + 1]; j++) {
             int i = x->order[j];
-            if (x->pass[i] != i) continue;
+            if (x->mb[i].pass != i) continue;
             play_passes(x, t, i, open, opener);
             if (t->end[i] > end) end = t->end[i], ended = i;
         }
@@ -334,7 +303,7 @@ static void play_rounds(Play* x, Timeline* t) {
 }
 
 static void follow_back(const Play* x, Timeline* t, int i) {
-    for (; i >= 0; i = x->before[i]) {
+    for (; i >= 0; i = x->mb[i].before) {
         const CostTerms* a = &x->terms[i];
         t->critical.quadratic += a->quadratic;
         t->critical.per_token += a->per_token;
@@ -344,16 +313,9 @@ static void follow_back(const Play* x, Timeline* t, int i) {
     }
 }
 
-static void count_shares(const Play* x, Timeline* t) {
-    double all = x->plan->ranks * t->makespan;
-    if (!(all > 0)) return;
-    t->idle = MAX(1 - x->busy / all, 0);
-    t->communication_share = x->communication / all;
-}
-
 int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, const Setting* setting, Arena* arena,
                   Err err) {
-    int n = plan->n_micro_batches;
+    int n = plan->n_micro_batches, last = 0;
     Timeline* t = timeline;
     *t = (Timeline){.start = TAKE(arena, double, n),
                     .end = TAKE(arena, double, n),
@@ -368,30 +330,22 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
               .setting = setting,
               .in_rounds = setting->rounds || plan->has_barriers,
               .terms = t->terms,
-              .first_ms = (double(*)[2])TAKE(arena, double, 2 * n),
-              .next = TAKE(arena, int, n),
-              .pass = TAKE(arena, int, n),
-              .at = TAKE(arena, int, plan->ranks),
-              .attends = TAKE(arena, int, n),
-              .parts = TAKE(arena, RankPart, plan->ranks),
-              .longest = TAKE(arena, RankPart, plan->ranks),
-              .before = TAKE(arena, int, n),
+              .mb = TAKE(arena, PlayedMicroBatch, n),
+              .rank = TAKE(arena, PlayedRank, plan->ranks),
               .order = TAKE(arena, int, n),
-              .first = TAKE(arena, int, n + 1),
-              .last = TAKE(arena, int, plan->ranks)};
+              .first = TAKE(arena, int, n + 2)};
     if (arena_check(arena, err) < 0) return -1;
-    for (int i = 0; i < plan->n_micro_batches; i++)
+    for (int i = 0; i < n; i++)
         if (weigh_micro_batch(&x, i, err) < 0) return -1;
     if (order_micro_batches(&x, err) < 0) return -1;
-    for (int r = 0; r < plan->ranks; r++) t->rank_end[r] = 0, x.last[r] = -1;
-
+    for (int r = 0; r < plan->ranks; r++) t->rank_end[r] = 0, x.rank[r] = (PlayedRank){.last = -1};
     play_rounds(&x, t);
-    int last = 0;
     for (int r = 1; r < plan->ranks; r++)
         if (t->rank_end[r] > t->rank_end[last]) last = r;
-    follow_back(&x, t, x.last[last]);
+    follow_back(&x, t, x.rank[last].last);
     t->makespan = t->rank_end[last];
-    count_shares(&x, t);
+    double all = plan->ranks * t->makespan;
+    if (all > 0) t->idle = MAX(1 - x.busy / all, 0), t->communication_share = x.communication / all;
     arena_reset(arena, mark);
     return 0;
 }
