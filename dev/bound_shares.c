@@ -132,7 +132,7 @@ static Shares open_shares(const int* sorted, int n, const Setting* setting, cons
     x.linear = setting->cost.per_token, x.attention = setting->cost.quadratic, x.pass = one->micro_batch;
     x.slowest = INFINITY;
     for (int r = 0; r < x.ranks; r++) {
-        double speed = setting->speeds ? setting->speeds[r] : 1;
+        double speed = slowest_speed(setting, r, 1);
         x.speeds += speed, x.slowest = MIN(x.slowest, speed), x.fastest = MAX(x.fastest, speed);
     }
     for (int i = 0; i < n; i++) {

@@ -141,6 +141,27 @@ CLAIM(ten_thousand_random_pipelines_are_proved) {
     }
 }
 
+// The one order has all tasks of all stages, and of a message who receives it right behind who sends it.
+CLAIM(messages_are_received_as_they_are_sent_in_the_one_order) {
+    for (uint64_t seed = 1; seed <= 1000; seed++) {
+        Made m;
+        int P = 1 + (int)(uniform(seed, 4000) * MOST_STAGES), next[MOST_STAGES] = {0}, wrong = 0;
+        const Task* sent = NULL;
+        make(&m, P, 1 + (int)(uniform(seed, 4001) * MOST_ROUNDS), uniform(seed, 4002) < 0.8);
+        fill_random(&m, seed);
+        CHECK(schedule(&m) == 0);
+        for (int i = 0; i < m.s.n; i++) {
+            const Task* t = &m.s.stages[m.s.order[i]].tasks[next[m.s.order[i]]++];
+            int is_received = sent && t->kind == TASK_RECEIVE && t->round == sent->round && t->start == sent->start;
+            wrong += sent ? !is_received : t->kind == TASK_RECEIVE;
+            sent = t->kind == TASK_SEND ? t : NULL;
+        }
+        for (int s = 0; s < P; s++) wrong += next[s] != m.s.stages[s].n;
+        CHECK(wrong == 0 && !sent);
+        arena_free(&m.arena);
+    }
+}
+
 CLAIM(swapped_tasks_are_found) {
     int found = 0, tried = 0;
     for (int s = 0; s < 3; s++)

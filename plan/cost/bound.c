@@ -111,7 +111,7 @@ static double weigh_groups(Groups* x, const Setting* setting) {
     int ranks = setting->limits.ranks;
     double slow = 0;
     x->n = x->n_others = 0;
-    for (int r = 0; r < ranks; r++) x->speeds[r] = setting->speeds ? setting->speeds[r] : 1;
+    for (int r = 0; r < ranks; r++) x->speeds[r] = slowest_speed(setting, r, 1);
     if (setting->speeds) qsort(x->speeds, (size_t)ranks, sizeof(double), ascending);
     for (int d = 1; d <= ranks; d++) {
         slow += x->speeds[d - 1];
@@ -128,9 +128,8 @@ static double weigh_groups(Groups* x, const Setting* setting) {
 }
 
 static double time_on(const Group* g, double s) {
-    double left[2], ms = group_communication_ms(g->cost, s);
-    if (g->cost->parts) ms -= group_hidden_ms(left, g->cost, g->time2 * s * s, s, NULL);
-    return g->time2 * s * s + g->time1 * s + ms + g->cost->micro_batch;
+    double attention = g->time2 * s * s;
+    return attention + g->time1 * s + group_shown_ms(g->cost, attention, s) + g->cost->micro_batch;
 }
 
 static double work_on(const Group* g, double s) { return g->work2 * s * s + g->work1 * s; }

@@ -38,10 +38,6 @@ double published_ms(const Cost* cost, int ranks, double bytes) {
     return bytes / (cost->group_gbps[i] * 1e6);
 }
 
-double published_token_ms(const Cost* cost, int d) {
-    return cost->link_scale * published_ms(cost, d, cost->token_bytes) / d;
-}
-
 double message_ms(const Cost* cost, int ranks, int across, int node_size, double bytes) {
     if (cost->n_groups > 0)
         return published_ms(cost, across ? MAX(ranks, ranks_between(cost, node_size)) : ranks, bytes);

@@ -138,8 +138,6 @@ double message_ms(const Cost* cost, int ranks, int across, int node_size, double
 double link_ms(const LinkTable* link, double bytes);
 double published_ms(const Cost* cost, int ranks, double bytes);
 static inline int ranks_between(const Cost* cost, int node_size) { return MAX(node_size, cost->node) + 1; }
-// Of all all-to-alls of a token on one of d ranks there, with link_scale.
-double published_token_ms(const Cost* cost, int d);
 
 double link_sum_ms(const GroupCost* g, double tokens);  // of `communications`, before link_scale
 
@@ -153,16 +151,16 @@ static inline double group_communication_ms(const GroupCost* g, double tokens) {
 // a ring's hops of keys and values, and those of gradients, are faster than the cost model says.
 double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]);
 
-// ms of communication that is not hidden, of documents in a pass by themselves, s2 their sum of squares, tokens their
-// sum.
-static inline double group_shown_ms(const GroupCost* g, double s2, double tokens) {
+// ms of communication that is not hidden, of documents in a pass by themselves, whose attention takes so long.
+static inline double group_shown_ms(const GroupCost* g, double attention, double tokens) {
     double left[2], ms = group_communication_ms(g, tokens);
-    return g->parts ? ms - group_hidden_ms(left, g, g->quadratic * s2, tokens, NULL) : ms;
+    return g->parts ? ms - group_hidden_ms(left, g, attention, tokens, NULL) : ms;
 }
 
-// ms of these documents, without Cost.micro_batch.
+// ms of documents, s2 their sum of squares, tokens their sum, without Cost.micro_batch.
 static inline double group_ms(const GroupCost* g, double s2, double tokens) {
-    return g->quadratic * s2 + g->per_token * tokens + group_shown_ms(g, s2, tokens);
+    double attention = g->quadratic * s2;
+    return attention + g->per_token * tokens + group_shown_ms(g, attention, tokens);
 }
 
 // As if nothing hid.
@@ -180,7 +178,7 @@ int group_holds_in(const GroupCost* g, int s, int64_t room);  // with so much ro
 static inline double document_ms(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
 static inline double document_ms_at(const GroupCost* g, double s, double ms, double pace) {
     if (pace == 1) return ms;
-    double communication = group_shown_ms(g, s * s, s);
+    double communication = group_shown_ms(g, g->quadratic * (s * s), s);
     return (ms - communication) / pace + communication;
 }
 // Tokens that it takes of GroupCost.room. On a ring a bound: chunks are rounded down.

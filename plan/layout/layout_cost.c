@@ -77,16 +77,10 @@ static double round_tokens(const LayoutCosts* c, const Layout* layout, int N) {
 
 // ---- parts of a layer, ms of a pass
 
-// The most heads, key/value heads and hidden units that one of T ranks has, where a group of R is split evenly.
+// The rank with most of T, where a group of R is split evenly.
 static Shape widest(const Shape* whole, int R, int T) {
     TpSplit split = split_even(whole, R), cut = split_cut(&split, T);
-    Shape most = split_shape(whole, &cut, 0);
-    for (int t = 1; t < T; t++) {
-        Shape s = split_shape(whole, &cut, t);
-        most.heads = MAX(most.heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
-        most.hidden = MAX(most.hidden, s.hidden);
-    }
-    return most;
+    return split_widest(whole, &cut);
 }
 
 // What the rank with most of a layer by tp T has of its matmuls, and of its heads.
@@ -165,7 +159,7 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     LayerTimes x = {0};
     int R = layout->tp, T = row->tp, D = groups_of(c, layout) * (R / T);
     double n = w->tokens, matmuls, heads, head = (double)s->V * s->C;
-    double weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    double weights = shape_padded_weights(s);
     double token = cost->per_token, pair = cost->quadratic, read = cost_micro_batch(cost) / T;
     int measured = is_measured(c, R, T);
     widest_work(s, R, T, &matmuls, &heads);
@@ -197,7 +191,7 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
                           double speed) {
     const Shape* m = c->whole;
     int R = layout->tp, measured = is_measured(c, R, R);
-    double n = w->tokens, weights = shape_matmul_weights(m) + (double)(m->Vp - m->V) * m->C;
+    double n = w->tokens, weights = shape_padded_weights(m);
     double token = measured ? c->of_tp[R].token * m->Vp : c->machine.cost.per_token * CEIL_DIV(m->Vp, R);
     EndTimes e = {.head = n * token * m->C / weights / speed, .cut = is_across(c, R)};
     if (!c->rounds_read_weights) e.end = cost_micro_batch(&c->machine.cost) * layers / m->L;

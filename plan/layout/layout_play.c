@@ -6,6 +6,11 @@
 enum { ATTENTION, MLP };  // sublayers
 enum { COLUMN, ROW };     // their linears
 
+// What is on its way of the round in a slot, by direction.
+typedef struct SlotMessages {
+    ClockMessage receiving[2], sending[2];
+} SlotMessages;
+
 typedef struct StagePlay {
     const PlayedStep* step;
     const PlayedStage* stage;
@@ -18,6 +23,8 @@ typedef struct StagePlay {
     char *weights_place, *grads_place;  // (layers) 0 or 1: layers in use share these by turns
     int layer_in[2];
     int is_last_row, is_again;
+    SlotMessages* slot;  // (stages)
+    int next;            // of its list of tasks
 } StagePlay;
 
 static int is_layer(const StagePlay* p, int l) { return l >= 0 && l < p->stage->layers; }
@@ -237,71 +244,38 @@ static void sum_tied(StagePlay* first, StagePlay* last) {
 
 // ---- stages
 
-// How far a stage has come in its list of tasks.
-typedef struct StageAt {
-    int next;
-    ClockMessage receiving[2][MOST_STAGES], sending[2][MOST_STAGES];  // by direction and slot
-    double* sent[2];  // (rounds) when a message was ready to leave; negative: it was not yet
-} StageAt;
-
-static void settle(StagePlay* p, StageAt* at, const Task* task) {
-    clock_wait(&p->clock, TERM_STAGES, at->receiving[task->backward][task->slot]);
-    for (int d = 0; d < 2; d++) clock_wait(&p->clock, TERM_STAGES, at->sending[d][task->slot]);
+static void settle(StagePlay* p, const SlotMessages* at, int backward) {
+    clock_wait(&p->clock, TERM_STAGES, at->receiving[backward]);
+    for (int d = 0; d < 2; d++) clock_wait(&p->clock, TERM_STAGES, at->sending[d]);
 }
 
-static void send_message(StagePlay* p, StageAt* at, const Task* task) {
+// Returns when it was ready to leave.
+static double send_message(StagePlay* p, SlotMessages* at, int backward) {
     const EndTimes* e = p->ends;
-    int side = !task->backward;
-    if (task->backward) clock_compute(&p->clock, TERM_MICRO_BATCH, e->end);
-    at->sent[task->backward][task->round] = clock_ready(&p->clock, e->border[side]);
-    at->sending[task->backward][task->slot] = clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], 0);
+    int side = !backward;
+    if (backward) clock_compute(&p->clock, TERM_MICRO_BATCH, e->end);
+    double ready = clock_ready(&p->clock, e->border[side]);
+    at->sending[backward] = clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], 0);
+    return ready;
 }
 
-static void receive_message(StagePlay* p, StageAt* at, const Task* task, double sent) {
+static void receive_message(StagePlay* p, SlotMessages* at, int side, double sent) {
     const EndTimes* e = p->ends;
-    int side = task->backward;
-    clock_wait(&p->clock, TERM_STAGES, at->sending[0][task->slot]);
-    at->receiving[task->backward][task->slot] =
-        clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], sent);
+    clock_wait(&p->clock, TERM_STAGES, at->sending[0]);
+    at->receiving[side] = clock_begin(&p->clock, TERM_STAGES, e->border[side], e->message[side], sent);
 }
 
-// Goes on until a message is awaited that has not been sent. Returns whether it came any further.
-static int go_on(StagePlay* p, StageAt* at, const StageAt* before, const StageAt* behind, const TaskList* list) {
-    int from = at->next;
-    for (; at->next < list->n; at->next++) {
-        const Task* task = &list->tasks[at->next];
-        begin_round(p, task->round);
-        if (task->kind == TASK_RECEIVE) {
-            double sent = (task->backward ? behind : before)->sent[task->backward][task->round];
-            if (sent < 0) break;
-            receive_message(p, at, task, sent);
-        } else if (task->kind == TASK_SEND) {
-            send_message(p, at, task);
-        } else {
-            settle(p, at, task);
-            if (task->kind == TASK_FORWARD) forward(p);
-            else backward(p);
-        }
-    }
-    return at->next > from;
-}
-
-static int open_stages(StageAt* at, const PlayedStep* step, Arena* arena) {
-    for (int s = 0; s < step->stages; s++) {
-        at[s].next = 0;
-        memset(at[s].receiving, 0, sizeof at[s].receiving);
-        memset(at[s].sending, 0, sizeof at[s].sending);
-        for (int d = 0; d < 2; d++) {
-            if (!(at[s].sent[d] = TAKE(arena, double, step->rounds))) return -1;
-            for (int r = 0; r < step->rounds; r++) at[s].sent[d][r] = -1;
-        }
-    }
+// sent: when the message of the task before was ready to leave, which this one may receive.
+static double play_task(StagePlay* p, const Task* task, double sent) {
+    SlotMessages* at = &p->slot[task->slot];
+    begin_round(p, task->round);
+    p->is_last_row = p->step->reduces_inside && task->round == p->step->rounds - 1;
+    if (task->kind == TASK_SEND) return send_message(p, at, task->backward);
+    if (task->kind == TASK_RECEIVE) receive_message(p, at, task->backward, sent);
+    else settle(p, at, task->backward);
+    if (task->kind == TASK_FORWARD) forward(p);
+    if (task->kind == TASK_BACKWARD) backward(p);
     return 0;
-}
-
-static void finish(StagePlay* p, const StageAt* at) {
-    for (int d = 0; d < 2; d++)
-        for (int slot = 0; slot < MOST_STAGES; slot++) clock_wait(&p->clock, TERM_STAGES, at->sending[d][slot]);
 }
 
 // ms of a round that the engine makes its schedule of: weights and gradients do not count.
@@ -323,11 +297,12 @@ static double again_of(const PlayedStage* stage) {
     return (double)again / stage->layers;
 }
 
+// Rounds of one stage come one after another.
 static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* arena) {
     Pipeline pipeline;
     double ms = 0;
     if (pipeline_take(&pipeline, step->stages, step->rounds, 1, arena, NULL)) return -1;
-    for (int s = 0; s < step->stages; s++) {
+    for (int s = 0; s < step->stages && step->stages > 1; s++) {
         ArenaMark mark = arena_mark(arena);
         StagePlay p;
         if (begin_stage(&p, step, s, arena)) return -1;
@@ -343,26 +318,16 @@ static int schedule_rounds(Schedule* schedule, const PlayedStep* step, Arena* ar
 
 static int play_tasks(StagePlay* p, const PlayedStep* step, Arena* arena) {
     Schedule schedule;
-    int P = step->stages, going = 1;
-    StageAt* at = TAKE(arena, StageAt, P);
-    if (!at || open_stages(at, step, arena) || schedule_rounds(&schedule, step, arena)) return -1;
-    while (going) {
-        going = 0;
-        for (int s = 0; s < P; s++)
-            going |= go_on(&p[s], &at[s], &at[s - (s > 0)], &at[s + (s < P - 1)], &schedule.stages[s]);
-    }
-    for (int s = 0; s < P; s++) finish(&p[s], &at[s]);
+    int P = step->stages;
+    double sent = 0;
+    SlotMessages* slots = TAKE(arena, SlotMessages, P * P);
+    if (!slots || schedule_rounds(&schedule, step, arena)) return -1;
+    memset(slots, 0, sizeof *slots * (size_t)(P * P));
+    for (int s = 0; s < P; s++) p[s].slot = slots + s * P;
+    for (const int* s = schedule.order; s < schedule.order + schedule.n; s++)
+        sent = play_task(&p[*s], &schedule.stages[*s].tasks[p[*s].next++], sent);
+    for (int i = 0; i < P * P; i++) settle(&p[i / P], &slots[i], 0);
     return 0;
-}
-
-// One stage: round after round.
-static void play_rounds(StagePlay* p) {
-    for (int r = 0; r < p->step->rounds; r++) {
-        begin_round(p, r);
-        forward(p);
-        p->is_last_row = p->step->reduces_inside && r == p->step->rounds - 1;
-        backward(p);
-    }
 }
 
 double layout_play(double terms[N_LAYOUT_TERMS], const PlayedStep* step, Arena* arena) {
@@ -370,8 +335,7 @@ double layout_play(double terms[N_LAYOUT_TERMS], const PlayedStep* step, Arena* 
     int P = step->stages, longest = 0, failed = 0;
     StagePlay* p = TAKE(arena, StagePlay, P);
     for (int s = 0; s < P && p && !failed; s++) failed = begin_stage(&p[s], step, s, arena);
-    if (!p || failed || (P > 1 && play_tasks(p, step, arena))) return INFINITY;
-    if (P == 1) play_rounds(p);
+    if (!p || failed || play_tasks(p, step, arena)) return INFINITY;
     for (int s = 0; s < P; s++) reduce_rest(&p[s]);
     if (P > 1) sum_tied(&p[0], &p[P - 1]);
     for (int s = 0; s < P; s++) end_stage(&p[s]);

@@ -4,16 +4,9 @@
 // A group takes what the rank with most of everything computes, and its exchanges.
 static void divide_among_group(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split,
                                int elem_bytes) {
-    Shape most = split_shape(whole, split, 0);
-    int ranks = split->ranks, vocab_rows = 0, heads = 0, bytes_known = cost->n_groups > 0;
-    for (int t = 0; t < ranks; t++) {
-        Shape s = split_shape(whole, split, t);
-        heads = MAX(heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
-        most.hidden = MAX(most.hidden, s.hidden), vocab_rows = MAX(vocab_rows, s.vocab_rows);
-    }
-    most.heads = heads;
-    double weights = shape_matmul_weights(whole) + (double)(whole->Vp - whole->V) * whole->C;
-    double ends = (double)(vocab_rows - whole->V) * whole->C, share = (double)heads / whole->NH;
+    Shape most = split_widest(whole, split);
+    int ranks = split->ranks, bytes_known = cost->n_groups > 0;
+    double ends = (double)(most.vocab_rows - whole->V) * whole->C, share = (double)most.heads / whole->NH;
     double others = (double)ranks / (ranks - 1);
     // Two of each of the four linears of a block; and at the ends of the model the embedding's sum, the last norm, its
     // gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
@@ -23,7 +16,7 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     if (bytes_known)
         cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
     else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
-    cost->per_token *= (shape_matmul_weights(&most) + ends) / weights;
+    cost->per_token *= (shape_matmul_weights(&most) + ends) / shape_padded_weights(whole);
     cost->quadratic *= share;
     cost->token_bytes *= share;
     if (bytes_known) return;

@@ -48,6 +48,10 @@ double shape_matmul_weights(const Shape* shape) {
     return weights;
 }
 
+double shape_padded_weights(const Shape* shape) {
+    return shape_matmul_weights(shape) + (double)(shape->Vp - shape->V) * shape->C;
+}
+
 double shape_training_flops(const Shape* shape, double sum_s, double sum_s2) {
     return 6 * shape_matmul_weights(shape) * sum_s + 6 * shape->L * (double)(shape->NH * shape->HS) * sum_s2;
 }
@@ -107,6 +111,16 @@ Shape split_shape(const Shape* whole, const TpSplit* split, int rank) {
     part.first_vocab_row = split->vocab_row[rank];
     part.vocab_rows = split->vocab_row[rank + 1] - split->vocab_row[rank];
     return part;
+}
+
+Shape split_widest(const Shape* whole, const TpSplit* split) {
+    Shape most = split_shape(whole, split, 0);
+    for (int t = 1; t < split->ranks; t++) {
+        Shape s = split_shape(whole, split, t);
+        most.heads = MAX(most.heads, s.heads), most.kv_heads = MAX(most.kv_heads, s.kv_heads);
+        most.hidden = MAX(most.hidden, s.hidden), most.vocab_rows = MAX(most.vocab_rows, s.vocab_rows);
+    }
+    return most;
 }
 
 TpSplit split_cut(const TpSplit* split, int T) {

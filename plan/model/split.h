@@ -41,6 +41,7 @@ Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tens
 
 // Weights of a token's matmuls: of the blocks' linears and the classifier. For the whole model.
 double shape_matmul_weights(const Shape* shape);
+double shape_padded_weights(const Shape* shape);  // with all rows of the classifier
 // Floating point operations of training on documents with sum_s tokens in all and sum of squared lengths sum_s2:
 // matmuls 6 per weight and token, attention 6 L NH HS s^2 (the causal half, forward and backward). What is computed
 // again by --recompute does not count.
@@ -61,6 +62,8 @@ typedef struct TpSplit {
 // and U.
 TpSplit split_even(const Shape* whole, int ranks);
 Shape split_shape(const Shape* whole, const TpSplit* split, int rank);
+// A rank with the most heads, key/value heads, hidden units and rows of the vocabulary that any has.
+Shape split_widest(const Shape* whole, const TpSplit* split);
 // Layers of tp T less than the group's: that of a cut, T ranks that have a layer's weights between them. Its rank j has
 // what the group's ranks j G .. (j + 1) G would have, G = ranks / T.
 TpSplit split_cut(const TpSplit* split, int T);

@@ -48,7 +48,7 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
     w->room = TAKE(arena, int64_t, (pool->n * n));
     w->load = TAKE(arena, Load, pool->ranks);
     w->pipeline_ms = TAKE(arena, double, pool->ranks);
-    w->first = TAKE(arena, int, pool->ranks + 1);
+    w->first = TAKE(arena, int, pool->ranks + 2);
     w->mb_ms = TAKE(arena, double, n);
     w->mb_room = TAKE(arena, int64_t, n);
     if (arena_check(arena, err) < 0) return -1;
@@ -284,12 +284,10 @@ Packing hydraulis_pack(int* mb_of, StepWork* w, int k, const int* docs, int n) {
 
 // Fills docs and first.
 static void group_docs(StepWork* w, const int* pipeline_of, int pipelines) {
-    memset(w->first, 0, sizeof(int) * ((size_t)pipelines + 1));
-    for (int i = 0; i < w->n; i++) w->first[pipeline_of[i] + 1]++;
-    for (int p = 0; p < pipelines; p++) w->first[p + 1] += w->first[p];
-    for (int i = 0; i < w->n; i++) w->docs[w->first[pipeline_of[w->sorted[i]]]++] = w->sorted[i];
-    memmove(w->first + 1, w->first, sizeof(int) * (size_t)pipelines);
-    w->first[0] = 0;
+    memset(w->first, 0, sizeof(int) * ((size_t)pipelines + 2));
+    for (int i = 0; i < w->n; i++) w->first[pipeline_of[i] + 2]++;
+    for (int p = 2; p <= pipelines; p++) w->first[p + 1] += w->first[p];
+    for (int i = 0; i < w->n; i++) w->docs[w->first[pipeline_of[w->sorted[i]] + 1]++] = w->sorted[i];
 }
 
 // Packs all pipelines; the time of the slowest.

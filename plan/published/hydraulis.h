@@ -115,7 +115,7 @@ typedef struct StepWork {
     double* pipeline_ms;             // (ranks) of stage 1, in the order that was tried last
     double pace;                     // of the pipeline that is packed; 1 at first
     int* pipeline_of;                // (n) of the choice
-    int *docs, *first;               // (n), (ranks + 1): the documents of every pipeline, the longest first
+    int *docs, *first;               // (n), (ranks + 2): the documents of every pipeline, the longest first
     int* mb_of;                      // (n) the micro-batches of docs, counted from 0 in every pipeline
     int* scratch;                    // (n) scratch of packing
     double* mb_ms;                   // (n)

@@ -21,17 +21,20 @@ double zeppelin_routed(int proxies, int nics, double inside) {
 
 // ---- what the machine says
 
+// All all-to-alls of a token on all d ranks of a published machine.
+static double token_ms(const Cost* cost, int d) { return cost->link_scale * published_ms(cost, d, cost->token_bytes); }
+
 // In Zeppelin's favour rings hide so much under attention that on a published machine they cost what all-to-alls do.
 static GroupCost ring(const Setting* setting, int cp_size) {
     GroupCost g = cost_group(&setting->cost, &setting->limits, 0, cp_size, 1);
-    if (setting->cost.n_groups > 0 && cp_size > 1) g.link_linear = published_token_ms(&setting->cost, cp_size);
+    if (setting->cost.n_groups > 0 && cp_size > 1) g.link_linear = token_ms(&setting->cost, cp_size) / cp_size;
     return g;
 }
 
 // ms of a byte that goes far inside a node, or among ranks of several, in one unit for both; 0: not known.
 static double byte_ms(const Setting* setting, int ranks) {
     const Cost* cost = &setting->cost;
-    if (cost->n_groups > 0) return published_token_ms(cost, ranks) * ranks;
+    if (cost->n_groups > 0) return token_ms(cost, ranks);
     const LinkTable* link = &cost->link[ranks > setting->limits.node_size ? LINK_ACROSS : LINK_INSIDE];
     return link->n ? link->ms[link->n - 1] / MAX(link->bytes[link->n - 1], 1) : 0;
 }

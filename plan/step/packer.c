@@ -131,7 +131,7 @@ void packer_begin(Packer* x) {
     const Setting* setting = x->setting;
     x->fastest = x->speeds = x->placed = 0;
     for (int r = 0; r < x->ranks; r++) {
-        double speed = setting->speeds ? setting->speeds[r] : 1;
+        double speed = slowest_speed(setting, r, 1);
         x->fastest = MAX(x->fastest, speed), x->speeds += speed;
     }
     x->capacity = 0;

@@ -43,7 +43,7 @@ static int node_ranks(const Remap* x, int node) { return MIN(x->node_size, x->pl
 
 // ms of a token of linear work on a rank.
 static double token_ms(const Remap* x, int rank) {
-    return x->setting->cost.per_token / (x->setting->speeds ? x->setting->speeds[rank] : 1);
+    return x->setting->cost.per_token / slowest_speed(x->setting, rank, 1);
 }
 
 // What micro-batch i means for ranks [first, first + n). 0, or -1 without memory.

@@ -79,6 +79,7 @@ static Candidate first(const Play* x) {
 static void add_task(Play* x, int s, TaskKind kind, const Candidate* c, double ms) {
     TaskList* list = &x->schedule->stages[s];
     int backward = c->job == BACKWARD || c->job == GRADIENT, slot = c->round % x->p->slots[s];
+    x->schedule->order[x->schedule->n++] = s;
     list->tasks[list->n++] = (Task){kind, backward, c->round, slot, c->start, c->start + ms};
 }
 
@@ -104,7 +105,7 @@ static void run(Play* x, const Candidate* c) {
 int schedule_tasks(Schedule* schedule, const Pipeline* pipeline, Arena* arena, Err err) {
     int P = pipeline->stages, v = pipeline->rounds;
     Play x = {.p = pipeline, .schedule = schedule};
-    *schedule = (Schedule){TAKE(arena, TaskList, P), 0};
+    *schedule = (Schedule){TAKE(arena, TaskList, P), TAKE(arena, int, 6 * P * v), 0, 0};
     for (int job = 0; job < N_JOBS; job++) {
         x.end[job] = TAKE(arena, double, P* v), x.next[job] = TAKE(arena, int, P);
         x.free[job] = job == BACKWARD ? x.free[FORWARD] : TAKE(arena, double, P);

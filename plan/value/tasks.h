@@ -43,6 +43,8 @@ typedef struct TaskList {
 
 typedef struct Schedule {
     TaskList* stages;  // (stages)
+    int *order, n;     // (n) the one order of all tasks, as stages: which of them runs its next one; of a message first
+                       // the one that sends it
     double makespan;   // ms
 } Schedule;
 

@@ -134,7 +134,7 @@ void run_open_virtual(Run* run) {
     machine.token_ms = cost->per_token / speed, machine.pair_ms = cost->quadratic / speed;
     machine.step_ms = cost->step;
     machine.micro_batch_ms = cost_micro_batch(cost) * m->shape.L / s->L;
-    machine.matmul_weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    machine.matmul_weights = shape_padded_weights(s);
     if (run->strategies && cluster.machine.n_schemes > 0) take_schemes(run);
     else virtual_use(&machine);
     take_limits(run);

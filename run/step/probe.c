@@ -352,7 +352,7 @@ static void set_recompute(Model* m, Recompute recompute) {
 static double time_again(const Probe* p, int n) {
     Model* m = &p->run->model;
     const Shape* s = &m->whole;
-    double least[2] = {INFINITY, INFINITY}, weights = shape_matmul_weights(s) + (double)(s->Vp - s->V) * s->C;
+    double least[2] = {INFINITY, INFINITY}, weights = shape_padded_weights(s);
     ProbeTime row = row_of(p, n);
     for (int l = 0; l < s->L; l++)
         if (m->ranks->layout.layer[l].recompute != RECOMPUTE_NONE) return 0;  // nothing of the row is kept
