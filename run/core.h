@@ -83,11 +83,9 @@ typedef struct Step {  // as it is told
 
 // What has come of options: they stay as they were read. A strategy has its own.
 typedef struct Settled {
-    int capacity;                     // most tokens of a row, at first of this rank, then of those that hold least; 0
-                                      // before anybody knows
-    const char* rank_capacity;        // as it could be typed; NULL: all ranks hold as much
-    int tp, pp;                       // of the layout
-    const char *layout, *strategies;  // as they could be typed; NULL: none
+    int capacity;  // most tokens of a row: what this rank is asked for, then of the ranks with least; 0: nobody knows
+    int tp, pp;    // of the layout
+    const char *layout, *strategies, *rank_capacity;  // as they could be typed; NULL: none
 } Settled;
 
 struct Run {

@@ -222,6 +222,11 @@ CLAIM(kinds_of_ranks_begin_where_they_are_named) {
     CHECK(machine_speed(&machine, 24, 9) == 1 && machine_speed(&machine, 0, 100) == 0.5);
     CHECK(machine_bytes(&machine, 0, 8) == INFINITY && machine_bytes(&machine, 24, 8) == INFINITY);
     CHECK(machine_bytes(&machine, 8, 1) == 40.0 * (1 << 30) && machine_bytes(&machine, 0, 100) == 16.0 * (1 << 30));
+    Machine part = machine_part(&machine, 8, 16);
+    CHECK(part.memory_gb == 40 && machine_part(&machine, 24, 8).memory_gb == machine.memory_gb);
+    CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; memory 30 1 2; ranks 0 1 0; ranks 8 1 20") == 0);
+    part = machine_part(&machine, 4, 8);  // 16 GB of states on one rank: 4 GB, 2048 tokens of 2 MB
+    CHECK(machine_capacity(&part, 1, 3) == 2048 && machine_capacity(&machine, 1, 3) == 7168);
     CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; ranks 8 0.5 40; ranks 8 1 0") == -1);
     CHECK(read_text("name m; linear_ms 1; quadratic_ms 0; ranks 8 0 40") == -1);
 }

@@ -114,6 +114,43 @@ CLAIM(a_machine_file_gives_the_same_plans_and_bits_in_every_run) {
     CHECK_STRING(loss_hash(), whole);
 }
 
+// What each rank holds is saved with the run; text comes from ranks that hold unlike much as from one.
+CLAIM(ranks_plan_with_what_each_holds_and_go_on_so) {
+    double one[4], other[4];
+    char sample[2000] = "";
+    static const char kinds[] = "--capacity '400,ranks=1 130; 3 200' ";
+    static const Refusal rows[] = {
+        {"--layout auto --memory 4G --capacity 'ranks=2 100'", "--layout auto & rows that all ranks hold & ranks=", 4}};
+    run_on(1, "one", TINY ON_FILE "--steps 4 --save-every 4 --eval-every 4");
+    CHECK(log_values("one", "loss", one, 4) == 4);
+    for (int zero = 1; zero <= 3; zero++) {
+        run_on(4, "kinds", TINY ON_FILE "--steps 4 --save-every 2 --keep 0 --verbose --zero %d %s", zero, kinds);
+        CHECK_SAID("in rows of at most 130 to 400, by rank");
+        const char* whole = loss_hash();
+        CHECK(log_values("kinds", "loss", other, 4) == 4);
+        for (int i = 0; i < 4; i++) CHECK_CLOSE(other[i], one[i], 1e-5 * one[i]);
+        CHECK_SH(0, "rm -r $W/kinds/step-000004; " ON_RANKS "$P --resume --verbose --threads 1 --out $W/kinds", 4);
+        CHECK_SAID("in rows of at most 130 to 400, by rank & --capacity ranks 0 400; 1 130; 3 200");
+        CHECK_STRING(loss_hash(), whole);
+    }
+    CHECK_SH(0, "rm -r $W/kinds/step-000004; " ON_RANKS "$P --resume --verbose --threads 1 --out $W/kinds %s", 4,
+             "--capacity 300");
+    CHECK_SAID("in rows of at most 300\n");
+    for (int i = 0; i < 2; i++) {
+        const char *file = i ? ON_FILE : "", *held = i ? kinds : "";
+        CHECK_SH(0, ON_RANKS "$P --eval --data $W/corpus --threads 1 --out $W/one %s%s", i ? 4 : 1, file, held);
+        const char* loss = strstr(output, "loss ");
+        CHECK(loss && sscanf(loss, "loss %lf", i ? &other[0] : &one[0]) == 1);
+        CHECK_SH(0, ON_RANKS "$P --sample 'a b' --temperature 0 --tokens 200 --threads 1 --out $W/one %s%s", i ? 4 : 1,
+                 file, held);
+        const char* text = strstr(output, "a b");
+        CHECK(text && (i == 0 || !strcmp(text, sample)));
+        snprintf(sample, sizeof sample, "%s", text ? text : "");
+    }
+    CHECK_CLOSE(other[0], one[0], 1e-5 * one[0]);
+    CHECK_REFUSALS(TINY "--out $W/refused", rows);
+}
+
 CLAIM(planners_can_be_named_and_a_bad_machine_is_refused) {
     static Log one, log;
     const char* const planners[] = {"adaptive",  "static",   "random",   "flexsp",

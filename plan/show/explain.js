@@ -6,7 +6,8 @@
 const [x, logged] = lines();
 const body = document.body;
 const gap = x.beside > 0 ? x.makespan / x.beside - 1 : 0;
-title(x.title, x.ranks + ' ranks, ' + x.node + ' a node, ' + grouped(x.capacity) + ' tokens a rank, cost model ' +
+title(x.title, x.ranks + ' ranks, ' + x.node + ' a node, ' +
+  (x.least < x.capacity ? grouped(x.least) + ' to ' : '') + grouped(x.capacity) + ' tokens a rank, cost model ' +
   (x.machine || 'of this machine') + '. Predicted makespan ' + ms(x.makespan) + '; no plan of whole documents takes ' +
   'less than ' + ms(x.beside) + ': ' + share(gap) + ' above. Work divided without limit: ' + ms(x.l1) +
   '; longest document: ' + ms(x.l2) + '; exchanges hidden for nothing: ' + ms(x.l3) + '.');

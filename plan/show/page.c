@@ -98,11 +98,12 @@ int explain_page(FILE* out, const Explained* x) {
     page_string(out, x->title);
     fputs(",\"machine\":", out);
     page_string(out, x->setting->cost.name);
-    fprintf(out, ",\"ranks\":%d,\"node\":%d,\"capacity\":%d,\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"beside\":%.8g,",
-            limits->ranks, limits->node_size, widest_capacity(limits, 1), f->bounds.l1, f->bounds.l2, f->bounds.l3,
-            f->bounds.beside);
-    fprintf(out, "\"makespan\":%.8g,\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->makespan, f->critical.quadratic,
-            f->critical.per_token, f->critical.communication, f->critical.micro_batch);
+    fprintf(out, ",\"ranks\":%d,\"node\":%d,\"least\":%d,\"capacity\":%d,", limits->ranks, limits->node_size,
+            limits->capacity, widest_capacity(limits, 1));
+    fprintf(out, "\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"beside\":%.8g,\"makespan\":%.8g,", f->bounds.l1, f->bounds.l2,
+            f->bounds.l3, f->bounds.beside, f->makespan);
+    fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
+            f->critical.communication, f->critical.micro_batch);
     for (int i = 0; i < f->n_tries; i++)
         fprintf(out, "%s[%d,\"%s\",%.8g,%.8g,%d]", i ? "," : "", f->tries[i].unit, flex_try_names[f->tries[i].kind],
                 f->tries[i].target, f->tries[i].micro_batches ? f->tries[i].makespan : 0, f->tries[i].chosen);

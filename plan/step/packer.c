@@ -34,6 +34,7 @@ typedef struct Task {
     double t;        // ms at full speed, without a new micro-batch's own; infinite: it does not fit
     int64_t tokens;  // of a ring rank
     int s;
+    int needs;  // capacity of its ranks, where they hold unlike much
 } Task;
 
 // What a window where planners put a group of d ranks holds at most.
@@ -151,7 +152,11 @@ static Task task_at(const Packer* x, int k, int size) {
     const GroupCost* g = group_at(x, size);
     int s = x->sorted[k], i = size - x->least[k];
     double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(x, size, s);
-    return (Task){g, size, t, t < INFINITY ? MIN(document_takes(g, s), x->room[size]) : 0, s};
+    Task task = {g, size, t, t < INFINITY ? MIN(document_takes(g, s), x->room[size]) : 0, s, 0};
+    int heads = x->setting->limits.kv_heads;
+    if (x->setting->limits.capacities)
+        task.needs = (int)CEIL_DIV(task.tokens * CEIL_DIV(heads, g->ulysses_size), heads);
+    return task;
 }
 
 static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
@@ -313,9 +318,7 @@ typedef struct Window {
 
 // Whether the document fits the ranks from `first` on.
 static int has_room(const Packer* x, const Task* task, int first) {
-    const PlanLimits* limits = &x->setting->limits;
-    if (!limits->capacities) return 1;
-    return task->tokens <= room_at(x, task->g, group_capacity(limits, first, task->g->cp_size));
+    return !task->needs || group_capacity(&x->setting->limits, first, task->g->cp_size) >= task->needs;
 }
 
 static int stands_on(const Packer* x, int id, int first, int cp_size) {
@@ -472,8 +475,9 @@ static Window free_window(const Packer* x, const Task* task) {
             if ((x->unlike || d > x->node) && !is_free(x, r, d)) continue;
             double own = slowest_speed(x->setting, r, d);
             int holds = group_capacity(&x->setting->limits, r, d);
-            if (task->g->micro_batch + time_at(task, own) > x->target || !has_room(x, task, r)) continue;
+            if (holds < task->needs) continue;
             if (best.first >= 0 && (own > pace || (own == pace && holds >= least))) continue;
+            if (task->g->micro_batch + time_at(task, own) > x->target) continue;
             best = (Window){.first = r, .waste = x->way.price * x->target * d}, pace = own, least = holds;
             if (!x->unlike) return best;
         }
