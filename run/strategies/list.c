@@ -27,9 +27,6 @@ static void refuse_others(const Run* run) {
         die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
             "found %s; write who runs them into the strategies",
             found);
-    if (c->probe)
-        die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
-            "many ranks as they have and with their --tp, and strategies find it");
     if (strcmp(c->balance, "off") && strcmp(c->balance, "documents"))
         die("--strategies: expected --balance documents, found %s: parts of the model that ranks give away or leave "
             "out change from step to step",
