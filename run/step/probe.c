@@ -14,8 +14,8 @@
 // In a pipeline each stage runs rows through its own layers, all stages at the same time and without a word between
 // them; what a file says is then of a stage of the mean work, as plans for pipelines count (run/setup/cost.c).
 //
-// With --strategies the kinds of pipelines of each strategy are measured so, the jobs of a strategy at the same time, as
-// in a step: each leaves the file that a run finds which has such pipelines alone. Its step is what that run's would be:
+// With --strategies the kinds of pipelines of each strategy are measured so, the jobs of a strategy at the same time,
+// as in a step: each leaves the file that a run with such pipelines alone finds. Its step is what that run's would be:
 // the update as timed, and sums in the times of the links that were measured. What moving takes is played from these.
 //
 // Ranks that share cores take a row's processor time, as many times as ranks share a core: what else runs there is not
