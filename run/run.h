@@ -138,7 +138,6 @@ typedef struct Cluster {
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
-    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     void* work_memory;     // on the device, of work_bytes
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;
@@ -317,6 +316,7 @@ typedef struct LayerBytes {
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
 // When memory is taken: where the activations of each layer lie in m->acts, by run->clock->limits.capacity.
 void run_carve_activations(Run* run);
+void run_carve_work(Run* run, const MemoryPlan* plan);  // and where the work of slow ranks does
 void run_find_available(Run* run);         // Cluster.available
 MemoryPlan run_plan_job_memory(Run* run);  // settles settled.capacity
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
