@@ -158,7 +158,7 @@ void run_close(Run* run) {
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
     run->model.k->close();
-    work_close(m->ranks->work);
+    if (!run->strategies) work_close(m->ranks->work);
     balance_close(run->balance);
     if (run->strategies) strategies_close(run);
     else run_leave_job(run);
@@ -176,7 +176,7 @@ void run_close(Run* run) {
 }
 
 static void time_strategies(Run* run) {
-    if (run->strategies) strategies_time(run, run->model.timer);
+    if (run->strategies) strategies_time(run, run->model.timer), strategies_balance(run);
 }
 
 static void find_ranks(Run* run) {

@@ -147,7 +147,6 @@ typedef struct Cluster {
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
-    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     void* work_memory;     // on the device, of work_bytes
     Straggler stragglers[MOST_STRAGGLERS];
     int n_stragglers;
@@ -327,6 +326,7 @@ typedef struct LayerBytes {
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N);
 // When memory is taken: where the activations of each layer lie in m->acts, by run_capacity.
 void run_carve_activations(Run* run);
+void run_carve_work(Run* run, const MemoryPlan* plan);  // and where the work of slow ranks does
 void run_find_available(Run* run);         // Cluster.available
 MemoryPlan run_plan_job_memory(Run* run);  // settles what each rank holds: settled, clock->limits
 // Tokens of a row of this rank.

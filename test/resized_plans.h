@@ -160,8 +160,8 @@ static inline int heads_stay(void) { return split_shares_kv(&m->whole, &m->ranks
 static inline void move_slices(int givers, uint64_t seed) {
     int R = tp_size(m), room[2][MOST_TP];
     for (int t = 0; t < R; t++) {
-        room[0][t] = heads_stay() ? 0 : run->cluster->work_needs.most_heads - units_of_rank(0, t);
-        room[1][t] = run->cluster->work_needs.most_hidden - units_of_rank(1, t);
+        room[0][t] = heads_stay() ? 0 : run->model.ranks->work_needs.most_heads - units_of_rank(0, t);
+        room[1][t] = run->model.ranks->work_needs.most_hidden - units_of_rank(1, t);
     }
     for (int from = 0; from < givers; from++) {
         int own[2] = {heads_stay() ? owned_units(0) : units_of_rank(0, from), units_of_rank(1, from)};

@@ -231,6 +231,22 @@ CLAIM(links_between_machines_are_measured_apart) {
     }
 }
 
+// Of every kind of pipeline in the list a file, which strategies find, and a run that has such pipelines alone.
+CLAIM(strategies_measure_each_kind_of_pipeline) {
+#define PIPELINES "--capacity 256 --strategies '4xtp1; tp2+2xtp1; 2xtp1pp2' --out $W/run "
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    CHECK_SH(0, "rm -rf $W/cache $W/run; timeout 120 mpirun --oversubscribe -n 4 $P " TINY PIPELINES "--probe");
+    CHECK_SAID("strategy 4xtp1 & 4xtp1pp1: held-out & strategy tp2+2xtp1 & 1xtp2pp1: held-out & 2xtp1pp1: held-out & "
+               "strategy 2xtp1pp2 & 2xtp1pp2: held-out");
+    CHECK(find_cached() == 4);
+    Machine m = read_cached();
+    CHECK(m.cost.per_token > 0 && m.cost.step > 0);
+    CHECK_SH(0, "timeout 120 mpirun --oversubscribe -n 4 $P " TINY PIPELINES "--steps 2");
+    CHECK_SAID("cost    measured, & cost    measured, & cost    measured, & !estimated");
+    CHECK_SH(0, "rm -r $W/run; " TWO "--steps 2");
+    CHECK_SAID("cost    measured,");
+}
+
 // Every stage measures its own layers. The file is of the mean stage, wherever the layers are: of the first one alone
 // it would be seven times another. It lets a pipeline plan, and nobody else.
 CLAIM(stages_measure_their_own_layers) {

@@ -152,7 +152,7 @@ CLAIM(plans_that_differ_end_the_run_with_both_hashes) {
 
 CLAIM(what_all_ranks_refuse_is_one_line) {
     CHECK_REFUSED("train: rank 0: --strategies & --balance & !train: rank 1 & !train: rank 5",
-                  ON_RANKS "$P " TINY "--strategies 6xtp1 --balance migrate --out $W/refused", 6);
+                  ON_RANKS "$P " TINY "--strategies 6xtp1 --balance resize --out $W/refused", 6);
 }
 
 // ---- memory

@@ -563,7 +563,7 @@ static void divide_by(const TpSplit* split) {
     model_divide_anew(&run->model, split);
     elems = shape_param_elems(&m->shape);
     work_close(m->ranks->work);
-    m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    m->ranks->work = work_open(m, &run->model.ranks->work_needs, run->cluster->work_memory);
     for (int i = 0; i < trainer.memory.n; i++)  // the trainer gives back what is there when it is closed
         for (int part = 0; part < N_MODEL_ARRAYS; part++)
             if (!strcmp(trainer.memory.entries[i].name, model_array_names[part]))
@@ -581,7 +581,7 @@ static int same_state(const State* a, const State* b) {
 static void another_division_keeps_weights_moments_and_the_step(void) {
     TpSplit even = m->ranks->split, other = even;
     if (tp_size(m) == 1) return;
-    int units = MIN(units_of_rank(0, 0), run->cluster->work_needs.most_heads - units_of_rank(0, 1));
+    int units = MIN(units_of_rank(0, 0), run->model.ranks->work_needs.most_heads - units_of_rank(0, 1));
     if (!heads_stay()) other.head[1] -= units * (m->whole.NH / m->whole.NKV);
     other.hidden[1] -= 5;
     draw(0, BATCH / 4);
@@ -605,14 +605,14 @@ enum { GUARD = 64 };
 static unsigned char* guard;
 
 static void guard_work(void) {
-    size_t bytes = work_bytes(m, &run->cluster->work_needs);
+    size_t bytes = work_bytes(m, &run->model.ranks->work_needs);
     unsigned char* memory = (unsigned char*)m->k->alloc(bytes + GUARD);
     if (!memory) die("no memory for work");
     memset(memory, 0x5a, bytes);
     guard = (unsigned char*)memset(memory + bytes, 0xa5, GUARD);
     work_close(m->ranks->work);
     run->cluster->work_memory = memory;
-    m->ranks->work = work_open(m, &run->cluster->work_needs, memory);
+    m->ranks->work = work_open(m, &run->model.ranks->work_needs, memory);
 }
 
 static void work_stays_within_its_memory(void) {

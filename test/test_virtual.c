@@ -273,7 +273,7 @@ CLAIM(a_run_that_goes_on_balances_as_if_it_had_not_been_left) {
         const char* options;
         int left;
     } rows[] = {{"--balance documents --tp 1 --pp 1", 7},
-                {"--balance documents --tp 1 --pp 1 --strategies '4xtp1; tp4' --capacity 130", 8},
+                {"--balance migrate --tp 1 --pp 1 --strategies '4xtp1; tp4' --capacity 130", 8},
                 {"--balance migrate --pp 1", 7},
                 {"--balance migrate", 8}};
     for (int i = 0; i < COUNT(rows); i++) {

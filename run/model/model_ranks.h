@@ -9,6 +9,12 @@
 
 typedef struct Work Work;  // run/model/work.h
 
+// The most key/value heads and hidden units that this rank may ever compute.
+typedef struct WorkNeeds {
+    int most_heads, most_hidden;
+    int keep_gradients;  // IMPUTE_SAME needs those of the step before
+} WorkNeeds;
+
 // Between the stages of a pipeline. Requests are 0 where nothing is under way.
 typedef struct Pipe {
     Comm* comm;  // the ranks with this one's place in all stages, by stage; NULL: there is one stage
@@ -46,10 +52,11 @@ typedef struct ModelRanks {
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
     Mover reduce, gather;
-    char* moving;         // their scratch
-    Work* work;           // what this rank computes of its part, and of others'; NULL: what it owns, always
-    char* columns[2];     // (N, the widest input of a linear) each, for resized ones
-    void *zeros, *spent;  // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
+    char* moving;          // their scratch
+    WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
+    Work* work;            // what this rank computes of its part, and of others'; NULL: what it owns, always
+    char* columns[2];      // (N, the widest input of a linear) each, for resized ones
+    void *zeros, *spent;   // of a rank that gave all its heads away: (max(N, C)) zeros; (C) fp32 that nobody reads
 } ModelRanks;
 
 // The ranks of m->job with this color as a Comm; negative: NULL. Collective; ends the program where it fails.

@@ -76,12 +76,6 @@ SliceCount work_moved(const WorkPlan* plan, int rank, int taken);  // what a ran
 
 typedef struct Work Work;
 
-// The most key/value heads and hidden units that this rank may ever compute.
-typedef struct WorkNeeds {
-    int most_heads, most_hidden;
-    int keep_gradients;  // IMPUTE_SAME needs those of the step before
-} WorkNeeds;
-
 // Bytes of device memory that work needs, all of it.
 size_t work_bytes(const Model* m, const WorkNeeds* needs);
 // Makes ModelRanks.work in device memory of work_bytes, host parts by malloc; nothing differs yet. Ends the program

@@ -19,9 +19,9 @@ static int heads_of_places(const Run* run, int h) {
 // With the most heads and hidden units that this rank may ever compute: a helper takes some over from others.
 static Shape widest_shape(const Run* run) {
     Shape shape = run->model.shape;
-    shape.kv_heads = heads_of_places(run, MAX(shape.kv_heads, run->cluster->work_needs.most_heads));
+    shape.kv_heads = heads_of_places(run, MAX(shape.kv_heads, run->model.ranks->work_needs.most_heads));
     shape.heads = shape.kv_heads * shape_queries(&run->model.shape);
-    shape.hidden = MAX(shape.hidden, run->cluster->work_needs.most_hidden);
+    shape.hidden = MAX(shape.hidden, run->model.ranks->work_needs.most_hidden);
     return shape;
 }
 
@@ -113,7 +113,7 @@ static size_t largest_tensor(const Run* run) {
 // What balancing needs.
 static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int N) {
     const Model* m = &run->model;
-    const WorkNeeds* needs = &run->cluster->work_needs;
+    const WorkNeeds* needs = &run->model.ranks->work_needs;
     size_t elem = dtype_bytes(m->dt), C = (size_t)m->shape.C;
     Model later = *m;  // with the greatest part that this rank may come to own
     later.shape = *widest;
@@ -124,14 +124,15 @@ static void add_work(MemoryPlan* plan, const Run* run, const Shape* widest, int 
     memory_insert(plan, at, "slices", MAX(work_bytes(m, needs), work_bytes(&later, needs)), ON_DEVICE);
 }
 
-static void carve_work(Run* run, const MemoryPlan* plan, int N) {
+void run_carve_work(Run* run, const MemoryPlan* plan) {
     Model* m = &run->model;
+    int N = run_capacity(run);
     ModelRanks* x = m->ranks;
     char *slices = (char*)memory_of(plan, "slices"), *headless = (char*)memory_of(plan, "for ranks without heads");
     Shape widest = widest_shape(run);
-    if (!slices) return;
+    if (!slices || m->ranks->work_needs.most_heads == 0) return;
     run->cluster->work_memory = slices;
-    x->work = work_open(m, &run->cluster->work_needs, slices);
+    x->work = work_open(m, &run->model.ranks->work_needs, slices);
     x->columns[0] = (char*)memory_of(plan, "columns");
     x->columns[1] = x->columns[0] + (size_t)N * widest_linear(&widest) * dtype_bytes(m->dt);
     x->spent = headless;
@@ -380,8 +381,7 @@ static void carve(Run* run, const MemoryPlan* plan) {
     int max_tokens = run_most_tokens(run);
     int *indices = (int*)memory_of(plan, "step indices, host"), *on_device = (int*)memory_of(plan, "step indices");
     model_carve(m, plan);
-    if (!run->strategies) zero_open(m), run_carve_activations(run);
-    carve_work(run, plan, run_capacity(run));
+    if (!run->strategies) zero_open(m), run_carve_activations(run), run_carve_work(run, plan);
     model_set_many(m);
     m->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");

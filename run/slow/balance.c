@@ -17,27 +17,26 @@
 #include "plan/slow/speeds.h"
 #include "run/model/model_ranks.h"
 #include "run/slow/parts.h"
-#include "run/strategies/strategies.h"
+#include "run/run.h"
 
 // ---- key/value heads and hidden units, counted
 
-SliceCount balance_most(const Model* m) {
-    int R = m->ranks->split.ranks, kv = m->whole.NKV,
-        most = split_shares_kv(&m->whole, &m->ranks->split) ? 1 : 2 * CEIL_DIV(kv, R) + 1;
-    return (SliceCount){MIN(kv, most), MIN(m->whole.hidden, 2 * CEIL_DIV(m->whole.hidden, R) + 2 * WORK_TILE)};
+static SliceCount most_of(const Shape* whole, const TpSplit* split) {
+    int R = split->ranks, most = split_shares_kv(whole, split) ? 1 : 2 * CEIL_DIV(whole->NKV, R) + 1;
+    return (SliceCount){MIN(whole->NKV, most), MIN(whole->hidden, 2 * CEIL_DIV(whole->hidden, R) + 2 * WORK_TILE)};
 }
 
-// Of the division as it is.
-static void count_units(StageBalance* x, const Model* m) {
-    UnitGroup* units = &x->units;
-    SliceCount most = balance_most(m);
-    Shape first = split_shape(&m->whole, &x->split, 0);  // with shared key/value heads, query heads are unlike
-    units->ranks = x->split.ranks, units->tile = WORK_TILE;
-    units->keep_heads = split_shares_kv(&m->whole, &x->split);
+SliceCount balance_most(const Model* m) { return most_of(&m->whole, &m->ranks->split); }
+
+void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* split) {
+    SliceCount most = most_of(whole, split);
+    Shape first = split_shape(whole, split, 0);  // with shared key/value heads, query heads are unlike
+    units->ranks = split->ranks, units->tile = WORK_TILE;
+    units->keep_heads = split_shares_kv(whole, split);
     units->matrices = (double)(runs_sum(unit_rows(&first, ATTENTION, 1)) + unit_columns(&first, ATTENTION)) /
                       (runs_sum(unit_rows(&first, MLP, 1)) + unit_columns(&first, MLP));
     for (int t = 0; t < units->ranks; t++) {
-        Shape shape = split_shape(&m->whole, &x->split, t);
+        Shape shape = split_shape(whole, split, t);
         SliceCount own = units->own[t] = (SliceCount){shape.kv_heads, shape.hidden};
         units->most[t].heads = units->keep_heads ? own.heads : MAX(most.heads, own.heads);
         units->most[t].hidden = MAX(most.hidden, own.hidden);
@@ -68,9 +67,7 @@ void balance_set_work(Run* run, const PrunedLayer* lists) {
     plan->kept = NULL;
 }
 
-void balance_set_moves(StageBalance* stage, const BalanceDecision* d) {
-    const UnitGroup* x = &stage->units;
-    WorkPlan* plan = &stage->plan;
+void balance_set_moves(WorkPlan* plan, const UnitGroup* x, const BalanceDecision* d) {
     int n = plan->n_moves = d->active ? balance_moves(plan->moves, x->own, d->tiles, x->ranks, x->tile) : 0;
     for (int t = 0; t < x->ranks; t++) {
         SliceCount count = balance_count(plan->moves, n, x->own, t);
@@ -82,7 +79,8 @@ static void carry_out(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int t = tp_rank(m);
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) balance_set_moves(x, &x->decision);
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++)
+        balance_set_moves(&x->plan, &x->units, &x->decision);
     // The decision is in time; this is the work that must be left out for it.
     double gamma = MIN(b->setting.most_pruned, b->own->decision.pruned[t] / (1 - b->fixed));
     const PrunedLayer* lists = NULL;
@@ -117,7 +115,7 @@ static int redivide(Run* run, StageBalance* x, const BalanceDecision* d) {
     TpSplit split = x->split;
     char words[512] = "divided anew: hidden units of a group's ranks";
     say_decision(run, x, d);
-    balance_set_moves(x, d);
+    balance_set_moves(&x->plan, &x->units, d);
     for (int t = 0; t < split.ranks; t++) {
         SliceCount n = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
         size_t at = strlen(words);
@@ -128,7 +126,7 @@ static int redivide(Run* run, StageBalance* x, const BalanceDecision* d) {
     x->plan.n_moves = 0;
     if (!memcmp(&split, &x->split, sizeof split)) return 0;
     x->split = split;
-    count_units(x, m);
+    balance_count_units(&x->units, &m->whole, &x->split);
     run_log_event(run, "layout", "words", words);
     return 1;
 }
@@ -146,18 +144,18 @@ static void divide_anew(Run* run) {
     if (!changed) return;
     model_divide_anew(m, &b->own->split);
     work_close(m->ranks->work);
-    m->ranks->work = work_open(m, &run->cluster->work_needs, run->cluster->work_memory);
+    m->ranks->work = work_open(m, &m->ranks->work_needs, run->cluster->work_memory);
 }
 
 // ---- what balancing needs to know of this machine, measured once, before the first step; by all ranks together
 
 // ms of sending so many bytes to the next rank of the group and receiving as many from the one before: the slowest
-// rank's, by the clock that times steps.
-static double communication_ms(Run* run, char* memory, size_t bytes) {
+// rank's, by the clock that times steps. c NULL: this rank only listens.
+static double communication_ms(Run* run, Comm* c, char* memory, size_t bytes) {
     enum { TIMES = 5 };
     const Model* m = &run->model;
-    Comm* c = m->tp;
     double least = INFINITY;
+    if (!c) return run_most(run, m->world, 0);
     CommPurpose before = c->purpose;
     c->purpose = COMM_SLICES;
     Transfer out = {(c->rank + 1) % c->size, memory, bytes},
@@ -173,23 +171,30 @@ static double communication_ms(Run* run, char* memory, size_t bytes) {
     return run_most(run, m->world, least);
 }
 
-// Weights out and gradients back, once a layer and step each.
-static void find_move_cost(Run* run) {
+MessageCost balance_message(Run* run, Comm* group) {
     enum { SMALL = 1 << 10, LARGE = 1 << 20 };
+    const Kernels* k = run->model.k;
+    char* memory = (char*)k->alloc(2 * LARGE);
+    if (!memory) die("no memory to time a message of %d bytes", LARGE);
+    double small = communication_ms(run, group, memory, SMALL), large = communication_ms(run, group, memory, LARGE);
+    k->free_memory(memory);
+    return (MessageCost){small, (fmax(small, large) - small) / (LARGE - SMALL)};
+}
+
+// Weights out and gradients back, once a layer and step each.
+MoveCost balance_move_cost(const MessageCost* message, const Shape* part, DType dt, int layers) {
+    double slice = (double)unit_elems(part, MLP) * (double)(dtype_bytes(dt) + sizeof(float)) * message->byte_ms;
+    return (MoveCost){.fixed = 2 * layers * message->ms, .send = layers * slice, .take = layers * slice};
+}
+
+static void find_move_cost(Run* run) {
     const Model* m = &run->model;
     Balance* b = run->balance;
-    char* memory = (char*)m->k->alloc(2 * LARGE);
-    if (!memory) die("no memory to time a message of %d bytes", LARGE);
-    double small = communication_ms(run, memory, SMALL), large = fmax(small, communication_ms(run, memory, LARGE));
-    double byte = (large - small) / (LARGE - SMALL);
-    double slice = (double)unit_elems(&m->shape, MLP) * (double)(dtype_bytes(m->dt) + sizeof(float)) * byte;
-    m->k->free_memory(memory);
-    for (int s = 0; s < b->stages && !b->keeps; s++) {  // which pays once
-        double L = m->ranks->layout.stage[s].layers;
-        b->stage[s].cost = (MoveCost){.fixed = 2 * L * small, .send = L * slice, .take = L * slice};
-    }
-    printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance, small,
-           b->own->cost.send);
+    MessageCost message = balance_message(run, m->tp);
+    for (int s = 0; s < b->stages && !b->keeps; s++)  // which pays once
+        b->stage[s].cost = balance_move_cost(&message, &m->shape, m->dt, m->ranks->layout.stage[s].layers);
+    printf("balance %s; a message takes %.3g ms, a slice given away for a step %.3g ms\n", run->config.balance,
+           message.ms, b->own->cost.send);
 }
 
 // ---- what resizing saves
@@ -265,7 +270,7 @@ static void find_fixed(Run* run) {
 
 // ---- the beginning
 
-static WorkNeeds make_needs(const Model* m, const Balance* b) {
+WorkNeeds balance_needs(const Model* m, const Balance* b) {
     SliceCount most = {m->shape.kv_heads, m->shape.hidden};
     if (b->setting.mode != BALANCE_RESIZE) most = balance_most(m);
     return (WorkNeeds){MAX(most.heads, 1), MAX(most.hidden, 1), b->own->plan.imputation == IMPUTE_SAME};
@@ -282,7 +287,7 @@ static void open_stage(Run* run, int s, int ranks) {
         die("no memory for what is known of %d ranks", m->world->size);
     if (!m->tp || run->strategies) return;
     x->split = balance_division(run, s);
-    count_units(x, m);
+    balance_count_units(&x->units, &m->whole, &x->split);
 }
 
 void balance_open(Run* run) {
@@ -321,7 +326,7 @@ void balance_open(Run* run) {
             "or "
             "fill=zero",
             m->ranks->zero.stage);
-    if (run->training) run->cluster->work_needs = make_needs(m, b);
+    if (run->training) m->ranks->work_needs = balance_needs(m, b);
 }
 
 void balance_close(Balance* b) {
@@ -336,15 +341,16 @@ void balance_ready(Run* run) {
     Model* m = &run->model;
     Balance* b = run->balance;
     int saved = run->books->saved.balanced ? run->books->saved.balanced : run->books->saved.divided;
-    if (c->resume && saved && (!m->ranks->work || saved != b->stages * tp_size(m))) {
+    if (c->resume && saved && (!m->ranks->work || run->strategies || saved != b->stages * tp_size(m))) {
         printf("balance anew: the saved decision is for groups of %d ranks, found %d, --balance %s\n", saved,
                b->stages * tp_size(m), c->balance);
         run->books->saved.balanced = 0;
     }
     if (b->setting.mode != BALANCE_OFF && m->world->size == 1)
         printf("balance %s: nothing to do, there is one rank only\n", c->balance);
+    if (b->jobs) b->jobs->ready(run);
     if (c->resume) balance_take_measures(run);
-    if (!m->ranks->work) return;
+    if (!m->ranks->work || run->strategies) return;
     if (b->setting.mode != BALANCE_RESIZE) find_move_cost(run);
     if (b->setting.mode != BALANCE_MIGRATE && !b->keeps)
         b->pruner = pruner_open(m, b->own->plan.shed, (Priority)config_choice(c, "--balance priority"),
@@ -373,6 +379,7 @@ void balance_begin(Run* run) {
     timer_slow_down(m->timer, slow.linear, slow.whole);
     b->is_timed = is_timed(run);
     if (b->is_timed) timer_begin(m->timer, m->k, m->s);
+    if (b->jobs) b->jobs->begin(run);
     if (b->own->plan.active) zero_settle(m);
     work_begin(m);
 }
@@ -428,10 +435,11 @@ void balance_measure(Run* run, RankReport* mine) {
     mine->linear = 1e3 * seconds[TIME_LINEAR], mine->attention = 1e3 * seconds[TIME_ATTENTION];
     mine->other = 1e3 * seconds[TIME_OTHER], mine->update = 1e3 * seconds[TIME_UPDATE];
     mine->wait = 1e3 * seconds[TIME_WAIT];
-    if (learns_speeds(run)) mine->expected = expected_of_step(run);
     if (b->pruner && pruner_layers(b->pruner)) mine->pruned = pruner_left_out(b->pruner);
     mine->sent = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 0));
     mine->taken = slices_of(b->own, work_moved(&b->own->plan, tp_rank(m), 1));
+    if (learns_speeds(run)) mine->expected = expected_of_step(run);
+    if (b->jobs) b->jobs->report(run, mine);
     if (m->tp && run->cluster->oversubscribed && b->is_timed && !run->strategies)
         mine->emulated = slowest_segments(run);
 }
@@ -493,8 +501,8 @@ static void learn_speeds(Run* run) {
 void balance_set_paces(Run* run) {
     const Balance* b = run->balance;
     int ranks = b->own->speeds.ranks;
-    if (run->strategies) {
-        strategies_set_paces(run, b->own->speeds.speeds);
+    if (b->jobs) {
+        b->jobs->set_paces(run, b->own->speeds.speeds);
         return;
     }
     for (int i = 0; i < b->stages * ranks; i++)
@@ -603,7 +611,7 @@ void balance_change(Run* run) {
     if (b->setting.mode == BALANCE_OFF || c->refresh == 0) return;
     int is_refresh = done % c->refresh == 0;
     refresh_speeds(run, is_refresh);
-    if (!is_refresh || !run->model.ranks->work || b->n_samples == 0) return;
+    if (!is_refresh || !run->model.ranks->work || run->strategies || b->n_samples == 0) return;
     for (int s = 0; s < b->stages; s++) learn(run, &b->stage[s]);
     b->n_samples = 0;
     if (b->keeps) {

@@ -31,6 +31,9 @@ void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);
 void balance_hear(Run* run, StepRecord* record);
 
+// Whether slices move for good: --balance moves=keep.
+int balance_keeps(const Config* c);
+
 // Whether the last step's time says something about the cost model: not so where ranks were faster or slower than
 // planned.
 int balance_explains_step(const Run* run);

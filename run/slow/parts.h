@@ -22,6 +22,20 @@ typedef struct StageBalance {
     WorkPlan plan;  // that carries it out; plan.kept only while it is set
 } StageBalance;
 
+// Of so many bytes: ms + bytes byte_ms.
+typedef struct MessageCost {
+    double ms, byte_ms;
+} MessageCost;
+
+// What --strategies does where every step has another group: takes paces of all ranks, finds costs, and in a step
+// carries out what this rank's group has decided, and tells what that changes for this rank.
+typedef struct JobsBalance {
+    void (*set_paces)(Run* run, const double* speeds);
+    void (*ready)(Run* run);
+    void (*begin)(Run* run);
+    void (*report)(const Run* run, RankReport* mine);
+} JobsBalance;
+
 struct Balance {
     BalanceSetting setting;  // cost: of each stage
     Pruner* pruner;          // NULL: nothing is ever left out
@@ -37,6 +51,7 @@ struct Balance {
     CostTerms* expected;        // (world) scratch
     float* segments;            // (group, MOST_SEGMENTS) scratch
     RankStep* steps;            // (world) of the last step
+    const JobsBalance* jobs;    // NULL without strategies
 };
 
 // balance.c. The most units that a rank may come to compute, which bounds its memory: twice its share of an even
@@ -45,14 +60,20 @@ SliceCount balance_most(const Model* m);
 SliceCount balance_staying(const StageBalance* x, int t);
 // The work of a decision; none where helpers have no memory for it: not all decisions in files are ours. lists: as they
 // are, of a refresh or of a checkpoint; NULL: nothing is left out.
-void balance_set_moves(StageBalance* stage, const BalanceDecision* d);
+void balance_set_moves(WorkPlan* plan, const UnitGroup* units, const BalanceDecision* d);
 void balance_set_work(Run* run, const PrunedLayer* lists);
 // What is known of paces by now is what plans go by from the next on.
 void balance_set_paces(Run* run);
 
-// saved.c. Whether slices move for good; the division of stage s, as the checkpoint has it, where stages and groups are
+// The most that a rank may need; what it owns and may come to compute of such a split; what a message takes among the
+// ranks of a group (NULL: this rank has none), the slowest rank of all, collective; what moving so many layers takes.
+WorkNeeds balance_needs(const Model* m, const Balance* b);
+void balance_count_units(UnitGroup* units, const Shape* whole, const TpSplit* split);
+MessageCost balance_message(Run* run, Comm* group);
+MoveCost balance_move_cost(const MessageCost* message, const Shape* part, DType dt, int layers);
+
+// saved.c. The division of stage s, as the checkpoint has it, where stages and groups are
 // as they were, else even; what was measured, where stages and ranks are the same; the decision that was in force.
-int balance_keeps(const Config* c);
 TpSplit balance_division(const Run* run, int s);
 void balance_take_measures(Run* run);
 void balance_take_up(Run* run);

@@ -109,7 +109,7 @@ static int walk_all(Walk* w, Balance* b, int group) {
     return 1;
 }
 
-static int group_of(const Run* run) { return run->model.ranks->work ? tp_size(&run->model) : 0; }
+static int group_of(const Run* run) { return run->model.ranks->work && !run->strategies ? tp_size(&run->model) : 0; }
 
 // 0: none, or too many for a state.
 static int count_numbers(const Run* run) {
@@ -139,7 +139,7 @@ int balance_save(Run* run, SafeTensor* lists) {
     RunState* saved = &run->books->saved;
     int R = tp_size(&run->model), ranks = b->stages * R, active = 0;
     for (int s = 0; s < b->stages; s++) active |= b->stage[s].decision.active;
-    int holds = run->model.ranks->work && ranks <= MOST_BALANCED;
+    int holds = run->model.ranks->work && !run->strategies && ranks <= MOST_BALANCED;
     saved->balanced = holds && active ? ranks : 0;
     saved->divided = holds && b->keeps ? ranks : 0;  // what --balance moves=keep has come to
     for (int i = 0; i < ranks && holds; i++) {
@@ -173,7 +173,8 @@ void balance_take_up(Run* run) {
         d->tiles[i % R] = (SliceCount){(int)s->heads[i], (int)s->tiles[i]};
         b->stage[i / R].units.head_work = s->head_work[i];
     }
-    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++) balance_set_moves(x, &x->decision);
+    for (StageBalance* x = b->stage; x < b->stage + b->stages; x++)
+        balance_set_moves(&x->plan, &x->units, &x->decision);
     if (optimizer_path(path, run->books->start_from, m->world->rank, m->world->size, err)) die("%s", err);
     if (b->pruner && b->own->decision.pruned[t] > 0 && s->ranks == m->world->size) {
         zero_settle(m);

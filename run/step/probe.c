@@ -14,6 +14,10 @@
 // In a pipeline each stage runs rows through its own layers, all stages at the same time and without a word between
 // them; what a file says is then of a stage of the mean work, as plans for pipelines count (run/setup/cost.c).
 //
+// With --strategies the kinds of pipelines of each strategy are measured so, the jobs of a strategy at the same time,
+// as in a step: each leaves the file that a run with such pipelines alone finds. Its step is what that run's would be:
+// the update as timed, and sums in the times of the links that were measured. What moving takes is played from these.
+//
 // Ranks that share cores take a row's processor time, as many times as ranks share a core: what else runs there is not
 // in it. (Not in tensor-parallel groups, which wait for each other in a row.) Everything is done several times and the
 // least time counts; of rows the mean of all ranks, of what they do together the slowest's.
@@ -22,7 +26,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "run/run.h"
+#include "run/strategies/strategies.h"
 
 // What is measured with.
 typedef struct Probe {
@@ -46,11 +50,12 @@ static Probe open_probe(Run* run) {
     return p;
 }
 
-// Of all ranks, those of a tensor-parallel group too: they decide alike how often they do what they do together.
-static double slowest(const Probe* p, double mine) { return run_most(p->run, p->run->model.world, mine); }
+// Of all ranks of the job, those of a tensor-parallel group too: they decide alike how often they do what they do
+// together.
+static double slowest(const Probe* p, double mine) { return run_most(p->run, p->run->model.job, mine); }
 
 static double mean(const Probe* p, double mine) {
-    Comm* c = p->run->model.world;
+    Comm* c = p->run->model.job;
     double sum = 0, *all = (double*)run_ask_all(p->run, c, &mine, sizeof mine);
     for (int r = 0; r < c->size; r++) sum += all[r];
     free(all);
@@ -60,7 +65,7 @@ static double mean(const Probe* p, double mine) {
 // All ranks begin together; the time.
 static double begin(const Probe* p) {
     char err[ERR_BYTES];
-    Comm* c = p->run->model.world;
+    Comm* c = p->run->model.job;
     if (c->table->barrier(c, err)) run_lost(p->run, err);
     return now_seconds();
 }
@@ -244,15 +249,13 @@ static void fit_rows(Cost* cost, const ProbeTime* rows) {
     cost->quadratic = c[0], cost->per_token = c[1], cost->micro_batch = c[2];
 }
 
-// Of the rows that were not fitted.
-static void print_errors(const Cost* cost, const ProbeTime* rows) {
+// Of the rows that were not fitted: the median, and the worst.
+static void find_errors(double* middle, double* worst, const Cost* cost, const ProbeTime* rows) {
     double errors[ROWS];
     int n = 0;
     for (int i = 0; i < ROWS; i++)
         if (design[i].held_out) errors[n++] = fabs(model_ms(cost, &rows[i]) / rows[i].ms - 1);
-    double middle = run_median(errors, n);
-    printf("held-out error: median %.1f %%, worst %.1f %%%s\n", 100 * middle, 100 * errors[n - 1],
-           middle > 0.06 ? "; over 6 %: is this machine busy with something else?" : "");
+    *middle = run_median(errors, n), *worst = errors[n - 1];
 }
 
 // ---- links
@@ -315,7 +318,7 @@ static void time_link(const Probe* p, const Links* x, LinkKind kind) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
     LinkTable* link = &p->cost->link[kind];
-    size_t most = (size_t)-run_most(p->run, p->run->model.world, -(double)MIN((size_t)1 << 26, p->bytes / 128 * 64));
+    size_t most = (size_t)-slowest(p, -(double)MIN((size_t)1 << 26, p->bytes / 128 * 64));
     for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
         double first = time_messages(p, x, kind, bytes, 2), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
@@ -430,10 +433,23 @@ static double time_update(const Probe* p) {
     return 1e3 * (now_seconds() - started) * (double)owned / (double)n;
 }
 
+// Of a job under --strategies, whose sums are among all ranks there: as if it were alone.
+static double step_alone(const Probe* p) {
+    const Model* m = &p->run->model;
+    const LinkTable* links = p->cost->link;
+    const LinkTable* link = &links[links[LINK_ACROSS].n > 0 ? LINK_ACROSS : LINK_INSIDE];
+    double ranks = m->comm->size, others = (double)shape_param_elems(&m->shape) * (ranks - 1) / ranks;
+    double update = slowest(p, fmin(time_update(p), time_update(p)));
+    if (ranks == 1) return update;
+    return update + link_ms(link, others * (double)dtype_bytes(run_gradients_travel_as(p->run))) +
+           link_ms(link, others * (double)dtype_bytes(m->dt));
+}
+
 static double time_step(const Probe* p) {
     enum { TIMES = 4 };
     Model* m = &p->run->model;
     double least = INFINITY;
+    if (p->run->strategies) return step_alone(p);
     for (int i = 0; i < TIMES; i++) {
         double update = time_update(p), began = begin(p);
         zero_reduce(m);
@@ -455,27 +471,62 @@ static void say_next(const char* what) {
     fflush(stdout);
 }
 
-void run_probe(Run* run) {
-    char path[CHECKPOINT_PATH], err[ERR_BYTES];
+// What the first rank of a job has to say of it.
+typedef struct ProbeReport {
+    int failed, tells;
+    PipelineGroup pipelines;
+    Cost cost;
+    double error, worst, seconds;
+    char path[DISK_PATH], words[ERR_BYTES];
+} ProbeReport;
+
+static void probe_job(Run* run, ProbeReport* report) {
     ProbeTime rows[ROWS];
     Probe p = open_probe(run);
     Cost* cost = p.cost;
+    const Model* m = &run->model;
     double started = now_seconds();
     say_next("rows of documents, 3 s or more");
     time_rows(&p, rows);
     fit_rows(cost, rows);
-    if (run->model.world->size > tp_size(&run->model)) say_next("messages between ranks");
+    if (m->world->size > tp_size(m)) say_next("messages between ranks");
     time_links(&p);
     say_next("blocks computed again, computing beside messages, the end of a step");
-    if (run->model.ranks->zero.stage == 1 && !run->model.tp && run->model.stages == 1) time_layouts(&p);
+    if (m->ranks->zero.stage == 1 && !m->tp && m->stages == 1) time_layouts(&p);
     cost->step = time_step(&p);
     snprintf(cost->name, sizeof cost->name, "probed");
     free(p.lengths);
     free(p.sends);
-    if (run->model.world->rank > 0) return;
-    print_errors(cost, rows);
+    *report = (ProbeReport){.tells = m->job->rank == 0, .cost = *cost, .seconds = now_seconds() - started};
+    report->pipelines = (PipelineGroup){m->comm->size, tp_size(m), m->stages};
+    find_errors(&report->error, &report->worst, cost, rows);
+    if (report->tells) report->failed = run_save_machine(run, report->path, report->words);
+}
+
+static void print_report(const Run* run, const ProbeReport* r) {
+    const Cost* cost = &r->cost;
+    if (r->failed) die("--probe: %s", r->words);
+    if (run->strategies) printf("%dxtp%dpp%d: ", r->pipelines.copies, r->pipelines.tp, r->pipelines.pp);
+    printf("held-out error: median %.1f %%, worst %.1f %%%s\n", 100 * r->error, 100 * r->worst,
+           r->error > 0.06 ? "; over 6 %: is this machine busy with something else?" : "");
     printf("%.4g ms a token, %.4g ms a token^2, %.4g ms a micro-batch, %.4g ms a step; measured in %.1f s\n",
-           cost->per_token, cost->quadratic, cost->micro_batch, cost->step, now_seconds() - started);
-    if (run_save_machine(run, path, err)) die("--probe: %s", err);
-    say(stdout, "saved %s, which runs like this one find; others take it by --machine", path);
+           cost->per_token, cost->quadratic, cost->micro_batch, cost->step, r->seconds);
+    say(stdout, "saved %s, which runs like this one find; others take it by --machine", r->path);
+}
+
+void run_probe(Run* run) {
+    int strategies = run->strategies ? run->strategies->list.n : 1;
+    Comm* world = run->model.world;
+    for (int s = 0; s < strategies; s++) {
+        ProbeReport mine, *all;
+        if (run->strategies) {
+            say(stdout, "strategy %s", strategies_name(run, s));
+            run_enter_strategy(run, s);
+        }
+        probe_job(run, &mine);
+        all = (ProbeReport*)run_ask_all(run, world, &mine, sizeof mine);
+        for (int r = 0; r < world->size && world->rank == 0; r++)
+            if (all[r].tells) print_report(run, &all[r]);
+        free(all);
+    }
 }

@@ -56,6 +56,8 @@ void run_find_cost(Run* run) {
         return;
     }
     for (int s = 0; s < x->list.n; s++) run_find_job_cost(x->as[s]);
+    strategies_turn(run, x->now);
+    if (run->config.probe) return;
     calibration_start(&run->clock->calibration);
     find_choices(run);
     strategies_time_moves(run);

@@ -1,4 +1,5 @@
 // list.c - which strategies a run has: --strategies, or what the search finds.
+#include "run/slow/balance.h"
 #include "run/strategies/strategies.h"
 
 #include <stdio.h>
@@ -27,13 +28,12 @@ static void refuse_others(const Run* run) {
         die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
             "found %s; write who runs them into the strategies",
             found);
-    if (c->probe)
-        die("--strategies: --probe measures one way to run a model; probe like pipelines without the others, on as "
-            "many ranks as they have and with their --tp, and strategies find it");
-    if (strcmp(c->balance, "off") && strcmp(c->balance, "documents"))
-        die("--strategies: expected --balance documents, found %s: parts of the model that ranks give away or leave "
-            "out change from step to step",
+    if (!strcmp(c->balance, "resize") || !strcmp(c->balance, "semi"))
+        die("--strategies: expected --balance documents or migrate, found %s: what a rank leaves out follows from how "
+            "weights of its part changed, and that is another part from step to step",
             c->balance);
+    if (balance_keeps(c))
+        die("--strategies: expected --balance moves=step, found keep: the strategies say how the model is divided");
 }
 
 // Like pipelines share documents, as many as --cp says in every group of every strategy.

@@ -71,8 +71,11 @@ void strategies_time_moves(Run* run) {
     Arena arena = {0};
     if (run->config.machine) run_read_machine(run, &machine);
     else {
-        machine = x->as[0]->clock->probed;
-        machine.cost.link_scale *= x->as[0]->model.stages;  // divided among stages
+        const Run* widest = x->as[0];  // of most data ranks, which know most of links
+        for (int s = 1; s < x->list.n; s++)
+            if (x->as[s]->model.comm->size > widest->model.comm->size) widest = x->as[s];
+        machine = widest->clock->probed;
+        machine.cost.link_scale *= widest->model.stages;  // divided among stages
     }
     MoveTime t = strategies_links(run, &machine);
     size_t n = (size_t)x->list.n, ranks = (size_t)world->size;

@@ -1,21 +1,24 @@
 // paces.c - pipelines of unlike pace: what ranks are known to be as fast as (a machine's kinds of ranks, or --balance)
 // is what every strategy's plans go by.
 //
-// A stage goes at the pace of its slowest rank, a pipeline at that of its slowest stage. The choice of a strategy and
-// the dispatch of documents know every pipeline's, the planner of a job those of its own pipelines.
+// A stage goes at the pace of its slowest rank, unless that gives work to others (groups.c), a pipeline at that of its
+// slowest stage. The choice of a strategy and the dispatch of documents know every pipeline's, the planner of a job
+// those of its own pipelines.
 #include "run/strategies/strategies.h"
 
 #include <stdlib.h>
 
 // Of the pipelines of group g, whose ranks begin at `first`: of each stage and pipeline (stages, copies), and of each
 // as a whole.
-static void find_paces(double* of_stage, double* pace, const Run* run, const PipelineGroup* g, int first,
+static void find_paces(double* of_stage, double* pace, const Run* run, int s, const PipelineGroup* g, int first,
                        const double* speeds) {
     Layout layout = strategies_layout(run, g);
     for (int i = 0; i < g->pp * g->copies; i++) {
         of_stage[i] = speeds[first + i * g->tp];
         for (int t = 1; t < g->tp; t++) of_stage[i] = MIN(of_stage[i], speeds[first + i * g->tp + t]);
     }
+    for (int i = 0; i < g->pp; i++)
+        strategies_group_paces(of_stage + i * g->copies, run, s, g, i, first + i * g->copies * g->tp, speeds);
     for (int q = 0; q < g->copies; q++) pace[q] = layout_pace(&layout, &run->model.whole, of_stage + q, g->copies);
 }
 
@@ -30,7 +33,7 @@ static int set_strategy(Run* run, int s, double* pace, double* of_stage, const d
         const PipelineGroup* group = &strategy->group[g];
         int at = 0;
         for (int k = 0; k < strategies_kind(&x->kinds, group); k++) at += x->choices[s].copies[k];
-        find_paces(of_stage, pace + at, run, group, first, speeds);
+        find_paces(of_stage, pace + at, run, s, group, first, speeds);
         for (int q = 0; q < group->copies; q++) unlike |= pace[at + q] != 1;
         if (group != own) continue;
         memcpy(as->clock->stage_speeds, of_stage, sizeof *of_stage * (size_t)(group->pp * group->copies));

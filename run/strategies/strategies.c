@@ -150,13 +150,14 @@ static void share_memory(Model* to, const Model* from) {
     zero_open(to);
 }
 
-static void strategies_carve(Run* run) {
+static void strategies_carve(Run* run, const MemoryPlan* plan) {
     Strategies* x = run->strategies;
     share_memory(&x->owner, &run->model);
     for (int s = 0; s < x->list.n; s++) {
         Model* m = &x->as[s]->model;
         m->ranks->moving = run->model.ranks->moving;
         share_memory(m, &run->model);
+        run_carve_work(x->as[s], plan);
         model_set_many(m);
         run_carve_activations(x->as[s]);
     }
@@ -177,7 +178,7 @@ MemoryPlan run_plan_memory(Run* run) {
 
 void run_take_memory(Run* run, MemoryPlan* plan) {
     run_take_job_memory(run, plan);
-    if (run->strategies) strategies_carve(run);
+    if (run->strategies) strategies_carve(run, plan);
 }
 
 // ---- a strategy at work
@@ -217,12 +218,14 @@ void strategies_close(Run* run) {
     *x->before = *run->model.ranks;
     model_set_ranks(&run->model, x->before);
     for (int s = 0; s < x->list.n; s++) {
+        work_close(x->as[s]->model.ranks->work);
         run_leave_job(x->as[s]);
         free(x->as[s]);
     }
     zero_close(&x->owner);
     free(x->start_ms);
     free(x->paces);
+    free(x->groups);
     arena_free(&x->arena);
     free(x);
 }

@@ -40,6 +40,7 @@ typedef struct Strategies {
     double last_start_ms;  // of them, of the last step that is to be learnt from
     Kinds kinds;
     Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
+    struct Groups* groups;                   // groups.c; NULL: their ranks give each other nothing
     double* paces;  // (1 + strategies, ranks) of pipelines, behind scratch; NULL: none is known
 } Strategies;
 
@@ -51,6 +52,7 @@ int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether
 // The layers of such a pipeline, dealt evenly; how each runs (zero, recompute) --layout says, or the options.
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
+void strategies_balance(Run* run);             // groups.c: with --balance, before memory is planned
 
 double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
 // Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
@@ -84,6 +86,11 @@ int strategies_is_plain(const Run* run, int strategy, ReshardKind kind);
 // moves.c: a machine's links between all ranks; fills start_ms, and start and end of choices, on all ranks together.
 MoveTime strategies_links(const Run* run, const Machine* machine);
 void strategies_time_moves(Run* run);
+
+// groups.c: decides what ranks of a stage of group g, which begin at `first`, give each other at these paces of all
+// ranks. Where they do, of_stage (copies) is how fast that makes the stage of every pipeline.
+void strategies_group_paces(double* of_stage, const Run* run, int strategy, const PipelineGroup* g, int stage,
+                            int first, const double* speeds);
 
 // paces.c: of a machine with kinds of ranks.
 void strategies_know_paces(Run* run);

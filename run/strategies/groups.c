@@ -1,0 +1,161 @@
+// groups.c - --balance migrate with --strategies: what ranks of the pipelines' tensor-parallel groups give each other.
+//
+// A group is another one from step to step, so what was measured is each rank's pace (plan/slow/speeds.h), and not what
+// its linears took. What a step of a pipeline takes at full pace says the cost model; from both follows a decision of
+// plan/slow/balance.h for every stage of every group of every strategy, the same on all ranks and with no memory of
+// those before. Each rank carries out those of its own groups, and the paces of all are what plans go by.
+#include <math.h>
+#include <stdlib.h>
+
+#include "run/slow/parts.h"
+#include "run/strategies/strategies.h"
+
+// A stage of a group of pipelines, of which all ranks know the same.
+typedef struct GroupBalance {
+    UnitGroup units;
+    WorkPlan plan;
+    double linear, attention, other;  // ms of one of its ranks in a step at full pace; linear: of blocks
+    double blocks;                    // their share of a token's matmuls
+} GroupBalance;
+
+// Those of this rank.
+struct Groups {
+    MessageCost message;
+    double mean_length;
+    int used;                               // the strategy whose plan is set; -1: none
+    GroupBalance of[MOST_RANK_STRATEGIES];  // under each
+};
+
+// Mean tokens that a token of the training text attends to, twice.
+static double mean_length(const Run* run) {
+    static int lengths[SAMPLED_LENGTHS];
+    double squares = 0, tokens = 0;
+    for (int i = 0, n = run_sample_lengths(run, lengths); i < n; i++)
+        squares += (double)lengths[i] * lengths[i], tokens += lengths[i];
+    return tokens > 0 ? squares / tokens : 0;
+}
+
+static void ready(Run* run) {
+    Strategies* x = run->strategies;
+    if (run->balance->setting.mode != BALANCE_MIGRATE) return;
+    struct Groups* groups = (struct Groups*)calloc(1, sizeof *groups);
+    if (!groups) die("no memory for what ranks of %d strategies give away", x->list.n);
+    groups->mean_length = mean_length(run), groups->used = -1;
+    for (int s = 0; s < x->list.n; s++) {
+        MessageCost mine = balance_message(run, x->as[s]->model.tp), *all = &groups->message;
+        all->ms = fmax(all->ms, mine.ms), all->byte_ms = fmax(all->byte_ms, mine.byte_ms);
+    }
+    x->groups = groups;
+}
+
+// What a rank of this stage does in a step; of a cost that says what all stages would take if none waited.
+static void count_work(GroupBalance* x, const Run* run, const PipelineGroup* g, const Layout* layout, int stage) {
+    const Strategies* list = run->strategies;
+    const Shape* whole = &run->model.whole;
+    const PipelineScheme* k = &list->kinds.pool.scheme[strategies_kind(&list->kinds, g)];
+    double matmuls[MOST_STAGES], layers[MOST_STAGES], weights = shape_matmul_weights(whole),
+                                                      head = (double)whole->V * whole->C;
+    double tokens = (double)run->config.batch_tokens * g->tp * g->pp / run->model.world->size;
+    layout_shares(layout, whole, matmuls, layers);
+    double all = k->linear * tokens * g->pp * matmuls[stage];
+    x->blocks = fmin(1, layers[stage] * (weights - head) / weights / matmuls[stage]);
+    x->linear = x->blocks * all;
+    x->attention = k->quadratic * tokens * run->strategies->groups->mean_length * g->pp * layers[stage];
+    x->other = all - x->linear + k->fixed * g->pp * layers[stage];
+}
+
+static double matrices_of(const UnitGroup* x, SliceCount n) { return n.hidden + n.heads * x->matrices; }
+
+// v (ranks of the group): paces of its slowest ranks.
+static void decide(GroupBalance* x, const Run* run, const Layout* layout, int stage, const double* v) {
+    const Model* m = &run->model;
+    BalanceMemory memory = {0};
+    RankTimes times[MOST_TP];
+    UnitGroup* units = &x->units;
+    BalanceSetting setting = run->balance->setting;
+    const TpSplit split = split_even(&m->whole, layout->tp);
+    const Shape first = split_shape(&m->whole, &split, 0);
+    balance_count_units(units, &m->whole, &split);
+    double slice_ms = x->linear / matrices_of(units, units->own[0]);
+    units->head_work = units->matrices + x->attention / units->own[0].heads / slice_ms;
+    setting.cost = balance_move_cost(&run->strategies->groups->message, &first, m->dt, layout->stage[stage].layers);
+    for (int t = 0; t < units->ranks; t++) {
+        double slices = units->own[t].hidden + units->head_work * units->own[t].heads;
+        times[t] = (RankTimes){x->linear / v[t], x->attention / v[t], x->other / v[t], slices, 0};
+    }
+    balance_learn(&memory, times, units->ranks);
+    BalanceDecision d = balance_decide(&memory, &setting, units);
+    balance_set_moves(&x->plan, units, &d);
+    x->plan.active = x->plan.n_moves > 0, x->plan.of_group = d.active;
+}
+
+// What rank t has to compute with the plan, beside what it owns: of matmuls of blocks, of attention.
+static void shares_of(double* matmuls, double* attention, const GroupBalance* x, int t) {
+    SliceCount own = x->units.own[t], has = balance_count(x->plan.moves, x->plan.n_moves, x->units.own, t);
+    *matmuls = matrices_of(&x->units, has) / matrices_of(&x->units, own);
+    *attention = (double)has.heads / own.heads;
+}
+
+// Of the ranks of one pipeline's group, with what they give each other.
+static double pace_of(const GroupBalance* x, const double* speeds) {
+    double slowest = 0, matmuls, attention;
+    for (int t = 0; t < x->units.ranks; t++) {
+        shares_of(&matmuls, &attention, x, t);
+        slowest = fmax(slowest, (x->linear * matmuls + x->attention * attention + x->other) / speeds[t]);
+    }
+    return (x->linear + x->attention + x->other) / slowest;
+}
+
+void strategies_group_paces(double* of_stage, const Run* run, int s, const PipelineGroup* g, int stage, int first,
+                            const double* speeds) {
+    struct Groups* groups = run->strategies->groups;
+    GroupBalance x = {0};
+    double v[MOST_TP];
+    int rank = run->model.world->rank;
+    if (!groups || g->tp == 1) return;
+    Layout layout = strategies_layout(run, g);
+    for (int t = 0; t < g->tp; t++) {
+        v[t] = speeds[first + t];
+        for (int q = 1; q < g->copies; q++) v[t] = fmin(v[t], speeds[first + q * g->tp + t]);
+    }
+    count_work(&x, run, g, &layout, stage);
+    decide(&x, run, &layout, stage, v);
+    if (rank >= first && rank < first + g->copies * g->tp) groups->of[s] = x, groups->used = -1;
+    for (int q = 0; q < g->copies && x.plan.active; q++) of_stage[q] = pace_of(&x, speeds + first + q * g->tp);
+}
+
+// The plan of this step's strategy, if it is another.
+static void begin(Run* run) {
+    struct Groups* groups = run->strategies->groups;
+    Model* m = &run->model;
+    int now = run->strategies->now;
+    if (!groups || !m->ranks->work) return;
+    if (groups->used != now) work_set(m, &groups->of[now].plan);
+    groups->used = now;
+    if (groups->of[now].plan.active) zero_settle(m);
+}
+
+static void report(const Run* run, RankReport* mine) {
+    const Strategies* list = run->strategies;
+    const Comm* tp = run->model.tp;
+    double matmuls, attention;
+    if (!list->groups || !tp || !list->groups->of[list->now].plan.active) return;
+    const GroupBalance* x = &list->groups->of[list->now];
+    shares_of(&matmuls, &attention, x, tp->rank);
+    mine->expected.per_token *= 1 - x->blocks + x->blocks * matmuls;
+    mine->expected.quadratic *= attention;
+    for (int taken = 0; taken < 2; taken++) {
+        SliceCount n = work_moved(&x->plan, tp->rank, taken);
+        *(taken ? &mine->taken : &mine->sent) = n.hidden + x->units.head_work * n.heads;
+    }
+}
+
+void strategies_balance(Run* run) {
+    static const JobsBalance jobs = {strategies_set_paces, ready, begin, report};
+    Balance* b = run->balance;
+    b->jobs = &jobs;
+    for (int s = 0; b->setting.mode == BALANCE_MIGRATE && run->training && s < run->strategies->list.n; s++) {
+        Model* m = &run->strategies->as[s]->model;
+        if (m->tp) m->ranks->work_needs = balance_needs(m, b);
+    }
+}
