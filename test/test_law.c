@@ -386,7 +386,7 @@ CLAIM(each_rank_takes_memory_for_what_it_holds) {
     int N = asked_capacity();
     CHECK(run_capacity(run) == N && run->settled.capacity == run->clock->limits.capacity);
     for (int i = 0; i < 2; i++) {
-        ModelNeeds needs = run_model_needs(run, N + i);
+        ModelNeeds needs = run_model_needs(run, N * (1 + i));
         MemoryPlan expected = {.on_host = run->model.k->on_host};
         model_plan(&expected, run->model.k, &needs);
         size_t bytes = expected.entries[memory_find(&expected, "activations")].bytes;
