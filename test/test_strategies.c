@@ -447,13 +447,13 @@ static int check_virtual_steps(const char* machine, const char* list, double mov
 // chose.
 static int slow_steps(const char* options, double* ms) {
     double all[STEPS];
-    run_on(8, "slow",
+    run_on(8, "straggling",
            "--machine h200-8b --device virtual --data $W/corpus --layers 4 --width 128 --heads 4 --vocab 512 "
            "--context 320 --batch-tokens 16384 --steps 20 --threads 1 --plan refresh=4 %s",
            options);
-    CHECK(log_values("slow", "measured_ms", all, STEPS) == STEPS);
+    CHECK(log_values("straggling", "measured_ms", all, STEPS) == STEPS);
     for (int i = *ms = 0; i < HALF; i++) *ms += all[HALF + i] / HALF;
-    return count_strategies("slow");
+    return count_strategies("straggling");
 }
 
 // The limit: ranks in all over the sum of their paces, 8 / (7 + 1/3). Pipelines of four ranks go at the pace of their

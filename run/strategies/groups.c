@@ -119,7 +119,7 @@ void strategies_group_paces(double* of_stage, const Run* run, int s, const Pipel
         for (int q = 1; q < g->copies; q++) v[t] = fmin(v[t], speeds[first + q * g->tp + t]);
     }
     count_work(&x, run, g, &layout, stage);
-    decide(&x, run, &layout, stage, v);
+    if (x.linear > 0) decide(&x, run, &layout, stage, v);  // a machine may say nothing of it
     if (rank >= first && rank < first + g->copies * g->tp) groups->of[s] = x, groups->used = -1;
     for (int q = 0; q < g->copies && x.plan.active; q++) of_stage[q] = pace_of(&x, speeds + first + q * g->tp);
 }
