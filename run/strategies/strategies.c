@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "plan/base/disk.h"
-#include "plan/cost/transfers.h"
+#include "plan/layout/strategy_moves.h"
 
 const char* strategies_name(const Run* run, int strategy) { return run->strategies->name[strategy]; }
 
@@ -28,24 +28,10 @@ int strategies_same_job(const Run* run, int s, int a, int b) {
 
 Layout strategies_layout(const Run* run, const PipelineGroup* g) {
     const Layout* how = run->strategies ? &run->strategies->before->layout : &run->model.ranks->layout;
-    Layout layout = layout_even(&run->model.whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
-    for (int l = 0; l < run->model.whole.L; l++)
-        layout.layer[l].zero = how->layer[l].zero, layout.layer[l].recompute = how->layer[l].recompute;
-    return layout;
+    return strategy_layout(&run->model.whole, g, how->layer);
 }
 
 // ---- what is chosen from: every kind of pipeline is a scheme of Hydraulis
-
-// Pipelines like g, in descending order of what a micro-batch holds; kind[i] is what scheme i of the pool is.
-static void add_scheme(SchemePool* pool, PipelineGroup* kind, const PipelineGroup* g, const PipelineCost* cost,
-                       int64_t capacity) {
-    int at = 0;
-    while (at < pool->n && pool->scheme[at].max_tokens >= capacity) at++;
-    for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1], kind[i] = kind[i - 1];
-    pool->scheme[at] =
-        (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};
-    kind[at] = (PipelineGroup){1, g->tp, g->pp};
-}
 
 static int scheme_of(const Strategies* x, const PipelineGroup* g) {
     for (int k = 0; k < x->pool.n; k++)
@@ -59,107 +45,6 @@ static MoveTime links_of(const Run* run, const Machine* machine) {
     int node = run_node_size(run, world, 1, 1);
     TransferTimes links = transfer_times(machine, &m->whole, (int)dtype_bytes(m->dt), node);
     return (MoveTime){links, world->size, world->node, world->overlap};
-}
-
-// ---- --layout hydraulis, on rank 0: strategies for this model, these ranks and the lengths of the training pieces, by
-// plan/published/hydraulis.h
-
-enum { MOST_KINDS = HYDRAULIS_SCHEMES, LISTED = 8 };  // strategies are few: each has Comms of its own
-
-typedef struct Kinds {
-    SchemePool pool;
-    PipelineGroup group[MOST_KINDS];  // of every scheme
-} Kinds;
-
-// Tokens of a row of such a pipeline: as --capacity says, or as half of the memory holds.
-static int64_t row_of(Run* run, const PipelineGroup* g) {
-    const Config* c = &run->config;
-    Layout layout = strategies_layout(run, g);
-    int N = MAX(c->batch_tokens, c->context);
-    if (c->capacity) return (int64_t)c->capacity * g->tp;
-    for (size_t most = 0; N > 64; N /= 2, most = 0) {
-        for (int s = 0; s < g->pp; s++) most = MAX(most, run_memory_of(run, &layout, s, N));
-        if (most <= run->cluster->available.bytes / 2) break;
-    }
-    return N;
-}
-
-static void add_kind(Kinds* kinds, Run* run, const Machine* machine, const PipelineGroup* g) {
-    PipelineCost cost;
-    int64_t row = row_of(run, g);
-    if (kinds->pool.n < MOST_KINDS && run_pipeline_cost(run, machine, g, &cost))
-        add_scheme(&kinds->pool, kinds->group, g, &cost, row);
-}
-
-// Powers of two that the ranks are a multiple of.
-static void list_kinds(Kinds* kinds, Run* run, const Machine* machine) {
-    const Shape* whole = &run->model.whole;
-    int ranks = run->model.world->size, most_tp = MIN(MIN(whole->NH, whole->U), (int)MOST_TP);
-    kinds->pool = (SchemePool){.ranks = ranks, .may_be_empty = 1};
-    for (int tp = 1; tp <= MIN(ranks, most_tp); tp *= 2)
-        for (int pp = 1; tp * pp <= ranks && pp <= MIN(whole->L, (int)MOST_STAGES); pp *= 2) {
-            PipelineGroup g = {1, tp, pp};
-            if (ranks % (tp * pp) == 0) add_kind(kinds, run, machine, &g);
-        }
-}
-
-// About what moves of a list will be found to take (time_moves): a rank gets the weights of its part of the
-// model, and sends its gradients, but for the share that it owns.
-static void estimate_moves(StrategySearch* search, const Run* run, const Machine* machine, const Kinds* kinds) {
-    const Model* m = &run->model;
-    MoveTime t = links_of(run, machine);
-    double elems = (double)shape_param_count(&m->whole) * (t.ranks - 1) / t.ranks, elem = (double)dtype_bytes(m->dt),
-           gradient = (double)dtype_bytes(run_gradients_travel_as(run));
-    int across = m->world->node[t.ranks - 1] != m->world->node[0];
-    for (int k = 0; k < kinds->pool.n && machine->cost.step <= 0; k++) {
-        double part = elems / (kinds->group[k].tp * kinds->group[k].pp);
-        search->start[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, elem * part, elem * part);
-        search->end[k] = transfer_ms(&t.links, TRANSFER_WEIGHTS, t.ranks, across, gradient * part, gradient * part);
-    }
-}
-
-// The widest pipelines first: they are on the ranks of one node.
-static RankStrategy as_groups(const Strategy* s, const Kinds* kinds) {
-    RankStrategy out = {0};
-    for (int tp = MOST_TP; tp > 0; tp--)
-        for (int k = 0; k < kinds->pool.n && out.n < MOST_PIPELINE_GROUPS; k++) {
-            PipelineGroup g = kinds->group[k];
-            g.copies = s->copies[k];
-            if (g.tp == tp && g.copies > 0) out.group[out.n++] = g;
-        }
-    return out;
-}
-
-static int find_list(Run* run, StrategyList* list, Err err) {
-    static int lengths[SAMPLED_LENGTHS];
-    static Kinds kinds;
-    char from[ERR_BYTES], text[STRATEGY_TEXT];
-    Strategy found[LISTED];
-    StrategyScore score;
-    Machine machine;
-    Arena arena = {0};
-    const Config* c = &run->config;
-    if (run_machine_of_layouts(run, &machine, from, err)) return -1;
-    run_find_available(run);
-    list_kinds(&kinds, run, &machine);
-    int n = run_sample_lengths(run, lengths);
-    StrategySearch search = {&kinds.pool, lengths, n, c->batch_tokens, LISTED, {0}, {0}};
-    estimate_moves(&search, run, &machine, &kinds);
-    n = strategies_search(found, &score, &search, &arena, err);
-    arena_free(&arena);
-    if (n < 0) return -1;
-    if (n == 0)
-        return fail(err, "no pipelines of %d ranks hold the documents; try a larger --capacity",
-                    run->model.world->size);
-    printf(
-        "layout  hydraulis, times %s: %d strategies tried on %d steps of documents; predicted ms of a step %.4g, with "
-        "the first alone %.4g\n",
-        from, score.proposed, score.batches, score.ms, score.single_ms);
-    for (list->n = 0; list->n < n; list->n++) {
-        list->strategy[list->n] = as_groups(&found[list->n], &kinds);
-        printf("        %s\n", strategy_print(&list->strategy[list->n], text));
-    }
-    return 0;
 }
 
 // ---- the list
@@ -176,8 +61,7 @@ static int read_list(StrategyList* list, const char* named, Err err) {
     return failed ? fail(err, "%s: %s", named, words) : 0;
 }
 
-// What has no meaning, or is not there, while layouts change.
-static void refuse_others(const Run* run) {
+void strategies_refuse_others(const Run* run) {
     const Config* c = &run->config;
     const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
     if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
@@ -201,10 +85,6 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
-static int searches_strategies(const Run* run) {
-    return run->config.layout && !strcmp(run->config.layout, "hydraulis");
-}
-
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
     const Strategies* x = run->strategies;
@@ -213,7 +93,6 @@ static void keep_list(Run* run) {
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
     run->settled.strategies = text;
-    if (searches_strategies(run)) run->settled.layout = NULL;
 }
 
 static void strategies_read(Run* run) {
@@ -224,20 +103,16 @@ static void strategies_read(Run* run) {
         StrategyList list;
         char words[ERR_BYTES];
     } found;
-    const Config* c = &run->config;
-    int named = c->strategies && strcmp(c->strategies, "none") != 0;
-    if ((!named && !searches_strategies(run)) || !run->training) return;
-    refuse_others(run);
+    const char* named = run->settled.strategies;
+    if (!named || !strcmp(named, "none") || !run->training) return;
+    if (named == run->config.strategies) strategies_refuse_others(run);  // else the search for a layout found it
     memset(&found, 0, sizeof found);
-    if (!named) run_measure_limit(run);
-    if (m->world->rank == 0)
-        found.failed =
-            named ? read_list(&found.list, c->strategies, found.words) : find_list(run, &found.list, found.words);
+    if (m->world->rank == 0) found.failed = read_list(&found.list, named, found.words);
     if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err)) die("%s", err);
     if (found.failed) die("--strategies: %s", found.words);
     if (strategies_check(&found.list, &m->whole, m->world->size, err))
         die("--strategies: %s; --strategies none goes on without", err);
-    check_cp_size(&found.list, c->cp_size);
+    check_cp_size(&found.list, run->config.cp_size);
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;
@@ -246,51 +121,6 @@ static void strategies_read(Run* run) {
 }
 
 // ---- who does what
-
-static const TpSplit* split_of(const Run* run, int tp) {
-    static TpSplit splits[MOST_TP + 1];
-    if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
-    return &splits[tp];
-}
-
-// What rank r of all computes under strategy s.
-static Part part_of(const Run* run, int s, int r) {
-    int place;
-    const PipelineGroup* g = group_of(run, s, r, &place);
-    Layout layout = strategies_layout(run, g);
-    int ranks = g->copies * g->tp, stage = place / ranks;
-    return (Part){
-        split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1), g->copies,
-        place % ranks / g->tp};
-}
-
-// The layers of which like pipelines have pieces between steps: what --zero 2 divides are gradients, 3 also weights.
-static int list_divided(char divided[MOST_LAYERS], const Run* run, ReshardKind kind) {
-    const Layout* how = &run->strategies->before->layout;
-    int any = 0;
-    for (int l = 0; l < run->model.whole.L; l++)
-        any |= divided[l] = how->layer[l].zero >= (kind == RESHARD_SUM ? 2 : 3);
-    return any;
-}
-
-// What ranks have of weights (COPY) or gradients (SUM).
-static void parts_of(Holdings* parts, const Run* run, int s, ReshardKind kind, Arena* arena) {
-    char err[ERR_BYTES], divided[MOST_LAYERS];
-    int ranks = run->model.world->size, any = list_divided(divided, run, kind);
-    Part* list = TAKE(arena, Part, ranks);
-    if (arena_check(arena, err)) die("%s", err);
-    for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
-    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, any ? divided : NULL, arena, err))
-        die("--strategies: %s", err);
-}
-
-// Every rank has all of that.
-static int is_plain(const Run* run, int s, ReshardKind kind) {
-    const RankStrategy* strategy = &run->strategies->list.strategy[s];
-    char divided[MOST_LAYERS];
-    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1 &&
-           !list_divided(divided, run, kind);
-}
 
 // The run under strategy s: the ranks of this one's group become its job.
 static Run* make_view(Run* run, int s) {
@@ -313,12 +143,15 @@ static Run* make_view(Run* run, int s) {
 
 // Gradients to their owners or weights back, under strategy s.
 static Mover open_mover(Run* run, int s, ReshardKind kind, const Holdings* pieces) {
+    char err[ERR_BYTES];
     Strategies* x = run->strategies;
     const Model* m = &x->as[s]->model;
     Arena scratch = {0};
     Holdings parts;
-    int plain = is_plain(run, s, kind), sums = kind == RESHARD_SUM;
-    if (!plain) parts_of(&parts, run, s, kind, &scratch);
+    int plain, sums = kind == RESHARD_SUM;
+    if (strategy_holdings(&parts, &plain, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind, &scratch,
+                          err))
+        die("--strategies: %s", err);
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
     Mover mover = mover_open(m, m->world, kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
                              sums ? used : owned, sums ? owned : used, &x->arena);
@@ -401,46 +234,8 @@ void run_take_memory(Run* run, MemoryPlan* plan) {
     if (run->strategies) strategies_carve(run);
 }
 
-// ---- moving as a part of what a strategy costs: gradients to their owners and weights back, played in the times of
-// the machine's links (plan/cost/transfers.h)
-//
-// Weights of a step come from owners whatever the step before was, so this is a number for each strategy, and not for
-// each pair. A machine's step_ms has the sums of a run without strategies in it: there only what a strategy takes more
-// counts; and nothing on virtual ranks, which let these bytes pass for step_ms.
-
-// Of what takes `ms` while without strategies it would take `plain`.
-static double counted(const Run* run, const Cost* cost, double ms, double plain) {
-    if (cost->step <= 0) return ms;
-    return run->model.k->virtual_time ? 0 : MAX(ms - plain, 0);
-}
-
-// On rank 0: when weights are there (COPY), or gradients summed (SUM), of every rank (ranks).
-static void time_move(double* ms, const Run* run, int s, ReshardKind kind, const MoveTime* t, Arena* arena) {
-    char err[ERR_BYTES];
-    const Shape* whole = &run->strategies->owner.shape;
-    int sums = kind == RESHARD_SUM;
-    size_t elem = dtype_bytes(sums ? run_gradients_travel_as(run) : run->model.dt);
-    double plain = move_time_plain(t, whole, elem);
-    Holdings pieces, parts;
-    for (int r = 0; r < t->ranks; r++) ms[r] = plain;
-    if (!is_plain(run, s, kind)) {
-        parts_of(&parts, run, s, kind, arena);
-        if (holdings_of_pieces(&pieces, whole, arena, err) ||
-            move_time(ms, t, whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena, err))
-            die("--strategies: %s", err);
-    }
-    for (int r = 0; r < t->ranks; r++) ms[r] = counted(run, t->links.cost, ms[r], plain);
-}
-
-// start (ranks), and the end of what the last rank sends.
-static void time_strategy(double* start, double* end, const Run* run, int s, const MoveTime* t, Arena* arena) {
-    char err[ERR_BYTES];
-    double* ends = TAKE(arena, double, t->ranks);
-    if (arena_check(arena, err)) die("%s", err);
-    time_move(start, run, s, RESHARD_COPY, t, arena);
-    time_move(ends, run, s, RESHARD_SUM, t, arena);
-    for (int r = *end = 0; r < t->ranks; r++) *end = MAX(*end, ends[r]);
-}
+// ---- moving as a part of what a strategy costs (plan/layout/strategy_moves.h): nothing on virtual ranks whose machine
+// has a step_ms, which they let these bytes pass for
 
 // A pipeline begins when the last of its scheme's ranks has its weights.
 static void tell_choices(Strategies* x, int ranks) {
@@ -466,11 +261,16 @@ static void time_moves(Run* run) {
         machine.cost.link_scale *= x->as[0]->model.stages;  // divided among stages
     }
     MoveTime t = links_of(run, &machine);
+    StrategyMoves moves = {&t, &x->owner.shape, dtype_bytes(run->model.dt), dtype_bytes(run_gradients_travel_as(run)),
+                           machine.cost.step > 0};
+    int counts = machine.cost.step <= 0 || !run->model.k->virtual_time;
     size_t n = (size_t)x->list.n, ranks = (size_t)world->size;
     x->start_ms = (double*)calloc(n * ranks, sizeof *x->start_ms);
     if (!x->start_ms) die("no memory for the times of %zu strategies on %zu ranks", n, ranks);
-    for (int s = 0; s < x->list.n && world->rank == 0; s++, arena_reset(&arena, (ArenaMark){0}))
-        time_strategy(x->start_ms + (size_t)s * ranks, &x->choices[s].end, run, s, &t, &arena);
+    for (int s = 0; s < x->list.n && world->rank == 0 && counts; s++)
+        if (strategy_moves(x->start_ms + (size_t)s * ranks, &x->choices[s].end, &moves, &x->list.strategy[s],
+                           x->before->layout.layer, &arena, err))
+            die("--strategies: %s", err);
     arena_free(&arena);
     if (world->table->broadcast_host(world, x->start_ms, n * ranks * sizeof *x->start_ms, 0, err) ||
         world->table->broadcast_host(world, x->choices, sizeof x->choices, 0, err))
@@ -478,26 +278,28 @@ static void time_moves(Run* run) {
     tell_choices(x, world->size);
 }
 
-// What a pipeline of this rank's group takes, and holds.
-typedef struct Measured {
-    PipelineCost cost;
-    int64_t capacity;
-} Measured;
+static void add_kind(Strategies* x, const PipelineGroup* g, const PipelineScheme* scheme) {
+    if (scheme_of(x, g) >= 0) return;
+    if (x->pool.n == HYDRAULIS_SCHEMES) die("--strategies: expected at most %d kinds of pipelines", HYDRAULIS_SCHEMES);
+    int at = scheme_add(&x->pool, scheme);
+    for (int i = x->pool.n - 1; i > at; i--) x->kind[i] = x->kind[i - 1];
+    x->kind[at] = (PipelineGroup){1, g->tp, g->pp};
+}
 
+// Of all strategies, what a pipeline of each rank's group takes, and holds.
 static void find_choices(Run* run) {
     Strategies* x = run->strategies;
     Comm* world = run->model.world;
     x->pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
     for (int s = 0; s < x->list.n; s++) {
-        Measured mine = {group_pipeline_cost(&x->as[s]->clock->groups[1]), x->as[s]->clock->limits.capacity},
-                 *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);
+        const Run* as = x->as[s];
+        int gpus = as->settled.tp * as->settled.pp;
+        PipelineScheme mine =
+                           scheme_of_group(&as->clock->groups[1], gpus, as->settled.pp, as->clock->limits.capacity),
+                       *all = (PipelineScheme*)run_ask_all(run, world, &mine, sizeof mine);
         const RankStrategy* strategy = &x->list.strategy[s];
-        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++])) {
-            if (scheme_of(x, &strategy->group[g]) >= 0) continue;
-            if (x->pool.n == HYDRAULIS_SCHEMES)
-                die("--strategies: expected at most %d kinds of pipelines", HYDRAULIS_SCHEMES);
-            add_scheme(&x->pool, x->kind, &strategy->group[g], &all[first].cost, all[first].capacity);
-        }
+        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++]))
+            add_kind(x, &strategy->group[g], &all[first]);
         free(all);
     }
     for (int s = 0; s < x->list.n; s++)

@@ -46,6 +46,9 @@ int strategies_same_job(const Run* run, int strategy, int a, int b);  // whether
 Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 
+// Ends the program where options have no meaning, or are not there, while layouts change.
+void strategies_refuse_others(const Run* run);
+
 double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
 // Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
