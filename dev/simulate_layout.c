@@ -23,6 +23,7 @@ typedef struct Searched {
     LayoutCosts costs;
     SampledSteps steps;  // n 0: documents of --context tokens
     Shape whole, owned;  // owned: by all ranks
+    size_t owned_bytes;  // of a rank's pieces
     DType dt;
     int* node;  // (ranks)
     MoveTime links;
@@ -62,11 +63,7 @@ static double state_bytes(const Searched* x, const Shape* part, const Layout* la
 // Where states belong to owners: a rank's pieces of all, and what it computes with.
 static double owned_bytes(const Searched* x, const Shape* part, const Layout* layout) {
     InUse weights = {0}, grads = {0};
-    size_t bytes = 0;
-    for (int b = 0; b < shape_buckets(&x->owned); b++) {
-        Bucket bucket = shape_bucket(&x->owned, b);
-        bytes += shape_state_bytes(&bucket, 3, x->dt);
-    }
+    size_t bytes = x->owned_bytes;
     for (int b = 0, last = part->L + 1; b <= last; b++) {
         Bucket bucket = shape_bucket(part, b);
         int zero = b > 0 && b < last && part->shards > 1 ? layout->layer[part->first_layer + b - 1].zero : 1;
@@ -158,6 +155,10 @@ static void open_moves(Searched* x, const Config* c) {
     for (int r = 0; r < ranks; r++) x->node[r] = r / node;
     size_t elem = dtype_bytes(x->dt), gradient = !strcmp(c->grad_dtype, "bf16") ? elem : sizeof(float);
     x->owned = x->whole, x->owned.shards = ranks;
+    for (int b = 0; b < shape_buckets(&x->owned); b++) {
+        Bucket bucket = shape_bucket(&x->owned, b);
+        x->owned_bytes += shape_state_bytes(&bucket, 3, x->dt);
+    }
     x->links = (MoveTime){x->costs.links, ranks, x->node, x->costs.overlap};
     x->moves = (StrategyMoves){&x->links, &x->owned, elem, gradient, 0};
 }
@@ -243,7 +244,7 @@ static void find_layout(Found* found, Searched* x, const LayoutProblem* all, con
 static void find_list(Found* found, Searched* x, const Config* c, const LayoutProblem* p) {
     char err[ERR_BYTES];
     ListProblem lists = lists_of(x, c, p);
-    double known = found->layout.fits ? found->layout.ms : INFINITY;
+    double known = found->layout.fits ? LIST_GAIN * found->layout.ms : INFINITY;
     int is_found = lists_search(&found->list, &found->count, &lists, known, &x->arena, err);
     if (is_found < 0) refuse("%s", err);
     found->is_list = is_found && found->list.ms < known;
@@ -355,7 +356,7 @@ static void print_found(const Searched* x, const Found* found) {
         printf("\n");
     }
     if (x->steps.n == 0) return;
-    double bound = fmin(found->count.bound, found->is_list ? INFINITY : ms_of(found) * (1 - found->slack));
+    double bound = fmin(found->count.bound, found->is_list ? INFINITY : fmin(ms_of(found) * (1 - found->slack), found->list.ms));
     printf("lists: %d strategies proposed, %d played; no other of all these is faster by more than %.1f %%\n",
            found->count.proposed, found->count.played, 100 * fmax(0, 1 - bound / ms_of(found)));
 }

@@ -5,13 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { RANKED = 96, BINS = 64, SHUFFLES = 5, LEAST_ROW = 64 };
+enum { RANKED = 96, FIRST = 32, SOME = 8, BINS = 64, SHUFFLES = 5, LEAST_ROW = 64 };
 
 // One strategy, dispatched to each step.
 typedef struct Candidate {
     Strategy s;
     RankStrategy ranks;
     double guess[SAMPLED_STEPS], ms[SAMPLED_STEPS];  // by which the run chooses; as played
+    double job[SAMPLED_STEPS][MOST_PIPELINE_GROUPS];  // of it each group, from when its weights are there
     double bytes;
 } Candidate;
 
@@ -24,6 +25,7 @@ typedef struct Lists {
     SchemePool pool;
     PipelineGroup kind[HYDRAULIS_SCHEMES];  // of a scheme
     double alone[HYDRAULIS_SCHEMES];        // ms of equal rounds, if all ranks ran such pipelines; without moves
+    SchemePool tuned;                       // that take so long: what is proposed
     StrategySearch search;
     StepWork work[SAMPLED_STEPS];
     Candidate candidate[RANKED];
@@ -51,7 +53,8 @@ static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, in
     Shape part = shape_stage(&rank, layout_first(layout, s), layout_first(layout, s + 1));
     const BucketWeights* buckets[] = {&c->layer, &c->end[0], &c->end[1]};
     double most = 0, pieces = 0, slice = 0;
-    for (int b = 0; b < shape_buckets(&part); b++) most = fmax(most, (double)shape_bucket(&part, b).elems);
+    int ends[] = {0, 1, shape_buckets(&part) - 1};  // layers are alike
+    for (int i = 0; i < COUNT(ends); i++) most = fmax(most, (double)shape_bucket(&part, ends[i]).elems);
     for (int i = 0; i < COUNT(buckets); i++) {
         double piece = ceil(buckets[i]->elems / c->ranks) + 64;  // as buckets are padded
         slice = fmax(slice, piece);
@@ -60,14 +63,10 @@ static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, in
     return sizeof(float) * (2 * (most + pieces) + 2 * slice);
 }
 
-// Of the fullest rank of `copies` such pipelines.
-static double job_bytes(const Lists* x, const PipelineGroup* g, int copies, int pipelines) {
-    Layout layout = strategy_layout(x->p->costs->whole, g, x->how);
-    double most = 0;
-    for (int s = 0; s < g->pp; s++)
-        most = fmax(most, x->p->bytes(x->p->context, &layout, copies, s, x->N * g->tp) +
-                              moving_bytes(x->p->costs, &layout, s, pipelines));
-    return most;
+// Of a rank of stage s of `copies` such pipelines.
+static double stage_bytes(const Lists* x, const Layout* layout, int copies, int s, int pipelines) {
+    return x->p->bytes(x->p->context, layout, copies, s, x->N * layout->tp) +
+           moving_bytes(x->p->costs, layout, s, pipelines);
 }
 
 // What planners take such a pipeline for. 0, or -1 where it has no times.
@@ -95,7 +94,8 @@ static void add_kind(Lists* x, const PipelineGroup* g) {
     PipelineScheme scheme;
     int most = c->ranks / (g->tp * g->pp);
     if (x->pool.n == HYDRAULIS_SCHEMES || most < x->p->least_copies) return;
-    if (!knows_pipelines_alone(&c->machine) && job_bytes(x, g, most, 1) > x->p->memory) return;
+    Layout layout = strategy_layout(c->whole, g, x->how);
+    if (!knows_pipelines_alone(&c->machine) && stage_bytes(x, &layout, most, 0, 1) > x->p->memory) return;
     if (find_scheme(&scheme, x, g)) return;
     int at = scheme_add(&x->pool, &scheme);
     for (int i = x->pool.n - 1; i > at; i--) x->kind[i] = x->kind[i - 1];
@@ -142,9 +142,14 @@ static int kind_of(const Lists* x, const PipelineGroup* g) {
     return k;
 }
 
+// Bytes of the fullest rank.
 static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     double most = 0;
-    for (int i = 0; i < s->n && x->N; i++) most = fmax(most, job_bytes(x, &s->group[i], s->group[i].copies, pipelines));
+    for (int i = 0; i < s->n && !knows_pipelines_alone(&x->p->costs->machine); i++) {
+        Layout layout = strategy_layout(x->p->costs->whole, &s->group[i], x->how);
+        for (int stage = 0; stage < layout.stages; stage++)
+            most = fmax(most, stage_bytes(x, &layout, s->group[i].copies, stage, pipelines));
+    }
     return most;
 }
 
@@ -194,7 +199,14 @@ static double job_ms(const Lists* x, const PipelineGroup* g, int first_rank, con
     return least;
 }
 
-// Fills guess and ms of step b.
+static void add_moves(Candidate* c, const Lists* x, int b) {
+    double slowest = 0;
+    for (int i = 0; i < c->ranks.n; i++)
+        slowest = fmax(slowest, c->s.start[kind_of(x, &c->ranks.group[i])] + c->job[b][i]);
+    c->ms[b] = slowest + c->s.end;
+}
+
+// Fills what is of step b.
 static void play(Candidate* c, Lists* x, int b) {
     StepWork* w = &x->work[b];
     ArenaMark mark = arena_mark(x->arena);
@@ -202,15 +214,14 @@ static void play(Candidate* c, Lists* x, int b) {
     Choice choice = hydraulis_choose(w, &c->s, 1, SHUFFLES, (uint64_t)b);
     c->guess[b] = c->ms[b] = choice.strategy < 0 || !lengths ? INFINITY : choice.ms;
     if (choice.strategy < 0 || knows_pipelines_alone(&x->p->costs->machine)) return;
-    double slowest = 0;
     for (int i = 0, first_rank = 0; i < c->ranks.n; first_rank += group_ranks(&c->ranks.group[i++])) {
         const PipelineGroup* g = &c->ranks.group[i];
         int kind = kind_of(x, g), first = 0;
         for (int k = 0; k < kind; k++) first += c->s.copies[k];
         int n = docs_of(lengths, w, first, g->copies);
-        slowest = fmax(slowest, c->s.start[kind] + job_ms(x, g, first_rank, lengths, n));
+        c->job[b][i] = job_ms(x, g, first_rank, lengths, n);
     }
-    c->ms[b] = slowest + c->s.end;
+    add_moves(c, x, b);
     arena_reset(x->arena, mark);
 }
 
@@ -234,25 +245,35 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
     }
 }
 
-// ms of equal rounds of documents of the mean length, of pipelines of one kind on all ranks.
-static double alone_ms(const Lists* x, const PipelineGroup* g) {
-    enum { HALVES = 5 };
-    double terms[N_LAYOUT_TERMS], least = INFINITY;
-    Layout layout = strategy_layout(x->p->costs->whole, g, x->how);
-    LayoutCosts job = *x->p->costs;
-    int copies = MAX(job.ranks / (g->tp * g->pp), 1);
-    job.tokens *= (double)copies * g->tp * g->pp / job.ranks;  // of as many as there is room for
-    job.ranks = copies * g->tp * g->pp, job.has_owners = 1;
-    for (int i = 0, N = x->N * g->tp; i < (g->pp > 1 ? HALVES : 1) && N > 0; i++, N /= 2)
-        least = fmin(least, layout_step_ms(terms, &job, &layout, N));
+#define TINY 1e-9  // ms: not known
+
+// ms of equal rounds of documents of the mean length, of pipelines of kind k on all ranks. *tuned: its scheme, with what
+// hides there.
+static double alone_ms(PipelineScheme* tuned, const Lists* x, int k) {
+    enum { HALVES = 3 };
+    const PipelineGroup* g = &x->kind[k];
+    const LayoutCosts* c = x->p->costs;
+    double terms[N_LAYOUT_TERMS], least = INFINITY, rounds = 1;
+    Layout layout = strategy_layout(c->whole, g, x->how);
+    LayoutCosts job = *c;
+    int gpus = g->tp * g->pp, copies = MAX(c->ranks / gpus, 1);
+    *tuned = x->pool.scheme[k];
+    if (knows_pipelines_alone(&c->machine)) return TINY;
+    job.ranks = copies * gpus, job.tokens *= (double)job.ranks / c->ranks, job.has_owners = 1;
+    job.played_rounds = 5 * g->pp + 20;
+    for (int i = 0, N = x->N * g->tp; i < (g->pp > 1 ? HALVES : 1) && N > 0; i++, N /= 2) {
+        double ms = layout_step_ms(terms, &job, &layout, N);
+        if (ms < least) least = ms, rounds = layout_rounds(&job, &layout, N);
+    }
+    double guess = (tuned->quadratic * c->mean_length + tuned->linear) * job.tokens / copies;
+    double factor = least / (guess * (g->pp - 1 + rounds) / rounds);
+    tuned->quadratic *= factor, tuned->linear *= factor;
     return least;
 }
 
-#define TINY 1e-9  // ms: not known
-
 static void find_alone(Lists* x) {
-    for (int k = 0; k < x->pool.n; k++)
-        x->alone[k] = knows_pipelines_alone(&x->p->costs->machine) ? TINY : alone_ms(x, &x->kind[k]);
+    x->tuned = x->pool;
+    for (int k = 0; k < x->pool.n; k++) x->alone[k] = alone_ms(&x->tuned.scheme[k], x, k);
 }
 
 #define BOUND 0.95  // of equal rounds, as in plan/layout/layout_steps.c
@@ -311,39 +332,47 @@ static void take_list(ListTry* best, const Lists* x, int n) {
     }
 }
 
-static void swap(Candidate* a, Candidate* b) {
-    Candidate t = *a;
-    *a = *b, *b = t;
+static int by_first_step(const void* a, const void* b) {
+    const Candidate *x = (const Candidate*)a, *y = (const Candidate*)b;
+    return x->ms[0] != y->ms[0] ? (x->ms[0] > y->ms[0]) - (x->ms[0] < y->ms[0])
+                                : memcmp(x->s.copies, y->s.copies, sizeof x->s.copies);
 }
 
-#define CLOSE 1.1  // by the first step, to be played under all
-
-// Plays those that may take less than `known`. Returns how many were played under all steps, which stand first; -1
-// without memory.
-static int play_ranked(Lists* x, ListCount* count, int ranked, double known, Err err) {
-    int n = 0, close = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : 16;
-    double best = INFINITY;
+// What was ranked and may take less than `known`, under the first step. Returns how many.
+static int play_first(Lists* x, ListCount* count, int ranked, double known) {
+    int n = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : FIRST;
     for (int i = 0; i < ranked; i++) {
         Candidate* c = &x->candidate[n];
         *c = (Candidate){.s = x->ranked[i]};
         if (as_groups(&c->ranks, x, &c->s)) continue;
-        if (n < most && bound_of(x, &c->s) < known) {
-            c->bytes = fullest(x, &c->ranks, strategy_pipelines(&c->s, &x->pool));
-            if (c->bytes > x->p->memory) continue;
-            if (time_moves(c, x, err)) return -1;
-        }
-        if (n == most || bound_of(x, &c->s) >= known) {
-            count->bound = fmin(count->bound, bound_of(x, &c->s));
+        double bound = bound_of(x, &c->s);
+        if (n == most || bound >= known) {
+            count->bound = fmin(count->bound, bound);
             continue;
         }
-        play(c, x, 0), count->played++;
-        best = fmin(best, c->ms[0]), n++;
+        c->bytes = fullest(x, &c->ranks, strategy_pipelines(&c->s, &x->pool));
+        if (c->bytes > x->p->memory) continue;
+        play(c, x, 0), count->played++, n++;
     }
-    for (int i = 0; i < n; i++) {
+    qsort(x->candidate, (size_t)n, sizeof *x->candidate, by_first_step);
+    return n;
+}
+
+#define CLOSE 1.05  // by the first step to the best, which all steps may change
+
+// Of those that come close by the first step what moves take is played, too, and all steps. They stand first. Returns
+// how many; -1 without memory.
+static int play_close(Lists* x, int n, double known, Err err) {
+    int close = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : SOME;
+    double limit = n ? CLOSE * fmin(known, CLOSE * x->candidate[0].ms[0]) : 0;
+    for (int i = 0; i < n && close < most; i++) {
         Candidate* c = &x->candidate[i];
-        if (c->ms[0] > CLOSE * best || c->ms[0] == INFINITY) continue;
+        if (c->ms[0] > limit || c->ms[0] == INFINITY) break;
+        if (time_moves(c, x, err)) return -1;
+        if (!knows_pipelines_alone(&x->p->costs->machine)) add_moves(c, x, 0);
+        if (c->ms[0] > CLOSE * known) continue;
         for (int b = 1; b < x->p->steps->n; b++) play(c, x, b);
-        swap(c, &x->candidate[close++]);
+        x->candidate[close++] = *c;
     }
     return close;
 }
@@ -357,7 +386,8 @@ static int search_way(ListTry* best, ListCount* count, Lists* x, double known, E
     for (int b = 0; b < steps->n && !failed; b++)
         failed = step_work(&x->work[b], &x->pool, steps->lengths + steps->first[b],
                            steps->first[b + 1] - steps->first[b], x->arena, err);
-    int n = failed ? -1 : play_ranked(x, count, score.ranked, fmin(known, best->ms), err);
+    known = fmin(known, best->ms);
+    int n = failed ? -1 : play_close(x, play_first(x, count, score.ranked, known), known, err);
     if (n > 0) take_list(best, x, n);
     if (!failed) count->proposed += score.proposed;
     arena_reset(x->arena, mark);
@@ -379,7 +409,7 @@ static void open_way(Lists* x, const Way* way) {
     for (int l = 0; l < x->p->costs->whole->L; l++) x->how[l] = (LayerLayout){1, way->zero, way->recompute};
     x->N = way->N;
     list_kinds(x);
-    x->search = (StrategySearch){.pool = &x->pool,
+    x->search = (StrategySearch){.pool = &x->tuned,
                                  .lengths = steps->lengths,
                                  .n = steps->first[steps->n],
                                  .batch_tokens = (int64_t)x->p->costs->tokens,

@@ -14,7 +14,8 @@
 #include "plan/layout/strategy_moves.h"
 #include "plan/published/hydraulis.h"
 
-enum { LISTED = 8 };  // strategies of a list: each has Comms of its own
+enum { LISTED = 8 };      // strategies of a list: each has Comms of its own
+#define LIST_GAIN 0.995  // of the ms of a layout, that a list has to take less
 
 typedef struct ListProblem {
     const LayoutCosts* costs;

@@ -249,7 +249,7 @@ static void find_list(Known* x, Answer* a, Err err) {
     const Config* c = &run->config;
     const LayoutProblem p = problem_of(x);
     int again = config_choice(c, "--recompute"), asked = config_was_given(c, "--recompute");
-    double known = a->n && a->tries[0].fits ? a->tries[0].ms : INFINITY;
+    double known = a->n && a->tries[0].fits ? LIST_GAIN * a->tries[0].ms : INFINITY;
     ListProblem lists = {.costs = &x->costs,
                          .steps = &x->steps,
                          .tp = {p.tp[0], p.tp[1]},
@@ -265,7 +265,7 @@ static void find_list(Known* x, Answer* a, Err err) {
     a->has_lists = 1;
     int found = lists_search(&a->list, &a->count, &lists, known, &x->arena, err);
     a->failed = found < 0, a->is_list = found > 0 && a->list.ms < known;
-    a->bound = fmin(a->is_list ? INFINITY : a->bound, a->count.bound);
+    a->bound = fmin(a->is_list ? INFINITY : fmin(a->bound, a->list.ms), a->count.bound);
 }
 
 static int no_layout(const Known* x, const LayoutProblem* p, const Answer* a, Err err) {
