@@ -258,7 +258,8 @@ static int find_way(Found* found, Searched* x, const Config* c, const LayoutProb
     set_range(p.stages, way->stages, p.ranks, MIN(all->whole->L, MOST_STAGES));
     memcpy(p.zero, way->zero, sizeof p.zero);
     if (way->by != LISTS) find_layout(found, x, &p, way);
-    if (way->by >= LISTS && x->steps.n && p.ranks > 1) find_list(found, x, c, &p);
+    int may_be = way->by == LISTS || p.ranks <= LIST_RANKS;
+    if (way->by >= LISTS && x->steps.n && p.ranks > 1 && may_be) find_list(found, x, c, &p);
     return found->is_list || found->layout.N > 0;
 }
 

@@ -181,7 +181,7 @@ static Strategy strategy_of_one(const SchemePool* pool, int k) {
 
 // ---- a list of few
 
-enum { MOST_BATCHES = 24, TRIAL_SHUFFLES = 5, MOST_PROPOSALS = 1024, ROUNDS = 4 };
+enum { MOST_BATCHES = 24, TRIAL_SHUFFLES = 5, MOST_PROPOSALS = 1024, ROUNDS = 4, MANY_RANKS = 128 };
 #define LEAST_GAIN 0.002
 #define UNSERVED 1e9  // ms of a batch that no strategy holds: above all others
 
@@ -347,8 +347,8 @@ int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch
     memset(t, 0, sizeof *t);
     t->search = search;
     if (open_batches(t, arena, err) || propose(t, arena, err)) return -1;
-    int n = 0;
-    for (int round = 0; round < ROUNDS; round++) {
+    int n = 0, rounds = search->unpacked && search->pool->ranks > MANY_RANKS ? 1 : ROUNDS;
+    for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < n; i++) add_neighbours(t, &list[i]);
         try_new(t);
         n = take_best(list, score, t, search->most);

@@ -136,9 +136,11 @@ static int as_groups(RankStrategy* out, const Lists* x, const Strategy* s) {
     return 0;
 }
 
+static int is_kind(const PipelineGroup* kind, const PipelineGroup* g) { return kind->tp == g->tp && kind->pp == g->pp; }
+
 static int kind_of(const Lists* x, const PipelineGroup* g) {
     int k = 0;
-    while (x->kind[k].tp != g->tp || x->kind[k].pp != g->pp) k++;
+    while (!is_kind(&x->kind[k], g)) k++;
     return k;
 }
 
@@ -156,6 +158,7 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
 // Strategy.start and end, exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
     int ranks = x->pool.ranks, first = 0;
+    if (ranks > LIST_RANKS) return 0;
     ArenaMark mark = arena_mark(x->arena);
     double* start = TAKE(x->arena, double, ranks);
     if (arena_check(x->arena, err)) return -1;
@@ -211,7 +214,7 @@ static void play(Candidate* c, Lists* x, int b) {
     StepWork* w = &x->work[b];
     ArenaMark mark = arena_mark(x->arena);
     int* lengths = TAKE(x->arena, int, w->n);
-    Choice choice = hydraulis_choose(w, &c->s, 1, SHUFFLES, (uint64_t)b);
+    Choice choice = hydraulis_choose(w, &c->s, 1, x->pool.ranks > LIST_RANKS ? 1 : SHUFFLES, (uint64_t)b);
     c->guess[b] = c->ms[b] = choice.strategy < 0 || !lengths ? INFINITY : choice.ms;
     if (choice.strategy < 0 || knows_pipelines_alone(&x->p->costs->machine)) return;
     for (int i = 0, first_rank = 0; i < c->ranks.n; first_rank += group_ranks(&c->ranks.group[i++])) {
@@ -309,20 +312,28 @@ static double with_ms(const Candidate* const* list, int n, const Candidate* more
 
 #define LEAST_GAIN 0.002
 
-// The fastest alone, then always the one with which the list is fastest.
+// The fastest two, where they are worth more than one, then always the one with which the list is fastest.
 static void take_list(ListTry* best, const Lists* x, int n) {
-    const Candidate* list[LISTED];
+    const Candidate* list[LISTED + 1];
     int steps = x->p->steps->n, listed = 0;
-    double ms = INFINITY;
-    while (listed < LISTED) {
-        double least = ms * (listed ? 1 - LEAST_GAIN : 1);
-        list[listed] = NULL;
+    double ms = INFINITY, least = INFINITY;
+    for (int i = 0; i < n; i++) {
+        const Candidate* one = &x->candidate[i];
+        double alone = with_ms(NULL, 0, one, steps);
+        if (alone < ms * (listed > 1 ? 1 - LEAST_GAIN : 1)) ms = alone, list[0] = one, listed = 1;
+        for (int j = 0; j < i; j++) {
+            const Candidate* other = &x->candidate[j];
+            double both = with_ms(&other, 1, one, steps);
+            if (both < ms * (1 - LEAST_GAIN)) ms = both, list[0] = other, list[1] = one, listed = 2;
+        }
+    }
+    for (int more = 1; more && listed && listed < LISTED; listed += more) {
+        least = ms * (1 - LEAST_GAIN), more = 0;
         for (int i = 0; i < n; i++) {
             double with = with_ms(list, listed, &x->candidate[i], steps);
-            if (with < least) least = with, list[listed] = &x->candidate[i];
+            if (with < least) least = with, list[listed] = &x->candidate[i], more = 1;
         }
-        if (!list[listed]) break;
-        ms = least, listed++;
+        if (more) ms = least;
     }
     if (ms >= best->ms) return;
     *best = (ListTry){.how = x->how[0], .N = x->N, .fits = 1, .ms = ms};
@@ -340,7 +351,7 @@ static int by_first_step(const void* a, const void* b) {
 
 // What was ranked and may take less than `known`, under the first step. Returns how many.
 static int play_first(Lists* x, ListCount* count, int ranked, double known) {
-    int n = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : FIRST;
+    int n = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : x->pool.ranks <= LIST_RANKS ? FIRST : SOME;
     for (int i = 0; i < ranked; i++) {
         Candidate* c = &x->candidate[n];
         *c = (Candidate){.s = x->ranked[i]};
@@ -363,8 +374,8 @@ static int play_first(Lists* x, ListCount* count, int ranked, double known) {
 // Of those that come close by the first step what moves take is played, too, and all steps. They stand first. Returns
 // how many; -1 without memory.
 static int play_close(Lists* x, int n, double known, Err err) {
-    int close = 0, most = x->pool.ranks <= HYDRAULIS_FEW_RANKS ? RANKED : SOME;
-    double limit = n ? CLOSE * fmin(known, CLOSE * x->candidate[0].ms[0]) : 0;
+    int close = 0, few = x->pool.ranks <= HYDRAULIS_FEW_RANKS, most = few ? RANKED : SOME;
+    double limit = CLOSE * (few || n == 0 ? known : fmin(known, CLOSE * x->candidate[0].ms[0]));
     for (int i = 0; i < n && close < most; i++) {
         Candidate* c = &x->candidate[i];
         if (c->ms[0] > limit || c->ms[0] == INFINITY) break;
@@ -377,15 +388,19 @@ static int play_close(Lists* x, int n, double known, Err err) {
     return close;
 }
 
+static int open_steps(Lists* x, Err err) {
+    const SampledSteps* s = x->p->steps;
+    int failed = 0;
+    for (int b = 0; b < s->n && !failed; b++)
+        failed = step_work(&x->work[b], &x->pool, s->lengths + s->first[b], s->first[b + 1] - s->first[b], x->arena, err);
+    return failed;
+}
+
 static int search_way(ListTry* best, ListCount* count, Lists* x, double known, Err err) {
-    const SampledSteps* steps = x->p->steps;
     Strategy list[HYDRAULIS_LIST];
     StrategyScore score;
     ArenaMark mark = arena_mark(x->arena);
-    int failed = strategies_search(list, &score, &x->search, x->arena, err) < 0;
-    for (int b = 0; b < steps->n && !failed; b++)
-        failed = step_work(&x->work[b], &x->pool, steps->lengths + steps->first[b],
-                           steps->first[b + 1] - steps->first[b], x->arena, err);
+    int failed = strategies_search(list, &score, &x->search, x->arena, err) < 0 || open_steps(x, err);
     known = fmin(known, best->ms);
     int n = failed ? -1 : play_close(x, play_first(x, count, score.ranked, known), known, err);
     if (n > 0) take_list(best, x, n);
@@ -431,7 +446,8 @@ static int add_rows(Way* ways, Lists* x, int zero, Recompute recompute, uint64_t
         Way way = {zero, N, recompute, 0};
         open_way(x, &way);
         uint64_t now = hash_of_kinds(x);
-        int is_new = now != hash && now != before[i], holds = x->pool.n && scheme_longest(&x->pool.scheme[0]) >= context;
+        int few = x->pool.ranks <= HYDRAULIS_FEW_RANKS;  // then nothing is left out
+        int is_new = few || (now != hash && now != before[i]), holds = x->pool.n && scheme_longest(&x->pool.scheme[0]) >= context;
         hash = before[i] = now;
         if (p->capacity) i = ROWS;
         if (!holds || !is_new) continue;
@@ -471,4 +487,30 @@ int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double k
     }
     arena_reset(arena, mark);
     return failed ? -1 : best->ms < INFINITY;
+}
+
+int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how, int N,
+                   Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    Lists* x = TAKE(arena, Lists, 1);
+    Way way = {how.zero, N, how.recompute, 0};
+    Candidate* c = x ? &x->candidate[0] : NULL;
+    if (arena_check(arena, err)) return -1;
+    x->p = p, x->arena = arena;
+    open_way(x, &way);
+    *c = (Candidate){.ranks = *strategy};
+    int known = 1, failed = 0;
+    for (int i = 0, k; i < strategy->n && known; i++) {
+        for (k = 0; k < x->pool.n && !is_kind(&x->kind[k], &strategy->group[i]); k++) {}
+        known = k < x->pool.n;
+        if (known) c->s.copies[k] += strategy->group[i].copies;
+    }
+    known = known && fullest(x, strategy, strategy_pipelines(&c->s, &x->pool)) <= p->memory;
+    if (known) failed = open_steps(x, err) || time_moves(c, x, err);
+    for (int b = 0; b < p->steps->n; b++) {
+        guess[b] = ms[b] = INFINITY;
+        if (known && !failed) play(c, x, b), guess[b] = c->guess[b], ms[b] = c->ms[b];
+    }
+    arena_reset(arena, mark);
+    return failed ? -1 : 0;
 }

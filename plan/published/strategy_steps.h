@@ -14,7 +14,10 @@
 #include "plan/layout/strategy_moves.h"
 #include "plan/published/hydraulis.h"
 
-enum { LISTED = 8 };      // strategies of a list: each has Comms of its own
+enum {
+    LISTED = 8,       // strategies of a list: each has Comms of its own
+    LIST_RANKS = 128  // on more of them what moves take is an estimate, and lists are no candidates beside layouts
+};
 #define LIST_GAIN 0.995  // of the ms of a layout, that a list has to take less
 
 typedef struct ListProblem {
@@ -48,3 +51,7 @@ typedef struct ListCount {
 // The fastest list. It is looked for as long as one may take less than `known` ms. Returns whether one is found; -1
 // without memory.
 int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double known, Arena* arena, Err err);
+// One strategy by itself: ms of each step as played, and the guess by which a run chooses (SAMPLED_STEPS); infinite
+// where it does not fit. 0, or -1 without memory.
+int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how, int N,
+                   Arena* arena, Err err);

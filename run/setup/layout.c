@@ -212,6 +212,7 @@ static void print_answer(const Known* x, const Answer* a, double seconds) {
            (double)run->cluster->available.bytes / (1 << 20), x->from);
     print_tries(a, run, x->costs.whole->L);
     if (a->has_lists) print_list(a);
+    else if (x->costs.ranks > LIST_RANKS) printf("        strategies: not looked for on more than %d ranks\n", LIST_RANKS);
     if (ms == INFINITY) return;
     printf("        no other of these is faster by more than %.1f %%\n", 100 * fmax(0, 1 - a->bound / ms));
     if (!run->config.explain) return;
@@ -236,11 +237,11 @@ static void predict_layout(Run* run) {
     arena_free(&known.arena);
 }
 
-// Lists are no candidates beside options that contradict them (run/README.md), nor on ranks of unlike kinds.
+// Lists are no candidates beside options that contradict them (run/README.md), on ranks of unlike kinds, on too many.
 static int may_be_list(const Known* x) {
     const Config* c = &x->run->config;
     int named = config_was_given(c, "--tp") || config_was_given(c, "--pp") || config_was_given(c, "--strategies");
-    return !named && !c->probe && !strcmp(c->balance, "off") && x->costs.ranks > 1 && x->costs.machine.n_kinds == 0 &&
+    return !named && !c->probe && !strcmp(c->balance, "off") && x->costs.ranks > 1 && x->costs.ranks <= LIST_RANKS && x->costs.machine.n_kinds == 0 &&
            x->run->training;
 }
 
