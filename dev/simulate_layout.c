@@ -357,7 +357,8 @@ static void print_found(const Searched* x, const Found* found) {
         printf("\n");
     }
     if (x->steps.n == 0) return;
-    double bound = fmin(found->count.bound, found->is_list ? INFINITY : fmin(ms_of(found) * (1 - found->slack), found->list.ms));
+    double bound = found->count.bound;
+    if (!found->is_list) bound = fmin(bound, fmin(ms_of(found) * (1 - found->slack), found->list.ms));
     printf("lists: %d strategies proposed, %d played; no other of all these is faster by more than %.1f %%\n",
            found->count.proposed, found->count.played, 100 * fmax(0, 1 - bound / ms_of(found)));
 }

@@ -350,7 +350,8 @@ CLAIM(what_ranks_do_not_hold_is_refused) {
     CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
     write_text("machine", MACHINE, strlen(MACHINE));
     CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
-    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43 --tp 1", 3, job);
+    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43 --tp 1", 3,
+                  job);
 }
 
 CLAIM(what_was_asked_for_is_not_searched_for) {

@@ -225,8 +225,8 @@ CLAIM(the_search_finds_what_brute_force_finds) {
         double layout = all_layouts(), list = all_lists(&n), best = fmin(layout, list);
         Found f = search();
         double found = f.list < LIST_GAIN * f.layout ? f.list : f.layout;
-        printf("    %d ranks: all layouts %.1f ms, found %.1f; all lists of up to two %.1f (%d), found %.1f\n", job.ranks,
-               layout, f.layout, list, n, f.alone);
+        printf("    %d ranks: all layouts %.1f ms, found %.1f; all lists of up to two %.1f (%d), found %.1f\n",
+               job.ranks, layout, f.layout, list, n, f.alone);
         CHECK(best < INFINITY && found <= 1.01 * best && best >= fmin(f.bound, found) * (1 - 1e-9));
         CHECK(f.alone <= 1.01 * list);
         worst = fmax(worst, found / best), worst_list = fmax(worst_list, f.alone / list), pairs += n == 2;

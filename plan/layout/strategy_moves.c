@@ -3,8 +3,7 @@
 
 Layout strategy_layout(const Shape* whole, const PipelineGroup* g, const LayerLayout* how) {
     Layout layout = layout_even(whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
-    for (int l = 0; l < whole->L; l++)
-        layout.layer[l].zero = how[l].zero, layout.layer[l].recompute = how[l].recompute;
+    for (int l = 0; l < whole->L; l++) layout.layer[l].zero = how[l].zero, layout.layer[l].recompute = how[l].recompute;
     return layout;
 }
 
@@ -53,9 +52,9 @@ static int move(double* ms, const StrategyMoves* m, const RankStrategy* strategy
     if (strategy_holdings(&parts, &plain, m->whole, strategy, how, kind, arena, err)) return -1;
     for (int r = 0; r < m->times->ranks; r++) ms[r] = alike;
     if (!plain)
-        failed = holdings_of_pieces(&pieces, m->whole, arena, err) ||
-                 move_time(ms, m->times, m->whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena,
-                           err);
+        failed =
+            holdings_of_pieces(&pieces, m->whole, arena, err) ||
+            move_time(ms, m->times, m->whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena, err);
     for (int r = 0; r < m->times->ranks && m->only_more; r++) ms[r] = MAX(ms[r] - alike, 0);
     arena_reset(arena, mark);
     return failed ? -1 : 0;

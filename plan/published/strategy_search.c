@@ -235,7 +235,8 @@ static void add_all(Trials* t, Strategy* s, int k) {
         add(t, s);
         return;
     }
-    for (int most = idle_ranks(s, pool) / pool->scheme[k].gpus; s->copies[k] <= most; s->copies[k]++) add_all(t, s, k + 1);
+    int most = idle_ranks(s, pool) / pool->scheme[k].gpus;
+    for (; s->copies[k] <= most; s->copies[k]++) add_all(t, s, k + 1);
     s->copies[k] = 0;
 }
 

@@ -11,7 +11,7 @@ enum { RANKED = 96, FIRST = 32, SOME = 8, BINS = 64, SHUFFLES = 5, LEAST_ROW = 6
 typedef struct Candidate {
     Strategy s;
     RankStrategy ranks;
-    double guess[SAMPLED_STEPS], ms[SAMPLED_STEPS];  // by which the run chooses; as played
+    double guess[SAMPLED_STEPS], ms[SAMPLED_STEPS];   // by which the run chooses; as played
     double job[SAMPLED_STEPS][MOST_PIPELINE_GROUPS];  // of it each group, from when its weights are there
     double bytes;
 } Candidate;
@@ -250,8 +250,8 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
 
 #define TINY 1e-9  // ms: not known
 
-// ms of equal rounds of documents of the mean length, of pipelines of kind k on all ranks. *tuned: its scheme, with what
-// hides there.
+// ms of equal rounds of documents of the mean length, of pipelines of kind k on all ranks. *tuned: its scheme, with
+// what hides there.
 static double alone_ms(PipelineScheme* tuned, const Lists* x, int k) {
     enum { HALVES = 3 };
     const PipelineGroup* g = &x->kind[k];
@@ -293,8 +293,7 @@ static double bound_of(const Lists* x, const Strategy* s) {
 
 static double least_ms(const Lists* x) {
     double least = INFINITY;
-    for (int k = 0; k < x->pool.n; k++)
-        least = fmin(least, x->alone[k] + x->search.start[k] + x->search.end[k]);
+    for (int k = 0; k < x->pool.n; k++) least = fmin(least, x->alone[k] + x->search.start[k] + x->search.end[k]);
     return BOUND * least;
 }
 
@@ -336,7 +335,8 @@ static void take_list(ListTry* best, const Lists* x, int n) {
         if (more) ms = least;
     }
     if (ms >= best->ms) return;
-    *best = (ListTry){.how = x->how[0], .N = x->N, .fits = 1, .ms = ms};
+    int N = knows_pipelines_alone(&x->p->costs->machine) && !x->p->capacity ? 0 : x->N;
+    *best = (ListTry){.how = x->how[0], .N = N, .fits = 1, .ms = ms};
     for (int i = 0; i < listed; i++) {
         best->list.strategy[best->list.n++] = list[i]->ranks;
         best->bytes = fmax(best->bytes, list[i]->bytes);
@@ -392,7 +392,8 @@ static int open_steps(Lists* x, Err err) {
     const SampledSteps* s = x->p->steps;
     int failed = 0;
     for (int b = 0; b < s->n && !failed; b++)
-        failed = step_work(&x->work[b], &x->pool, s->lengths + s->first[b], s->first[b + 1] - s->first[b], x->arena, err);
+        failed =
+            step_work(&x->work[b], &x->pool, s->lengths + s->first[b], s->first[b + 1] - s->first[b], x->arena, err);
     return failed;
 }
 
@@ -447,7 +448,8 @@ static int add_rows(Way* ways, Lists* x, int zero, Recompute recompute, uint64_t
         open_way(x, &way);
         uint64_t now = hash_of_kinds(x);
         int few = x->pool.ranks <= HYDRAULIS_FEW_RANKS;  // then nothing is left out
-        int is_new = few || (now != hash && now != before[i]), holds = x->pool.n && scheme_longest(&x->pool.scheme[0]) >= context;
+        int is_new = few || (now != hash && now != before[i]);
+        int holds = x->pool.n && scheme_longest(&x->pool.scheme[0]) >= context;
         hash = before[i] = now;
         if (p->capacity) i = ROWS;
         if (!holds || !is_new) continue;
@@ -460,7 +462,9 @@ static int add_rows(Way* ways, Lists* x, int zero, Recompute recompute, uint64_t
 
 static int by_bound(const void* a, const void* b) {
     const Way *x = (const Way*)a, *y = (const Way*)b;
-    return x->bound != y->bound ? (x->bound > y->bound) - (x->bound < y->bound) : y->N - x->N;
+    if (x->bound != y->bound) return x->bound < y->bound ? -1 : 1;
+    if (x->zero != y->zero) return x->zero - y->zero;
+    return x->recompute != y->recompute ? (int)x->recompute - (int)y->recompute : y->N - x->N;
 }
 
 int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double known, Arena* arena, Err err) {
@@ -489,8 +493,8 @@ int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double k
     return failed ? -1 : best->ms < INFINITY;
 }
 
-int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how, int N,
-                   Arena* arena, Err err) {
+int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how,
+                   int N, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Lists* x = TAKE(arena, Lists, 1);
     Way way = {how.zero, N, how.recompute, 0};

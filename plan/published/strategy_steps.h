@@ -1,5 +1,5 @@
-// strategy_steps.h - the search for a list of strategies (plan/layout/layout.h): unlike pipelines side by side, of which
-// every step takes one. Candidates of the search for a layout, judged by the same steps on the same clock
+// strategy_steps.h - the search for a list of strategies (plan/layout/layout.h): unlike pipelines side by side, of
+// which every step takes one. Candidates of the search for a layout, judged by the same steps on the same clock
 // (plan/layout/layout_steps.h).
 //
 // What is proposed (hydraulis.h) is dispatched as a run would: every step's documents to pipelines, by the strategy
@@ -53,5 +53,5 @@ typedef struct ListCount {
 int lists_search(ListTry* best, ListCount* count, const ListProblem* p, double known, Arena* arena, Err err);
 // One strategy by itself: ms of each step as played, and the guess by which a run chooses (SAMPLED_STEPS); infinite
 // where it does not fit. 0, or -1 without memory.
-int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how, int N,
-                   Arena* arena, Err err);
+int strategy_steps(double* guess, double* ms, const ListProblem* p, const RankStrategy* strategy, LayerLayout how,
+                   int N, Arena* arena, Err err);

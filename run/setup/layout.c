@@ -173,8 +173,8 @@ static const char* words_of_zero(const Layout* layout, int layers) {
 }
 
 static void print_try(const LayoutTry* t, int layers) {
-    printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "", t->layout.tp,
-           words_of_zero(&t->layout, layers), t->N);
+    printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
+           t->layout.tp, words_of_zero(&t->layout, layers), t->N);
 }
 
 static void print_tries(const Answer* a, const Run* run, int layers) {
@@ -197,10 +197,10 @@ static void print_list(const Answer* a) {
     char text[STRATEGY_TEXT];
     const ListTry* t = &a->list;
     printf("        strategies: %d proposed, %d played", a->count.proposed, a->count.played);
-    if (a->is_list)
-        printf("; zero %d, recompute %s, rows of %d a rank:\n        %.4g ms, %.1f MiB, chosen", t->how.zero,
-               recompute_names[t->how.recompute], t->N, t->ms, t->bytes / (1 << 20));
-    printf("\n");
+    if (a->is_list && t->N)
+        printf("; zero %d, recompute %s, rows of %d a rank,\n        %.1f MiB", t->how.zero,
+               recompute_names[t->how.recompute], t->N, t->bytes / (1 << 20));
+    printf(a->is_list ? "; %.4g ms, chosen:\n" : "\n", t->ms);
     for (int i = 0; i < t->list.n && a->is_list; i++)
         printf("          %s\n", strategy_print(&t->list.strategy[i], text));
 }
@@ -212,7 +212,8 @@ static void print_answer(const Known* x, const Answer* a, double seconds) {
            (double)run->cluster->available.bytes / (1 << 20), x->from);
     print_tries(a, run, x->costs.whole->L);
     if (a->has_lists) print_list(a);
-    else if (x->costs.ranks > LIST_RANKS) printf("        strategies: not looked for on more than %d ranks\n", LIST_RANKS);
+    else if (x->costs.ranks > LIST_RANKS)
+        printf("        strategies: not looked for on more than %d ranks\n", LIST_RANKS);
     if (ms == INFINITY) return;
     printf("        no other of these is faster by more than %.1f %%\n", 100 * fmax(0, 1 - a->bound / ms));
     if (!run->config.explain) return;
@@ -241,8 +242,8 @@ static void predict_layout(Run* run) {
 static int may_be_list(const Known* x) {
     const Config* c = &x->run->config;
     int named = config_was_given(c, "--tp") || config_was_given(c, "--pp") || config_was_given(c, "--strategies");
-    return !named && !c->probe && !strcmp(c->balance, "off") && x->costs.ranks > 1 && x->costs.ranks <= LIST_RANKS && x->costs.machine.n_kinds == 0 &&
-           x->run->training;
+    return !named && !c->probe && !strcmp(c->balance, "off") && x->costs.ranks > 1 && x->costs.ranks <= LIST_RANKS &&
+           x->costs.machine.n_kinds == 0 && x->run->training;
 }
 
 static void find_list(Known* x, Answer* a, Err err) {

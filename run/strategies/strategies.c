@@ -149,8 +149,8 @@ static Mover open_mover(Run* run, int s, ReshardKind kind, const Holdings* piece
     Arena scratch = {0};
     Holdings parts;
     int plain, sums = kind == RESHARD_SUM;
-    if (strategy_holdings(&parts, &plain, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind, &scratch,
-                          err))
+    if (strategy_holdings(&parts, &plain, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind,
+                          &scratch, err))
         die("--strategies: %s", err);
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
     Mover mover = mover_open(m, m->world, kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
