@@ -63,7 +63,8 @@ static int read_list(StrategyList* list, const char* named, Err err) {
 
 void strategies_refuse_others(const Run* run) {
     const Config* c = &run->config;
-    const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
+    int names_layout = c->layout && strcmp(c->layout, "hydraulis") != 0;
+    const char* found = names_layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
     if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
         die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
             "found %s; write who runs them into the strategies",
