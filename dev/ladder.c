@@ -170,7 +170,7 @@ static void climb(double median, double sigma) {
     uniform.copies[widest] = GPUS / pool.scheme[widest].gpus;
     draw_batches(median, sigma);
     for (int i = 0; i < SAMPLE; i++) sample[i] = draw_length(median, sigma, 7, (uint64_t)i);
-    StrategySearch search = {&pool, sample, SAMPLE, TOKENS, 16, {0}, {0}};
+    StrategySearch search = {.pool = &pool, .lengths = sample, .n = SAMPLE, .batch_tokens = TOKENS, .most = 16};
     int n_ours = strategies_search(ours, &score, &search, &arena, err);
     if (n_ours < 1) die("no strategies: %s", n_ours < 0 ? err : "nothing holds the documents");
     for (int b = 0; b < BATCHES; b++) {

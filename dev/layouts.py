@@ -6,6 +6,9 @@
     dev/layouts.py lengths yes|no   documents of many lengths, 64 ranks: what is found by the steps, by the mean length,
                                     and by the best single way in the cost model
     dev/layouts.py ragged yes|no    some of these, played on 64 virtual ranks
+    dev/layouts.py search yes|no    all of these: the answer of the search, the choice by mean length, the best single
+                                    way, lists of strategies alone; each found, and played on 64 virtual ranks. What was
+                                    played is kept in build/played.jsonl, so that a stop loses nothing
     dev/layouts.py cpu no           4 ranks of this machine: predicted and measured processor time of computing
     dev/layouts.py clock no         2 ranks of this machine: predicted and measured times of steps by the clock
 
@@ -13,7 +16,7 @@ yes: communication goes on under computing (--overlap yes).
 
 Machines are made here of constants that others measured or published; `machine` below says which.
 """
-import os, re, statistics, subprocess, sys, tempfile
+import json, os, re, statistics, subprocess, sys, tempfile
 
 # layers, width, matmul weights of a layer, vocabulary, context, options of the model
 MODELS = {
@@ -195,7 +198,7 @@ def lengths(work):
                 print(f"| {model} | {gb} | {name} | nothing fits | - | - | - | - |", flush=True)
                 continue
             found, layout = ways["found"]
-            single = min((w for w in ways if w not in ("found", "by mean")), key=lambda w: ways[w][0], default=None)
+            single = min(set(ways) - {"found", "by mean", "lists"}, key=lambda w: ways[w][0], default=None)
             print(f"| {model} | {gb} | {name} | {found:.0f} | {ways['by mean'][0] / found:.3f} | {single or '-'} | "
                   f"{ways[single][0] / found if single else float('nan'):.3f} | {layout} |", flush=True)
 
@@ -210,6 +213,57 @@ def ragged(work):
             ms, layout = ways[way]
             played = play_steps(work, path, 64, ragged_options(model), re.search(r"rows of (\d+)", layout)[1])
             print(f"| {model} | {gb} | {name} | {way} | {ms:.0f} | {played} | {layout} |", flush=True)
+
+
+# ---- the one search, played (dev/results/search.md)
+
+KEPT = "build/played.jsonl"
+
+
+def kept():
+    if not os.path.exists(KEPT):
+        return []
+    with open(KEPT) as file:
+        return [json.loads(line) for line in file]
+
+
+def play_found(work, path, model, name):
+    """Mean ms of the steps behind the first of what --layout-file has left; its head says rows and strategies."""
+    with open(f"{work}/layout") as file:
+        text = file.read()
+    for row in kept():
+        if (row["model"], row["lengths"], row["text"]) == (model, name, text):
+            return row["played"], text
+    strategies = re.search(r'--strategies "(.*)"', text)
+    command = f"mpirun --oversubscribe --bind-to none -n 64 ./train --device virtual --machine {path} " \
+              f"--data {work}/drawn.jsonl --val {work}/drawn.jsonl --layout {work}/layout {ragged_options(model)} " \
+              f"--capacity {re.search(r'--capacity ([0-9]+)', text)[1]} --steps 4 --threads 1 --out {work}/run"
+    subprocess.run(["rm", "-rf", f"{work}/run"])
+    said = subprocess.run(command.split() + (["--strategies", strategies[1]] if strategies else []),
+                          capture_output=True, text=True)
+    if said.returncode:
+        sys.exit(said.stderr)
+    with open(f"{work}/run/log.jsonl") as file:
+        ms = [float(x) for x in re.findall(r'"measured_ms": ([0-9.]+)', file.read())]
+    return statistics.mean(ms[1:]), text
+
+
+def search_all(work):
+    print("| model | GiB | lengths | way | predicted, ms | played, ms | layout |\n|---|---|---|---|---|---|---|")
+    for name in LENGTHS:
+        with open(f"{work}/drawn.jsonl", "w") as file:
+            subprocess.run(["build/release/dev/draw_corpus", name, "6000", str(LONGEST)], stdout=file)
+        for model, gb in CELLS:
+            for way in ("found", "by mean", "DP+TP", "lists"):
+                ways, path = search(work, model, gb, name, ["--way", way])
+                if way not in ways:
+                    continue
+                ms, layout = ways[way]
+                played, text = play_found(work, path, model, name)
+                with open(KEPT, "a") as file:
+                    file.write(json.dumps({"model": model, "gb": gb, "lengths": name, "way": way, "predicted": ms,
+                                           "words": layout, "text": text, "played": played}) + "\n")
+                print(f"| {model} | {gb} | {name} | {way} | {ms:.0f} | {played:.0f} | {layout} |", flush=True)
 
 
 # ---- ranks of this machine
@@ -280,8 +334,8 @@ if __name__ == "__main__":
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT", "1")
     os.environ.setdefault("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
     with tempfile.TemporaryDirectory() as work:
-        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "ragged", "cpu", "clock"):
+        if len(sys.argv) != 3 or sys.argv[1] not in ("table", "play", "lengths", "ragged", "search", "cpu", "clock"):
             sys.exit(__doc__)
         OVERLAP = sys.argv[2]
-        parts = {"table": table, "play": play, "lengths": lengths, "ragged": ragged}
+        parts = {"table": table, "play": play, "lengths": lengths, "ragged": ragged, "search": search_all}
         parts.get(sys.argv[1], lambda work: compare(work, sys.argv[1]))(work)

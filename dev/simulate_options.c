@@ -72,8 +72,8 @@ static const OptionRow rows[] = {
      "seconds of planning before a planner is left out; 0: no end"},
     {{"--json", FLAG, AT(json), 0, 0, NULL}, NULL, "one object for each planner instead of the table"},
     {WORD("layout", layout), NULL,
-     "auto: no plans, but the fastest layout of a model that fits --memory, beside other ways to divide it; FILE: what "
-     "a step of this one takes"},
+     "auto: no plans, but the fastest layout or list of strategies (hydraulis: of these alone) that fits --memory, "
+     "beside other ways to divide it; FILE: what a step of this one takes"},
     {{"--memory", BYTES, AT(memory), 0, 1e18, NULL}, NULL, "of a rank, as 16G: for --layout"},
     {WORD("model", model), NULL, "\"OPTIONS\" of train that say what model and step: for --layout"},
     {WORD("layout-file", layout_file), NULL, "where the found layout is written, or that of --way"},
@@ -118,6 +118,7 @@ Options read_options(int argc, char** argv) {
         if (row->value.type != FLAG && i + 1 == argc) refuse("%s needs a value: %s", row->value.name, row->words);
         set_option(&options, row, row->value.type == FLAG ? "1" : argv[++i]);
     }
+    if (options.way && !options.layout) refuse("--way %s: expected --layout auto beside it, found none", options.way);
     if (!options.lengths && !options.layout) options.lengths = (char*)"wikipedia";
     return options;
 }

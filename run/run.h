@@ -309,15 +309,17 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 
 // ---- setup/layout.c
 
-// m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory.
+// m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory. A search may find
+// strategies instead: then they are settled, too.
 void run_settle_layout(Run* run);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
 
 ModelNeeds run_model_needs(const Run* run, int N);
-// Bytes of the table of a rank of stage s. Before ranks are joined.
-size_t run_memory_of(const Run* run, const Layout* layout, int s, int N);
+// Bytes of the table of a rank of stage s. Before ranks are joined. copies: of like pipelines of this layout, where
+// states belong to all ranks (--strategies), without what moves; 0: all ranks run it.
+size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N);
 // Of it what each layer of a rank of stage s has to itself, and behind them the embedding and the classifier: weights,
 // gradients and optimizer state; what it keeps for its backward pass, of all rounds in flight.
 typedef struct LayerBytes {
@@ -352,13 +354,6 @@ void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 r
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
 // The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
 int run_machine_of_groups(Run* run, Machine* machine, int tp);
-// What a pipeline of such degrees takes on that machine: ms a token^2, a token, a micro-batch, of a stage, as Hydraulis
-// counts (plan/published/hydraulis.h). Only what this needs of the run is there before ranks are joined.
-typedef struct PipelineCost {
-    double quadratic, linear, fixed;
-} PipelineCost;
-PipelineCost group_pipeline_cost(const GroupCost* g);
-int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out);
 // --machine, what --probe left for such a run, or an estimate from the measured peak: fills probed, calibration,
 // setting.cost and groups, and opens the planner. All ranks of the job call it together.
 void run_find_job_cost(Run* run);

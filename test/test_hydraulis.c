@@ -377,7 +377,7 @@ CLAIM(a_searched_list_is_no_slower_than_its_best_or_the_published_one) {
     StrategyScore score;
     for (int i = 0; i < COUNT(sample); i++)
         sample[i] = (int)fmin(600 * exp(1.3 * random_normal(5, (uint64_t)i)) + 1, 32768);
-    StrategySearch search = {&pool, sample, SAMPLE, 200000, 16, {0}, {0}};
+    StrategySearch search = {.pool = &pool, .lengths = sample, .n = SAMPLE, .batch_tokens = 200000, .most = 16};
     int n = strategies_search(list, &score, &search, &proposals, err);
     CHECK(n >= 2 && score.proposed > n && score.batches > 10);
     CHECK(score.ms > 0 && score.ms < score.single_ms);

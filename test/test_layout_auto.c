@@ -260,6 +260,21 @@ CLAIM(what_is_chosen_takes_what_was_predicted_for_the_first_steps) {
     check_chosen("corpus", "--context 128 --batch-tokens 4096 --capacity 64 --cp 4");
 }
 
+// Lists of strategies take what the search says of the first steps; rank 0 finds them, and all go on with them.
+CLAIM(a_list_that_is_found_takes_what_was_predicted) {
+    double ms[4] = {0}, mean = 0;
+    write_machine(MACHINE);
+    run_on(8, "list",
+           "--device virtual --machine $W/machine --data $W/corpus --val $W/even --layers 4 --width 64 --heads 8 "
+           "--context 128 --batch-tokens 4096 --overlap no --layout hydraulis --memory 2G --steps 4 --threads 1");
+    const char* at = strstr(output, " MiB; ");
+    CHECK(at && strstr(output, "chosen") && log_values("list", "measured_ms", ms, 4) == 4);
+    for (int i = 0; i < 4; i++) mean += ms[i] / 4;
+    CHECK_CLOSE(at ? strtod(at + 6, NULL) : NAN, mean, 0.02 * mean);
+    CHECK_REFUSED("found --tp",
+                  ON_RANKS "$P --device virtual --machine $W/machine --data $W/corpus --layout hydraulis --tp 2", 4);
+}
+
 // Gathers of a group come in two parts, of which the second one hides.
 CLAIM(groups_of_4_and_8_take_what_is_predicted) {
     write_machine(MACHINE);
@@ -323,6 +338,7 @@ CLAIM(no_single_way_is_faster_than_what_is_found) {
     CHECK(only_found > 0 && before < INFINITY);
     CHECK_REFUSED("expected --memory", "%s --layout auto --ranks 8", simulator);
     CHECK_REFUSED("size like 64M", "%s --layout auto --memory 3X --ranks 8", simulator);
+    CHECK_REFUSED("expected --layout auto", "%s --way DP", simulator);
     CHECK_REFUSED("--layerz", "%s --layout auto --memory 3G --model '--layerz 3'", simulator);
 }
 
@@ -350,7 +366,8 @@ CLAIM(what_ranks_do_not_hold_is_refused) {
     CHECK_REFUSED("of which some have 0.1 MiB; the least needs ", ON_RANKS "%s --layout auto", 4, job);
     write_text("machine", MACHINE, strlen(MACHINE));
     CHECK_REFUSED("2 ranks with --capacity 43 hold no doc", ON_RANKS "%s --layout auto --capacity 43", 2, job);
-    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43", 3, job);
+    CHECK_REFUSED("no group of up to 3 ranks holds more than 86", ON_RANKS "%s --layout auto --capacity 43 --tp 1", 3,
+                  job);
 }
 
 CLAIM(what_was_asked_for_is_not_searched_for) {

@@ -60,10 +60,12 @@ static int stage_ranks(const LayoutCosts* c, const Layout* layout) { return c->r
 // Groups of a stage, which have tokens of their own.
 static int groups_of(const LayoutCosts* c, const Layout* layout) { return stage_ranks(c, layout) / layout->tp; }
 
-// Whether runs of so many ranks, which begin at multiples of it, cross a node's border.
+// Whether runs of so many ranks, one behind another from the first on, cross a node's border.
 static int is_across(const LayoutCosts* c, int run) {
-    int node = c->links.node_size;
-    return c->ranks > node && (run > node || node % run != 0);
+    int node = c->links.node_size, first = c->first_rank % node, across = 0;
+    if (first == 0) return c->ranks > node && (run > node || node % run != 0);
+    for (int at = first; at < first + c->ranks && !across; at += run) across = at / node != (at + run - 1) / node;
+    return across;
 }
 
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
@@ -172,6 +174,9 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     if (T > 1 && !measured) gather_times(&x, c, T, n * s->C * c->elem_bytes / R);
     if (T < R) turn_times(&x, c, R, T, n);
     if (!measured_has_weights(c, row->zero)) x.bucket = bucket_times(c, layout, &c->layer, T, D);
+    if (c->has_owners && row->zero < 2) x.bucket.reduce = 0;
+    if (c->has_owners && row->zero < 3) x.bucket.gather = 0;
+    if (c->has_owners) x.bucket.replicated = 0;
     x.bucket.data = is_across(c, stage_ranks(c, layout));
     return x;
 }
@@ -181,7 +186,7 @@ static void set_border(EndTimes* e, int side, const LayoutCosts* c, const Layout
     int run = stage_ranks(c, layout), node = c->links.node_size;
     double bytes = tokens * c->whole->C * c->elem_bytes / layout->tp;
     if (s <= 0 || s >= layout->stages) return;
-    e->border[side] = c->ranks > node && (run >= node || s * run % node == 0);
+    e->border[side] = c->first_rank % node + c->ranks > node && (run >= node || (c->first_rank + s * run) % node == 0);
     e->message[side] = transfer_ms(&c->links, TRANSFER_STREAM, 2, e->border[side], bytes, bytes);
 }
 
@@ -205,7 +210,7 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
 static StepTimes step_times(const LayoutCosts* c, const Layout* layout, int s, int layers) {
     int R = layout->tp, D = groups_of(c, layout), P = layout->stages;
     StepTimes t = {.update = c->machine.cost.step * layers / c->whole->L, .tied_link = is_across(c, c->ranks)};
-    if (measured_has_weights(c, layout->stage[s].zero)) return t;
+    if (c->has_owners || measured_has_weights(c, layout->stage[s].zero)) return t;
     if (s == 0 || (s == P - 1 && c->tied > 0)) t.bucket[0] = bucket_times(c, layout, &c->end[0], R, D);
     if (s == P - 1) t.bucket[1] = bucket_times(c, layout, &c->end[1], R, D);
     if (P > 1 && c->tied > 0) t.tied = transfer_ms(&c->links, TRANSFER_WEIGHTS, 2, t.tied_link, 4 * c->tied / R, 0);
@@ -257,7 +262,7 @@ static PlayedStep played_step(const LayoutCosts* c, const Layout* layout, int ro
                         .rounds = rounds,
                         .overlap = c->overlap,
                         .tensor_overlap = c->tensor_overlap,
-                        .reduces_inside = c->overlap && layout->tp == 1 && layout->stages == 1,
+                        .reduces_inside = c->overlap && layout->tp == 1 && layout->stages == 1 && !c->has_owners,
                         .slow_computing = c->slow_computing,
                         .slow_exchange = c->slow_exchange};
 }

@@ -48,6 +48,9 @@ typedef struct LayoutCosts {
                 Err err);
     const void* plan_context;
     int played_rounds;  // at most; 0: 64, and 8 for each stage. Others take what the last of these do
+    // Of a job among others, which a strategy gives a part of all ranks: the first of them; its weights come from their
+    // owners before a step and its gradients go there behind it (plan/layout/strategy_moves.h).
+    int first_rank, has_owners;
     Arena* arena;       // for what is played
 } LayoutCosts;
 

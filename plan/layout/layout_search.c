@@ -468,11 +468,13 @@ static int try_row(LayoutTry* tries, int* n, const LayoutProblem* p, int tp, int
 
 static int try_all_rows(LayoutTry* tries, int* n, const LayoutProblem* p, int tp, int stages, Arena* arena) {
     double before = INFINITY;
+    int longer = 0;
     for (int i = 0; i < p->n_rows; i++) {
         Search x = new_search(p, tp, stages, p->rows[i], arena);
         double rounds = p->rounds(p->times, &x.layout, x.N);
         if (rounds == INFINITY) continue;
-        if (rounds == before && rounds == 1) break;  // a longer row holds no more
+        // A longer row holds no more; but unlike documents fill no row, and once as much is enough for them.
+        if (rounds == before && rounds == 1 && longer++ == p->apart) break;
         before = rounds;
         if (try_row(tries, n, p, tp, stages, p->rows[i], arena)) return -1;
     }

@@ -25,18 +25,19 @@ void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps) {
 
 // ---- one step
 
-static int node_of(const void* size, int rank) { return rank / *(const int*)size; }
+static int node_of(const void* costs, int rank) {
+    const LayoutCosts* c = (const LayoutCosts*)costs;
+    return (c->first_rank + rank) / c->links.node_size;
+}
 
-// What a planner of this layout's data ranks knows. groups: (data ranks + 1).
-static void set_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout,
-                        int N) {
+void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N) {
     const Shape* whole = c->whole;
     int R = layout->tp, P = layout->stages, node = c->links.node_size, zero = 1;
     TpSplit split = split_even(whole, R);
     for (int l = 0; l < whole->L; l++) zero = MAX(zero, layout->layer[l].zero);
     *s = (Setting){.cost = c->machine.cost, .groups = groups, .no_overlap = !c->overlap, .context = c->context};
     s->limits = (PlanLimits){.ranks = c->ranks / (R * P),
-                             .node_size = layout_node_size(c->ranks, R, P, node_of, &node),
+                             .node_size = layout_node_size(c->ranks, R, P, node_of, c),
                              .capacity = N,
                              .kv_heads = MAX(1, whole->NKV / R),
                              .max_ring_docs = (int)fmin(fmax(c->tokens, c->context), 4096),
@@ -83,8 +84,8 @@ static int plan_step(Plan* plan, const LayoutCosts* c, const Setting* setting, c
     return plan_flex(plan, &prediction, 1, lengths, n, setting, c->arena, err);
 }
 
-static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
-                      const int* lengths, int n, Err err) {
+double layout_documents_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                           const int* lengths, int n, Err err) {
     Plan plan;
     Timeline t;
     Setting setting;
@@ -95,7 +96,7 @@ static double step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const 
     RoundWork* works = TAKE(c->arena, RoundWork, n + 1);
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
-    set_setting(&setting, groups, speeds, c, layout, N);
+    layout_setting(&setting, groups, speeds, c, layout, N);
     if (!plan_step(&plan, c, &setting, lengths, n, err) && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
         int v = find_works(works, &plan, &t, &setting, layout->stages,
                            layout_speeds(NULL, &c->machine, c->ranks, layout, c->whole));
@@ -111,7 +112,7 @@ double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const
     for (int i = 0; i < N_LAYOUT_TERMS; i++) terms[i] = 0;
     for (int i = 0; i < steps->n && sum < INFINITY; i++) {
         int first = steps->first[i], end = steps->first[i + 1];
-        sum += step_ms(of_step, c, layout, N, steps->lengths + first, end - first, err);
+        sum += layout_documents_ms(of_step, c, layout, N, steps->lengths + first, end - first, err);
         for (int k = 0; k < N_LAYOUT_TERMS; k++) terms[k] += of_step[k] / steps->n;
     }
     return sum / steps->n;

@@ -23,6 +23,12 @@ SampledSteps sampled_steps(const int* lengths, int n, int64_t tokens);
 // c->tokens and c->mean_length become those of the steps.
 void layout_costs_of_steps(LayoutCosts* c, const SampledSteps* steps);
 
+// What a planner of this layout's data ranks knows, with rows of N tokens. groups: (data ranks + 1), speeds: (data
+// ranks).
+void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutCosts* c, const Layout* layout, int N);
+// ms of a step of these documents, and its terms. Infinite, with words, as the next.
+double layout_documents_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,
+                           const int* lengths, int n, Err err);
 // ms of a step in the mean, with rows of N tokens, and the mean terms. Infinite, with words, where a document
 // fits no group or memory is missing.
 double layout_steps_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N,

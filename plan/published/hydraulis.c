@@ -25,6 +25,31 @@ int scheme_longest(const PipelineScheme* scheme) {
     return s;
 }
 
+PipelineScheme scheme_of_group(const GroupCost* g, int gpus, int pp, int64_t max_tokens) {
+    double full = (double)max_tokens, slope = g->link_linear, start = 0;
+    if (g->n_communications > 0) {
+        double quarter_ms = group_communication_ms(g, full / 4);
+        slope = MAX((group_communication_ms(g, full) - quarter_ms) / (0.75 * full), 0);
+        start = MAX(quarter_ms - slope * full / 4, 0);
+    }
+    return (PipelineScheme){.gpus = gpus,
+                            .pp = pp,
+                            .quadratic = g->quadratic,
+                            .linear = g->per_token + slope,
+                            .fixed = g->micro_batch + start,
+                            .max_tokens = max_tokens,
+                            .ring = 1,
+                            .max_docs = INT_MAX};
+}
+
+int scheme_add(SchemePool* pool, const PipelineScheme* scheme) {
+    int at = 0;
+    while (at < pool->n && pool->scheme[at].max_tokens >= scheme->max_tokens) at++;
+    for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1];
+    pool->scheme[at] = *scheme;
+    return at;
+}
+
 int strategy_pipelines(const Strategy* strategy, const SchemePool* pool) {
     int n = 0;
     for (int k = 0; k < pool->n; k++) n += strategy->copies[k];

@@ -16,6 +16,7 @@ enum {
     HYDRAULIS_SHUFFLES = 50,
     HYDRAULIS_COUNTS = 20,
     HYDRAULIS_LIST = 16,
+    HYDRAULIS_FEW_RANKS = 8,  // all strategies of so many are proposed
     HYDRAULIS_BATCHES = 36,  // on which strategies are compared
     HYDRAULIS_CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS  // of the published planner
 };
@@ -49,6 +50,12 @@ typedef struct Strategy {
 
 double scheme_ms(const PipelineScheme* scheme, int s);  // t(s)
 int scheme_longest(const PipelineScheme* scheme);       // document that a micro-batch holds
+
+// A pipeline of so many stages whose ranks are, to planners, one rank with these costs: a micro-batch of at most
+// max_tokens. Between a quarter of that and all of it a measured machine's communication is taken as a line.
+PipelineScheme scheme_of_group(const GroupCost* g, int gpus, int pp, int64_t max_tokens);
+// Behind those of a pool that hold as much. Returns its place; those behind it have moved.
+int scheme_add(SchemePool* pool, const PipelineScheme* scheme);
 
 int strategy_pipelines(const Strategy* strategy, const SchemePool* pool);
 
@@ -88,11 +95,15 @@ typedef struct StrategySearch {
     int most;              // strategies, at most HYDRAULIS_LIST
     // What moving takes pipelines of a scheme: Strategy.start, and what it adds to Strategy.end, ms.
     double start[HYDRAULIS_SCHEMES], end[HYDRAULIS_SCHEMES];
+    int bins;          // of lengths, at most HYDRAULIS_BINS, 0: so many
+    int unpacked;      // tried by what dispatching says alone
+    Strategy* ranked;  // (most_ranked) =: those that were tried, by Strategy.ms, their mean; NULL: not wanted
+    int most_ranked;
 } StrategySearch;
 
 // What a list takes on the batches of the sample.
 typedef struct StrategyScore {
-    int batches, proposed;
+    int batches, proposed, ranked;
     double ms;         // mean of a batch, each under its best strategy
     double single_ms;  // of the best strategy alone; infinite where none holds all batches
 } StrategyScore;

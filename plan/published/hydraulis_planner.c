@@ -13,29 +13,15 @@ typedef struct Hydraulis {
     int n;
 } Hydraulis;
 
-// Between a quarter of a full micro-batch and a full one a measured machine's communication is taken as a line.
-static PipelineScheme scheme_of_group(const GroupCost* g, const Setting* setting) {
-    PipelineScheme scheme = {
-        .gpus = g->cp_size, .pp = 1, .quadratic = g->quadratic, .ring = g->cp_size / g->ulysses_size};
-    scheme.max_tokens = g->room * scheme.ring;
-    scheme.max_docs = scheme.ring > 1 ? setting->limits.max_ring_docs : INT_MAX;
-    double full = (double)scheme.max_tokens, slope = g->link_linear, start = 0;
-    if (g->n_communications > 0) {
-        double quarter_ms = group_communication_ms(g, full / 4);
-        slope = MAX((group_communication_ms(g, full) - quarter_ms) / (0.75 * full), 0);
-        start = MAX(quarter_ms - slope * full / 4, 0);
-    }
-    scheme.linear = g->per_token + slope;
-    scheme.fixed = g->micro_batch + start;
-    return scheme;
-}
-
 static void pool_of_setting(SchemePool* pool, const Setting* setting) {
     *pool = (SchemePool){.ranks = setting->limits.ranks};
     for (int d = 1; d <= pool->ranks && pool->n < HYDRAULIS_SCHEMES; d += d) {
         const GroupCost* g = &setting->groups[d];
         if (!g->canonical || g->ulysses_size == 0) continue;
-        PipelineScheme scheme = scheme_of_group(g, setting);
+        int ring = g->cp_size / g->ulysses_size;
+        PipelineScheme scheme = scheme_of_group(g, g->cp_size, 1, g->room * ring);
+        scheme.ring = ring;
+        if (ring > 1) scheme.max_docs = setting->limits.max_ring_docs;
         int at = pool->n++;
         for (; at > 0 && pool->scheme[at - 1].max_tokens <= scheme.max_tokens; at--)
             pool->scheme[at] = pool->scheme[at - 1];

@@ -334,34 +334,3 @@ void run_find_job_cost(Run* run) {
     int counts = x->limits.ranks > 1 || run->config.explain || strncmp(found.from, "estimated", 9) != 0;
     if (counts && !run_is_brief(run)) print_cost(run, found.from);
 }
-
-PipelineCost group_pipeline_cost(const GroupCost* g) {
-    CostTerms none = group_terms(g, 0, 0), token = group_terms(g, 0, 1), square = group_terms(g, 1, 0);
-    double fixed = terms_ms(&none);
-    return (PipelineCost){terms_ms(&square) - fixed, terms_ms(&token) - fixed, fixed};
-}
-
-int run_pipeline_cost(const Run* run, const Machine* machine, const PipelineGroup* g, PipelineCost* out) {
-    if (has_schemes_only(machine)) {
-        const Scheme* s = machine_scheme(machine, g->tp, g->pp);
-        if (s) *out = (PipelineCost){s->quadratic, s->linear, s->fixed};
-        return s != NULL;
-    }
-    RunView stub;
-    run_view(&stub, run);
-    Model* m = &stub.run.model;
-    Comm tp = {.size = g->tp};
-    GroupCost groups[2];
-    Machine own = *machine;
-    m->tp = g->tp > 1 ? &tp : NULL;
-    m->job = m->world, m->stages = g->pp, m->stage = 0, m->ranks->zero.stage = 1;
-    m->ranks->split = split_even(&m->whole, g->tp);
-    m->shape = split_shape(&m->whole, &m->ranks->split, 0);
-    m->ranks->layout = layout_even(&m->whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
-    run_set_limits(&stub.run, g->tp, 1);
-    stub.clock.limits.node_size = 1, stub.clock.limits.capacity = run->config.context;
-    divide_among_ranks(&own.cost, m);
-    cost_groups(groups, &own.cost, &stub.clock.limits, CP_CHOICE_AUTO);
-    *out = group_pipeline_cost(&groups[1]);
-    return 1;
-}

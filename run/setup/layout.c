@@ -1,6 +1,7 @@
 // layout.c - who runs which layers, settled before ranks are joined: what the options or a file say, or --layout auto,
 // the search of plan/layout/layout_search.h with this program's own memory table, which is exact, and among what it
-// finds the choice of plan/layout/layout_steps.h on what is known of the machine and of the training text.
+// finds the choice of plan/layout/layout_steps.h on what is known of the machine and of the training text. Where a list
+// of strategies is faster (plan/published/strategy_steps.h) that is the answer.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,22 +10,50 @@
 #include "plan/base/disk.h"
 #include "plan/layout/layout_steps.h"
 #include "plan/published/published.h"
+#include "plan/published/strategy_steps.h"
 #include "run/run.h"
+#include "run/strategies/strategies.h"
 
 // ---- --layout auto
+
+// What rank 0 has read of --layout, or found.
+typedef struct LayoutFile {
+    int failed, capacity;
+    Layout layout;
+    char strategies[LISTED * STRATEGY_TEXT];  // empty: all ranks run the layout
+    char words[ERR_BYTES];
+} LayoutFile;
 
 // What is known of the machine.
 typedef struct Known {
     Run* run;
     LayoutCosts costs;
     SampledSteps steps;
+    int* lengths;  // of the steps
+    Shape owned;   // the model, whose states all ranks own
+    MoveTime links;
+    StrategyMoves moves;
     Arena arena;
     char from[ERR_BYTES];  // words
 } Known;
 
+// What the search has found, and beside what.
+typedef struct Answer {
+    LayoutTry tries[LAYOUT_TRIES];
+    int n, looked;  // tries
+    int has_lists, is_list, failed;
+    ListTry list;
+    ListCount count;
+    double bound;  // no other of all these takes less ms
+} Answer;
+
 // What the search asks.
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
-    return (double)run_memory_of(((const Known*)context)->run, layout, s, N);
+    return (double)run_memory_of(((const Known*)context)->run, layout, 0, s, N);
+}
+
+static double job_bytes_of(void* context, const Layout* layout, int copies, int s, int N) {
+    return (double)run_memory_of(((const Known*)context)->run, layout, copies, s, N);
 }
 
 enum { LEAST_ROWS = 256, LEAST_PART = 8 };
@@ -65,22 +94,33 @@ static int plan_as_named(const void* context, Plan* plan, const Setting* setting
     return opened ? planner->plan(opened, plan, 1, lengths, n, arena, err) : -1;
 }
 
-enum { MOST_PIECES = 1 << 15 };
-
-// Of the pieces that training draws first: those of all steps that are to be looked at, and of one more. Returns how
-// many.
-static int first_lengths(const Run* run, int lengths[MOST_PIECES]) {
-    static Piece pieces[MOST_PIECES];
+// The pieces that training draws first, until they fill the steps.
+static int sample_steps(Known* x, const Run* run, Err err) {
+    enum { CHUNK = 4096 };
+    static Piece pieces[CHUNK];
     SamplerPosition at = {0};
-    int n = 0;
-    for (int i = 0; i <= SAMPLED_STEPS && n < MOST_PIECES; i++)
-        n += sampler_draw(run->data.train, &at, pieces + n, MOST_PIECES - n, run->config.batch_tokens);
-    for (int i = 0; i < n; i++) lengths[i] = pieces[i].length;
-    return n;
+    int tokens = run->config.batch_tokens;
+    for (int n = 0, drawn; x->steps.n < SAMPLED_STEPS; n += drawn) {
+        int* more = (int*)realloc(x->lengths, sizeof *more * ((size_t)n + CHUNK));
+        if (!more) return fail(err, "no memory for %d lengths of documents", n + CHUNK);
+        x->lengths = more, drawn = sampler_draw(run->data.train, &at, pieces, CHUNK, tokens);
+        for (int i = 0; i < drawn; i++) more[n + i] = pieces[i].length;
+        x->steps = sampled_steps(more, n + drawn, tokens);
+    }
+    return 0;
+}
+
+static void know_moves(Known* x) {
+    const Run* run = x->run;
+    const Model* m = &run->model;
+    const Comm* world = m->world;
+    x->owned = m->whole, x->owned.shards = world->size;
+    x->links = (MoveTime){x->costs.links, world->size, world->node, !strcmp(run->config.overlap, "yes")};
+    x->moves = (StrategyMoves){&x->links, &x->owned, dtype_bytes(m->dt), dtype_bytes(run_gradients_travel_as(run)),
+                               x->costs.machine.cost.step > 0};
 }
 
 static int know(Known* x, Run* run, Err err) {
-    static int lengths[MOST_PIECES];
     const Config* c = &run->config;
     const Model* m = &run->model;
     LayoutCosts* costs = &x->costs;
@@ -95,8 +135,9 @@ static int know(Known* x, Run* run, Err err) {
     costs->context = c->context;
     if (strcmp(c->plan, "flex") && planner_named(c->plan)) costs->plan = plan_as_named, costs->plan_context = run;
     costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
-    x->steps = sampled_steps(lengths, first_lengths(run, lengths), c->batch_tokens);
+    if (sample_steps(x, run, err)) return -1;
     layout_costs_of_steps(costs, &x->steps);
+    know_moves(x);
     for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
         if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
         costs->of_tp[tp].token = machine.cost.per_token, costs->of_tp[tp].pair = machine.cost.quadratic;
@@ -120,7 +161,7 @@ static void print_why(const LayoutTry* t, const LayoutTry* chosen) {
     int worst = 0;
     for (int i = 0; i < N_LAYOUT_TERMS; i++)
         if (t->terms[i] - chosen->terms[i] > most) most = t->terms[i] - chosen->terms[i], worst = i;
-    if (most > 1e-4 * chosen->ms) printf("; %.3g ms more for %s", most, layout_term_names[worst]);
+    if (most > 1e-4 * chosen->ms) printf("            %.3g ms more for %s\n", most, layout_term_names[worst]);
 }
 
 // By it, too, layouts of as many stages and ranks differ.
@@ -131,28 +172,57 @@ static const char* words_of_zero(const Layout* layout, int layers) {
     return words[layout->layer[0].zero];
 }
 
-static void print_tries(Known* x, const LayoutTry* tries, int n, int looked, double slack, double seconds) {
+static void print_try(const LayoutTry* t, int layers) {
+    printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
+           t->layout.tp, words_of_zero(&t->layout, layers), t->N);
+}
+
+static void print_tries(const Answer* a, const Run* run, int layers) {
     enum { SHOWN = 6 };
     double mib = 1 << 20;
-    int all = x->run->config.explain, shown = all ? n : MIN(n, SHOWN);
-    printf("layout  auto, %.1f MiB a rank; times %s\n", (double)x->run->cluster->available.bytes / mib, x->from);
+    int all = run->config.explain, shown = all ? a->n : MIN(a->n, SHOWN);
     for (int i = 0; i < shown; i++) {
-        const LayoutTry* t = &tries[i];
-        printf("        %d stage%s, tp %d, %s, rows of %d: ", t->layout.stages, t->layout.stages > 1 ? "s" : "",
-               t->layout.tp, words_of_zero(&t->layout, x->costs.whole->L), t->N);
-        if (!t->fits) printf("does not fit, %.1f MiB at least", t->bytes / mib);
-        else if (t->ms == INFINITY) printf("no group of ranks holds the longest documents");
-        else printf("%s%.4g ms, %.1f MiB%s", i < looked ? "" : "at least ", t->ms, t->bytes / mib, i ? "" : ", chosen");
-        if (i && i < looked && t->ms < INFINITY) print_why(t, &tries[0]);
+        const LayoutTry* t = &a->tries[i];
+        print_try(t, layers);
+        if (!t->fits) printf("does not fit, %.1f MiB\n", t->bytes / mib);
+        else if (t->ms == INFINITY) printf("no group holds the longest documents\n");
+        else if (i >= a->looked) printf("at least %.4g ms\n", t->ms);
+        else printf("%.4g ms, %.1f MiB%s\n", t->ms, t->bytes / mib, i || a->is_list ? "" : ", chosen");
+        if (all && i && i < a->looked && t->ms < INFINITY) print_why(t, &a->tries[0]);
+    }
+    if (a->n > shown) printf("        and %d more; --explain shows them\n", a->n - shown);
+}
+
+static void print_list(const Answer* a) {
+    char text[STRATEGY_TEXT];
+    const ListTry* t = &a->list;
+    printf("        strategies: %d proposed, %d played", a->count.proposed, a->count.played);
+    if (a->is_list && t->N)
+        printf("; zero %d, recompute %s, rows of %d a rank,\n        %.1f MiB", t->how.zero,
+               recompute_names[t->how.recompute], t->N, t->bytes / (1 << 20));
+    printf(a->is_list ? "; %.4g ms, chosen:\n" : "\n", t->ms);
+    for (int i = 0; i < t->list.n && a->is_list; i++)
+        printf("          %s\n", strategy_print(&t->list.strategy[i], text));
+}
+
+static void print_answer(const Known* x, const Answer* a, double seconds) {
+    const Run* run = x->run;
+    double ms = a->is_list ? a->list.ms : a->n ? a->tries[0].ms : INFINITY;
+    printf("layout  %s, %.1f MiB a rank\n        times %s\n", run->config.layout,
+           (double)run->cluster->available.bytes / (1 << 20), x->from);
+    print_tries(a, run, x->costs.whole->L);
+    if (a->has_lists) print_list(a);
+    else if (x->costs.ranks > LIST_RANKS)
+        printf("        strategies: not looked for on more than %d ranks\n", LIST_RANKS);
+    if (ms == INFINITY) return;
+    printf("        no other of these is faster by more than %.1f %%\n", 100 * fmax(0, 1 - a->bound / ms));
+    if (!run->config.explain) return;
+    if (!a->is_list) {
+        printf("        its %.4g ms, of the stage with most: ", ms);
+        layout_print_terms(stdout, a->tries[0].terms, ms);
         printf("\n");
     }
-    if (n > shown) printf("        and %d more; --explain shows them\n", n - shown);
-    if (!tries[0].fits) return;
-    printf("        no other of these is faster by more than %.1f %%\n", 100 * slack);
-    if (!all) return;
-    printf("        its %.4g ms, of the stage with most: ", tries[0].ms);
-    layout_print_terms(stdout, tries[0].terms, tries[0].ms);
-    printf("\n        searched for %.0f ms\n", 1e3 * seconds);
+    printf("        searched for %.0f ms\n", 1e3 * seconds);
 }
 
 // What a step of m->ranks->layout should take, by term.
@@ -168,55 +238,107 @@ static void predict_layout(Run* run) {
     arena_free(&known.arena);
 }
 
-// On rank 0 before ranks are joined: the fastest layout that fits --memory, which it prints with what comes next. 0, or
-// -1 with words.
-static int find_layout(Run* run, Layout* layout, Err err) {
-    static LayoutTry tries[LAYOUT_TRIES];
-    static Known known;
-    double terms[N_LAYOUT_TERMS];
-    if (!run->config.memory) return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
-    if (know(&known, run, err)) return -1;
-    run->cluster->most_scratch = 1;  // what is left where memory is short
-    LayoutProblem p = problem_of(&known);
-    double started = now_seconds();
-    int looked = 0, n = layout_search(tries, &p, &known.arena, err);
-    if (n < 0) return -1;
-    if (p.ranks % (p.tp[0] * p.stages[0]))
-        return fail(err, "auto: expected --tp and --pp that divide %d ranks, found %d and %d; leave them out", p.ranks,
-                    p.tp[0], p.stages[0]);
-    if (n == 0)
+// Lists are no candidates beside options that contradict them (run/README.md), on ranks of unlike kinds, on too many.
+static int may_be_list(const Known* x) {
+    const Config* c = &x->run->config;
+    int named = config_was_given(c, "--tp") || config_was_given(c, "--pp") || config_was_given(c, "--strategies");
+    return !named && !c->probe && !strcmp(c->balance, "off") && x->costs.ranks > 1 && x->costs.ranks <= LIST_RANKS &&
+           x->costs.machine.n_kinds == 0 && x->run->training;
+}
+
+static void find_list(Known* x, Answer* a, Err err) {
+    const Run* run = x->run;
+    const Config* c = &run->config;
+    const LayoutProblem p = problem_of(x);
+    int again = config_choice(c, "--recompute"), asked = config_was_given(c, "--recompute");
+    double known = a->n && a->tries[0].fits ? LIST_GAIN * a->tries[0].ms : INFINITY;
+    ListProblem lists = {.costs = &x->costs,
+                         .steps = &x->steps,
+                         .tp = {p.tp[0], p.tp[1]},
+                         .stages = {p.stages[0], p.stages[1]},
+                         .zero = {p.zero[0], p.zero[1]},
+                         .recompute = {asked ? again : RECOMPUTE_NONE, asked ? again : RECOMPUTE_BLOCK},
+                         .capacity = c->capacity,
+                         .least_copies = MAX(c->cp_size, 1),
+                         .memory = p.memory,
+                         .moves = x->moves.only_more && run->model.k->virtual_time ? NULL : &x->moves,
+                         .bytes = job_bytes_of,
+                         .context = x};
+    a->has_lists = 1;
+    int found = lists_search(&a->list, &a->count, &lists, known, &x->arena, err);
+    a->failed = found<0, a->is_list = found> 0 && a->list.ms < known;
+    a->bound = fmin(a->is_list ? INFINITY : fmin(a->bound, a->list.ms), a->count.bound);
+}
+
+static int no_layout(const Known* x, const LayoutProblem* p, const Answer* a, Err err) {
+    const LayoutTry* least = &a->tries[0];
+    double mib = 1 << 20, needs = least->bytes / mib, terms[N_LAYOUT_TERMS];
+    if (p->ranks % (p->tp[0] * p->stages[0]))
+        return fail(err, "auto: expected --tp and --pp that divide %d ranks, found %d and %d; leave them out", p->ranks,
+                    p->tp[0], p->stages[0]);
+    if (a->n == 0)
         return fail(err,
                     "auto: %d ranks with --capacity %d hold no document of %d tokens, the context; try --capacity %d, "
                     "or a smaller --context",
-                    p.ranks, p.rows[p.n_rows - 1], run->config.context, CEIL_DIV(run->config.context, p.ranks));
-    double slack = layout_choose(tries, n, &looked, &known.costs, &known.steps);
-    if (tries[0].fits && tries[0].ms == INFINITY)  // whose words are of what the run asks, too
-        return layout_steps_ms(terms, &known.costs, &tries[0].layout, tries[0].N, &known.steps, err), -1;
-    print_tries(&known, tries, n, looked, slack, now_seconds() - started);
-    arena_free(&known.arena);
-    *layout = tries[0].layout;
-    run->settled.capacity = tries[0].N;
-    if (tries[0].fits) return 0;
-    if (tries[0].bytes <= p.memory)  // the machine has ranks with less
+                    p->ranks, p->rows[p->n_rows - 1], x->costs.context, CEIL_DIV(x->costs.context, p->ranks));
+    if (least->fits)  // whose words are of what the run asks, too
+        return layout_steps_ms(terms, &x->costs, &least->layout, least->N, &x->steps, err), -1;
+    if (least->bytes <= p->memory)  // the machine has ranks with less
         return fail(err,
                     "auto: no layout fits the machine's ranks, of which some have %.1f MiB; the least needs %.1f MiB "
                     "on its fullest rank; try more memory in the `ranks` lines of --machine, more ranks, or a smaller "
                     "--capacity or --context",
-                    machine_bytes(&known.costs.machine, 0, p.ranks) / (1 << 20), tries[0].bytes / (1 << 20));
+                    machine_bytes(&x->costs.machine, 0, p->ranks) / mib, needs);
     return fail(err,
                 "auto: expected a layout of at most %.1f MiB a rank, found none below %.1f MiB; try more "
                 "ranks, a smaller --capacity or --context, or --memory %.0fM",
-                p.memory / (1 << 20), tries[0].bytes / (1 << 20), ceil(tries[0].bytes / (1 << 20)));
+                p->memory / mib, needs, ceil(needs));
+}
+
+// How layers run, and who runs them.
+static void take_list(LayoutFile* file, const ListTry* t, const Shape* whole) {
+    char text[STRATEGY_TEXT];
+    size_t n = 0;
+    file->layout = layout_even(whole, 1, 1, t->how.zero, t->how.recompute);
+    file->capacity = t->N;
+    for (int i = 0; i < t->list.n; i++)
+        text_append(file->strategies, sizeof file->strategies, &n, "%s%s", i ? "; " : "",
+                    strategy_print(&t->list.strategy[i], text));
+}
+
+// On rank 0 before ranks are joined: the fastest layout, or list, that fits --memory, which it prints with what comes
+// next. 0, or -1 with words.
+static int find_layout(LayoutFile* file, Run* run, int lists_alone) {
+    static Answer a;
+    static Known known;
+    double started = now_seconds();
+    char* err = file->words;
+    if (!run->config.memory && !lists_alone)
+        return fail(err, "auto: expected --memory SIZE, found none; try --memory 4G");
+    if (lists_alone) run_find_available(run);
+    if (know(&known, run, err)) return -1;
+    run->cluster->most_scratch = 1;  // what is left where memory is short
+    LayoutProblem p = problem_of(&known);
+    a.bound = INFINITY;
+    if (!lists_alone && (a.n = layout_search(a.tries, &p, &known.arena, err)) < 0) return -1;
+    if (a.n) {
+        double slack = layout_choose(a.tries, a.n, &a.looked, &known.costs, &known.steps);
+        if (a.tries[0].fits) a.bound = a.tries[0].ms * (1 - slack);
+    }
+    if (lists_alone || may_be_list(&known)) find_list(&known, &a, err);
+    if (a.failed) return -1;
+    int fits = a.is_list || (a.n && a.tries[0].fits && a.tries[0].ms < INFINITY);
+    if (fits || a.n) print_answer(&known, &a, now_seconds() - started);
+    if (a.is_list) take_list(file, &a.list, &run->model.whole);
+    else file->layout = a.tries[0].layout, file->capacity = a.tries[0].N;
+    if (!fits && lists_alone)
+        return fail(err, "hydraulis: no pipelines of %d ranks hold the documents; try a larger --capacity", p.ranks);
+    int failed = fits ? 0 : no_layout(&known, &p, &a, err);
+    arena_free(&known.arena), free(known.lengths);
+    return failed;
 }
 
 // ---- a layout that was named
-
-// What rank 0 has read of --layout.
-typedef struct LayoutFile {
-    int failed, capacity;
-    Layout layout;
-    char words[ERR_BYTES];
-} LayoutFile;
 
 static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwise) {
     enum { MOST = 1 << 16 };
@@ -250,7 +372,7 @@ void run_settle_layout(Run* run) {
     const Config* c = &run->config;
     Model* m = &run->model;
     Layout* layout = &m->ranks->layout;
-    int is_named = c->layout && strcmp(c->layout, "hydraulis") != 0;
+    int lists_alone = c->layout && !strcmp(c->layout, "hydraulis"), is_named = c->layout != NULL;
     int capacity = capacity_of_rank(c->rank_capacity, c->capacity, m->world->rank, err);
     run->settled = (Settled){.capacity = capacity, .tp = c->tp, .pp = c->pp, .layout = c->layout};
     run->settled.strategies = c->strategies;
@@ -260,18 +382,19 @@ void run_settle_layout(Run* run) {
             m->whole.L);
     *layout = layout_even(&m->whole, c->tp, c->pp, c->zero, (Recompute)config_choice(c, "--recompute"));
     if (is_named) {
-        int is_auto = !strcmp(c->layout, "auto");
-        if (is_auto && c->rank_capacity)
-            die("--layout auto looks for rows that all ranks hold, found --capacity ranks=\"%s\"; leave that out",
-                c->rank_capacity);
-        if (is_auto) run_measure_limit(run);
-        if (m->world->rank == 0 && is_auto) file.failed = find_layout(run, &file.layout, file.words);
+        int is_search = lists_alone || !strcmp(c->layout, "auto");
+        if (is_search && c->rank_capacity)
+            die("--layout %s looks for rows that all ranks hold, found --capacity ranks=\"%s\"; leave that out",
+                c->layout, c->rank_capacity);
+        if (lists_alone) strategies_refuse_others(run);
+        if (is_search) run_measure_limit(run);
+        if (m->world->rank == 0 && is_search) file.failed = find_layout(&file, run, lists_alone);
         else if (m->world->rank == 0) read_layout(&file, run, layout);
-        file.capacity = run->settled.capacity;
         run_tell_all(m->world, &file, sizeof file);
         if (file.failed) die("--layout: %s", file.words);
         *layout = file.layout;
-        if (is_auto) run->settled.capacity = file.capacity;  // that it has searched with
+        if (file.capacity) run->settled.capacity = file.capacity;  // that auto has searched with
+        if (file.strategies[0]) run->settled.strategies = file.strategies;
     }
     int is_saved = c->layout && !config_was_given(c, "--layout");
     const char* option = is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
@@ -309,9 +432,10 @@ void run_check_layout(Run* run) {
     for (int s = 0; s < m->stages && m->world->rank == 0; s++) {
         int first = layout_first(&m->ranks->layout, s), end = layout_first(&m->ranks->layout, s + 1);
         size_t most = 0;
+        int slots = pipeline_slots(m->stages, s);
         for (int r = 0; r < ranks; r++) most = MAX(most, bytes[s * ranks + r]);
-        printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d rounds in flight\n", s, s * ranks,
-               (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), pipeline_slots(m->stages, s));
+        printf("stage %d: ranks %d to %d, layers %d to %d, %.1f MiB a rank, %d round%s in flight\n", s, s * ranks,
+               (s + 1) * ranks - 1, first, end - 1, (double)most / (1 << 20), slots, slots > 1 ? "s" : "");
         print_layers(run, s, bytes[s * ranks]);
     }
     free(bytes);

@@ -178,7 +178,20 @@ static MemoryPlan plan_rows(const Run* run, int N) {
 typedef struct ModelPart {
     RunView view;
     Comm tp, data;
+    Model owner;
+    ModelRanks owner_ranks;
 } ModelPart;
+
+// Of the states of the whole model, a piece of every bucket.
+static void give_owner(ModelPart* part, const Run* run) {
+    Model* m = &part->view.run.model;
+    part->owner = run->model, part->owner_ranks = *run->model.ranks;
+    model_set_ranks(&part->owner, &part->owner_ranks);
+    part->owner.shape = m->whole, part->owner.shape.shards = m->world->size;
+    part->owner.comm = m->world, part->owner.stages = 1;
+    part->owner_ranks.zero.holds = ZERO_OWNED;
+    m->ranks->owner = &part->owner, m->ranks->zero.holds = ZERO_IN_USE;
+}
 
 // Of all that makes one rank of a tensor-parallel group need another number of bytes than the next.
 static uint64_t hash_of_part(const Model* m) {
@@ -188,11 +201,12 @@ static uint64_t hash_of_part(const Model* m) {
 }
 
 // Rank `rank` of a group that runs stage s of a layout.
-static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout, int s, int rank) {
+static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout, int copies, int s, int rank) {
     run_view(&part->view, run);
     Model* m = &part->view.run.model;
     part->tp = (Comm){.size = layout->tp, .rank = rank};
-    part->data = (Comm){.size = m->world->size / (layout->tp * layout->stages)};
+    part->data = (Comm){.size = copies ? copies : m->world->size / (layout->tp * layout->stages)};
+    if (copies) give_owner(part, run);
     m->ranks->split = split_even(&m->whole, layout->tp);
     m->tp = layout->tp > 1 ? &part->tp : NULL;
     m->comm = &part->data;
@@ -207,12 +221,12 @@ static const Run* part_of(ModelPart* part, const Run* run, const Layout* layout,
     return &part->view.run;
 }
 
-size_t run_memory_of(const Run* run, const Layout* layout, int s, int N) {
+size_t run_memory_of(const Run* run, const Layout* layout, int copies, int s, int N) {
     static ModelPart part;
     uint64_t measured = 0;
     size_t most = 0;
     for (int rank = 0; rank < layout->tp; rank++) {
-        const Run* as = part_of(&part, run, layout, s, rank);
+        const Run* as = part_of(&part, run, layout, copies, s, rank);
         uint64_t own = hash_of_part(&as->model);
         if (rank > 0 && own == measured) continue;
         measured = own;
@@ -223,7 +237,7 @@ size_t run_memory_of(const Run* run, const Layout* layout, int s, int N) {
 
 void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, int s, int N) {
     static ModelPart part;
-    const Run* as = part_of(&part, run, layout, s, 0);
+    const Run* as = part_of(&part, run, layout, 0, s, 0);
     const Shape* shape = &as->model.shape;
     ModelNeeds needs = run_model_needs(as, N);
     ActPlace* places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)shape->L + 1), sizeof *places);

@@ -4,42 +4,34 @@
 #include <math.h>
 #include <stdlib.h>
 
-void strategies_add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineCost* cost, int64_t capacity) {
-    SchemePool* pool = &kinds->pool;
-    int at = 0;
-    while (at < pool->n && pool->scheme[at].max_tokens >= capacity) at++;
-    for (int i = pool->n++; i > at; i--) pool->scheme[i] = pool->scheme[i - 1], kinds->group[i] = kinds->group[i - 1];
-    pool->scheme[at] =
-        (PipelineScheme){g->tp * g->pp, g->pp, cost->quadratic, cost->linear, cost->fixed, capacity, 1, 1 << 30};
-    kinds->group[at] = (PipelineGroup){1, g->tp, g->pp};
-}
-
 int strategies_kind(const Kinds* kinds, const PipelineGroup* g) {
     for (int k = 0; k < kinds->pool.n; k++)
         if (kinds->group[k].tp == g->tp && kinds->group[k].pp == g->pp) return k;
     return -1;
 }
 
-// What a pipeline of this rank's group takes, and holds.
-typedef struct Measured {
-    PipelineCost cost;
-    int64_t capacity;
-} Measured;
+static void add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineScheme* scheme) {
+    if (strategies_kind(kinds, g) >= 0) return;
+    if (kinds->pool.n == HYDRAULIS_SCHEMES)
+        die("--strategies: expected at most %d kinds of pipelines", HYDRAULIS_SCHEMES);
+    int at = scheme_add(&kinds->pool, scheme);
+    for (int i = kinds->pool.n - 1; i > at; i--) kinds->group[i] = kinds->group[i - 1];
+    kinds->group[at] = (PipelineGroup){1, g->tp, g->pp};
+}
 
+// Of all strategies, what a pipeline of each rank's group takes, and holds.
 static void find_choices(Run* run) {
     Strategies* x = run->strategies;
     Comm* world = run->model.world;
     x->kinds.pool = (SchemePool){.ranks = world->size, .may_be_empty = 1};
     for (int s = 0; s < x->list.n; s++) {
-        Measured mine = {group_pipeline_cost(&x->as[s]->clock->groups[1]), x->as[s]->clock->limits.capacity},
-                 *all = (Measured*)run_ask_all(run, world, &mine, sizeof mine);
+        const Run* as = x->as[s];
+        int gpus = as->settled.tp * as->settled.pp;
+        PipelineScheme mine = scheme_of_group(&as->clock->groups[1], gpus, as->settled.pp, as->clock->limits.capacity),
+                       *all = (PipelineScheme*)run_ask_all(run, world, &mine, sizeof mine);
         const RankStrategy* strategy = &x->list.strategy[s];
-        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++])) {
-            if (strategies_kind(&x->kinds, &strategy->group[g]) >= 0) continue;
-            if (x->kinds.pool.n == HYDRAULIS_SCHEMES)
-                die("--strategies: expected at most %d kinds of pipelines", HYDRAULIS_SCHEMES);
-            strategies_add_kind(&x->kinds, &strategy->group[g], &all[first].cost, all[first].capacity);
-        }
+        for (int g = 0, first = 0; g < strategy->n; first += group_ranks(&strategy->group[g++]))
+            add_kind(&x->kinds, &strategy->group[g], &all[first]);
         free(all);
     }
     for (int s = 0; s < x->list.n; s++)

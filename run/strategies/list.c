@@ -1,4 +1,4 @@
-// list.c - which strategies a run has: --strategies, or what the search finds.
+// list.c - which strategies a run has: those of --strategies, or what the search for a layout found.
 #include "run/slow/balance.h"
 #include "run/strategies/strategies.h"
 
@@ -20,10 +20,10 @@ static int read_list(StrategyList* list, const char* named, Err err) {
     return failed ? fail(err, "%s: %s", named, words) : 0;
 }
 
-// What has no meaning, or is not there, while layouts change.
-static void refuse_others(const Run* run) {
+void strategies_refuse_others(const Run* run) {
     const Config* c = &run->config;
-    const char* found = c->layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
+    int names_layout = c->layout && strcmp(c->layout, "hydraulis") != 0;
+    const char* found = names_layout ? "--layout" : run->settled.tp > 1 ? "--tp" : "--pp";
     if (run->settled.tp > 1 || run->settled.pp > 1 || (c->layout && !strcmp(c->layout, "auto")))
         die("--strategies: expected beside it at most a --layout of tp 1 and one stage, which says how layers run, "
             "found %s; write who runs them into the strategies",
@@ -46,10 +46,6 @@ static void check_cp_size(const StrategyList* list, int cp_size) {
                     strategy_print(&list->strategy[s], text), cp_size, cp_size, list->strategy[s].group[g].copies);
 }
 
-static int searches_strategies(const Run* run) {
-    return run->config.layout && !strcmp(run->config.layout, "hydraulis");
-}
-
 // As it could be typed, which is saved with the run: a file may change, and another search may find another list.
 static void keep_list(Run* run) {
     const Strategies* x = run->strategies;
@@ -58,7 +54,6 @@ static void keep_list(Run* run) {
     if (!text) die("no memory for the text of %d strategies", x->list.n);
     for (int s = 0; s < x->list.n; s++) n += (size_t)sprintf(text + n, "%s%s", s ? "; " : "", x->name[s]);
     run->settled.strategies = text;
-    if (searches_strategies(run)) run->settled.layout = NULL;
 }
 
 void strategies_read(Run* run) {
@@ -69,20 +64,16 @@ void strategies_read(Run* run) {
         StrategyList list;
         char words[ERR_BYTES];
     } found;
-    const Config* c = &run->config;
-    int named = c->strategies && strcmp(c->strategies, "none") != 0;
-    if ((!named && !searches_strategies(run)) || !run->training) return;
-    refuse_others(run);
+    const char* named = run->settled.strategies;
+    if (!named || !strcmp(named, "none") || !run->training) return;
+    if (named == run->config.strategies) strategies_refuse_others(run);  // else the search for a layout found it
     memset(&found, 0, sizeof found);
-    if (!named) run_measure_limit(run);
-    if (m->world->rank == 0)
-        found.failed =
-            named ? read_list(&found.list, c->strategies, found.words) : strategies_find(run, &found.list, found.words);
+    if (m->world->rank == 0) found.failed = read_list(&found.list, named, found.words);
     if (m->world->table->broadcast_host(m->world, &found, sizeof found, 0, err)) die("%s", err);
     if (found.failed) die("--strategies: %s", found.words);
     if (strategies_check(&found.list, &m->whole, m->world->size, err))
         die("--strategies: %s; --strategies none goes on without", err);
-    check_cp_size(&found.list, c->cp_size);
+    check_cp_size(&found.list, run->config.cp_size);
     run->strategies = (Strategies*)calloc(1, sizeof *run->strategies);
     if (!run->strategies) die("no memory for %d strategies", found.list.n);
     run->strategies->list = found.list;

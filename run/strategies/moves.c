@@ -1,54 +1,15 @@
-// moves.c - moving as a part of what a strategy costs: gradients to their owners and weights back, played in the times
-// of the machine's links (plan/cost/transfers.h).
-//
-// Weights of a step come from owners whatever the step before was, so this is a number for each strategy, and not for
-// each pair. A machine's step_ms has the sums of a run without strategies in it: there only what a strategy takes more
-// counts; and nothing on virtual ranks, which let these bytes pass for step_ms.
+// moves.c - moving as a part of what a strategy costs (plan/layout/strategy_moves.h): nothing on virtual ranks whose
+// machine has a step_ms, which they let these bytes pass for.
 #include "run/strategies/strategies.h"
 
-#include <math.h>
 #include <stdlib.h>
 
-MoveTime strategies_links(const Run* run, const Machine* machine) {
+static MoveTime links_of(const Run* run, const Machine* machine) {
     const Model* m = &run->model;
     const Comm* world = m->world;
     int node = run_node_size(run, world, 1, 1);
     TransferTimes links = transfer_times(machine, &m->whole, (int)dtype_bytes(m->dt), node);
     return (MoveTime){links, world->size, world->node, world->overlap};
-}
-
-// Of what takes `ms` while without strategies it would take `plain`.
-static double counted(const Run* run, const Cost* cost, double ms, double plain) {
-    if (cost->step <= 0) return ms;
-    return run->model.k->virtual_time ? 0 : MAX(ms - plain, 0);
-}
-
-// On rank 0: when weights are there (COPY), or gradients summed (SUM), of every rank (ranks).
-static void time_move(double* ms, const Run* run, int s, ReshardKind kind, const MoveTime* t, Arena* arena) {
-    char err[ERR_BYTES];
-    const Shape* whole = &run->strategies->owner.shape;
-    int sums = kind == RESHARD_SUM;
-    size_t elem = dtype_bytes(sums ? run_gradients_travel_as(run) : run->model.dt);
-    double plain = move_time_plain(t, whole, elem);
-    Holdings pieces, parts;
-    for (int r = 0; r < t->ranks; r++) ms[r] = plain;
-    if (!strategies_is_plain(run, s, kind)) {
-        strategies_parts(&parts, run, s, kind, arena);
-        if (holdings_of_pieces(&pieces, whole, arena, err) ||
-            move_time(ms, t, whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena, err))
-            die("--strategies: %s", err);
-    }
-    for (int r = 0; r < t->ranks; r++) ms[r] = counted(run, t->links.cost, ms[r], plain);
-}
-
-// start (ranks), and the end of what the last rank sends.
-static void time_strategy(double* start, double* end, const Run* run, int s, const MoveTime* t, Arena* arena) {
-    char err[ERR_BYTES];
-    double* ends = TAKE(arena, double, t->ranks);
-    if (arena_check(arena, err)) die("%s", err);
-    time_move(start, run, s, RESHARD_COPY, t, arena);
-    time_move(ends, run, s, RESHARD_SUM, t, arena);
-    for (int r = *end = 0; r < t->ranks; r++) *end = MAX(*end, ends[r]);
 }
 
 // A pipeline begins when the last of its scheme's ranks has its weights.
@@ -77,12 +38,17 @@ void strategies_time_moves(Run* run) {
         machine = widest->clock->probed;
         machine.cost.link_scale *= widest->model.stages;  // divided among stages
     }
-    MoveTime t = strategies_links(run, &machine);
+    MoveTime t = links_of(run, &machine);
+    StrategyMoves moves = {&t, &x->owner.shape, dtype_bytes(run->model.dt), dtype_bytes(run_gradients_travel_as(run)),
+                           machine.cost.step > 0};
+    int counts = machine.cost.step <= 0 || !run->model.k->virtual_time;
     size_t n = (size_t)x->list.n, ranks = (size_t)world->size;
     x->start_ms = (double*)calloc(n * ranks, sizeof *x->start_ms);
     if (!x->start_ms) die("no memory for the times of %zu strategies on %zu ranks", n, ranks);
-    for (int s = 0; s < x->list.n && world->rank == 0; s++, arena_reset(&arena, (ArenaMark){0}))
-        time_strategy(x->start_ms + (size_t)s * ranks, &x->choices[s].end, run, s, &t, &arena);
+    for (int s = 0; s < x->list.n && world->rank == 0 && counts; s++)
+        if (strategy_moves(x->start_ms + (size_t)s * ranks, &x->choices[s].end, &moves, &x->list.strategy[s],
+                           x->before->layout.layer, &arena, err))
+            die("--strategies: %s", err);
     arena_free(&arena);
     if (world->table->broadcast_host(world, x->start_ms, n * ranks * sizeof *x->start_ms, 0, err) ||
         world->table->broadcast_host(world, x->choices, sizeof x->choices, 0, err))

@@ -20,56 +20,10 @@ int strategies_same_job(const Run* run, int s, int a, int b) {
 
 Layout strategies_layout(const Run* run, const PipelineGroup* g) {
     const Layout* how = run->strategies ? &run->strategies->before->layout : &run->model.ranks->layout;
-    Layout layout = layout_even(&run->model.whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
-    for (int l = 0; l < run->model.whole.L; l++)
-        layout.layer[l].zero = how->layer[l].zero, layout.layer[l].recompute = how->layer[l].recompute;
-    return layout;
+    return strategy_layout(&run->model.whole, g, how->layer);
 }
 
 // ---- who does what
-
-static const TpSplit* split_of(const Run* run, int tp) {
-    static TpSplit splits[MOST_TP + 1];
-    if (!splits[tp].ranks) splits[tp] = split_even(&run->model.whole, tp);
-    return &splits[tp];
-}
-
-// What rank r of all computes under strategy s.
-static Part part_of(const Run* run, int s, int r) {
-    int place;
-    const PipelineGroup* g = strategies_group(run, s, r, &place);
-    Layout layout = strategies_layout(run, g);
-    int ranks = g->copies * g->tp, stage = place / ranks;
-    return (Part){
-        split_of(run, g->tp), place % g->tp, layout_first(&layout, stage), layout_first(&layout, stage + 1), g->copies,
-        place % ranks / g->tp};
-}
-
-// The layers of which like pipelines have pieces between steps: what --zero 2 divides are gradients, 3 also weights.
-static int list_divided(char divided[MOST_LAYERS], const Run* run, ReshardKind kind) {
-    const Layout* how = &run->strategies->before->layout;
-    int any = 0;
-    for (int l = 0; l < run->model.whole.L; l++)
-        any |= divided[l] = how->layer[l].zero >= (kind == RESHARD_SUM ? 2 : 3);
-    return any;
-}
-
-void strategies_parts(Holdings* parts, const Run* run, int s, ReshardKind kind, Arena* arena) {
-    char err[ERR_BYTES], divided[MOST_LAYERS];
-    int ranks = run->model.world->size, any = list_divided(divided, run, kind);
-    Part* list = TAKE(arena, Part, ranks);
-    if (arena_check(arena, err)) die("%s", err);
-    for (int r = 0; r < ranks; r++) list[r] = part_of(run, s, r);
-    if (holdings_of_parts(parts, &run->strategies->owner.shape, list, ranks, any ? divided : NULL, arena, err))
-        die("--strategies: %s", err);
-}
-
-int strategies_is_plain(const Run* run, int s, ReshardKind kind) {
-    const RankStrategy* strategy = &run->strategies->list.strategy[s];
-    char divided[MOST_LAYERS];
-    return strategy->n == 1 && strategy->group[0].tp == 1 && strategy->group[0].pp == 1 &&
-           !list_divided(divided, run, kind);
-}
 
 // The run under strategy s: the ranks of this one's group become its job.
 static Run* make_view(Run* run, int s) {
@@ -92,12 +46,15 @@ static Run* make_view(Run* run, int s) {
 
 // Gradients to their owners or weights back, under strategy s.
 static Mover open_mover(Run* run, int s, ReshardKind kind, const Holdings* pieces) {
+    char err[ERR_BYTES];
     Strategies* x = run->strategies;
     const Model* m = &x->as[s]->model;
     Arena scratch = {0};
     Holdings parts;
-    int plain = strategies_is_plain(run, s, kind), sums = kind == RESHARD_SUM;
-    if (!plain) strategies_parts(&parts, run, s, kind, &scratch);
+    int plain, sums = kind == RESHARD_SUM;
+    if (strategy_holdings(&parts, &plain, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind,
+                          &scratch, err))
+        die("--strategies: %s", err);
     const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
     Mover mover = mover_open(m, m->world, kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
                              sums ? used : owned, sums ? owned : used, &x->arena);

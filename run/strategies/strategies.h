@@ -16,7 +16,7 @@
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
-#include "plan/cost/transfers.h"
+#include "plan/layout/strategy_moves.h"
 #include "plan/published/hydraulis.h"
 #include "run/run.h"
 
@@ -54,6 +54,9 @@ Layout strategies_layout(const Run* run, const PipelineGroup* g);
 void strategies_time(Run* run, Timer* timer);  // of all Comms of all strategies
 void strategies_balance(Run* run);             // groups.c: with --balance, before memory is planned
 
+// Ends the program where options have no meaning, or are not there, while layouts change.
+void strategies_refuse_others(const Run* run);
+
 double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
 // Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
@@ -72,19 +75,13 @@ void strategies_close(Run* run);
 
 // ---- what the files of this room have of each other
 
-// list.c, search.c: the run's strategies, if it has any; on rank 0 those that --layout hydraulis finds, 0 or -1 with a
-// message.
+// list.c: the run's strategies, if it has any.
 void strategies_read(Run* run);
-int strategies_find(Run* run, StrategyList* list, Err err);
 
-// strategies.c: the group of a rank, and its number there; what ranks have of weights (COPY) or gradients (SUM), and
-// whether every rank has all of that.
+// strategies.c: the group of a rank, and its number there.
 const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
-void strategies_parts(Holdings* parts, const Run* run, int strategy, ReshardKind kind, Arena* arena);
-int strategies_is_plain(const Run* run, int strategy, ReshardKind kind);
 
-// moves.c: a machine's links between all ranks; fills start_ms, and start and end of choices, on all ranks together.
-MoveTime strategies_links(const Run* run, const Machine* machine);
+// moves.c: fills start_ms, and start and end of choices, on all ranks together.
 void strategies_time_moves(Run* run);
 
 // groups.c: decides what ranks of a stage of group g, which begin at `first`, give each other at these paces of all
@@ -95,7 +92,5 @@ void strategies_group_paces(double* of_stage, const Run* run, int strategy, cons
 // paces.c: of a machine with kinds of ranks.
 void strategies_know_paces(Run* run);
 
-// choice.c: pipelines like g, in descending order of what a micro-batch holds; the
-// scheme of such a group, -1 for none.
-void strategies_add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineCost* cost, int64_t capacity);
+// choice.c: the scheme of such a group, -1 for none.
 int strategies_kind(const Kinds* kinds, const PipelineGroup* g);
