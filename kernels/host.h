@@ -38,7 +38,7 @@ typedef struct HostThreads {
 } HostThreads;
 void host_take_threads(HostThreads* held, int wanted);
 void host_give_back_threads(HostThreads* held);
-// A thread beside the main one, which alone gets signals: one must wake it from what it waits for. Whether there is one.
+// A thread beside the main one, which alone gets signals: one must wake it from what it waits for. Whether it runs.
 int host_begin_thread(pthread_t* thread, void* (*run)(void*), void* argument);
 
 // The stack of this process at most, bytes.
