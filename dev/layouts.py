@@ -101,7 +101,7 @@ def simulate(work, name, model, ranks, gb, layout):
     return ways_of(command), path
 
 
-NAMES = ["DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP"]
+NAMES = ["DP", "ZeRO-3", "TP", "PP", "DP+TP", "DP+PP", "3D"]
 
 
 def table(work):

@@ -191,7 +191,7 @@ static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
 
 typedef struct Way {
     const char* name;
-    int tp, stages;  // 1: none, 0: any, -1: all ranks
+    int tp, stages;  // 1: none, 0: any, -1: all ranks, -2: two or more
     int zero[2];
     enum {
         BY_STEPS,
@@ -201,10 +201,11 @@ typedef struct Way {
     } by;
 } Way;
 
-static const Way ways[] = {
-    {"found", 0, 0, {1, 3}, ALL},      {"DP", 1, 1, {1, 1}, BY_STEPS},    {"ZeRO-3", 1, 1, {3, 3}, BY_STEPS},
-    {"TP", -1, 1, {1, 1}, BY_STEPS},   {"PP", 1, -1, {1, 1}, BY_STEPS},   {"DP+TP", 0, 1, {1, 1}, BY_STEPS},
-    {"DP+PP", 1, 0, {1, 1}, BY_STEPS}, {"by mean", 0, 0, {1, 3}, BY_MEAN}, {"lists", 0, 0, {1, 3}, LISTS}};
+static const Way ways[] = {{"found", 0, 0, {1, 3}, ALL},       {"DP", 1, 1, {1, 1}, BY_STEPS},
+                           {"ZeRO-3", 1, 1, {3, 3}, BY_STEPS}, {"TP", -1, 1, {1, 1}, BY_STEPS},
+                           {"PP", 1, -1, {1, 1}, BY_STEPS},    {"DP+TP", 0, 1, {1, 1}, BY_STEPS},
+                           {"DP+PP", 1, 0, {1, 1}, BY_STEPS},  {"3D", -2, -2, {1, 1}, BY_STEPS},
+                           {"by mean", 0, 0, {1, 3}, BY_MEAN}, {"lists", 0, 0, {1, 3}, LISTS}};
 
 // The fastest of a way: a layout, or a list.
 typedef struct Found {
@@ -219,7 +220,8 @@ static double ms_of(const Found* f) { return f->is_list ? f->list.ms : f->layout
 static int fits(const Found* f) { return f->is_list || f->layout.fits; }
 
 static void set_range(int range[2], int wanted, int ranks, int most) {
-    range[0] = wanted < 0 ? ranks : 1, range[1] = wanted < 0 ? ranks : wanted ? wanted : most;
+    int is_any = wanted == 0 || wanted == -2;
+    range[0] = wanted == -2 ? 2 : wanted < 0 ? ranks : 1, range[1] = is_any ? most : wanted < 0 ? ranks : wanted;
     if (range[1] > most) range[0] = most + 1, range[1] = most;  // not this model
 }
 
@@ -265,7 +267,7 @@ static int find_way(Found* found, Searched* x, const Config* c, const LayoutProb
 static const Way* way_named(const char* name) {
     for (int i = 0; i < COUNT(ways); i++)
         if (!name || !strcmp(ways[i].name, name)) return &ways[i];
-    refuse("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, by mean, or lists", name);
+    refuse("--way %s: expected found, DP, ZeRO-3, TP, PP, DP+TP, DP+PP, 3D, by mean, or lists", name);
 }
 
 static void print_layers(const LayoutTry* t) {

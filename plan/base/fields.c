@@ -35,12 +35,9 @@ static const char* set_number(const Field* f, void* at, Word word, char wanted[W
     if (unit) scale = (double)((int64_t)1 << 10 * (unit - units + 1)), word.n--;
     if (in_seconds) word.n--;
     if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
-        snprintf(wanted, WANTED, "a %s from %.15g to %.15g",
-                 f->type == RHYTHM  ? "number of steps, or of seconds like 90s,"
-                 : is_whole         ? "whole number"
-                 : f->type == BYTES ? "size like 64M or 24G,"
-                                    : "number",
-                 f->least, f->most);
+        const char* kind = is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number";
+        if (f->type == RHYTHM) kind = "number of steps, or of seconds like 90s,";
+        snprintf(wanted, WANTED, "a %s from %.15g to %.15g", kind, f->least, f->most);
         return wanted;
     }
     if (f->type == INT || f->type == RHYTHM) *(int*)at = in_seconds ? -(int)x : (int)x;
