@@ -180,7 +180,7 @@ static ListProblem lists_of(Searched* x, const Config* c, const LayoutProblem* p
 
 static LayoutProblem problem_of(Searched* x, const Config* c, double memory) {
     LayoutProblem p = layout_problem(&x->costs);
-    x->costs.memory = p.memory = memory, p.bytes = bytes_of, p.context = x, p.apart = x->steps.n > 0;
+    x->costs.memory = p.memory = memory, p.bytes = bytes_of, p.context = x, p.apart = 1;
     int least = x->steps.n ? MAX(256, c->context / 8) : c->context;
     for (int N = MIN(least, c->context); N <= MAX(32768, c->context) && N <= c->batch_tokens && p.n_rows < 9; N *= 2)
         p.rows[p.n_rows++] = N;

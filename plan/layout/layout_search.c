@@ -481,11 +481,24 @@ static int try_all_rows(LayoutTry* tries, int* n, const LayoutProblem* p, int tp
     return 0;
 }
 
-// Whether one with the same stages and tp stands before tries[i].
+// The stage of ZeRO of all layers, where every stage's layers are alike; else 0.
+static int zero_of_all(const Layout* layout) {
+    int L = layout_first(layout, layout->stages), zero = layout->layer[0].zero;
+    for (int s = 0; s < layout->stages; s++)
+        if (layout_run(layout, layout_first(layout, s)) < layout->stage[s].layers) return 0;
+    for (int l = 1; l < L; l++)
+        if (layout->layer[l].zero != zero) return 0;
+    return zero;
+}
+
+// Whether one with the same stages, tp and ZeRO stands before tries[i].
 static int is_first_of_its_kind(const LayoutTry* tries, int i) {
     const Layout* layout = &tries[i].layout;
+    int zero = zero_of_all(layout);
     for (int k = 0; k < i; k++)
-        if (tries[k].layout.tp == layout->tp && tries[k].layout.stages == layout->stages) return 0;
+        if (tries[k].layout.tp == layout->tp && tries[k].layout.stages == layout->stages &&
+            zero_of_all(&tries[k].layout) == zero)
+            return 0;
     return 1;
 }
 
@@ -503,7 +516,10 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* 
     for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
         if (!is_first_of_its_kind(tries, i)) continue;
         t = tries[i];
-        if (polish(&t, p, arena)) return arena_check(arena, err);
+        LayoutProblem part = *p;  // of what runs alike nothing else is tried
+        int zero = p->apart ? zero_of_all(&t.layout) : 0;
+        if (zero) part.zero[0] = part.zero[1] = zero, part.unlike = 0;
+        if (polish(&t, &part, arena)) return arena_check(arena, err);
         memmove(&tries[i], &tries[i + 1], sizeof *tries * (size_t)(n - 1 - i)), n--;
         insert(tries, &n, &t);
     }
