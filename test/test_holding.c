@@ -348,6 +348,43 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
     }
 }
 
+static void count_elems(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
+    (void)wave, (void)from;
+    ((size_t*)context)[to->rank] += (size_t)box->rows * (size_t)box->cols;
+}
+
+// Of thousands of owners, each of a run of elements that begins and ends inside a row: those that have sent least so far
+// are anywhere in what is wanted.
+CLAIM(ranks_get_the_whole_model_from_thousands) {
+    enum { RANKS = 4000, TO = 40 };
+    static int node[RANKS];
+    static Part parts[TO];
+    static size_t got[TO];
+    size_t all = 0;
+    Shape whole = shape_whole((Shape){.arch = ARCH_LLAMA,
+                                      .features = HAS_HEAD,
+                                      .V = 512,
+                                      .C = 48,
+                                      .L = 2,
+                                      .NH = 4,
+                                      .NKV = 4,
+                                      .HS = 12,
+                                      .U = 96,
+                                      .context = 64,
+                                      .positions = 64});
+    Arena arena = {0};
+    Holdings pieces, held;
+    whole.shards = RANKS, splits[1] = split_even(&whole, 1), splits[2] = split_even(&whole, 2);
+    for (int r = 0; r < RANKS; r++) node[r] = (7 * r) % 500;
+    for (int r = 0; r < TO; r++) parts[r] = (Part){&splits[1 + r % 2], r / 2 % (1 + r % 2), 0, 2, 1, 0};
+    CHECK(holdings_of_pieces(&pieces, &whole, &arena, err) == 0);
+    CHECK(holdings_of_parts(&held, &whole, parts, TO, NULL, &arena, err) == 0);
+    CHECK(reshard_visit(&whole, &pieces, &held, RESHARD_COPY, RANKS, node, count_elems, got, &arena, err) == 0);
+    for (int i = 0; i < shape_tensors(&whole); i++) all += shape_tensor(&whole, i).elems;
+    for (int r = 0; r < TO; r += 2) CHECK(got[r] == all);
+    arena_free(&arena);
+}
+
 CLAIM(what_nobody_has_is_an_error) {
     Case c;
     Transfers t;

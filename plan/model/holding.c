@@ -136,6 +136,8 @@ typedef struct Search {
     const int* node;
     int ranks, wave;
     size_t* sent;  // (ranks)
+    Box* open;     // (most_open + 4) what a rank still lacks of a holding
+    int most_open;
     OnTravel on_travel;
     void* context;
 } Search;
@@ -161,15 +163,14 @@ static const Holding* choose(const Search* s, const Holding* from, int n, int to
 
 // Every element of `to` from one rank. What a choice leaves of a box is looked for again. 0, or -1: nobody has it.
 static int copy_to(Search* s, const Holding* from, int n, const Holding* to) {
-    enum { OPEN = 64 };
-    Box open[OPEN + 4] = {to->box};
+    s->open[0] = to->box;
     for (int left = 1; left > 0;) {
-        Box box = open[--left];
+        Box box = s->open[--left];
         const Holding* h = choose(s, from, n, to->rank, &box);
-        if (!h || left > OPEN) return -1;
+        if (!h || left > s->most_open) return -1;
         Box part = common(&h->box, &box);
         add_box(s, h, to, &part);
-        left += without(open + left, &box, &part);
+        left += without(s->open + left, &box, &part);
     }
     return 0;
 }
@@ -184,7 +185,10 @@ static void sum_to(Search* s, const Holding* from, int n, const Holding* to) {
 int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, ReshardKind kind, int ranks,
                   const int* node, OnTravel on_travel, void* context, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
-    Search s = {node, ranks, 0, TAKE(arena, size_t, ranks), on_travel, context};
+    int most = 0;
+    for (int i = 0; i < from->tensors; i++) most = MAX(most, from->first[i + 1] - from->first[i]);
+    most = 4 * most + 64;  // boxes that a choice leaves are few for each holding
+    Search s = {node, ranks, 0, TAKE(arena, size_t, ranks), TAKE(arena, Box, most + 4), most, on_travel, context};
     int failed = arena_check(arena, err);
     if (!failed) memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
     for (int i = 0; i < to->tensors && !failed; i++) {
