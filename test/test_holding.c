@@ -353,7 +353,7 @@ static void count_elems(void* context, int wave, const Holding* from, const Hold
     ((size_t*)context)[to->rank] += (size_t)box->rows * (size_t)box->cols;
 }
 
-// Of thousands of owners, each of a run of elements that begins and ends inside a row: those that have sent least so far
+// Of thousands of owners, each of a run of elements that begins and ends inside a row: those that have sent least yet
 // are anywhere in what is wanted.
 CLAIM(ranks_get_the_whole_model_from_thousands) {
     enum { RANKS = 4000, TO = 40 };
