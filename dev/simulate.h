@@ -61,12 +61,12 @@ void open_machine(Machine* machine, const char* name);
 Lengths* open_lengths(const char* name, int context, int capacity);
 // simulate_layout.c: --layout, instead of plans.
 void simulate_layout(const Options* options);
-// The words of --model as train's options; the same end. The caller frees it.
-Config read_model(const char* text, int ranks);
 // Opens all that the options name; the same end where something is wrong. close_simulation frees it.
 void open_simulation(Simulation* s, const Options* options);
 void close_simulation(Simulation* s);
-// Prints "simulate: ..." and ends the program with 1.
+// simulate_base.c: prints "simulate: ..." and ends the program with 1.
 __attribute__((noreturn, format(printf, 1, 2))) void refuse(const char* format, ...);
 // Memory, or the same end.
 void* need(size_t bytes);
+// The words of --model as train's options; the same end. The caller frees it.
+Config read_model(const char* text, int ranks);

@@ -112,19 +112,6 @@ static double job_bytes_of(void* context, const Layout* layout, int copies, int 
 
 // ---- the model
 
-Config read_model(const char* text, int ranks) {
-    enum { MOST = 64 };
-    char err[ERR_BYTES], *words = (char*)need(strlen(text) + 1), *argv[MOST] = {(char*)"train"};
-    int argc = 1;
-    Config c;
-    strcpy(words, text);
-    for (char* at = strtok(words, " "); at && argc < MOST; at = strtok(NULL, " ")) argv[argc++] = at;
-    if (config_read(&c, argc, argv, err)) refuse("--model: %s", err);
-    c.several_ranks = ranks > 1;
-    if (config_complete(&c, 257, err)) refuse("--model: %s", err);
-    return c;
-}
-
 // Steps of documents whose lengths are drawn, or of --context tokens each.
 static void draw_steps(Searched* x, const Options* o, const Config* c) {
     enum { DRAWN = 1 << 16 };

@@ -1,7 +1,6 @@
 // simulate_options.c - the command line of the simulator, and the files that it names.
 #include <errno.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -12,23 +11,6 @@
 #include "plan/base/disk.h"
 #include "plan/base/words.h"
 #include "plan/options/read.h"
-
-void refuse(const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    fflush(stdout);
-    fprintf(stderr, "simulate: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
-    va_end(args);
-    exit(1);
-}
-
-void* need(size_t bytes) {
-    void* memory = malloc(MAX(bytes, 1));
-    if (!memory) refuse("no memory for %zu bytes", bytes);
-    return memory;
-}
 
 // ---- options
 

@@ -4,12 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-int strategies_kind(const Kinds* kinds, const PipelineGroup* g) {
-    for (int k = 0; k < kinds->pool.n; k++)
-        if (kinds->group[k].tp == g->tp && kinds->group[k].pp == g->pp) return k;
-    return -1;
-}
-
 static void add_kind(Kinds* kinds, const PipelineGroup* g, const PipelineScheme* scheme) {
     if (strategies_kind(kinds, g) >= 0) return;
     if (kinds->pool.n == HYDRAULIS_SCHEMES)

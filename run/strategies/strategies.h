@@ -26,6 +26,13 @@ typedef struct Kinds {
     PipelineGroup group[HYDRAULIS_SCHEMES];  // of every scheme
 } Kinds;
 
+// The scheme of such a group, -1 for none.
+static inline int strategies_kind(const Kinds* kinds, const PipelineGroup* g) {
+    for (int k = 0; k < kinds->pool.n; k++)
+        if (kinds->group[k].tp == g->tp && kinds->group[k].pp == g->pp) return k;
+    return -1;
+}
+
 typedef struct Strategies {
     StrategyList list;
     int now;                        // the strategy whose weights are in place
@@ -91,6 +98,3 @@ void strategies_group_paces(double* of_stage, const Run* run, int strategy, cons
 
 // paces.c: of a machine with kinds of ranks.
 void strategies_know_paces(Run* run);
-
-// choice.c: the scheme of such a group, -1 for none.
-int strategies_kind(const Kinds* kinds, const PipelineGroup* g);
