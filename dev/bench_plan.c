@@ -6,7 +6,7 @@
 //   build/release/dev/bench_plan steps free|rounds [FILE]...       what steps take, for comparing planners
 //
 // A cell is a machine, a distribution of lengths under a limit of 192K, N ranks of nodes of 8 and K documents a step;
-// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/cost/bound.h), as the log has it; then
+// batches are drawn with seed 1. The gap is predicted makespan / L3 - 1 (plan/cost/bound.h); then
 // over Bounds.beside, the closest bound of all plans, and over Bounds.alone, of plans that hide no exchange under other
 // documents, which the search aims at. The time is all of planning: checks, sorting, search, bounds, micro-batches; one
 // thread, in processor time, because other programs may share the core. Each batch is planned RUNS times: the least of
@@ -109,7 +109,7 @@ static Figures measure(const char* machine_name, const char* lengths_name, int r
         f.us_median += bench_median(us, RUNS) / batches;  // sorts them
         f.us_mean += us[0] / batches, f.us_worst = MAX(f.us_worst, us[0]);
         f.ms += prediction.makespan / batches;
-        double gap = prediction_gap(&prediction);
+        double gap = prediction.bounds.l3 > 0 ? prediction.makespan / prediction.bounds.l3 - 1 : 0;
         f.gap_mean += gap / batches, f.gap_worst = MAX(f.gap_worst, gap);
         double beside = prediction.makespan / prediction.bounds.beside - 1;
         f.beside_mean += beside / batches, f.beside_worst = MAX(f.beside_worst, beside);

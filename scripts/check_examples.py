@@ -74,7 +74,7 @@ def picture(printed):
     def number(pattern):
         return round(float(re.search(pattern, printed).group(1)))
     return [f"would take {number(r'static +([0-9.]+)')} ms here, and no plan less than "
-            f"{number(r'at least ([0-9.]+)')}, the bound L3", f" {number(r'makespan ([0-9.]+)')}\n"]
+            f"{number(r'at least ([0-9.]+)')}, the bound", f" {number(r'makespan ([0-9.]+)')}\n"]
 
 
 def main():
