@@ -46,7 +46,8 @@ dies() { # dies NODE: with all that runs there; it answers no more
 }
 
 scripts/keep_going.sh --hosts "$work/hosts" --spares "$work/spares" -- \
-    scripts/many_nodes.sh "$work/hosts" $options --out "$work/run" > "$work/said" 2>&1 &
+    mpirun --hostfile "$work/hosts" --map-by slot --bind-to none --wdir "$PWD" "$TRAIN" $options --out "$work/run" \
+    > "$work/said" 2>&1 &
 job=$!
 saves 000060 && dies node1
 saves 000200 && dies node2
