@@ -139,7 +139,7 @@ static void fetch(Writer* w, const Part* part, float* value) {
 static void stage(Writer* w, const Part* part) {
     const ModelState* s = w->state;
     fetch(w, part, s->staging);
-    int is_checked = part->kind != STATE_GRADS && !w->wrong && !s->image;
+    int is_checked = part->kind != STATE_GRADS && !w->wrong && !(s->image && s->image->n);
     size_t n = part->segment.n, at = is_checked ? first_not_finite(s->staging, n) : n;
     if (at == n) return;
     const Part* end = w->parts + w->n;
@@ -153,7 +153,7 @@ static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = context;
     const Part* part = &w->parts[i];
     int is_raw = !part->transposed && part->shown.dtype == DT_F32;
-    if (is_raw && w->state->image && n == part->segment.n) {  // one copy is enough
+    if (is_raw && w->state->image && w->state->image->n && n == part->segment.n) {  // one copy is enough
         fetch(w, part, (float*)out);
         return;
     }

@@ -30,8 +30,8 @@ typedef struct ModelState {
     void (*fetch_owned)(void* context, StateKind kind, const Segment* segment, float* value);  // value (segment->n) =
     void (*put_owned)(void* context, StateKind kind, const Segment* segment, const float* value);
     void* context;
-    // NULL, or where a file is put together in place of its path: then it is for the caller to see that values are
-    // finite (safetensors_check_image).
+    // NULL, or where a file is put together in place of its path, if there is room: then it is for the caller to see
+    // that values are finite (safetensors_check_image).
     SafeImage* image;
 } ModelState;
 

@@ -356,7 +356,6 @@ static void fill_image(SafeImage* image, const char* header, size_t bytes, const
         else if (tensors[i].bytes)
             fill(context, i, 0, tensors[i].bytes / dtype_bytes(tensors[i].dtype), image->bytes + bytes);
     }
-    image->n = bytes;
 }
 
 int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tensors, int n, SafeTensorFill fill,
@@ -368,8 +367,8 @@ int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tens
     if (!header) return fail(err, "%s: no memory for the header of %d tensors", path, n);
     all = bytes;
     for (int i = 0; i < n; i++) all += tensors[i].bytes;
-    if (image) image->n = 0;
-    int is_apart = image && all <= image->room, fd = is_apart ? -1 : disk_create(path, err), result = -1;
+    if (image) image->n = all <= image->room ? all : 0;  // before values are asked for, who may look
+    int is_apart = image && image->n, fd = is_apart ? -1 : disk_create(path, err), result = -1;
     if (is_apart) fill_image(image, header, bytes, tensors, n, fill, context), result = 0;
     if (fd >= 0) {
         int bad = disk_write(fd, header, bytes) || write_values(fd, tensors, n, fill, context);

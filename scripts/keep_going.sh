@@ -92,7 +92,6 @@ run() { # run COMMAND...: its status, whatever signals come
 wanted=$([ -z "$hosts" ] || slots_of "$hosts")
 chosen=$hosts again=0 failed=0 furthest=-1
 while :; do
-    before=$(steps)
     if has_checkpoint; then more="--resume"; else more=; fi
     if [ "$hosts" ] && [ "$again" -gt 0 ]; then
         mkdir -p "$out"

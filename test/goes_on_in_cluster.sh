@@ -23,9 +23,9 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/dead"
 sed -n 1,2p "$CLUSTER_HOSTS" > "$work/hosts"
 sed -n 3p "$CLUSTER_HOSTS" > "$work/spares"
-printf '#!/bin/sh\n[ ! -e %s/dead/"$1" ] && exec %s "$@"\n' "$work" "$OMPI_MCA_plm_rsh_agent" > "$work/agent"
-chmod +x "$work/agent"
-export OMPI_MCA_plm_rsh_agent="$work/agent"
+printf '#!/bin/sh\n[ ! -e %s/dead/"$1" ] && exec %s "$@"\n' "$work" "$OMPI_MCA_plm_rsh_agent" > "$work/shell"
+chmod +x "$work/shell"
+export OMPI_MCA_plm_rsh_agent="$work/shell"
 options="--data plan --layers 2 --width 32 --heads 2 --context 64 --batch-tokens 256 --threads 1 --eval-every 0
     --sample-every 0 --save-every 20 --keep 0 --dtype fp32 --plan static --tp 2 --timeout 20 --steps 600"
 

@@ -61,18 +61,18 @@ CLAIM(hosts_that_answer_take_the_place_of_those_that_do_not) {
     CHECK_SH(0,
              "printf 'a slots=2\nb slots=2 # the second\n' > $W/hosts; printf 'c slots=1\nd slots=1\ne slots=8\n' > "
              "$W/spares; "
-             "printf '#!/bin/sh\ntest $1 != b\n' > $W/agent; printf '#!/bin/sh\necho \"$*\" >> $W/calls; cat $1 >> "
-             "$W/calls; exit 9\n' > $W/stub; chmod +x $W/agent $W/stub");
-    CHECK_SH(1, "export OMPI_MCA_plm_rsh_agent=$W/agent; " GOING
+             "printf '#!/bin/sh\ntest $1 != b\n' > $W/shell; printf '#!/bin/sh\necho \"$*\" >> $W/calls; cat $1 >> "
+             "$W/calls; exit 9\n' > $W/stub; chmod +x $W/shell $W/stub");
+    CHECK_SH(1, "export OMPI_MCA_plm_rsh_agent=$W/shell; " GOING
                 "--hosts $W/hosts --spares $W/spares -- $W/stub $W/hosts --out $W/far; s=$?; cat $W/calls; exit $s");
     CHECK_SAID("keep_going: b does not answer & failed three times");
     CHECK_SH(0, "sed -n '4,7p' $W/calls");
     CHECK_SAID("far/hosts --out & a slots=2 & c slots=1 & d slots=1 & !e slots & !--layout");
-    CHECK_SH(1, "rm -r $W/calls $W/far; export OMPI_MCA_plm_rsh_agent=$W/agent; " GOING
+    CHECK_SH(1, "rm -r $W/calls $W/far; export OMPI_MCA_plm_rsh_agent=$W/shell; " GOING
                 "--hosts $W/hosts --fewer '--tp 1' -- $W/stub $W/hosts --out $W/far; s=$?; cat $W/calls; exit $s");
     CHECK_SH(0, "sed -n '4,5p' $W/calls");
     CHECK_SAID("far/hosts --out & --tp 1 & a slots=2 & !c slots");
-    CHECK_SH(1, "echo 'exit 1' > $W/agent; export OMPI_MCA_plm_rsh_agent=$W/agent; " GOING
+    CHECK_SH(1, "echo 'exit 1' > $W/shell; export OMPI_MCA_plm_rsh_agent=$W/shell; " GOING
                 "--hosts $W/hosts -- $W/stub $W/hosts --out $W/far");
     CHECK_SAID("no host answers");
 }
