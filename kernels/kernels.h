@@ -23,7 +23,7 @@ typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backen
 // backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum
 // before rounding, so that recomputing it may give other bits.
 typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
-typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU, EPILOGUE_ALL } Epilogues;
+typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU } Epilogues;
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {

@@ -53,18 +53,10 @@ static void call_forward(const Kernels* t) {
     if (m.o.gelu) t->activation_forward(data(m.again), data(m.out), ACT_GELU, 1, m.N * m.OC, m.o.dt, NULL);
 }
 
-// GELU is of the output as it was stored: the very bits of the same table's activation_forward. Fused, it is of the sum
-// before it was rounded to bf16; the slope is below 1.13.
+// GELU is of the output as it was stored: the very bits of the same table's activation_forward.
 static void check_gelu(const Kernels* t) {
-    const Buffer *gelu = &world.b[m.gelu], *again = &world.b[m.again], *out = &world.b[m.out];
-    int is_fused = m.o.epilogues == EPILOGUE_ALL;
-    if (!is_fused && t->activation_forward != cpu_reference.activation_forward)
-        CHECK(!memcmp(host_data(m.gelu), host_data(m.again), gelu->n * dtype_bytes(m.o.dt)));
-    for (size_t i = 0; i < gelu->n && is_fused; i++) {
-        double y = fabs(get_from(out->now, m.o.dt, i)), x = get_from(again->now, m.o.dt, i);
-        CHECK_CLOSE(get_from(gelu->now, m.o.dt, i), x,
-                    8e-7 * y + (m.o.dt == DT_BF16 ? 1.13 / 256 * y + fabs(x) / 128 : 0));
-    }
+    if (t->activation_forward != cpu_reference.activation_forward)
+        CHECK(!memcmp(host_data(m.gelu), host_data(m.again), world.b[m.gelu].n * dtype_bytes(m.o.dt)));
 }
 
 static void try_forward(void) {

@@ -25,6 +25,7 @@ enum {
     ROUNDS = 4,  // rows of a thread in a pass of the sort
     BLOCK_ROWS = THREADS * ROUNDS,
     RUN_STARTS = 8,  // sorted places whose runs a warp adds
+    FEW_ROWS = 4,    // of a short run
 };
 
 // ---- forward: a warp a row
@@ -179,20 +180,22 @@ static int sort_rows(const Sort* sort, const int* keys, int end, int N, cudaStre
 
 // ---- backward
 
-// Adds `count` rows, whose indices the lanes from `lane` on hold, in order, after asking for all of them. Lanes beyond
-// the last channel only hold indices.
-template <class T, int W>
+// Adds `count` rows, at most ROWS, whose indices the lanes from `lane` on hold, in order, after asking for all of them.
+// Lanes beyond the last channel only hold indices. Words are loaded, not elements: a word that the compiler took apart
+// beside its load would be waited for before the next one is asked for.
+template <int ROWS, class T, int W>
 static __device__ __forceinline__ void add_rows(Pack<float, W>* sum, const T* dout, int row, int lane, int count,
                                                 size_t c, int C) {
-    Pack<T, W> d[32];
-    for (int i = 0; i < 32; i++) {
-        if (i >= count) break;
+    Word<sizeof(Pack<T, W>)> words[ROWS];
+    for (int i = 0; i < ROWS; i++) {
         size_t n = (size_t)__shfl_sync(FULL_WARP, row, lane + i);
-        if (c < (size_t)C) d[i] = load_pack<W>(dout + n * C + c);
+        words[i] = {};
+        if (i < count && c < (size_t)C) words[i] = *(decltype(&words[i]))(dout + n * C + c);
     }
-    for (int i = 0; i < 32; i++) {
-        if (i >= count || c >= (size_t)C) break;
-        for (int j = 0; j < W; j++) sum->v[j] += widen(d[i].v[j]);
+    for (int i = 0; i < ROWS; i++) {
+        Pack<T, W> d;
+        memcpy(&d, &words[i], sizeof d);
+        for (int j = 0; j < W; j++) sum->v[j] = i < count ? sum->v[j] + widen(d.v[j]) : sum->v[j];
     }
 }
 
@@ -230,7 +233,8 @@ static __global__ void add_runs_kernel(float* table, const T* dout, const int* k
             bool more = from + count == 32;  // the run may go on in the next window: ask for it early
             Window next = window;
             if (more) next = load_window(keys, rows, first += 32, N);
-            add_rows<T, W>(&sum, dout, window.row, from, count, c, C);
+            if (count <= FEW_ROWS) add_rows<FEW_ROWS, T, W>(&sum, dout, window.row, from, count, c, C);
+            else add_rows<32, T, W>(&sum, dout, window.row, from, count, c, C);
             if (!more) break;
             window = next;
         }

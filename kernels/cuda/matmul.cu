@@ -3,12 +3,15 @@
 // The library computes column-major D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major
 // (rows, columns) is column-major columns x rows, with columns as the leading dimension.
 //
-// What follows the product, and who computes it, by limits.epilogues (BIAS, DGELU or ALL):
+// What follows the product, and who computes it, by limits.epilogues (BIAS or DGELU):
 //
-//   forward           out = x W^T + bias        the library, in all three; else it adds to rows of the bias
-//                     gelu = GELU(out)          ALL: the library; else cuda_activation_forward
-//   backward_input    dx *= GELU'(pre)          DGELU, ALL: the library; else cuda_activation_backward
-//   backward_weight   dbias += sums of dout     ALL: the library, to scratch, and cuda_add; else cuda_column_sum
+//   forward           out = x W^T + bias        the library; where it cannot, it adds to rows of the bias
+//                     gelu = GELU(out)          cuda_activation_forward
+//   backward_input    dx *= GELU'(pre)          DGELU: the library; else cuda_activation_backward
+//   backward_weight   dbias += sums of dout     cuda_column_sum
+//
+// The library's GELU and sums of dout stay out: on an H100 a step of 124M took as long with them, and that GELU was off
+// by up to 9e-4 in fp32 too, as tanh.approx would make it.
 //
 // Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
 // A plain product it has for all sizes and addresses; where it says otherwise the run ends with its words.
@@ -40,8 +43,8 @@ struct Asked {
 struct Product : Asked {
     const void *a, *b;
     void* d;
-    const void* bias;  // read by ..._BIAS; BGRADB overwrites it with the sums of dout over N, of the type of d
-    const void* aux;   // GELU_AUX writes GELU's argument there, DGELU reads it; shaped like d
+    const void* bias;  // read by BIAS
+    const void* aux;   // GELU's argument, read by DGELU; shaped like d
     int accumulate;    // d += instead of d =
 };
 
@@ -90,13 +93,11 @@ static const char* const library_files[] = {
 // As NVIDIA recommends: 32 MiB from sm_90 on. That also stands for a device that was not looked for yet.
 static size_t workspace_bytes() { return (size_t)(cuda.major == 8 ? 4 : 32) << 20; }
 
-// Behind the workspace lies room for the bias gradient of BGRADB, see cuda_matmul_backward_weight; behind that, for the
-// output, or an operand, of a trial whose own output must not change, see trial_of.
-static size_t trial_offset(int OC) { return workspace_bytes() + ROUND_UP((size_t)OC * sizeof(float), (size_t)256); }
-
+// Behind the workspace lies room for the output, or an operand, of a trial whose own output must not change, see
+// trial_of.
 size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
     const size_t most_trial = (size_t)64 << 20;
-    return trial_offset(limits->OC) + MIN((size_t)limits->C * (size_t)limits->OC * sizeof(float), most_trial);
+    return workspace_bytes() + MIN((size_t)limits->C * (size_t)limits->OC * sizeof(float), most_trial);
 }
 
 // The forms that limits.epilogues switches on, and that have another way.
@@ -255,9 +256,9 @@ static cublasStatus_t launch(const Product* p, const cublasLtMatmulAlgo_t* algor
 // where that is too small, as for the head's weight gradient, to its own place with zeros in scratch for the smaller
 // operand. 0 where there is no room for either.
 static int trial_of(Product* trial, const Product* p, Stream s) {
-    size_t room = cuda_scratch_planned() - MIN(trial_offset(p->OC), cuda_scratch_planned()), C = (size_t)p->C,
+    size_t room = cuda_scratch_planned() - MIN(workspace_bytes(), cuda_scratch_planned()), C = (size_t)p->C,
            OC = (size_t)p->OC, operand = (size_t)p->N * MIN(C, OC) * dtype_bytes(p->dt);
-    char* at = cuda.scratch + trial_offset(p->OC);
+    char* at = cuda.scratch + workspace_bytes();
     *trial = *p;
     if (!p->accumulate) return 1;
     if (p->op == BACKWARD_WEIGHT && C * OC * sizeof(float) > room) {
@@ -402,13 +403,6 @@ void cuda_matmul_forward(void* out, void* gelu, const void* x, const void* weigh
     if (N == 0) return;
     cublasLtEpilogue_t epilogue = bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     Product p = {{FORWARD, N, C, OC, dt, epilogue, 0}, weight, x, out, bias, NULL, 0};
-    if (gelu && cuda.limits.epilogues == EPILOGUE_ALL && OC % AUX_UNIT == 0) {
-        Product fused = p;
-        fused.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
-        fused.d = gelu;
-        fused.aux = out;
-        if (multiply_by_library(&fused, s) == 0) return;
-    }
     multiply(&p, s);
     if (gelu) cuda_activation_forward(gelu, out, ACT_GELU, N, OC, dt, s);
 }
@@ -417,7 +411,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
                                 DType dt, Stream s) {
     if (N == 0) return;
     Product p = {{BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, weight, dout, dx, NULL, NULL, 0};
-    if (pre && cuda.limits.epilogues >= EPILOGUE_DGELU && C % AUX_UNIT == 0) {
+    if (pre && cuda.limits.epilogues == EPILOGUE_DGELU && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
         fused.aux = pre;
@@ -427,21 +421,10 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
     if (pre) cuda_activation_backward(dx, dx, pre, ACT_GELU, N, C, dt, s);
 }
 
-// The library overwrites a bias gradient even where it adds to D: its own goes to scratch and is added from there.
 void cuda_matmul_backward_weight(float* dweight, float* dbias, const void* dout, const void* x, int N, int C, int OC,
                                  DType dt, Stream s) {
     if (N == 0) return;
     Product p = {{BACKWARD_WEIGHT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, x, dout, dweight, NULL, NULL, 1};
-    if (dbias && cuda.limits.epilogues == EPILOGUE_ALL) {
-        float* sums = (float*)((char*)cuda_scratch(workspace_bytes() + (size_t)OC * sizeof(float)) + workspace_bytes());
-        Product fused = p;
-        fused.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-        fused.bias = sums;
-        if (multiply_by_library(&fused, s) == 0) {
-            cuda_add(dbias, dbias, sums, (size_t)OC, DT_F32, s);
-            return;
-        }
-    }
     multiply(&p, s);
     if (dbias) cuda_column_sum(dbias, dout, N, OC, dt, s);
 }

@@ -156,20 +156,11 @@ static bool valid(const cublasLtMatrixLayoutOpaque_t* l) {
            l->ld >= (int64_t)l->rows;
 }
 
-static bool has(uint32_t epilogue, cublasLtEpilogue_t part) {
-    if (part == CUBLASLT_EPILOGUE_BIAS)
-        return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    if (part == CUBLASLT_EPILOGUE_GELU_AUX)
-        return epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    return epilogue == (uint32_t)part;
-}
-
 static cublasStatus_t check_epilogue(const cublasLtMatmulDescOpaque_t* product, uint64_t rows) {
     uint32_t e = product->epilogue;
-    bool bias = has(e, CUBLASLT_EPILOGUE_BIAS), gradient = has(e, CUBLASLT_EPILOGUE_BGRADB),
-         aux = has(e, CUBLASLT_EPILOGUE_GELU_AUX) || has(e, CUBLASLT_EPILOGUE_DGELU);
-    if (!bias && !gradient && !aux && e != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if ((bias || gradient) && !product->bias) return CUBLAS_STATUS_INVALID_VALUE;
+    bool bias = e == CUBLASLT_EPILOGUE_BIAS, aux = e == CUBLASLT_EPILOGUE_DGELU;
+    if (!bias && !aux && e != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (bias && !product->bias) return CUBLAS_STATUS_INVALID_VALUE;
     if (aux && (!product->aux || product->aux_ld % 8 || product->aux_ld < (int64_t)rows))
         return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
@@ -319,7 +310,6 @@ static void multiply_panels(float sums[NR][MR], const float* a, const float* b, 
 }
 
 static double tanh_argument(double x) { return 0.7978845608028654 * (x + 0.044715 * x * x * x); }
-static float gelu(float x) { return (float)(0.5 * x * (1 + tanh(tanh_argument(x)))); }
 static float gelu_slope(float x) {
     double t = tanh(tanh_argument(x));
     return (float)(0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.7978845608028654 * (1 + 3 * 0.044715 * x * x));
@@ -330,22 +320,9 @@ static void finish(const Problem* p, const cublasLtMatmulDescOpaque_t* product, 
                    void* D, size_t i, size_t j) {
     size_t aux = j * (size_t)p->aux_ld + i;
     if (beta != 0) x += beta * load(C, j * (size_t)p->ldc + i, p->d_type);
-    if (has(p->epilogue, CUBLASLT_EPILOGUE_BIAS)) x += load(product->bias, i, p->d_type);
-    if (has(p->epilogue, CUBLASLT_EPILOGUE_DGELU)) x *= gelu_slope(load(product->aux, aux, p->d_type));
-    if (has(p->epilogue, CUBLASLT_EPILOGUE_GELU_AUX)) {
-        store_element(product->aux, aux, p->d_type, x);
-        x = gelu(x);
-    }
+    if (p->epilogue == CUBLASLT_EPILOGUE_BIAS) x += load(product->bias, i, p->d_type);
+    if (p->epilogue == CUBLASLT_EPILOGUE_DGELU) x *= gelu_slope(load(product->aux, aux, p->d_type));
     store_element(D, j * (size_t)p->ldd + i, p->d_type, x);
-}
-
-// The sums of op(B) over k, one for each column; written, never added to.
-static void bias_gradient(const Problem* p, void* bias, const float* b_panels) {
-    for (size_t j = 0; j < p->n; j++) {
-        float sum = 0;
-        for (size_t k = 0; k < p->k; k++) sum += b_panels[(j / NR * p->k + k) * NR + j % NR];
-        store_element(bias, j, p->d_type, sum);
-    }
 }
 
 static void multiply(const Problem* p, const cublasLtMatmulDescOpaque_t* product, float* a_panels, float* b_panels,
@@ -360,7 +337,6 @@ static void multiply(const Problem* p, const cublasLtMatmulDescOpaque_t* product
                 for (size_t ii = 0; ii < MR && i + ii < p->m; ii++)
                     finish(p, product, alpha * sums[jj][ii], beta, C, D, i + ii, j + jj);
         }
-    if (has(p->epilogue, CUBLASLT_EPILOGUE_BGRADB)) bias_gradient(p, product->bias, b_panels);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t product, const void* alpha, const void* A,
