@@ -373,6 +373,11 @@ int plan_check(const PlanShape* shape, size_t version, Err err) {
         return fail(err, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d", shape->HS);
     // A last block of 64 keys can make NaN on sm_90 (cudnn-frontend #628): whole blocks of 128 cannot.
     if (shape->S % 128) return fail(err, "documents of at most %d tokens, expected a multiple of 128", shape->S);
+    // Seen on an H100 with cuDNN 9.14: NaN with a head size of 8; in any order, writes past the sum of dq.
+    if (major == 9 && shape->HS % 16)
+        return fail(err, "cuDNN's attention on sm_90 takes head sizes that are multiples of 16, not %d", shape->HS);
+    if (major == 9 && shape->backward && !shape->deterministic)
+        return fail(err, "cuDNN's backward pass in any order is wrong on sm_90");
     if (major == 12)
         return fail(err, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d", shape->sm);
     if (shape->sm < 80 || shape->sm > 103)
@@ -582,7 +587,7 @@ PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backw
     shape.HS = limits->HS;
     shape.sm = sm;
     shape.backward = backward;
-    shape.deterministic = !limits->fast_backward;
+    shape.deterministic = !limits->fast_backward || sm / 10 == 9;
     return shape;
 }
 
@@ -647,5 +652,5 @@ void describe_buckets(char* words, size_t room, const KernelLimits* limits, int 
         snprintf(words, room,
                  "forward, of at most %d documents a row; own backward, since its%s one needs %zu MiB of scratch and "
                  "may take %zu",
-                 docs, limits->fast_backward ? "" : " deterministic", needed, most);
+                 docs, bucket_shape(limits, sm, 0, 1).deterministic ? " deterministic" : "", needed, most);
 }
