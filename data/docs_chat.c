@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/docs_files.h"
+#include "data/docs_making.h"
 #include "data/tokenizer_files.h"
 #include "plan/base/base.h"
 
@@ -36,7 +36,7 @@ static int learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targ
     return (int)(labels_before(m, token + n) - labels_before(m, token));
 }
 
-const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
+const DocsFormat docs_instructions = {0, docs_read_encoded, learnt, docs_tree_segments};
 
 // ---- opening
 
@@ -55,16 +55,6 @@ static Style style_of(const Tokenizer* t) {
     return (Style){-1, -1, -1, ": ", "\n\n"};
 }
 
-// A document being made.
-typedef struct Making {
-    Docs* docs;
-    const Json* json;
-    Style style;
-    char* scratch;  // room for the longest string
-    int64_t first;  // of its tokens, in Docs.encoded
-    char* err;
-} Making;
-
 // The member by the first name that it has; NULL: by neither.
 static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
     const JsonValue* value = json_get(json, object, name);
@@ -80,11 +70,11 @@ static int has_both(const Json* json, const char* name, const char* other) {
 }
 
 int docs_is_instruction(const Json* json) {
-    return messages_of(json) || has_both(json, "prompt", "completion") || has_both(json, "instruction", "output");
+    return messages_of(json) || has_both(json, "prompt", "completion") || has_both(json, "instruction", "output") ||
+           docs_is_tree(json);
 }
 
-// Tokens appended since `from` are to be learnt.
-static int learn(Making* m, int64_t from) {
+int making_learn(Making* m, int64_t from) {
     DocsMore* d = m->docs->more;
     int64_t at = docs_tokens(m->docs) - m->first, span[] = {from - m->first, d->n_encoded - m->first};
     if (from == d->n_encoded) return 0;
@@ -96,47 +86,46 @@ static int learn(Making* m, int64_t from) {
     return 0;
 }
 
-static int put_text(Making* m, const char* text, size_t n) {
+int making_text(Making* m, const char* text, size_t n) {
     docs_hash_content(m->docs, text, n);
     return docs_append_text(m->docs, text, n, m->err);
 }
 
-static int put_words(Making* m, const char* words) { return put_text(m, words, strlen(words)); }
+static int put_words(Making* m, const char* words) { return making_text(m, words, strlen(words)); }
 
-// -1: none is put
-static int put_token(Making* m, int token) {
+int making_token(Making* m, int token) {
     if (token < 0) return 0;
     docs_hash_content(m->docs, &token, sizeof token);
     return docs_append_tokens(m->docs, &token, 1, m->err);
 }
 
-static int put_string(Making* m, const JsonValue* value, const char* what) {
+int making_string(Making* m, const JsonValue* value, const char* what) {
     int64_t n = json_string(value, m->scratch);
-    return n < 0 ? fail(m->err, "expected %s as a string", what) : put_text(m, m->scratch, (size_t)n);
+    return n < 0 ? fail(m->err, "expected %s as a string", what) : making_text(m, m->scratch, (size_t)n);
 }
 
 static int put_pair(Making* m) {
     const JsonValue* root = m->json->values;
-    if (put_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
+    if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
     int64_t from = m->docs->more->n_encoded;
-    if (put_string(m, json_get(m->json, root, "completion"), "\"completion\"")) return -1;
-    return put_token(m, m->docs->tokenizer->stop) || learn(m, from) ? -1 : 0;
+    if (making_string(m, json_get(m->json, root, "completion"), "\"completion\"")) return -1;
+    return making_token(m, m->docs->tokenizer->stop) || making_learn(m, from) ? -1 : 0;
 }
 
 // A message: its content, and where there is more, that behind a blank line. The role may lie in scratch.
 static int put_message(Making* m, const char* role, const JsonValue* content, const JsonValue* more, const char* what) {
     int learns = !strcmp(role, "assistant");
-    int ends = m->style.end < 0 && learns;  // the text itself ends: nothing else says so
-    if (put_token(m, m->style.begin) || put_words(m, role) || put_token(m, m->style.header_end)) return -1;
-    if (put_words(m, m->style.after_role)) return -1;
+    int ends = m->style->end < 0 && learns;  // the text itself ends: nothing else says so
+    if (making_token(m, m->style->begin) || put_words(m, role) || making_token(m, m->style->header_end)) return -1;
+    if (put_words(m, m->style->after_role)) return -1;
     int64_t from = m->docs->more->n_encoded;
-    if (put_string(m, content, what)) return -1;
+    if (making_string(m, content, what)) return -1;
     if (more && more->type != JSON_NULL && !json_is(more, ""))
-        if (put_words(m, "\n\n") || put_string(m, more, "\"input\"")) return -1;
-    if (put_token(m, m->style.end)) return -1;
-    if (ends && put_token(m, m->docs->tokenizer->stop)) return -1;
-    if (learns && learn(m, from)) return -1;
-    return ends ? 0 : put_words(m, m->style.after_content);
+        if (put_words(m, "\n\n") || making_string(m, more, "\"input\"")) return -1;
+    if (making_token(m, m->style->end)) return -1;
+    if (ends && making_token(m, m->docs->tokenizer->stop)) return -1;
+    if (learns && making_learn(m, from)) return -1;
+    return ends ? 0 : put_words(m, m->style->after_content);
 }
 
 static int put_task(Making* m) {
@@ -171,9 +160,12 @@ int docs_add_instruction(Docs* docs, const Json* json, Err err) {
     Making m = {docs, json, .scratch = malloc(longest + 1), .first = docs->more->n_encoded, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", longest);
     const JsonValue* messages = messages_of(json);
-    int is_pair = !messages && has_both(json, "prompt", "completion"), failed = put_token(&m, docs->end_of_text);
-    if (!is_pair) m.style = style_of(docs->tokenizer);
-    if (!failed) failed = messages ? put_messages(&m, messages) : is_pair ? put_pair(&m) : put_task(&m);
+    int is_pair = !messages && has_both(json, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
+    int has_roles = !is_pair && !docs_is_tree(json);
+    Style style = has_roles ? style_of(docs->tokenizer) : (Style){0};
+    m.style = &style;
+    if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);
+    else if (!failed) failed = is_pair ? put_pair(&m) : making_tree(&m);
     free(m.scratch);
     if (!failed && docs->more->n_spans == spans)
         failed = fail(err, "nothing here is to be learnt: no assistant speaks");

@@ -100,7 +100,13 @@ int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64
     return 0;
 }
 
-const DocsFormat docs_encoded = {0, docs_read_encoded, NULL};
+int docs_drop_token(DocsMore* more) {
+    int token;
+    tokens_at(more, --more->n_encoded, 1, &token);
+    return token;
+}
+
+const DocsFormat docs_encoded = {0, docs_read_encoded, NULL, NULL};
 
 int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err) {
     if (docs_add(docs, length, place, head, n, err)) return -1;

@@ -221,6 +221,7 @@ static int add_weighted(Docs* docs, const char* path, Err err) {
 static void close_more(DocsMore* more) {
     free(more->encoded);
     free(more->spans);
+    free(more->segments);
     if (more->unpacked >= 0) close(more->unpacked);
     free(more);
 }

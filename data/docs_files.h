@@ -74,6 +74,8 @@ typedef struct DocsMore {
     int64_t n_encoded, encoded_capacity;
     DocsSpan* spans;  // of all files of instructions, ascending
     int64_t n_spans, spans_capacity;
+    DocsSegment* segments;  // of all documents that are trees, ascending
+    int64_t n_segments, segments_capacity;
     DocsCorpus corpora[MOST_CORPORA];
     double weights[MOST_CORPORA];
     int n_corpora;
@@ -89,6 +91,7 @@ typedef struct DocsMore {
 
 static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
+static inline int docs_trees(const Docs* docs) { return docs->more->n_segments > 0; }  // some documents are trees
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
 static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
 static inline int64_t docs_packed(const Docs* docs) { return docs->more->packed; }
@@ -121,6 +124,7 @@ int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head,
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
+int docs_drop_token(DocsMore* more);  // takes the last token that was appended back
 extern const DocsFormat docs_encoded;
 int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.

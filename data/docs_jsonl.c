@@ -76,6 +76,8 @@ static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, cha
                  "no member \"%s\", expected an object like {\"%s\": \"...\"} or an instruction, found the members "
                  "%s; try --text-key NAME",
                  key, key, json_names(&json, names, sizeof names));
+    else if (json_get(&json, json.values, "children"))
+        status = fail(err, "a tree, but the first line of the file is none: trees want files of their own");
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
     else status = add_document(docs, r, scratch, length, err);

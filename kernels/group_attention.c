@@ -29,6 +29,7 @@ typedef struct Scratch {
     // Of one ring at a time; see its two passes for what lies there.
     float *sum, *block[3];  // n_a Q; largest n_x times 2 W, the first also n_a Q, the second n_a NH
     char* route;            // route_scratch of a block
+    char* tree;             // of one group at a time
 } Scratch;
 
 static char* take(char* base, size_t* used, size_t bytes) {
@@ -39,7 +40,8 @@ static char* take(char* base, size_t* used, size_t bytes) {
 
 // Lays scratch out from base (NULL: only counts) and returns its bytes, for `pairs` pairs of token and unit, of which
 // each is g query heads, in any of its parts.
-static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int ulysses, int ring, int routed, DType dt) {
+static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int ulysses, int ring, int routed, int trees,
+                    DType dt) {
     size_t used = 0, e = dtype_bytes(dt), kv = 2 * (size_t)HS, q = (size_t)(g * HS);
     if (ulysses) {
         m->token_qkv = take(base, &used, pairs * (q + kv) * e);
@@ -55,12 +57,14 @@ static size_t carve(Scratch* m, char* base, size_t pairs, int g, int HS, int uly
         m->block[2] = (float*)take(base, &used, pairs * kv * sizeof(float));
         m->route = take(base, &used, routed ? route_scratch(pairs * kv * sizeof(float)) : 0);
     }
+    if (trees) m->tree = take(base, &used, tree_attention_scratch((int)pairs, g, 1, HS, dt));
     return used;
 }
 
-size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, DType dt) {
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, int trees, DType dt) {
     Scratch unused;
-    return carve(&unused, NULL, (size_t)N * (size_t)NKV, NH / NKV, HS, ranks > 1 && NKV > 1, ranks > 1, routed, dt);
+    return carve(&unused, NULL, (size_t)N * (size_t)NKV, NH / NKV, HS, ranks > 1 && NKV > 1, ranks > 1, routed, trees,
+                 dt);
 }
 
 // ---- one pass over a row, forward or backward
@@ -470,8 +474,14 @@ static void compute(RingAttention* ring, const Call* c, int p) {
         return;
     }
     Attention a = whole_attention(ring);
+    const Tree* tree = c->ga->tree;
     void *dk = element(dqkv, q_width(ring), pass->dt), *dv = element(dqkv, q_width(ring) + kv_width(ring), pass->dt);
-    if (pass->M_in == 3) pass->k->attention_forward(ring->out, ring->lse, &a, pass->dt, pass->s);
+    if (tree && pass->M_in == 3)
+        tree_attention_forward(ring->out, ring->lse, &a, tree, pass->m.tree, pass->k, pass->dt, pass->s);
+    else if (tree)
+        tree_attention_backward(dqkv, dk, dv, dout, ring->out, ring->lse, &a, tree, pass->m.tree, pass->k, pass->dt,
+                                pass->s);
+    else if (pass->M_in == 3) pass->k->attention_forward(ring->out, ring->lse, &a, pass->dt, pass->s);
     else pass->k->attention_backward(dqkv, dk, dv, dout, ring->out, ring->lse, &a, pass->dt, pass->s);
 }
 
@@ -532,16 +542,18 @@ static void run_pass(Pass* x) {
 static Pass begin_pass(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt, Stream s) {
     Pass x = {.row = row, .saved = saved, .k = k, .dt = dt, .s = s, .g = row->NH / row->NKV};
     Used needs = {0};
+    size_t trees = 0;  // pairs of the widest group that has some
     for (int i = 0; i < row->n_groups; i++) {
         const GroupAttention* ga = &row->groups[i];
         int n_a = ga->token_border[ga->ulysses_size];
         int n = ga->token_border[ga->ulysses_rank + 1] - ga->token_border[ga->ulysses_rank];
+        if (ga->tree) trees = MAX(trees, (size_t)n_a * (size_t)own_units(row, ga));
         if (ga->ring_size > 1) needs.kv += widest_block(row, ga);
         if (ga->ulysses_size == 1) x.used.saved += (size_t)n * (size_t)row->NKV;
         else needs.tokens += (size_t)n * (size_t)row->NKV, needs.heads += (size_t)n_a * (size_t)own_units(row, ga);
     }
-    carve(&x.m, (char*)row->scratch, MAX(MAX(needs.tokens, needs.heads), needs.kv), x.g, row->HS,
-          needs.tokens + needs.heads > 0, needs.kv > 0, row->comm->route_least > 0, dt);
+    carve(&x.m, (char*)row->scratch, MAX(MAX(MAX(needs.tokens, needs.heads), needs.kv), trees), x.g, row->HS,
+          needs.tokens + needs.heads > 0, needs.kv > 0, row->comm->route_least > 0, trees > 0, dt);
     return x;
 }
 

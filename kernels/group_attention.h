@@ -29,7 +29,7 @@
 //                     ring_size blocks
 #pragma once
 #include "kernels/comm.h"
-#include "kernels/rank_ops.h"
+#include "kernels/tree_attention.h"
 
 enum {
     MOST_SHARED_GROUPS = 32,  // of a row: exchanges of so many are under way together
@@ -48,6 +48,7 @@ typedef struct GroupAttention {
     const int* token_border;          // (ulysses_size + 1) of the tokens of this ring rank
     const int *owner, *chunk_tokens;  // (n_chunks) ring rank of a chunk; its tokens of all documents
     const int* cu;                    // on the device, int32: cu_seqlens of each chunk, (n_chunks, n_docs + 1)
+    const Tree* tree;                 // of its documents, without a ring; NULL: none of them is a tree
 } GroupAttention;
 
 // The attention of a row. Groups with ulysses_size 1 have the first tokens of the row.
@@ -76,7 +77,8 @@ typedef struct SavedAttention {
 
 // Bytes of scratch for groups of up to `ranks` ranks in which no rank has more than N tokens in a row, nor more than N
 // * NKV pairs of token and key/value head, in a ring counted at its widest rank. routed: Comm.route_least may not be 0.
-size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, DType dt);
+// trees: groups may have some.
+size_t group_attention_scratch(int N, int NH, int NKV, int HS, int ranks, int routed, int trees, DType dt);
 
 // saved->qkv (N, NH + 2 NKV, HS) becomes what is saved; saved->out (N,NH,HS) =; N the tokens of this rank.
 void group_attention_forward(const SavedAttention* saved, const RowAttention* row, const Kernels* k, DType dt,

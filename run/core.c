@@ -75,7 +75,7 @@ int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int 
     part.length = length;
     part.n_targets = length - (is_end ? unlabelled : 0);
     if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err)) return -1;
-    for (int t = 0; t < length; t++) b->positions[n + t] = first + t;
+    sampler_positions(sampler, &part, first, b->positions + n);
     b->n_read += length;
     return 0;
 }

@@ -36,6 +36,11 @@ int run_sample_lengths(const Run* run, int* lengths) {
     return n;
 }
 
+int run_has_trees(const Run* run) {
+    const Data* d = &run->data;
+    return (d->docs && docs_trees(d->docs)) || (d->val_docs && docs_trees(d->val_docs));
+}
+
 void run_set_paces(Run* run) {
     Clock* x = run->clock;
     int ranks = run->model.comm->size;

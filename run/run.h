@@ -34,6 +34,7 @@ typedef struct RankGroup {
     Placement placed;
     int* chunk_tokens;  // of each chunk, all documents
     int first, cu;      // where its tokens begin in the row, and its cu_seqlens in Batch.cu
+    Tree* tree;         // of its documents; NULL: none is a tree
 } RankGroup;
 
 // A pass of this rank, a row: all its micro-batches of a round.
@@ -260,6 +261,7 @@ double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 
 // how many.
 enum { SAMPLED_LENGTHS = 4096 };
 int run_sample_lengths(const Run* run, int* lengths);
+int run_has_trees(const Run* run);  // among its documents
 // Clock.paces and setting.speeds follow from stage_speeds.
 void run_set_paces(Run* run);
 // A line of log.jsonl, with one more member, a string; on rank 0.

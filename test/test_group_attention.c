@@ -404,7 +404,8 @@ static void run_row(Held* held, Case* c, int first, int end, const Whole* whole)
                             (float*)buffer(NULL, most * ((size_t)c->NH / NKV) * sizeof(float))};
     RowAttention row = {world, groups, n_groups, c->NH, c->NKV, c->HS, .parts = most_parts};
     row.scale = (float)(1 / sqrt(c->HS));
-    row.scratch = buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, c->dt));
+    row.scratch =
+        buffer(NULL, group_attention_scratch(N, c->NH, c->NKV, c->HS, size, world->route_least > 0, 0, c->dt));
     free(own_qkv), free(own_dout);
     world->purpose = COMM_STATE;
     for (int backward = 0; backward < 2; backward++) {

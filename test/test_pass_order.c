@@ -64,7 +64,7 @@ static void play(double ms[2], int own, int across, int inside, int reversed) {
     size_t row = (size_t)HEADS * HEAD_SIZE * sizeof(float), N = (size_t)tokens;
     char* memory = (char*)kernels->alloc(10 * N * row + N * HEADS * sizeof(float));
     SavedAttention saved = {memory, memory + 3 * N * row, memory + 4 * N * row, (float*)(memory + 10 * N * row)};
-    size_t scratch = group_attention_scratch(tokens, HEADS, HEADS, HEAD_SIZE, RANKS, 0, DT_F32);
+    size_t scratch = group_attention_scratch(tokens, HEADS, HEADS, HEAD_SIZE, RANKS, 0, 0, DT_F32);
     RowAttention r = {world, list, 2 + (own > 0), HEADS, HEADS, HEAD_SIZE, 1, .parts = 1};
     r.scratch = kernels->alloc(scratch);
     double began = clocks_meet();

@@ -61,7 +61,7 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     int ranks = run->clock->limits.ranks;
     Shape widest = widest_shape(run);
     ModelNeeds needs = model_needs(m->k, &widest, m->dt, layer_row(m, 0), &run->config, run->training, N);
-    needs.acts.groups = ranks > 1 && run->training;
+    needs.acts.groups = (ranks > 1 || run_has_trees(run)) && run->training;
     needs.acts.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.acts.tp = tp_size(m);
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
@@ -82,7 +82,8 @@ static size_t batch_plan_bytes(int max_tokens) {
 static size_t batch_plan_ints(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->clock->limits;
     size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
-    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings;
+    size_t of_trees = run_has_trees(run) ? tree_ints(max_tokens) + (size_t)max_tokens : 0;
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings + of_trees;
 }
 
 static void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
@@ -163,7 +164,7 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     const KernelLimits* most = &needs.limits;
     model_plan(&plan, m->k, &needs);
     size_t group = group_attention_scratch(N, most->NH, most->NKV, most->HS, run->clock->limits.ranks,
-                                           strcmp(run->config.route, "no") != 0, m->dt);
+                                           strcmp(run->config.route, "no") != 0, run_has_trees(run), m->dt);
     int at = memory_find(&plan, "activations");
     memory_insert(&plan, at + 1, "group attention", needs.acts.groups ? group : 0, ON_DEVICE);
     if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", zero_moving_bytes(m), ON_DEVICE);
@@ -345,6 +346,10 @@ MemoryPlan run_plan_job_memory(Run* run) {
     Setting* s = &run->clock->setting;
     s->limits = run->clock->limits;
     s->kind = (CpChoice)config_choice(c, "--cp kind");
+    if (run_has_trees(run)) {  // a ring cuts a document where no segment ends
+        if (s->kind == CP_CHOICE_RING) die("--cp kind=ring with trees in --data: expected groups that share heads");
+        s->kind = CP_CHOICE_ULYSSES;
+    }
     s->context = c->context, s->cp_size = c->cp_size;
     s->no_overlap = !strcmp(c->overlap, "no");
     s->rounds = m->ranks->zero.stage > 1 || m->stages > 1;

@@ -250,8 +250,45 @@ int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
 
 // ---- the tokens
 
+// Segments of the documents of a micro-batch, in their order: as many as there are, or lengths and parents, too.
+static int list_segments(const Batch* b, const Docs* docs, const MicroBatch* mb, int* lengths, int* parents) {
+    int n = 0;
+    for (int i = 0; i < mb->n_docs; i++) {
+        int doc = b->planned->plan.docs[mb->first_doc + i], length = b->lengths[doc];
+        const DocsSegment* list = NULL;
+        int of_doc = docs_segments(docs, b->pieces[doc].doc, &list);
+        for (int k = 0; lengths && k < MAX(of_doc, 1); k++) {
+            int64_t end = k + 1 < of_doc ? list[k + 1].first : of_doc ? list[0].first + length : length;
+            lengths[n + k] = (int)(end - (of_doc ? list[k].first : 0));
+            parents[n + k] = of_doc && list[k].parent >= 0 ? n + list[k].parent : -1;
+        }
+        n += MAX(of_doc, 1);
+    }
+    return n;
+}
+
+static int place_tree(Batch* b, const Docs* docs, RankGroup* mine, Err err) {
+    int n = list_segments(b, docs, mine->mb, NULL, NULL);
+    mine->tree = NULL;
+    if (n == mine->mb->n_docs) return 0;
+    if (mine->share.ring_size > 1) return fail(err, "a tree is in a ring: expected a group that shares heads");
+    int *lengths = TAKE(&b->arena, int, n), *parents = TAKE(&b->arena, int, n);
+    TreeLevel* levels = TAKE(&b->arena, TreeLevel, n);
+    mine->tree = TAKE(&b->arena, Tree, 1);
+    if (arena_check(&b->arena, err)) return -1;
+    list_segments(b, docs, mine->mb, lengths, parents);
+    tree_fill(mine->tree, levels, b->cu + b->n_cu, lengths, parents, n);
+    for (int i = 0; i < mine->tree->n_levels; i++) {
+        levels[i].cu_q = batch_on_device(b, levels[i].cu_q);
+        levels[i].cu_k = batch_on_device(b, levels[i].cu_k);
+    }
+    mine->tree->cu = batch_on_device(b, mine->tree->cu);
+    b->n_cu += (int)tree_ints(n);
+    return 0;
+}
+
 // Where a micro-batch of this rank lies in the row, and what it has.
-static int place_group(Batch* b, const Run* run, RankGroup* mine, Err err) {
+static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mine, Err err) {
     const Plan* plan = &b->planned->plan;
     mine->placed = micro_batch_placement(plan, mine->mb, b->lengths, run->clock->limits.kv_heads, &b->arena);
     mine->chunk_tokens = TAKE(&b->arena, int, mine->placed.n_chunks);
@@ -263,7 +300,7 @@ static int place_group(Batch* b, const Run* run, RankGroup* mine, Err err) {
         b->n_cu += mine->mb->n_docs + 1;
         mine->chunk_tokens[j] = b->cu[b->n_cu - 1];
     }
-    return 0;
+    return place_tree(b, docs, mine, err);
 }
 
 // Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
@@ -289,7 +326,7 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     x->shared = TAKE(&b->arena, RowAttention, b->n_rows);
     if (arena_check(&b->arena, err)) return -1;
     for (int i = 0; i < x->n_groups; i++)
-        if (place_group(b, run, &x->groups[i], err)) return -1;
+        if (place_group(b, run, sampler->docs, &x->groups[i], err)) return -1;
     for (int i = 0, group = 0; i < b->n_rows; group += x->passes[i++].n_groups) {
         b->rows[i] = (RowPlace){b->n_read, group < x->n_groups ? x->groups[group].cu : b->n_cu};
         if (read_pass(b, &run->model, sampler, i, err)) return -1;
@@ -364,6 +401,7 @@ static GroupAttention group_attention(const Batch* b, const RankGroup* mine) {
     g.token_border = mine->placed.token_border + share->ring_rank * (share->ulysses_size + 1);
     g.owner = mine->placed.owner, g.chunk_tokens = mine->chunk_tokens;
     g.cu = batch_on_device(b, b->cu + mine->cu);
+    g.tree = mine->tree;
     return g;
 }
 
@@ -378,7 +416,8 @@ static void fill_row(Run* run, Row* row, int i) {
     row->vocab_rows = batch_on_device(b, x->vocab_rows + (i < 0 ? 0 : b->rows[i].token));
     if (i < 0) return;
     const RankPass* pass = &x->passes[i];
-    if (pass->n_groups == 1 && x->groups[pass->first_group].mb->cp_size == 1) return;
+    const RankGroup* first = &x->groups[pass->first_group];
+    if (pass->n_groups == 1 && first->mb->cp_size == 1 && !first->tree) return;
     row->n_docs = 0, row->cu = NULL;
     RowAttention* a = &x->shared[i];
     row->shared = a;

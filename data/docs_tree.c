@@ -1,0 +1,115 @@
+// docs_tree.c - a prompt with several answers, or text that branches, as one document: a tree of segments (docs.h).
+//
+//   {"prompt": "...", "answers": ["...", ...]}           only answers, and the token that ends each, are learnt
+//   {"text": "...", "children": [{"text": "..."}, ...]}  to any depth; every token is learnt, once
+//
+// Each string is encoded alone. A node's tokens but the last stand in its segment; each child begins with a copy of
+// that last one, so that each branch has its own next token there:
+//
+//   prompt a b c, answers d e and f        segments   a b | c d e . | c f .
+//   learnt behind these                                     c d e     c f
+#include <string.h>
+
+#include "data/docs_making.h"
+
+enum { MOST_DEPTH = 64 };
+
+// ---- what is asked later
+
+int docs_tree_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
+    const DocsMore* m = docs->more;
+    int64_t start = docs->list[doc].start, end = docs->list[doc + 1].start, n = 0;
+    if (m->n_segments == 0 || m->segments[0].first > start) return 0;
+    int64_t at = last_at_most(&m->segments->first, sizeof *m->segments, m->n_segments, start);
+    if (m->segments[at].first != start) return 0;
+    while (at + n < m->n_segments && m->segments[at + n].first < end) n++;
+    if (list) *list = m->segments + at;
+    return (int)n;
+}
+
+// ---- making one
+
+int docs_is_tree(const Json* json) {
+    const JsonValue* root = json->values;
+    return (json_get(json, root, "prompt") && json_get(json, root, "answers")) ||
+           (json_get(json, root, "text") && json_get(json, root, "children"));
+}
+
+// A segment, and what its children begin with.
+typedef struct Node {
+    int index;      // in the document
+    int64_t first;  // of its tokens, in Docs.encoded
+    int position;   // of what follows it on a path
+    int last;       // the token that it ends before
+    int learns;
+} Node;
+
+// The document so far.
+typedef struct Growing {
+    Making* m;
+    int n, depth;
+} Growing;
+
+// up: NULL for the root, which begins with the end-of-text token.
+static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
+    Making* m = g->m;
+    DocsMore* d = m->docs->more;
+    *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
+    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position};
+    if (reserve(&d->segments, &d->segments_capacity, d->n_segments, 1, sizeof segment, m->err)) return -1;
+    d->segments[d->n_segments++] = segment;
+    docs_hash_content(m->docs, &segment.parent, sizeof segment.parent);
+    if (!up) return 0;
+    if (making_token(m, up->last)) return -1;
+    return is_first && up->learns ? making_learn(m, node->first) : 0;
+}
+
+// The node's text stands there: its last token becomes that of its children.
+static int begin_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
+    DocsMore* d = g->m->docs->more;
+    if (children->type != JSON_ARRAY || children->n == 0)
+        return fail(g->m->err, "expected %s as an array that is not empty", what);
+    if (d->n_encoded - node->first < 2) return fail(g->m->err, "%s belong to a text without tokens", what);
+    node->last = docs_drop_token(d);
+    node->position += (int)(d->n_encoded - node->first);
+    return 0;
+}
+
+static int put_answers(Growing* g) {
+    Making* m = g->m;
+    const JsonValue* answers = json_get(m->json, m->json->values, "answers");
+    Node prompt, answer;
+    if (begin_node(g, &prompt, NULL, 1)) return -1;
+    if (making_string(m, json_get(m->json, m->json->values, "prompt"), "\"prompt\"")) return -1;
+    if (begin_children(g, &prompt, answers, "\"answers\"")) return -1;
+    for (int i = 0; i < answers->n; i++) {
+        if (begin_node(g, &answer, &prompt, i == 0)) return -1;
+        if (making_string(m, json_at(m->json, answers, i), "an answer")) return -1;
+        if (making_token(m, m->docs->tokenizer->stop) || making_learn(m, answer.first + 1)) return -1;
+    }
+    return 0;
+}
+
+static int put_branch(Growing* g, const JsonValue* object, const Node* up, int is_first) {
+    Making* m = g->m;
+    const JsonValue* children = json_get(m->json, object, "children");
+    Node node;
+    if (g->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
+    if (begin_node(g, &node, up, is_first)) return -1;
+    int64_t own = m->docs->more->n_encoded;
+    if (making_string(m, json_get(m->json, object, "text"), "\"text\" of a branch")) return -1;
+    if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");
+    node.learns = 1;
+    if (children && begin_children(g, &node, children, "\"children\"")) return -1;
+    if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
+    g->depth++;
+    for (int i = 0; children && i < children->n; i++)
+        if (put_branch(g, json_at(m->json, children, i), &node, i == 0)) return -1;
+    g->depth--;
+    return 0;
+}
+
+int making_tree(Making* m) {
+    Growing g = {m, 0, 0};
+    return json_get(m->json, m->json->values, "answers") ? put_answers(&g) : put_branch(&g, m->json->values, NULL, 1);
+}

@@ -1,0 +1,187 @@
+// test_trees.c - documents that are trees: what is made of a line of JSONL, and the second law, that a step on trees
+// has the loss and the gradients of a step on the same paths written out.
+//
+//   build/release/test/test_trees build/release/train_checked
+#include "data/docs_files.h"
+#include "data/sampler.h"
+#include "test/program.h"
+#include "test/tensors.h"
+
+#define SMALL "--layers 2 --width 32 --heads 4 --context 192 --steps 1 --eval-every 0 --sample-every 0 --save-every 0 "
+
+// ---- lines
+
+static Docs* open_lines(const char* lines, Err err) {
+    Docs* docs = NULL;
+    const char* path = path_of("lines.jsonl");
+    write_file(path, lines, strlen(lines));
+    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    return docs;
+}
+
+enum { EOT = 256 };
+
+// Of one document: its tokens, ends of text as ".", and behind it what is learnt, "-" where nothing is.
+static const char* told(const Docs* docs) {
+    static char text[600];
+    int n = (int)docs_length(docs, 0), tokens[200], targets[200], positions[200];
+    Sampler* s = NULL;
+    char err[ERR_BYTES];
+    CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && s->longest == n && sampler_pieces(s, SPLIT_TRAIN) == 1);
+    Piece piece = sampler_train_piece(s, (SamplerPosition){0});
+    CHECK(piece.length == n && sampler_read(s, &piece, tokens, targets, err) == 0);
+    sampler_positions(s, &piece, 0, positions);
+    int at = 0, labels = 0;
+    for (int row = 0; row < 3; row++, text[at++] = ' ')
+        for (int t = 0; t < n; t++) {
+            int id = row == 1 ? targets[t] : tokens[t];
+            labels += row == 1 && id >= 0;
+            text[at++] = row == 2 ? (char)('0' + positions[t]) : id == EOT ? '.' : id < 0 ? '-' : (char)id;
+        }
+    text[at - 1] = 0;
+    CHECK(labels == piece.n_labels);
+    sampler_close(s);
+    return text;
+}
+
+CLAIM(a_prompt_is_there_once_and_each_answer_begins_with_a_copy_of_its_last_token) {
+    char err[ERR_BYTES];
+    Docs* docs = open_lines("{\"prompt\": \"abc\", \"answers\": [\"de\", \"f\"]}\n", err);
+    const DocsSegment* list;
+    CHECK(docs && docs->n == 1 && docs_segments(docs, 0, &list) == 3);
+    CHECK_STRING(told(docs), ".abcde.cf. ---de.-f.- 0123456345");
+    CHECK(list[1].first == 3 && list[1].parent == 0 && list[1].position == 3 && list[2].first == 7);
+    docs_close(docs);
+}
+
+// A token with several next ones is learnt once, and before each of them there is one of its own.
+CLAIM(branches_of_any_depth_are_learnt_once) {
+    char err[ERR_BYTES];
+    Docs* docs = open_lines(
+        "{\"text\": \"ab\", \"children\": [{\"text\": \"cd\"}, {\"text\": \"e\", \"children\": [{\"text\": \"f\"}, "
+        "{\"text\": \"g\"}]}]}\n",
+        err);
+    const DocsSegment* list;
+    CHECK(docs && docs_segments(docs, 0, &list) == 5);
+    CHECK_STRING(told(docs), ".abcdbefeg abcd-ef-g- 0123423434");
+    CHECK(list[3].parent == 2 && list[4].parent == 2 && list[4].position == 3);
+    docs_close(docs);
+}
+
+CLAIM(lines_that_are_no_trees_are_refused_by_name) {
+    static const char* const rows[][2] = {
+        {"{\"prompt\": \"abc\", \"answers\": []}", "\"answers\" as an array that is not empty"},
+        {"{\"prompt\": \"abc\", \"answers\": \"d\"}", "\"answers\" as an array"},
+        {"{\"prompt\": \"\", \"answers\": [\"d\"]}", "a text without tokens"},
+        {"{\"prompt\": \"abc\", \"answers\": [1]}", "an answer as a string"},
+        {"{\"text\": \"a\", \"children\": [{\"text\": \"\"}]}", "has no tokens"},
+        {"{\"text\": \"a\", \"children\": [{}]}", "\"text\" of a branch as a string"},
+        {"{\"text\": \"a\"}\n{\"text\": \"b\", \"children\": [{\"text\": \"c\"}]}",
+         "lines.jsonl:2: & files of their own"},
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        char err[ERR_BYTES] = "";
+        Docs* docs = open_lines(rows[i][0], err);
+        CHECK(!docs && has_words(err, rows[i][1]));
+        docs_close(docs);
+    }
+    static char deep[8000];
+    int n = 0;
+    for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
+    n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
+    for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
+    char err[ERR_BYTES] = "";
+    Docs* docs = open_lines(deep, err);
+    CHECK(!docs && has_words(err, "64"));
+}
+
+// ---- the second law
+
+static int tree_tokens, flat_tokens;
+
+static int draw(uint64_t seed, uint64_t at, int low, int high) {
+    return low + (int)(hash64(seed ^ hash64(at)) % (uint64_t)(high - low + 1));
+}
+
+static void put_words(FILE* f, uint64_t seed, int n) {
+    for (int i = 0; i < n; i++) fputc("abcdefgh ijk"[draw(seed, (uint64_t)i, 0, 11)], f);
+}
+
+// tree.jsonl, and its paths written out in flat.jsonl.
+static void write_corpus(uint64_t seed) {
+    FILE *tree = fopen(path_of("tree.jsonl"), "w"), *flat = fopen(path_of("flat.jsonl"), "w");
+    tree_tokens = flat_tokens = 0;
+    for (uint64_t d = 0; d < 6; d++) {
+        uint64_t key = hash64(seed + d);
+        int prompt = draw(key, 1, 1, 90), answers = draw(key, 2, 1, 8);
+        fprintf(tree, "{\"prompt\": \"");
+        put_words(tree, key, prompt);
+        tree_tokens += prompt;  // with the end-of-text token, without its last
+        for (int a = 0; a < answers; a++) {
+            int n = draw(key, 10 + (uint64_t)a, 0, 60);
+            fprintf(tree, "%s", a ? "\", \"" : "\", \"answers\": [\"");
+            put_words(tree, key + (uint64_t)a, n);
+            fprintf(flat, "{\"prompt\": \"");
+            put_words(flat, key, prompt);
+            fprintf(flat, "\", \"completion\": \"");
+            put_words(flat, key + (uint64_t)a, n);
+            fprintf(flat, "\"}\n");
+            tree_tokens += n + 2, flat_tokens += 1 + prompt + n + 1;
+        }
+        fprintf(tree, "\"]}\n");
+    }
+    CHECK(!fclose(tree) && !fclose(flat));
+}
+
+static double loss_of(const char* file, int ranks, int tokens, const char* options) {
+    const char* launcher = ranks > 1 ? filled(ON_RANKS, ranks) : "";
+    CHECK_SH(0,
+             "%s $P " SMALL
+             "--data $W/%s.jsonl --val $W/%s.jsonl --batch-tokens %d --out $W/run-%s --dump-grads "
+             "$W/%s.grads %s",
+             launcher, file, file, tokens, file, file, options);
+    const char* loss = strstr(output, "\nloss ");
+    return loss ? strtod(loss + 6, NULL) : NAN;
+}
+
+static void check_trees(uint64_t seed, int ranks, const char* options, const char* always, double tolerance) {
+    write_corpus(seed);
+    double flat = loss_of("flat", 1, flat_tokens, always);
+    double tree = loss_of("tree", ranks, tree_tokens, filled("%s %s", always, options));
+    CHECK_CLOSE(tree, flat, tolerance * flat);
+    CHECK_CLOSE(tensors_differ(path_of("tree.grads"), path_of("flat.grads"), 1), 0, tolerance);
+}
+
+CLAIM(trees_are_their_paths_written_out_on_one_rank) {
+    static const char* const ways[] = {"", "--capacity 500", "--recompute block", "--cpu-isa reference"};
+    for (int i = 0; i < COUNT(ways); i++) check_trees((uint64_t)i, 1, ways[i], "--dtype fp32", 1e-5);
+    check_trees(9, 1, "", "--dtype fp32 --arch llama --arch kv-heads=2", 1e-5);
+    check_trees(9, 1, "", "--dtype bf16", 0.05);
+}
+
+CLAIM(trees_are_their_paths_written_out_on_ranks) {
+    static const struct {
+        int ranks;
+        const char* options;
+    } ways[] = {{2, ""},
+                {3, "--capacity 260"},
+                {4, "--plan static --cp 4"},
+                {4, "--plan adaptive --capacity 200 --zero 3"},
+                {4, "--tp 2 --cp 2 --plan static"},
+                {2, "--pp 2 --capacity 400"},
+                {4, "--strategies 'tp2+2xtp1' --capacity 500"}};
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(ways); i++)
+        check_trees(20 + (uint64_t)i, ways[i].ranks, ways[i].options, "--dtype fp32", 1e-5);
+}
+
+CLAIM(what_cannot_hold_a_tree_is_refused) {
+    write_corpus(3);
+#define TREES "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/refused "
+    CHECK_REFUSED("a path of this tree & --context 24", TREES "--batch-tokens 4096 --context 24");
+    CHECK_REFUSED("a tree of & --batch-tokens", TREES "--batch-tokens 192");
+    CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
+    CHECK_REFUSED("--capacity", TREES "--batch-tokens 4096 --capacity 192");
+}
+
+PROGRAM_TEST {}
