@@ -33,7 +33,7 @@ static int read_text(const Docs* docs, const DocsFile* file, int64_t doc, int64_
     return 0;
 }
 
-static const DocsFormat text_format = {1, read_text, NULL, NULL};
+static const DocsFormat text_format = {1, read_text, NULL};
 
 int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err) {
     int64_t start = docs_tokens(docs);
@@ -180,9 +180,4 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets) {
     const DocsFormat* format = file_of(docs, doc)->format;
     return format->learnt ? format->learnt(docs, doc, first, n, targets) : n;
-}
-
-int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
-    const DocsFormat* format = file_of(docs, doc)->format;
-    return format->segments ? format->segments(docs, doc, list) : 0;
 }

@@ -36,21 +36,12 @@ typedef struct Document {
     uint64_t hash;  // equal documents hash equally wherever they lie: no copy of a held-out one is trained on
 } Document;
 
-// A part of a document that is a tree: a prompt and its answers, say. Segments stand depth first. One that has children
-// ends before its last token, with which each of them begins, so that what follows it is learnt for each.
-typedef struct DocsSegment {
-    int64_t first;  // token, counted from the beginning of the corpus
-    int parent;     // the index of a segment before it; -1: the first one
-    int position;   // of its first token on the path that leads to it
-} DocsSegment;
-
 // How documents of a file are read.
 typedef struct DocsFormat {
     int is_text;  // end-of-text is not there: `first` counts what is behind it
     // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
     int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
     int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
-    int (*segments)(const Docs* docs, int64_t doc, const DocsSegment** list);          // NULL: there are no trees
 } DocsFormat;
 
 struct DocsFile {
@@ -81,8 +72,9 @@ struct Docs {
     int64_t skipped;  // files of directories that were passed over: no text (a NUL in the first 4096 bytes), unreadable
     int64_t divided;  // documents of text files in which the separator stands
     const DocsFormats* formats;
-    struct DocsMore* more;         // the formats' own
-    const struct SamplerMix* mix;  // sampler_mix.h: there are weights
+    struct DocsMore* more;                                  // the formats' own
+    const struct SamplerMix* mix;                           // sampler_mix.h: there are weights
+    double (*tree_squares)(const Docs* docs, int64_t doc);  // Piece.squares of trees, 0 of others; NULL: none is one
 };
 
 #define DOCS_SEPARATOR "<|endoftext|>"
@@ -103,9 +95,6 @@ int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err
 // Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
 // Others become -1 in targets (n), unless that is NULL.
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
-
-// The segments of a document, at least 2; 0: it is no tree.
-int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
 
 // ---- for formats
 

@@ -36,7 +36,7 @@ static int learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targ
     return (int)(labels_before(m, token + n) - labels_before(m, token));
 }
 
-const DocsFormat docs_instructions = {0, docs_read_encoded, learnt, docs_tree_segments};
+const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
 
 // ---- opening
 

@@ -106,7 +106,7 @@ int docs_drop_token(DocsMore* more) {
     return token;
 }
 
-const DocsFormat docs_encoded = {0, docs_read_encoded, NULL, NULL};
+const DocsFormat docs_encoded = {0, docs_read_encoded, NULL};
 
 int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err) {
     if (docs_add(docs, length, place, head, n, err)) return -1;

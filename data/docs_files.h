@@ -56,6 +56,14 @@ typedef struct DocsSpan {
     int64_t first, end, before;
 } DocsSpan;
 
+// A part of a document that is a tree: a prompt and its answers, say. Segments stand depth first. One that has children
+// ends before its last token, with which each of them begins, so that what follows it is learnt for each.
+typedef struct DocsSegment {
+    int64_t first;  // token, counted from the beginning of the corpus
+    int parent;     // the index of a segment before it; -1: the first one
+    int position;   // of its first token on the path that leads to it
+} DocsSegment;
+
 // Of a document that is being indexed: every byte of its text, every token of a shard.
 typedef struct ContentHash {
     uint64_t lanes[4];
@@ -91,7 +99,12 @@ typedef struct DocsMore {
 
 static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
-static inline int docs_trees(const Docs* docs) { return docs->more->n_segments > 0; }  // some documents are trees
+// The segments of a document, at least 2; 0: it is no tree.
+int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
+// 0, or -1 with a message: a tree of more tokens, a path of more than context.
+int docs_check_trees(const Docs* docs, int context, int tokens, Err err);
+// positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.
+void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
 static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
 static inline int64_t docs_packed(const Docs* docs) { return docs->more->packed; }

@@ -20,4 +20,3 @@ int making_learn(Making* m, int64_t from);  // tokens appended since Docs.more.n
 // A tree: its segments go to DocsMore.segments.
 int docs_is_tree(const Json* json);
 int making_tree(Making* m);
-int docs_tree_segments(const Docs* docs, int64_t doc, const DocsSegment** list);  // DocsFormat.segments

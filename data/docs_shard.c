@@ -37,7 +37,7 @@ static int read_shard(const Docs* docs, const DocsFile* file, int64_t doc, int64
     return read_tokens(file, docs->list[doc].place + first, n, out, err);
 }
 
-const DocsFormat docs_shard16 = {0, read_shard, NULL, NULL}, docs_shard32 = {0, read_shard, NULL, NULL};
+const DocsFormat docs_shard16 = {0, read_shard, NULL}, docs_shard32 = {0, read_shard, NULL};
 
 typedef struct ShardFormat {
     int32_t magic, version;

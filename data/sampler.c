@@ -14,6 +14,10 @@ static int is_held_out(const Sampler* s, int64_t doc) {
     return place < s->val_fraction;
 }
 
+static double tree_squares(const Sampler* s, int64_t doc) {
+    return s->docs->tree_squares ? s->docs->tree_squares(s->docs, doc) : 0;
+}
+
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end) {
     int64_t length = docs_length(s->docs, doc), border = length;  // training | validation
     if (!s->cut && is_held_out(s, doc)) border = 0;
@@ -32,24 +36,11 @@ static void choose_split(Sampler* s) {
         *(is_held_out(s, d) ? &n_val : &n_train) += 1;
     }
     if (s->val_fraction == 0 || s->val_fraction == 1 || (n_train >= 2 && n_val >= 2)) return;
-    if (docs_segments(s->docs, longest, NULL)) return;  // no part of a tree stands alone
+    if (tree_squares(s, longest) > 0) return;  // no part of a tree stands alone
     int64_t length = docs_length(s->docs, longest), n = (int64_t)((double)length * s->val_fraction + 0.5);
     n = MIN(MAX(n, 2), length - 2);  // a token and its label on either side
     if (n < 2) s->val_fraction = 0;
     else s->cut = length - n, s->cut_length = length, s->cut_hash = s->docs->list[longest].hash;
-}
-
-static int check_paths(const Sampler* s, int64_t doc, const DocsSegment* list, int n, Err err) {
-    int64_t end = s->docs->list[doc + 1].start;
-    for (int i = 0; i < n; i++) {
-        int64_t length = (i + 1 < n ? list[i + 1].first : end) - list[i].first, path = list[i].position + length;
-        if (path > s->context)
-            return fail(err,
-                        "document %lld: a path of this tree has %lld tokens, expected at most --context %d; trees are "
-                        "not cut",
-                        (long long)doc, (long long)path, s->context);
-    }
-    return 0;
 }
 
 static int fill_side(Sampler* s, Split split, Err err) {
@@ -60,11 +51,7 @@ static int fill_side(Sampler* s, Split split, Err err) {
         int64_t length = sampler_extent(s, split, d, &begin, &end);
         if (length == 0) continue;
         side->list[side->n++] = (SideDocument){d, n_pieces};
-        const DocsSegment* list = NULL;
-        int n = docs_segments(s->docs, d, &list);
-        if (check_paths(s, d, list, n, err)) return -1;
-        s->longest = MAX(s->longest, n ? (int)length : (int)MIN(length, s->context));
-        n_pieces += n ? 1 : CEIL_DIV(length, s->context);
+        n_pieces += tree_squares(s, d) > 0 ? 1 : CEIL_DIV(length, s->context);
         side->n_tokens += length;
     }
     side->list[side->n] = (SideDocument){s->docs->n, n_pieces};
@@ -123,10 +110,11 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
     const SideDocument* d = &list[last_at_most(&list->first_piece, sizeof *list, s->sides[split].n, i)];
     sampler_extent(s, split, d->doc, &begin, &end);
     begin += (i - d->first_piece) * s->context;
-    int is_tree = docs_segments(s->docs, d->doc, NULL) > 0;
-    int length = (int)(is_tree ? end - begin : MIN(end - begin, s->context)),
-        n_targets = length - (begin + length == end);
-    return (Piece){d->doc, begin, length, n_targets, docs_learnt(s->docs, d->doc, begin + 1, n_targets, NULL)};
+    double squares = tree_squares(s, d->doc);
+    int length = (int)(squares > 0 ? end - begin : MIN(end - begin, s->context));
+    int n_targets = length - (begin + length == end);
+    int n_labels = docs_learnt(s->docs, d->doc, begin + 1, n_targets, NULL);
+    return (Piece){d->doc, begin, length, n_targets, n_labels, squares > 0 ? squares : (double)length * length};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {
@@ -167,14 +155,4 @@ int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets
     if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err)) return -1;
     docs_learnt(s->docs, piece->doc, piece->first + 1, n, targets);
     return 0;
-}
-
-void sampler_positions(const Sampler* s, const Piece* piece, int before, int* positions) {
-    const DocsSegment* list = NULL;
-    int n = docs_segments(s->docs, piece->doc, &list), i = 0;
-    int64_t first = s->docs->list[piece->doc].start + piece->first;
-    for (int t = 0; t < piece->length; t++) {
-        while (i + 1 < n && list[i + 1].first <= first + t) i++;
-        positions[t] = n ? list[i].position + (int)(first + t - list[i].first) : before + t;
-    }
 }

@@ -1,17 +1,18 @@
 // sampler.h - which documents a step trains on: a pure function of (corpus, seed, position).
 //
-// Documents are cut into pieces of at most `context` tokens; a tree (docs.h) is one piece, whose paths are that long. Held-out documents are chosen by the hash of their
-// content. The training pieces are visited in an order that is a permutation of them for each (seed, epoch), computed
-// and never stored.
+// Documents are cut into pieces of at most `context` tokens; a tree is one piece. Held-out documents are chosen by the
+// hash of their content. The training pieces are visited in an order that is a permutation of them for each (seed,
+// epoch), computed and never stored.
 #pragma once
 #include "data/docs.h"
 
 typedef struct Piece {
     int64_t doc;
-    int64_t first;  // its first token in the document
-    int length;     // 1 .. context, of a tree as long as that is
-    int n_targets;  // tokens with a target: length, or length - 1 where the document ends
-    int n_labels;   // of these targets those to be learnt
+    int64_t first;   // its first token in the document
+    int length;      // 1 .. context, of a tree as long as that is
+    int n_targets;   // tokens with a target: length, or length - 1 where the document ends
+    int n_labels;    // of these targets those to be learnt
+    double squares;  // length^2, of a tree twice the pairs of a token and one that it sees: what attention costs
 } Piece;
 
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
@@ -42,7 +43,6 @@ typedef struct Sampler {
     int64_t cut, cut_length;  // 0, or: documents of this length and hash, one and its copies, train up to this token
     uint64_t cut_hash;        // and validate from it on
     Side sides[2];            // by Split
-    int longest;              // tokens of the longest piece
 } Sampler;
 
 // Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
@@ -73,5 +73,3 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err);
-// positions (length) of its tokens, of which `before` others of the same piece stand before; of a tree on their paths.
-void sampler_positions(const Sampler* s, const Piece* piece, int before, int* positions);

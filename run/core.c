@@ -58,10 +58,9 @@ void batch_count(Batch* b) {
     b->n_tokens = b->n_targets = 0;
     b->sum_s2 = 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        int s = b->lengths[i] = b->pieces[i].length;
-        b->n_tokens += s;
+        b->n_tokens += b->lengths[i] = b->pieces[i].length;
         b->n_targets += b->pieces[i].n_labels;
-        b->sum_s2 += (double)s * s;
+        b->sum_s2 += b->pieces[i].squares;
     }
 }
 
@@ -75,7 +74,7 @@ int batch_read_part(Batch* b, const Sampler* sampler, int piece, int first, int 
     part.length = length;
     part.n_targets = length - (is_end ? unlabelled : 0);
     if (sampler_read(sampler, &part, b->tokens + n, b->targets + n, err)) return -1;
-    sampler_positions(sampler, &part, first, b->positions + n);
+    for (int t = 0; t < length; t++) b->positions[n + t] = first + t;
     b->n_read += length;
     return 0;
 }

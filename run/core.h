@@ -36,7 +36,7 @@ typedef struct Batch {
     int* lengths;   // (max_tokens) of them
     int n_pieces;
     int64_t n_tokens, n_targets;    // of all ranks
-    double sum_s2;                  // sum of squared lengths, for the FLOP count
+    double sum_s2;                  // sum of Piece.squares, for the FLOP count
     SamplerPosition after;          // where the next step's documents begin
     double val_from, val_to;        // of an evaluation: the shares of it that are done before and after these pieces
     RowPlace* rows;                 // (max_tokens + 1)

@@ -38,7 +38,7 @@ int run_sample_lengths(const Run* run, int* lengths) {
 
 int run_has_trees(const Run* run) {
     const Data* d = &run->data;
-    return (d->docs && docs_trees(d->docs)) || (d->val_docs && docs_trees(d->val_docs));
+    return (d->docs && d->docs->tree_squares) || (d->val_docs && d->val_docs->tree_squares);
 }
 
 void run_set_paces(Run* run) {

@@ -27,10 +27,11 @@ static const char* told(const Docs* docs) {
     int n = (int)docs_length(docs, 0), tokens[200], targets[200], positions[200];
     Sampler* s = NULL;
     char err[ERR_BYTES];
-    CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && s->longest == n && sampler_pieces(s, SPLIT_TRAIN) == 1);
+    CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == 1);
+    CHECK(docs_check_trees(docs, 10, n, err) == 0);
     Piece piece = sampler_train_piece(s, (SamplerPosition){0});
     CHECK(piece.length == n && sampler_read(s, &piece, tokens, targets, err) == 0);
-    sampler_positions(s, &piece, 0, positions);
+    docs_tree_positions(docs, 0, 0, n, positions);
     int at = 0, labels = 0;
     for (int row = 0; row < 3; row++, text[at++] = ' ')
         for (int t = 0; t < n; t++) {
@@ -179,7 +180,7 @@ CLAIM(what_cannot_hold_a_tree_is_refused) {
     write_corpus(3);
 #define TREES "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/refused "
     CHECK_REFUSED("a path of this tree & --context 24", TREES "--batch-tokens 4096 --context 24");
-    CHECK_REFUSED("a tree of & --batch-tokens", TREES "--batch-tokens 192");
+    CHECK_REFUSED("is a tree of & --batch-tokens", TREES "--batch-tokens 192");
     CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
     CHECK_REFUSED("--capacity", TREES "--batch-tokens 4096 --capacity 192");
 }

@@ -281,7 +281,6 @@ void run_settle_model(Run* run) {
     d->val = d->train;
     if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
     if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
-    int longest = MAX(d->train->longest, d->val->longest);
-    if (longest > c->batch_tokens)
-        die("a tree of %d tokens is in no step of --batch-tokens %d; try %d", longest, c->batch_tokens, longest);
+    if (docs_check_trees(d->docs, c->context, c->batch_tokens, err)) die("--data: %s", err);
+    if (d->val_docs && docs_check_trees(d->val_docs, c->context, c->batch_tokens, err)) die("--val: %s", err);
 }

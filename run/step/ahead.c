@@ -206,7 +206,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     for (int s = run->config.context; s > MAX(least, longest - 2 * run->model.world->size); s--) {
         if (!seen[s]) continue;
         longest = MAX(longest, s);
-        b->pieces[0] = (Piece){.length = s};
+        b->pieces[0] = (Piece){.length = s, .squares = (double)s * s};
         if (!batch_plan(b, run, 0, err)) continue;
         const char* rest = err;
         for (int i = 0; i < COUNT(subjects) && rest == err; i++)

@@ -312,8 +312,12 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             if ((mine->share.ulysses_size > 1) != shares_heads) continue;
             mine->first = b->n_read - b->rows[i].token;
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
-            for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++)
+            for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++) {
+                int* positions = b->positions + b->n_read;
                 if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
+                if (mine->tree)
+                    docs_tree_positions(sampler->docs, b->pieces[span->doc].doc, span->first, span->length, positions);
+            }
         }
     return 0;
 }
