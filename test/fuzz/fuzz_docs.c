@@ -1,6 +1,6 @@
 // fuzz_docs.c - corpora of any content, with the byte tokenizer: what opens must read. The first byte says what stands
-// behind it: a token shard, or its tokens behind a good header; JSONL; JSONL of instructions behind a line that is one;
-// a compressed file.
+// behind it: a token shard, or its tokens behind a good header; JSONL; JSONL of instructions and trees behind a line
+// that is one; a compressed file.
 #include <stdint.h>
 #include <string.h>
 
@@ -21,6 +21,19 @@ static void check_labels(const Docs* docs, int64_t d, int* tokens, int n) {
     require(labels == docs_learnt(docs, d, 0, half, NULL) + docs_learnt(docs, d, half, n - half, NULL));
 }
 
+// Of a tree segments follow one another, behind their parents and where these end on the path.
+static void check_segments(const Docs* docs, int64_t d) {
+    const DocsSegment* list = NULL;
+    int n = docs_segments(docs, d, &list);
+    require(n != 1 && (n == 0) == !(docs->tree_squares && docs->tree_squares(docs, d) > 0));
+    for (int i = 0; i < n; i++) {
+        int up = list[i].parent;
+        require(list[i].first >= docs->list[d].start && list[i].first < docs->list[d + 1].start);
+        require(i == 0 ? up == -1 && list[i].position == 0 : up >= 0 && up < i && list[i].first > list[i - 1].first);
+        if (i) require(list[i].position == list[up].position + (int)(list[up + 1].first - list[up].first));
+    }
+}
+
 // Every document has the length that was announced, whole and in halves alike.
 static void read_all(const Docs* docs, int kind) {
     char err[ERR_BYTES];
@@ -33,7 +46,7 @@ static void read_all(const Docs* docs, int kind) {
         require(docs_read(docs, d, half, n - half, parts + half, err) == 0);
         require(!memcmp(tokens, parts, (size_t)n * sizeof *tokens));
         require(kind < JSONL || tokens[0] == 256);
-        if (kind == CHAT) check_labels(docs, d, tokens, n);
+        if (kind == CHAT) check_labels(docs, d, tokens, n), check_segments(docs, d);
         total += n;
         free(tokens);
     }
