@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "run/files/close.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -64,8 +65,10 @@ static void tell_step(Run* run) {
 
 static void keep(Run* run) {
     if (run->config.eval_every > 0 && run->state.step % run->config.eval_every == 0) run_write_report(run);
-    if (run->books->saving.all_written) run_save_end(run);
+    if (run->books->saving.all_written & WRITTEN_FAR) run_save_end(run);
+    if (run->books->saving.all_written & WRITTEN_CLOSE) close_end(run);
     if (run->state.step < run->config.steps && run_save_is_due(run)) run_save(run);
+    if (close_is_due(run)) close_begin(run);
     pace_see_signals(run);
 }
 
@@ -84,6 +87,7 @@ static void start(Run* run) {
         die("%s", err);
     run_open_report(run);
     run_log_start(run);
+    close_start(run);
     run_write_report(run);
     run_tell_of_long_steps(run);
     // Launchers give ranks a terminal that nobody looks at.
@@ -97,7 +101,9 @@ static void start(Run* run) {
 static void finish(Run* run) {
     int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every != 0;
     run_save_end(run);
+    close_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
+    close_finish(run);
     run_print_end(run);
     run_write_report(run);
     run->books->failed |= runlog_close(&run->books->log) != 0;

@@ -19,11 +19,9 @@ typedef struct PathList {
 typedef struct Config {
     // data
     PathList data, val, report;
-    const char *tokenizer, *tokenize, *separator, *text_key;
-    const char* out;
+    const char *tokenizer, *tokenize, *separator, *text_key, *out;
     // model
-    const char* preset;
-    const char* arch;
+    const char *preset, *arch;
     int layers, width, heads, kv_heads, head_size, hidden, context, vocab;
     double rope_theta;
     const char* tie;
@@ -37,12 +35,12 @@ typedef struct Config {
     int64_t seed;
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
-    int resume;
+    const char* close_copy;  // NULL: none
+    int close_every, resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
     const char *sample, *eval_choices;
-    int eval;
-    int tokens;
+    int eval, tokens;
     double temperature;
     int top_k;
     // device
