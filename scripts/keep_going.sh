@@ -7,6 +7,7 @@
 #   --spares FILE        more of them, which take the place of those that do not
 #   --fewer "OPTIONS"    for starts on fewer ranks than the first had: "--layout auto --memory 40G"
 #   --grow SECONDS       how often to look for hosts that are back: the run saves, ends and goes on with them
+#   --start-within N     600: seconds after which a restart whose ranks are not there is ended (mpirun waits for ever)
 #
 #   scripts/keep_going.sh -- scripts/one_node.sh -n 4 --data my-texts/ --out runs/mine
 #   scripts/keep_going.sh --hosts hosts --spares more -- scripts/many_nodes.sh hosts --data /texts --out /shared/run
@@ -29,7 +30,7 @@ give_up() {
     exit 1
 }
 
-restarts=20 hosts= spares= fewer= grow=
+restarts=20 hosts= spares= fewer= grow= within=600
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
     [ $# -gt 1 ] || wrong "$1 needs a value, and -- COMMAND must follow"
     case $1 in
@@ -38,6 +39,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
         --spares) spares=$2 ;;
         --fewer) fewer=$2 ;;
         --grow) grow=$2 ;;
+        --start-within) within=$2 ;;
         *) wrong "no option $1" ;;
     esac
     shift 2
@@ -45,7 +47,7 @@ done
 [ $# -gt 1 ] || wrong "-- COMMAND is missing"
 shift
 [ "$restarts" -ge 0 ] 2> /dev/null || wrong "--restarts $restarts: expected a number"
-[ "${grow:-1}" -gt 0 ] 2> /dev/null || wrong "--grow $grow: expected seconds"
+[ "${grow:-1}" -gt 0 ] && [ "$within" -gt 0 ] || wrong "--grow, --start-within: expected seconds"
 for file in "$hosts" "$spares"; do [ -z "$file" ] || [ -r "$file" ] || wrong "no hostfile \"$file\""; done
 [ -z "$spares$grow" ] || [ "$hosts" ] || wrong "--spares and --grow are for --hosts, which is missing"
 out= before=
@@ -122,15 +124,23 @@ stop() {
     told=TERM
 }
 trap stop INT TERM HUP USR1
-trap 'grows=yes; kill -USR1 $job 2> /dev/null' USR2
+trap 'grows=yes; [ -z "$job" ] || kill -USR1 $job 2> /dev/null' USR2
 
-look_for_hosts() { # until there are more than now
+# Until there are more hosts than now.
+look_for_hosts() {
     while sleep "$grow"; do
         choose_hosts "$work/more" 2> /dev/null
         [ "$(slots_of "$work/more")" -le "$(slots_of "$chosen")" ] || break
     done
     kill -USR2 $$
 }
+# A launcher whose daemon has died while it starts may wait for it for ever.
+end_late_start() {
+    sleep "$within"
+    [ "$(starts)" = "$began" ] || return
+    echo "keep_going: ranks are not there after $within s" >&3
+    kill "$job" && sleep 5 && kill -KILL "$job"
+} 3>&2 2> /dev/null
 
 run() { # run COMMAND...: its status, whatever signals come; what it says as errors is in $work/said, too
     rm -f "$work/errors"
@@ -140,6 +150,7 @@ run() { # run COMMAND...: its status, whatever signals come; what it says as err
     "$@" 2> "$work/errors" &
     job=$! looks=
     if [ "$grow" ] && [ "$(slots_of "$chosen")" -lt "$wanted" ]; then look_for_hosts & looks=$!; fi
+    if [ "$again" -gt 0 ]; then end_late_start & looks="$looks $!"; fi
     while :; do
         wait $job
         status=$?

@@ -133,12 +133,20 @@ CLAIM(a_host_that_is_back_joins_when_asked) {
     CHECK_SAID("saved & a slots=2 b slots=2 c slots=2");
 }
 
+CLAIM(a_launcher_that_waits_for_ever_is_ended) {
+    make_hosts("case $calls in 1) " STARTED "exit 1 ;; 2) exec sleep 1000 ;; esac");
+    CHECK_SH(0, "export OMPI_MCA_plm_rsh_agent=$W/shell; timeout 30 " GOING
+                "--start-within 1 --hosts $W/hosts -- $W/stub $W/hosts --out $W/far");
+    CHECK_SAID("ranks are not there after 1 s & status 143");
+    CHECK_SH(0, "test $(grep -c . $W/calls) = 3");
+}
+
 CLAIM(mistakes_are_answered_by_a_line) {
     static const char* const bad[][2] = {{"", "-- COMMAND is missing"},
                                          {"--restarts x -- a --out b", "--restarts x: expected a number"},
                                          {"--hosts $W/nothing -- a --out b", "no hostfile"},
                                          {"--spares /dev/null -- a --out b", "--hosts, which is missing"},
-                                         {"--grow 0 -- a --out b", "--grow 0: expected seconds"},
+                                         {"--grow 0 -- a --out b", "--start-within: expected seconds"},
                                          {"--often -- a", "no option --often"},
                                          {"-- ./train --steps 3", "expected --out DIR"}};
     for (int i = 0; i < COUNT(bad); i++) {

@@ -74,7 +74,7 @@ const Option config_options[] = {
     {NUMBER("--save-every", RHYTHM, save_every, 0, 1e9), RUN, "1000",
         "steps between checkpoints, or seconds: 90s; and the last one; 0: never"},
     {NUMBER("--keep", INT, keep, 0, 1e9), RUN, "2", "how many of the newest checkpoints to keep; 0: all"},
-    {WORD("--close-copy", TEXT, close_copy, "DIR"), START, NULL, "keep state on nodes, too, as in /dev/shm; twice each"},
+    {WORD("--close-copy", TEXT, close_copy, "DIR"), START, NULL, "state on nodes, too: /dev/shm; each part on two"},
     {NUMBER("--close-copy every", INT, close_every, 1, 1e9), START, "10", "steps between these copies"},
 
     HEAD("sampling", "text from a trained model, and how good it is"),

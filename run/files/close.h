@@ -1,14 +1,15 @@
 // close.h - close copies: a checkpoint in parts, on the nodes of the ranks that have them (--close-copy DIR,every=K).
 //
-// A part is what one rank writes of a checkpoint (files.h). Every K steps each rank keeps its part in DIR, and that of a
-// partner, on another node where there is one: no file system is shared, and a node that is lost takes no part with it
-// that no other node has. A part is a directory of checkpoint.h, so it is whole or not there:
+// A part is what one rank writes of a checkpoint (files.h). Every K steps each rank keeps its part in DIR, and that of
+// a partner, on another node where there is one: no file system is shared, and a node that is lost takes no part with
+// it that no other node has. A part is a directory of checkpoint.h, so it is whole or not there:
 //
 //   DIR/ragged-KEY/rank-00002-of-00006/step-000130/             and of a partner rank-00001-of-00006.partner/...
 //
 // KEY is of the run's directory. When the run goes on, the newest step of which all parts are on nodes that are there
-// becomes a checkpoint of the run, where that is newer than all of these: from then on it is one like any other, for any
-// ranks, --tp, --pp and --zero. Parts of unlike pasts (a run that went back and on again) have unlike hashes of losses.
+// becomes a checkpoint of the run, where that is newer than all of these: from then on it is one like any other, for
+// any ranks, --tp, --pp and --zero. Parts of unlike pasts (a run that went back and on again) have unlike hashes of
+// losses.
 #pragma once
 #include "run/run.h"
 

@@ -18,8 +18,8 @@ typedef struct StateCopy {
 
 extern const char model_name[];
 
-// Tensors of this rank's files into `room` (state_copy_bytes), or into files in `dir` where that is too small. All ranks
-// fetch all weights, whatever happened to one of them. 0, or -1 with a message; to be freed in any case.
+// Tensors of this rank's files into `room` (state_copy_bytes), or into files in `dir` where that is too small. All
+// ranks fetch all weights, whatever happened to one of them. 0, or -1 with a message; to be freed in any case.
 int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err);
 void state_copy_free(StateCopy* copy);
 size_t state_copy_bytes(const Run* run, int rank);  // of the tensors of a rank, at most
