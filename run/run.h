@@ -146,6 +146,7 @@ typedef struct Cluster {
     RankIdentity identity;
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
+    int given_up;          // a rank is, as too slow: all end after this step
     char why[ERR_BYTES];   // what this one says of that; empty: it could
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
@@ -319,6 +320,9 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory. A search may find
 // strategies instead: then they are settled, too.
 void run_settle_layout(Run* run);
+// On rank 0, what the search expects of a step, in ms: ms[0] of the layout at work with `rank` at this pace, ms[1] of the
+// best one on the ranks of `rest`, which no rank need have opened. 0, or -1 with a message.
+int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row

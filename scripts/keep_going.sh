@@ -95,7 +95,8 @@ lost_host() { # lost_host FILE
             split(pair, rank, " ")
             if (host[rank[1]] != host[rank[2]]) votes[host[rank[2]]] += rank[2] in spoke ? 1 : 1000
         }
-        for (name in votes) if (!most || votes[name] > votes[most]) most = name
+        for (name in votes)
+            if (!most || votes[name] > votes[most] || (votes[name] == votes[most] && name > most)) most = name
         if (most) print most
     }' "$1"
 }
@@ -198,6 +199,7 @@ while :; do
     fi
     [ "$status" -ne 0 ] && [ -z "$told" ] || exit "$status"
 
+    [ "$status" != 76 ] || [ "$hosts" ] || give_up "a rank is given up as too slow: start with fewer, or name --hosts"
     at=$(steps)
     if [ "${at:-0}" -gt "$furthest" ]; then furthest=${at:-0} failed=0 again=0; fi
     failed=$((failed + 1)) again=$((again + 1))

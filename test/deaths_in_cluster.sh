@@ -23,7 +23,7 @@ if [ -z "$CLUSTER_HOSTS" ]; then
 fi
 
 # ---- on the first node
-work=$(mktemp -d /tmp/ragged-deaths-XXXXXX) passed=0 failed=0 every=25 far=100 steps=$((DEATHS * 100 + 100)) seed=$SEED
+work=$(mktemp -d /tmp/ragged-deaths-XXXXXX) passed=0 failed=0 every=25 far=100 steps=$((DEATHS * 200 + 100)) seed=$SEED
 [ -n "$KEEP" ] || trap 'rm -rf "$work"' EXIT
 enter=$OMPI_MCA_plm_rsh_agent
 mkdir "$work/dead"
@@ -46,7 +46,7 @@ random() { # random N: 0 .. N - 1
     chance=$((seed / 65536 % $1))
 }
 ranks_on() { # ranks_on NODE: processes
-    for p in $(ip netns pids "$1"); do [ "$(cat /proc/$p/comm 2> /dev/null)" = train ] && echo "$p"; done
+    for p in $(ip netns pids "$1"); do [ "$(cat /proc/$p/comm 2> /dev/null)" = "${TRAIN##*/}" ] && echo "$p"; done
 }
 comes() { # comes SECONDS COMMAND...: waits until it is true
     left=$(($1 * 20))
@@ -112,13 +112,14 @@ one_death() {
     if [ "$kind" != disk ]; then
         comes 20 more_than ends "$ended"
         gone=$(now)
-        comes 30 more_than deaths "$before"
+        comes 50 more_than deaths "$before"
         started=$(now)
     else
         sleep 2
         gone=$(now) started=$gone
     fi
     comes 30 trains_or_over
+    ! is_over || return
     repeats=$(cat "$out"/log*.jsonl | sed -n 's/.*"event": "death".*"repeats": \([0-9]*\).*/\1/p' | sort -n | tail -n 1)
     echo "$name $kind $began $gone $started $(now)" |
         awk '{ printf "%-12s %-9s %6.1f %6.1f %6.1f\n", $1, $2, $4 - $3, $5 - $4, $6 - $5 }' | tee -a "$work/table"
@@ -134,7 +135,7 @@ one_run() { # one_run NUMBER
     [ $name = strategies ] || list=
     out=$work/$name-$1 said=$work/said-$1
     : > "$said"
-    scripts/keep_going.sh --hosts "$CLUSTER_HOSTS" --grow 2 --restarts 30 -- \
+    scripts/keep_going.sh --hosts "$CLUSTER_HOSTS" --grow 2 --restarts 30 --start-within 15 -- \
         mpirun --hostfile "$CLUSTER_HOSTS" --map-by slot --bind-to none --wdir "$PWD" "$TRAIN" $options $layout \
         ${list:+"$list"} --close-copy /dev/shm/close,every=$every --out "$out" >> "$said" 2>&1 &
     job=$!

@@ -21,10 +21,9 @@ typedef struct Config {
     PathList data, val, report;
     const char *tokenizer, *tokenize, *separator, *text_key, *out;
     // model
-    const char *preset, *arch;
+    const char *preset, *arch, *tie;
     int layers, width, heads, kv_heads, head_size, hidden, context, vocab;
     double rope_theta;
-    const char* tie;
     // training
     int64_t steps;
     int batch_tokens;
@@ -40,9 +39,8 @@ typedef struct Config {
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
     const char *sample, *eval_choices;
-    int eval, tokens;
+    int eval, tokens, top_k;
     double temperature;
-    int top_k;
     // device
     const char *device, *cpu_isa, *dtype, *rounding;
     int threads;
@@ -59,8 +57,8 @@ typedef struct Config {
     const char *grad_dtype, *overlap;
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
-    double semi_lambda;
-    int refresh;
+    double semi_lambda, give_up_below;
+    int refresh, give_up_refreshes;
     // looking inside
     const char* explain_what;  // explain, check_layout: --explain, --explain layout
     int probe, explain, overfit, verbose, version;
