@@ -320,8 +320,8 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory. A search may find
 // strategies instead: then they are settled, too.
 void run_settle_layout(Run* run);
-// On rank 0, what the search expects of a step, in ms: ms[0] of the layout at work with `rank` at this pace, ms[1] of the
-// best one on the ranks of `rest`, which no rank need have opened. 0, or -1 with a message.
+// On rank 0, what the search expects of a step, in ms: ms[0] of the layout at work with `rank` at this pace, ms[1] of
+// the best one on the ranks of `rest`, which nobody need have opened. 0, or -1 with a message.
 int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 

@@ -141,7 +141,7 @@ const Option config_options[] = {
     {WORD("--balance fill", CHOICE, fill, "zero|average|same"), RUN, "zero", "gradients that were not computed"},
     {WORD("--balance priority", CHOICE, priority, "change|random|inverse"), RUN, "change", "what is computed still"},
     {WORD("--balance ratios", CHOICE, ratios, "equal|layers"), RUN, "equal", "layers: less where more changes"},
-    {NUMBER("--give-up-below", REAL, give_up_below, 0, 1), START, "0", "end without a rank below this share of the pace"},
+    {NUMBER("--give-up-below", REAL, give_up_below, 0, 1), START, "0", "leave a rank below this share of the pace"},
     {NUMBER("--give-up-below refreshes", INT, give_up_refreshes, 1, 1000), START, "3", "at so many in a row"},
     {WORD("--straggle", TEXT, straggle, "SPEC"), START, NULL,
         "slow ranks for a test: \"rank=1,x=4,from=20,to=80\"; with \",whole\" not only matmuls; several with ;"},

@@ -2,9 +2,9 @@
 //
 // A rank's pace is the multiply-adds of its linears' matmuls over the time that they took, summed up between two
 // refreshes, over the median of all ranks. Once it was below F at M refreshes in a row rank 0 asks the search for
-// layouts what a step should take: of the layout at work with this pace, and of the best one that the ranks of all other
-// nodes have (those on one node: all other ranks). Where that is less the run saves and ends with status GIVEN_UP, by
-// which scripts/keep_going.sh leaves the node out.
+// layouts what a step should take: of the layout at work with this pace, and of the best one that the ranks of all
+// other nodes have (those on one node: all other ranks). Where that is less the run saves and ends with status
+// GIVEN_UP, by which scripts/keep_going.sh leaves the node out.
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -90,8 +90,8 @@ static int ask(Run* run, int rank, double pace) {
                  pace, answer.ms[0], answer.ranks, answer.failed ? 0 : answer.ms[1]);
         runlog_event(&run->books->log, "slow rank", run->state.step, members);
         warn(
-            "rank %d (process %d of node %s) is %s: it computes at %.2f of the others' pace; a step should take %.4g ms "
-            "with it, %.4g ms on %d rank%s without%s%s",
+            "rank %d (process %d of node %s) is %s: it computes at %.2f of the others' pace; a step should take %.4g "
+            "ms with it, %.4g ms on %d rank%s without%s%s",
             rank, homes[rank].process, homes[rank].host, is_slower ? "given up" : "slow, and stays", pace, answer.ms[0],
             answer.ms[1], answer.ranks, answer.ranks == 1 ? "" : "s", answer.failed ? ": " : "",
             answer.failed ? answer.words : "");
