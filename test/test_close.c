@@ -65,7 +65,7 @@ CLAIM(a_node_takes_no_part_with_it_and_two_do) {
              "b/here/*/*1-of-00004.partner && ls b/here/*/*.partner/step-000030/model.safetensors && "
              "cp -r a a0 && cp -r b b0 && cp -r nodes nodes0");
     for (int i = 0; i < COUNT(lost); i++) {
-        CHECK_SH(0, "cd $W; rm -r a b; cp -r a0 a; cp -r b0 b; rm -r %s; rm -r nodes/*; cp -r nodes0/* nodes", lost[i]);
+        CHECK_SH(0, "cd $W && rm -r a b nodes/* && cp -r a0 a && cp -r b0 b && cp -r nodes0/* nodes && rm -r %s", lost[i]);
         options = filled(SMALL "--out $W/nodes --close-copy here,every=10 --resume --steps 31");
         CHECK_SH(0, ON_NODES, options, options);
         if (i == 0) CHECK_SAID("resume  step 30, from close copies of 4 ranks");
@@ -79,14 +79,14 @@ CLAIM(a_part_that_is_damaged_or_of_another_past_is_not_taken) {
     if (!has_mpirun()) SKIP("mpirun is not installed");
     die_on(2, "whole", "");
     CHECK_SH(0,
-             "cp -r $W/whole $W/kept; cp -r $W/close-whole $W/close-kept; cd $W/close-whole/*; "
+             "cp -r $W/whole $W/kept; cp -r $W/close-whole $W/close-kept; cd $W/close-whole/* && "
              "echo x >> rank-00001-of-00002/step-000030/optimizer-00001-of-00002.safetensors");
     CHECK_SH(0, ON_RANKS "$P %s", 2, close_to("whole", "--resume --steps 31"));
     CHECK_SAID("--close-copy: & optimizer-00001-of-00002.safetensors: expected & resume  step 30");
     die_on(2, "other", "--seed 2");
     CHECK_SH(0,
              "rm -r $W/whole/* $W/close-whole; cp -r $W/kept/* $W/whole; cp -r $W/close-kept $W/close-whole; "
-             "cd $W/close-whole/*; rm -r *1-of*; cp -r $W/close-other/*/*1-of* .");
+             "cd $W/close-whole/* && rm -r *1-of* && cp -r $W/close-other/*/*1-of* .");
     CHECK_SH(0, ON_RANKS "$P %s", 2, close_to("whole", "--resume --steps 31"));
     CHECK_SAID("step 30 the part of rank & is on no node & !from close copies");
 }

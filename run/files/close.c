@@ -141,19 +141,9 @@ size_t close_files_bytes(const Run* run) {
 
 // ---- keeping a part
 
-// All steps of a part but one.
-typedef struct Others {
-    int64_t step;
-} Others;
-
-static int remove_other(void* context, const char* path, const char* name, Err err) {
-    return checkpoint_step(name) == ((const Others*)context)->step ? 0 : disk_remove_tree(path, err);
-}
-
 // Before another one comes the last that all ranks have written stays alone.
-static int make_way(const CloseCopy* x, const char* dir, Err err) {
-    Others others = {x->done};
-    return disk_is_dir(dir) ? disk_visit(dir, remove_other, &others, err) : 0;
+static int remove_other(void* context, const char* path, const char* name, Err err) {
+    return checkpoint_step(name) == ((const CloseCopy*)context)->done ? 0 : disk_remove_tree(path, err);
 }
 
 static int write_part(const CloseCopy* x, int owner, const char* const* files, Err err) {
@@ -162,8 +152,8 @@ static int write_part(const CloseCopy* x, int owner, const char* const* files, E
     CheckpointWriter w;
     char dir[CHECKPOINT_PATH], history[17];
     snprintf(history, sizeof history, "%016" PRIx64, x->history);
-    if (part_dir(dir, x, owner, c->size, owner != c->rank, err) || make_way(x, dir, err) ||
-        checkpoint_begin(&w, dir, x->step, err))
+    if (part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
+        disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->step, err))
         return -1;
     int failed = checkpoint_write_file(&w, history_name, history, 16, err);
     for (int i = 0; i < part->n && !failed; i++)
@@ -426,22 +416,15 @@ static const Kept* choose(const KeptList* list, const Kept** torn) {
 // ---- it becomes a checkpoint of the run
 
 static int copy_file(void* context, const char* path, const char* name, Err err) {
-    enum { PART = 1 << 20 };
-    char to[CHECKPOINT_PATH], *buffer;
-    uint64_t bytes, at = 0;
-    int failed = 0, in, out;
+    char to[CHECKPOINT_PATH];
+    size_t n;
     if (!strcmp(name, "DONE") || !strcmp(name, history_name)) return 0;
-    if (disk_join(to, (const char*)context, name, err) || (in = disk_open(path, &bytes, err)) < 0) return -1;
-    buffer = (char*)malloc(PART);
-    out = buffer ? disk_create(to, err) : fail(err, "%s: no memory to copy it", path);
-    while (out >= 0 && at < bytes && !failed) {
-        int64_t n = disk_read_at(in, (int64_t)at, buffer, MIN(bytes - at, (uint64_t)PART));
-        failed = n <= 0 || disk_write(out, buffer, (size_t)n);
-        at += n > 0 ? (uint64_t)n : 0;
-    }
-    close(in);
-    free(buffer);
-    return out < 0 ? -1 : disk_finish(out, to, failed, err);
+    if (disk_join(to, (const char*)context, name, err)) return -1;
+    char* bytes = disk_read_file(path, SIZE_MAX - 1, &n, err);
+    int out = bytes ? disk_create(to, err) : -1;
+    int failed = out < 0 || disk_finish(out, to, disk_write(out, bytes, n), err);
+    free(bytes);
+    return failed ? -1 : 0;
 }
 
 // Those of which this rank is the first to have them.
@@ -472,21 +455,17 @@ static int commit(CheckpointWriter* w, Err err) {
 
 static int restore(const KeptList* list, const Kept* like, Err err) {
     Run* run = list->x->run;
-    const char* out = run->books->out;
-    int first = run->model.world->rank == 0, failed;
+    int is_first = run->model.world->rank == 0, failed = 0;
     CheckpointWriter w = {0};
     Report mine = {0}, *all = reports_make(run->model.world);
-    mine.failed = first ? checkpoint_begin(&w, out, like->step, mine.words) : 0;
-    failed = reports_meet(run, &mine, all, err);
-    if (!failed) {
-        mine.failed =
-            (!first && checkpoint_join(&w, out, like->step, mine.words)) || copy_parts(list, like, &w, mine.words);
+    for (int meeting = 0; meeting < 3 && !failed; meeting++) {
+        if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, run->books->out, like->step, mine.words);
+        if (meeting == 1)
+            mine.failed = (!is_first && checkpoint_join(&w, run->books->out, like->step, mine.words)) ||
+                          copy_parts(list, like, &w, mine.words);
+        if (meeting == 2) mine.failed = is_first && commit(&w, mine.words);
         failed = reports_meet(run, &mine, all, err);
-        if (failed && first) checkpoint_abort(&w);
-    }
-    if (!failed) {
-        mine.failed = first ? commit(&w, mine.words) : 0;
-        failed = reports_meet(run, &mine, all, err);
+        if (failed && is_first && meeting == 1) checkpoint_abort(&w);
     }
     free(all);
     return failed;
