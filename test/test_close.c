@@ -65,7 +65,10 @@ CLAIM(a_node_takes_no_part_with_it_and_two_do) {
              "b/here/*/*1-of-00004.partner && ls b/here/*/*.partner/step-000030/model.safetensors && "
              "cp -r a a0 && cp -r b b0 && cp -r nodes nodes0");
     for (int i = 0; i < COUNT(lost); i++) {
-        CHECK_SH(0, "cd $W && rm -r a b nodes/* && cp -r a0 a && cp -r b0 b && cp -r nodes0/* nodes && rm -r %s", lost[i]);
+        CHECK_SH(0,
+                 "cd $W && rm -r a b nodes/* && cp -r a0 a && cp -r b0 b && cp -r nodes0/* nodes && "
+                 "rm -r %s",
+                 lost[i]);
         options = filled(SMALL "--out $W/nodes --close-copy here,every=10 --resume --steps 31");
         CHECK_SH(0, ON_NODES, options, options);
         if (i == 0) CHECK_SAID("resume  step 30, from close copies of 4 ranks");
@@ -89,6 +92,14 @@ CLAIM(a_part_that_is_damaged_or_of_another_past_is_not_taken) {
              "cd $W/close-whole/* && rm -r *1-of* && cp -r $W/close-other/*/*1-of* .");
     CHECK_SH(0, ON_RANKS "$P %s", 2, close_to("whole", "--resume --steps 31"));
     CHECK_SAID("step 30 the part of rank & is on no node & !from close copies");
+}
+
+// Others could have put it there, or read it.
+CLAIM(a_directory_that_others_can_enter_is_not_trusted) {
+    if (!has_mpirun()) SKIP("mpirun is not installed");
+    die_on(1, "open", "");
+    CHECK_SH(0, "chmod 755 $W/close-open/* && $P %s", close_to("open", "--resume --steps 21"));
+    CHECK_SAID("--close-copy: & not trusted & !from close copies & done at step 21");
 }
 
 CLAIM(a_full_disk_costs_a_copy_and_nothing_else) {

@@ -61,9 +61,7 @@ void close_settle(Run* run) {
     if (run->model.k->no_results)
         die("--close-copy: nothing is computed here, so there is nothing to keep; leave it out");
     if (!c->save_every)
-        die("--close-copy: expected checkpoints in --out, too, found --save-every 0; a node and its partner may be "
-            "lost "
-            "together");
+        die("--close-copy: expected checkpoints in --out, too, found --save-every 0; nodes may be lost together");
 }
 
 // ---- who keeps whose part
@@ -99,7 +97,8 @@ static int part_dir(char path[CHECKPOINT_PATH], const CloseCopy* x, int owner, i
 static int check_dir(const CloseCopy* x, Err err) {
     struct stat s;
     int status = user_cache_check_above(x->run->config.close_copy, err);
-    if (status || lstat(x->dir, &s)) return status;
+    if (status < 0) return -1;
+    if (status || lstat(x->dir, &s)) return fail(err, "%s: there is none any more", x->dir), 1;
     if (S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077)) return 0;
     return fail(err, "%s: not trusted: expected a directory that only this user can enter", x->dir);
 }
@@ -152,7 +151,7 @@ static int write_part(const CloseCopy* x, int owner, const char* const* files, E
     CheckpointWriter w;
     char dir[CHECKPOINT_PATH], history[17];
     snprintf(history, sizeof history, "%016" PRIx64, x->history);
-    if (part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
+    if (check_dir(x, err) || part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
         disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->step, err))
         return -1;
     int failed = checkpoint_write_file(&w, history_name, history, 16, err);
