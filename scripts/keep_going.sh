@@ -163,7 +163,7 @@ run() { # run COMMAND...: its status, whatever signals come; what it says as err
 }
 
 wanted=$([ -z "$hosts" ] || slots_of "$hosts")
-chosen=$hosts again=0 failed=0 furthest=-1 anew=
+chosen=$hosts again=0 failed=0 furthest=-1 anew= refused=1
 while :; do
     if has_checkpoint; then more="--resume"; else more=; fi
     if [ "$hosts" ] && [ "$again" -gt 0 ]; then
@@ -171,6 +171,7 @@ while :; do
         cp "$chosen" "$work/hosts"
         chosen=$out/hosts
         choose_hosts "$chosen"
+        [ -s "$chosen" ] || { rm -f "$work/left-out" && choose_hosts "$chosen"; } # rather these than none
         [ -s "$chosen" ] || give_up "no host answers"
         cmp -s "$chosen" "$work/hosts" || failed=0
         [ "$(slots_of "$chosen")" -ge "$wanted" ] && [ -z "$anew" ] || more="$more ${fewer:-$anew}"
@@ -208,10 +209,13 @@ while :; do
         say "$lost is left out: ranks there have hung or were given up"
         echo "$lost" >> "$work/left-out"
     fi
-    if [ "$hosts" ] && [ "$(slots_of "$chosen")" -lt "$wanted" ] && [ "$(starts)" = "$began" ]; then
-        [ -z "$anew" ] || give_up "no layout fits $(slots_of "$chosen") ranks (status $status)"
+    # Words of ./train before its first step, but those of a lost rank.
+    [ "$(starts)" = "$began" ] && grep '^train: ' "$work/said" | grep -qvE 'ended|moved|warning' || refused=0
+    if [ "$hosts" ] && [ "$(slots_of "$chosen")" -lt "$wanted" ] && [ "$refused" -gt 0 ]; then
+        [ "$refused" -lt 3 ] || give_up "no layout fits $(slots_of "$chosen") ranks (status $status)"
         anew="--layout auto --memory $(memory)"
     fi
+    refused=$((refused + 1))
     [ "$failed" -lt 3 ] ||
         give_up "step $((${at:-0} + 1)) has failed three times (status $status): that is no node's fault"
     [ "$again" -le "$restarts" ] || give_up "status $status after $restarts restarts"

@@ -147,6 +147,7 @@ one_run() { # one_run NUMBER
     done
     wait $job
     check "$name-$1 comes to its end" $?
+    wait # for nodes and links that come back
     lost=$(for step in $(seq $far $far "$steps"); do
         [ -e "$out/$(printf 'step-%06d/DONE' "$step")" ] || echo "$step"
     done)

@@ -88,6 +88,7 @@ static void make_hosts(const char* does) {
     sh("rm -f $W/dead-*");
 }
 #define ON_HOSTS "export OMPI_MCA_plm_rsh_agent=$W/shell; " GOING "--hosts $W/hosts "
+#define REFUSED "echo 'train: --tp 2: expected ranks that it divides' >&2; exit 1 ;; "
 #define STARTED "echo '{\"event\": \"start\"}' >> $W/far/log.jsonl; "
 #define LATE(rank, host) "rank " #rank " (process 1 of node " #host ")"
 
@@ -111,13 +112,13 @@ CLAIM(a_host_whose_ranks_hang_is_left_out) {
 
 // Refused before its first step: another layout is looked for; refused again: there is none.
 CLAIM(fewer_ranks_get_a_layout_that_fits_or_a_line) {
-    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; 2) exit 1 ;; 3) " STARTED "exit 0 ;; esac");
+    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; 2) " REFUSED "3) " STARTED "exit 0 ;; esac");
     CHECK_SH(0, ON_HOSTS "-- $W/stub $W/hosts --tp 2 --pp=3 --lr 1 --out $W/far");
     CHECK_SH(0, "sed -n 2p $W/calls");
     CHECK_SAID("--tp 2 --pp=3 --lr 1 --out & !--layout");
     CHECK_SH(0, "sed -n 3p $W/calls");
     CHECK_SAID("far/hosts --lr 1 --out & --layout auto --memory & M on a slots=2 c & !--tp & !--pp");
-    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; *) exit 1 ;; esac");
+    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; *) " REFUSED "esac");
     CHECK_SH(1, ON_HOSTS "-- $W/stub $W/hosts --tp 2 --out $W/far");
     CHECK_SAID("keep_going: no layout fits 4 ranks (status 1)");
 }
