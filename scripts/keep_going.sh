@@ -203,7 +203,8 @@ while :; do
     [ "$status" != 76 ] || [ "$hosts" ] || give_up "a rank is given up as too slow: start with fewer, or name --hosts"
     at=$(steps)
     if [ "${at:-0}" -gt "$furthest" ]; then furthest=${at:-0} failed=0 again=0; fi
-    failed=$((failed + 1)) again=$((again + 1))
+    [ "$(starts)" = "$began" ] && [ "$status" -gt 128 ] || failed=$((failed + 1)) # else killed at its start
+    again=$((again + 1))
     lost=$([ -z "$hosts" ] || lost_host "$work/said")
     if [ "$lost" ]; then
         say "$lost is left out: ranks there have hung or were given up"
