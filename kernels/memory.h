@@ -16,7 +16,7 @@ typedef struct MemoryEntry {
 
 // What is in the host's memory counts only where that is the device's.
 typedef struct MemoryPlan {
-    MemoryEntry entries[28];
+    MemoryEntry entries[32];
     int n, on_host;
     size_t total;  // of those that count
 } MemoryPlan;

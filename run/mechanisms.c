@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "run/files/close.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -64,8 +65,10 @@ static void tell_step(Run* run) {
 
 static void keep(Run* run) {
     if (run->config.eval_every > 0 && run->state.step % run->config.eval_every == 0) run_write_report(run);
-    if (run->books->saving.all_written) run_save_end(run);
+    if (run->books->saving.all_written & WRITTEN_FAR) run_save_end(run);
+    if (run->books->saving.all_written & WRITTEN_CLOSE) close_end(run);
     if (run->state.step < run->config.steps && run_save_is_due(run)) run_save(run);
+    if (close_is_due(run)) close_begin(run);
     pace_see_signals(run);
 }
 
@@ -84,6 +87,7 @@ static void start(Run* run) {
         die("%s", err);
     run_open_report(run);
     run_log_start(run);
+    close_start(run);
     run_write_report(run);
     run_tell_of_long_steps(run);
     // Launchers give ranks a terminal that nobody looks at.
@@ -95,9 +99,12 @@ static void start(Run* run) {
 }
 
 static void finish(Run* run) {
-    int saves = run->stopped_by || run->cluster->unplanned ? !run->model.k->no_results : run->config.save_every != 0;
+    int ends_early = run->stopped_by || run->cluster->unplanned || run->cluster->given_up;
+    int saves = ends_early ? !run->model.k->no_results : run->config.save_every != 0;
     run_save_end(run);
+    close_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
+    close_finish(run);
     run_print_end(run);
     run_write_report(run);
     run->books->failed |= runlog_close(&run->books->log) != 0;
@@ -172,7 +179,8 @@ void run_close(Run* run) {
     if (run->stopped_by != SIGPIPE && run->stopped_by != SIGHUP) end_output();  // these have closed it
     // A launcher takes any other status of a rank for a failure, and kills the ranks that are still on their way out.
     int tells = run->stopped_by && run->cluster->identity.size == 1;
-    run->status = run->books->failed ? 1 : tells ? 128 + run->stopped_by : 0;
+    int gives_up = run->cluster->given_up && run->cluster->identity.rank == 0;
+    run->status = run->books->failed ? 1 : tells ? 128 + run->stopped_by : gives_up ? GIVEN_UP : 0;
 }
 
 static void time_strategies(Run* run) {
@@ -198,7 +206,7 @@ const Mechanism mechanisms[] = {
     {"groups", .open = run_join_ranks},
     {"saving", .open = run_check_saving},
     {"virtual device", .open = run_open_virtual},
-    {"slow ranks", .open = balance_open},
+    {"slow ranks", .open = balance_open, .start = give_up_open},
     {"strategies, timed", .open = time_strategies},
     {"memory and weights", .open = prepare, .start = start},
     {"work", .open = choose_work},
@@ -209,6 +217,7 @@ const Mechanism mechanisms[] = {
     {"slow ranks, work", .begin = balance_begin, .after_update = measure_work},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
     {"agreement", .after_update = agree_on_plan},
+    {"slow ranks, given up", .tell = give_up_hear},
     {"log", .tell = tell_step, .tell_loss = eval_tell, .sample = run_sample},
     {"files", .between = keep, .finish = finish, .close = run_close},
     {NULL},

@@ -93,7 +93,7 @@ typedef struct Agreement {
     PlanHash made;      // plan: also of what the cost model has learnt
     uint64_t signal;    // that asks for an end, 0 none
     uint64_t left;      // this rank has left the step: all do
-    uint64_t written;   // its files of the checkpoint under way
+    uint64_t written;   // its files on their way: WRITTEN_...
     uint64_t saves;     // a checkpoint is due by its clock
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
@@ -123,17 +123,20 @@ typedef struct PeakShare {
     int times;
 } PeakShare;
 
-typedef struct Saver Saver;  // files/save.c
+typedef struct Saver Saver;          // files/save.c
+typedef struct CloseCopy CloseCopy;  // files/close.h
+
+enum { WRITTEN_FAR = 1, WRITTEN_CLOSE = 2 };  // the checkpoint, the close copy
 
 // Of checkpoints of this invocation.
 typedef struct Saving {
     int64_t done;         // the step of the last one that was saved; -1: none
     int64_t again, wait;  // the step at which a save that failed is tried again, 0: none failed; steps until then
-    int all_written;      // the files of the one under way are, as all ranks have told each other
+    int all_written;      // what is on its way to files and written, as all ranks have told each other: WRITTEN_...
     int is_due;           // one is by the clock, as rank 0 has told all
     double begun;         // the last one, or the first step: now_seconds
     Saver* saver;
-    SafeImage copy;       // for what is written while training goes on; without room there is none
+    SafeImage copy;  // for what is written while training goes on; without room there is none
 } Saving;
 
 typedef struct Ahead Ahead;      // step/ahead.c
@@ -144,6 +147,7 @@ typedef struct Cluster {
     RankIdentity identity;
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
+    int given_up;          // a rank is, as too slow: all end after this step
     char why[ERR_BYTES];   // what this one says of that; empty: it could
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
@@ -192,6 +196,10 @@ typedef struct Books {
     RunDir dir;                        // held by rank 0 of a run that writes
     int pin;                           // of start_from, on rank 0; -1: none
     Saving saving;
+    CloseCopy* close;                // NULL: no --close-copy
+    char *close_room, *close_stage;  // parts on their way; through the device
+    int close_taken;  // the run goes on from close copies, and its newest checkpoint was of step close_far
+    int64_t close_far;
     float* staging;        // the largest tensor, on its way to or from a file
     float *part, *others;  // its largest parts in a tensor-parallel group, see tp_join
     float* collected;      // optimizer state on its way to a file, see state.c
@@ -314,6 +322,9 @@ void run_measure_limit(Run* run);  // of all ranks together, each on its own
 // m->ranks->layout, by --layout or by --tp, --pp, --zero and --recompute; and the limit of --memory. A search may find
 // strategies instead: then they are settled, too.
 void run_settle_layout(Run* run);
+// On rank 0, what the search expects of a step, in ms: ms[0] of the layout at work with `rank` at this pace, ms[1] of
+// the best one on the ranks of `rest`, which nobody need have opened. 0, or -1 with a message.
+int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err);
 void run_check_layout(Run* run);  // --explain layout: prints what every stage holds, and what a step should take
 
 // ---- setup/memory.c: the memory table, a function of a run and of N tokens a row
@@ -331,8 +342,8 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 // When memory is taken: where the activations of each layer lie in m->acts, by run_capacity.
 void run_carve_activations(Run* run);
 void run_carve_work(Run* run, const MemoryPlan* plan);  // and where the work of slow ranks does
-void run_find_available(Run* run);         // Cluster.available
-MemoryPlan run_plan_job_memory(Run* run);  // settles what each rank holds: settled, clock->limits
+void run_find_available(Run* run);                      // Cluster.available
+MemoryPlan run_plan_job_memory(Run* run);               // settles what each rank holds: settled, clock->limits
 // Tokens of a row of this rank.
 static inline int run_capacity(const Run* run) { return rank_capacity(&run->clock->limits, run->model.comm->rank); }
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.

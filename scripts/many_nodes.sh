@@ -5,6 +5,7 @@
 #   scripts/many_nodes.sh hosts --data /shared/texts --out /shared/runs/mine
 #   NETWORK=eth0 scripts/many_nodes.sh hosts ...           or NETWORK=10.1.0.0/16, where names of interfaces differ
 #   RANKS=6 scripts/many_nodes.sh hosts ...                fewer than there are slots
+#   scripts/keep_going.sh --hosts hosts -- scripts/many_nodes.sh hosts ...    starts again when a rank or node has died
 #
 # What the nodes must have in common:
 #   - ssh without a password from this one to all others, and the same Open MPI;

@@ -4,6 +4,7 @@
 #
 #   scripts/one_node.sh --data my-texts/ --out runs/mine
 #   scripts/one_node.sh -n 4 --device cpu --resume --out runs/mine       on another number of ranks
+#   scripts/keep_going.sh -- scripts/one_node.sh --out runs/mine         starts again when a rank has died
 export RAGGED_LAUNCHER="$0" # what ./train says to go on with
 root=$(cd "$(dirname "$0")/.." && pwd)
 [ -x "$root/train" ] || { echo "one_node: there is no $root/train; run make first" >&2; exit 1; }

@@ -3,6 +3,8 @@
 #
 #   sbatch --nodes 4 scripts/slurm.sh --data /shared/texts --out runs/mine
 #   sbatch --nodes 4 scripts/slurm.sh --resume --out runs/mine       when time was up; also on another number of ranks
+#   RESTARTS=20 sbatch --nodes 4 scripts/slurm.sh --out runs/mine    starts again when a rank has died; when a node has,
+#                                                                    Slurm ends the job: --requeue, and then --resume
 #
 # What is given to sbatch wins over the lines below.
 #SBATCH --job-name=ragged
@@ -34,4 +36,4 @@ if [ -z "$LAUNCHER" ]; then
 fi
 echo "slurm: job $SLURM_JOB_ID on $SLURM_JOB_NODELIST: $LAUNCHER ./train $*"
 # exec, so that the signal meets a shell that acts on it at once.
-exec scripts/save_on_signal.sh $LAUNCHER ./train "$@"
+exec ${RESTARTS:+scripts/keep_going.sh --restarts $RESTARTS --} scripts/save_on_signal.sh $LAUNCHER ./train "$@"

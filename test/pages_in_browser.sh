@@ -63,6 +63,8 @@ awk 'BEGIN {
         printf "\"gamma\": [0, 0], \"sent\": [0, %d], \"taken\": [%d, 0], \"speed\": [1, 1]}}\n", moved, moved
         if (s == 8) print "{\"event\": \"end\", \"at\": 8, \"how\": \"\\q\"}\n{\"step\": 9, \"loss\": 1, \"ranks\": 7"
     }
+    print "{\"event\": \"death\", \"at\": 8, \"status\": 137, \"repeats\": 3, \"seconds\": 2.5}"
+    print "{\"event\": \"from close copies\", \"at\": 8, \"checkpoint\": 4}"
     print "{\"event\": \"sample\", \"at\": 6, \"text\": \"</script><b>words\"}"
 }' > "$work/known/log.jsonl"
 claim "a log that is known" "$1" --report "$work/known" --out "$work/known"
@@ -72,6 +74,8 @@ for words in "rank 1 is made 4 times as slow" "rank 1 is as fast as before" "ran
     "rank 1 gives away 64 hidden units"; do
     claim "and says: $words" has 1 "<td class=\"left\">$words</td>"
 done
+claim "and what deaths cost" has 1 "One death cost 3s: 3s until ranks had started again, 0s for 3 steps repeated."
+claim "from which state it went on" has 1 '<td>3</td><td>2.5</td><td>137</td><td>2</td><td>close copies</td>'
 claim "at its step" has 1 '<td>4</td><td class="left">rank 1 gives'
 claim "and a sample as text" has 1 "&lt;/script&gt;&lt;b&gt;words"
 claim "and means of ranks" has 1 '<td>1</td><td>2.00 ms</td><td>3.00 ms</td><td>63.81</td>'

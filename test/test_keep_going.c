@@ -77,11 +77,77 @@ CLAIM(hosts_that_answer_take_the_place_of_those_that_do_not) {
     CHECK_SAID("no host answers");
 }
 
+// A stand-in for mpirun with hosts, for what follows: it notes how it was called, and does what the file `does` says.
+static void make_hosts(const char* does) {
+    CHECK_SH(
+        0,
+        "rm -rf $W/calls $W/far; mkdir $W/far; printf 'a slots=2\nb slots=2\nc slots=2\n' > $W/hosts; "
+        "printf '#!/bin/sh\ntest ! -e %s/dead-$1\n' > $W/shell; chmod +x $W/shell; cat > $W/stub << 'END'\n#!/bin/sh\n"
+        "echo \"$* on $(tr '\\n' ' ' < $1)\" >> $W/calls; calls=$(grep -c . $W/calls)\n%s\nEND\nchmod +x $W/stub",
+        work, does);
+    sh("rm -f $W/dead-*");
+}
+#define ON_HOSTS "export OMPI_MCA_plm_rsh_agent=$W/shell; " GOING "--hosts $W/hosts "
+#define REFUSED "echo 'train: --tp 2: expected ranks that it divides' >&2; exit 1 ;; "
+#define STARTED "echo '{\"event\": \"start\"}' >> $W/far/log.jsonl; "
+#define LATE(rank, host) "rank " #rank " (process 1 of node " #host ")"
+
+// Who hangs is silent while others wait for it; where a link is dead all speak, and most wait for who is behind it.
+CLAIM(a_host_whose_ranks_hang_is_left_out) {
+    static const char* const said[] = {
+        "train: rank 0 of 4: nothing moved for 5 s while waiting for " LATE(1, a) ", " LATE(2, b) "\n"
+        "train: rank 1 of 4: nothing moved for 5 s while waiting for " LATE(2, b),
+        "train: rank 0 of 3: nothing moved for 5 s while waiting for " LATE(1, b) "\n"
+        "train: rank 2 of 3: nothing moved for 5 s while waiting for " LATE(0, a) ", " LATE(1, b) "\n"
+        "train: rank 1 of 3: nothing moved for 5 s while waiting for " LATE(2, c),
+        "train: " LATE(2, b) " is given up: it is slow"};
+    for (int i = 0; i < COUNT(said); i++) {
+        make_hosts(filled(STARTED "[ $calls = 1 ] || exit 0; printf '%s\n' >&2; exit 1", said[i]));
+        CHECK_SH(0, ON_HOSTS "-- $W/stub $W/hosts --out $W/far");
+        CHECK_SAID("keep_going: b is left out: ranks there have hung");
+        CHECK_SH(0, "tail -n 1 $W/calls");
+        CHECK_SAID("a slots=2 c slots=2 & !b slots");
+    }
+}
+
+// Refused before its first step: another layout is looked for; refused again: there is none.
+CLAIM(fewer_ranks_get_a_layout_that_fits_or_a_line) {
+    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; 2) " REFUSED "3) " STARTED "exit 0 ;; esac");
+    CHECK_SH(0, ON_HOSTS "-- $W/stub $W/hosts --tp 2 --pp=3 --lr 1 --out $W/far");
+    CHECK_SH(0, "sed -n 2p $W/calls");
+    CHECK_SAID("--tp 2 --pp=3 --lr 1 --out & !--layout");
+    CHECK_SH(0, "sed -n 3p $W/calls");
+    CHECK_SAID("far/hosts --lr 1 --out & --layout auto --memory & M on a slots=2 c & !--tp & !--pp");
+    make_hosts("case $calls in 1) " STARTED "touch $W/dead-b; exit 1 ;; *) " REFUSED "esac");
+    CHECK_SH(1, ON_HOSTS "-- $W/stub $W/hosts --tp 2 --out $W/far");
+    CHECK_SAID("keep_going: no layout fits 4 ranks (status 1)");
+}
+
+CLAIM(a_host_that_is_back_joins_when_asked) {
+    make_hosts("case $calls in 1) " STARTED
+               "touch $W/dead-b; exit 1 ;; 2) trap 'echo saved >> $W/calls; exit 0' USR1; "
+               "rm $W/dead-b; while :; do sleep 0.1; done ;; esac");
+    CHECK_SH(0, "export OMPI_MCA_plm_rsh_agent=$W/shell; timeout 30 " GOING
+                "--grow 1 --hosts $W/hosts -- $W/stub $W/hosts --out $W/far");
+    CHECK_SAID("hosts are back");
+    CHECK_SH(0, "tail -n 2 $W/calls");
+    CHECK_SAID("saved & a slots=2 b slots=2 c slots=2");
+}
+
+CLAIM(a_launcher_that_waits_for_ever_is_ended) {
+    make_hosts("case $calls in 1) " STARTED "exit 1 ;; 2) exec sleep 1000 ;; esac");
+    CHECK_SH(0, "export OMPI_MCA_plm_rsh_agent=$W/shell; timeout 30 " GOING
+                "--start-within 1 --hosts $W/hosts -- $W/stub $W/hosts --out $W/far");
+    CHECK_SAID("ranks are not there after 1 s & status 143");
+    CHECK_SH(0, "test $(grep -c . $W/calls) = 3");
+}
+
 CLAIM(mistakes_are_answered_by_a_line) {
     static const char* const bad[][2] = {{"", "-- COMMAND is missing"},
                                          {"--restarts x -- a --out b", "--restarts x: expected a number"},
                                          {"--hosts $W/nothing -- a --out b", "no hostfile"},
-                                         {"--spares /dev/null -- a --out b", "--spares without --hosts"},
+                                         {"--spares /dev/null -- a --out b", "--hosts, which is missing"},
+                                         {"--grow 0 -- a --out b", "--start-within: expected seconds"},
                                          {"--often -- a", "no option --often"},
                                          {"-- ./train --steps 3", "expected --out DIR"}};
     for (int i = 0; i < COUNT(bad); i++) {

@@ -5,7 +5,7 @@
 #
 # A node is a network namespace. Host name, System V memory and /dev/shm are its own too, so that ranks of two nodes
 # cannot share memory even by mistake, and so that the directories of two daemons (named after the host, in TMPDIR) do
-# not collide.
+# not collide. What lies in /dev/shm stays there for who enters the node next.
 node=$1
 shift
 if [ "$1" = -- ]; then
@@ -14,5 +14,5 @@ else
     set -- sh -c "$*"
 fi
 exec ip netns exec "$node" unshare --uts --ipc sh -c '
-    hostname "$0" && mount -t tmpfs tmpfs /dev/shm || exit 1
+    hostname "$0" && mount --bind "/run/netns/shm-$0" /dev/shm || exit 1
     TMPDIR=/dev/shm exec "$@"' "$node" "$@"

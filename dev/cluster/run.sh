@@ -7,6 +7,7 @@
 #   --rate RATE          1gbit: of each node's link, in each direction; tc's units
 #   --burst BYTES        256kb: what a link may send at once after a pause; at least 64kb, the largest packet here
 #   --timeout SECONDS    300; then mpirun ends the job, and the status is not 0
+#   --memory SIZE        50%: of a node's /dev/shm
 #   --mpirun WORDS       further arguments of mpirun, such as "-x NAME --mca btl_tcp_links 2"
 #   --once               run COMMAND once, on node0: a script that calls mpirun itself. $CLUSTER_HOSTS is a hostfile
 #
@@ -36,7 +37,7 @@ wrong() {
     exit 2
 }
 
-nodes=2 ranks=2 rate=1gbit burst=256kb seconds=300 more= once=
+nodes=2 ranks=2 rate=1gbit burst=256kb seconds=300 memory=50% more= once=
 if [ -z "$CLUSTER_HOME" ]; then
     home=$(cd "$(dirname "$0")" && pwd)
     [ "$(uname)" = Linux ] || cannot "nodes are Linux namespaces"
@@ -67,6 +68,7 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
         --ranks-per-node) ranks=$2 ;;
         --rate) rate=$2 ;;
         --burst) burst=$2 ;;
+        --memory) memory=$2 ;;
         --timeout) seconds=$2 ;;
         --mpirun) more=$2 ;;
         *) wrong "no option $1" ;;
@@ -88,6 +90,8 @@ echo "127.0.0.1 localhost" > /dev/shm/hosts
 for i in $(seq 0 $((nodes - 1))); do
     echo "10.0.1.$((i + 1)) node$i" >> /dev/shm/hosts
     echo "node$i slots=$ranks" >> /run/netns/hostfile
+    mkdir /run/netns/shm-node$i
+    mount -t tmpfs -o size="$memory" tmpfs /run/netns/shm-node$i
 done
 mount --bind /dev/shm/hosts /etc/hosts
 

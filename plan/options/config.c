@@ -74,6 +74,8 @@ const Option config_options[] = {
     {NUMBER("--save-every", RHYTHM, save_every, 0, 1e9), RUN, "1000",
         "steps between checkpoints, or seconds: 90s; and the last one; 0: never"},
     {NUMBER("--keep", INT, keep, 0, 1e9), RUN, "2", "how many of the newest checkpoints to keep; 0: all"},
+    {WORD("--close-copy", TEXT, close_copy, "DIR"), START, NULL, "state on nodes, too: /dev/shm; each part on two"},
+    {NUMBER("--close-copy every", INT, close_every, 1, 1e9), START, "10", "steps between these copies"},
 
     HEAD("sampling", "text from a trained model, and how good it is"),
     {WORD("--sample", TEXT, sample, "\"PROMPT\""), START | FIRST, NULL,
@@ -139,6 +141,8 @@ const Option config_options[] = {
     {WORD("--balance fill", CHOICE, fill, "zero|average|same"), RUN, "zero", "gradients that were not computed"},
     {WORD("--balance priority", CHOICE, priority, "change|random|inverse"), RUN, "change", "what is computed still"},
     {WORD("--balance ratios", CHOICE, ratios, "equal|layers"), RUN, "equal", "layers: less where more changes"},
+    {NUMBER("--give-up-below", REAL, give_up_below, 0, 1), START, "0", "leave a rank below this share of the pace"},
+    {NUMBER("--give-up-below refreshes", INT, give_up_refreshes, 1, 1000), START, "3", "at so many in a row"},
     {WORD("--straggle", TEXT, straggle, "SPEC"), START, NULL,
         "slow ranks for a test: \"rank=1,x=4,from=20,to=80\"; with \",whole\" not only matmuls; several with ;"},
 

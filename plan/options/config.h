@@ -19,14 +19,11 @@ typedef struct PathList {
 typedef struct Config {
     // data
     PathList data, val, report;
-    const char *tokenizer, *tokenize, *separator, *text_key;
-    const char* out;
+    const char *tokenizer, *tokenize, *separator, *text_key, *out;
     // model
-    const char* preset;
-    const char* arch;
+    const char *preset, *arch, *tie;
     int layers, width, heads, kv_heads, head_size, hidden, context, vocab;
     double rope_theta;
-    const char* tie;
     // training
     int64_t steps;
     int batch_tokens;
@@ -37,14 +34,13 @@ typedef struct Config {
     int64_t seed;
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
-    int resume;
+    const char* close_copy;  // NULL: none
+    int close_every, resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
     const char *sample, *eval_choices;
-    int eval;
-    int tokens;
+    int eval, tokens, top_k;
     double temperature;
-    int top_k;
     // device
     const char *device, *cpu_isa, *dtype, *rounding;
     int threads;
@@ -61,8 +57,8 @@ typedef struct Config {
     const char *grad_dtype, *overlap;
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
-    double semi_lambda;
-    int refresh;
+    double semi_lambda, give_up_below;
+    int refresh, give_up_refreshes;
     // looking inside
     const char* explain_what;  // explain, check_layout: --explain, --explain layout
     int probe, explain, overfit, verbose, version;

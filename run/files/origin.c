@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "data/model_files.h"
-#include "run/run.h"
+#include "run/files/close.h"
 
 // What rank 0 tells the others.
 typedef struct Origin {
@@ -152,9 +152,8 @@ static int choose_init(Run* run, Origin* o) {
     return refuse_init(init, err, o);
 }
 
-static int decide(Run* run, Origin* o) {
+static int choose_start(Run* run, Origin* o) {
     const Config* c = &run->config;
-    if (find_directory(run, o) || (run->books->claims && claim(run, o))) return -1;
     if (c->resume || (run->books->uses_model && !c->init)) return choose(run, o);
     return c->init ? choose_init(run, o) : 0;
 }
@@ -235,13 +234,21 @@ static void read_start(Run* run) {
     run->model.whole = shape;
 }
 
+static void tell(Run* run, Origin* o) {
+    run_tell_all(run->model.world, o, sizeof *o);
+    if (o->failed) die("%s", o->words);
+}
+
 void run_find_origin(Run* run) {
     static Origin o;
     run->books->dir.lock = run->books->pin = -1;
-    if (run->model.world->rank == 0) o.failed = decide(run, &o);
-    run_tell_all(run->model.world, &o, sizeof o);
-    if (o.failed) die("%s", o.words);
+    int first = run->model.world->rank == 0;
+    if (first) o.failed = find_directory(run, &o) || (run->books->claims && claim(run, &o));
+    tell(run, &o);
     strcpy(run->books->out, o.out);
+    close_find(run);
+    if (first) o.failed = choose_start(run, &o);
+    tell(run, &o);
     strcpy(run->books->start_from, o.start_from);
     if (run->books->start_from[0]) read_start(run);
 }

@@ -19,26 +19,24 @@
 #include "data/json.h"
 #include "data/model_files.h"
 #include "plan/base/user_cache.h"
-#include "run/run.h"
-#include "run/slow/balance.h"
+#include "run/files/close.h"
+#include "run/files/files.h"
 
 void run_check_saving(Run* run) {
     char err[ERR_BYTES];
     RunState saved = run_saved_state(run);
     if (!run->books->claims) return;
+    close_settle(run);
     if (hf_config_check(&run->model.whole, err) || run_state_check(&saved, &run->config, err))
         die("no checkpoint of this run could be read again: %s", err);
 }
 
+size_t save_copy_bytes(const Run* run) {
+    if (!run->books->claims || !run->config.save_every || run->model.k->no_results) return 0;
+    return state_copy_bytes(run, run->model.world->rank);
+}
+
 // ---- a save
-
-enum { SMALL_FILES = 6 };
-
-// Written beside tensors, by rank 0.
-typedef struct SmallFile {
-    char name[64], *text;
-    size_t n;
-} SmallFile;
 
 // The save under way.
 struct Saver {
@@ -46,10 +44,8 @@ struct Saver {
     CheckpointWriter w;
     int is_first, is_begun;
     int64_t step;
-    Report mine, *all;           // of this rank; (ranks)
-    SafeImage model, optimizer;  // copies of what this rank writes; n 0: it has written that already
-    SmallFile small[SMALL_FILES];
-    int n_small;
+    Report mine, *all;  // of this rank; (ranks)
+    StateCopy copy;
     pthread_t thread;
     int is_apart;        // the thread runs
     atomic_int written;  // all files are, or one cannot be
@@ -59,84 +55,6 @@ struct Saver {
 static int meet(Saver* s, int failed, Err err) {
     s->mine.failed = failed;
     return reports_meet(s->run, &s->mine, s->all, err);
-}
-
-// A text that was made for it: it is the save's from now on.
-static int add_text(Saver* s, const char* name, char* text, size_t n, Err err) {
-    SmallFile* file = &s->small[s->n_small];
-    if (!text) return fail(err, "no memory for %s", name);
-    snprintf(file->name, sizeof file->name, "%s", name);
-    file->text = text, file->n = n;
-    s->n_small++;
-    return 0;
-}
-
-// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
-static int add_tokenizer(Saver* s, Err err) {
-    const Tokenizer* t = s->run->data.tokenizer;
-    const void* file;
-    size_t n;
-    const char* name = tokenizer_file(t, &file, &n);
-    char *copy = (char*)malloc(MAX(n, (size_t)1)), *text;
-    if (copy) memcpy(copy, file, n);
-    if (add_text(s, name, copy, n, err)) return -1;
-    text = tokenizer_config_text(t, s->run->model.whole.positions, &n);
-    if (add_text(s, "tokenizer_config.json", text, n, err)) return -1;
-    if (!strcmp(name, "tokenizer.json")) return 0;
-    text = tokenizer_json_text(t, &n);
-    return add_text(s, "tokenizer.json", text, n, err);
-}
-
-// What is neither weights nor optimizer state.
-static int add_small_files(Saver* s, Err err) {
-    const Run* run = s->run;
-    const Model* m = &run->model;
-    // Token shards may have been made by a tokenizer that nobody named.
-    int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
-    RunState saved = run_saved_state(run);
-    Config config = run_settled_config(run);
-    size_t n;
-    if (describes_tokens && add_tokenizer(s, err)) return -1;
-    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
-    if (add_text(s, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
-    text = run_state_text(&saved, &config);
-    return add_text(s, "state.json", text, text ? strlen(text) : 0, err);
-}
-
-// Of a file of n tensors whose values have so many bytes, at most.
-static size_t file_bytes(size_t values, int n) { return values + 512 * ((size_t)n + 8); }
-
-static size_t model_bytes(const Run* run) {
-    const Model* m = &run->model;
-    size_t values = shape_param_elems(&m->whole) * dtype_bytes(m->dt);
-    return m->world->rank ? 0 : file_bytes(values, MOST_RUNS * shape_tensors(&m->whole));
-}
-
-size_t save_copy_bytes(const Run* run) {
-    enum { STATES = 3 };
-    const Shape* whole = &run->model.whole;
-    size_t owned = STATES * sizeof(float) * (shape_param_elems(whole) / (size_t)whole->shards);
-    if (!run->books->claims || !run->config.save_every || run->model.k->no_results) return 0;
-    return model_bytes(run) + file_bytes(owned, STATES * shape_tensors(whole));
-}
-
-static const char model_name[] = "model.safetensors";
-
-// Tensors of this rank's files into copies, or into the files where there is no room. All ranks fetch all weights,
-// whatever happened to one of them.
-static int copy_state(Saver* s, Err err) {
-    Run* run = s->run;
-    char path[CHECKPOINT_PATH];
-    SafeTensor lists[PRUNER_TENSORS];
-    SafeImage copy = run->books->saving.copy;
-    int n_lists = balance_save(run, lists);
-    run->books->saved.ranks = run->model.world->size;
-    s->model = (SafeImage){copy.bytes, MIN(copy.room, model_bytes(run)), 0};
-    s->optimizer = (SafeImage){copy.bytes + s->model.room, copy.room - s->model.room, 0};
-    run_path(path, s->w.dir, model_name);
-    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, s->is_first ? path : NULL, &s->model, err);
-    if (state_write_owned(run, s->w.dir, lists, n_lists, &s->optimizer, failed, err)) return -1;
-    return s->is_first ? add_small_files(s, err) : 0;
 }
 
 static int write_tensors(Report* mine, const char* path, const SafeImage* image) {
@@ -151,12 +69,14 @@ static int write_files(Saver* s) {
     const Comm* c = s->run->model.world;
     Report* mine = &s->mine;
     char path[CHECKPOINT_PATH];
-    if (s->is_first && (disk_join(path, s->w.dir, model_name, mine->words) || write_tensors(mine, path, &s->model) ||
-                        checkpoint_add_file(&s->w, model_name, mine->bytes, mine->hash, mine->words)))
+    if (s->is_first &&
+        (disk_join(path, s->w.dir, model_name, mine->words) || write_tensors(mine, path, &s->copy.model) ||
+         checkpoint_add_file(&s->w, model_name, mine->bytes, mine->hash, mine->words)))
         return -1;
-    for (const SmallFile* x = s->small; x < s->small + s->n_small; x++)
+    for (const SmallFile* x = s->copy.small; x < s->copy.small + s->copy.n_small; x++)
         if (checkpoint_write_file(&s->w, x->name, x->text, x->n, mine->words)) return -1;
-    return optimizer_path(path, s->w.dir, c->rank, c->size, mine->words) || write_tensors(mine, path, &s->optimizer);
+    return optimizer_path(path, s->w.dir, c->rank, c->size, mine->words) ||
+           write_tensors(mine, path, &s->copy.optimizer);
 }
 
 static void* write_apart(void* argument) {
@@ -186,7 +106,7 @@ static int commit(Saver* s) {
 // nothing is changed there, and nothing is under way.
 
 static int leave(Saver* s, int status) {
-    while (s->n_small > 0) free(s->small[--s->n_small].text);
+    state_copy_free(&s->copy);
     free(s->all);
     s->is_begun = 0, s->all = NULL;
     return status;
@@ -205,9 +125,9 @@ static int begin(Run* run, const char* dir, Err err) {
     s->began = run->books->saving.begun = now_seconds(), s->all = reports_make(run->model.world);
     if (meet(s, s->is_first ? checkpoint_begin(&s->w, dir, s->step, s->mine.words) : 0, err)) return leave(s, -1);
     if (meet(s, s->is_first ? 0 : checkpoint_join(&s->w, dir, s->step, s->mine.words), err) ||
-        meet(s, copy_state(s, s->mine.words), err))
+        meet(s, state_copy(run, &s->copy, run->books->saving.copy, s->w.dir, s->mine.words), err))
         return drop(s);
-    s->is_apart = s->optimizer.n > 0 && host_begin_thread(&s->thread, write_apart, s);
+    s->is_apart = s->copy.optimizer.n > 0 && host_begin_thread(&s->thread, write_apart, s);
     if (!s->is_apart) write_apart(s);
     s->blocked = now_seconds() - s->began;
     return 0;
@@ -229,7 +149,7 @@ static void tell(Saver* s) {
 
 static int end(Saver* s, Err err) {
     double started = now_seconds();
-    s->run->books->saving.all_written = 0;
+    s->run->books->saving.all_written &= ~WRITTEN_FAR;
     if (s->is_apart) pthread_join(s->thread, NULL);
     s->is_apart = 0;
     if (meet(s, s->mine.failed, err)) return drop(s);
@@ -335,6 +255,8 @@ void run_save(Run* run) {
 }
 
 int run_save_is_due(const Run* run) {
+    const Saving* saving = &run->books->saving;
     int64_t step = run->state.step, every = run->config.save_every;
-    return (every > 0 && step % every == 0) || run->books->saving.is_due || step == run->books->saving.again;
+    int none = saving->done < 0 && saving->again == 0 && !(saving->saver && saving->saver->is_begun);
+    return (every > 0 && step % every == 0) || saving->is_due || step == saving->again || (none && close_is_due(run));
 }

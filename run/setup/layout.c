@@ -35,6 +35,8 @@ typedef struct Known {
     StrategyMoves moves;
     Arena arena;
     char from[ERR_BYTES];  // words
+    int slow_rank;         // and its pace; 0: all are as fast as the machine says
+    double pace;
 } Known;
 
 // What the search has found, and beside what.
@@ -120,12 +122,21 @@ static void know_moves(Known* x) {
                                x->costs.machine.cost.step > 0};
 }
 
+// A machine of alike ranks gets a kind for this one.
+static void slow_down(Machine* m, int rank, double pace) {
+    if (m->n_kinds) return;
+    m->n_kinds = 2;
+    m->kind_first[0] = rank, m->kind_speed[0] = pace, m->kind_gib[0] = 0;
+    m->kind_first[1] = rank + 1, m->kind_speed[1] = 1, m->kind_gib[1] = 0;
+}
+
 static int know(Known* x, Run* run, Err err) {
     const Config* c = &run->config;
     const Model* m = &run->model;
     LayoutCosts* costs = &x->costs;
     Machine machine;
     if (run_machine_of_layouts(run, &machine, x->from, err)) return -1;
+    if (x->pace > 0) slow_down(&machine, x->slow_rank, x->pace);
     int node = run_node_size(run, m->world, 1, 1);
     x->run = run;
     layout_costs(costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
@@ -236,6 +247,29 @@ static void predict_layout(Run* run) {
     layout_print_terms(stdout, terms, ms);
     printf("\n");
     arena_free(&known.arena);
+}
+
+int run_layout_without(double ms[2], Run* run, int rank, double pace, Comm* rest, Err err) {
+    static LayoutTry tries[LAYOUT_TRIES];
+    static RunView view;
+    double terms[N_LAYOUT_TERMS];
+    Known with = {.slow_rank = rank, .pace = pace}, without = {0};
+    int looked, n = -1;
+    run_view(&view, run);
+    if (!know(&with, &view.run, err)) {
+        ms[0] = step_ms(terms, &with, &run->model.ranks->layout, run->settled.capacity);
+        view.run.model.world = rest;
+        memset(view.run.config.given, 0, sizeof view.run.config.given);  // nothing is asked for by name
+        if (!know(&without, &view.run, err)) {
+            LayoutProblem p = problem_of(&without);
+            n = layout_search(tries, &p, &without.arena, err);
+        }
+    }
+    if (n > 0) layout_choose(tries, n, &looked, &without.costs, &without.steps);
+    ms[1] = n > 0 && tries[0].fits ? tries[0].ms : INFINITY;
+    arena_free(&with.arena), free(with.lengths);
+    arena_free(&without.arena), free(without.lengths);
+    return n < 0 ? -1 : 0;
 }
 
 // Lists are no candidates beside options that contradict them (run/README.md), on ranks of unlike kinds, on too many.

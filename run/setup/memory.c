@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
 
@@ -326,6 +327,9 @@ static void add_copy(MemoryPlan* plan, const Run* run) {
     HostMemory host = plan->on_host ? run->cluster->available : host_memory("", run->model.world->local_size);
     size_t taken = plan->on_host ? plan->total : 0, bytes = save_copy_bytes(run);
     if (taken + bytes <= host.bytes / 2) memory_add(plan, "checkpoint on its way", bytes, ON_HOST);
+    memory_add(plan, "close copy, and a partner's", close_copy_bytes(run), ON_HOST);
+    memory_add(plan, "close copy on the device", close_stage_bytes(run), ON_DEVICE);
+    memory_add(plan, "close copies kept", close_files_bytes(run), AS_NEEDED);
 }
 
 MemoryPlan run_plan_job_memory(Run* run) {
@@ -415,6 +419,8 @@ static void carve(Run* run, const MemoryPlan* plan) {
     books->saving.copy.bytes = (char*)memory_of(plan, "checkpoint on its way");
     if (books->saving.copy.bytes)
         books->saving.copy.room = plan->entries[memory_find(plan, "checkpoint on its way")].bytes;
+    books->close_room = (char*)memory_of(plan, "close copy, and a partner's");
+    books->close_stage = (char*)memory_of(plan, "close copy on the device");
     if (!m->tp && !m->ranks->owner) return;
     books->part += largest_tensor(run);
     books->others = books->part + largest_tensor(run);

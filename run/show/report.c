@@ -422,7 +422,7 @@ static void print_next(const Run* run) {
 
 void run_print_end(Run* run) {
     char elapsed[32], err[ERR_BYTES];
-    const char* how = run->stopped_by || run->cluster->unplanned ? "stopped" : "done";
+    const char* how = run->stopped_by || run->cluster->unplanned || run->cluster->given_up ? "stopped" : "done";
     RunPage* page = run->books->page;
     double seconds = now_seconds() - run->began;
     run_log_event(run, "end", "how", how);

@@ -148,6 +148,9 @@ function happened(run) {
     'resumed on ' + e.ranks + (e.ranks > 1 ? ' ranks' : ' rank') + changes(run, e) :
     e.event === 'death' ? 'the start before ended with status ' + e.status + ': ' + e.repeats +
       ' steps repeated, ' + e.seconds + ' s until it trained again' :
+    e.event === 'from close copies' ? 'goes on from close copies; the newest checkpoint was of step ' + e.checkpoint :
+    e.event === 'slow rank' ? 'rank ' + e.rank + ' computes at ' + share(e.pace) + ' of the usual pace: ' + ms(e.ms) +
+      ' a step should take, ' + ms(e.ms_without) + ' on ' + e.ranks_without + ' ranks without' :
     e.event === 'layout' ? e.words : e.event + (e.path ? ': ' + e.path : e.how ? ': ' + e.how : '');
   return run.events.map(e => ({ at: e.at, colour: 'var(--soft)', kind: e.event, words: words(e) }))
     .concat(run.events.filter(e => e.event === 'start').flatMap(stragglers), decisions(run));
@@ -495,6 +498,23 @@ function eventsTable(run) {
   textRow(events, ['step', 'event'], true);
   for (const m of list) textRow(events, [grouped(m.at), m.words]);
 }
+// What deaths have cost: each is a start by scripts/keep_going.sh after one that ended.
+function deaths(run) {
+  const list = run.events.filter(e => e.event === 'death'), step = (median(series(run, 'measured_ms')) || 0) / 1e3;
+  const total = name => list.reduce((sum, e) => sum + e[name], 0), before = (e, event) =>
+    last(run.events.slice(0, run.events.indexOf(e)).filter(s => s.event === event)) || {};
+  const isClose = e => run.events.some(c => c.event === 'from close copies' && c.at === e.at);
+  if (!list.length) return;
+  element(document.body, 'h2', several ? 'Deaths of ' + run.name : 'Deaths');
+  element(document.body, 'p', (list.length > 1 ? list.length + ' deaths' : 'One death') + ' cost ' +
+    duration(total('seconds') + total('repeats') * step) + ': ' + duration(total('seconds')) +
+    ' until ranks had started again, ' + duration(total('repeats') * step) + ' for ' + grouped(total('repeats')) +
+    ' steps repeated.');
+  const rows = table(document.body);
+  row(rows, ['goes on from step', 'repeated', 's until it started again', 'status before', 'ranks', 'state'], true);
+  for (const e of list) row(rows, [grouped(e.at), grouped(e.repeats), e.seconds, e.status,
+    known(before(e, 'start').ranks, String), isClose(e) ? 'close copies' : 'checkpoint']);
+}
 function samples(run) {
   const list = run.events.filter(e => e.event === 'sample');
   if (!list.length) return;
@@ -507,5 +527,6 @@ function samples(run) {
 runs.filter(r => r.strategies).forEach(strategies);
 runs.filter(r => r.ranks).forEach(lanes);
 optionsTable();
+runs.forEach(deaths);
 runs.forEach(eventsTable);
 runs.forEach(samples);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "data/sampler_mix.h"
+#include "run/files/close.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -135,7 +136,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
-                      (uint64_t)save_is_written(run),
+                      (uint64_t)(save_is_written(run) * WRITTEN_FAR | close_is_written(run) * WRITTEN_CLOSE),
                       (uint64_t)save_is_due_by_clock(run),
                       clock->last_ms,
                       next->predicted ? expected : NAN,
@@ -148,7 +149,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     run->stopped_by = (int)mine.signal, run->left = (int)mine.left;  // what the others were told, no later signal
     next->expected_ms = mine.predicted;
     x->processor = 0;
-    run->books->saving.all_written = 1, run->books->saving.is_due = (int)x->agreed[0].saves;
+    run->books->saving.all_written = WRITTEN_FAR | WRITTEN_CLOSE, run->books->saving.is_due = (int)x->agreed[0].saves;
     for (int r = 0; r < c->size; r++) {
         const Agreement* other = &x->agreed[r];
         run->stopped_by = (int)MAX((uint64_t)run->stopped_by, other->signal);

@@ -51,7 +51,7 @@ double run_processor_seconds(Run* run) {
 
 void pace_see_signals(Run* run) {
     if (run->model.world->size == 1) run->stopped_by = interrupted;
-    run->ends = run->stopped_by || run->cluster->unplanned;
+    run->ends = run->stopped_by || run->cluster->unplanned || run->cluster->given_up;
 }
 
 // ---- what a step should take

@@ -255,7 +255,9 @@ CALL_BY(pwrite, ssize_t, (int fd, const void* bytes, size_t n, off_t at)) {
     int fate = CUT_FATE(WRITE);
     return fate > 0 ? -1 : DONE(__real_pwrite(fd, bytes, fate == SHORT ? (n + 1) / 2 : n, at));
 }
-CALL(ftruncate, int, (int fd, off_t n), (fd, n), WRITE, -1);
+CALL_BY(ftruncate, int, (int fd, off_t n)) {
+    return !is_elsewhere(fd) && FAILS(WRITE) ? -1 : DONE(__real_ftruncate(fd, n));
+}
 CALL(fsync, int, (int fd), (fd), SYNC, -1);
 CALL(fdatasync, int, (int fd), (fd), SYNC, -1);
 CALL(flock, int, (int fd, int how), (fd, how), LOCK, -1);
@@ -284,7 +286,7 @@ static void change_back(FILE* file, int kept, int error) {
 }
 
 CALL_BY(fflush, int, (FILE * file)) {
-    int fate = file && file != stdout && file != stderr ? FATE(WRITE) : NONE;
+    int fate = file && file != stdout && file != stderr && !is_elsewhere(fileno(file)) ? FATE(WRITE) : NONE;
     int kept = fate > 0 ? exchange(file, "/dev/full", O_WRONLY) : -1, result = __real_fflush(file);
     change_back(file, kept, fate);
     return DONE(result);

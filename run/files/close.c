@@ -1,0 +1,525 @@
+// close.c - parts of a checkpoint on the nodes of the ranks that have them, and of partners; see close.h.
+//
+// Ranks meet three times: all have copied their part and say how long it is; partners exchange parts; all parts are
+// written, which a thread does while training goes on. The last copy that all have written stays until then.
+#define _GNU_SOURCE
+#include "run/files/close.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "data/json.h"
+#include "data/model_files.h"
+#include "plan/base/user_cache.h"
+#include "run/files/files.h"
+
+enum {
+    MOST_FILES = SMALL_FILES + 2,  // of a part; its tensors come first
+    PIECE = 16 << 20,              // bytes of a message
+    GENERATIONS = 2                // in DIR: the last one, and one on its way
+};
+
+static const char history_name[] = "history";  // a file of each part: the hash of all losses so far
+
+// What a rank's part consists of; none: it could not be copied.
+typedef struct RankPart {
+    int n;
+    char names[MOST_FILES][64];
+    uint64_t bytes[MOST_FILES];
+} RankPart;
+
+struct CloseCopy {
+    Run* run;
+    char dir[CHECKPOINT_PATH];  // DIR/ragged-KEY
+    int keeper, partner;        // who keeps this rank's part; whose part this one keeps. Itself: nobody
+    int64_t step, done;         // under way; the last one that all have written, -1: none
+    uint64_t history;
+    StateCopy copy;
+    RankPart* parts;                                  // (ranks)
+    const char *own[MOST_FILES], *other[MOST_FILES];  // the files' bytes
+    char* small;                                      // of the partner's small files
+    Report mine, *all;
+    pthread_t thread;
+    int is_begun, is_apart, has_told;
+    atomic_int written;
+    double began, blocked;
+};
+
+static int is_wanted(const Run* run) { return run->config.close_copy && run->books->claims; }
+
+void close_settle(Run* run) {
+    const Config* c = &run->config;
+    if (!is_wanted(run)) return;
+    if (!c->close_copy[0]) die("--close-copy: expected a directory on every node, as /dev/shm, found nothing");
+    if (run->model.k->no_results)
+        die("--close-copy: nothing is computed here, so there is nothing to keep; leave it out");
+    if (!c->save_every)
+        die("--close-copy: expected checkpoints in --out, too, found --save-every 0; nodes may be lost together");
+}
+
+// ---- who keeps whose part
+
+// The shift of ranks that puts most parts on another node; the least of these.
+static int best_shift(const Comm* c) {
+    int best = 0, most = -1;
+    for (int shift = 1; shift < c->size; shift++) {
+        int n = 0;
+        for (int r = 0; r < c->size; r++) n += c->node[r] != c->node[(r + shift) % c->size];
+        if (n > most) best = shift, most = n;
+        if (n == c->size) break;
+    }
+    return best;
+}
+
+// The rank that speaks for its node.
+static int is_leader(const Comm* c) {
+    int r = 0;
+    while (c->node[r] != c->node[c->rank]) r++;
+    return r == c->rank;
+}
+
+// ---- where parts are
+
+static int part_dir(char path[CHECKPOINT_PATH], const CloseCopy* x, int owner, int ranks, int of_partner, Err err) {
+    char name[64];
+    snprintf(name, sizeof name, "rank-%05d-of-%05d%s", owner, ranks, of_partner ? ".partner" : "");
+    return disk_join(path, x->dir, name, err);
+}
+
+// Nobody else may have put it there, or read it. 0; 1: it is not there; -1 with a message.
+static int check_dir(const CloseCopy* x, Err err) {
+    struct stat s;
+    int status = user_cache_check_above(x->run->config.close_copy, err);
+    if (status < 0) return -1;
+    if (status || lstat(x->dir, &s)) return fail(err, "%s: there is none any more", x->dir), 1;
+    if (S_ISDIR(s.st_mode) && s.st_uid == geteuid() && !(s.st_mode & 077)) return 0;
+    return fail(err, "%s: not trusted: expected a directory that only this user can enter", x->dir);
+}
+
+static CloseCopy* make(Run* run) {
+    Comm* c = run->model.world;
+    CloseCopy* x = run->books->close = (CloseCopy*)calloc(1, sizeof *x);
+    if (!x || !(x->parts = (RankPart*)calloc((size_t)c->size, sizeof *x->parts))) die("no memory for close copies");
+    struct stat s = {0};
+    char name[32], err[ERR_BYTES], *path = realpath(run->books->out, NULL);
+    uint64_t key = 0;
+    if (c->rank == 0 && !stat(run->books->out, &s) && path) key = hash_bytes(path, strlen(path), (uint64_t)s.st_ino);
+    free(path);
+    run_tell_all(c, &key, sizeof key);
+    snprintf(name, sizeof name, "ragged-%016" PRIx64, key);
+    if (disk_join(x->dir, run->config.close_copy, name, err)) die("--close-copy: %s", err);
+    int shift = best_shift(c);
+    x->run = run, x->done = -1;
+    x->keeper = (c->rank + shift) % c->size, x->partner = (c->rank + c->size - shift) % c->size;
+    return x;
+}
+
+static size_t parts_bytes(const Run* run) {
+    const CloseCopy* x = run->books->close;
+    int rank = run->model.world->rank;
+    return state_copy_bytes(run, rank) + (x->partner != rank ? state_copy_bytes(run, x->partner) : 0);
+}
+
+size_t close_copy_bytes(const Run* run) { return run->books->close ? parts_bytes(run) : 0; }
+size_t close_stage_bytes(const Run* run) {
+    return run->books->close && !run->model.k->on_host && run->model.world->size > 1 ? 2 * (size_t)PIECE : 0;
+}
+size_t close_files_bytes(const Run* run) {
+    enum { TMPFS = 0x01021994, RAMFS = (int)0x858458f6 };  // magic numbers of statfs(2)
+    struct statfs s;
+    if (!run->books->close || statfs(run->config.close_copy, &s)) return 0;
+    return (int)s.f_type == TMPFS || (int)s.f_type == RAMFS ? GENERATIONS * parts_bytes(run) : 0;
+}
+
+// ---- keeping a part
+
+// Before another one comes the last that all ranks have written stays alone.
+static int remove_other(void* context, const char* path, const char* name, Err err) {
+    return checkpoint_step(name) == ((const CloseCopy*)context)->done ? 0 : disk_remove_tree(path, err);
+}
+
+static int write_part(const CloseCopy* x, int owner, const char* const* files, Err err) {
+    const Comm* c = x->run->model.world;
+    const RankPart* part = &x->parts[owner];
+    CheckpointWriter w;
+    char dir[CHECKPOINT_PATH], history[17];
+    snprintf(history, sizeof history, "%016" PRIx64, x->history);
+    if (check_dir(x, err) || part_dir(dir, x, owner, c->size, owner != c->rank, err) || disk_make_dirs(dir, err) ||
+        disk_visit(dir, remove_other, (void*)(uintptr_t)x, err) || checkpoint_begin(&w, dir, x->step, err))
+        return -1;
+    int failed = checkpoint_write_file(&w, history_name, history, 16, err);
+    for (int i = 0; i < part->n && !failed; i++)
+        failed = checkpoint_write_file(&w, part->names[i], files[i], part->bytes[i], err);
+    if (!failed) return MIN(checkpoint_commit(&w, 0, err), 0);
+    checkpoint_abort(&w);
+    return -1;
+}
+
+static int write_parts(CloseCopy* x) {
+    const SafeImage *model = &x->copy.model, *optimizer = &x->copy.optimizer;
+    int rank = x->run->model.world->rank;
+    char* err = x->mine.words;
+    if ((model->n && safetensors_check_image(model, model_name, err)) ||
+        (optimizer->n && safetensors_check_image(optimizer, "optimizer", err)) || write_part(x, rank, x->own, err))
+        return -1;
+    return x->partner == rank ? 0 : write_part(x, x->partner, x->other, err);
+}
+
+static void* write_apart(void* argument) {
+    CloseCopy* x = (CloseCopy*)argument;
+    x->mine.failed = write_parts(x);
+    atomic_store(&x->written, 1);
+    return NULL;
+}
+
+// ---- a copy
+
+static void add_file(CloseCopy* x, RankPart* part, const char* name, const char* bytes, size_t n) {
+    snprintf(part->names[part->n], sizeof part->names[0], "%.63s", name);
+    part->bytes[part->n] = n, x->own[part->n++] = bytes;
+}
+
+// This rank's part, of which all tensors lie in memory.
+static int copy_part(CloseCopy* x, RankPart* part, Err err) {
+    Run* run = x->run;
+    const Comm* c = run->model.world;
+    char name[OPTIMIZER_NAME];
+    SafeImage room = {run->books->close_room, state_copy_bytes(run, c->rank), 0};
+    *part = (RankPart){0};
+    if (state_copy(run, &x->copy, room, x->dir, err)) return -1;
+    optimizer_name(name, c->rank, c->size);
+    if (x->copy.model.n) add_file(x, part, model_name, x->copy.model.bytes, x->copy.model.n);
+    if (x->copy.optimizer.n) add_file(x, part, name, x->copy.optimizer.bytes, x->copy.optimizer.n);
+    for (const SmallFile* f = x->copy.small; f < x->copy.small + x->copy.n_small; f++)
+        add_file(x, part, f->name, f->text, f->n);
+    return x->copy.optimizer.n ? 0 : fail(err, "the state has no room in memory");
+}
+
+// Places for the partner's files: tensors in the table's memory, behind this rank's own.
+static int place_partner(CloseCopy* x) {
+    const RankPart* part = &x->parts[x->partner];
+    char* at = x->run->books->close_room + state_copy_bytes(x->run, x->run->model.world->rank);
+    size_t small = 0;
+    for (int i = 0; i < part->n; i++) small += strstr(part->names[i], ".safetensors") ? 0 : part->bytes[i];
+    char* text = x->small = (char*)malloc(MAX(small, (size_t)1));
+    for (int i = 0; i < part->n; i++) {
+        char** to = strstr(part->names[i], ".safetensors") ? &at : &text;
+        x->other[i] = *to;
+        *to += x->small ? part->bytes[i] : 0;
+    }
+    return x->small ? 0 : fail(x->mine.words, "no memory for %zu bytes of a partner's small files", small);
+}
+
+// n bytes to the keeper, m from the partner: through the device's memory, which is the host's on a CPU.
+static void exchange(CloseCopy* x, const char* own, size_t n, char* other, size_t m) {
+    const Model* model = &x->run->model;
+    const Kernels* k = model->k;
+    char* stage = x->run->books->close_stage;
+    for (size_t at = 0; at < MAX(n, m); at += PIECE) {
+        size_t out = n > at ? MIN(n - at, (size_t)PIECE) : 0, in = m > at ? MIN(m - at, (size_t)PIECE) : 0;
+        Transfer send = {x->keeper, stage || !out ? stage : (char*)(uintptr_t)(own + at), out};
+        Transfer receive = {x->partner, stage ? stage + PIECE : in ? other + at : NULL, in};
+        if (stage && out) k->upload(stage, own + at, out, model->s);
+        comm_send_receive(model->world, &send, out > 0, &receive, in > 0, model->s);
+        if (stage && in) k->download(other + at, receive.data, in, model->s);
+        if (stage) k->synchronize(model->s);
+    }
+}
+
+static void exchange_parts(CloseCopy* x) {
+    Comm* c = x->run->model.world;
+    const RankPart *own = &x->parts[c->rank], *other = &x->parts[x->partner];
+    CommPurpose purpose = c->purpose;
+    char err[ERR_BYTES];
+    if (x->partner == c->rank) return;
+    c->purpose = COMM_STATE;
+    for (int i = 0; i < MOST_FILES; i++)
+        exchange(x, x->own[i], i < own->n ? own->bytes[i] : 0, (char*)(uintptr_t)x->other[i],
+                 i < other->n ? other->bytes[i] : 0);
+    c->purpose = purpose;
+    if (c->table->wait(c, x->run->model.s, err)) run_lost(x->run, err);
+}
+
+static void leave(CloseCopy* x) {
+    state_copy_free(&x->copy);
+    free(x->small);
+    free(x->all);
+    x->is_begun = 0, x->small = NULL, x->all = NULL;
+}
+
+static int meet(CloseCopy* x, int failed) {
+    char err[ERR_BYTES];
+    x->mine.failed = failed;
+    if (!reports_meet(x->run, &x->mine, x->all, err)) return 0;
+    if (x->run->model.world->rank == 0)
+        warn("--close-copy: step %" PRId64 " is not kept: %s; training goes on, with %s", x->step, err,
+             x->done < 0 ? "none yet" : "the one before");
+    leave(x);
+    return -1;
+}
+
+int close_is_due(const Run* run) {
+    const CloseCopy* x = run->books->close;
+    return x && run->state.step % run->config.close_every == 0 && run->state.step < run->config.steps;
+}
+
+void close_begin(Run* run) {
+    CloseCopy* x = run->books->close;
+    const Comm* c = run->model.world;
+    RankPart mine;
+    if (x->is_begun) return;  // the one before is being written still
+    x->is_begun = 1, x->step = run->state.step, x->history = run->state.loss_hash, x->began = now_seconds();
+    atomic_store(&x->written, 0);
+    x->all = reports_make(c);
+    if (meet(x, copy_part(x, &mine, x->mine.words))) return;
+    RankPart* parts = (RankPart*)run_ask_all(run, run->model.world, &mine, sizeof mine);
+    memcpy(x->parts, parts, (size_t)c->size * sizeof *parts);
+    free(parts);
+    if (meet(x, place_partner(x))) return;
+    exchange_parts(x);
+    x->is_apart = host_begin_thread(&x->thread, write_apart, x);
+    if (!x->is_apart) write_apart(x);
+    x->blocked = now_seconds() - x->began;
+}
+
+int close_is_written(const Run* run) {
+    CloseCopy* x = run->books->close;
+    return x && x->is_begun && atomic_load(&x->written);
+}
+
+// The first of an invocation: more lines would say the same.
+static void tell(CloseCopy* x) {
+    RunLog* log = &x->run->books->log;
+    char members[6 * CHECKPOINT_PATH + 128] = ", \"path\": ";
+    size_t n = strlen(members), left = sizeof members;
+    if (x->has_told++) return;
+    n += json_quote(members + n, x->dir, strlen(x->dir));
+    snprintf(members + n, left - n, ", \"save_blocked_ms\": %.3f, \"save_seconds\": %.3f", 1e3 * x->blocked,
+             now_seconds() - x->began);
+    runlog_event(log, "close copy", x->step, members);
+}
+
+void close_end(Run* run) {
+    CloseCopy* x = run->books->close;
+    if (!x || !x->is_begun) return;
+    run->books->saving.all_written &= ~WRITTEN_CLOSE;
+    if (x->is_apart) pthread_join(x->thread, NULL);
+    x->is_apart = 0;
+    if (meet(x, x->mine.failed)) return;
+    x->done = x->step;
+    tell(x);
+    leave(x);
+}
+
+// ---- the newest step of which all parts are there
+
+// A part that a rank's node has, which that has looked at.
+typedef struct Kept {
+    int64_t step;
+    uint64_t history;
+    int owner, ranks, of_partner, rank;
+} Kept;
+
+typedef struct KeptList {
+    const CloseCopy* x;
+    Kept* all;
+    int n;
+    int64_t after;  // older steps are not looked at
+} KeptList;
+
+static void note_step(KeptList* list, const char* path, int64_t step, Kept part) {
+    char dir[CHECKPOINT_PATH], why[ERR_BYTES];
+    size_t n;
+    if (checkpoint_path(dir, path, step, NULL)) return;
+    char* history = checkpoint_verify(dir, why) ? NULL : checkpoint_read_file(dir, history_name, &n, why);
+    Kept* more = history ? (Kept*)realloc(list->all, sizeof *more * ((size_t)list->n + 1)) : NULL;
+    if (!history) warn("--close-copy: %s", why);
+    if (more) {
+        part.step = step, part.history = strtoull(history, NULL, 16), part.rank = list->x->run->model.world->rank;
+        list->all = more, list->all[list->n++] = part;
+    }
+    free(history);
+}
+
+static int note_part(void* context, const char* path, const char* name, Err err) {
+    KeptList* list = (KeptList*)context;
+    Kept part = {0};
+    CheckpointList steps;
+    int n = 0;
+    (void)err;
+    if (sscanf(name, "rank-%d-of-%d%n", &part.owner, &part.ranks, &n) < 2 || checkpoint_list(&steps, path, NULL))
+        return 0;
+    part.of_partner = name[n] != 0;
+    for (int i = 0; i < steps.n; i++)
+        if (steps.all[i].step > list->after) note_step(list, path, steps.all[i].step, part);
+    free(steps.all);
+    return 0;
+}
+
+// What all nodes have, on all ranks.
+static KeptList list_kept(const CloseCopy* x, int64_t after) {
+    Run* run = x->run;
+    Comm* c = run->model.world;
+    KeptList mine = {x, NULL, 0, after}, all = {x, NULL, 0, after};
+    char err[ERR_BYTES];
+    int status = is_leader(c) ? check_dir(x, err) : 1;
+    if (status < 0) warn("--close-copy: %s", err);
+    if (status == 0 && disk_is_dir(x->dir) && disk_visit(x->dir, note_part, &mine, err)) warn("--close-copy: %s", err);
+    int most = (int)run_most(run, c, mine.n);
+    size_t room = (size_t)MAX(most, 1);
+    Kept* sent = (Kept*)calloc(room, sizeof *sent);
+    if (!sent) die("no memory for a list of %d parts", most);
+    if (mine.n) memcpy(sent, mine.all, (size_t)mine.n * sizeof *sent);
+    all.all = (Kept*)run_ask_all(run, c, sent, room * sizeof *sent);
+    for (size_t i = 0; i < room * (size_t)c->size; i++)
+        if (all.all[i].ranks) all.all[all.n++] = all.all[i];
+    free(sent);
+    free(mine.all);
+    return all;
+}
+
+// The first that has the part of this owner, of the same copy; NULL: nobody has.
+static const Kept* find_part(const KeptList* list, const Kept* like, int owner) {
+    for (const Kept* k = list->all; k < list->all + list->n; k++)
+        if (k->owner == owner && k->step == like->step && k->ranks == like->ranks && k->history == like->history)
+            return k;
+    return NULL;
+}
+
+static int lacks(const KeptList* list, const Kept* like) {  // the first owner whose part nobody has; its ranks: none
+    int owner = 0;
+    while (owner < like->ranks && find_part(list, like, owner)) owner++;
+    return owner;
+}
+
+// A part of the newest copy that is whole; NULL: there is none. *torn: of one that is newer, and not whole.
+static const Kept* choose(const KeptList* list, const Kept** torn) {
+    const Kept* best = NULL;
+    *torn = NULL;
+    for (const Kept* k = list->all; k < list->all + list->n; k++) {
+        int is_whole = lacks(list, k) == k->ranks;
+        const Kept** of = is_whole ? &best : torn;
+        if (!*of || k->step > (*of)->step) *of = k;
+    }
+    if (best && *torn && (*torn)->step <= best->step) *torn = NULL;
+    return best;
+}
+
+// ---- it becomes a checkpoint of the run
+
+static int copy_file(void* context, const char* path, const char* name, Err err) {
+    char to[CHECKPOINT_PATH];
+    size_t n;
+    if (!strcmp(name, "DONE") || !strcmp(name, history_name)) return 0;
+    if (disk_join(to, (const char*)context, name, err)) return -1;
+    char* bytes = disk_read_file(path, SIZE_MAX - 1, &n, err);
+    int out = bytes ? disk_create(to, err) : -1;
+    int failed = out < 0 || disk_finish(out, to, disk_write(out, bytes, n), err);
+    free(bytes);
+    return failed ? -1 : 0;
+}
+
+// Those of which this rank is the first to have them.
+static int copy_parts(const KeptList* list, const Kept* like, const CheckpointWriter* w, Err err) {
+    for (int owner = 0; owner < like->ranks; owner++) {
+        char dir[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
+        const Kept* k = find_part(list, like, owner);
+        if (k->rank != list->x->run->model.world->rank) continue;
+        if (part_dir(dir, list->x, owner, k->ranks, k->of_partner, err) || checkpoint_path(path, dir, k->step, err) ||
+            disk_visit(path, copy_file, (void*)(uintptr_t)w->dir, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int add_copied(void* context, const char* path, const char* name, Err err) {
+    uint64_t bytes, hash;
+    if (!strcmp(name, "SAVING")) return 0;
+    return disk_hash(path, 0, &bytes, &hash, err) ||
+           checkpoint_add_file((CheckpointWriter*)context, name, bytes, hash, err);
+}
+
+static int commit(CheckpointWriter* w, Err err) {
+    if (!disk_visit(w->dir, add_copied, w, err)) return MIN(checkpoint_commit(w, 0, err), 0);
+    checkpoint_abort(w);
+    return -1;
+}
+
+static int restore(const KeptList* list, const Kept* like, Err err) {
+    Run* run = list->x->run;
+    int is_first = run->model.world->rank == 0, failed = 0;
+    CheckpointWriter w = {0};
+    Report mine = {0}, *all = reports_make(run->model.world);
+    for (int meeting = 0; meeting < 3 && !failed; meeting++) {
+        if (meeting == 0) mine.failed = is_first && checkpoint_begin(&w, run->books->out, like->step, mine.words);
+        if (meeting == 1)
+            mine.failed = (!is_first && checkpoint_join(&w, run->books->out, like->step, mine.words)) ||
+                          copy_parts(list, like, &w, mine.words);
+        if (meeting == 2) mine.failed = is_first && commit(&w, mine.words);
+        failed = reports_meet(run, &mine, all, err);
+        if (failed && is_first && meeting == 1) checkpoint_abort(&w);
+    }
+    free(all);
+    return failed;
+}
+
+void close_find(Run* run) {
+    char err[ERR_BYTES], far[CHECKPOINT_PATH];
+    int64_t newest = -1;
+    const Kept* torn;
+    if (!is_wanted(run) || !run->config.close_copy[0]) return;
+    const CloseCopy* x = make(run);
+    int first = run->model.world->rank == 0;
+    if (!run->config.resume || run->config.resume_from) return;
+    if (first && checkpoint_latest(run->books->out, far, &newest, err) <= 0) newest = -1;
+    run_tell_all(run->model.world, &newest, sizeof newest);
+    KeptList list = list_kept(x, newest);
+    const Kept* best = choose(&list, &torn);
+    if (torn && first)
+        warn("--close-copy: of step %" PRId64
+             " the part of rank %d is on no node that is here; an older state is taken",
+             torn->step, lacks(&list, torn));
+    int failed = best ? restore(&list, best, err) : 0;
+    if (failed && first) warn("--close-copy: step %" PRId64 " cannot become a checkpoint: %s", best->step, err);
+    if (best && !failed) {
+        run->books->close_far = newest, run->books->close_taken = 1;
+        say(stdout,
+            "resume  step %" PRId64 ", from close copies of %d rank%s; the newest checkpoint was of step %" PRId64,
+            best->step, best->ranks, best->ranks > 1 ? "s" : "", newest);
+    }
+    free(list.all);
+}
+
+// ---- training begins, and ends
+
+void close_start(Run* run) {
+    CloseCopy* x = run->books->close;
+    char err[ERR_BYTES];
+    if (!x) return;
+    int failed = disk_make_dirs(run->config.close_copy, err) || user_cache_check_above(run->config.close_copy, err) ||
+                 (is_leader(run->model.world) && disk_remove_tree(x->dir, err)) ||
+                 (mkdir(x->dir, 0700) && errno != EEXIST && fail(err, "%s: %s", x->dir, strerror(errno)));
+    if (failed) warn("--close-copy: %s", err);  // a copy will say it again
+    if (!run->books->close_taken) return;
+    char members[64];
+    snprintf(members, sizeof members, ", \"checkpoint\": %" PRId64, run->books->close_far);
+    runlog_event(&run->books->log, "from close copies", run->state.step, members);
+}
+
+void close_finish(Run* run) {
+    CloseCopy* x = run->books->close;
+    char err[ERR_BYTES];
+    if (!x) return;
+    if (!run->books->failed && is_leader(run->model.world) && disk_remove_tree(x->dir, err))
+        warn("--close-copy: %s", err);
+    free(x->parts);
+    free(x);
+    run->books->close = NULL;
+}

@@ -1,0 +1,84 @@
+// copy.c - the state of a run as the files of a checkpoint, in memory: see files.h.
+#include "run/files/files.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "data/model_files.h"
+#include "run/slow/balance.h"
+
+const char model_name[] = "model.safetensors";
+
+// A text that was made for it: it is the copy's from now on.
+static int add_text(StateCopy* copy, const char* name, char* text, size_t n, Err err) {
+    SmallFile* file = &copy->small[copy->n_small];
+    if (!text) return fail(err, "no memory for %s", name);
+    snprintf(file->name, sizeof file->name, "%s", name);
+    file->text = text, file->n = n;
+    copy->n_small++;
+    return 0;
+}
+
+// The file that the tokenizer was read from, and what else Hugging Face's AutoTokenizer needs.
+static int add_tokenizer(StateCopy* copy, const Run* run, Err err) {
+    const Tokenizer* t = run->data.tokenizer;
+    const void* file;
+    size_t n;
+    const char* name = tokenizer_file(t, &file, &n);
+    char *bytes = (char*)malloc(MAX(n, (size_t)1)), *text;
+    if (bytes) memcpy(bytes, file, n);
+    if (add_text(copy, name, bytes, n, err)) return -1;
+    text = tokenizer_config_text(t, run->model.whole.positions, &n);
+    if (add_text(copy, "tokenizer_config.json", text, n, err)) return -1;
+    if (!strcmp(name, "tokenizer.json")) return 0;
+    text = tokenizer_json_text(t, &n);
+    return add_text(copy, "tokenizer.json", text, n, err);
+}
+
+// What is neither weights nor optimizer state.
+static int add_small_files(StateCopy* copy, const Run* run, Err err) {
+    const Model* m = &run->model;
+    // Token shards may have been made by a tokenizer that nobody named.
+    int describes_tokens = run->data.docs->max_token < run->data.tokenizer->vocab;
+    RunState saved = run_saved_state(run);
+    Config config = run_settled_config(run);
+    size_t n;
+    if (describes_tokens && add_tokenizer(copy, run, err)) return -1;
+    char* text = hf_config_text(&m->whole, m->dt, run->data.docs->end_of_text, run->data.stop, &n);
+    if (add_text(copy, "config.json", text, n, err) || run_state_check(&saved, &config, err)) return -1;
+    text = run_state_text(&saved, &config);
+    return add_text(copy, "state.json", text, text ? strlen(text) : 0, err);
+}
+
+// Of a file of n tensors whose values have so many bytes, at most.
+static size_t file_bytes(size_t values, int n) { return values + 512 * ((size_t)n + 8); }
+
+static size_t model_bytes(const Run* run, int rank) {
+    const Model* m = &run->model;
+    size_t values = shape_param_elems(&m->whole) * dtype_bytes(m->dt);
+    return rank ? 0 : file_bytes(values, MOST_RUNS * shape_tensors(&m->whole));
+}
+
+size_t state_copy_bytes(const Run* run, int rank) {
+    enum { STATES = 3 };
+    const Shape* whole = &run->model.whole;
+    size_t owned = STATES * sizeof(float) * (shape_param_elems(whole) / (size_t)whole->shards);
+    return model_bytes(run, rank) + file_bytes(owned, STATES * shape_tensors(whole));
+}
+
+int state_copy(Run* run, StateCopy* copy, SafeImage room, const char* dir, Err err) {
+    char path[CHECKPOINT_PATH];
+    SafeTensor lists[PRUNER_TENSORS];
+    int n_lists = balance_save(run, lists), rank = run->model.world->rank;
+    run->books->saved.ranks = run->model.world->size;
+    *copy = (StateCopy){.model = {room.bytes, MIN(room.room, model_bytes(run, rank)), 0}};
+    copy->optimizer = (SafeImage){room.bytes + copy->model.room, room.room - copy->model.room, 0};
+    run_path(path, dir, model_name);
+    int failed = state_write(run, STATE_WEIGHTS, NULL, 0, rank == 0 ? path : NULL, &copy->model, err);
+    if (state_write_owned(run, dir, lists, n_lists, &copy->optimizer, failed, err)) return -1;
+    return rank == 0 ? add_small_files(copy, run, err) : 0;
+}
+
+void state_copy_free(StateCopy* copy) {
+    while (copy->n_small > 0) free(copy->small[--copy->n_small].text);
+}
