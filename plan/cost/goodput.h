@@ -11,9 +11,9 @@
 #pragma once
 
 typedef struct Goodput {
-    double deaths;   // an hour, of the whole cluster
-    double every;    // K: steps between two saves, at least 1
-    double share;    // of time, from 0 to 1
+    double deaths;  // an hour, of the whole cluster
+    double every;   // K: steps between two saves, at least 1
+    double share;   // of time, from 0 to 1
 } Goodput;
 
 // ranks that each die once in mtbf_hours; seconds of a step, of a save, of a restart.

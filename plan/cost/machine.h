@@ -78,8 +78,8 @@ double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);
 // The machine as these ranks alone have it: memory_gb is what the one with least memory has, where that is said.
 Machine machine_part(const Machine* machine, int first, int n);
-// The machine with one thing changed: links that move so many times the bytes in the time beyond their shortest message;
-// so many times the memory; ranks of this kind at the pace of the fastest ones, all kinds where it is -1.
+// The machine with one thing changed: links that move so many times the bytes in the time beyond their shortest
+// message; so many times the memory; ranks of this kind at the pace of the fastest ones, all kinds where it is -1.
 Machine machine_with_links(const Machine* machine, double times);
 Machine machine_with_memory(const Machine* machine, double times);
 Machine machine_with_full_pace(const Machine* machine, int kind);

@@ -50,7 +50,7 @@ typedef struct Config {
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
     int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of a cluster that need not be there; 0: those that are
-    const char* rank_capacity;  // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
+    const char* rank_capacity;                        // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
     const char *layout, *strategies;
     double memory;  // bytes; 0: what is free
     const char *plan, *remap, *route;

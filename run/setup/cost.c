@@ -238,7 +238,8 @@ int run_machine_of_groups(Run* run, Machine* machine, int tp) {
 
 void run_read_machine(Run* run, Machine* machine) {
     Found found = {0};
-    if (run->model.world->rank == 0) found.failed = run_machine_named(run, &found.machine, run->config.machine, found.err);
+    if (run->model.world->rank == 0)
+        found.failed = run_machine_named(run, &found.machine, run->config.machine, found.err);
     run_tell_all(run->model.world, &found, sizeof found);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;

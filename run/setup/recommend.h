@@ -6,8 +6,9 @@
 
 // Until the next call of either function.
 typedef struct Recommended {
-    LayoutTry best;  // by the steps that training draws first; ms infinite: nothing fits, and `words` say why. Its bytes
-                     // are those of its fullest rank; where nothing fits, of the layout that needs least, 0: none is known
+    // By the steps that training draws first; ms infinite: nothing fits, and `words` say why. Bytes are those of its
+    // fullest rank; where nothing fits, of the layout that needs least.
+    LayoutTry best;
     const LayoutCosts* costs;   // what it was judged by; plan and plan_context are --plan and --cp
     const SampledSteps* steps;  // and in which steps
     char words[ERR_BYTES];

@@ -14,7 +14,7 @@
 
 typedef struct LoggedStep {
     int64_t step, tokens;
-    double ms;      // measured
+    double ms;        // measured
     int *lengths, n;  // of its documents, once drawn
 } LoggedStep;
 
@@ -24,7 +24,8 @@ static struct {
     LoggedStep steps[MOST_REPLAYED];  // a ring; the oldest at seen % MOST_REPLAYED, where it is full
     int64_t seen;
     double* speed;  // (n_speeds) of the ranks, as the last step that has them says
-    int n_speeds;
+    int n_speeds, saves;
+    double blocked, written;  // sums over saves: seconds for which training stood still, and from begin to marker
 } logged;
 
 static int count_logged(void) { return (int)MIN(logged.seen, (int64_t)MOST_REPLAYED); }
@@ -45,6 +46,13 @@ static void take_speeds(const Json* json) {
     logged.speed = speed, logged.n_speeds = n;
 }
 
+static void take_save(const Json* json) {
+    double blocked, written;
+    if (json_double(json_get(json, json->values, "save_blocked_ms"), &blocked)) return;
+    if (json_double(json_get(json, json->values, "save_seconds"), &written)) return;
+    logged.saves++, logged.blocked += blocked / 1e3, logged.written += written;
+}
+
 static void take_line(const char* line, size_t n) {
     Json json;
     char event[16];
@@ -53,6 +61,7 @@ static void take_line(const char* line, size_t n) {
     const JsonValue* root = json.values;
     if (root->type == JSON_OBJECT && json_text(json_get(&json, root, "event"), event, sizeof event) == 0) {
         if (!strcmp(event, "start")) free(logged.start), logged.start = strndup(line, n);
+        if (!strcmp(event, "save")) take_save(&json);
     } else if (root->type == JSON_OBJECT && json_int64(json_get(&json, root, "step"), &s.step) == 0 &&
                json_int64(json_get(&json, root, "tokens"), &s.tokens) == 0 &&
                json_double(json_get(&json, root, "measured_ms"), &s.ms) == 0) {
@@ -70,7 +79,8 @@ static void read_log(const char* named) {
     if (!disk_is_dir(named)) snprintf(logged.path, sizeof logged.path, "%s", named);
     else if (disk_join(logged.path, named, "log.jsonl", err)) die("--what-if: %s", err);
     FILE* file = fopen(logged.path, "r");
-    if (!file) die("--what-if %s: cannot read: %s; expected a run's directory or its log.jsonl", named, strerror(errno));
+    if (!file)
+        die("--what-if %s: cannot read: %s; expected a run's directory or its log.jsonl", named, strerror(errno));
     while ((n = getline(&line, &room, file)) > 0) take_line(line, (size_t)n);
     if (ferror(file)) die("--what-if %s: cannot read: %s", logged.path, strerror(errno));
     free(line), fclose(file);
@@ -111,7 +121,8 @@ void run_read_logged(Run* run) {
     if (option_set(&run->config, &option_find("--ranks")->value, ranks, err)) die("--what-if %s: %s", logged.path, err);
     json_free(&json);
     if (run->config.strategies && strcmp(run->config.strategies, "none") != 0)
-        die("--what-if %s: its steps had unlike layouts (--strategies); steps of one layout can be played", logged.path);
+        die("--what-if %s: its steps had unlike layouts (--strategies); steps of one layout can be played",
+            logged.path);
     if (run->config.machines.n == 0)
         die("--what-if %s: that run had no --machine, whose times are played; name one, as --probe leaves them in "
             "~/.cache/ragged",
@@ -192,6 +203,15 @@ static void name_kind(char name[64], const Machine* m, int k, int ranks) {
     else snprintf(name, 64, "without the slowness of ranks %d to %d", first, last);
 }
 
+// Steps that a save under way is behind are lost, too: as if a restart took so much longer.
+static void find_goodput(WhatIf* x, const Config* c) {
+    if (c->mtbf <= 0) return;
+    if (!logged.saves) die("--mtbf: %s has no save, so nothing says what one takes", logged.path);
+    double written = logged.written / logged.saves;
+    x->save = logged.blocked / logged.saves;
+    x->goodput = goodput_best(c->ranks, c->mtbf, x->ms / 1e3, x->save, c->restart_seconds + written);
+}
+
 void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
     static Replayed replayed[1 + MACHINE_KINDS + 16];
     static Layout layout;
@@ -201,9 +221,11 @@ void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
     find_layout(&layout, run);
     draw_steps(run);
     x->replayed = replayed, x->steps = count_logged();
-    for (int i = 0; i < x->steps; i++) x->measured += logged.steps[i].ms / x->steps;
+    *x->cluster = (WhatIf){.name = "this run", .tokens = run->config.batch_tokens};
+    for (int i = 0; i < x->steps; i++) x->cluster->ms += logged.steps[i].ms / x->steps;
+    find_goodput(x->cluster, &run->config);
     Replayed* to = replayed;
-    snprintf(to->name, sizeof to->name, "as it ran");
+    snprintf(to->name, sizeof to->name, "played as it ran");
     if (play(to++, run, &m, &layout, NULL) == INFINITY) die("--what-if %s: %s", logged.path, replayed->words);
     for (int k = 0; k < m.n_kinds; k++) {
         Machine other = machine_with_full_pace(&m, k);
@@ -211,7 +233,7 @@ void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
         name_kind(to->name, &m, k, ranks);
         play(to++, run, &other, &layout, NULL);
     }
-    for (int i = 0; i < n_planners && i < 16; i++) {
+    for (int i = 0; i < n_planners && i < 16 && ranks > 1; i++) {
         if (!strcmp(planners[i]->name, run->config.plan) && !run->config.cp_size) continue;
         snprintf(to->name, sizeof to->name, "by plans of %s", planners[i]->name);
         play(to++, run, &m, &layout, planners[i]->name);

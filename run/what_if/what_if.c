@@ -15,7 +15,8 @@ static void view_cluster(RunView* as, const Run* run, int ranks) {
     static Comm world;
     int of_node = run->config.node_size ? run->config.node_size : 8;
     run_view(as, run);
-    world = (Comm){.name = "none", .size = ranks, .local_size = of_node, .node = (int*)calloc((size_t)ranks, sizeof(int))};
+    world =
+        (Comm){.name = "none", .size = ranks, .local_size = of_node, .node = (int*)calloc((size_t)ranks, sizeof(int))};
     if (!world.node) die("no memory for %d ranks", ranks);
     for (int r = 0; r < ranks; r++) world.node[r] = r / of_node;
     as->run.model.world = as->run.model.job = as->run.model.comm = &world;
@@ -45,7 +46,8 @@ static void divide_time(WhatIf* x, const Recommended* r, int ranks) {
     double computed = t[TERM_MATMULS] + t[TERM_ATTENTION], limit = limit_ms(&r->costs->machine, r->steps, ranks);
     x->limit = limit, x->part[PART_COMPUTING] = fmin(computed, limit);
     x->part[PART_LINKS] = t[TERM_TENSOR] + t[TERM_SEQUENCE] + t[TERM_ROUNDS] + t[TERM_STEP];
-    x->part[PART_AGAIN] = t[TERM_AGAIN], x->part[PART_STAGES] = t[TERM_STAGES], x->part[PART_FIXED] = t[TERM_MICRO_BATCH];
+    x->part[PART_AGAIN] = t[TERM_AGAIN], x->part[PART_STAGES] = t[TERM_STAGES],
+    x->part[PART_FIXED] = t[TERM_MICRO_BATCH];
     x->part[PART_UNEVEN] = computed - x->part[PART_COMPUTING];
 }
 
@@ -90,7 +92,8 @@ static const char* bound_of(const WhatIf* x) {
 // (run/files/save.c).
 static double save_seconds(const Run* run, const Machine* machine) {
     double elem = (double)dtype_bytes(run->model.dt);
-    return (double)shape_param_count(&run->model.whole) * (12.0 / run->model.world->size + elem) / machine->save_gbps / 1e9;
+    return (double)shape_param_count(&run->model.whole) * (12.0 / run->model.world->size + elem) / machine->save_gbps /
+           1e9;
 }
 
 static void find_goodput(WhatIf* x, const Run* run, const Machine* machine) {
@@ -99,7 +102,7 @@ static void find_goodput(WhatIf* x, const Run* run, const Machine* machine) {
     if (machine->save_gbps <= 0)
         die("--mtbf: nothing says what a save takes on %s; add to its file: device GIB GB/S", x->name);
     x->save = save_seconds(run, machine);
-    x->goodput = goodput_best(run->model.world->size, c->mtbf, x->ms / 1e3, x->save, c->restart_seconds);
+    x->goodput = goodput_best(c->ranks, c->mtbf, x->ms / 1e3, x->save, c->restart_seconds);
 }
 
 static void ask(WhatIf* x, Run* run, const char* name, double price) {
@@ -110,7 +113,8 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
     *x = (WhatIf){.room = room_of(&machine, &run->config, 1), .price = price};
     snprintf(x->name, sizeof x->name, "%s", slash ? slash + 1 : name);
     if (x->room <= 0)
-        die("--what-if: nothing says what memory a rank of %s has; try --memory 40G, or in its file: device 40 0", name);
+        die("--what-if: nothing says what memory a rank of %s has; try --memory 40G, or in its file: device 40 0",
+            name);
     const Recommended* r = recommend(run, &machine, 1);
     x->ms = r->best.ms, x->bytes = r->best.bytes, x->tokens = r->costs->tokens;
     x->layout = r->best.layout, x->N = r->best.N;

@@ -15,7 +15,15 @@ typedef enum Change { CHANGE_LINKS, CHANGE_MEMORY, CHANGE_PACE, N_CHANGES } Chan
 
 // What the time of a step goes into, of the stage that takes longest. Computing: all work divided over all ranks by
 // their paces, which no layout beats; uneven: what the rank with most computes beyond that.
-typedef enum TimePart { PART_COMPUTING, PART_UNEVEN, PART_LINKS, PART_AGAIN, PART_STAGES, PART_FIXED, N_PARTS } TimePart;
+typedef enum TimePart {
+    PART_COMPUTING,
+    PART_UNEVEN,
+    PART_LINKS,
+    PART_AGAIN,
+    PART_STAGES,
+    PART_FIXED,
+    N_PARTS
+} TimePart;
 
 typedef struct WhatIf {
     char name[COST_NAME];
@@ -24,9 +32,9 @@ typedef struct WhatIf {
     double part[N_PARTS];    // ms
     double bytes, room;      // of the fullest rank; that a rank has at most
     double price;            // of a rank-hour; NaN: nobody says
-    double gain[N_CHANGES];  // share of ms that the change would win; NaN: there is nothing to change; 1: only so it fits
+    double gain[N_CHANGES];  // share of ms that the change wins; NaN: there is nothing to change; 1: only so it fits
     const char* bound;       // what sets the pace
-    double save;             // seconds for which a save stops training
+    double save;             // seconds for which a save stops training; of a logged run 0: it has saved nothing
     Goodput goodput;         // share 0: nobody asked
     Layout layout;
     int N;  // tokens of a row
@@ -40,15 +48,14 @@ typedef struct Replayed {
     double ms;
 } Replayed;
 
-// What can be shown. rows: clusters; or the replays of `run`, the first as it was, measured: ms as logged.
+// What can be shown: n clusters; or the replays of a run, the first as it was, and in `cluster` (n 0) the run as it was
+// measured.
 typedef struct WhatIfs {
     const Run* run;
     int ranks, n;
-    double tokens, longest;
     WhatIf* cluster;
     Replayed* replayed;
     int n_replayed, steps;
-    double measured;
 } WhatIfs;
 
 extern const char *const part_names[N_PARTS], *const change_names[N_CHANGES];
@@ -58,5 +65,5 @@ double billion_price(const WhatIf* x, int ranks);
 // On the terminal, at most 80 columns, and as what-if.html in --out or here.
 void what_if_show(const WhatIfs* x);
 
-// Its steps, into x. run: as a cluster of its ranks (what_if_cluster).
+// The steps of the run of --what-if RUN, into x. run: as a cluster of its ranks.
 void what_if_replay(WhatIfs* x, Run* run, const Machine* machine);

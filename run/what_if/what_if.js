@@ -34,7 +34,8 @@ function steps() {
   const legend = element(document.body, 'p', undefined, 'legend');
   asked.parts.forEach((words, i) => key(legend, colours[i], words));
   for (const c of fit)
-    bar(document.body, c.cluster, c.part.map((t, i) => [t / longest, colours[i], asked.parts[i] + ': ' + ms(t)]), ms(c.ms));
+    bar(document.body, c.cluster, c.part.map((t, i) => [t / longest, colours[i], asked.parts[i] + ': ' + ms(t)]),
+      ms(c.ms));
   const all = table(document.body), priced = clusters.some(c => c.price !== null);
   row(all, ['cluster', 'tokens/s', 'of the limit', 'fullest rank', 'of room', ...priced ? ['$ a billion tokens'] : [],
     'bound by'], true);

@@ -31,10 +31,10 @@ static void print_clusters(const WhatIfs* all) {
         const WhatIf* x = &all->cluster[i];
         text_cells(&t, "%.*s", NAME_CELLS, x->name);
         if (x->ms == INFINITY) {
-            text_cells(&t, "\tno layout fits: %.1f GiB at least, %.1f there\n", x->bytes / GIB, x->room / GIB);
+            text_cells(&t, "\tno layout fits: %.3g GiB at least, %.3g there\n", x->bytes / GIB, x->room / GIB);
             continue;
         }
-        text_cells(&t, "\t%.1f\t%.0f\t%.1f %%\t%.1f of %.1f", x->ms, 1e3 * x->tokens / x->ms, 100 * x->limit / x->ms,
+        text_cells(&t, "\t%.1f\t%.0f\t%.1f %%\t%.3g of %.3g", x->ms, 1e3 * x->tokens / x->ms, 100 * x->limit / x->ms,
                    x->bytes / GIB, x->room / GIB);
         if (priced) text_cells(&t, "\t%.2f", billion_price(x, all->ranks));
         text_cells(&t, "\t%s\n", x->bound);
@@ -63,11 +63,11 @@ static void print_goodput(const WhatIfs* all) {
     const Config* c = &all->run->config;
     if (c->mtbf <= 0) return;
     text_cells(&t, "where ranks die\tdeaths an hour\ts a save\tsteps between saves\tminutes\tgoodput\n");
-    for (int i = 0; i < all->n; i++) {
+    for (int i = 0; i < MAX(all->n, 1); i++) {
         const WhatIf* x = &all->cluster[i];
         const Goodput* g = &x->goodput;
         if (x->ms == INFINITY) continue;
-        text_cells(&t, "%.*s\t%.3g\t%.2f\t%.0f\t%.1f\t%.2f %%\n", NAME_CELLS, x->name, g->deaths, x->save, g->every,
+        text_cells(&t, "%.*s\t%.3g\t%.3g\t%.0f\t%.1f\t%.2f %%\n", NAME_CELLS, x->name, g->deaths, x->save, g->every,
                    g->every * x->ms / 6e4, 100 * g->share);
     }
     printf("\n");
@@ -76,19 +76,19 @@ static void print_goodput(const WhatIfs* all) {
 
 static void print_layouts(const WhatIfs* all) {
     static char line[LAYOUT_TEXT];
-    printf("\n");
-    for (int i = 0; i < all->n; i++) {
+    for (int i = 0, some = 0; i < all->n; i++) {
         const WhatIf* x = &all->cluster[i];
         if (x->ms == INFINITY || !layout_print_line(&x->layout, line, sizeof line)) continue;
+        if (some++ == 0) printf("\n");
         say(stdout, "%s: --capacity %d --layout \"%s\"", x->name, x->N, line);
     }
 }
 
 static void print_replayed(const WhatIfs* all) {
     TextTable t = {0};
-    double before = all->replayed[0].ms;
+    double before = all->replayed[0].ms, measured = all->cluster->ms;
     text_cells(&t, "%d logged steps\tms a step\tof them\n", all->steps);
-    text_cells(&t, "measured\t%.1f\t%.3fx\n", all->measured, all->measured / before);
+    text_cells(&t, "measured\t%.1f\t%.3fx\n", measured, measured / before);
     for (int i = 0; i < all->n_replayed; i++) {
         const Replayed* r = &all->replayed[i];
         if (r->ms < INFINITY) text_cells(&t, "%s\t%.1f\t%.3fx\n", r->name, r->ms, r->ms / before);
@@ -119,10 +119,10 @@ static void put_cluster(FILE* out, const WhatIf* x, int ranks) {
     const struct {
         const char* name;
         double x;
-    } numbers[] = {{"ms", x->ms},           {"tokens", x->tokens},      {"limit", x->limit},
-                   {"bytes", x->bytes},     {"room", x->room},          {"price", billion_price(x, ranks)},
-                   {"capacity", x->N},      {"save", x->save},          {"deaths", g->deaths},
-                   {"every", g->every},     {"goodput", g->share}};
+    } numbers[] = {{"ms", x->ms},       {"tokens", x->tokens}, {"limit", x->limit},
+                   {"bytes", x->bytes}, {"room", x->room},     {"price", billion_price(x, ranks)},
+                   {"capacity", x->N},  {"save", x->save},     {"deaths", g->deaths},
+                   {"every", g->every}, {"goodput", g->share}};
     fputs("{\"cluster\":", out);
     page_string(out, x->name);
     for (int i = 0; i < COUNT(numbers); i++)
@@ -141,7 +141,7 @@ static void put_page(FILE* out, const WhatIfs* all, const char* title) {
     page_begin(out, "");
     fputs("{\"title\":", out);
     page_string(out, title);
-    fprintf(out, ",\"ranks\":%d,\"measured\":%s", all->ranks, runlog_number(all->measured, 8, text));
+    fprintf(out, ",\"ranks\":%d,\"measured\":%s", all->ranks, runlog_number(all->n ? NAN : all->cluster->ms, 8, text));
     put_names(out, "parts", part_names, N_PARTS);
     put_names(out, "changes", change_names, N_CHANGES);
     fputs("}\n", out);
@@ -171,15 +171,18 @@ static void write_page(const WhatIfs* all, const char* title) {
 }
 
 void what_if_show(const WhatIfs* all) {
-    char title[256];
+    char title[256], ranks[64];
     const Run* run = all->run;
     const Shape* s = &run->model.whole;
-    snprintf(title, sizeof title, "%s of %.2fB parameters on %d ranks, %.0f tokens a step in documents of up to %d",
-             arch_table[s->arch].title, (double)shape_param_count(s) / 1e9, all->ranks,
-             all->n ? all->cluster[0].tokens : (double)run->config.batch_tokens, run->config.context);
+    double millions = (double)shape_param_count(s) / 1e6;
+    snprintf(title, sizeof title, "%s of %.*f million parameters on %s, %.0f tokens a step in documents of up to %d",
+             arch_table[s->arch].title, millions < 100, millions, text_many(all->ranks, "rank", ranks),
+             all->cluster->tokens, run->config.context);
     say(stdout, "%s", title);
     printf("\n");
-    if (all->n) print_clusters(all), print_changes(all), print_goodput(all), print_layouts(all);
+    if (all->n) print_clusters(all), print_changes(all);
     else print_replayed(all);
+    print_goodput(all);
+    print_layouts(all);
     write_page(all, title);
 }
