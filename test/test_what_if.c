@@ -20,24 +20,31 @@ static void ask(const char* options) {
     CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
 }
 
-// Of a line of the page's data: {"cluster":"NAME", ...
-static double number_of(const char* kind, const char* name, const char* member) {
-    char words[128];
-    snprintf(words, sizeof words, "{\"%s\":\"%s\"", kind, name);
-    const char *line = strstr(page, words), *end = line ? strchr(line, '\n') : NULL;
-    snprintf(words, sizeof words, "\"%s\":", member);
-    const char* at = line ? strstr(line, words) : NULL;
-    if (at && at < end) at += strlen(words), at += *at == '[';
-    return at && at < end && strncmp(at, "null", 4) ? strtod(at, NULL) : NAN;
+// The number in this column, in the row of this name, of the page's table that begins with `corner`; NaN: there is none.
+static double cell(const char* corner, const char* name, const char* column) {
+    Json json;
+    char word[256];
+    double x = NAN;
+    const char *line = strstr(page, filled("{\"table\":[[\"%s\",", corner)), *end = line ? strchr(line, '\n') : NULL;
+    if (!end || json_parse(&json, line, (size_t)(end - line), NULL)) return NAN;
+    const JsonValue *table = json_get(&json, json.values, "table"), *head = json_at(&json, table, 0);
+    for (int r = 1, c = 0; r < table->n; r++) {
+        const JsonValue* row = json_at(&json, table, r);
+        for (c = 0; c < head->n && !json_is(json_at(&json, head, c), column);) c++;
+        const JsonValue* value = json_is(json_at(&json, row, 0), name) ? json_at(&json, row, c) : NULL;
+        if (value && json_text(value, word, sizeof word) == 0) sscanf(word, "%lf", &x);
+    }
+    json_free(&json);
+    return x;
 }
-static double of(const char* cluster, const char* member) { return number_of("cluster", cluster, member); }
+static double of(const char* cluster, const char* column) { return cell("cluster", cluster, column); }
 
 // What it has recommended for a machine, as options.
 static const char* recommended(const char* machine) {
     static char options[1 << 12];
-    const char* at = strstr(output, filled("\n%s: --capacity", machine));
-    CHECK(at != NULL);
-    at = at ? strchr(at, ':') + 1 : "";
+    const char *table = strstr(output, "\ncluster\n"), *at = table ? strstr(table, filled("\n%s ", machine)) : NULL;
+    CHECK(at && strstr(at, "--capacity"));
+    at = at ? strstr(at, "--") : "";
     snprintf(options, sizeof options, "%.*s", (int)strcspn(at, "\n"), at);
     return options;
 }
@@ -54,8 +61,9 @@ CLAIM(what_is_recommended_takes_what_was_said) {
     ask("--machine $W/fast $W/slow");
     CHECK_SAID("slow ranks & no slow rank & the same with bars");
     check_page_needs_nothing_else(page);
-    double fast = of("fast", "ms"), slow = of("slow", "ms");
-    CHECK(slow > 1.05 * fast && of("slow", "limit") > 1.05 * of("fast", "limit"));
+    double fast = of("fast", "ms a step"), slow = of("slow", "ms a step");
+    CHECK(slow > 1.05 * fast &&
+          of("slow", "ms a step") * of("slow", "of limit") > 1.05 * fast * of("fast", "of limit"));
     char* options = strdup(recommended("slow"));
     CHECK_CLOSE(played("fast_run", "fast", recommended("fast")), fast, 0.02 * fast);
     CHECK_CLOSE(played("slow_run", "slow", options), slow, 0.02 * slow);
@@ -64,12 +72,13 @@ CLAIM(what_is_recommended_takes_what_was_said) {
 
 CLAIM(a_billion_tokens_cost_what_all_ranks_do) {
     ask("--machine $W/fast $W/slow --price 2.5,0");
-    double hours = 1e9 / of("fast", "tokens") * of("fast", "ms") / 3.6e6;
-    CHECK_CLOSE(of("fast", "price"), 2.5 * 8 * hours, 1e-5 * 20 * hours);
-    CHECK(of("slow", "price") == 0);
+    double hours = 1e9 / of("fast", "tokens/s") / 3600;
+    CHECK_CLOSE(of("fast", "$/1e9 tokens"), 2.5 * 8 * hours, 1e-3 * 20 * hours);
+    CHECK(of("slow", "$/1e9 tokens") == 0);
     ask("--machine $W/fast --price 2.5 --mtbf 1 --restart-seconds 100");
-    CHECK_CLOSE(of("fast", "price"), 20 * hours / of("fast", "goodput"), 1e-5 * 20 * hours);
-    CHECK(of("fast", "goodput") > 0.5 && of("fast", "goodput") < 0.95 && of("fast", "every") >= 1);
+    double share = cell("where ranks die", "fast", "goodput") / 100;
+    CHECK_CLOSE(of("fast", "$/1e9 tokens"), 20 * hours / share, 1e-3 * 20 * hours);
+    CHECK(share > 0.5 && share < 0.95 && cell("where ranks die", "fast", "steps between saves") >= 1);
 }
 
 // Of two stages with unlike numbers of rounds in flight.
@@ -82,7 +91,7 @@ CLAIM(memory_is_that_of_the_fullest_rank) {
         most = fmax(most, mib), least = fmin(least, mib);
     }
     CHECK(most > 1.05 * least);
-    CHECK_CLOSE(of("fast", "bytes") / (1 << 20), most, 0.06);
+    CHECK_CLOSE(1024 * of("fast", "GiB of room"), most, 0.006 * most);
 }
 
 CLAIM(twice_the_links_are_both_kinds) {
@@ -118,7 +127,7 @@ CLAIM(other_changes_change_all_of_one_thing) {
 CLAIM(a_layout_that_fits_nowhere_is_a_row) {
     ask("--machine $W/fast --memory 8M");
     CHECK_SAID("no layout fits: & GiB at least, 0.00781 there");
-    CHECK(isnan(of("fast", "ms")));
+    CHECK(isnan(of("fast", "ms a step")));
 }
 
 // Without a rank's slowness, and by another planner, logged steps take what a run does that has it so.
@@ -129,9 +138,9 @@ CLAIM(logged_steps_take_what_runs_do_that_differ) {
            flexsp = played("flexsp_run", "slow", filled("%s --plan flexsp", options));
     CHECK_SH(0, "$P --what-if $W/logged --out $W/asked");
     CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
-    CHECK_CLOSE(number_of("replayed", "played as it ran", "ms"), slow, 0.02 * slow);
-    CHECK_CLOSE(number_of("replayed", "without rank 3's slowness", "ms"), even, 0.02 * even);
-    CHECK_CLOSE(number_of("replayed", "by plans of flexsp", "ms"), flexsp, 0.03 * flexsp);
+    CHECK_CLOSE(cell("4 logged steps", "played as it ran", "ms a step"), slow, 0.02 * slow);
+    CHECK_CLOSE(cell("4 logged steps", "without rank 3's slowness", "ms a step"), even, 0.02 * even);
+    CHECK_CLOSE(cell("4 logged steps", "by plans of flexsp", "ms a step"), flexsp, 0.03 * flexsp);
     CHECK(even < 0.95 * slow && flexsp > 1.05 * slow);
 }
 

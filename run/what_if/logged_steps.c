@@ -32,40 +32,37 @@ static int count_logged(void) { return (int)MIN(logged.seen, (int64_t)MOST_REPLA
 
 // ---- the log
 
+static double number(const Json* json, const char* name) {
+    double x = NAN;
+    json_double(json_get(json, json->values, name), &x);
+    return x;
+}
+
+// Where all ranks have one.
 static void take_speeds(const Json* json) {
     const JsonValue *ranks = json_get(json, json->values, "ranks"),
                     *speeds = ranks && ranks->type == JSON_OBJECT ? json_get(json, ranks, "speed") : NULL;
-    int n = speeds && speeds->type == JSON_ARRAY ? speeds->n : 0, known = n > 0;
+    int n = speeds && speeds->type == JSON_ARRAY ? speeds->n : 0, r = 0;
     double* speed = (double*)calloc((size_t)MAX(n, 1), sizeof *speed);
-    for (int r = 0; r < n && speed; r++) known &= json_double(json_at(json, speeds, r), &speed[r]) == 0 && speed[r] > 0;
-    if (!known || !speed) {
-        free(speed);
-        return;
-    }
-    free(logged.speed);
-    logged.speed = speed, logged.n_speeds = n;
-}
-
-static void take_save(const Json* json) {
-    double blocked, written;
-    if (json_double(json_get(json, json->values, "save_blocked_ms"), &blocked)) return;
-    if (json_double(json_get(json, json->values, "save_seconds"), &written)) return;
-    logged.saves++, logged.blocked += blocked / 1e3, logged.written += written;
+    while (speed && r < n && json_double(json_at(json, speeds, r), &speed[r]) == 0 && speed[r] > 0) r++;
+    double* spent = speed && n && r == n ? logged.speed : speed;
+    if (spent != speed) logged.speed = speed, logged.n_speeds = n;
+    free(spent);
 }
 
 static void take_line(const char* line, size_t n) {
     Json json;
     char event[16];
-    LoggedStep s = {0};
     if (json_parse(&json, line, n, NULL)) return;
-    const JsonValue* root = json.values;
-    if (root->type == JSON_OBJECT && json_text(json_get(&json, root, "event"), event, sizeof event) == 0) {
+    int is_object = json.values->type == JSON_OBJECT;
+    if (is_object && json_text(json_get(&json, json.values, "event"), event, sizeof event) == 0) {
+        double blocked = number(&json, "save_blocked_ms"), written = number(&json, "save_seconds");
         if (!strcmp(event, "start")) free(logged.start), logged.start = strndup(line, n);
-        if (!strcmp(event, "save")) take_save(&json);
-    } else if (root->type == JSON_OBJECT && json_int64(json_get(&json, root, "step"), &s.step) == 0 &&
-               json_int64(json_get(&json, root, "tokens"), &s.tokens) == 0 &&
-               json_double(json_get(&json, root, "measured_ms"), &s.ms) == 0) {
-        logged.steps[logged.seen++ % MOST_REPLAYED] = s;
+        if (!strcmp(event, "save") && isfinite(blocked + written))
+            logged.saves++, logged.blocked += blocked / 1e3, logged.written += written;
+    } else if (is_object && isfinite(number(&json, "step") + number(&json, "tokens") + number(&json, "measured_ms"))) {
+        logged.steps[logged.seen++ % MOST_REPLAYED] = (LoggedStep){
+            (int64_t)number(&json, "step"), (int64_t)number(&json, "tokens"), number(&json, "measured_ms"), NULL, 0};
         take_speeds(&json);
     }
     json_free(&json);

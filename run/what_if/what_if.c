@@ -31,14 +31,19 @@ static double room_of(const Machine* m, const Config* c, double times) {
 
 // ---- one machine
 
+static double sum_of_paces(const Machine* m, int ranks) {
+    double sum = 0;
+    for (int r = 0; r < ranks; r++) sum += machine_speed(m, r, 1);
+    return sum;
+}
+
 static double limit_ms(const Machine* m, const SampledSteps* steps, int ranks) {
-    double work = 0, paces = 0;
+    double work = 0;
     for (int i = 0; i < steps->first[steps->n]; i++) {
         double s = steps->lengths[i];
         work += m->cost.quadratic * s * s + m->cost.per_token * s;
     }
-    for (int r = 0; r < ranks; r++) paces += machine_speed(m, r, 1);
-    return work / steps->n / paces;
+    return work / steps->n / sum_of_paces(m, ranks);
 }
 
 static void divide_time(WhatIf* x, const Recommended* r, int ranks) {
@@ -49,13 +54,6 @@ static void divide_time(WhatIf* x, const Recommended* r, int ranks) {
     x->part[PART_AGAIN] = t[TERM_AGAIN], x->part[PART_STAGES] = t[TERM_STAGES],
     x->part[PART_FIXED] = t[TERM_MICRO_BATCH];
     x->part[PART_UNEVEN] = computed - x->part[PART_COMPUTING];
-}
-
-static int has_slow_ranks(const Machine* m, int ranks) {
-    double least = machine_speed(m, 0, ranks);
-    for (int r = 0; r < ranks; r++)
-        if (machine_speed(m, r, 1) > least) return 1;
-    return 0;
 }
 
 static Recommended* recommend(Run* run, const Machine* machine, double times) {
@@ -69,20 +67,25 @@ static Recommended* recommend(Run* run, const Machine* machine, double times) {
 // best: the search looks at a part of all, so a change wins nothing less than nothing.
 static double gain_of(const WhatIf* x, Run* run, const Machine* machine, Change change) {
     Machine other = *machine;
+    int ranks = run->model.world->size;
     if (change == CHANGE_LINKS) other = machine_with_links(machine, 2);
     if (change == CHANGE_MEMORY) other = machine_with_memory(machine, 2);
     if (change == CHANGE_PACE) other = machine_with_full_pace(machine, -1);
-    if (change == CHANGE_PACE && !has_slow_ranks(machine, run->model.world->size)) return NAN;
+    if (change == CHANGE_PACE && sum_of_paces(&other, ranks) == sum_of_paces(machine, ranks)) return NAN;
     double ms = recommend(run, &other, change == CHANGE_MEMORY ? 2 : 1)->best.ms;
     return ms == INFINITY ? 0 : x->ms == INFINITY ? 1 : fmax(0, 1 - ms / x->ms);
 }
 
-// Of what a change or even work would win the most, from a twentieth on.
+// Of what a change would win the most, or documents that divide evenly, or one stage, or nothing that is fixed; from a
+// twentieth on.
 static const char* bound_of(const WhatIf* x) {
+    static const char* const parts[N_PARTS] = {
+        [PART_UNEVEN] = "documents", [PART_STAGES] = "stages", [PART_FIXED] = "fixed costs"};
     static const char* const words[N_CHANGES] = {"links", "memory", "slow ranks"};
     const char* bound = "computing";
     double most = 0.05;
-    if (x->part[PART_UNEVEN] > most * x->ms) bound = "documents", most = x->part[PART_UNEVEN] / x->ms;
+    for (int i = 0; i < N_PARTS; i++)
+        if (parts[i] && x->part[i] > most * x->ms) bound = parts[i], most = x->part[i] / x->ms;
     for (int i = 0; i < N_CHANGES; i++)
         if (x->gain[i] > most) bound = words[i], most = x->gain[i];
     return bound;
