@@ -1,4 +1,4 @@
-// test_goodput.c - claims about plan/cost/goodput.h: the formula against ranks that die at random, and its best interval
+// test_goodput.c - claims about plan/cost/goodput.h: the formula against ranks that die at random, its best interval
 // against all others.
 #include "plan/cost/goodput.h"
 
@@ -23,8 +23,8 @@ static int first_of(const double* death) {
     return first;
 }
 
-// Plays K steps and a save, SAVES times, each anew from its beginning after a death and a restart; ranks die one by one,
-// also while the others save or start. Returns the share of time that went into steps which count.
+// Plays K steps and a save, SAVES times, each anew from its beginning after a death and a restart; ranks die one by
+// one, also while the others save or start. Returns the share of time that went into steps which count.
 static double played_share(double restart, int K) {
     static double death[RANKS];
     uint64_t drawn = 0;

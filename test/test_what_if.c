@@ -20,7 +20,7 @@ static void ask(const char* options) {
     CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
 }
 
-// The number in this column, in the row of this name, of the page's table that begins with `corner`; NaN: there is none.
+// The number in this column and row of the page's table that begins with `corner`; NaN: there is none.
 static double cell(const char* corner, const char* name, const char* column) {
     Json json;
     char word[256];
