@@ -361,6 +361,7 @@ void run_open_virtual(Run* run);      // the machine of --machine becomes that o
 const struct Planner* run_planner(const Run* run);  // of --plan, in its table; NULL: random, or a rank that is alone
 // Most bytes that planning takes, beside the steps' own buffers.
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
+int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // by a file or a name. 0, or -1
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
 // What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
 // --zero 1): as in run_find_job_cost, undivided. from: words.
@@ -509,6 +510,11 @@ int save_is_due_by_clock(const Run* run);
 int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
 void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
 size_t save_copy_bytes(const Run* run);
+
+// ---- what_if/what_if.c
+
+void run_read_logged(Run* run);  // --what-if RUN: the options of that run, before anything is opened
+void run_what_if(Run* run);  // --what-if: ends the program. Documents and the model's shape are there, ranks are not
 
 // ---- show/report.c, show/explain.c
 

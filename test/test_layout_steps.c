@@ -162,4 +162,41 @@ CLAIM(weak_ranks_have_less_to_do) {
     CHECK(unequal > 1.1 * equal && unequal < 1.4 * equal);  // computing at best 1 / 0.75
 }
 
+// Round 0: a document on each rank; round 1: one on each but the last `idle`, or on the first `cp` together.
+typedef struct Hand {
+    int cp, idle;
+} Hand;
+
+static int plan_by_hand(const void* context, Plan* plan, const Setting* setting, const int* lengths, int n, Arena* a,
+                        Err e) {
+    const Hand* h = (const Hand*)context;
+    if (plan_begin(plan, 1, lengths, n, &setting->limits, a, e)) return -1;
+    for (int i = 0, rank = 0; i < n; i++) {
+        int cp = i == RANKS ? h->cp : 1;
+        plan->micro_batches[i] = (MicroBatch){rank % RANKS, cp, cp, i, 1, i >= RANKS};
+        plan->docs[i] = i, rank += cp;
+    }
+    plan->n_micro_batches = n, plan->n_rounds = 2;
+    return 0;
+}
+
+static double by_hand_ms(Hand h) {
+    static int lengths[2 * RANKS];
+    LayoutCosts c;
+    double terms[N_LAYOUT_TERMS];
+    open_costs(&c, 1);
+    c.plan = plan_by_hand, c.plan_context = &h;
+    for (int i = 0; i < 2 * RANKS; i++) lengths[i] = 256;
+    Layout layout = layout_even(&whole, 1, 1, 1, RECOMPUTE_NONE);
+    return layout_documents_ms(terms, &c, &layout, 512, lengths, 2 * RANKS - (h.cp - 1) - h.idle, err);
+}
+
+// As run/step/batch_ranks.c reduces: behind the last row of a rank that shares it, where others have ended before.
+CLAIM(gradients_hide_under_the_last_row_unless_it_is_shared_and_ranks_end_apart) {
+    double all = by_hand_ms((Hand){1, 0}), alone = by_hand_ms((Hand){1, 1}), shared = by_hand_ms((Hand){2, 0}),
+           apart = by_hand_ms((Hand){2, 1});
+    CHECK_CLOSE(alone, all, 1e-9 * all);
+    CHECK(shared < 1.2 * all && apart > 1.05 * shared);
+}
+
 int main(void) { return test_main(); }

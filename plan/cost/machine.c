@@ -59,6 +59,7 @@ static const Key keys[] = {
     {"round_ms", "ms a round", {REALS(cost.round)}, .occurs = OPTIONAL},
     {"heads", "heads of the model's keys", {WHOLE(heads, 0, 1 << 20)}, .occurs = OPTIONAL},
     {"capacity", "tokens of a rank", {WHOLE(capacity, 0, MOST_TOKENS)}, .occurs = OPTIONAL},
+    {"device", "GiB, GB/s of a checkpoint", {FROM(SMALL, device_gib), REALS(save_gbps)}, .occurs = OPTIONAL},
     {"memory", "GB, parameters / 2^30, MB a token", {REALS(memory_gb), REALS(parameters), FROM(SMALL, token_mb)},
         .occurs = OPTIONAL},
     {"model", "layers, channels of queries, bytes of an element",
@@ -262,6 +263,32 @@ Machine machine_part(const Machine* machine, int first, int n) {
     return part;
 }
 
+Machine machine_with_links(const Machine* machine, double times) {
+    Machine other = *machine;
+    for (int i = 0; i < other.cost.n_groups; i++) other.cost.group_gbps[i] *= times;
+    for (int k = 0; k < N_LINKS; k++) {
+        LinkTable* link = &other.cost.link[k];
+        for (int i = 1; i < link->n; i++) link->ms[i] = link->ms[0] + (link->ms[i] - link->ms[0]) / times;
+    }
+    return other;
+}
+
+Machine machine_with_memory(const Machine* machine, double times) {
+    Machine other = *machine;
+    other.memory_gb *= times, other.device_gib *= times;
+    for (int k = 0; k < other.n_kinds; k++) other.kind_gib[k] *= times;
+    return other;
+}
+
+Machine machine_with_full_pace(const Machine* machine, int kind) {
+    Machine other = *machine;
+    double fastest = machine->n_kinds && machine->kind_first[0] == 0 ? 0 : 1;
+    for (int k = 0; k < other.n_kinds; k++) fastest = MAX(fastest, machine->kind_speed[k]);
+    for (int k = 0; k < other.n_kinds; k++)
+        if (kind < 0 || k == kind) other.kind_speed[k] = fastest;
+    return other;
+}
+
 double machine_parameters(const Machine* machine) {
     double layer = machine->state_bytes / 16 * machine->hidden * machine->hidden;
     if (machine->parameters > 0) return machine->parameters * (1 << 30);
@@ -327,6 +354,7 @@ int machine_setting(Setting* setting, const Machine* machine, int ranks, int nod
 // 4.87, here times 1.048576.
 // clang-format off
 #define FLEXSP_LINKS \
+    "device 40 20 # GB/s to the host: PCIe 4, estimated\n" \
     "node 8; group 2 125.34677504; group 4 109.12530432; group 8 101.187584\n" \
     "group 16 10.83179008; group 32 6.22854144; group 64 5.10656512\n"
 #define HYDRAULIS_LINKS \
@@ -385,12 +413,14 @@ static const char* const texts[] = {
     "# FlexSP's constants of a 7B model without its barrier, as a planner meets them: heads divide by any cp size,\n"
     "# 6451 tokens a rank, bandwidths rounded to groups of 2, 3 to 4, 5 to 8 ranks and so on.\n"
     "quadratic_ms 5.128e-6; linear_ms 0.1839576; heads 0; capacity 6451; token_bytes 2097152; node 8\n"
+    "device 40 20 # GB/s to the host: PCIe 4, estimated\n"
     "group 2 119.66; group 4 104.22; group 8 96.5; group 16 10.33; group 32 5.94; group 64 4.87\n",
 
     "name h200-8b\n"
     "# An 8B model with a quarter as many key and value heads on nodes of 8 H200: start values, estimated from\n"
     "# measured matmul, NVLink and InfiniBand rates. token_bytes: 20480 of each of 32 layers, 2 ways.\n"
     "quadratic_ms 2.13e-6; linear_ms 0.080; heads 0; capacity 24576; token_bytes 1310720; node 8\n"
+    "device 131 40 # 141 GB; GB/s to the host: PCIe 5, estimated\n"
     "group 2 372; group 4 324; group 8 300; group 16 40; group 32 38; group 64 35; group 128 30; group 256 26\n",
 
     "name hydraulis-32b\n" HYDRAULIS_32B,

@@ -23,6 +23,8 @@
 //   nics 4                         of a node; as many as ranks when left out. Times between nodes are those of all
 //                                  ranks of a node at once
 //   capacity 6451                  tokens of a rank; instead of memory
+//   device 40 20                   GiB of a rank where `ranks` says none, GB/s at which it copies its state for a
+//                                  checkpoint: for --what-if alone
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
 //   ranks 32 0.5 40                ranks from the 32nd on: half the pace, 40 GiB (several; 0: unknown, or those of
 //                                  memory)
@@ -44,6 +46,7 @@ typedef struct Machine {
     int capacity;                            // 0: from memory
     double memory_gb, parameters, token_mb;  // 0: unknown
     double again, overlap;                   // 0: not measured
+    double device_gib, save_gbps;            // 0: unknown
     int n_kinds, kind_first[MACHINE_KINDS];  // kinds of ranks, each up to the first of the next; 0: all are alike
     double kind_speed[MACHINE_KINDS], kind_gib[MACHINE_KINDS];
     int n_schemes;
@@ -75,6 +78,11 @@ double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);
 // The machine as these ranks alone have it: memory_gb is what the one with least memory has, where that is said.
 Machine machine_part(const Machine* machine, int first, int n);
+// The machine with one thing changed: links that move so many times the bytes in the time beyond their shortest
+// message; so many times the memory; ranks of this kind at the pace of the fastest ones, all kinds where it is -1.
+Machine machine_with_links(const Machine* machine, double times);
+Machine machine_with_memory(const Machine* machine, double times);
+Machine machine_with_full_pace(const Machine* machine, int kind);
 // Of its model; 0: unknown. Hydraulis' formula of memory has 16 bytes a parameter.
 double machine_parameters(const Machine* machine);
 // Heads for PlanLimits: the machine's, or for 0 a number that all small cp sizes divide.

@@ -206,6 +206,17 @@ size_t layout_print(const Layout* layout, char* text, size_t bytes) {
     return n;
 }
 
+int layout_print_line(const Layout* layout, char* text, size_t bytes) {
+    static char lines[LAYOUT_TEXT];
+    size_t n = layout_print(layout, lines, sizeof lines), at = 0;
+    for (const char* c = lines; *c && at + 3 < bytes; c++) {
+        if (*c != '\n') text[at++] = *c;
+        else if (c[1]) text[at++] = ';', text[at++] = ' ', c += strspn(c + 1, " ");
+    }
+    text[at] = 0;
+    return n < sizeof lines && at + 3 < bytes;
+}
+
 static int check_layer(const Layout* layout, const Shape* whole, int l, Err err) {
     int tp = layout->layer[l].tp;
     if (layout->tp % tp)

@@ -50,6 +50,8 @@ void layout_shares(const Layout* layout, const Shape* whole, double* matmuls, do
 int layout_parse(Layout* layout, const Layout* otherwise, const char* text, size_t n, Err err);
 // Writes what layout_parse reads back, at most LAYOUT_TEXT bytes; the length that it wanted, as snprintf.
 size_t layout_print(const Layout* layout, char* text, size_t bytes);
+// The same in one line. Returns whether all of it is there.
+int layout_print_line(const Layout* layout, char* text, size_t bytes);
 // Whether `ranks` ranks can run this model by it. 0, or -1 with words.
 int layout_check(const Layout* layout, const Shape* whole, int ranks, Err err);
 

@@ -281,11 +281,12 @@ static double play_alike(double terms[N_LAYOUT_TERMS], PlayedStep* step, int v, 
 
 // rounds alike, if there is one work for all; else each has its own.
 static double play_works(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, const Works* works,
-                         int rounds) {
+                         int rounds, int apart) {
     ArenaMark mark = arena_mark(c->arena);
     int P = layout->stages, failed = 0, most = c->played_rounds ? c->played_rounds : 8 * P + 64;
     PlayedStage* stage = TAKE(c->arena, PlayedStage, P);
     PlayedStep step = played_step(c, layout, rounds);
+    step.reduces_inside &= !apart;
     int* work = TAKE(c->arena, int, works->n);
     for (int s = 0; s < P && stage && work && !failed; s++)
         failed = make_stage(&stage[s], c, layout, s, &layout->layer[layout_first(layout, s)], layout->stage[s].layers,
@@ -301,17 +302,17 @@ static double play_works(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, con
 }
 
 double layout_rounds_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout,
-                        const RoundWork* works, int rounds) {
+                        const RoundWork* works, int rounds, int apart) {
     int alike = 1;
     for (int r = 1; r < rounds && alike; r++) alike = !memcmp(&works[r], works, sizeof *works);
     Works all = {works, alike ? 1 : rounds};
-    return play_works(terms, c, layout, &all, rounds);
+    return play_works(terms, c, layout, &all, rounds, apart);
 }
 
 double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N) {
     RoundWork work = {round_tokens(c, layout, N), round_tokens(c, layout, N) * c->mean_length, 0};
     Works works = {&work, 1};
-    return play_works(terms, c, layout, &works, (int)layout_rounds(c, layout, N));
+    return play_works(terms, c, layout, &works, (int)layout_rounds(c, layout, N), 0);
 }
 
 // ---- for the search: stages that are all alike, by themselves

@@ -51,7 +51,7 @@ typedef struct LayoutCosts {
     // Of a job among others, which a strategy gives a part of all ranks: the first of them; its weights come from their
     // owners before a step and its gradients go there behind it (plan/layout/strategy_moves.h).
     int first_rank, has_owners;
-    Arena* arena;       // for what is played
+    Arena* arena;  // for what is played
 } LayoutCosts;
 
 // What a group has to do in a round: tokens, the sum of the squares of its documents' lengths, and ms of exchanges with
@@ -76,8 +76,9 @@ void layout_ends_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layou
 // A step as stages play it (plan/value/tasks.h), and the terms of the stage that takes longest: TERM_STAGES is what its
 // step lasts beyond them. Infinite without memory.
 double layout_step_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int N);
-// The same of `rounds` rounds of these works.
+// The same of `rounds` rounds of these works. apart: ranks come to the end of their rows at unlike times, and reduce
+// nothing inside the last one (run/step/batch_ranks.c).
 double layout_rounds_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout,
-                        const RoundWork* works, int rounds);
+                        const RoundWork* works, int rounds, int apart);
 // "matmuls 80.1 %, ...": the terms of a step.
 void layout_print_terms(FILE* out, const double terms[N_LAYOUT_TERMS], double ms);

@@ -76,6 +76,23 @@ static int find_works(RoundWork* works, const Plan* plan, const Timeline* t, con
     return n;
 }
 
+// Whether some rank would wait in the reductions of its last row: that is shared, or a barrier may follow, and others
+// come to their ends in other rounds. last: (ranks).
+static int ends_apart(const Plan* plan, int* last) {
+    int apart = 0, waits = plan->has_barriers;
+    for (int r = 0; r < plan->ranks; r++) last[r] = -1;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) last[r] = MAX(last[r], mb->round);
+    }
+    for (int r = 0; r < plan->ranks; r++) apart |= last[r] < plan->n_rounds - 1;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (int r = 0; r < mb->cp_size && mb->cp_size > 1; r++) waits |= last[mb->first_rank + r] == mb->round;
+    }
+    return apart && waits;
+}
+
 static int plan_step(Plan* plan, const LayoutCosts* c, const Setting* setting, const int* lengths, int n, Err err) {
     Prediction prediction;
     if (setting->limits.ranks == 1)
@@ -94,13 +111,14 @@ double layout_documents_ms(double terms[N_LAYOUT_TERMS], const LayoutCosts* c, c
     GroupCost* groups = TAKE(c->arena, GroupCost, D + 1);
     double* speeds = TAKE(c->arena, double, D);
     RoundWork* works = TAKE(c->arena, RoundWork, n + 1);
+    int* last = TAKE(c->arena, int, D);
     double ms = INFINITY;
     if (arena_check(c->arena, err)) return INFINITY;
     layout_setting(&setting, groups, speeds, c, layout, N);
     if (!plan_step(&plan, c, &setting, lengths, n, err) && !step_play(&t, &plan, lengths, &setting, c->arena, err)) {
         int v = find_works(works, &plan, &t, &setting, layout->stages,
                            layout_speeds(NULL, &c->machine, c->ranks, layout, c->whole));
-        ms = layout_rounds_ms(terms, c, layout, works, v);
+        ms = layout_rounds_ms(terms, c, layout, works, v, !setting.rounds && ends_apart(&plan, last));
     }
     arena_reset(c->arena, mark);
     return ms;

@@ -18,7 +18,7 @@ typedef struct PathList {
 // Zero in a model dimension means "by preset"; config_complete replaces such zeros.
 typedef struct Config {
     // data
-    PathList data, val, report;
+    PathList data, val, report, machines;
     const char *tokenizer, *tokenize, *separator, *text_key, *out;
     // model
     const char *preset, *arch, *tie;
@@ -46,21 +46,21 @@ typedef struct Config {
     int threads;
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
-    int tp, pp, zero, capacity, check_layout;
-    const char* rank_capacity;  // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
+    int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of a cluster that need not be there; 0: those that are
+    const char* rank_capacity;                        // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
     const char *layout, *strategies;
     double memory;  // bytes; 0: what is free
     const char *plan, *remap, *route;
     int cp_size;
-    const char *kind, *attention, *machine;
+    const char *kind, *attention, *machine;  // machine: the first of machines
     int node_size;
     const char *grad_dtype, *overlap;
-    double timeout;
+    double timeout, mtbf, restart_seconds;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
     double semi_lambda, give_up_below;
     int refresh, give_up_refreshes;
     // looking inside
-    const char* explain_what;  // explain, check_layout: --explain, --explain layout
+    const char *explain_what, *what_if, *price;  // explain, check_layout: --explain, --explain layout
     int probe, explain, overfit, verbose, version;
     const char* dump_grads;
     const char* help;  // NULL: not asked for; else the topic of config_help

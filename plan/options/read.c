@@ -34,6 +34,7 @@ static const char* nearest_option(const char* name) {
 
 // What several options are that may stand alone or before a word.
 static int settle_words(Config* c, Err err) {
+    static const char* const asks[] = {"--ranks", "--price", "--mtbf", "--restart-seconds"};
     char topics[128] = "all";
     size_t n = strlen(topics);
     for (const Option* o = config_options; *o->value.name; o++)
@@ -42,6 +43,11 @@ static int settle_words(Config* c, Err err) {
         return fail(err, "--help stands alone or before %s, found \"%s\"", topics, c->help);
     if (c->explain_what && *c->explain_what && strcmp(c->explain_what, "layout") != 0)
         return fail(err, "--explain stands alone or before layout, found \"%s\"", c->explain_what);
+    if (c->machines.n > 1 && !c->what_if)
+        return fail(err, "--machine takes one file or name, found %d; several are for --what-if", c->machines.n);
+    c->machine = c->machines.paths[0];
+    for (int i = 0; i < COUNT(asks) && !c->what_if; i++)
+        if (config_was_given(c, asks[i])) return fail(err, "%s is for --what-if, which was not given", asks[i]);
     c->explain = c->explain_what && !*c->explain_what;
     c->check_layout = c->explain_what && *c->explain_what;
     c->eval = c->eval_choices && !*c->eval_choices;
@@ -203,7 +209,9 @@ int config_restore(Config* c, const char* name, const char* value, Err err) {
     }
     Field field = o->value;
     if ((o->is & SHAPE) == SHAPE) field.most = field.type == REAL ? 1e300 : INT_MAX;
-    return option_set(c, &field, value, err);
+    int failed = option_set(c, &field, value, err);
+    c->machine = c->machines.paths[0];
+    return failed;
 }
 
 void config_visit(const Config* c, void (*visit)(void* context, const char* name, const char* value), void* context) {

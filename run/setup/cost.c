@@ -121,10 +121,10 @@ static int read_machine(Machine* machine, const char* path, int is_for_pipelines
 }
 
 // --machine FILE|NAME.
-static int named_machine(Machine* machine, const Run* run, Err err) {
+int run_machine_named(const Run* run, Machine* machine, const char* name, Err err) {
     const Config* c = &run->config;
     char words[ERR_BYTES];
-    const char *name = c->machine, *text = machine_builtin(name);
+    const char* text = machine_builtin(name);
     int is_for_pipelines = c->strategies || (c->layout && !strcmp(c->layout, "hydraulis"));
     if (!text && access(name, F_OK))
         return fail(err, "--machine %s: no such file, and no machine of this name; there are %s", name,
@@ -171,7 +171,7 @@ static int find_measured(Found* found, const Run* run) {
 // The machine of --machine, or what was measured, or an estimate.
 static void find_machine(Found* found, const Run* run, const char* named, int may_be_measured) {
     if (named) {
-        found->failed = named_machine(&found->machine, run, found->err);
+        found->failed = run_machine_named(run, &found->machine, named, found->err);
         snprintf(found->from, sizeof found->from, "of --machine %s", named);
     } else if (!may_be_measured || !find_measured(found, run)) {
         estimate(&found->machine, run);
@@ -238,7 +238,8 @@ int run_machine_of_groups(Run* run, Machine* machine, int tp) {
 
 void run_read_machine(Run* run, Machine* machine) {
     Found found = {0};
-    if (run->model.world->rank == 0) found.failed = named_machine(&found.machine, run, found.err);
+    if (run->model.world->rank == 0)
+        found.failed = run_machine_named(run, &found.machine, run->config.machine, found.err);
     run_tell_all(run->model.world, &found, sizeof found);
     if (found.failed) die("%s", found.err);
     *machine = found.machine;

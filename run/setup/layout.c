@@ -11,7 +11,7 @@
 #include "plan/layout/layout_steps.h"
 #include "plan/published/published.h"
 #include "plan/published/strategy_steps.h"
-#include "run/run.h"
+#include "run/setup/recommend.h"
 #include "run/strategies/strategies.h"
 
 // ---- --layout auto
@@ -28,6 +28,8 @@ typedef struct LayoutFile {
 typedef struct Known {
     Run* run;
     LayoutCosts costs;
+    const char* plan;  // of a step
+    int cp_size;
     SampledSteps steps;
     int* lengths;  // of the steps
     Shape owned;   // the model, whose states all ranks own
@@ -49,9 +51,22 @@ typedef struct Answer {
     double bound;  // no other of all these takes less ms
 } Answer;
 
-// What the search asks.
+// What the search asks, often several times, and for each machine again: a key has all that a rank's bytes follow from.
 static double bytes_of(void* context, const Layout* layout, int s, int N) {
-    return (double)run_memory_of(((const Known*)context)->run, layout, 0, s, N);
+    enum { TOLD = 1 << 16 };
+    static struct {
+        uint64_t key;
+        double bytes;
+    } told[TOLD];
+    int own[] = {layout->tp, layout->stages, s, N}, end = layout_first(layout, s + 1);
+    uint64_t key = hash_bytes(own, sizeof own, 1);
+    key = hash_bytes(layout->stage, sizeof *layout->stage * (size_t)(s + 1), key);
+    key = hash_bytes(layout->layer, sizeof *layout->layer * (size_t)end, key);
+    if (told[key % TOLD].key != key) {
+        told[key % TOLD].key = key;
+        told[key % TOLD].bytes = (double)run_memory_of(((const Known*)context)->run, layout, 0, s, N);
+    }
+    return told[key % TOLD].bytes;
 }
 
 static double job_bytes_of(void* context, const Layout* layout, int copies, int s, int N) {
@@ -85,13 +100,12 @@ static LayoutProblem problem_of(Known* x) {
     return p;
 }
 
-// By --plan and --cp.
 static int plan_as_named(const void* context, Plan* plan, const Setting* setting, const int* lengths, int n,
                          Arena* arena, Err err) {
-    const Config* c = &((const Run*)context)->config;
-    const Planner* planner = planner_named(c->plan);
+    const Known* x = (const Known*)context;
+    const Planner* planner = planner_named(x->plan);
     Setting own = *setting;
-    own.cp_size = c->cp_size;
+    own.cp_size = x->cp_size;
     void* opened = planner->open(&own, lengths, n, arena, err);
     return opened ? planner->plan(opened, plan, 1, lengths, n, arena, err) : -1;
 }
@@ -130,24 +144,32 @@ static void slow_down(Machine* m, int rank, double pace) {
     m->kind_first[1] = rank + 1, m->kind_speed[1] = 1, m->kind_gib[1] = 0;
 }
 
-static int know(Known* x, Run* run, Err err) {
+// plan: of a step; NULL: by --plan and --cp.
+static int know_machine(Known* x, Run* run, const Machine* machine, const char* plan, Err err) {
     const Config* c = &run->config;
+    const Model* m = &run->model;
+    LayoutCosts* costs = &x->costs;
+    int node = run_node_size(run, m->world, 1, 1);
+    x->run = run, x->plan = plan ? plan : c->plan, x->cp_size = plan ? 0 : c->cp_size;
+    layout_costs(costs, &m->whole, machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
+    costs->overlap = !strcmp(c->overlap, "yes") && !run->cluster->oversubscribed;
+    costs->tensor_overlap = costs->overlap && !m->k->on_host;
+    costs->rounds_read_weights = !m->k->virtual_time;
+    costs->context = c->context;
+    if (strcmp(x->plan, "flex") && planner_named(x->plan)) costs->plan = plan_as_named, costs->plan_context = x;
+    costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
+    if (sample_steps(x, run, err)) return -1;
+    layout_costs_of_steps(costs, &x->steps);
+    return 0;
+}
+
+static int know(Known* x, Run* run, Err err) {
     const Model* m = &run->model;
     LayoutCosts* costs = &x->costs;
     Machine machine;
     if (run_machine_of_layouts(run, &machine, x->from, err)) return -1;
     if (x->pace > 0) slow_down(&machine, x->slow_rank, x->pace);
-    int node = run_node_size(run, m->world, 1, 1);
-    x->run = run;
-    layout_costs(costs, &m->whole, &machine, m->world->size, node, (int)dtype_bytes(m->dt), &x->arena);
-    costs->overlap = !strcmp(c->overlap, "yes") && !run->cluster->oversubscribed;
-    costs->tensor_overlap = costs->overlap && !m->k->on_host;
-    costs->rounds_read_weights = !m->k->virtual_time;
-    costs->context = c->context;
-    if (strcmp(c->plan, "flex") && planner_named(c->plan)) costs->plan = plan_as_named, costs->plan_context = run;
-    costs->parts = m->k->on_host ? 0 : ATTENTION_PARTS;
-    if (sample_steps(x, run, err)) return -1;
-    layout_costs_of_steps(costs, &x->steps);
+    if (know_machine(x, run, &machine, NULL, err)) return -1;
     know_moves(x);
     for (int tp = 2; tp <= MIN(MOST_TP, m->world->size); tp++) {
         if (m->world->size % tp || tp > m->whole.NH || !run_machine_of_groups(run, &machine, tp)) continue;
@@ -340,6 +362,17 @@ static void take_list(LayoutFile* file, const ListTry* t, const Shape* whole) {
                     strategy_print(&t->list.strategy[i], text));
 }
 
+// 0, or -1 without memory.
+static int find_layouts(Answer* a, Known* x, const LayoutProblem* p, Err err) {
+    a->bound = INFINITY;
+    if ((a->n = layout_search(a->tries, p, &x->arena, err)) <= 0) return a->n;
+    double slack = layout_choose(a->tries, a->n, &a->looked, &x->costs, &x->steps);
+    if (a->tries[0].fits) a->bound = a->tries[0].ms * (1 - slack);
+    return 0;
+}
+
+static int has_layout(const Answer* a) { return a->n && a->tries[0].fits && a->tries[0].ms < INFINITY; }
+
 // On rank 0 before ranks are joined: the fastest layout, or list, that fits --memory, which it prints with what comes
 // next. 0, or -1 with words.
 static int find_layout(LayoutFile* file, Run* run, int lists_alone) {
@@ -354,14 +387,10 @@ static int find_layout(LayoutFile* file, Run* run, int lists_alone) {
     run->cluster->most_scratch = 1;  // what is left where memory is short
     LayoutProblem p = problem_of(&known);
     a.bound = INFINITY;
-    if (!lists_alone && (a.n = layout_search(a.tries, &p, &known.arena, err)) < 0) return -1;
-    if (a.n) {
-        double slack = layout_choose(a.tries, a.n, &a.looked, &known.costs, &known.steps);
-        if (a.tries[0].fits) a.bound = a.tries[0].ms * (1 - slack);
-    }
+    if (!lists_alone && find_layouts(&a, &known, &p, err)) return -1;
     if (lists_alone || may_be_list(&known)) find_list(&known, &a, err);
     if (a.failed) return -1;
-    int fits = a.is_list || (a.n && a.tries[0].fits && a.tries[0].ms < INFINITY);
+    int fits = a.is_list || has_layout(&a);
     if (fits || a.n) print_answer(&known, &a, now_seconds() - started);
     if (a.is_list) take_list(file, &a.list, &run->model.whole);
     else file->layout = a.tries[0].layout, file->capacity = a.tries[0].N;
@@ -370,6 +399,27 @@ static int find_layout(LayoutFile* file, Run* run, int lists_alone) {
     int failed = fits ? 0 : no_layout(&known, &p, &a, err);
     arena_free(&known.arena), free(known.lengths);
     return failed;
+}
+
+// ---- --what-if
+
+static Known asked;
+
+int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const char* plan) {
+    arena_free(&asked.arena), free(asked.lengths);
+    asked = (Known){.run = run};
+    *r = (Recommended){.best.ms = INFINITY, .costs = &asked.costs, .steps = &asked.steps};
+    return know_machine(&asked, run, machine, plan, r->words);
+}
+
+void run_recommend(Recommended* r, Run* run, const Machine* machine) {
+    static Answer a;
+    if (run_know_layouts(r, run, machine, NULL)) return;
+    run->cluster->most_scratch = 1;
+    LayoutProblem p = problem_of(&asked);
+    if (find_layouts(&a, &asked, &p, r->words)) return;
+    if (a.n) r->best = a.tries[0];
+    if (!has_layout(&a)) r->best.ms = INFINITY, no_layout(&asked, &p, &a, r->words);
 }
 
 // ---- a layout that was named
@@ -388,15 +438,9 @@ static void read_layout(LayoutFile* file, const Run* run, const Layout* otherwis
 
 // As text in one line, which is saved with the run: a file may change, and another search may find another one.
 static void keep_layout(Run* run) {
-    static char text[LAYOUT_TEXT];
-    size_t n = layout_print(&run->model.ranks->layout, text, sizeof text);
-    char *line = config_string(&run->config, 2 * n + 1), *to = line;
-    if (!line || n >= sizeof text) die("no memory for the text of a layout");
-    for (const char* c = text; *c; c++) {
-        if (*c != '\n') *to++ = *c;
-        else if (c[1]) *to++ = ';', *to++ = ' ', c += strspn(c + 1, " ");
-    }
-    *to = 0;
+    size_t room = 2 * layout_print(&run->model.ranks->layout, NULL, 0) + 4;
+    char* line = config_string(&run->config, room);
+    if (!line || !layout_print_line(&run->model.ranks->layout, line, room)) die("no memory for the text of a layout");
     run->settled.layout = line;
 }
 

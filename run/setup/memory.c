@@ -32,6 +32,7 @@ static size_t widest_linear(const Shape* shape) {
     for (int l = 0; l < shape->L && shape->units; l++) {
         Shape layer = *shape;
         const LayerUnits* u = &shape->units[l];
+        if (l > 0 && !memcmp(u, u - 1, sizeof *u)) continue;
         layer.heads = u->heads, layer.kv_heads = u->kv_heads, layer.hidden = u->hidden;
         most = MAX(most, model_widest(&layer));
     }

@@ -67,13 +67,14 @@ void run_read_options(Run* run) {
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)
         warn("%s stands there twice and the last one counts; name all paths behind one: %s A B", c->twice, c->twice);
+    if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
     books->uses_model = c->sample || c->eval || c->eval_choices;
     if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
     run->training = !c->sample && !c->eval_choices;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
-                    !c->check_layout && !c->tokenize;
+                    !c->check_layout && !c->tokenize && !c->what_if;
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err);
     if (!run->model.k) die("%s", err);
@@ -264,7 +265,7 @@ void run_settle_model(Run* run) {
     if (run->books->start_from[0] && is_text && (d->guessed_bytes ? vocab != c->vocab : vocab > c->vocab))
         die("%s: expected a tokenizer of %d tokens for this model, found %s of %d; try --tokenizer FILE",
             run->books->start_from, c->vocab, d->guessed_bytes ? "none, and bytes have a vocabulary" : "one", vocab);
-    c->several_ranks = run->cluster->identity.size > 1;
+    c->several_ranks = run->cluster->identity.size > 1 || c->ranks > 1;
     if (config_complete(c, vocab, err)) die("%s", err);
     if (!strcmp(c->dtype, "auto")) c->dtype = m->k->prefers_bf16 ? "bf16" : "fp32";
     m->dt = !strcmp(c->dtype, "bf16") ? DT_BF16 : DT_F32;

@@ -56,7 +56,7 @@ void run_check_virtual(Run* run) {
     Config* c = &run->config;
     const Kernels* k = run->model.k;
     if (!k->virtual_time) return;
-    if (!c->machine)
+    if (!c->machine && !c->what_if)
         die("--device %s needs --machine FILE or NAME, whose times it takes; try %s", c->device, machine_names());
     refuse(run, c->sample != NULL, "--sample", "it is for training");
     refuse(run, c->probe, "--probe", "its times are those of --machine");
