@@ -91,7 +91,6 @@ static KernelLimits kernel_limits(const GptModel* m, int N, int context) {
     l.context = context;
     l.dt = DT_BF16;
     l.attention = ATTENTION_OWN;
-    l.epilogues = EPILOGUE_DGELU;
     return l;
 }
 
@@ -379,10 +378,9 @@ static const Matmul matmuls[] = {
     {"qkv", 1, 3, 1, 0, 0},    {"attproj", 1, 1, 1, 0, 0}, {"fc", 1, 4, 1, 1, 0},
     {"fcproj", 4, 1, 1, 0, 1}, {"head", 1, 0, 0, 0, 0},    {"head", 1, 0, 0, 0, 0},
 };
-enum { N_MATMULS = sizeof matmuls / sizeof *matmuls, N_EPILOGUES = 2, HEAD_ROWS = 8192 };
+enum { N_MATMULS = sizeof matmuls / sizeof *matmuls, HEAD_ROWS = 8192 };
 static const char* const pass_names[] = {"forward", "backward_input", "backward_weight"};
-static const char* const epilogue_names[] = {"bias", "dgelu"};
-static double matmul_rates[N_EPILOGUES][N_MATMULS][N_PASSES];
+static double matmul_rates[N_MATMULS][N_PASSES];
 static const Matmul* matmul;
 
 static void run_matmul_forward(void) {
@@ -409,32 +407,26 @@ static void set_matmul(const GptModel* m, int i) {
 
 static void print_matmuls(void) {
     if (!w.model) return;
-    printf("matmuls, %s: TFLOP/s and %% of the matmul limit, by epilogues\n", w.model->name);
+    printf("matmuls, %s: TFLOP/s and %% of the matmul limit\n", w.model->name);
     for (int i = 0; i < N_MATMULS; i++)
         for (int pass = 0; pass < N_PASSES; pass++) {
             char shape[64];
+            double rate = matmul_rates[i][pass];
             set_matmul(w.model, i);
             snprintf(shape, sizeof shape, "%d x %d -> %d", w.N, w.C, w.OC);
-            printf("  %-7s %-15s %-21s", matmul->name, pass_names[pass], shape);
-            for (int e = 0; e < N_EPILOGUES; e++) {
-                double rate = matmul_rates[e][i][pass];
-                if (rate > 0) printf("  %s %6.4g (%4.1f %%)", epilogue_names[e], rate, 100 * rate / limits->matmul);
-            }
-            printf("\n");
+            printf("  %-7s %-15s %-21s  %6.4g (%4.1f %%)\n", matmul->name, pass_names[pass], shape, rate,
+                   100 * rate / limits->matmul);
         }
     w.model = NULL;
 }
 
-static void bench_matmul(int e, int i) {
+static void bench_matmul(int i) {
     static void (*const runs[])(void) = {run_matmul_forward, run_matmul_input, run_matmul_weight};
     for (int pass = 0; pass < N_PASSES; pass++) {
         char name[128];
-        // what the setting does not concern is measured once
-        if (e > 0 && !(pass == BACKWARD_INPUT && matmul->pre)) continue;
         double rate = 2e-12 * w.N * (double)w.C * w.OC / measure(runs[pass]);
-        matmul_rates[e][i][pass] = rate;
-        snprintf(name, sizeof name, "matmul %s %s %d x %d -> %d, epilogues %s", matmul->name, pass_names[pass], w.N,
-                 w.C, w.OC, epilogue_names[e]);
+        matmul_rates[i][pass] = rate;
+        snprintf(name, sizeof name, "matmul %s %s %d x %d -> %d", matmul->name, pass_names[pass], w.N, w.C, w.OC);
         record(w.model->name, name, rate, "TFLOP/s", limits->matmul);
     }
 }
@@ -443,34 +435,25 @@ static void bench_matmuls_of(const GptModel* m) {
     size_t wte = (size_t)VP * m->C, logits = (size_t)MIN(HEAD_ROWS, m->row) * VP, wide = 4 * (size_t)m->row * m->C;
     memset(matmul_rates, 0, sizeof matmul_rates);
     w.model = m;
-    for (int e = 0, last = limits->is_cuda ? N_EPILOGUES - 1 : 0; e <= last; e++) {
-        KernelLimits l = kernel_limits(m, m->row, CONTEXT);
-        l.epilogues = (Epilogues)e;
-        open_kernels(&l);
-        if (e == 0) {
-            make_pool(&w.in, 2 * (logits + wte + 2 * wide), 1);
-            make_pool(&w.out, 2 * (logits + 2 * wide), 0);
-            make_pool(&w.out32, 4 * (wte + 8 * square_of(m->C)), 0);
-        }
-        for (int i = 0; i < N_MATMULS; i++) set_matmul(m, i), bench_matmul(e, i);
-        if (e == last) free_pools();
-        w.k->close();
-    }
+    KernelLimits l = kernel_limits(m, m->row, CONTEXT);
+    open_kernels(&l);
+    make_pool(&w.in, 2 * (logits + wte + 2 * wide), 1);
+    make_pool(&w.out, 2 * (logits + 2 * wide), 0);
+    make_pool(&w.out32, 4 * (wte + 8 * square_of(m->C)), 0);
+    for (int i = 0; i < N_MATMULS; i++) set_matmul(m, i), bench_matmul(i);
+    free_pools();
+    w.k->close();
     print_matmuls();
 }
 
 // ---- section: attention
 
-enum { ATTENTION_ROW = 8192, N_ROWS = 4, N_KINDS = 4 };
+enum { ATTENTION_ROW = 8192, N_ROWS = 4, N_KINDS = 2 };
 
 static const struct {
     const char* name;
     AttentionKernels attention;
-    int fast;
-} kinds[N_KINDS] = {{"own", ATTENTION_OWN, 0},
-                    {"own, any order", ATTENTION_OWN, 1},
-                    {"cuDNN", ATTENTION_CUDNN, 0},
-                    {"cuDNN, any order", ATTENTION_CUDNN, 1}};
+} kinds[N_KINDS] = {{"own", ATTENTION_OWN}, {"cuDNN", ATTENTION_CUDNN}};
 static const int row_docs[N_ROWS] = {1, 4, 8, 0};
 static double attention_rates[N_ROWS][N_KINDS][2], ragged_mean;
 static char attention_refusals[N_KINDS][ERR_BYTES];
@@ -556,10 +539,6 @@ static void bench_attention_row(int r, int k) {
     char name[128];
     make_row(r);
     for (int backward = 0; backward < 2; backward++) {
-        if (!backward && kinds[k].fast && attention_rates[r][k - 1][0] > 0) {
-            run_attention_forward();  // the same as without; the backward pass needs it
-            continue;
-        }
         double seconds = measure(backward ? run_attention_backward : run_attention_forward);
         double rate = (backward ? 2.5e-12 : 1e-12) * t.flops / seconds;
         attention_rates[r][k][backward] = rate;
@@ -588,7 +567,6 @@ static void free_attention_tensors(void) {
 static void bench_attention_kind(const GptModel* m, int k, int short_context) {
     KernelLimits l = kernel_limits(m, w.N, short_context ? w.N / 8 : w.N);
     l.attention = kinds[k].attention;
-    l.fast_backward = kinds[k].fast;
     char err[ERR_BYTES];
     if (w.k->open(&l, err)) {
         snprintf(attention_refusals[k], ERR_BYTES, "context %d: %.160s", l.context, err);
@@ -606,9 +584,7 @@ static void bench_attention_of(const GptModel* m) {
     memset(attention_refusals, 0, sizeof attention_refusals);
     w.model = m, w.N = options.quick ? m->row : ATTENTION_ROW, w.C = m->C;
     for (int k = 0; k < (limits->is_cuda ? N_KINDS : 1); k++) {
-        // compiling cuDNN's plans takes seconds: its deterministic ones for the small model only, none
-        // for short documents of a Llama
-        if (kinds[k].attention == ATTENTION_CUDNN && !kinds[k].fast && m != &all_models[0]) continue;
+        // Compiling cuDNN's plans takes seconds: none for short documents of a Llama.
         for (int short_context = m != &llama; short_context >= 0; short_context--)
             bench_attention_kind(m, k, short_context);
     }

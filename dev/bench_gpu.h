@@ -241,8 +241,7 @@ static void bench_ragged(const GptModel* m, const Corpus* ragged, const Corpus* 
 }
 
 static void bench_choices(const GptModel* m, const Corpus* full, int context) {
-    static const char* const choices[] = {"--device attention=own", "--device attention=cudnn",
-                                          "--device deterministic=no", "--device epilogues=bias"};
+    static const char* const choices[] = {"--device attention=own", "--device attention=cudnn"};
     for (int i = 0; i < COUNT(choices) && limits->is_cuda; i++)
         if (time_for(m->seconds, choices[i]))
             show_speed(m, choices[i], run_train(m, full, context, choices[i]), full, context);

@@ -19,11 +19,8 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-// CUDA: whose attention kernels run, and what cuBLASLt computes in the same pass as a matmul, the bias always. DGELU:
-// backward_input's factor GELU'(pre). ALL: also the bias gradient, and GELU itself, which then is that of the sum
-// before rounding, so that recomputing it may give other bits.
+// CUDA: whose attention kernels run.
 typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
-typedef enum Epilogues { EPILOGUE_BIAS, EPILOGUE_DGELU } Epilogues;
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {
@@ -36,8 +33,6 @@ typedef struct KernelLimits {
     int threads;      // CPU threads; 0: one for each core that the process may use
     DType dt;
     AttentionKernels attention;
-    int fast_backward;  // 1: attention_backward may add in any order, so that results differ between runs
-    Epilogues epilogues;
     size_t most_scratch;  // bytes that a faster way, where there is a way without, may take for scratch; 0: 1 GiB
     int oversubscribed;   // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;

@@ -149,14 +149,9 @@ trainings() {
     same=same
     [ -n "$(hash_of own)" ] && [ "$(hash_of own)" = "$(hash_of again)" ] || same=unlike failed=1
     echo "loss hashes of two runs: $(hash_of own) and $(hash_of again), $same"
-    variant own-any-order --device attention=own,deterministic=no || failed=1
-    variant bias --device epilogues=bias || failed=1
     variant rows --capacity $row || failed=1
     [ $dry = yes ] || variant cudnn --device attention=cudnn || failed=1
-    [ $dry = yes ] || variant cudnn-any-order --device attention=cudnn,deterministic=no || failed=1
     fact "124M, own attention, tokens/s" "$(speed own)" "550000 (H100)"
-    fact "124M, any order in our backward, over that" \
-        "$(echo "$(speed own-any-order) $(speed own)" | awk '$2 > 0 { printf "%.3f", $1 / $2 }')" "1.00 to 1.01 (H100)"
     fact "two runs of 124M: loss hashes" $same same
     fact "124M: driver's MiB / table's" "$(cat "$work/runs/own.used") / $(table_mib own)" "at most 1"
     return $failed
@@ -294,7 +289,6 @@ table() {
         recorded "limit memory" "85 % of the data sheet"
         recorded "gpt2-124m attention 8 x 1024 forward, own" "198 (H100)"
         recorded "gpt2-124m attention 8 x 1024 backward, own" "178 (H100)"
-        recorded "gpt2-124m attention 8 x 1024 backward, own, any order" "179 (H100)"
         recorded "gpt2-124m classifier of 1024 rows" "71 % of the limit (H100)"
         recorded "gpt2-124m full rows, 32 x 1024" "545000 (H100)"
         recorded "gpt2-124m times PyTorch" "1.12 (H100)"

@@ -20,12 +20,12 @@
 static const double E = 1.0 / (1 << 24);
 enum { MOST_DOCS = 16, GUARD = 8, NONE = -1 };
 
-enum { FP32 = 1, BF16 = 2, BOTH = FP32 | BF16, ANY = 4, PART = 8 };
+enum { FP32 = 1, BF16 = 2, BOTH = FP32 | BF16, PART = 4 };
 
 typedef struct Case {
     int HS, NKV, share;  // query heads of a key/value head
     int causal, pad;     // pad: unused elements at the end of each row
-    int kinds;           // types; ANY: of a device also bf16 whose dq is added in any order; PART: also as a part
+    int kinds;           // types; PART: also as a part
     // q_len, k_len (NONE: no rows; both 0: the list ends); causal offset, used when one is not 0
     int lengths[MOST_DOCS][3];
 } Case;
@@ -173,8 +173,6 @@ static void free_result(Result r) {
     free(r.out.bytes), free(r.lse.bytes), free(r.dq.bytes), free(r.dk.bytes), free(r.dv.bytes);
 }
 
-static int any_order;  // the table may add dq in any order
-
 // With TEST_ATTENTION=cudnn in the environment what cuDNN offers is tested in the place of our own kernels; what it
 // does not offer (fp32, some sizes) stays with these.
 static int by_cudnn;                   // cases that were
@@ -205,7 +203,6 @@ static int open_table(const Kernels* table, const Problem* p, int threads) {
     KernelLimits limits = {
         .N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .NKV = p->a.NKV, .HS = p->a.HS};
     limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
-    limits.fast_backward = any_order;
     if (opens_with_cudnn(table, limits)) return 0;
     return table->open(&limits, err);
 }
@@ -271,7 +268,7 @@ static void try_tables(Problem* p, const Result* expected, const Result* from) {
                 first = found;
                 continue;
             }
-            if (!any_order) CHECK(all_same(&found, &first));
+            CHECK(all_same(&found, &first));
             free_result(found);
         }
         free_result(first);
@@ -310,9 +307,6 @@ static void try_cases(const Case* cases, int n) {
         for (int partial = 0; partial <= !!(cases[i].kinds & PART); partial++) {
             if (cases[i].kinds & FP32 && !only_table) try_case_as(&cases[i], DT_F32, partial);
             if (cases[i].kinds & BF16 || only_table) try_case_as(&cases[i], DT_BF16, partial);  // which has that alone
-            any_order = TESTS_DEVICE && cases[i].kinds & ANY;
-            if (any_order) try_case_as(&cases[i], DT_BF16, partial);
-            any_order = 0;
         }
 }
 
@@ -337,14 +331,14 @@ CASES(causal_offsets_match_the_reference,
 
 // Rows that begin at multiples of 16 bytes, as tensor cores want them: bf16, HS a multiple of 8, pads of 8.
 CASES(aligned_rows_match_the_reference,
-      {64, 1, 1, 1, 8, BF16 | ANY | PART, {{66, 70}, {3, 3}}},
-      {32, 2, 1, 1, 8, BF16 | ANY, {LENGTHS}},
-      {32, 1, 1, 1, 8, BF16 | ANY | PART, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
-      {64, 1, 1, 1, 8, BF16 | ANY, {{1, 1}, {2, 2}, {63, 63}, {64, 64}, {65, 65}, {127, 127}, {129, 129}}},
-      {64, 1, 1, 0, 8, BF16 | ANY | PART, {{3, 3}, {66, 70}, {NONE, 9}, {9, NONE}}},
-      {128, 1, 1, 1, 8, BF16 | ANY | PART, {{3, 3}, {66, 97}}},
-      {40, 1, 1, 1, 0, BF16 | ANY, {SHORT_QUERIES}},
-      {64, 1, 1, 1, 8, BF16 | ANY | PART,
+      {64, 1, 1, 1, 8, BF16 | PART, {{66, 70}, {3, 3}}},
+      {32, 2, 1, 1, 8, BF16, {LENGTHS}},
+      {32, 1, 1, 1, 8, BF16 | PART, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
+      {64, 1, 1, 1, 8, BF16, {{1, 1}, {2, 2}, {63, 63}, {64, 64}, {65, 65}, {127, 127}, {129, 129}}},
+      {64, 1, 1, 0, 8, BF16 | PART, {{3, 3}, {66, 70}, {NONE, 9}, {9, NONE}}},
+      {128, 1, 1, 1, 8, BF16 | PART, {{3, 3}, {66, 97}}},
+      {40, 1, 1, 1, 0, BF16, {SHORT_QUERIES}},
+      {64, 1, 1, 1, 8, BF16 | PART,
        {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 130, 65}, {130, 20, -64}, {9, 130, -200}}})
 
 // Groups of 2 and of odd sizes, of one head for all; documents that threads split and that they do not, bf16 rows that
@@ -353,12 +347,12 @@ CASES(heads_that_share_keys_match_the_reference,
       {4, 2, 3, 1, 0, BOTH, {FEW_LENGTHS}},
       {4, 1, 3, 0, 1, BOTH | PART, {{1, 130}, {63, 65}, {NONE, 5}, {65, 65}, {7, NONE}}},
       {16, 2, 2, 0, 8, BOTH, {{3, 3}, {66, 70}, {1, 130}}},
-      {64, 1, 2, 1, 8, BF16 | ANY, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
+      {64, 1, 2, 1, 8, BF16, {{1, 1}, {63, 63}, {65, 65}, {129, 129}}},
       {128, 1, 2, 1, 8, BF16, {{3, 3}, {66, 70}}},
       {8, 2, 3, 1, 3, BOTH | PART, {{70, 70, -3}, {5, 9, -5}, {66, 40, 100}, {3, 130, 65}, {130, 20, -64}, {0, 7, 3}}},
       {4, 1, 6, 1, 1, BOTH, {{200, 200}}},
       {24, 2, 2, 1, 2, BOTH, {MISSING}},
-      {32, 2, 3, 1, 8, BF16 | ANY | PART, {{70, 70, -3}, {66, 40, 100}, {9, 70, -200}}})
+      {32, 2, 3, 1, 8, BF16 | PART, {{70, 70, -3}, {66, 40, 100}, {9, 70, -200}}})
 
 CASES(documents_without_queries_or_keys_match_the_reference,
       {16, 2, 1, 1, 3, BOTH, {MISSING}},

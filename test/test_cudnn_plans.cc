@@ -39,9 +39,7 @@ static void begin(void) {
     if (!why_no_plans && cudnn_load(err)) why_no_plans = err;
 }
 
-static PlanShape shape(int sm, int backward, int deterministic) {
-    return PlanShape{4, 256, 3, 3, 64, sm, backward, deterministic};
-}
+static PlanShape shape(int sm, int backward) { return PlanShape{4, 256, 3, 3, 64, sm, backward}; }
 
 static PlanTarget target(const char* name) {
     char path[100], json[4096] = "";
@@ -74,9 +72,8 @@ static void check_plan(const char* device, const PlanShape* s) {
     CHECK((size_t)compiled.workspace <= plan_workspace_most(s));
     // The large workspaces are a formula, not a guess: it is met within the small change that it allows.
     CHECK((size_t)compiled.workspace + (128 << 10) + (size_t)s->B * 2048 >= plan_workspace_most(s));
-    printf("    %s %s%s, head size %d: compiled in %.2f s, read in %.3f s, workspace %.2f MiB\n", device,
-           s->backward ? "backward" : "forward", s->backward && s->deterministic ? " deterministic" : "", s->HS,
-           to_compile, to_read, (double)compiled.workspace / (1 << 20));
+    printf("    %s %s, head size %d: compiled in %.2f s, read in %.3f s, workspace %.2f MiB\n", device,
+           s->backward ? "backward" : "forward", s->HS, to_compile, to_read, (double)compiled.workspace / (1 << 20));
     plan_close(&compiled);
     plan_close(&kept);
     if (t.device) cudnn.BackendDestroyDescriptor(t.device);
@@ -85,20 +82,16 @@ static void check_plan(const char* device, const PlanShape* s) {
 #define NEEDS_PLANS \
     if (why_no_plans) SKIP(why_no_plans)
 
-// Both passes of every architecture, deterministic ones where there are any, on sm_90 these alone; query heads that
-// share keys and values.
+// The passes of every architecture that add in one order; query heads that share keys and values.
 static void check_device(const char* device, int sm) {
     NEEDS_PLANS;
-    int has_deterministic = sm == 90 || (sm == 100 && cudnn.version < 92300);
     for (int share = 0; share < 2; share++)
-        for (int pass = 0; pass < 2 + has_deterministic; pass++) {
-            if (sm == 90 && pass == 1) continue;
-            PlanShape s = shape(sm, pass > 0, pass > 1);
+        for (int backward = 0; backward < 2; backward++) {
+            PlanShape s = shape(sm, backward);
             if (share) s.NH = 6, s.NKV = 2;
-            check_plan(device, &s);
+            if (backward && !plan_adds_in_order(&s, cudnn.version)) CHECK(plan_check(&s, cudnn.version, err) == -1);
+            else check_plan(device, &s);
         }
-    PlanShape deterministic = shape(sm, 1, 1);
-    if (sm == 100 && !has_deterministic) CHECK(plan_check(&deterministic, cudnn.version, err) == -1);
 }
 
 CLAIM(a100_has_all_plans) { check_device("a100", 80); }
@@ -126,14 +119,13 @@ static int says(const KernelLimits* limits, const char* part) {
 CLAIM(free_memory_decides_which_rows_cudnn_takes) {
     const size_t GiB = (size_t)1 << 30;
     KernelLimits little = limits_of(8192, 4096, GiB / 2), some = limits_of(8192, 4096, 0),
-                 much = limits_of(8192, 4096, 13 * GiB), none = limits_of(8192, 4096, 1), fast = little;
-    fast.fast_backward = 1;
+                 much = limits_of(8192, 4096, 13 * GiB), none = limits_of(8192, 4096, 1);
     CHECK(bucket_bytes(&some, 90, 0, 1) > GiB * 3 / 4 && bucket_bytes(&some, 90, 2, 1) > 12 * GiB);
     CHECK(buckets_that_fit(&little, 90, 0) == BUCKETS && buckets_that_fit(&little, 90, 1) == 0);
     CHECK(buckets_that_fit(&some, 90, 1) == 1 && buckets_that_fit(&much, 90, 1) == 3);
     CHECK(buckets_that_fit(&none, 90, 0) == 0 && buckets_that_fit(&none, 90, 1) == 0);
-    CHECK(buckets_that_fit(&fast, 100, 1) == BUCKETS && buckets_that_fit(&fast, 90, 1) == 0);
-    CHECK(says(&little, "own backward, since its deterministic one needs"));
+    CHECK(buckets_that_fit(&some, 80, 0) > 0 && buckets_that_fit(&some, 80, 1) == 0);
+    CHECK(says(&little, "own backward, since its one needs"));
     CHECK(says(&some, "at most 128 documents a row, backward 2, own for more"));
     CHECK(says(&much, "at most 128 documents a row, backward 32, own for more"));
     for (int i = 0; i < 3; i++) CHECK(bucket_bytes(&much, 90, i, 1) <= most_plan_bytes(&much));
@@ -144,7 +136,7 @@ CLAIM(the_scores_of_a_ragged_row_are_counted_as_cudnn_does) {
     NEEDS_PLANS;
     KernelLimits limits = limits_of(8192, 4096, 0);
     PlanShape backward = bucket_shape(&limits, 90, 0, 1), many = bucket_shape(&limits, 90, 2, 1);
-    CHECK(backward.B == 2 && backward.S == 4096 && many.B == 32 && backward.deterministic);
+    CHECK(backward.B == 2 && backward.S == 4096 && many.B == 32);
     PlanShape forward = bucket_shape(&limits, 90, BUCKETS - 1, 0);
     check_plan("h100", &backward);
     check_plan("h100", &many);
@@ -159,25 +151,25 @@ static int refused(PlanShape s, size_t version, const char* word) {
 }
 
 CLAIM(what_is_not_supported_is_refused_in_words) {
-    PlanShape odd = shape(90, 0, 0), wide = odd, ragged = odd, small = odd;
+    PlanShape odd = shape(90, 0), wide = odd, ragged = odd, small = odd;
     odd.HS = 60, wide.HS = 136, ragged.S = 192, small.HS = 24;
     CHECK(refused(odd, 91900, "60"));
     CHECK(refused(wide, 91900, "136"));
     CHECK(refused(ragged, 91900, "192"));
-    CHECK(refused(small, 91900, "multiples of 16"));
-    CHECK(refused(shape(90, 1, 0), 91900, "any order"));
-    CHECK(refused(shape(90, 0, 0), 90700, "9.7.0"));
-    CHECK(refused(shape(90, 0, 0), 91000, "9.10.2"));
-    CHECK(refused(shape(90, 0, 0), 91001, "9.10.2"));
-    CHECK(refused(shape(90, 0, 0), 100000, "cuDNN 9"));
-    CHECK(refused(shape(75, 0, 0), 91900, "sm_75"));
-    CHECK(refused(shape(110, 0, 0), 91900, "sm_110"));
-    CHECK(refused(shape(120, 1, 0), 91900, "interleaved"));
-    CHECK(refused(shape(86, 0, 0), 91800, "9.18.1"));
-    CHECK(refused(shape(89, 1, 1), 91900, "--device deterministic=no"));
-    CHECK(refused(shape(100, 1, 1), 91700, "--device deterministic=no"));
-    CHECK(refused(shape(100, 1, 1), 92300, "--device deterministic=no"));
-    const PlanShape good[] = {shape(80, 0, 1), shape(86, 1, 0), shape(90, 1, 1), shape(100, 1, 1), shape(103, 1, 0)};
+    small.backward = 1;
+    CHECK(refused(small, 91900, "one order"));
+    CHECK(refused(shape(90, 0), 90700, "9.7.0"));
+    CHECK(refused(shape(90, 0), 91000, "9.10.2"));
+    CHECK(refused(shape(90, 0), 91001, "9.10.2"));
+    CHECK(refused(shape(90, 0), 100000, "cuDNN 9"));
+    CHECK(refused(shape(75, 0), 91900, "sm_75"));
+    CHECK(refused(shape(110, 0), 91900, "sm_110"));
+    CHECK(refused(shape(120, 1), 91900, "interleaved"));
+    CHECK(refused(shape(86, 0), 91800, "9.18.1"));
+    CHECK(refused(shape(89, 1), 91900, "one order"));
+    CHECK(refused(shape(100, 1), 91700, "one order"));
+    CHECK(refused(shape(100, 1), 92300, "one order"));
+    const PlanShape good[] = {shape(80, 0), shape(86, 1), shape(90, 1), shape(100, 1), shape(103, 1)};
     for (int i = 0; i < COUNT(good); i++) CHECK(plan_check(&good[i], 91900, err) == 0);
     CHECK(!plan_packed(&good[0]) && !plan_packed(&good[1]) && plan_packed(&good[2]) && plan_packed(&good[3]));
 }
@@ -188,7 +180,7 @@ CLAIM(a_damaged_plan_is_compiled_anew) {
     NEEDS_PLANS;
     static char good[1 << 20];
     size_t n;
-    PlanShape s = shape(80, 0, 0);
+    PlanShape s = shape(80, 0);
     Plan plan;
     empty_cache();
     PlanTarget t = target("a100");

@@ -49,15 +49,6 @@ CLAIM(a_run_moves_from_the_device_to_the_cpu) {
     check_losses("moved", "cpu-fp32", FP32);
 }
 
-CLAIM(other_ways_to_compute_stay_in_the_band) {
-    const char* ways[] = {"--dtype bf16 --device epilogues=bias", "--dtype bf16 --device deterministic=no",
-                          "--dtype fp32 --device epilogues=bias"};
-    for (int i = 0; i < COUNT(ways); i++) {
-        train("way", ways[i]);
-        check_losses("way", strstr(ways[i], "fp32") ? "cpu-fp32" : "cpu-bf16", strstr(ways[i], "fp32") ? FP32 : BF16);
-    }
-}
-
 CLAIM(stochastic_rounding_repeats_itself) {
     train("stochastic", "--dtype bf16,rounding=stochastic");
     train("stochastic-again", "--dtype bf16,rounding=stochastic");
@@ -79,7 +70,7 @@ CLAIM(a_sample_is_that_of_the_cpu) {
 // cuDNN cannot run here, or takes over: in both cases the program says what it does.
 CLAIM(cudnn_works_or_is_refused_in_one_line) {
     int status = sh("rm -rf $W/cudnn && $P " MODEL
-                    " --steps %d --dtype bf16 --device attention=cudnn,deterministic=no "
+                    " --steps %d --dtype bf16 --device attention=cudnn "
                     "--save-every 0 --out $W/cudnn",
                     STEPS);
     if (status == 0) {

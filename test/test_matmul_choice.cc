@@ -20,10 +20,10 @@ static float x[MOST_N * C], weight[OC * C], bias[OC], out[MOST_N * OC];
 
 static int kept_files(void) { return disk_count(path_of("ragged")); }
 
-static void open_kernels(Epilogues epilogues, int most_OC = OC) {
+static void open_kernels(int most_OC = OC) {
     KernelLimits limits = {};
     limits.N = MOST_N, limits.C = C, limits.OC = most_OC, limits.NH = limits.NKV = 1, limits.HS = 8, limits.context = 8;
-    limits.spread = 1, limits.epilogues = epilogues, limits.attention = ATTENTION_OWN;
+    limits.spread = 1, limits.attention = ATTENTION_OWN;
     CHECK(k->open(&limits, err) == 0);
 }
 
@@ -66,13 +66,13 @@ static void begin(void) {
 CLAIM(the_fastest_answer_is_kept_for_later_runs) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(128, 1) == -1);  // all three are timed, and the best one makes the result
     CHECK(emu::matmuls.ran[0] == 4 && emu::matmuls.ran[1] == 5 && emu::matmuls.ran[2] == 4);
     CHECK(forward(128, 1) == 1);
     k->close();
     emu::matmuls.seconds[0] = 1;  // would be the fastest now
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(128, 1) == 1 && kept_files() == 1);
     k->close();
 }
@@ -81,7 +81,7 @@ CLAIM(sizes_that_round_to_one_share_a_choice) {
     empty_cache();
     offer_three();
     emu::matmuls.any_size = true;
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(1030, 1) == -1 && kept_files() == 1);
     CHECK(forward(1025, 1) == 1 && forward(1100, 1) == 1 && kept_files() == 1);  // 1152
     CHECK(forward(1024, 1) == -1 && kept_files() == 2);
@@ -91,7 +91,7 @@ CLAIM(sizes_that_round_to_one_share_a_choice) {
 CLAIM(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(1030, 1) == -1);
     CHECK(forward(1031, 1) == 0 && forward(1030, 1) == 1 && kept_files() == 1);
     k->close();
@@ -100,12 +100,12 @@ CLAIM(a_choice_that_does_not_serve_another_size_gives_way_to_the_first_answer) {
 CLAIM(a_damaged_choice_is_made_anew) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(128, 1) == -1);
     k->close();
     CHECK(shell("for f in $W/ragged/*; do echo damaged > $f; done") == 0);
     for (int run = 0; run < 2; run++) {
-        open_kernels(EPILOGUE_BIAS);
+        open_kernels();
         CHECK(forward(128, 1) == (run == 0 ? -1 : 1) && kept_files() == 1);
         k->close();
     }
@@ -114,7 +114,7 @@ CLAIM(a_damaged_choice_is_made_anew) {
 CLAIM(where_nothing_can_be_kept_the_first_answer_is_taken) {
     offer_three();
     setenv("XDG_CACHE_HOME", "/proc/no/such/place", 1);
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(128, 1) == -1);  // timed once, to no effect, and never again
     CHECK(forward(128, 1) == 0 && forward(64, 1) == 0);
     k->close();
@@ -144,7 +144,7 @@ static int weight_gradient(int rows, int n_OC) {
 CLAIM(timing_adds_nothing_to_a_weight_gradient) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(weight_gradient(64, OC) == 5 && kept_files() == 1);
     k->close();
 }
@@ -153,7 +153,7 @@ CLAIM(timing_adds_nothing_to_a_weight_gradient) {
 CLAIM(beside_exchanges_a_matmul_counts_on_fewer_processors) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == 0 && kept_files() == 1);
     cuda.exchange_sms = 1;
     CHECK(forward(128, 1) == -1 && forward(128, 1) == 1 && emu::matmuls.sms == cuda.sm_count - 1 && kept_files() == 2);
@@ -167,7 +167,7 @@ CLAIM(a_weight_gradient_larger_than_scratch_is_timed_too) {
     enum { VOCABULARY = 1400000 };
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS, VOCABULARY);
+    open_kernels(VOCABULARY);
     CHECK((size_t)VOCABULARY * C * sizeof(float) > cuda.scratch_bytes);
     CHECK(weight_gradient(2, VOCABULARY) == 5 && kept_files() == 1);
     k->close();
@@ -177,7 +177,7 @@ CLAIM(a_weight_gradient_larger_than_scratch_is_timed_too) {
 CLAIM(timing_writes_nothing_to_what_attention_keeps) {
     empty_cache();
     offer_three();
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     size_t kept = cuda.scratch_bytes - cuda_scratch_planned(), changed = 0;
     memset(cuda_kept(), 0, kept);
     for (size_t workspace = 4; workspace <= 32; workspace += 28)  // MiB of the library, by device
@@ -198,7 +198,7 @@ CLAIM(an_epilogue_that_is_not_offered_is_done_another_way) {
         emu::matmuls = emu::Matmuls{};
         emu::matmuls.refused_epilogue = CUBLASLT_EPILOGUE_BIAS;
         emu::matmuls.refusal = refusals[i];
-        open_kernels(EPILOGUE_BIAS);
+        open_kernels();
         CHECK(forward(70, 1) == 0 && forward(70, 1) == 0);  // by the library all the same
         k->close();
     }
@@ -209,7 +209,7 @@ CLAIM(a_plain_product_that_is_refused_ends_with_what_it_was) {
     char words[2000];
     int status = 0;
     emu::matmuls.refused_epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    open_kernels(EPILOGUE_BIAS);
+    open_kernels();
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {

@@ -14,9 +14,9 @@
 //
 // P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. The last two
 // kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key) where
-// 5 are needed. With fast_backward there is only key_kernel, which also adds its part of dQ to fp32 in memory by
-// atomics: 5 matmuls, but the order of additions, and so the last bits, differ between runs. A block of it goes with
-// its keys through all heads that share them, one after another.
+// 5 would do if key_kernel added its part of dQ to memory by atomics, and bits differed between runs. On an H100 that
+// won nothing at 1024 tokens, 13 % of this pass at 8192, and lost with heads of 128. A block of key_kernel goes with its
+// keys through all heads that share them, one after another.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
 // 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores) go with 24 KiB from shared memory (192
@@ -28,10 +28,6 @@
 struct __align__(8) Statistics {
     float lse2, D;
 };
-
-// Gradients are written as bf16, or, with Attention.partial, added to what is there in fp32.
-template <class Gradient>
-constexpr bool ADDS = sizeof(Gradient) == sizeof(float);
 
 enum { CHUNK = 32 };  // columns of scores that a warp has in registers at a time
 
@@ -184,49 +180,16 @@ __device__ __forceinline__ void key_gradients(unsigned p[M][CHUNK / 16][4], unsi
     pack_left<M, CHUNK / 8>(ds, dp);
 }
 
-// dQ of a step's queries from ds^T (KEYS,QUERIES) and k (KEYS,D) in shared memory, times factor, added to `to`, rows of
-// ld elements: each warp takes half of the queries and half of the columns.
 template <int D>
-__device__ __forceinline__ void add_query_gradient(float* to, size_t ld, int n_queries, int HS, const bf16* ds,
-                                                   const bf16* k, float factor) {
-    constexpr int KEYS = KeySide<D>::KEYS, QUERIES = KeySide<D>::QUERIES, M = QUERIES / 32;
-    unsigned warp = threadIdx.x / 32, lane = lane_index(), query = warp % 2 * 16 * M, chunk = warp / 2 * D / 16;
-    unsigned at = farther(chunk_at<QUERIES>(lane % 8 + lane / 16 * 8, lane / 8 % 2), query / 8);
-    float sum[M][D / 16][4];
-    clear<M, D / 16>(sum);
-    for (int key = 0; key < KEYS; key += 16) {
-        unsigned left[M][1][4];
-        UNROLL
-        for (int m = 0; m < M; m++)
-            ldmatrix_x4_transposed(left[m][0], ds + key * QUERIES + farther(at, 2 * (unsigned)m));
-        multiply<D, D / 2, M, 1>(sum, left, k + key * D, chunk);
-    }
-    UNROLL
-    for (int m = 0; m < M; m++) {
-        UNROLL
-        for (int n = 0; n < D / 16; n++) {
-            UNROLL
-            for (int half = 0; half < 2; half++) {
-                unsigned row = query + 16 * m + 8 * half + lane / 4, column = 8 * (chunk + n) + lane % 4 * 2;
-                if ((int)row < n_queries && (int)column < HS)
-                    add_two(to + row * ld + column, sum[m][n][2 * half] * factor, sum[m][n][2 * half + 1] * factor);
-            }
-        }
-    }
-}
-
-template <int D, bool FAST>
 constexpr size_t key_shared_bytes() {
     constexpr int KEYS = KeySide<D>::KEYS, QUERIES = KeySide<D>::QUERIES;
-    return (2 * KEYS * D + 4 * QUERIES * D + (FAST ? KEYS * QUERIES : 0)) * sizeof(bf16) +
-           2 * QUERIES * sizeof(Statistics);
+    return (2 * KEYS * D + 4 * QUERIES * D) * sizeof(bf16) + 2 * QUERIES * sizeof(Statistics);
 }
 
-// dq_sum (Nq,NH,HS; stride ld_sum) fp32 += with FAST: dq itself, or what convert_kernel makes dq of.
-template <int D, bool FAST, class Gradient>
+template <int D, class Gradient>
 static __global__ void __launch_bounds__(TILE_THREADS, 2)
-    key_kernel(Gradient* dk, Gradient* dv, float* dq_sum, int ld_sum, const bf16* dout, const Statistics* statistics,
-               Attention a, int group, const int* n_tiles, const Tile* tiles) {
+    key_kernel(Gradient* dk, Gradient* dv, const bf16* dout, const Statistics* statistics, Attention a, int group,
+               const int* n_tiles, const Tile* tiles) {
     constexpr int M = KeySide<D>::M, WARP_KEYS = KeySide<D>::WARP_KEYS, KEYS = KeySide<D>::KEYS;
     constexpr int QUERIES = KeySide<D>::QUERIES;
     DYNAMIC_SHARED(bf16, shared);
@@ -235,8 +198,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     Tile t = tiles[index];
     int mine = (int)(threadIdx.x / 32) * WARP_KEYS, rows = t.n_rows - mine;  // of the warp, may be negative
     int begin = MAX(0, 1 - t.diagonal);                                      // the first query that sees any key
-    bf16 *k = shared, *v = k + KEYS * D, *stages = v + KEYS * D, *ds_tile = stages + 4 * QUERIES * D;
-    Statistics* columns = (Statistics*)(ds_tile + (FAST ? KEYS * QUERIES : 0));  // of two stages
+    bf16 *k = shared, *v = k + KEYS * D, *stages = v + KEYS * D;
+    Statistics* columns = (Statistics*)(stages + 4 * QUERIES * D);  // of two stages
     Source q = {a.q, a.ldq}, go = {dout, a.ldo};
     const Statistics none = {INFINITY, 0};
     Statistics coming = none;  // of one query of the next step
@@ -268,25 +231,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         for (int chunk = 0; chunk < QUERIES; chunk += CHUNK, n_queries -= CHUNK) {
             int diagonal = diagonal_end - n_queries;  // column i sees the warp's rows before diagonal + i
             const bf16 *q_chunk = stages + (stage * 2 * QUERIES + chunk) * D, *dout_chunk = q_chunk + QUERIES * D;
-            unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4] = {};
-            if (diagonal + CHUNK - 1 <= 0 || n_queries <= 0 || rows <= 0) {
-                if (FAST) put_left<QUERIES, M, CHUNK / 16>(ds_tile + mine * QUERIES, ds, (unsigned)chunk / 8);
-                continue;
-            }
+            unsigned p[M][CHUNK / 16][4], ds[M][CHUNK / 16][4];
+            if (diagonal + CHUNK - 1 <= 0 || n_queries <= 0 || rows <= 0) continue;
             float s[M][CHUNK / 8][4], dp[M][CHUNK / 8][4];
             products<D, M, CHUNK>(s, k + mine * D, q_chunk);
             products<D, M, CHUNK>(dp, v + mine * D, dout_chunk);
             if (WARP_KEYS > MIN(diagonal, rows)) hide_upto<M, CHUNK / 8>(s, diagonal, rows);
             key_gradients<M>(p, ds, s, dp, columns + stage * QUERIES + chunk, a.scale * LOG2_E);
-            if (FAST) put_left<QUERIES, M, CHUNK / 16>(ds_tile + mine * QUERIES, ds, (unsigned)chunk / 8);
             multiply<D, D, M, CHUNK / 16>(dv_sum, p, dout_chunk, 0);
             multiply<D, D, M, CHUNK / 16>(dk_sum, ds, q_chunk, 0);
-        }
-        if (FAST) {
-            __syncthreads();  // all of ds is here
-            float* to = dq_sum + (size_t)(end - n_queries - QUERIES) * ld_sum + (kv * group + i) * a.HS;
-            add_query_gradient<D>(to, (size_t)ld_sum, n_queries + QUERIES, a.HS, ds_tile, k,
-                                  ADDS<Gradient> ? a.scale : 1.0f);
         }
         if (n_queries <= 0 && ++i < group) n_queries = n_all;
     }
@@ -296,28 +249,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
     put_gradient<D, M>(dv + to, (size_t)a.ld_dkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);
 }
 
-// dq = scale * sum, rounded; 8 elements a thread, at the speed of memory.
-static __global__ void convert_kernel(bf16* dq, const float* sum, Attention a) {
-    size_t C = (size_t)a.NH * a.HS, i = 8 * ((size_t)blockIdx.x * blockDim.x + threadIdx.x);
-    if (i >= C * a.Nq) return;
-    Pack<float> low = load_pack(sum + i), high = load_pack(sum + i + 4);
-    Pack<bf16> x;
-    for (int j = 0; j < 4; j++) {
-        x.v[j] = narrow<bf16>(low.v[j] * a.scale);
-        x.v[4 + j] = narrow<bf16>(high.v[j] * a.scale);
-    }
-    store_pack(dq + i / C * a.ld_dq + i % C, x);
-}
-
-// ---- entry. Scratch: statistics, list of query tiles, list of key tiles, sums of dQ
+// ---- entry. Scratch: statistics, list of query tiles, list of key tiles
 
 static size_t statistics_bytes(int NH, int N) { return ROUND_UP((size_t)NH * N * sizeof(Statistics), (size_t)256); }
-static size_t dq_sum_bytes(int NH, int HS, int N) { return (size_t)NH * HS * N * sizeof(float); }
 
 size_t cuda_attention_scratch_bytes(const KernelLimits* limits) {
-    size_t bytes = statistics_bytes(limits->NH, limits->N);
-    if (limits->fast_backward) bytes += dq_sum_bytes(limits->NH, limits->HS, limits->N);
-    return MAX(bytes, cuda_attention_plain_scratch_bytes(limits));
+    return MAX(statistics_bytes(limits->NH, limits->N), cuda_attention_plain_scratch_bytes(limits));
 }
 
 // A kernel whose last arguments are the list's.
@@ -333,31 +270,17 @@ template <int D, class Gradient>
 static void backward(Gradient* dq, Gradient* dk, Gradient* dv, const bf16* dout, const bf16* out, const float* lse,
                      const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
-    int fast = cuda.limits.fast_backward, C = a->NH * a->HS;
-    size_t bytes = statistics_bytes(a->NH, a->Nq), sum_bytes = 0;
-    if (fast && !ADDS<Gradient>) sum_bytes = dq_sum_bytes(a->NH, a->HS, a->Nq);
-    char* scratch = (char*)cuda_scratch(bytes + sum_bytes);
-    Statistics* statistics = (Statistics*)scratch;
+    Statistics* statistics = (Statistics*)cuda_scratch(statistics_bytes(a->NH, a->Nq));
     TileList queries, keys;
     attention_list(&queries, &keys, KeySide<D>::KEYS, a, s);
     if (a->Nq)
         LAUNCH((statistics_kernel<D / 8>), cuda_blocks((size_t)a->Nq * a->NH * (D / 8), 256), 256, 0, stream,
                statistics, dout, out, lse, *a);
     int group = a->NH / a->NKV;
-    if (!fast) {
-        launch_tiles(key_kernel<D, false, Gradient>, key_shared_bytes<D, false>(), &keys, a->NKV, stream, dk, dv,
-                     (float*)NULL, 0, dout, statistics, *a, group);
-        launch_tiles(query_kernel<D, Gradient>, query_shared_bytes<D>(), &queries, a->NH, stream, dq, dout, statistics,
-                     *a, group);
-        return;
-    }
-    float* dq_sum = (float*)(scratch + bytes);
-    if constexpr (ADDS<Gradient>) dq_sum = dq;
-    else CUDA_CHECK(cudaMemsetAsync(dq_sum, 0, sum_bytes, stream));
-    launch_tiles(key_kernel<D, true, Gradient>, key_shared_bytes<D, true>(), &keys, a->NKV, stream, dk, dv, dq_sum,
-                 ADDS<Gradient> ? a->ld_dq : C, dout, statistics, *a, group);
-    if constexpr (!ADDS<Gradient>)
-        if (a->Nq) LAUNCH(convert_kernel, cuda_blocks((size_t)a->Nq * C / 8, 256), 256, 0, stream, dq, dq_sum, *a);
+    launch_tiles(key_kernel<D, Gradient>, key_shared_bytes<D>(), &keys, a->NKV, stream, dk, dv, dout, statistics, *a,
+                 group);
+    launch_tiles(query_kernel<D, Gradient>, query_shared_bytes<D>(), &queries, a->NH, stream, dq, dout, statistics, *a,
+                 group);
 }
 
 template <class Gradient>

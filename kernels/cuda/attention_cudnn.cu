@@ -118,11 +118,10 @@ static int sm() { return 10 * cuda.major + cuda.minor; }
 
 // 0 when cuDNN can serve these limits, -1 with the reason.
 static int check_limits(const KernelLimits* limits, Err err) {
-    PlanShape forward = bucket_shape(limits, sm(), 0, 0), backward = bucket_shape(limits, sm(), 0, 1);
+    PlanShape forward = bucket_shape(limits, sm(), 0, 0);
     if (limits->dt != DT_BF16)
         return fail(err, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
-    if (cudnn_load(err) || plan_check(&forward, cudnn.version, err) || plan_check(&backward, cudnn.version, err))
-        return -1;
+    if (cudnn_load(err) || plan_check(&forward, cudnn.version, err)) return -1;
     if (((size_t)limits->N + PLAN_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
         return fail(err,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
@@ -347,16 +346,16 @@ static void say_which_rows(const KernelLimits* limits) {
 }
 
 static int open_state(const KernelLimits* limits, Err err) {
-    enum { CHOICE_VERSION = 2 };  // to be raised when our own kernels become faster
+    enum { CHOICE_VERSION = 3 };  // to be raised when our own kernels become faster
     int automatic = limits->attention == ATTENTION_AUTO;
     char key[500];
     if (check_limits(limits, err)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
         return fail(err, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d fast %d backward %d",
+    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d backward %d",
              CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
-             limits->fast_backward, buckets_that_fit(limits, sm(), 1) > 0);
+             buckets_that_fit(limits, sm(), 1) > 0);
     int known = automatic && recall(key);
     if (known && strstr(choice, ": own")) return fail(err, "%s", choice);
     cudnnStatus_t status = cudnn.Create(&state.handle);

@@ -232,31 +232,6 @@ __device__ __forceinline__ void hide_upto(float s[M][N][4], int diagonal, int n_
     }
 }
 
-// Writes a left operand (16 M, 16 K) into a tile of D columns, from 16-byte chunk first_chunk on.
-template <int D, int M, int K>
-__device__ __forceinline__ void put_left(bf16* tile, const unsigned p[M][K][4], unsigned first_chunk) {
-    unsigned lane = lane_index(), at = farther(chunk_at<D>(lane / 4, 0) + lane % 4 * 2, first_chunk);
-    UNROLL
-    for (int m = 0; m < M; m++) {
-        UNROLL
-        for (int k = 0; k < K; k++) {
-            UNROLL
-            for (int i = 0; i < 4; i++)
-                *(unsigned*)(tile + (16 * m + i % 2 * 8) * D + farther(at, 2 * (unsigned)k + i / 2)) = p[m][k][i];
-        }
-    }
-}
-
-// Adds to two neighbours in memory, 8-byte aligned; sm_90 has an instruction for both together.
-__device__ __forceinline__ void add_two(float* p, float x, float y) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    atomicAdd((float2*)p, make_float2(x, y));
-#else
-    atomicAdd(p, x);
-    atomicAdd(p + 1, y);
-#endif
-}
-
 // Rounds a warp's result (16 M, D) and writes its first `rows` rows, HS columns each, to memory with 16 bytes a lane,
 // by way of the warp's own 16 M rows of a tile that it alone still uses.
 template <int D, int M>

@@ -297,8 +297,8 @@ static void forward_graph(Graph* g) {
 }
 
 // dk or dv = scores^T x. Where heads share keys, cuDNN first makes a gradient of each query head, in bf16, and adds
-// those: in memory of ours where plan_packed, which begins for each document where the shared gradient does, in rows
-// that are NH / NKV times as long (as cudnn-frontend describes it); else in its workspace.
+// those: in memory of ours, which begins for each document where the shared gradient does, in rows that are NH / NKV
+// times as long (as cudnn-frontend describes it).
 static void key_gradient(Graph* g, int id, int heads_id, Descriptor scores_t, Descriptor x, Layout shared, Lengths n) {
     const PlanShape* s = g->shape;
     Descriptor y = tensor(g, id, BF16, shared);
@@ -306,9 +306,7 @@ static void key_gradient(Graph* g, int id, int heads_id, Descriptor scores_t, De
         matmul(g, scores_t, x, y, n.k, NULL, n.q);
         return;
     }
-    int packed = plan_packed(s);
-    Layout each = packed ? heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets) : padded(g, g->shape->HS);
-    Descriptor of_heads = tensor(g, packed ? heads_id : 0, BF16, each);
+    Descriptor of_heads = tensor(g, heads_id, BF16, heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets));
     reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, matmul(g, scores_t, x, of_heads, n.k, NULL, n.q), y);
 }
 
@@ -339,31 +337,24 @@ static void backward_graph(Graph* g) {
     ds = on_scores(g, CUDNN_POINTWISE_MUL, ds, in.scale);
     key_gradient(g, PLAN_DK, PLAN_DK_HEADS, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, kv_gradient, n);
     Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.kv)), dq = tensor(g, PLAN_DQ, BF16, gradient);
-    if (shape->deterministic) {
-        matmul(g, ds, k, dq, n.q, NULL, n.k);
-    } else {  // blocks of keys add to dq in any order
-        Layout sum = plan_packed(shape) ? gradient : padded(g, g->shape->HS);
-        Descriptor dq_sum = matmul(g, ds, k, tensor(g, PLAN_DQ_SUM, F32, sum), n.q, NULL, n.k);
-        pointwise(g, CUDNN_POINTWISE_IDENTITY, F32, -1, dq_sum, NULL, NULL, dq);
-    }
+    matmul(g, ds, k, dq, n.q, NULL, n.k);
 }
 
 // ---- what is supported; sources: cudnn-frontend's sdpa_support_surface.h, and plans that were tried with cuDNN 9.19
 
 // sm_8x ignores the strides of a packed statistic and computes wrong gradients without a word (cudnn-frontend #304);
-// packed sums with a head size that is no multiple of 16 have "a known functional issue" (its infer_properties_node).
+// packed sums with a head size that is no multiple of 16 have "a known functional issue" (its infer_properties_node):
+// on an H100 NaN.
 int plan_packed(const PlanShape* shape) { return (shape->sm / 10 == 9 || shape->sm / 10 == 10) && shape->HS % 16 == 0; }
 
 size_t plan_workspace_most(const PlanShape* shape) {
     size_t rows = (size_t)shape->B * shape->NH * shape->S, bytes = (64 << 10) + (size_t)shape->B * 2048;
-    if (shape->backward && shape->sm / 10 == 8) bytes += rows * shape->HS * 4;  // a second sum of dq
-    if (shape->backward && plan_groups(shape) && !plan_packed(shape)) bytes += rows * shape->HS * 4;  // dk, dv of heads
-    if (shape->backward && shape->deterministic && shape->sm / 10 == 9) bytes += rows * shape->S * 2;  // all of dS
+    if (shape->backward && shape->sm / 10 == 9) bytes += rows * shape->S * 2;  // all of dS
     return bytes;
 }
 
 int plan_check(const PlanShape* shape, size_t version, Err err) {
-    int major = shape->sm / 10, deterministic = shape->backward && shape->deterministic;
+    int major = shape->sm / 10;
     char found[40];
     snprintf(found, sizeof found, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
     if (version < 91002)
@@ -373,24 +364,24 @@ int plan_check(const PlanShape* shape, size_t version, Err err) {
         return fail(err, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d", shape->HS);
     // A last block of 64 keys can make NaN on sm_90 (cudnn-frontend #628): whole blocks of 128 cannot.
     if (shape->S % 128) return fail(err, "documents of at most %d tokens, expected a multiple of 128", shape->S);
-    // Seen on an H100 with cuDNN 9.14: NaN with a head size of 8; in any order, writes past the sum of dq.
-    if (major == 9 && shape->HS % 16)
-        return fail(err, "cuDNN's attention on sm_90 takes head sizes that are multiples of 16, not %d", shape->HS);
-    if (major == 9 && shape->backward && !shape->deterministic)
-        return fail(err, "cuDNN's backward pass in any order is wrong on sm_90");
     if (major == 12)
         return fail(err, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d", shape->sm);
     if (shape->sm < 80 || shape->sm > 103)
         return fail(err, "cuDNN's attention was not tried on sm_%d, only on sm_80 to sm_103", shape->sm);
     if (major == 8 && version < 91801)
         return fail(err, "%s is too old: packed documents on sm_%d need 9.18.1", found, shape->sm);
-    // On sm_100 the engine is pinned by settings that exist from 9.18 to 9.22.
-    if (deterministic && (major == 8 || (major == 10 && (version < 91800 || version >= 92300))))
+    if (shape->backward && !plan_adds_in_order(shape, version))
         return fail(err,
-                    "%s has no backward pass of attention for sm_%d that is known to add in one order; it "
-                    "needs --device deterministic=no",
-                    found, shape->sm);
+                    "%s has no backward pass of attention for sm_%d and heads of %d that is known to add in one order",
+                    found, shape->sm, shape->HS);
     return 0;
+}
+
+// Passes that add in any order are not used: bits would differ between runs, and on an H100 with cuDNN 9.14 they wrote
+// past their sum of dq. On sm_100 the engine is pinned by settings that exist from 9.18 to 9.22.
+int plan_adds_in_order(const PlanShape* shape, size_t version) {
+    int major = shape->sm / 10;
+    return plan_packed(shape) && (major == 9 || (version >= 91800 && version < 92300));
 }
 
 // ---- from a graph to a plan
@@ -469,8 +460,7 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
     if (target->handle) set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle);
     finalize(g, graph, "checking the operations of attention");
     int n = 1;
-    if (shape->backward && shape->deterministic && shape->sm / 10 == 10)
-        engines[0] = deterministic_engine_sm100(g, graph, target);
+    if (shape->backward && shape->sm / 10 == 10) engines[0] = deterministic_engine_sm100(g, graph, target);
     else n = suggested_engines(g, graph, target, engines, MOST_ENGINES);
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < n && !g->failed && status != CUDNN_STATUS_SUCCESS; i++) {
@@ -517,10 +507,10 @@ static void keep(const Plan* plan, const char* key) {
 }
 
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target) {
-    enum { GRAPH_VERSION = 3 };  // of the operations above
-    snprintf(key, PLAN_KEY, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s%s", GRAPH_VERSION,
+    enum { GRAPH_VERSION = 4 };  // of the operations above
+    snprintf(key, PLAN_KEY, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s", GRAPH_VERSION,
              cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS,
-             shape->backward ? "backward" : "forward", shape->backward && shape->deterministic ? " deterministic" : "");
+             shape->backward ? "backward" : "forward");
 }
 
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err) {
@@ -587,7 +577,6 @@ PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backw
     shape.HS = limits->HS;
     shape.sm = sm;
     shape.backward = backward;
-    shape.deterministic = !limits->fast_backward || sm / 10 == 9;
     return shape;
 }
 
@@ -614,14 +603,13 @@ PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
     if (shape->backward) m.tensors[PLAN_KV_GRADIENT_OFFSETS] = m.kv_gradient_offsets;
     if (packed) m.tensors[PLAN_LSE_OFFSETS] = m.lse_offsets;
     m.tensors[PLAN_LSE] = carve(&m, base, m.statistic_bytes);
-    if (shape->backward) {  // cuDNN itself sets its sum of dq to zero, since 9.6
+    if (shape->backward) {
         m.tensors[PLAN_DELTA] = carve(&m, base, m.statistic_bytes);
         m.tensors[PLAN_DQ] = carve(&m, base, tokens * C * sizeof(bf16));
         m.tensors[PLAN_DK] = carve(&m, base, tokens * CKV * sizeof(bf16));
         m.tensors[PLAN_DV] = carve(&m, base, tokens * CKV * sizeof(bf16));
-        if (!shape->deterministic) m.tensors[PLAN_DQ_SUM] = carve(&m, base, rows * C * sizeof(float));
     }
-    for (int i = 0; i < 2 && shape->backward && packed && plan_groups(shape); i++)
+    for (int i = 0; i < 2 && shape->backward && plan_groups(shape); i++)
         m.tensors[i ? PLAN_DV_HEADS : PLAN_DK_HEADS] = carve(&m, base, tokens * C * sizeof(bf16));
     m.workspace = carve(&m, base, plan_workspace_most(shape));
     return m;
@@ -638,19 +626,25 @@ size_t most_plan_bytes(const KernelLimits* limits) {
 
 int buckets_that_fit(const KernelLimits* limits, int sm, int backward) {
     int n = 0;
+    PlanShape shape = bucket_shape(limits, sm, 0, backward);
+    if (backward && !plan_adds_in_order(&shape, cudnn.version)) return 0;
     while (n < BUCKETS && bucket_bytes(limits, sm, n, backward) <= most_plan_bytes(limits)) n++;
     return n;
 }
 
 void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]) {
     size_t needed = bucket_bytes(limits, sm, 0, 1) >> 20, most = most_plan_bytes(limits) >> 20;
+    PlanShape backward = bucket_shape(limits, sm, 0, 1);
     int docs = bucket_shape(limits, sm, MAX(n[0], 1) - 1, 0).B;
     if (n[1] > 0)
         snprintf(words, room, "of at most %d documents a row, backward %d, own for more; scratch may take %zu MiB",
                  docs, bucket_shape(limits, sm, n[1] - 1, 1).B, most);
+    else if (!plan_adds_in_order(&backward, cudnn.version))
+        snprintf(words, room, "forward, of at most %d documents a row; own backward, since its own adds in any order",
+                 docs);
     else
         snprintf(words, room,
-                 "forward, of at most %d documents a row; own backward, since its%s one needs %zu MiB of scratch and "
-                 "may take %zu",
-                 docs, bucket_shape(limits, sm, 0, 1).deterministic ? " deterministic" : "", needed, most);
+                 "forward, of at most %d documents a row; own backward, since its one needs %zu MiB of scratch and may "
+                 "take %zu",
+                 docs, needed, most);
 }

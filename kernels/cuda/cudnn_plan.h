@@ -41,9 +41,8 @@ int cudnn_load(Err err);
 // What a plan is compiled for: any batch of at most B documents of at most S tokens each.
 typedef struct PlanShape {
     int B, S, NH, NKV, HS;
-    int sm;             // 10 times the compute capability: 80, 90, 100, ...
-    int backward;       // 0: the forward pass
-    int deterministic;  // of the backward pass
+    int sm;        // 10 times the compute capability: 80, 90, 100, ...
+    int backward;  // 0: the forward pass
 } PlanShape;
 
 // Where the plan runs: on the device of `handle`, or, with handle NULL, on one that is only described.
@@ -75,11 +74,10 @@ typedef enum PlanTensor {
     PLAN_DQ,            // (tokens,C)
     PLAN_DK,            // (tokens,CKV)
     PLAN_DV,            // (tokens,CKV)
-    PLAN_GRADIENT_OFFSETS,     // as PLAN_OUT_OFFSETS, of dq and its packed sum
+    PLAN_GRADIENT_OFFSETS,     // as PLAN_OUT_OFFSETS, of dq
     PLAN_KV_GRADIENT_OFFSETS,  // in rows of CKV, of dk and dv
     PLAN_DELTA,                // statistic, scratch: rows of dout . out
-    PLAN_DQ_SUM,               // fp32 scratch where not deterministic: (tokens,C) where plan_packed, else (B,NH,S,HS)
-    PLAN_DK_HEADS,             // scratch where plan_groups and plan_packed: dk and dv (tokens,C) of each query head
+    PLAN_DK_HEADS,             // scratch where plan_groups: dk and dv (tokens,C) of each query head
     PLAN_DV_HEADS,
     PLAN_TENSORS
 } PlanTensor;
@@ -93,7 +91,7 @@ typedef struct Plan {
     int was_cached;
 } Plan;
 
-// 1 where statistics and the sum of dq follow the packed tokens, 0 where every document has room for S of them.
+// 1 where statistics follow the packed tokens, 0 where every document has room for S of them.
 int plan_packed(const PlanShape* shape);
 // 1 where query heads share heads of keys and values.
 static inline int plan_groups(const PlanShape* shape) { return shape->NKV != shape->NH; }
@@ -101,6 +99,8 @@ static inline int plan_groups(const PlanShape* shape) { return shape->NKV != sha
 size_t plan_workspace_most(const PlanShape* shape);
 // 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
 int plan_check(const PlanShape* shape, size_t version, Err err);
+// 1 where there is a backward pass whose bits do not differ between runs.
+int plan_adds_in_order(const PlanShape* shape, size_t version);
 // What it is kept under.
 enum { PLAN_KEY = 600 };
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target);
@@ -118,7 +118,7 @@ cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 //
 // A plan costs a little for each of its B documents, real or not. So there are plans for B0, 4 B0, 16 B0 and 64 B0
 // documents, where B0 documents of the full context fill a row; a row takes the first that holds it. Each pass has as
-// many of them as limits->most_scratch allows: the deterministic backward pass on sm_90 keeps B NH S^2 scores.
+// many of them as limits->most_scratch allows: the backward pass on sm_90 keeps B NH S^2 scores.
 
 enum {
     BUCKETS = 4,

@@ -3,15 +3,15 @@
 // The library computes column-major D = op(A) op(B) + beta C, so each tensor is described to it transposed: row-major
 // (rows, columns) is column-major columns x rows, with columns as the leading dimension.
 //
-// What follows the product, and who computes it, by limits.epilogues (BIAS or DGELU):
+// What follows the product, and who computes it:
 //
 //   forward           out = x W^T + bias        the library; where it cannot, it adds to rows of the bias
 //                     gelu = GELU(out)          cuda_activation_forward
-//   backward_input    dx *= GELU'(pre)          DGELU: the library; else cuda_activation_backward
+//   backward_input    dx *= GELU'(pre)          the library; where it cannot, cuda_activation_backward
 //   backward_weight   dbias += sums of dout     cuda_column_sum
 //
-// The library's GELU and sums of dout stay out: on an H100 a step of 124M took as long with them, and that GELU was off
-// by up to 9e-4 in fp32 too, as tanh.approx would make it.
+// The library's GELU' wins a third of its matmul's time on an H100. Its GELU and sums of dout stay out: a step of 124M
+// took as long with them, and that GELU was off by up to 9e-4 in fp32 too, as tanh.approx would make it.
 //
 // Where the library has no algorithm for a fused form, the plain form and the other way follow, and this is remembered.
 // A plain product it has for all sizes and addresses; where it says otherwise the run ends with its words.
@@ -100,17 +100,12 @@ size_t cuda_matmul_scratch_bytes(const KernelLimits* limits) {
     return workspace_bytes() + MIN((size_t)limits->C * (size_t)limits->OC * sizeof(float), most_trial);
 }
 
-// The forms that limits.epilogues switches on, and that have another way.
-static int is_fused(const Product* p) {
-    return p->epilogue != CUBLASLT_EPILOGUE_DEFAULT && p->epilogue != CUBLASLT_EPILOGUE_BIAS;
-}
-
 static void check_product(cublasStatus_t status, const char* what, const Product* p) {
     static const char* const names[] = {"forward", "backward_input", "backward_weight"};
     if (status == CUBLAS_STATUS_SUCCESS) return;
-    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d%s", what,
+    die("cuBLASLt: %s: %s, %s; in matmul %s with N %d, C %d, OC %d of %s, epilogue %d", what,
         lt.cublasLtGetStatusName(status), lt.cublasLtGetStatusString(status), names[p->op], p->N, p->C, p->OC,
-        dtype_name(p->dt), (int)p->epilogue, is_fused(p) ? "; try --device epilogues=bias" : "");
+        dtype_name(p->dt), (int)p->epilogue);
 }
 
 static cublasStatus_t create_descriptors() {
@@ -411,7 +406,7 @@ void cuda_matmul_backward_input(void* dx, const void* dout, const void* weight, 
                                 DType dt, Stream s) {
     if (N == 0) return;
     Product p = {{BACKWARD_INPUT, N, C, OC, dt, CUBLASLT_EPILOGUE_DEFAULT, 0}, weight, dout, dx, NULL, NULL, 0};
-    if (pre && cuda.limits.epilogues == EPILOGUE_DGELU && C % AUX_UNIT == 0) {
+    if (pre && C % AUX_UNIT == 0) {
         Product fused = p;
         fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
         fused.aux = pre;

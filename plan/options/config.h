@@ -44,7 +44,7 @@ typedef struct Config {
     // device
     const char *device, *cpu_isa, *dtype, *rounding;
     int threads;
-    const char *recompute, *epilogues, *deterministic;
+    const char* recompute;
     // ranks and plans
     int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of a cluster that need not be there; 0: those that are
     const char* rank_capacity;                        // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike

@@ -73,8 +73,6 @@ KernelLimits model_limits(const Shape* shape, DType dt, const Config* config, in
     limits.NH = shape->heads, limits.NKV = shape->kv_heads, limits.HS = shape->HS;
     limits.threads = config->threads;
     limits.attention = (AttentionKernels)config_choice(config, "--device attention");
-    limits.fast_backward = !strcmp(config->deterministic, "no");
-    limits.epilogues = (Epilogues)config_choice(config, "--device epilogues");
     return limits;
 }
 

@@ -70,16 +70,16 @@ static size_t describe(const Run* run, char text[MACHINE_TEXT], char name[64]) {
     const Shape* s = &m->whole;
     char host[256] = "";
     gethostname(host, sizeof host - 1);
-    size_t n = (size_t)snprintf(text, MACHINE_TEXT,
-                                "# ragged: cost model measured by --probe\n"
-                                "# device %s, host %s\n"
-                                "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
-                                "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
-                                "# dtype %s, recompute %s, attention %s, deterministic %s, epilogues %s, isa %s\n",
-                                m->k->name, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
-                                run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L,
-                                s->C, s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention,
-                                c->deterministic, c->epilogues, c->cpu_isa);
+    size_t n =
+        (size_t)snprintf(text, MACHINE_TEXT,
+                         "# ragged: cost model measured by --probe\n"
+                         "# device %s, host %s\n"
+                         "# ranks %d, %d a machine, over %s, tp %d, threads %d, zero %d, reduce %s, overlap %s\n"
+                         "# layers %d, width %d, heads %d, vocabulary %d, context %d\n"
+                         "# dtype %s, recompute %s, attention %s, isa %s\n",
+                         m->k->name, host, run->clock->limits.ranks, run->clock->limits.node_size, m->comm->name,
+                         run->settled.tp, c->threads, m->ranks->zero.stage, c->grad_dtype, c->overlap, s->L, s->C,
+                         s->NH, s->V, s->context, dtype_name(m->dt), c->recompute, c->attention, c->cpu_isa);
     n = MIN(n, (size_t)MACHINE_TEXT - 1);
     if (m->stages > 1) {
         size_t bytes = layout_print(&m->ranks->layout, layout, sizeof layout);
