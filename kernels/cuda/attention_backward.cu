@@ -15,8 +15,8 @@
 // P is computed anew from lse (Dao et al. 2022), so it need not sum to 1 over the keys that are here. The last two
 // kernels keep their sums in registers and add in a fixed order: 4 + 3 matmuls of 2 HS FLOPs a pair (query, key) where
 // 5 would do if key_kernel added its part of dQ to memory by atomics, and bits differed between runs. On an H100 that
-// won nothing at 1024 tokens, 13 % of this pass at 8192, and lost with heads of 128. A block of key_kernel goes with its
-// keys through all heads that share them, one after another.
+// won nothing at 1024 tokens, 13 % of this pass at 8192, and lost with heads of 128. A block of key_kernel goes with
+// its keys through all heads that share them, one after another.
 //
 // For keys the scores are transposed, S^T = K Q^T: then P^T and dS^T are left operands as they lie in registers. With
 // 32 keys a warp and HS = 64, 128 mma (206 cycles of an H100's tensor cores) go with 24 KiB from shared memory (192
