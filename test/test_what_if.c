@@ -128,6 +128,8 @@ CLAIM(a_layout_that_fits_nowhere_is_a_row) {
     ask("--machine $W/fast --memory 8M");
     CHECK_SAID("no layout fits: & GiB at least, 0.00781 there");
     CHECK(isnan(of("fast", "ms a step")));
+    ask("--machine $W/fast --tp 3");
+    CHECK_SAID("fast     expected --tp and --pp that divide 8 ranks & !no layout fits");
 }
 
 // Without a rank's slowness, and by another planner, logged steps take what a run does that has it so.
@@ -163,6 +165,7 @@ CLAIM(questions_that_cannot_be_answered_are_refused) {
         {"--what-if --ranks 8 --machine h200-8b --price x", "as 2.5,4, found \"x\"", 0},
         {"--what-if --ranks 8 --machine $W/bare", "what memory a rank of & --memory 40G", 0},
         {"--what-if --ranks 8 --machine $W/bare --memory 1G --mtbf 9", "device GIB GB/S", 0},
+        {"--what-if --ranks 8 --machine h200-8b --layout auto", "found --layout", 0},
         {"--machine a b", "found 2; several are for --what-if", 0},
         {"--price 2", "--price is for --what-if", 0},
         {"--what-if --ranks 8 --machine h200-8b", "of one process", 2}};

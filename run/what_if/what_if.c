@@ -15,8 +15,8 @@ static void view_cluster(RunView* as, const Run* run, int ranks) {
     static Comm world;
     int of_node = run->config.node_size ? run->config.node_size : 8;
     run_view(as, run);
-    world =
-        (Comm){.name = "none", .size = ranks, .local_size = of_node, .node = (int*)calloc((size_t)ranks, sizeof(int))};
+    world = (Comm){.name = "none", .size = ranks, .local_size = of_node};
+    world.node = (int*)calloc((size_t)ranks, sizeof(int));
     if (!world.node) die("no memory for %d ranks", ranks);
     for (int r = 0; r < ranks; r++) world.node[r] = r / of_node;
     as->run.model.world = as->run.model.job = as->run.model.comm = &world;
@@ -51,7 +51,7 @@ static void divide_time(WhatIf* x, const Recommended* r, int ranks) {
     double computed = t[TERM_MATMULS] + t[TERM_ATTENTION], limit = limit_ms(&r->costs->machine, r->steps, ranks);
     x->limit = limit, x->part[PART_COMPUTING] = fmin(computed, limit);
     x->part[PART_LINKS] = t[TERM_TENSOR] + t[TERM_SEQUENCE] + t[TERM_ROUNDS] + t[TERM_STEP];
-    x->part[PART_AGAIN] = t[TERM_AGAIN], x->part[PART_STAGES] = t[TERM_STAGES],
+    x->part[PART_AGAIN] = t[TERM_AGAIN], x->part[PART_STAGES] = t[TERM_STAGES];
     x->part[PART_FIXED] = t[TERM_MICRO_BATCH];
     x->part[PART_UNEVEN] = computed - x->part[PART_COMPUTING];
 }
@@ -94,9 +94,8 @@ static const char* bound_of(const WhatIf* x) {
 // A save copies the optimizer's state, 12 bytes a parameter over the ranks, and on rank 0 the weights
 // (run/files/save.c).
 static double save_seconds(const Run* run, const Machine* machine) {
-    double elem = (double)dtype_bytes(run->model.dt);
-    return (double)shape_param_count(&run->model.whole) * (12.0 / run->model.world->size + elem) / machine->save_gbps /
-           1e9;
+    double of_parameter = 12.0 / run->model.world->size + (double)dtype_bytes(run->model.dt);
+    return of_parameter * (double)shape_param_count(&run->model.whole) / machine->save_gbps / 1e9;
 }
 
 static void find_goodput(WhatIf* x, const Run* run, const Machine* machine) {
@@ -121,6 +120,7 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
     const Recommended* r = recommend(run, &machine, 1);
     x->ms = r->best.ms, x->bytes = r->best.bytes, x->tokens = r->costs->tokens;
     x->layout = r->best.layout, x->N = r->best.N;
+    snprintf(x->words, sizeof x->words, "%s", r->words + (strncmp(r->words, "auto: ", 6) ? 0 : 6));
     divide_time(x, r, run->model.world->size);
     for (int i = 0; i < N_CHANGES; i++) x->gain[i] = gain_of(x, run, &machine, (Change)i);
     x->bound = bound_of(x);
@@ -160,6 +160,8 @@ void run_what_if(Run* run) {
     if (run->cluster->identity.size > 1) die("--what-if is asked of one process; start it without a launcher");
     if (n == 0) die("--what-if expects machines, found none; try --machine a100-7b h200-8b, or a file");
     if (c->ranks == 0) die("--what-if expects --ranks N, the ranks of the cluster, found none; try --ranks 64");
+    if (!*c->what_if && (c->layout || c->strategies))
+        die("--what-if looks for the layout, found %s; leave it out", c->layout ? "--layout" : "--strategies");
     WhatIfs all = {.run = &as.run, .ranks = c->ranks, .cluster = clusters};
     view_cluster(&as, run, c->ranks);
     read_prices(prices, c->price, n);

@@ -27,7 +27,7 @@ typedef enum TimePart {
 
 typedef struct WhatIf {
     char name[COST_NAME];
-    double ms, tokens;       // of a step in the mean; ms infinite: no layout fits
+    double ms, tokens;       // of a step in the mean; ms infinite: no layout fits, or none can be, for `words`
     double limit;            // ms: computing, divided over all ranks by their paces
     double part[N_PARTS];    // ms
     double bytes, room;      // of the fullest rank; that a rank has at most
@@ -38,6 +38,7 @@ typedef struct WhatIf {
     Goodput goodput;         // share 0: nobody asked
     Layout layout;
     int N;  // tokens of a row
+    char words[ERR_BYTES];
 } WhatIf;
 
 enum { MOST_REPLAYED = 64 };  // the last logged steps

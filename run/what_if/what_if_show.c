@@ -63,10 +63,10 @@ static void show_steps(FILE* page, const WhatIfs* all) {
         const WhatIf* x = &all->cluster[i];
         double gib = 1 << 30;
         text_cells(&t, "%.*s", NAME_CELLS, x->name);
-        if (x->ms == INFINITY) {
+        if (x->ms == INFINITY && x->bytes > x->room)
             text_cells(&t, "\tno layout fits: %.3g GiB at least, %.3g there\n", x->bytes / gib, x->room / gib);
-            continue;
-        }
+        else if (x->ms == INFINITY) text_cells(&t, "\t%s\n", x->words);
+        if (x->ms == INFINITY) continue;
         snprintf(words, sizeof words, "%.1f ms", x->ms);
         put_bar(page, x->name, x->part, N_PARTS, words);
         text_cells(&t, "\t%.1f\t%.0f\t%.1f %%\t%.3g of %.3g", x->ms, 1e3 * x->tokens / x->ms, 100 * x->limit / x->ms,
