@@ -424,6 +424,14 @@ void run_end_unplanned(const Run* run);
 // Ends the program where the longest documents, as they are cut to --context, have no plan.
 void run_check_documents(Run* run);
 
+// ---- step/give_up.c: --give-up-below
+
+enum { GIVEN_UP = 76 };  // the status of a program that ends without a rank
+// Whether it goes with other options, before the first step. Behind each step, all ranks together: Cluster.given_up,
+// where the others are faster without one of them.
+void give_up_open(Run* run);
+void give_up_hear(Run* run);
+
 // ---- step/probe.c
 
 void run_probe(Run* run);  // --probe: measures this machine into run->clock->probed, and saves it

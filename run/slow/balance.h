@@ -31,12 +31,6 @@ void balance_begin(Run* run);
 void balance_measure(Run* run, RankReport* mine);
 void balance_hear(Run* run, StepRecord* record);
 
-// give_up.c, --give-up-below: whether it goes with other options, before the first step; behind each step, all ranks
-// together: Cluster.given_up where the others are faster without one of them.
-enum { GIVEN_UP = 76 };  // the status of the program then
-void give_up_open(Run* run);
-void give_up_hear(Run* run);
-
 // Whether slices move for good: --balance moves=keep.
 int balance_keeps(const Config* c);
 

@@ -12,7 +12,6 @@
 #include <unistd.h>
 
 #include "run/run.h"
-#include "run/slow/balance.h"
 
 typedef struct RankWork {
     double work, ms;
