@@ -125,6 +125,13 @@ static double bytes_leaving(const Comm* c, const Transfer* list, int n, int* acr
     return bytes;
 }
 
+// Several messages to one rank, one behind another, are one.
+static int count_peers(const Transfer* list, int n) {
+    int peers = 0;
+    for (int i = 0; i < n; i++) peers += i == 0 || list[i].peer != list[i - 1].peer;
+    return peers;
+}
+
 static Request messages(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     int across = 0;
@@ -132,7 +139,8 @@ static Request messages(VirtualComm* v, const Operation* o) {
     double in = bytes_leaving(c, o->receives, o->n_receives, &across), most = MAX(out, in);
     if (most == 0) return 0;
     for (int i = 0; i < o->n_sends; i++) kept += comm_leaves(c, &o->sends[i]) ? 0 : (double)o->sends[i].bytes;
-    VirtualTransfer t = {c->purpose, MAX(MAX(o->n_sends, o->n_receives), 2), across, most, most + kept};
+    int peers = MAX(count_peers(o->sends, o->n_sends), count_peers(o->receives, o->n_receives));
+    VirtualTransfer t = {c->purpose, MAX(peers, 2), across, most, most + kept};
     return occupy(tell_peers(v, o, ready_after(c, across)), &t, across ? nic_share(c) : 1);
 }
 

@@ -155,21 +155,62 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     return most;
 }
 
+// Rows are as long as a scheme holds; of all but the last stage gradients leave at the end.
+static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
+                            double ms, double tau) {
+    double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;
+    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed, .end = ms + rows * scheme->fixed};
+    w.first = stage * w.forward;
+    w.first_layer = layout_first(layout, stage), w.layers = layout_first(layout, stage + 1) - w.first_layer;
+    w.hides = g->pp == 1;
+    return w;
+}
+
+void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides) {
+    double rate = 0, tau[MOST_PIPELINE_GROUPS];
+    int zero = 1, first = 0;
+    for (int l = 0; l < layers; l++) zero = MAX(zero, how[l].zero);
+    for (int i = 0; i < strategy->n; i++) {
+        tau[i] = scheme[i]->quadratic * mean_length + scheme[i]->linear;
+        rate += strategy->group[i].copies / tau[i];
+    }
+    Shape whole = {.L = layers};
+    for (int i = 0; i < strategy->n; first += group_ranks(&strategy->group[i++])) {
+        const PipelineGroup* g = &strategy->group[i];
+        Layout layout = strategy_layout(&whole, g, how);
+        for (int r = 0; r < group_ranks(g); r++) {
+            MoveWindow* w = &window[first + r];
+            *w = window_of(g, scheme[i], &layout, r / (g->copies * g->tp), tokens / rate, tau[i]);
+            w->together = first + (g->pp > 1 || zero > 1 ? 0 : r / g->tp * g->tp);
+            w->lag = zero > 1, w->hides &= hides;
+        }
+    }
+}
+
 // Strategy.start and end, exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
-    int ranks = x->pool.ranks, first = 0;
-    if (ranks > LIST_RANKS) return 0;
+    int ranks = x->pool.ranks, first = 0, failed = 0;
+    const StrategyMoves* m = x->p->moves;
+    const PipelineScheme* scheme[MOST_PIPELINE_GROUPS];
+    if (ranks > LIST_RANKS || !m) return 0;
     ArenaMark mark = arena_mark(x->arena);
-    double* start = TAKE(x->arena, double, ranks);
+    double* late = TAKE(x->arena, double, ranks);
+    MoveWindow* window = TAKE(x->arena, MoveWindow, ranks);
+    MoveTables tables;
     if (arena_check(x->arena, err)) return -1;
-    if (x->p->moves && strategy_moves(start, &c->s.end, x->p->moves, &c->ranks, x->how, x->arena, err)) return -1;
-    for (int i = 0; i < c->ranks.n && x->p->moves; first += group_ranks(&c->ranks.group[i++])) {
+    failed = strategy_tables(&tables, m, &c->ranks, x->how, x->arena, err);
+    for (int i = 0; i < c->ranks.n; i++) scheme[i] = &x->pool.scheme[kind_of(x, &c->ranks.group[i])];
+    strategy_windows(window, &c->ranks, scheme, x->how, m->whole->L, x->p->costs->tokens, x->p->costs->mean_length,
+                     m->times->overlap);
+    if (!failed) c->s.end = strategy_play(late, &tables, m, window, x->arena);
+    for (int i = 0; i < c->ranks.n && !failed; first += group_ranks(&c->ranks.group[i++])) {
         double* of = &c->s.start[kind_of(x, &c->ranks.group[i])];
         *of = 0;
-        for (int r = first; r < first + group_ranks(&c->ranks.group[i]); r++) *of = fmax(*of, start[r]);
+        for (int r = first; r < first + group_ranks(&c->ranks.group[i]); r++) *of = fmax(*of, late[r]);
     }
     arena_reset(x->arena, mark);
-    return 0;
+    return failed ? -1 : 0;
 }
 
 // The documents of pipelines [first, first + n) of the choice.
