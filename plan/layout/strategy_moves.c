@@ -175,7 +175,7 @@ double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, 
     for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
     play_weights(late, &x, t);
     for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
-    double end = MAX(play_gradients(late, &x, t) - t->alike[1], 0);
+    double end = fmax(play_gradients(late, &x, t) - t->alike[1], 0);
     for (int r = 0; r < n; r++) late[r] = MAX(late[r] - t->alike[0], 0);
     arena_reset(arena, mark);
     return end;

@@ -10,6 +10,7 @@
 
 #include "plan/cost/transfers.h"
 #include "plan/published/published.h"
+#include "plan/step/even_rows.h"
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
@@ -246,10 +247,19 @@ static int find_window(Batch* b, const Run* run, Err err) {
     return 0;
 }
 
+static int even_rows(Plan* plan, Batch* b, const Setting* s, Err err) {
+    PlanLimits limits = s->limits;
+    if (s->cost.per_token > 0) limits.quadratic = s->cost.quadratic / s->cost.per_token;
+    return plan_even_rows(plan, b->lengths, &limits, &b->arena, err);
+}
+
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
+    Plan* plan = &b->planned->plan;
+    int evens = run->model.ranks->owner && b->training && !s->rounds;
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
-    if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
+    if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
+    if (evens && !plan->has_barriers && even_rows(plan, b, s, err)) return -1;
     if (batch_list(b, run, err)) return -1;
     predict_tasks(b, run);
     return run->model.ranks->owner ? find_window(b, run, err) : 0;
