@@ -324,13 +324,20 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
     const Cost cost = {.link_scale = 1, .link[LINK_INSIDE] = {.n = 2, .bytes = {0, 1e6}, .ms = {0, 1e6}}};
     for (uint64_t seed = 0; seed < 40; seed++) {
         Case c;
-        double ends[MOST_RANKS], busiest = 0, waves = 0, of_rank[MOST_RANKS] = {0}, last = 0;
+        double over[MOST_RANKS], now[MOST_RANKS] = {0}, busiest = 0, waves = 0, of_rank[MOST_RANKS] = {0}, last = 0;
+        RankClock clock[MOST_RANKS];
+        MoveTable table;
         open_case(&c, seed);
         MoveTime t = {{.cost = &cost, .scale = {[TRANSFER_WEIGHTS] = 1}}, c.ranks, one_node, seed % 2};
         ReshardKind kind = seed % 3 ? RESHARD_COPY : RESHARD_SUM;
         const Holdings *from = kind == RESHARD_SUM ? &c.held[0] : &c.pieces,
                        *to = kind == RESHARD_SUM ? &c.pieces : &c.held[0];
-        CHECK(move_time(ends, &t, &c.whole, from, to, kind, 1, &c.arena, err) == 0);
+        CHECK(move_table(&table, &t, &c.whole, from, to, kind, 1, &c.arena, err) == 0);
+        for (int r = 0; r < c.ranks; r++) clock[r] = (RankClock){.overlap = t.overlap};
+        for (int w = 0; w < table.waves; w++) {
+            move_play(over, clock, &table, w, now);
+            for (int r = 0; r < c.ranks; r++) last = MAX(last, over[r]);
+        }
         Transfers of[MOST_RANKS];
         for (int r = 0; r < c.ranks; r++)
             CHECK(!reshard(&of[r], &c.whole, from, to, kind, r, c.ranks, one_node, &c.arena, err));
@@ -342,7 +349,7 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
             }
             waves += most;
         }
-        for (int r = 0; r < c.ranks; r++) busiest = MAX(busiest, of_rank[r]), last = MAX(last, ends[r]);
+        for (int r = 0; r < c.ranks; r++) busiest = MAX(busiest, of_rank[r]);
         CHECK(last >= busiest * (1 - 1e-12) && last <= waves * (1 + 1e-12));
         arena_free(&c.arena);
     }

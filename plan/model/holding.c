@@ -197,11 +197,18 @@ MoveHop holdings_hop(const Holdings* pieces, const NodeHoldings* parts, ReshardK
     return (MoveHop){users, owners, hop == MOVE_OWNERS ? RESHARD_SUM : RESHARD_SUM_INSIDE};
 }
 
+// Rows that some holdings lie in: lists are long, and most of one has nothing of a box.
+typedef struct Rows {
+    int first, end;
+} Rows;
+enum { BLOCK = 16 };
+
 typedef struct Search {
     const int* node;
     int ranks, wave;
     int inside;    // what other nodes hold does not count
     size_t* sent;  // (ranks)
+    Rows* blocks;  // of the tensor's `from`, BLOCK holdings each
     Box* open;     // (most_open + 4) what a rank still lacks of a holding
     int most_open;
     OnTravel on_travel;
@@ -216,11 +223,30 @@ static void add_box(Search* s, const Holding* from, const Holding* to, const Box
 // 0: this rank itself, 1: one of its node, 2: any other.
 static int distance(const Search* s, int from, int to) { return from == to ? 0 : s->node[from] == s->node[to] ? 1 : 2; }
 
+static void find_blocks(const Search* s, const Holding* from, int n) {
+    for (int i = 0; i < n; i++) {
+        Rows* block = &s->blocks[i / BLOCK];
+        int end = from[i].box.row + from[i].box.rows;
+        if (i % BLOCK == 0) *block = (Rows){from[i].box.row, end};
+        block->first = MIN(block->first, from[i].box.row), block->end = MAX(block->end, end);
+    }
+}
+
+// The first from i on that has something of the box; n: none.
+static int next_of(const Search* s, const Holding* from, int n, int i, const Box* box) {
+    for (; i < n; i++) {
+        const Rows* block = &s->blocks[i / BLOCK];
+        if (block->first >= box->row + box->rows || block->end <= box->row) i = (i / BLOCK + 1) * BLOCK - 1;
+        else if (common(&from[i].box, box).rows) return i;
+    }
+    return n;
+}
+
 // The rank that is to send what `box` and its holding have in common; NULL where nobody has anything of it.
 static const Holding* choose(const Search* s, const Holding* from, int n, int to, const Box* box) {
     const Holding* best = NULL;
-    for (const Holding* h = from; h < from + n; h++) {
-        if (!common(&h->box, box).rows) continue;
+    for (int i = next_of(s, from, n, 0, box); i < n; i = next_of(s, from, n, i + 1, box)) {
+        const Holding* h = &from[i];
         int nearer = best ? distance(s, h->rank, to) - distance(s, best->rank, to) : -1;
         if (nearer < 0 || (nearer == 0 && s->sent[h->rank] < s->sent[best->rank])) best = h;
     }
@@ -242,10 +268,10 @@ static int copy_to(Search* s, const Holding* from, int n, const Holding* to) {
 }
 
 static void sum_to(Search* s, const Holding* from, int n, const Holding* to) {
-    for (const Holding* h = from; h < from + n; h++) {
+    for (int i = next_of(s, from, n, 0, &to->box); i < n; i = next_of(s, from, n, i + 1, &to->box)) {
+        const Holding* h = &from[i];
         Box part = common(&h->box, &to->box);
-        int counts = !s->inside || s->node[h->rank] == s->node[to->rank];
-        if (part.rows && counts) add_box(s, h, to, &part);
+        if (!s->inside || s->node[h->rank] == s->node[to->rank]) add_box(s, h, to, &part);
     }
 }
 
@@ -254,10 +280,11 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
     ArenaMark mark = arena_mark(arena);
     int most = 0;
     for (int i = 0; i < from->tensors; i++) most = MAX(most, from->first[i + 1] - from->first[i]);
+    int blocks = most / BLOCK + 1;
     most = 4 * most + 64;  // boxes that a choice leaves are few for each holding
     Search s = {.node = node, .ranks = ranks, .inside = kind == RESHARD_SUM_INSIDE, .most_open = most};
     s.sent = TAKE(arena, size_t, ranks), s.open = TAKE(arena, Box, most + 4);
-    s.on_travel = on_travel, s.context = context;
+    s.blocks = TAKE(arena, Rows, blocks), s.on_travel = on_travel, s.context = context;
     int failed = arena_check(arena, err);
     if (!failed) memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
     for (int i = 0; i < to->tensors && !failed; i++) {
@@ -265,6 +292,7 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
         const Holding* of = from->list + from->first[i];
         int n = from->first[i + 1] - from->first[i];
         s.wave = shape_bucket_of(&t, whole);
+        find_blocks(&s, of, n);
         for (int j = to->first[i]; j < to->first[i + 1] && !failed; j++) {
             if (kind != RESHARD_COPY) sum_to(&s, of, n, &to->list[j]);
             else if (copy_to(&s, of, n, &to->list[j]))

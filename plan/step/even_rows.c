@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 typedef struct Doc {
-    int doc, length;
+    int doc, length, row;  // the micro-batch that it goes to
 } Doc;
 
 typedef struct EvenRow {
@@ -20,6 +20,7 @@ typedef struct EvenRows {
     int* row_of;    // (n_docs of the step) the micro-batch of each
     Doc* docs;      // (n_docs) of a rank
     EvenRow* rows;  // (n_micro_batches) of a rank
+    int* order;     // (n_micro_batches) of a rank, ascending
     int n_docs, n_rows;
 } EvenRows;
 
@@ -46,7 +47,7 @@ static int list_rows(EvenRows* x, int rank) {
         x->rows[x->n_rows++] = (EvenRow){i, 0, 0};
         for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
             int doc = x->plan->docs[d];
-            x->docs[x->n_docs++] = (Doc){doc, x->lengths[doc]};
+            x->docs[x->n_docs++] = (Doc){doc, x->lengths[doc], i};
         }
     }
     return alone;
@@ -63,23 +64,20 @@ static int deal(EvenRows* x, int rank) {
             if (row->tokens + x->docs[i].length <= capacity && (!best || row->work < best->work)) best = row;
         if (!best) return 0;
         best->tokens += x->docs[i].length, best->work += s + x->limits->quadratic * s * s;
-        x->docs[i].length = best->micro_batch;  // from now on where it goes
+        x->docs[i].row = best->micro_batch;
     }
     return 1;
 }
 
+// The rows from light to heavy, in the order of the micro-batches, which is that of their rounds.
 static void even_rank(EvenRows* x, int rank) {
-    if (!list_rows(x, rank) || x->n_rows < 2 || !deal(x, rank)) return;
-    for (int i = 0; i < x->n_docs; i++) x->row_of[x->docs[i].doc] = x->docs[i].length;
-    // Rounds of the rows as they were, in ascending order, to these from light to heavy.
-    MicroBatch* of = x->plan->micro_batches;
+    if (!list_rows(x, rank) || x->n_rows < 2) return;
+    for (int i = 0; i < x->n_rows; i++) x->order[i] = x->rows[i].micro_batch;
+    if (!deal(x, rank)) return;
     qsort(x->rows, (size_t)x->n_rows, sizeof *x->rows, lightest_first);
-    for (int i = 0; i < x->n_rows; i++)
-        for (int j = i + 1; j < x->n_rows; j++) {
-            MicroBatch *a = &of[x->rows[i].micro_batch], *b = &of[x->rows[j].micro_batch];
-            int round = a->round;
-            if (round > b->round) a->round = b->round, b->round = round;
-        }
+    for (int i = 0; i < x->n_docs; i++)
+        for (int r = 0; r < x->n_rows; r++)
+            if (x->docs[i].row == x->rows[r].micro_batch) x->row_of[x->docs[i].doc] = x->order[r];
 }
 
 int plan_even_rows(Plan* plan, const int* lengths, const PlanLimits* limits, Arena* arena, Err err) {
@@ -87,7 +85,7 @@ int plan_even_rows(Plan* plan, const int* lengths, const PlanLimits* limits, Are
     ArenaMark mark = arena_mark(arena);
     EvenRows x = {.plan = plan, .lengths = lengths, .limits = limits};
     x.row_of = TAKE(arena, int, plan->n_docs), x.docs = TAKE(arena, Doc, plan->n_docs);
-    x.rows = TAKE(arena, EvenRow, plan->n_micro_batches);
+    x.rows = TAKE(arena, EvenRow, plan->n_micro_batches), x.order = TAKE(arena, int, plan->n_micro_batches);
     if (arena_check(arena, err)) return -1;
     for (int i = 0; i < plan->n_micro_batches; i++) {
         const MicroBatch* mb = &plan->micro_batches[i];

@@ -209,7 +209,7 @@ static int reduces_inside(const Batch* b, const Model* m, int i) {
     return !is_shared(x, i) || x->all_end_together;
 }
 
-// What a stage of this rank does in pass i, ms; fixed: behind its layers.
+// What the layers of a stage of this rank take in pass i, ms; fixed: what comes behind them.
 static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, RankRound* of_rank) {
     const Model* m = &run->model;
     const BatchPlan* x = b->planned;
@@ -222,8 +222,10 @@ static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, Rank
     const RankRound* own = &of_rank[data];
     double v = run->clock->stage_speeds[m->stage * run->clock->limits.ranks + data];
     find_shares(matmuls, layers, run);
+    double head = m->shape.no_head ? 0 : (double)m->whole.V * m->whole.C / shape_matmul_weights(&m->whole);
     *fixed = P * own->micro_batch * layers[m->stage];
-    return P * (own->matmuls / v * matmuls[m->stage] + (own->attention / v + own->messages) * layers[m->stage]);
+    return P * (own->matmuls / v * (matmuls[m->stage] - head) +
+                (own->attention / v + own->messages) * layers[m->stage]);
 }
 
 // But for the end of the step, which is known when all ranks have told what their jobs take.
