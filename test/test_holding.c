@@ -183,7 +183,7 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
                 CHECK(sent != NULL);
                 if (sent)
                     carry(&p->of[got->peer], sent, source->of[got->peer], &p->of[r], got, target->of[r],
-                          kind == RESHARD_SUM);
+                          kind != RESHARD_COPY);
                 if (got->peer != r) elems += got->elems, left[w][got->peer][r] -= got->elems;
             }
             for (int from_rank = 0; from_rank < c->ranks; from_rank++) CHECK(left[w][from_rank][r] == 0);
@@ -280,6 +280,47 @@ CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
         }
         end_move(&m);
     }
+}
+
+// In two moves: with owners, and inside nodes. Every element arrives, or is summed, as in one; where several ranks of a
+// node have a box it crosses once for all of them.
+CLAIM(nodes_share_what_crosses_between_them) {
+    int fewer = 0;
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        Played p[N_MOVE_HOPS], whole;
+        NodeHoldings nodes;
+        size_t crosses[2] = {0};
+        open_case(&c, seed + 4000);
+        const Holdings* held = &c.held[0];
+        Memory used = take_memory(&c), owned = take_memory(&c), wanted = take_memory(&c);
+        CHECK(holdings_of_nodes(&nodes, held, &c.pieces, node, &c.arena, err) == 0);
+        fill(&owned, &c.pieces, same_everywhere), fill(&wanted, held, same_everywhere);
+        for (int hop = MOVE_OWNERS; hop >= MOVE_INSIDE; hop--) {
+            MoveHop h = holdings_hop(&c.pieces, &nodes, RESHARD_COPY, hop);
+            play(&p[hop], &c, h.from, h.to, h.kind, hop == MOVE_OWNERS ? &owned : &used, &used);
+        }
+        for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(used.of[r], wanted.of[r], used.elems * sizeof(double)));
+        play(&whole, &c, &c.pieces, held, RESHARD_COPY, &owned, &wanted);
+        for (int r = 0; r < c.ranks; r++) crosses[0] += p[MOVE_OWNERS].sent_by[r], crosses[1] += whole.sent_by[r];
+        CHECK(crosses[0] <= crosses[1] && p[MOVE_INSIDE].sent + crosses[0] == crosses[1]);
+        fewer += crosses[0] < crosses[1];
+        free_memory(&owned), owned = take_memory(&c);
+        fill(&used, held, by_rank);
+        for (int hop = MOVE_INSIDE; hop <= MOVE_OWNERS; hop++) {
+            MoveHop h = holdings_hop(&c.pieces, &nodes, RESHARD_SUM, hop);
+            play(&p[hop], &c, h.from, h.to, h.kind, &used, hop == MOVE_OWNERS ? &owned : &used);
+        }
+        FOR_ELEMENTS(&c.pieces) {
+            int row = x->box.row + i, col = x->box.col + j;
+            double sum = 0;
+            for (int r = 0; r < c.ranks; r++) sum += holds(held, r, t, row, col) ? by_rank(r, t, row, col) : 0;
+            CHECK_CLOSE(owned.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
+        }
+        free_memory(&used), free_memory(&owned), free_memory(&wanted);
+        arena_free(&c.arena);
+    }
+    CHECK(fewer >= 10);
 }
 
 // The lowest rank that has a row sends it, as a program without a choice would have it.

@@ -6,8 +6,8 @@
 //   max(when each rank that sends here, and this one, is ready) + ms
 //
 // and a rank is ready at its clock, or when what it has begun before on the same link, inside a node or across nodes,
-// is over; what takes no time, as all that is in the times of whole pipelines, waits for no link. `end` brings the clock
-// there, so a request is that moment: the bits of a double. Host values take no time.
+// is over; what takes no time, as all that is in the times of whole pipelines, waits for no link. `end` brings the
+// clock there, so a request is that moment: the bits of a double. Host values take no time.
 // With payload 0 no content is sent, and sums are not computed.
 #include <stdlib.h>
 

@@ -128,7 +128,8 @@ static void play_weights(double* late, const MovesAtWork* x, const MoveTables* t
             const MoveWindow* w = &x->window[r];
             int uses = b <= w->first_layer + w->layers || w->first_layer + w->layers == owners->waves - 2;
             double there = MAX(x->owners[r], inside->waves ? x->inside[r] : 0);
-            if (uses || !x->clock[r].overlap) late[r] = MAX(late[r], there - (x->clock[r].overlap ? used_at(w, b) : 0));
+            if (!x->clock[r].overlap) late[r] = MAX(late[r], there);
+            else if (uses) late[r] = MAX(late[r], there - used_at(w, b));
         }
     }
     level(late, x);
@@ -165,12 +166,14 @@ static double play_gradients(const double* late, const MovesAtWork* x, const Mov
     return MAX(over - ended, 0);
 }
 
-double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, const MoveWindow* window, Arena* arena) {
+double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, const MoveWindow* window,
+                     Arena* arena) {
+    char err[ERR_BYTES];
     int n = m->times->ranks;
     ArenaMark mark = arena_mark(arena);
-    MovesAtWork x = {window, TAKE(arena, RankClock, n), TAKE(arena, double, n), TAKE(arena, double, n),
-                     TAKE(arena, double, n), TAKE(arena, double, n), TAKE(arena, double, n), n};
-    char err[ERR_BYTES];
+    MovesAtWork x = {.window = window, .clock = TAKE(arena, RankClock, n), .ranks = n};
+    double** of_ranks[] = {&x.ready, &x.inside, &x.before, &x.owners, &x.delay};
+    for (int i = 0; i < COUNT(of_ranks); i++) *of_ranks[i] = TAKE(arena, double, n);
     if (arena_check(arena, err)) return NAN;
     for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
     play_weights(late, &x, t);

@@ -53,4 +53,6 @@ typedef struct MoveWindow {
 } MoveWindow;
 
 // late (ranks) =: ms by which weights hold up each rank. Returns by how much gradients end behind the last pipeline.
-double strategy_play(double* late, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window, Arena* arena);
+// NaN without memory.
+double strategy_play(double* late, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window,
+                     Arena* arena);

@@ -140,7 +140,8 @@ static void add_of_tensor(NodeHoldings* x, const Holdings* parts, const Holdings
     const Holding* of = parts->list + parts->first[i];
     for (int a = 0, n = parts->first[i + 1] - parts->first[i]; a < n; a++) {
         Peers peers = peers_of(of, n, a, node);
-        for (const Holding* piece = pieces->list + pieces->first[i]; piece < pieces->list + pieces->first[i + 1]; piece++) {
+        for (int j = pieces->first[i]; j < pieces->first[i + 1]; j++) {
+            const Holding* piece = &pieces->list[j];
             Box both = common(&of[a].box, &piece->box);
             int shares = peers.n > 1 && node[piece->rank] != node[of[a].rank];
             int leads = piece->rank % MAX(peers.n, 1) == peers.place;

@@ -50,8 +50,8 @@ enum { MOST_RUN_HOLDINGS = 3 * MOST_RUNS };
 int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
                     size_t first, size_t n, size_t at);
 
-// Between pieces and parts, where several ranks of a node hold the same box of a tensor, and nothing else there cuts it:
-// each piece of a rank of another node crosses once, to or from one of them, its leader there; owners take turns.
+// Between pieces and parts, where several ranks of a node hold the same box of a tensor, and nothing else there cuts
+// it: each piece of a rank of another node crosses once, to or from one of them, its leader there, by turns.
 typedef struct NodeHoldings {
     Holdings doors;      // what of the parts is exchanged with owners: all of it, but for what followers have
     Holdings leaders;    // of doors, what others of the node have too

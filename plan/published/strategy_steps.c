@@ -45,22 +45,23 @@ static double replicated(const BucketWeights* b) {
     return sum;
 }
 
-// Bytes of what moves at most, of a rank of stage s: two waves, each a part of a bucket and the piece that this rank
-// owns, for every pipeline, or for every rank; two slices of sums.
+// Bytes of what moves at most, of a rank of stage s: of every bucket the piece that this rank owns, for every pipeline,
+// or for every rank, but not for more than owners and nodes; two waves inside the node; two slices of sums.
 static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, int pipelines) {
     TpSplit split = split_even(c->whole, layout->tp);
     Shape rank = split_shape(c->whole, &split, 0);
     Shape part = shape_stage(&rank, layout_first(layout, s), layout_first(layout, s + 1));
     const BucketWeights* buckets[] = {&c->layer, &c->end[0], &c->end[1]};
-    double most = 0, pieces = 0, slice = 0;
+    double most = 0, pieces = 0, slice = 0, node = c->links.node_size, nodes = ceil(c->ranks / node) + node;
+    double users = fmin(pipelines, nodes), ranks = fmin(c->ranks, nodes), counts[] = {c->whole->L, 1, 1};
     int ends[] = {0, 1, shape_buckets(&part) - 1};  // layers are alike
     for (int i = 0; i < COUNT(ends); i++) most = fmax(most, (double)shape_bucket(&part, ends[i]).elems);
     for (int i = 0; i < COUNT(buckets); i++) {
         double piece = ceil(buckets[i]->elems / c->ranks) + 64;  // as buckets are padded
         slice = fmax(slice, piece);
-        pieces = fmax(pieces, pipelines * piece + (c->ranks - pipelines) * fmin(piece, replicated(buckets[i])));
+        pieces += counts[i] * (users * piece + fmax(ranks - users, 0) * fmin(piece, replicated(buckets[i])));
     }
-    return sizeof(float) * (2 * (most + pieces) + 2 * slice);
+    return sizeof(float) * (2 * most + pieces + 2 * slice);
 }
 
 // Of a rank of stage s of `copies` such pipelines.
@@ -159,8 +160,8 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
 static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
                             double ms, double tau) {
     double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;
-    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed, .end = ms + rows * scheme->fixed};
-    w.first = stage * w.forward;
+    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed};
+    w.first = stage * w.forward, w.end = ms + rows * scheme->fixed;
     w.first_layer = layout_first(layout, stage), w.layers = layout_first(layout, stage + 1) - w.first_layer;
     w.hides = g->pp == 1;
     return w;
@@ -271,8 +272,10 @@ static void play(Candidate* c, Lists* x, int b) {
 
 // ---- lists of one way
 
-// About what moves will be found to take, and not more. A bucket's weights go from all ranks to those that compute with
-// it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave each stage by itself.
+// About what moves will be found to show, and not more: of what they take, which pipelines of a node share, what is
+// left under the forward and the backward pass of all documents as one row. A bucket's weights go from all ranks to
+// those that compute with it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave
+// each stage by itself.
 static void estimate_moves(StrategySearch* search, const Lists* x) {
     const StrategyMoves* m = x->p->moves;
     if (!m || m->only_more) return;
@@ -281,11 +284,16 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
     int across = t->node[t->ranks - 1] != t->node[0], zero = x->how[0].zero;
     for (int k = 0; k < x->pool.n; k++) {
         const PipelineGroup* g = &x->kind[k];
-        int copies = x->pool.ranks / (g->tp * g->pp);
+        int copies = x->pool.ranks / (g->tp * g->pp), share = across ? MAX(1, t->links.node_size / g->tp) : 1;
         double weights = elems / g->tp / (zero > 2 ? copies : 1) * (double)m->weight_bytes,
                gradients = elems / (g->tp * g->pp) / (zero > 1 ? copies : 1) * (double)m->gradient_bytes;
-        search->start[k] = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, weights, weights);
-        search->end[k] = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, gradients, gradients);
+        const PipelineScheme* s = &x->pool.scheme[k];
+        double token = s->quadratic * x->p->costs->mean_length + s->linear;
+        double row = t->overlap ? token * x->p->costs->tokens / copies : 0;
+        weights /= share, gradients /= share;
+        weights = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, weights, weights);
+        gradients = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, gradients, gradients);
+        search->start[k] = fmax(0, weights - row / 3), search->end[k] = fmax(0, gradients - 2 * row / 3);
     }
 }
 

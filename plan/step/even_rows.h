@@ -5,6 +5,6 @@
 #include "plan/value/plan.h"
 
 // Of each rank that shares nothing: its documents in as many rows as before, longest first to the row with least work,
-// where a row holds them; the row with most work last. Ranks keep their documents, so a step takes as long as before. 0,
-// or -1 without memory.
+// where a row holds them; the row with most work last. Ranks keep their documents, so a step takes as long as before.
+// 0, or -1 without memory.
 int plan_even_rows(Plan* plan, const int* lengths, const PlanLimits* limits, Arena* arena, Err err);

@@ -55,8 +55,9 @@ static void place_waves(Mover* mover) {
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena) {
     char err[ERR_BYTES];
-    Mover mover = {.kind = kind == RESHARD_COPY ? RESHARD_COPY : RESHARD_SUM, .purpose = purpose, .dt = dt, .wire = dt, .by_turns = 1};
-    mover.world = world, mover.whole = m->whole, mover.k = m->k, mover.s = m->s, mover.is_plain = !from;
+    Mover mover = {.kind = kind == RESHARD_COPY ? RESHARD_COPY : RESHARD_SUM, .purpose = purpose, .by_turns = 1};
+    mover.dt = mover.wire = dt, mover.is_plain = !from;
+    mover.world = world, mover.whole = m->whole, mover.k = m->k, mover.s = m->s;
     const char* what = purpose == COMM_STATE ? "optimizer state" : "weights";
     if (from && reshard(&mover.transfers, &m->whole, from, to, kind, world->rank, world->size, world->node, arena, err))
         die("a move of %s: %s", what, err);

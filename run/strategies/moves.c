@@ -20,8 +20,8 @@ static void find_links(Run* run) {
     int node = run_node_size(run, world, 1, 1);
     TransferTimes links = transfer_times(&x->links, &m->whole, (int)dtype_bytes(m->dt), node);
     x->times = (MoveTime){links, world->size, world->node, world->overlap};
-    x->moves = (StrategyMoves){&x->times, &x->owner.shape, dtype_bytes(m->dt), dtype_bytes(run_gradients_travel_as(run)),
-                               x->links.cost.step > 0};
+    size_t gradient = dtype_bytes(run_gradients_travel_as(run));
+    x->moves = (StrategyMoves){&x->times, &x->owner.shape, dtype_bytes(m->dt), gradient, x->links.cost.step > 0};
 }
 
 // What moves show in a step of mean documents: a pipeline begins when the last of its scheme's ranks does.
