@@ -17,7 +17,7 @@
 #include "plan/base/terminal.h"
 #include "plan/cost/calibration.h"
 #include "plan/cost/machine.h"
-#include "plan/layout/layout.h"
+#include "plan/layout/strategy_moves.h"
 #include "plan/options/read.h"
 #include "plan/slow/speeds.h"
 #include "plan/step/flex.h"
@@ -54,6 +54,10 @@ typedef struct BatchPlan {
     double strategy_ms;  // what the step should take with it, by Hydraulis' cost of its slowest pipeline
     uint64_t dispatch_hash;
     double expected_ms;  // of the plan, of all jobs, when all ranks agreed on it; NaN: not known
+    // With --strategies: what this rank computes beside moves; ms of expected_ms that they show, of those before this
+    // rank's first pass, and of those behind the last pass of all.
+    MoveWindow window;
+    double moving_ms, late_ms, behind_ms;
     Plan plan;
     double plan_us;                   // what planning took, all of it
     int predicted;                    // prediction and terms are known
@@ -98,6 +102,7 @@ typedef struct Agreement {
     double ms;          // of the last step; 0: nothing to learn from
     double predicted;   // ms of the plan; NaN: not known
     double processor;   // seconds of its threads in this step
+    MoveWindow window;  // with --strategies
     RankReport report;  // of this one
 } Agreement;
 

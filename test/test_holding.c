@@ -183,7 +183,7 @@ static void play(Played* p, Case* c, const Holdings* from, const Holdings* to, R
                 CHECK(sent != NULL);
                 if (sent)
                     carry(&p->of[got->peer], sent, source->of[got->peer], &p->of[r], got, target->of[r],
-                          kind == RESHARD_SUM);
+                          kind != RESHARD_COPY);
                 if (got->peer != r) elems += got->elems, left[w][got->peer][r] -= got->elems;
             }
             for (int from_rank = 0; from_rank < c->ranks; from_rank++) CHECK(left[w][from_rank][r] == 0);
@@ -282,6 +282,47 @@ CLAIM(gradients_of_all_copies_are_summed_once_at_their_owner) {
     }
 }
 
+// In two moves: with owners, and inside nodes. Every element arrives, or is summed, as in one; where several ranks of a
+// node have a box it crosses once for all of them.
+CLAIM(nodes_share_what_crosses_between_them) {
+    int fewer = 0;
+    for (uint64_t seed = 1; seed <= CASES; seed++) {
+        Case c;
+        Played p[N_MOVE_HOPS], whole;
+        NodeHoldings nodes;
+        size_t crosses[2] = {0};
+        open_case(&c, seed + 4000);
+        const Holdings* held = &c.held[0];
+        Memory used = take_memory(&c), owned = take_memory(&c), wanted = take_memory(&c);
+        CHECK(holdings_of_nodes(&nodes, held, &c.pieces, node, &c.arena, err) == 0);
+        fill(&owned, &c.pieces, same_everywhere), fill(&wanted, held, same_everywhere);
+        for (int hop = MOVE_OWNERS; hop >= MOVE_INSIDE; hop--) {
+            MoveHop h = holdings_hop(&c.pieces, &nodes, RESHARD_COPY, hop);
+            play(&p[hop], &c, h.from, h.to, h.kind, hop == MOVE_OWNERS ? &owned : &used, &used);
+        }
+        for (int r = 0; r < c.ranks; r++) CHECK(!memcmp(used.of[r], wanted.of[r], used.elems * sizeof(double)));
+        play(&whole, &c, &c.pieces, held, RESHARD_COPY, &owned, &wanted);
+        for (int r = 0; r < c.ranks; r++) crosses[0] += p[MOVE_OWNERS].sent_by[r], crosses[1] += whole.sent_by[r];
+        CHECK(crosses[0] <= crosses[1] && p[MOVE_INSIDE].sent + crosses[0] == crosses[1]);
+        fewer += crosses[0] < crosses[1];
+        free_memory(&owned), owned = take_memory(&c);
+        fill(&used, held, by_rank);
+        for (int hop = MOVE_INSIDE; hop <= MOVE_OWNERS; hop++) {
+            MoveHop h = holdings_hop(&c.pieces, &nodes, RESHARD_SUM, hop);
+            play(&p[hop], &c, h.from, h.to, h.kind, &used, hop == MOVE_OWNERS ? &owned : &used);
+        }
+        FOR_ELEMENTS(&c.pieces) {
+            int row = x->box.row + i, col = x->box.col + j;
+            double sum = 0;
+            for (int r = 0; r < c.ranks; r++) sum += holds(held, r, t, row, col) ? by_rank(r, t, row, col) : 0;
+            CHECK_CLOSE(owned.of[x->rank][x->at + (size_t)(i * x->stride + j)], sum, 1e-9 * sum);
+        }
+        free_memory(&used), free_memory(&owned), free_memory(&wanted);
+        arena_free(&c.arena);
+    }
+    CHECK(fewer >= 10);
+}
+
 // The lowest rank that has a row sends it, as a program without a choice would have it.
 static size_t lowest_rank_sends(const Case* c, const Holdings* from, const Holdings* to) {
     size_t sent[MOST_RANKS] = {0}, most = 0;
@@ -324,13 +365,20 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
     const Cost cost = {.link_scale = 1, .link[LINK_INSIDE] = {.n = 2, .bytes = {0, 1e6}, .ms = {0, 1e6}}};
     for (uint64_t seed = 0; seed < 40; seed++) {
         Case c;
-        double ends[MOST_RANKS], busiest = 0, waves = 0, of_rank[MOST_RANKS] = {0}, last = 0;
+        double over[MOST_RANKS], now[MOST_RANKS] = {0}, busiest = 0, waves = 0, of_rank[MOST_RANKS] = {0}, last = 0;
+        RankClock clock[MOST_RANKS];
+        MoveTable table;
         open_case(&c, seed);
         MoveTime t = {{.cost = &cost, .scale = {[TRANSFER_WEIGHTS] = 1}}, c.ranks, one_node, seed % 2};
         ReshardKind kind = seed % 3 ? RESHARD_COPY : RESHARD_SUM;
         const Holdings *from = kind == RESHARD_SUM ? &c.held[0] : &c.pieces,
                        *to = kind == RESHARD_SUM ? &c.pieces : &c.held[0];
-        CHECK(move_time(ends, &t, &c.whole, from, to, kind, 1, &c.arena, err) == 0);
+        CHECK(move_table(&table, &t, &c.whole, from, to, kind, 1, &c.arena, err) == 0);
+        for (int r = 0; r < c.ranks; r++) clock[r] = (RankClock){.overlap = t.overlap};
+        for (int w = 0; w < table.waves; w++) {
+            move_play(over, clock, &table, w, now);
+            for (int r = 0; r < c.ranks; r++) last = MAX(last, over[r]);
+        }
         Transfers of[MOST_RANKS];
         for (int r = 0; r < c.ranks; r++)
             CHECK(!reshard(&of[r], &c.whole, from, to, kind, r, c.ranks, one_node, &c.arena, err));
@@ -342,7 +390,7 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
             }
             waves += most;
         }
-        for (int r = 0; r < c.ranks; r++) busiest = MAX(busiest, of_rank[r]), last = MAX(last, ends[r]);
+        for (int r = 0; r < c.ranks; r++) busiest = MAX(busiest, of_rank[r]);
         CHECK(last >= busiest * (1 - 1e-12) && last <= waves * (1 + 1e-12));
         arena_free(&c.arena);
     }

@@ -528,6 +528,32 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
     CHECK(sh("grep -c '\"strategy\": \"2xtp4\"' $W/virtual/log.jsonl") == 0 && atoi(output) == STEPS);
 }
 
+// A machine of two nodes with whole pipelines in each, whose ranks hold the same: sums are taken inside nodes first, and
+// weights passed on there. Gradients leave under the last of several rows.
+CLAIM(pipelines_of_one_node_sum_before_they_send) {
+    setenv("RAGGED_NODE_SIZE", "2", 1);
+    run_ones();
+    for (int zero = 1; zero <= 3; zero++) {
+        Curve c = run("nodes", 4, filled("--capacity 330 --zero %d --strategies '2xtp1+tp2; 4xtp1; 2xtp2'", zero));
+        check_curves("nodes", &c, &one, 0, STEPS, 1e-6);
+    }
+    unsetenv("RAGGED_NODE_SIZE");
+}
+
+// What shows of the same moves under computing, and not.
+CLAIM(moves_hide_under_passes) {
+    double moving[2][2 * STEPS], sum[2] = {0};
+    for (int overlap = 0; overlap < 2; overlap++) {
+        const char* list = filled("2xtp4' --overlap %s --strategies '2xtp4", overlap ? "yes" : "no");
+        check_virtual_steps(SCHEMES "link inside 0 0.001\\nlink inside 1000000 0.1\\nlink across 0 0.002\\n"
+                                    "link across 1000000 3\\nmodel 4 128 2\\n",
+                            list, moving[overlap], 1e-2);
+        for (int i = 0; i < STEPS; i++) sum[overlap] += moving[overlap][i] / STEPS;
+    }
+    printf("    %.3f ms of moves a step without computing beside them, %.3f with\n", sum[0], sum[1]);
+    CHECK(sum[1] > 0 && sum[1] < 0.5 * sum[0]);
+}
+
 CLAIM(what_does_not_go_with_strategies_is_said) {
     static const Refusal rows[] = {
         {"--strategies tp2 --tp 2", "found --tp; write who runs them into the strategies", 2},

@@ -6,7 +6,8 @@
 //   max(when each rank that sends here, and this one, is ready) + ms
 //
 // and a rank is ready at its clock, or when what it has begun before on the same link, inside a node or across nodes,
-// is over. `end` brings the clock there, so a request is that moment: the bits of a double. Host values take no time.
+// is over; what takes no time, as all that is in the times of whole pipelines, waits for no link. `end` brings the
+// clock there, so a request is that moment: the bits of a double. Host values take no time.
 // With payload 0 no content is sent, and sums are not computed.
 #include <stdlib.h>
 
@@ -30,13 +31,13 @@ static double link_free[2];  // ms: when what was begun on links inside nodes, a
 
 static double virtual_seconds(void) { return 1e-3 * virtual_now(); }
 
-static double ready_at(int across) { return MAX(virtual_now(), link_free[across]); }
+static double ready_at(int across, double ms) { return ms > 0 ? MAX(virtual_now(), link_free[across]) : virtual_now(); }
 
 // What the communication at hand waits for.
-static double ready_after(const Comm* c, int across) {
+static double ready_after(const Comm* c, int across, double ms) {
     double over = 0;
     memcpy(&over, &c->after, sizeof over);
-    return MAX(over, ready_at(across));
+    return MAX(over, ready_at(across, ms));
 }
 
 // A machine's time between nodes is that of all ranks of a node at once. So a NIC takes nics / ranks of it for a rank's
@@ -46,10 +47,11 @@ static double nic_share(const Comm* c) {
     return nics > 0 && c->at_once > 0 ? (double)(CEIL_DIV(MIN(c->at_once, ranks), nics) * nics) / ranks : 1;
 }
 
-// The request of a communication that begins at `start`, and takes that share of the machine's time.
-static Request occupy(double start, const VirtualTransfer* t, double share) {
-    double over = link_free[t->across] = start + share * virtual_transfer_ms(t);
+// The request of a communication that begins at `start` and takes so long.
+static Request occupy(double start, int across, double ms) {
+    double over = start + ms;
     Request request;
+    if (ms > 0) link_free[across] = over;
     memcpy(&request, &over, sizeof request);
     return request;
 }
@@ -63,9 +65,9 @@ static void end(Comm* c, Request request, Stream s) {
 // ---- collectives: all ranks wait for the last
 
 // Round i: a rank tells the one 2^i after it what it knows (Hensgen et al. 1988; a maximum may count a rank twice).
-static double all_ready(VirtualComm* v, int across) {
+static double all_ready(VirtualComm* v, double ready) {
     int size = v->comm.size, own = v->comm.rank;
-    double last = ready_at(across), heard = last;
+    double last = ready, heard = last;
     for (int distance = 1; distance < size; distance *= 2) {
         Transfer to = {(own + distance) % size, &last, sizeof last};
         Transfer from = {(own + size - distance) % size, &heard, sizeof heard};
@@ -84,7 +86,8 @@ static Request collective(VirtualComm* v, const Operation* o) {
     if (o->kind == OP_ALL_REDUCE) part = 2.0 * (double)(CEIL_DIV(o->bytes / element, size) * element);
     for (int r = 0; r < c->size; r++) across |= c->node[r] != c->node[0];
     VirtualTransfer t = {c->purpose, c->size, across, part * (c->size - 1), part * c->size};
-    return occupy(all_ready(v, across), &t, 1);
+    double ms = virtual_transfer_ms(&t);
+    return occupy(all_ready(v, ready_at(across, ms)), across, ms);
 }
 
 // ---- messages
@@ -125,6 +128,13 @@ static double bytes_leaving(const Comm* c, const Transfer* list, int n, int* acr
     return bytes;
 }
 
+// Several messages to one rank, one behind another, are one.
+static int count_peers(const Transfer* list, int n) {
+    int peers = 0;
+    for (int i = 0; i < n; i++) peers += i == 0 || list[i].peer != list[i - 1].peer;
+    return peers;
+}
+
 static Request messages(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     int across = 0;
@@ -132,8 +142,10 @@ static Request messages(VirtualComm* v, const Operation* o) {
     double in = bytes_leaving(c, o->receives, o->n_receives, &across), most = MAX(out, in);
     if (most == 0) return 0;
     for (int i = 0; i < o->n_sends; i++) kept += comm_leaves(c, &o->sends[i]) ? 0 : (double)o->sends[i].bytes;
-    VirtualTransfer t = {c->purpose, MAX(MAX(o->n_sends, o->n_receives), 2), across, most, most + kept};
-    return occupy(tell_peers(v, o, ready_after(c, across)), &t, across ? nic_share(c) : 1);
+    int peers = MAX(count_peers(o->sends, o->n_sends), count_peers(o->receives, o->n_receives));
+    VirtualTransfer t = {c->purpose, MAX(peers, 2), across, most, most + kept};
+    double ms = (across ? nic_share(c) : 1) * virtual_transfer_ms(&t);
+    return occupy(tell_peers(v, o, ready_after(c, across, ms)), across, ms);
 }
 
 // To the stage before: a row's gradient.

@@ -1,7 +1,7 @@
 // transfers.c - see transfers.h.
 #include "plan/cost/transfers.h"
 
-#include "plan/cost/clock.h"
+#include <stdlib.h>
 
 enum { LAYERS = 32 };  // of a 7B model, where a published machine says nothing
 
@@ -27,48 +27,51 @@ double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int acr
 
 // ---- moving the model
 
-// One rank.
-typedef struct RankMove {
-    RankClock clock;
-    ClockMessage before;          // the wave before
-    double out, in, ready;        // of this one, elements; when it is ready for it, ms
-    int sends, receives, across;  // messages of it
-} RankMove;
+// One rank in the wave that is counted.
+typedef struct RankCount {
+    double out, in;  // elements
+    int sends, receives, across;
+} RankCount;
 
-typedef struct MovePlay {
+typedef struct MoveCount {
+    MoveTable* table;
     const MoveTime* t;
     double elem;
-    int wave;      // whose messages are counted
-    char* sends;   // (ranks to, ranks from) whether there is one
-    RankMove* at;  // (ranks)
-} MovePlay;
+    int wave, room, n;
+    char* sends;     // (ranks to, ranks from) whether there is one
+    RankCount* of;   // (ranks)
+    int* list;       // (room) senders; NULL without memory
+} MoveCount;
 
-static ClockMessage begin_wave(MovePlay* x, int r) {
-    RankMove* m = &x->at[r];
-    int n = x->t->ranks, peers = MAX(m->sends, m->receives);
-    double others = 0, bytes = x->elem * MAX(m->out, m->in);
-    if (peers == 0) return (ClockMessage){0};
-    for (int from = 0; from < n; from++)
-        if (x->sends[(size_t)r * (size_t)n + (size_t)from]) others = MAX(others, x->at[from].ready);
-    double ms = transfer_ms(&x->t->links, TRANSFER_WEIGHTS, MAX(peers, 2), m->across, bytes, bytes);
-    return clock_begin(&m->clock, 0, m->across, ms, others);
-}
-
-static void play_wave(MovePlay* x) {
+static void end_wave(MoveCount* x) {
     int n = x->t->ranks;
-    for (int r = 0; r < n; r++) x->at[r].ready = clock_ready(&x->at[r].clock, x->at[r].across);
     for (int r = 0; r < n; r++) {
-        ClockMessage wave = begin_wave(x, r);
-        clock_wait(&x->at[r].clock, 0, x->at[r].before);
-        x->at[r] = (RankMove){.clock = x->at[r].clock, .before = wave, .ready = x->at[r].ready};
+        RankCount* c = &x->of[r];
+        int peers = MAX(c->sends, c->receives), i = x->wave * n + r;
+        double bytes = x->elem * MAX(c->out, c->in);
+        double ms = peers ? transfer_ms(&x->t->links, TRANSFER_WEIGHTS, MAX(peers, 2), c->across, bytes, bytes) : 0;
+        x->table->of[i] = (RankWave){ms, c->across};
+        x->table->first[i] = x->n;
+        for (int from = 0; from < n; from++)
+            if (x->sends[(size_t)r * (size_t)n + (size_t)from] && x->n < x->room) x->list[x->n++] = from;
+        *c = (RankCount){0};
     }
     memset(x->sends, 0, (size_t)n * (size_t)n);
+    x->wave++;
+}
+
+static void make_room(MoveCount* x) {
+    if (x->n + x->t->ranks * x->t->ranks <= x->room) return;
+    int room = 2 * x->room + x->t->ranks * x->t->ranks;
+    int* list = (int*)realloc(x->list, sizeof *list * (size_t)room);
+    if (list) x->list = list, x->room = room;
+    else x->room = 0;
 }
 
 static void add_travel(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {
-    MovePlay* x = (MovePlay*)context;
-    RankMove *sender = &x->at[from->rank], *receiver = &x->at[to->rank];
-    for (; x->wave < wave; x->wave++) play_wave(x);
+    MoveCount* x = (MoveCount*)context;
+    RankCount *sender = &x->of[from->rank], *receiver = &x->of[to->rank];
+    while (x->wave < wave) make_room(x), end_wave(x);
     if (sender == receiver) return;
     char* sends = &x->sends[(size_t)to->rank * (size_t)x->t->ranks + (size_t)from->rank];
     int across = x->t->node[from->rank] != x->t->node[to->rank];
@@ -78,28 +81,61 @@ static void add_travel(void* context, int wave, const Holding* from, const Holdi
     sender->across |= across, receiver->across |= across;
 }
 
-int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
-              ReshardKind kind, size_t elem, Arena* arena, Err err) {
+static int open_table(MoveTable* x, const MoveTime* t, const Shape* whole, Arena* arena, Err err) {
+    *x = (MoveTable){.waves = shape_buckets(whole), .ranks = t->ranks};
+    x->of = TAKE(arena, RankWave, x->waves * t->ranks);
+    return arena_check(arena, err);
+}
+
+int move_table(MoveTable* table, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
+               ReshardKind kind, size_t elem, Arena* arena, Err err) {
     size_t n = (size_t)t->ranks;
+    if (open_table(table, t, whole, arena, err)) return -1;
+    table->first = TAKE(arena, int, table->waves * t->ranks + 1);
     ArenaMark mark = arena_mark(arena);
-    MovePlay x = {.t = t, .elem = (double)elem, .sends = TAKE(arena, char, n* n), .at = TAKE(arena, RankMove, n)};
+    MoveCount x = {.table = table, .t = t, .elem = (double)elem};
+    x.sends = TAKE(arena, char, n* n), x.of = TAKE(arena, RankCount, n);
     if (arena_check(arena, err)) return -1;
     memset(x.sends, 0, n * n);
-    for (size_t r = 0; r < n; r++) x.at[r] = (RankMove){.clock = {.overlap = t->overlap}};
+    memset(x.of, 0, n * sizeof *x.of);
     int failed = reshard_visit(whole, from, to, kind, t->ranks, t->node, add_travel, &x, arena, err);
-    play_wave(&x);
-    for (size_t r = 0; r < n; r++) clock_wait(&x.at[r].clock, 0, x.at[r].before), ends[r] = x.at[r].clock.now;
+    while (!failed && x.wave < table->waves) make_room(&x), end_wave(&x);
     arena_reset(arena, mark);
+    table->first[table->waves * t->ranks] = x.n;
+    table->sender = TAKE(arena, int, x.n + 1);
+    if (!failed) failed = arena_check(arena, err);
+    if (!failed && x.n) memcpy(table->sender, x.list, (size_t)x.n * sizeof *x.list);
+    free(x.list);
     return failed;
 }
 
-double move_time_plain(const MoveTime* t, const Shape* whole, size_t elem) {
-    int across = 0;
-    double ms = 0;
-    for (int r = 0; r < t->ranks; r++) across |= t->node[r] != t->node[0];
-    for (int b = 0; b < shape_buckets(whole) && t->ranks > 1; b++) {
-        double piece = (double)(shape_bucket(whole, b).piece * elem);
-        ms += transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, piece * (t->ranks - 1), piece * t->ranks);
+int move_table_plain(MoveTable* table, const MoveTime* t, const Shape* whole, size_t elem, Arena* arena, Err err) {
+    int across = 0, n = t->ranks;
+    if (open_table(table, t, whole, arena, err)) return -1;
+    table->all = 1;
+    for (int r = 0; r < n; r++) across |= t->node[r] != t->node[0];
+    for (int b = 0; b < table->waves; b++) {
+        double piece = (double)(shape_bucket(whole, b).piece * elem), ms = 0;
+        if (n > 1) ms = transfer_ms(&t->links, TRANSFER_WEIGHTS, n, across, piece * (n - 1), piece * n);
+        for (int r = 0; r < n; r++) table->of[b * n + r] = (RankWave){ms, across};
     }
-    return ms;
+    return 0;
+}
+
+void move_play(double* over, RankClock* clock, const MoveTable* x, int wave, const double* ready) {
+    int n = x->ranks;
+    double last = 0;
+    const RankWave* of = x->of + wave * n;
+    for (int r = 0; r < n; r++) {
+        clock[r].now = MAX(ready[r], clock[r].overlap ? 0 : clock[r].now);
+        over[r] = clock_ready(&clock[r], (LinkKind)of[r].across);
+        last = MAX(last, over[r]);
+    }
+    for (int r = 0; r < n; r++) {
+        double others = x->all ? last : 0;
+        for (int i = x->all ? 0 : x->first[wave * n + r]; i < (x->all ? 0 : x->first[wave * n + r + 1]); i++)
+            others = MAX(others, over[x->sender[i]]);
+        if (of[r].ms > 0) clock_begin(&clock[r], 0, (LinkKind)of[r].across, of[r].ms, others);
+    }
+    for (int r = 0; r < n; r++) over[r] = of[r].ms > 0 ? clock[r].link_free[of[r].across] : clock[r].now;
 }

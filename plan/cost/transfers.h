@@ -10,6 +10,7 @@
 //
 // Gradients and weights travel as the parameters that the machine names (memory), else as ours.
 #pragma once
+#include "plan/cost/clock.h"
 #include "plan/model/holding.h"
 #include "plan/cost/machine.h"
 #include "plan/model/shape.h"
@@ -37,18 +38,33 @@ double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int acr
 // ---- how long it takes to move the model between two layouts (run/model/mover.h): its waves, played
 //
 // Of a wave a rank sends and receives at once, in the time of the larger of both. It begins when this rank and all that
-// send to it are ready; a rank is ready when the wave before the last is over, and its link, inside a node or between
-// nodes, free. Nothing else goes on.
+// send to it are ready, and its link, inside a node or between nodes, is free.
 
 typedef struct MoveTime {
     TransferTimes links;
     int ranks;
     const int* node;  // (ranks)
-    int overlap;      // a wave begins before the one before it is over
+    int overlap;      // 0: who begins a wave waits until it is over
 } MoveTime;
 
-// ends (ranks): ms after which each rank has all, where all begin at 0. elem: bytes of an element. 0, or -1 with words.
-int move_time(double* ends, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
-              ReshardKind kind, size_t elem, Arena* arena, Err err);
+// Of one rank in a wave: ms on its link, 0: it has no part in it.
+typedef struct RankWave {
+    double ms;
+    int across;
+} RankWave;
+
+// A move between two lists of holdings, of all ranks.
+typedef struct MoveTable {
+    int waves, ranks, all;  // all: every rank sends to every other one
+    RankWave* of;           // (waves, ranks)
+    int *first, *sender;    // (waves ranks + 1) those that send to a rank in a wave
+} MoveTable;
+
+// In the arena. elem: bytes of an element. 0, or -1 with words.
+int move_table(MoveTable* table, const MoveTime* t, const Shape* whole, const Holdings* from, const Holdings* to,
+               ReshardKind kind, size_t elem, Arena* arena, Err err);
 // The same where every rank computes the whole model: a collective for each bucket. whole: its shards are the ranks.
-double move_time_plain(const MoveTime* t, const Shape* whole, size_t elem);
+int move_table_plain(MoveTable* table, const MoveTime* t, const Shape* whole, size_t elem, Arena* arena, Err err);
+// over (ranks) =: when a wave is over on each rank, which has come so far at `ready` (ranks). clock (ranks): of their
+// links, of waves that were begun before.
+void move_play(double* over, RankClock* clock, const MoveTable* table, int wave, const double* ready);

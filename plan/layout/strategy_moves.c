@@ -1,6 +1,8 @@
 // strategy_moves.c - see strategy_moves.h.
 #include "plan/layout/strategy_moves.h"
 
+#include <math.h>
+
 Layout strategy_layout(const Shape* whole, const PipelineGroup* g, const LayerLayout* how) {
     Layout layout = layout_even(whole, g->tp, g->pp, 1, RECOMPUTE_NONE);
     for (int l = 0; l < whole->L; l++) layout.layer[l].zero = how[l].zero, layout.layer[l].recompute = how[l].recompute;
@@ -24,13 +26,14 @@ static void list_parts(Part* parts, const Shape* whole, const PipelineGroup* g, 
     }
 }
 
-int strategy_holdings(Holdings* holdings, int* plain, const Shape* whole, const RankStrategy* strategy,
-                      const LayerLayout* how, ReshardKind kind, Arena* arena, Err err) {
+int strategy_holdings(StrategyHoldings* x, const Shape* whole, const RankStrategy* strategy, const LayerLayout* how,
+                      ReshardKind kind, const int* node, Arena* arena, Err err) {
     char divided[MOST_LAYERS];
+    Holdings parts_held;
     const PipelineGroup* g = strategy->group;
     int ranks = strategy_ranks(strategy), any = list_divided(divided, whole->L, how, kind);
-    *plain = strategy->n == 1 && g->tp == 1 && g->pp == 1 && !any;
-    if (*plain) return 0;
+    *x = (StrategyHoldings){.plain = strategy->n == 1 && g->tp == 1 && g->pp == 1 && !any};
+    if (x->plain) return 0;
     Part* parts = TAKE(arena, Part, ranks);
     TpSplit* splits = TAKE(arena, TpSplit, strategy->n);
     if (arena_check(arena, err)) return -1;
@@ -38,37 +41,145 @@ int strategy_holdings(Holdings* holdings, int* plain, const Shape* whole, const 
         splits[i] = split_even(whole, g[i].tp);
         list_parts(parts + first, whole, &g[i], &splits[i]);
     }
-    return holdings_of_parts(holdings, whole, parts, ranks, any ? divided : NULL, arena, err);
+    if (holdings_of_pieces(&x->pieces, whole, arena, err) ||
+        holdings_of_parts(&parts_held, whole, parts, ranks, any ? divided : NULL, arena, err))
+        return -1;
+    return holdings_of_nodes(&x->parts, &parts_held, &x->pieces, node, arena, err);
 }
 
-// When weights are there (COPY), or gradients summed (SUM), of every rank (ranks).
-static int move(double* ms, const StrategyMoves* m, const RankStrategy* strategy, const LayerLayout* how,
-                ReshardKind kind, Arena* arena, Err err) {
-    Holdings pieces, parts;
-    int plain, sums = kind == RESHARD_SUM, failed = 0;
-    size_t elem = sums ? m->gradient_bytes : m->weight_bytes;
-    double alike = move_time_plain(m->times, m->whole, elem);
-    ArenaMark mark = arena_mark(arena);
-    if (strategy_holdings(&parts, &plain, m->whole, strategy, how, kind, arena, err)) return -1;
-    for (int r = 0; r < m->times->ranks; r++) ms[r] = alike;
-    if (!plain)
-        failed =
-            holdings_of_pieces(&pieces, m->whole, arena, err) ||
-            move_time(ms, m->times, m->whole, sums ? &parts : &pieces, sums ? &pieces : &parts, kind, elem, arena, err);
-    for (int r = 0; r < m->times->ranks && m->only_more; r++) ms[r] = MAX(ms[r] - alike, 0);
-    arena_reset(arena, mark);
-    return failed ? -1 : 0;
+static int open_table(MoveTable* table, const StrategyMoves* m, const StrategyHoldings* held, ReshardKind kind, int hop,
+                      size_t elem, Arena* arena, Err err) {
+    *table = (MoveTable){0};
+    if (held->plain && hop == MOVE_INSIDE) return 0;
+    if (held->plain) return move_table_plain(table, m->times, m->whole, elem, arena, err);
+    MoveHop h = holdings_hop(&held->pieces, &held->parts, kind, hop);
+    if (h.to->first[h.to->tensors] == 0) return 0;
+    return move_table(table, m->times, m->whole, h.from, h.to, h.kind, elem, arena, err);
 }
 
-int strategy_moves(double* start, double* end, const StrategyMoves* m, const RankStrategy* strategy,
-                   const LayerLayout* how, Arena* arena, Err err) {
+static double plain_ms(const StrategyMoves* m, size_t elem, Arena* arena) {
+    char err[ERR_BYTES];
+    MoveTable alike;
+    double ms = 0;
     ArenaMark mark = arena_mark(arena);
-    double* ends = TAKE(arena, double, m->times->ranks);
-    if (arena_check(arena, err)) return -1;
-    int failed = move(start, m, strategy, how, RESHARD_COPY, arena, err) ||
-                 move(ends, m, strategy, how, RESHARD_SUM, arena, err);
-    *end = 0;
-    for (int r = 0; r < m->times->ranks && !failed; r++) *end = MAX(*end, ends[r]);
+    if (m->only_more && !move_table_plain(&alike, m->times, m->whole, elem, arena, err))
+        for (int w = 0; w < alike.waves; w++) ms += alike.of[w * alike.ranks].ms;
     arena_reset(arena, mark);
-    return failed ? -1 : 0;
+    return ms;
+}
+
+int strategy_tables(MoveTables* x, const StrategyMoves* m, const RankStrategy* strategy, const LayerLayout* how,
+                    Arena* arena, Err err) {
+    static const ReshardKind kinds[] = {RESHARD_COPY, RESHARD_SUM};
+    memset(x, 0, sizeof *x);
+    for (int k = 0; k < COUNT(kinds); k++) {
+        Arena lists = {0};
+        StrategyHoldings held;
+        size_t elem = k ? m->gradient_bytes : m->weight_bytes;
+        MoveTable* tables = k ? x->gradients : x->weights;
+        int failed = strategy_holdings(&held, m->whole, strategy, how, kinds[k], m->times->node, &lists, err);
+        for (int hop = 0; hop < N_MOVE_HOPS && !failed; hop++)
+            failed = open_table(&tables[hop], m, &held, kinds[k], hop, elem, arena, err);
+        x->alike[k] = plain_ms(m, elem, arena);
+        arena_free(&lists);
+        if (failed) return -1;
+    }
+    return 0;
+}
+
+// ---- played
+
+typedef struct MovesAtWork {
+    const MoveWindow* window;
+    RankClock* clock;
+    double *ready, *inside, *before, *owners, *delay;  // (ranks)
+    int ranks;
+} MovesAtWork;
+
+// When the layers of a bucket are used, or, of gradients, through.
+static double used_at(const MoveWindow* w, int bucket) {
+    int l = bucket - 1 - w->first_layer;
+    return w->first + w->forward * MIN(MAX(l, 0), w->layers) / w->layers;
+}
+
+static double through_at(const MoveWindow* w, int bucket) {
+    int l = bucket - 1 - w->first_layer;
+    if (!w->hides || bucket <= 0) return w->end;
+    return w->end - w->tail - w->backward * MIN(MAX(l, 0), w->layers) / w->layers;
+}
+
+// Ranks that go through layers together are as late as the last of them.
+static void level(double* ms, const MovesAtWork* x) {
+    for (int r = 0, end; r < x->ranks; r = end) {
+        double last = ms[r];
+        for (end = r + 1; end < x->ranks && x->window[end].together == x->window[r].together; end++)
+            last = MAX(last, ms[end]);
+        for (int i = r; i < end; i++) ms[i] = last;
+    }
+}
+
+static void play_weights(double* late, const MovesAtWork* x, const MoveTables* t) {
+    const MoveTable *owners = &t->weights[MOVE_OWNERS], *inside = &t->weights[MOVE_INSIDE];
+    for (int r = 0; r < x->ranks; r++) late[r] = x->ready[r] = 0;
+    for (int b = 0; b < owners->waves; b++) {
+        move_play(x->owners, x->clock, owners, b, x->ready);
+        if (inside->waves) move_play(x->inside, x->clock, inside, b, x->owners);
+        for (int r = 0; r < x->ranks; r++) {
+            const MoveWindow* w = &x->window[r];
+            int uses = b <= w->first_layer + w->layers || w->first_layer + w->layers == owners->waves - 2;
+            double there = MAX(x->owners[r], inside->waves ? x->inside[r] : 0);
+            if (!x->clock[r].overlap) late[r] = MAX(late[r], there);
+            else if (uses) late[r] = MAX(late[r], there - used_at(w, b));
+        }
+    }
+    level(late, x);
+}
+
+// When each rank is through a bucket, with what has held it up.
+static void find_through(const MovesAtWork* x, const double* late, int bucket) {
+    for (int r = 0; r < x->ranks; r++)
+        x->ready[r] = late[r] + through_at(&x->window[r], bucket - x->window[r].lag) + x->delay[r];
+}
+
+// Leaders wait for their node one bucket later, and send on what they have summed.
+static void wait_for_nodes(const MovesAtWork* x, const double* late, int bucket) {
+    for (int r = 0; r < x->ranks; r++) x->delay[r] += MAX(0, x->before[r] - x->ready[r]);
+    level(x->delay, x);
+    find_through(x, late, bucket);
+}
+
+static double play_gradients(const double* late, const MovesAtWork* x, const MoveTables* t) {
+    const MoveTable *owners = &t->gradients[MOVE_OWNERS], *inside = &t->gradients[MOVE_INSIDE];
+    double ended = 0, over = 0;
+    int behind = inside->waves > 0;
+    for (int r = 0; r < x->ranks; r++)
+        ended = MAX(ended, late[r] + x->window[r].end), x->inside[r] = x->delay[r] = 0;
+    for (int b = owners->waves - 1; b >= -behind; b--) {
+        find_through(x, late, b);
+        memcpy(x->before, x->inside, sizeof *x->before * (size_t)x->ranks);
+        if (behind && b >= 0) move_play(x->inside, x->clock, inside, b, x->ready);
+        if (b + behind == owners->waves) continue;
+        if (behind) wait_for_nodes(x, late, b);
+        move_play(x->owners, x->clock, owners, b + behind, x->ready);
+        for (int r = 0; r < x->ranks; r++) over = MAX(over, x->owners[r]);
+    }
+    return MAX(over - ended, 0);
+}
+
+double strategy_play(double* late, const MoveTables* t, const StrategyMoves* m, const MoveWindow* window,
+                     Arena* arena) {
+    char err[ERR_BYTES];
+    int n = m->times->ranks;
+    ArenaMark mark = arena_mark(arena);
+    MovesAtWork x = {.window = window, .clock = TAKE(arena, RankClock, n), .ranks = n};
+    double** of_ranks[] = {&x.ready, &x.inside, &x.before, &x.owners, &x.delay};
+    for (int i = 0; i < COUNT(of_ranks); i++) *of_ranks[i] = TAKE(arena, double, n);
+    if (arena_check(arena, err)) return NAN;
+    for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
+    play_weights(late, &x, t);
+    for (int r = 0; r < n; r++) x.clock[r] = (RankClock){.overlap = m->times->overlap};
+    double end = fmax(play_gradients(late, &x, t) - t->alike[1], 0);
+    for (int r = 0; r < n; r++) late[r] = MAX(late[r] - t->alike[0], 0);
+    arena_reset(arena, mark);
+    return end;
 }

@@ -111,6 +111,65 @@ int holdings_of_parts(Holdings* h, const Shape* whole, const Part* parts, int ra
     return 0;
 }
 
+// ---- leaders of a node
+
+// One tensor's. How many of the node hold the box of list[i], and which of them it is; alone where another box cuts it.
+typedef struct Peers {
+    int n, place;
+} Peers;
+
+static Peers peers_of(const Holding* list, int n, int i, const int* node) {
+    Peers peers = {0, 0};
+    for (int j = 0; j < n; j++) {
+        if (node[list[j].rank] != node[list[i].rank] || !common(&list[i].box, &list[j].box).rows) continue;
+        if (memcmp(&list[i].box, &list[j].box, sizeof(Box)) != 0) return (Peers){1, 0};
+        peers.n++, peers.place += j < i;
+    }
+    return peers;
+}
+
+static void add_holding(Holdings* h, const Holding* part, const Box* box) {
+    size_t at =
+        part->at + (size_t)(box->row - part->box.row) * (size_t)part->stride + (size_t)(box->col - part->box.col);
+    if (h->list) h->list[h->first[h->tensors]] = (Holding){part->rank, *box, at, part->stride};
+    h->first[h->tensors]++;
+}
+
+// Of tensor i; with lists NULL they are counted, behind the last tensor.
+static void add_of_tensor(NodeHoldings* x, const Holdings* parts, const Holdings* pieces, int i, const int* node) {
+    const Holding* of = parts->list + parts->first[i];
+    for (int a = 0, n = parts->first[i + 1] - parts->first[i]; a < n; a++) {
+        Peers peers = peers_of(of, n, a, node);
+        for (int j = pieces->first[i]; j < pieces->first[i + 1]; j++) {
+            const Holding* piece = &pieces->list[j];
+            Box both = common(&of[a].box, &piece->box);
+            int shares = peers.n > 1 && node[piece->rank] != node[of[a].rank];
+            int leads = piece->rank % MAX(peers.n, 1) == peers.place;
+            if (!both.rows) continue;
+            if (!shares || leads) add_holding(&x->doors, &of[a], &both);
+            if (shares) add_holding(leads ? &x->leaders : &x->followers, &of[a], &both);
+        }
+    }
+}
+
+int holdings_of_nodes(NodeHoldings* x, const Holdings* parts, const Holdings* pieces, const int* node, Arena* arena,
+                      Err err) {
+    Holdings* lists[] = {&x->doors, &x->leaders, &x->followers};
+    for (int k = 0; k < COUNT(lists); k++)
+        *lists[k] = (Holdings){parts->tensors, TAKE(arena, int, parts->tensors + 1), NULL};
+    if (arena_check(arena, err)) return -1;
+    for (int k = 0; k < COUNT(lists); k++) lists[k]->first[parts->tensors] = 0;
+    for (int i = 0; i < parts->tensors; i++) add_of_tensor(x, parts, pieces, i, node);
+    for (int k = 0; k < COUNT(lists); k++)
+        lists[k]->list = TAKE(arena, Holding, lists[k]->first[parts->tensors] + 1), lists[k]->first[parts->tensors] = 0;
+    if (arena_check(arena, err)) return -1;
+    for (int i = 0; i < parts->tensors; i++) {
+        for (int k = 0; k < COUNT(lists); k++) lists[k]->first[i] = lists[k]->first[parts->tensors];
+        add_of_tensor(x, parts, pieces, i, node);
+    }
+    return 0;
+}
+
 // ---- boxes
 
 static size_t elems_of(const Box* box) { return (size_t)box->rows * (size_t)box->cols; }
@@ -132,10 +191,25 @@ static Slice slice_in(const Holding* h, const Box* box) {
 
 // ---- transfers
 
+MoveHop holdings_hop(const Holdings* pieces, const NodeHoldings* parts, ReshardKind kind, int hop) {
+    const Holdings *owners = hop == MOVE_OWNERS ? pieces : &parts->leaders,
+                   *users = hop == MOVE_OWNERS ? &parts->doors : &parts->followers;
+    if (kind == RESHARD_COPY) return (MoveHop){owners, users, RESHARD_COPY};
+    return (MoveHop){users, owners, hop == MOVE_OWNERS ? RESHARD_SUM : RESHARD_SUM_INSIDE};
+}
+
+// Rows that some holdings lie in: lists are long, and most of one has nothing of a box.
+typedef struct Rows {
+    int first, end;
+} Rows;
+enum { BLOCK = 16 };
+
 typedef struct Search {
     const int* node;
     int ranks, wave;
+    int inside;    // what other nodes hold does not count
     size_t* sent;  // (ranks)
+    Rows* blocks;  // of the tensor's `from`, BLOCK holdings each
     Box* open;     // (most_open + 4) what a rank still lacks of a holding
     int most_open;
     OnTravel on_travel;
@@ -150,11 +224,30 @@ static void add_box(Search* s, const Holding* from, const Holding* to, const Box
 // 0: this rank itself, 1: one of its node, 2: any other.
 static int distance(const Search* s, int from, int to) { return from == to ? 0 : s->node[from] == s->node[to] ? 1 : 2; }
 
+static void find_blocks(const Search* s, const Holding* from, int n) {
+    for (int i = 0; i < n; i++) {
+        Rows* block = &s->blocks[i / BLOCK];
+        int end = from[i].box.row + from[i].box.rows;
+        if (i % BLOCK == 0) *block = (Rows){from[i].box.row, end};
+        block->first = MIN(block->first, from[i].box.row), block->end = MAX(block->end, end);
+    }
+}
+
+// The first from i on that has something of the box; n: none.
+static int next_of(const Search* s, const Holding* from, int n, int i, const Box* box) {
+    for (; i < n; i++) {
+        const Rows* block = &s->blocks[i / BLOCK];
+        if (block->first >= box->row + box->rows || block->end <= box->row) i = (i / BLOCK + 1) * BLOCK - 1;
+        else if (common(&from[i].box, box).rows) return i;
+    }
+    return n;
+}
+
 // The rank that is to send what `box` and its holding have in common; NULL where nobody has anything of it.
 static const Holding* choose(const Search* s, const Holding* from, int n, int to, const Box* box) {
     const Holding* best = NULL;
-    for (const Holding* h = from; h < from + n; h++) {
-        if (!common(&h->box, box).rows) continue;
+    for (int i = next_of(s, from, n, 0, box); i < n; i = next_of(s, from, n, i + 1, box)) {
+        const Holding* h = &from[i];
         int nearer = best ? distance(s, h->rank, to) - distance(s, best->rank, to) : -1;
         if (nearer < 0 || (nearer == 0 && s->sent[h->rank] < s->sent[best->rank])) best = h;
     }
@@ -176,9 +269,10 @@ static int copy_to(Search* s, const Holding* from, int n, const Holding* to) {
 }
 
 static void sum_to(Search* s, const Holding* from, int n, const Holding* to) {
-    for (const Holding* h = from; h < from + n; h++) {
+    for (int i = next_of(s, from, n, 0, &to->box); i < n; i = next_of(s, from, n, i + 1, &to->box)) {
+        const Holding* h = &from[i];
         Box part = common(&h->box, &to->box);
-        if (part.rows) add_box(s, h, to, &part);
+        if (!s->inside || s->node[h->rank] == s->node[to->rank]) add_box(s, h, to, &part);
     }
 }
 
@@ -187,8 +281,11 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
     ArenaMark mark = arena_mark(arena);
     int most = 0;
     for (int i = 0; i < from->tensors; i++) most = MAX(most, from->first[i + 1] - from->first[i]);
+    int blocks = most / BLOCK + 1;
     most = 4 * most + 64;  // boxes that a choice leaves are few for each holding
-    Search s = {node, ranks, 0, TAKE(arena, size_t, ranks), TAKE(arena, Box, most + 4), most, on_travel, context};
+    Search s = {.node = node, .ranks = ranks, .inside = kind == RESHARD_SUM_INSIDE, .most_open = most};
+    s.sent = TAKE(arena, size_t, ranks), s.open = TAKE(arena, Box, most + 4);
+    s.blocks = TAKE(arena, Rows, blocks), s.on_travel = on_travel, s.context = context;
     int failed = arena_check(arena, err);
     if (!failed) memset(s.sent, 0, sizeof *s.sent * (size_t)ranks);
     for (int i = 0; i < to->tensors && !failed; i++) {
@@ -196,8 +293,9 @@ int reshard_visit(const Shape* whole, const Holdings* from, const Holdings* to, 
         const Holding* of = from->list + from->first[i];
         int n = from->first[i + 1] - from->first[i];
         s.wave = shape_bucket_of(&t, whole);
+        find_blocks(&s, of, n);
         for (int j = to->first[i]; j < to->first[i + 1] && !failed; j++) {
-            if (kind == RESHARD_SUM) sum_to(&s, of, n, &to->list[j]);
+            if (kind != RESHARD_COPY) sum_to(&s, of, n, &to->list[j]);
             else if (copy_to(&s, of, n, &to->list[j]))
                 failed = fail(err, "nobody has all of %s of layer %d, which rank %d needs", param_table[t.id].name,
                               t.layer, to->list[j].rank);

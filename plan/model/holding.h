@@ -50,9 +50,31 @@ enum { MOST_RUN_HOLDINGS = 3 * MOST_RUNS };
 int holdings_of_run(Holding out[MOST_RUN_HOLDINGS], int rank, const ParamTensor* part, const Box* boxes, int n_boxes,
                     size_t first, size_t n, size_t at);
 
+// Between pieces and parts, where several ranks of a node hold the same box of a tensor, and nothing else there cuts
+// it: each piece of a rank of another node crosses once, to or from one of them, its leader there, by turns.
+typedef struct NodeHoldings {
+    Holdings doors;      // what of the parts is exchanged with owners: all of it, but for what followers have
+    Holdings leaders;    // of doors, what others of the node have too
+    Holdings followers;  // these others
+} NodeHoldings;
+
+// In the arena; 0, or -1 without memory. node (ranks): the node of each.
+int holdings_of_nodes(NodeHoldings* lists, const Holdings* parts, const Holdings* pieces, const int* node, Arena* arena,
+                      Err err);
+
 // ---- transfers
 
-typedef enum ReshardKind { RESHARD_COPY, RESHARD_SUM } ReshardKind;
+// SUM_INSIDE: as SUM, of what ranks of the same node hold.
+typedef enum ReshardKind { RESHARD_COPY, RESHARD_SUM, RESHARD_SUM_INSIDE } ReshardKind;
+
+// What moves between owners and parts moves twice: between owners and doors, and inside nodes between leaders and
+// followers. Copies take the first before the second, sums the second before the first.
+enum { MOVE_INSIDE, MOVE_OWNERS, N_MOVE_HOPS };
+typedef struct MoveHop {
+    const Holdings *from, *to;
+    ReshardKind kind;
+} MoveHop;
+MoveHop holdings_hop(const Holdings* pieces, const NodeHoldings* parts, ReshardKind kind, int hop);
 
 // A box in memory of this rank.
 typedef struct Slice {

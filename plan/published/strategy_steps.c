@@ -45,22 +45,23 @@ static double replicated(const BucketWeights* b) {
     return sum;
 }
 
-// Bytes of what moves at most, of a rank of stage s: two waves, each a part of a bucket and the piece that this rank
-// owns, for every pipeline, or for every rank; two slices of sums.
+// Bytes of what moves at most, of a rank of stage s: of every bucket the piece that this rank owns, for every pipeline,
+// or for every rank, but not for more than owners and nodes; two waves inside the node; two slices of sums.
 static double moving_bytes(const LayoutCosts* c, const Layout* layout, int s, int pipelines) {
     TpSplit split = split_even(c->whole, layout->tp);
     Shape rank = split_shape(c->whole, &split, 0);
     Shape part = shape_stage(&rank, layout_first(layout, s), layout_first(layout, s + 1));
     const BucketWeights* buckets[] = {&c->layer, &c->end[0], &c->end[1]};
-    double most = 0, pieces = 0, slice = 0;
+    double most = 0, pieces = 0, slice = 0, node = c->links.node_size, nodes = ceil(c->ranks / node) + node;
+    double users = fmin(pipelines, nodes), ranks = fmin(c->ranks, nodes), counts[] = {c->whole->L, 1, 1};
     int ends[] = {0, 1, shape_buckets(&part) - 1};  // layers are alike
     for (int i = 0; i < COUNT(ends); i++) most = fmax(most, (double)shape_bucket(&part, ends[i]).elems);
     for (int i = 0; i < COUNT(buckets); i++) {
         double piece = ceil(buckets[i]->elems / c->ranks) + 64;  // as buckets are padded
         slice = fmax(slice, piece);
-        pieces = fmax(pieces, pipelines * piece + (c->ranks - pipelines) * fmin(piece, replicated(buckets[i])));
+        pieces += counts[i] * (users * piece + fmax(ranks - users, 0) * fmin(piece, replicated(buckets[i])));
     }
-    return sizeof(float) * (2 * (most + pieces) + 2 * slice);
+    return sizeof(float) * (2 * most + pieces + 2 * slice);
 }
 
 // Of a rank of stage s of `copies` such pipelines.
@@ -155,21 +156,62 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     return most;
 }
 
+// Rows are as long as a scheme holds; of all but the last stage gradients leave at the end.
+static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
+                            double ms, double tau) {
+    double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;
+    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed};
+    w.first = stage * w.forward, w.end = ms + rows * scheme->fixed;
+    w.first_layer = layout_first(layout, stage), w.layers = layout_first(layout, stage + 1) - w.first_layer;
+    w.hides = g->pp == 1;
+    return w;
+}
+
+void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides) {
+    double rate = 0, tau[MOST_PIPELINE_GROUPS];
+    int zero = 1, first = 0;
+    for (int l = 0; l < layers; l++) zero = MAX(zero, how[l].zero);
+    for (int i = 0; i < strategy->n; i++) {
+        tau[i] = scheme[i]->quadratic * mean_length + scheme[i]->linear;
+        rate += strategy->group[i].copies / tau[i];
+    }
+    Shape whole = {.L = layers};
+    for (int i = 0; i < strategy->n; first += group_ranks(&strategy->group[i++])) {
+        const PipelineGroup* g = &strategy->group[i];
+        Layout layout = strategy_layout(&whole, g, how);
+        for (int r = 0; r < group_ranks(g); r++) {
+            MoveWindow* w = &window[first + r];
+            *w = window_of(g, scheme[i], &layout, r / (g->copies * g->tp), tokens / rate, tau[i]);
+            w->together = first + (g->pp > 1 || zero > 1 ? 0 : r / g->tp * g->tp);
+            w->lag = zero > 1, w->hides &= hides;
+        }
+    }
+}
+
 // Strategy.start and end, exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
-    int ranks = x->pool.ranks, first = 0;
-    if (ranks > LIST_RANKS) return 0;
+    int ranks = x->pool.ranks, first = 0, failed = 0;
+    const StrategyMoves* m = x->p->moves;
+    const PipelineScheme* scheme[MOST_PIPELINE_GROUPS];
+    if (ranks > LIST_RANKS || !m) return 0;
     ArenaMark mark = arena_mark(x->arena);
-    double* start = TAKE(x->arena, double, ranks);
+    double* late = TAKE(x->arena, double, ranks);
+    MoveWindow* window = TAKE(x->arena, MoveWindow, ranks);
+    MoveTables tables;
     if (arena_check(x->arena, err)) return -1;
-    if (x->p->moves && strategy_moves(start, &c->s.end, x->p->moves, &c->ranks, x->how, x->arena, err)) return -1;
-    for (int i = 0; i < c->ranks.n && x->p->moves; first += group_ranks(&c->ranks.group[i++])) {
+    failed = strategy_tables(&tables, m, &c->ranks, x->how, x->arena, err);
+    for (int i = 0; i < c->ranks.n; i++) scheme[i] = &x->pool.scheme[kind_of(x, &c->ranks.group[i])];
+    strategy_windows(window, &c->ranks, scheme, x->how, m->whole->L, x->p->costs->tokens, x->p->costs->mean_length,
+                     m->times->overlap);
+    if (!failed) c->s.end = strategy_play(late, &tables, m, window, x->arena);
+    for (int i = 0; i < c->ranks.n && !failed; first += group_ranks(&c->ranks.group[i++])) {
         double* of = &c->s.start[kind_of(x, &c->ranks.group[i])];
         *of = 0;
-        for (int r = first; r < first + group_ranks(&c->ranks.group[i]); r++) *of = fmax(*of, start[r]);
+        for (int r = first; r < first + group_ranks(&c->ranks.group[i]); r++) *of = fmax(*of, late[r]);
     }
     arena_reset(x->arena, mark);
-    return 0;
+    return failed ? -1 : 0;
 }
 
 // The documents of pipelines [first, first + n) of the choice.
@@ -230,8 +272,10 @@ static void play(Candidate* c, Lists* x, int b) {
 
 // ---- lists of one way
 
-// About what moves will be found to take, and not more. A bucket's weights go from all ranks to those that compute with
-// it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave each stage by itself.
+// About what moves will be found to show, and not more: of what they take, which pipelines of a node share, what is
+// left under the forward and the backward pass of all documents as one row. A bucket's weights go from all ranks to
+// those that compute with it: all wait for the stage whose turn it is, so stages do not share the time. Gradients leave
+// each stage by itself.
 static void estimate_moves(StrategySearch* search, const Lists* x) {
     const StrategyMoves* m = x->p->moves;
     if (!m || m->only_more) return;
@@ -240,11 +284,16 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
     int across = t->node[t->ranks - 1] != t->node[0], zero = x->how[0].zero;
     for (int k = 0; k < x->pool.n; k++) {
         const PipelineGroup* g = &x->kind[k];
-        int copies = x->pool.ranks / (g->tp * g->pp);
+        int copies = x->pool.ranks / (g->tp * g->pp), share = across ? MAX(1, t->links.node_size / g->tp) : 1;
         double weights = elems / g->tp / (zero > 2 ? copies : 1) * (double)m->weight_bytes,
                gradients = elems / (g->tp * g->pp) / (zero > 1 ? copies : 1) * (double)m->gradient_bytes;
-        search->start[k] = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, weights, weights);
-        search->end[k] = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, gradients, gradients);
+        const PipelineScheme* s = &x->pool.scheme[k];
+        double token = s->quadratic * x->p->costs->mean_length + s->linear;
+        double row = t->overlap ? token * x->p->costs->tokens / copies : 0;
+        weights /= share, gradients /= share;
+        weights = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, weights, weights);
+        gradients = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, gradients, gradients);
+        search->start[k] = fmax(0, weights - row / 3), search->end[k] = fmax(0, gradients - 2 * row / 3);
     }
 }
 

@@ -6,7 +6,7 @@
 // whose slowest pipeline should end first. Those of like pipelines are a job, a layout of fewer ranks: planned and
 // played as one. A step takes
 //
-//   max over jobs (weights are there + what is played) + gradients are at their owners (plan/layout/strategy_moves.h)
+//   max over jobs (weights come late + what is played) + gradients end behind (plan/layout/strategy_moves.h)
 //
 // On machines that know whole pipelines alone (Machine.schemes) their formula stands for what is played.
 #pragma once
@@ -47,6 +47,11 @@ typedef struct ListCount {
     int proposed, played;
     double bound;  // no other of them takes less ms
 } ListCount;
+
+// What ranks compute beside moves in a step of so many tokens, of documents of the mean length, under a strategy whose
+// pipelines end together. window (ranks); scheme, of each group.
+void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides);
 
 // The fastest list. It is looked for as long as one may take less than `known` ms. Returns whether one is found; -1
 // without memory.

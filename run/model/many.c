@@ -61,15 +61,14 @@ static void step_run(Model* m, const Config* config, const OwnedRun* run, double
 // With m->next weights leave as they are updated.
 static void step(Model* m, const Config* config, double lr, int64_t t) {
     Model* owner = model_owner(m);
-    Moving leaving;
-    if (m->next) zero_begin_gather(m->next, &leaving);
+    if (m->next) zero_begin_gather(m->next);
     for (int i = 0; i < shape_tensors(&owner->shape); i++) {
         OwnedRun runs[MOST_RUNS];
         Segment segment = zero_segment(owner, i);
-        if (m->next) mover_advance(&leaving, shape_bucket_of(&segment.tensor, &owner->shape));
+        if (m->next) zero_advance_gather(m->next, shape_bucket_of(&segment.tensor, &owner->shape));
         for (int r = 0, n = tp_runs(runs, owner, &segment); r < n; r++) step_run(owner, config, &runs[r], lr, t);
     }
-    if (m->next) mover_end(&leaving);
+    if (m->next) zero_advance_gather(m->next, shape_buckets(&owner->shape));
     zero_clear_grads(m);
 }
 

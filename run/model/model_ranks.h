@@ -51,8 +51,10 @@ typedef struct ModelRanks {
     // With --strategies: what this rank owns of the whole model, for the optimizer; gradients there, weights back.
     // NULL elsewhere: it owns a part of what it computes.
     Model* owner;
-    Mover reduce, gather;
-    char* moving;          // their scratch
+    Mover reduce[2], gather[2];    // inside nodes, and with owners (plan/layout/strategy_moves.h)
+    Moving leaving[2], coming[2];  // at work, where they have a mover
+    char* moving;                  // their scratch
+    int lends;                     // gradients of what others compute may come back behind the last row (work.h)
     WorkNeeds work_needs;  // zeros: no rank ever computes anything but what it owns
     Work* work;            // what this rank computes of its part, and of others'; NULL: what it owns, always
     char* columns[2];      // (N, the widest input of a linear) each, for resized ones

@@ -5,33 +5,81 @@
 
 #include "kernels/rank_ops.h"
 
+int mover_waves(const Mover* mover) {
+    return mover->is_plain ? shape_buckets(&mover->whole) : mover->transfers.waves;
+}
+
+static size_t slice_elems(const Slice* slice) { return (size_t)slice->rows * (size_t)slice->cols; }
+static int is_cast(const Mover* mover) { return mover->wire != mover->dt; }
+static int is_tight(const Slice* slice) { return slice->rows == 1 || slice->cols == slice->stride; }
+
+// ---- scratch: what leaves and what comes of two waves, or of all, or copies of buckets; and two slices
+
+// Whether a slice travels from or to a packed copy.
+static int is_packed(const Mover* mover, const Slice* slice, int comes) {
+    int sums = comes && mover->kind == RESHARD_SUM;
+    return !mover->is_posted || sums || is_cast(mover) || !is_tight(slice);
+}
+
+static size_t packed_elems(const Mover* mover, const Messages* messages, int comes) {
+    size_t elems = 0;
+    for (const Message* m = messages->list; m < messages->list + messages->n; m++)
+        for (const Slice* x = mover->transfers.slices + m->first; x < mover->transfers.slices + m->first + m->n; x++)
+            elems += m->peer != mover->world->rank && is_packed(mover, x, comes) ? slice_elems(x) : 0;
+    return elems;
+}
+
+static size_t wave_elems(const Mover* mover, int w) {
+    if (mover->is_plain) return is_cast(mover) ? shape_bucket(&mover->whole, w).elems : 0;
+    const Wave* wave = &mover->transfers.wave[w];
+    return packed_elems(mover, &wave->sends, 0) + packed_elems(mover, &wave->receives, 1);
+}
+
+static int count_slices(const Messages* messages) {
+    int n = 0;
+    for (const Message* m = messages->list; m < messages->list + messages->n; m++) n += m->n;
+    return n;
+}
+
+// Of two waves places are the same by turns.
+static void place_waves(Mover* mover) {
+    int waves = mover_waves(mover);
+    size_t most = 0, elems = 0;
+    for (int w = 0; w < waves; w++) most = MAX(most, wave_elems(mover, w));
+    for (int w = 0; w <= waves; w++) {
+        mover->scratch_at[w] = !mover->by_turns ? elems : w < waves ? (size_t)(w & 1) * most : 2 * most;
+        if (w < waves) elems += wave_elems(mover, w);
+    }
+}
+
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena) {
     char err[ERR_BYTES];
-    Mover mover = {kind, purpose, dt, dt, world, m->whole, m->k, m->s, !from, {0}};
+    Mover mover = {.kind = kind == RESHARD_COPY ? RESHARD_COPY : RESHARD_SUM, .purpose = purpose, .by_turns = 1};
+    mover.dt = mover.wire = dt, mover.is_plain = !from;
+    mover.world = world, mover.whole = m->whole, mover.k = m->k, mover.s = m->s;
+    const char* what = purpose == COMM_STATE ? "optimizer state" : "weights";
     if (from && reshard(&mover.transfers, &m->whole, from, to, kind, world->rank, world->size, world->node, arena, err))
-        die("a move of %s: %s", purpose == COMM_STATE ? "optimizer state" : "weights", err);
+        die("a move of %s: %s", what, err);
+    for (int w = 0; w < mover.transfers.waves; w++) {
+        const Wave* wave = &mover.transfers.wave[w];
+        mover.slices = MAX(mover.slices, count_slices(&wave->sends) + count_slices(&wave->receives));
+    }
+    mover.scratch_at = TAKE(arena, size_t, mover_waves(&mover) + 1);
+    if (arena_check(arena, err)) die("a move of %s: %s", what, err);
+    place_waves(&mover);
     return mover;
 }
 
-// ---- scratch: what leaves and what comes of two waves, or copies of two buckets, and two slices
-
-static int is_cast(const Mover* mover) { return mover->wire != mover->dt; }
-
-static size_t largest_bucket(const Mover* mover) {
-    size_t most = 0;
-    for (int b = 0; b < shape_buckets(&mover->whole); b++) most = MAX(most, shape_bucket(&mover->whole, b).elems);
-    return most;
-}
-
-static size_t wave_elems(const Mover* mover) {
-    if (mover->is_plain) return is_cast(mover) ? largest_bucket(mover) : 0;
-    return mover->transfers.most_send + mover->transfers.most_receive;
+void mover_post(Mover* mover, DType wire, int two) {
+    mover->is_posted = 1, mover->by_turns = two, mover->wire = wire;
+    place_waves(mover);
 }
 
 // In elements of dt.
 static size_t waves_elems(const Mover* mover) {
-    return CEIL_DIV(2 * wave_elems(mover) * dtype_bytes(mover->wire), dtype_bytes(mover->dt));
+    size_t elems = mover->scratch_at[mover_waves(mover)];
+    return CEIL_DIV(elems * dtype_bytes(mover->wire), dtype_bytes(mover->dt));
 }
 
 size_t mover_scratch(const Mover* mover) {
@@ -41,17 +89,13 @@ size_t mover_scratch(const Mover* mover) {
 static char* at(const Moving* x, char* base, size_t elem) { return base + elem * dtype_bytes(x->mover->dt); }
 static char* wire_at(const Moving* x, char* base, size_t elem) { return base + elem * dtype_bytes(x->mover->wire); }
 
-static char* buffer(const Moving* x, int w, int comes) {
-    return wire_at(x, x->scratch, (size_t)(w & 1) * wave_elems(x->mover) + (comes ? x->mover->transfers.most_send : 0));
-}
+static char* buffer(const Moving* x, int w) { return wire_at(x, x->scratch, x->mover->scratch_at[w]); }
 
 static char* slice_buffer(const Moving* x, int i) {
     return at(x, x->scratch, waves_elems(x->mover) + (size_t)i * x->mover->transfers.most_slice);
 }
 
 // ---- slices
-
-static size_t slice_elems(const Slice* slice) { return (size_t)slice->rows * (size_t)slice->cols; }
 
 static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int ldx, const Slice* slice) {
     const Mover* mover = x->mover;
@@ -60,11 +104,11 @@ static void copy_rows(const Moving* x, char* to, int ldo, const char* from, int 
 
 // to += from, which is packed. Where rows have gaps between them, by way of a packed copy.
 static void add_rows(const Moving* x, char* to, const char* from, const Slice* slice) {
-    int is_tight = slice->rows == 1 || slice->cols == slice->stride;
-    char* sum = is_tight ? to : slice_buffer(x, 0);
-    if (!is_tight) copy_rows(x, sum, slice->cols, to, slice->stride, slice);
+    int tight = is_tight(slice);
+    char* sum = tight ? to : slice_buffer(x, 0);
+    if (!tight) copy_rows(x, sum, slice->cols, to, slice->stride, slice);
     x->mover->k->add(sum, sum, from, slice_elems(slice), x->mover->dt, x->mover->s);
-    if (!is_tight) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
+    if (!tight) copy_rows(x, to, slice->stride, sum, slice->cols, slice);
 }
 
 static void pack(const Moving* x, char* packed, const Slice* slice) {
@@ -88,43 +132,55 @@ static void put_own(const Moving* x, const Message* sent, const Message* receive
     }
 }
 
-// The slices of a message, to be sent or received, as they travel. Returns where the next one's are.
-static char* exchange(const Moving* x, const Message* m, char* packed, int comes) {
+// A slice as it travels: in a packed copy, or where it is.
+static void pack_sent(const Moving* x, char* packed, const Slice* slice) {
     const Mover* mover = x->mover;
-    const Slice* slice = mover->transfers.slices + m->first;
-    for (int i = 0; i < m->n; packed = wire_at(x, packed, slice_elems(&slice[i++]))) {
-        char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
-        size_t elems = slice_elems(&slice[i]);
-        if (comes && is_cast(mover)) mover->k->ranks->cast(here, mover->dt, packed, mover->wire, elems, mover->s);
-        if (comes) put(x, here, &slice[i]);
-        else pack(x, here, &slice[i]);
-        if (!comes && is_cast(mover)) mover->k->ranks->cast(packed, mover->wire, here, mover->dt, elems, mover->s);
-    }
-    return packed;
+    char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
+    pack(x, here, slice);
+    if (is_cast(mover)) mover->k->ranks->cast(packed, mover->wire, here, mover->dt, slice_elems(slice), mover->s);
+}
+
+static void put_received(const Moving* x, char* packed, const Slice* slice) {
+    const Mover* mover = x->mover;
+    char* here = is_cast(mover) ? slice_buffer(x, 1) : packed;
+    if (is_cast(mover)) mover->k->ranks->cast(here, mover->dt, packed, mover->wire, slice_elems(slice), mover->s);
+    put(x, here, slice);
 }
 
 // ---- waves
 
-// The messages with others, one behind the other in `packed`. Returns how many.
-static int list_messages(const Moving* x, Transfer* list, const Messages* messages, char* packed) {
+// The messages with others, a slice each where some stay where they are, else packed behind one another; what is sent
+// is packed. Returns how many.
+static int list_messages(const Moving* x, Transfer* list, const Messages* messages, char* packed, int comes) {
+    const Mover* mover = x->mover;
     int count = 0;
     for (const Message* m = messages->list; m < messages->list + messages->n; m++) {
-        if (m->peer == x->mover->world->rank) continue;
-        list[count++] = (Transfer){m->peer, packed, m->elems * dtype_bytes(x->mover->wire)};
-        packed = wire_at(x, packed, m->elems);
+        if (m->peer == mover->world->rank) continue;
+        for (int i = 0; i < m->n; i++) {
+            const Slice* slice = &mover->transfers.slices[m->first + i];
+            size_t elems = slice_elems(slice), bytes = elems * dtype_bytes(mover->wire);
+            char* data = comes ? at(x, x->to, slice->at) : at(x, (char*)x->from, slice->at);
+            if (is_packed(mover, slice, comes)) {
+                data = packed, packed = wire_at(x, packed, elems);
+                if (!comes) pack_sent(x, data, slice);
+            }
+            if (i > 0 && !mover->is_posted) list[count - 1].bytes += bytes;
+            else list[count++] = (Transfer){m->peer, data, bytes};
+        }
     }
     return count;
+}
+
+static char* receive_buffer(const Moving* x, int w) {
+    return wire_at(x, buffer(x, w), packed_elems(x->mover, &x->mover->transfers.wave[w].sends, 0));
 }
 
 static Request begin_messages(const Moving* x, int w) {
     const Wave* wave = &x->mover->transfers.wave[w];
     Comm* c = x->mover->world;
-    char* packed = buffer(x, w, 0);
-    for (const Message* m = wave->sends.list; m < wave->sends.list + wave->sends.n; m++)
-        if (m->peer != c->rank) packed = exchange(x, m, packed, 0);
-    Transfer* receives = x->list + c->size;
-    int n_sends = list_messages(x, x->list, &wave->sends, buffer(x, w, 0));
-    int n_receives = list_messages(x, receives, &wave->receives, buffer(x, w, 1));
+    int n_sends = list_messages(x, x->list, &wave->sends, buffer(x, w), 0);
+    Transfer* receives = x->list + n_sends;
+    int n_receives = list_messages(x, receives, &wave->receives, receive_buffer(x, w), 1);
     if (n_sends + n_receives)
         return c->table->begin_send_receive(c, x->list, n_sends, receives, n_receives, x->mover->s);
     // Every wave is a wait of all ranks for the timer, those too that have no message.
@@ -134,12 +190,17 @@ static Request begin_messages(const Moving* x, int w) {
 
 static void put_messages(const Moving* x, int w) {
     const Wave* wave = &x->mover->transfers.wave[w];
-    char* packed = buffer(x, w, 1);
+    char* packed = receive_buffer(x, w);
     const Message* own = wave->sends.list;
     while (own < wave->sends.list + wave->sends.n && own->peer != x->mover->world->rank) own++;
     for (const Message* m = wave->receives.list; m < wave->receives.list + wave->receives.n; m++)
-        if (m->peer == x->mover->world->rank) put_own(x, own, m);
-        else packed = exchange(x, m, packed, 1);
+        for (int i = 0; i < m->n; i++) {
+            const Slice* slice = &x->mover->transfers.slices[m->first + i];
+            if (m->peer == x->mover->world->rank && i == 0) put_own(x, own, m);
+            if (m->peer == x->mover->world->rank || !is_packed(x->mover, slice, 1)) continue;
+            put_received(x, packed, slice);
+            packed = wire_at(x, packed, slice_elems(slice));
+        }
 }
 
 // Pieces of a bucket stand at offset / ranks where ranks own them, all of them at offset where they compute.
@@ -160,7 +221,7 @@ static BucketHere bucket_here(const Moving* x, int w) {
 
 // This rank's piece of the copy of a bucket that is cast.
 static char* copied_piece(const Moving* x, int w, const BucketHere* bucket) {
-    return wire_at(x, buffer(x, w, 0), (size_t)x->mover->world->rank * bucket->piece);
+    return wire_at(x, buffer(x, w), (size_t)x->mover->world->rank * bucket->piece);
 }
 
 static Request begin_collective(const Moving* x, int w) {
@@ -169,7 +230,7 @@ static Request begin_collective(const Moving* x, int w) {
     BucketHere b = bucket_here(x, w);
     if (mover->kind == RESHARD_COPY) return c->table->begin_all_gather(c, b.all, b.own, b.piece, mover->dt, mover->s);
     if (!is_cast(mover)) return c->table->begin_reduce_scatter(c, b.own, b.all, b.piece, mover->dt, mover->s);
-    char* copy = buffer(x, w, 0);
+    char* copy = buffer(x, w);
     mover->k->ranks->cast(copy, mover->wire, b.all, mover->dt, b.elems, mover->s);
     return c->table->begin_reduce_scatter(c, copied_piece(x, w, &b), copy, b.piece, mover->wire, mover->s);
 }
@@ -180,34 +241,51 @@ static void end_collective(const Moving* x, int w) {
     if (is_cast(mover)) mover->k->ranks->cast(b.own, mover->dt, copied_piece(x, w, &b), mover->wire, b.piece, mover->s);
 }
 
+// Gradients leave from the last bucket on.
+static int wave_of(const Moving* x, int i) {
+    const Mover* mover = x->mover;
+    return mover->is_posted && mover->kind == RESHARD_SUM ? mover_waves(mover) - 1 - i : i;
+}
+
 static void end_wave(Moving* x, int w) {
     Comm* c = x->mover->world;
-    if (x->under_way[w & 1]) c->table->end(c, x->under_way[w & 1], x->mover->s);
+    if (x->under_way[w]) c->table->end(c, x->under_way[w], x->mover->s);
     if (x->mover->is_plain) end_collective(x, w);
     else put_messages(x, w);
 }
 
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch) {
-    Comm* c = mover->world;
-    *x = (Moving){.mover = mover, .to = to, .from = from, .scratch = scratch, .before = c->purpose};
-    c->purpose = mover->purpose;
-    x->list = (Transfer*)malloc(2 * sizeof(Transfer) * (size_t)c->size);
-    if (!x->list) die("no memory for messages to %d ranks", c->size);
+    int waves = mover_waves(mover);
+    *x = (Moving){.mover = mover, .to = to, .from = from, .scratch = scratch};
+    x->list = (Transfer*)malloc(sizeof(Transfer) * ((size_t)mover->slices + 1));
+    x->under_way = (Request*)calloc((size_t)waves + 1, sizeof(Request));
+    if (!x->list || !x->under_way) die("no memory for %d messages", mover->slices);
 }
 
 void mover_advance(Moving* x, int n) {
+    const Mover* mover = x->mover;
+    Comm* c = mover->world;
     for (; x->begun < n; x->begun++) {
-        x->under_way[x->begun & 1] = x->mover->is_plain ? begin_collective(x, x->begun) : begin_messages(x, x->begun);
-        if (x->begun > 0) end_wave(x, x->begun - 1);
+        int w = wave_of(x, x->begun);
+        CommPurpose before = c->purpose;
+        c->purpose = mover->purpose;
+        x->under_way[w] = mover->is_plain ? begin_collective(x, w) : begin_messages(x, w);
+        c->purpose = before;
+        if (!mover->is_posted) mover_arrive(x, x->begun);
     }
 }
 
+void mover_arrive(Moving* x, int n) {
+    for (; x->over < n; x->over++) end_wave(x, wave_of(x, x->over));
+}
+
 void mover_end(Moving* x) {
-    int waves = x->mover->is_plain ? shape_buckets(&x->mover->whole) : x->mover->transfers.waves;
+    int waves = mover_waves(x->mover);
     mover_advance(x, waves);
-    if (waves > 0) end_wave(x, waves - 1);
+    mover_arrive(x, waves);
     free(x->list);
-    x->mover->world->purpose = x->before;
+    free(x->under_way);
+    *x = (Moving){0};
 }
 
 void mover_run(const Mover* mover, char* to, const char* from, char* scratch) {

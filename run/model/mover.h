@@ -1,10 +1,12 @@
 // mover.h - moves the model between two layouts over the ranks (plan/model/holding.h): weights from those who own them
 // to where a step computes with them, gradients back, summed.
 //
-// A wave moves one bucket: its slices are packed, sent and received at once, and unpacked or added. The next wave
-// travels while this one is unpacked. Sums are taken in the order of ranks, so that they have the same bits in every
-// run; where gradients travel as bf16 they are added up as fp32. Where every rank computes the whole model the two
-// layouts are those of ZeRO-1, and a wave is an all-gather or a reduce-scatter.
+// A wave moves one bucket. Where memory is short its slices are packed, sent and received at once, and unpacked or
+// added, while the next wave travels. A move of the model is `posted` instead: all waves may be on their way while
+// layers compute, weights from the first bucket on, gradients from the last; what stands together in memory is sent
+// from there, and weights come to where they are used. Sums are taken in the order of ranks, so that they have the same
+// bits in every run; where gradients travel as bf16 they are added up as fp32. Where every rank computes the whole
+// model the two layouts are those of ZeRO-1, and a wave is an all-gather or a reduce-scatter.
 #pragma once
 #include "kernels/comm.h"
 #include "plan/model/holding.h"
@@ -18,8 +20,12 @@ typedef struct Mover {
     Shape whole;
     const Kernels* k;
     Stream s;
-    int is_plain;  // all ranks have the whole model: collectives
+    int is_plain;   // all ranks have the whole model: collectives
+    int is_posted;  // several waves may be under way, of what neither memory changes meanwhile
+    int by_turns;   // the scratch of two waves is that of all
     Transfers transfers;
+    size_t* scratch_at;  // (waves + 1) where the scratch of each begins, elements of `wire`
+    int slices;          // most of a wave
 } Mover;
 
 // A move at work, wave after wave.
@@ -28,24 +34,28 @@ typedef struct Moving {
     char* to;
     const char* from;
     char* scratch;
-    Transfer* list;        // (2 ranks) messages of a wave
-    Request under_way[2];  // of even and of odd waves
-    int begun;             // waves
-    CommPurpose before;
+    Transfer* list;      // (slices) messages of a wave
+    Request* under_way;  // (waves)
+    int begun, over;     // waves
 } Moving;
 
 // Compiles a move of elements of dt between two layouts of m->whole over the ranks of `world`; NULL: of what pieces
 // own, and the whole model on every rank. In the arena; ends the program where there is no memory, or nobody has what
-// is wanted. wire: of what travels; as in the arrays, unless that is said behind it.
+// is wanted.
 Mover mover_open(const Model* m, Comm* world, ReshardKind kind, CommPurpose purpose, DType dt, const Holdings* from,
                  const Holdings* to, Arena* arena);
-// Elements of dt of scratch: two waves on their way, and two slices on their way into a sum.
+// Behind that: all its waves may be under way, or the last two, and elements travel as `wire`.
+void mover_post(Mover* mover, DType wire, int two);
+int mover_waves(const Mover* mover);
+// Elements of dt of scratch: what is packed of two waves, or of all; and two slices on their way into a sum.
 size_t mover_scratch(const Mover* mover);
 // From one array of this rank to another; with RESHARD_SUM `to` is added to. All ranks of `world` call it.
 void mover_run(const Mover* mover, char* to, const char* from, char* scratch);
 // The same in parts: the first n waves have begun, what they send may not change any more; all have arrived. What
 // else uses `world` in between comes in the same order on all ranks, which advance alike. `from` is read when a wave
-// begins, `to` written when it has arrived, behind the beginning of the next: they may be others for another wave.
+// begins, `to` written when it has arrived, behind the beginning of the next: they may be others for another wave, but
+// not of what is posted. That is waited for wave by wave, too.
 void mover_begin(Moving* x, const Mover* mover, char* to, const char* from, char* scratch);
 void mover_advance(Moving* x, int n);
+void mover_arrive(Moving* x, int n);
 void mover_end(Moving* x);

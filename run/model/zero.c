@@ -244,9 +244,23 @@ Holdings owned_holdings(const Model* m, StateKind kind, Arena* arena) {
 
 // ---- weights
 
+// Of the whole model, that of a bucket of this stage; its last layer's where the last one is another stage's.
+static int whole_bucket(const Model* m, int b) {
+    int is_end = b == last_bucket(m);
+    if (b == 0) return 0;
+    return is_end && m->shape.no_head ? m->shape.first_layer + m->shape.L : b + m->shape.first_layer;
+}
+
+// Weights of bucket b have come from their owners.
+static void await_move(Model* m, int b) {
+    for (int hop = 0; hop < N_MOVE_HOPS; hop++)
+        if (m->ranks->coming[hop].mover) mover_arrive(&m->ranks->coming[hop], whole_bucket(m, b) + 1);
+}
+
 static void begin_gather(Model* m, int b) {
     ZeroBucket* x = &m->ranks->zero.bucket[b];
     Comm* c = x->comm;
+    await_move(m, b);
     if (c->size == 1) return;
     c->purpose = COMM_PARAMETERS;
     x->arriving = c->table->begin_all_gather(c, m->block[b].weights, x->owned_weights, x->piece, m->dt, m->s);
@@ -271,6 +285,7 @@ static void want_layer(Model* m, int l) {
 static int is_gathered(const Model* m, int l) { return is_layer(m, 1 + l) && m->ranks->zero.bucket[1 + l].stage == 3; }
 
 void zero_use_layer(Model* m, int l, int direction) {
+    await_move(m, 1 + l);
     if (is_gathered(m, l)) want_layer(m, l);
     end_gather(m, 1 + l);
     if (m->ranks->zero.stage < 3 || !direction) return;
@@ -278,30 +293,60 @@ void zero_use_layer(Model* m, int l, int direction) {
     if (l >= 0 && l < m->shape.L) want_layer(m, l);
 }
 
-// Between the whole model as its owners have it and what the ranks of this strategy compute with.
-static void begin_move(Model* m, const Mover* mover, Moving* x) {
-    int sums = mover->kind == RESHARD_SUM;
-    char *used = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
-         *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
-    if (!sums) empty_window(m);
-    mover_begin(x, mover, sums ? owned : used, sums ? used : owned, m->ranks->moving);
-}
+// ---- moves between the whole model as its owners have it and what the ranks of a strategy compute with
 
-static void move(Model* m, const Mover* mover) {
-    Moving x;
-    begin_move(m, mover, &x);
-    mover_end(&x);
+static size_t scratch_bytes(const Mover mover[N_MOVE_HOPS], int hops) {
+    size_t bytes = 0;
+    for (int hop = 0; hop < hops; hop++)
+        if (mover[hop].k) bytes += CEIL_DIV(mover_scratch(&mover[hop]), 16) * 16 * dtype_bytes(mover[hop].dt);
+    return bytes;
 }
 
 size_t zero_moving_bytes(const Model* m) {
-    return MAX(mover_scratch(&m->ranks->gather) * dtype_bytes(m->dt), mover_scratch(&m->ranks->reduce) * sizeof(float));
+    return MAX(scratch_bytes(m->ranks->gather, N_MOVE_HOPS), scratch_bytes(m->ranks->reduce, N_MOVE_HOPS));
 }
 
-void zero_begin_gather(Model* m, Moving* x) { begin_move(m, &m->ranks->gather, x); }
+// Inside a node a move is between arrays of one kind.
+static void begin_move(Model* m, const Mover mover[N_MOVE_HOPS], Moving at_work[N_MOVE_HOPS]) {
+    int sums = mover[MOVE_OWNERS].kind == RESHARD_SUM;
+    char *used = (char*)m->array[sums ? MODEL_GRADS_IN_USE : MODEL_WEIGHTS_IN_USE],
+         *owned = (char*)m->array[sums ? MODEL_GRADS : MODEL_WEIGHTS];
+    for (int hop = 0; hop < N_MOVE_HOPS; hop++) {
+        char* scratch = m->ranks->moving + scratch_bytes(mover, hop);
+        char *to = sums && hop == MOVE_OWNERS ? owned : used, *from = sums || hop == MOVE_INSIDE ? used : owned;
+        if (mover[hop].k) mover_begin(&at_work[hop], &mover[hop], to, from, scratch);
+    }
+}
+
+static void end_move(Moving at_work[N_MOVE_HOPS]) {
+    for (int hop = 0; hop < N_MOVE_HOPS; hop++)
+        if (at_work[hop].mover) mover_end(&at_work[hop]);
+}
+
+void zero_begin_gather(Model* m) {
+    zero_settle(m);
+    empty_window(m);
+    begin_move(m, m->ranks->gather, m->ranks->coming);
+}
+
+// Leaders of a node pass on what has come.
+void zero_advance_gather(Model* m, int n) {
+    Comm* c = m->world;
+    Moving *inside = &m->ranks->coming[MOVE_INSIDE], *owners = &m->ranks->coming[MOVE_OWNERS];
+    while (owners->begun < n) {
+        int w = owners->begun;
+        mover_advance(owners, w + 1);
+        if (!inside->mover) continue;
+        c->after = owners->under_way[w];
+        mover_advance(inside, w + 1);
+        c->after = 0;
+    }
+}
 
 void zero_gather(Model* m) {
     if (m->ranks->owner) {
-        move(m, &m->ranks->gather);
+        zero_begin_gather(m);
+        zero_advance_gather(m, m->whole.L + 2);
         return;
     }
     for (int b = 0; b <= last_bucket(m); b++)
@@ -310,6 +355,7 @@ void zero_gather(Model* m) {
 }
 
 void zero_settle(Model* m) {
+    end_move(m->ranks->coming);
     for (int b = 0; b <= last_bucket(m); b++) end_gather(m, b);
 }
 
@@ -419,15 +465,37 @@ void zero_open_grads(Model* m, int l) {
     m->k->clear(m->block[1 + l].grads, x->elems * sizeof(float), m->s);
 }
 
+// Gradients of bucket b and of those behind it are complete, and leave for their owners. What a leader sums of its node
+// leaves when the next bucket is complete.
+static void leave(Model* m, int b) {
+    Moving *inside = &m->ranks->leaving[MOVE_INSIDE], *owners = &m->ranks->leaving[MOVE_OWNERS];
+    int complete = m->whole.L + 2 - whole_bucket(m, b);
+    if (!owners->mover) {
+        zero_settle(m);
+        begin_move(m, m->ranks->reduce, m->ranks->leaving);
+    }
+    if (inside->mover) mover_advance(inside, complete), mover_arrive(inside, complete - 1);
+    mover_advance(owners, inside->mover ? complete - 1 : complete);
+}
+
+void zero_end_rows(Model* m) {
+    if (m->ranks->owner && !m->ranks->lends) leave(m, 0);
+}
+
 void zero_close_grads(Model* m, int l) {
-    if (m->ranks->zero.bucket[1 + l].reduced || m->ranks->zero.in_last_row) begin_reduce(m, 1 + l);
+    int leaves = m->ranks->owner && m->ranks->zero.in_last_row, b = 1 + l;
+    if (m->ranks->zero.bucket[b].reduced || (m->ranks->zero.in_last_row && !leaves)) begin_reduce(m, b);
+    // What like pipelines divide is summed among them first, under the next layer.
+    int sums = m->ranks->zero.stage > 1;
+    if (leaves && b + sums <= last_bucket(m)) end_reduce(m, b + sums), leave(m, b + sums);
     for (int b = 1; l < 0 && b < last_bucket(m); b++)
         if (m->ranks->zero.bucket[b].reduced) end_reduce(m, b);
 }
 
 int zero_can_reduce_inside(const Model* m) {
-    return !m->ranks->owner && !m->ranks->pipe.comm && m->comm->size > 1 && m->comm->overlap && !m->tp &&
-           !m->array[MODEL_GRADS_BF16];
+    if (m->ranks->pipe.comm) return 0;
+    if (m->ranks->owner) return m->world->overlap && !m->ranks->lends;
+    return m->comm->size > 1 && m->comm->overlap && !m->tp && !m->array[MODEL_GRADS_BF16];
 }
 
 void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
@@ -435,7 +503,9 @@ void zero_last_row(Model* m) { m->ranks->zero.in_last_row = 1; }
 // What was not reduced in a round, nor inside the last row.
 void zero_reduce(Model* m) {
     if (m->ranks->owner) {
-        move(m, &m->ranks->reduce);
+        leave(m, 0);
+        end_move(m->ranks->leaving);
+        m->ranks->zero.in_last_row = 0;
         return;
     }
     for (int b = last_bucket(m); b >= 0 && !m->ranks->zero.in_last_row; b--)

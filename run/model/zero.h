@@ -72,16 +72,21 @@ void zero_open_grads(Model* m, int l);
 void zero_close_grads(Model* m, int l);
 // The next backward pass is this rank's last of the step: what stage 1 has, embeddings and head are reduced inside it,
 // too. Not collective: other ranks reduce the same buckets in the same order, at any time after their other
-// communications. It needs Comm.overlap, gradients that travel as fp32, and a rank without tensor-parallel peers.
+// communications. It needs Comm.overlap; without strategies also gradients that travel as fp32, and a rank without
+// tensor-parallel peers; with them a pipeline without stages, whose ranks keep to what they own.
 void zero_last_row(Model* m);
 int zero_can_reduce_inside(const Model* m);
+// Behind the last task: with strategies gradients of all buckets leave. Other communications of the world come behind.
+void zero_end_rows(Model* m);
 void zero_reduce(Model* m);          // after the last micro-batch: now the owned gradients are sums over all ranks
 void zero_sum_of_squares(Model* m);  // adds those of the owned gradients to m->grad_norm2
 void zero_clear_grads(Model* m);     // for the next step
 void zero_gather(Model* m);          // the owned weights have changed: begins to gather what this stage keeps whole
 void zero_settle(Model* m);          // waits for that
-// zero_gather of a strategy, in waves as buckets are updated: run/model/mover.h. Bytes of scratch that moving takes.
-void zero_begin_gather(Model* m, Moving* x);
+// zero_gather of a strategy, as buckets are updated: the first n have begun to leave. A layer's weights are waited for
+// where it is used. Bytes of scratch that moving takes.
+void zero_begin_gather(Model* m);
+void zero_advance_gather(Model* m, int n);
 size_t zero_moving_bytes(const Model* m);
 
 // ---- whole tensors, for files; fp32 on the host

@@ -132,7 +132,7 @@ void ahead_agree(Run* run, const RankReport* report) {
     made.plan =
         hash_bytes(clock->calibration.theta, sizeof clock->calibration.theta, made.plan ^ balance_state_hash(run));
     made.failed = x->why[0] != 0;
-    double expected = calibration_predict(&clock->calibration, next->terms) + strategies_start_ms(run, next->strategy);
+    double expected = calibration_predict(&clock->calibration, next->terms);
     Agreement mine = {made,
                       (uint64_t)interrupted,
                       (uint64_t)run->model.left,
@@ -141,6 +141,7 @@ void ahead_agree(Run* run, const RankReport* report) {
                       clock->last_ms,
                       next->predicted ? expected : NAN,
                       run_processor_seconds(run),
+                      next->window,
                       *report};
     double ms = mine.ms;
     x->agreed[0] = mine;
@@ -157,8 +158,8 @@ void ahead_agree(Run* run, const RankReport* report) {
         run->books->saving.all_written &= (int)other->written;
         x->processor += other->processor;
         ms = MAX(ms, other->ms);
-        if (run->strategies) next->expected_ms = fmax(next->expected_ms, other->predicted);
     }
+    if (run->strategies) strategies_expect(run, next);
     int learns = ms > 0 && balance_explains_step(run);
     if (learns && run->strategies) strategies_learn(run, ms);
     else if (learns) calibration_learn(&clock->calibration, clock->last_terms, ms);

@@ -10,6 +10,7 @@
 
 #include "plan/cost/transfers.h"
 #include "plan/published/published.h"
+#include "plan/step/even_rows.h"
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/strategies/strategies.h"
@@ -101,8 +102,14 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
     t->p.message[round] = P * transfer_ms(&t->links, TRANSFER_STREAM, 2, t->across, bytes, bytes);
 }
 
-// Of one stage all times are 0: it runs as it comes. A machine that knows whole pipelines has one for each of its
-// stages.
+// A machine that knows whole pipelines has one for each of its stages.
+static void find_shares(double matmuls[MOST_STAGES], double layers[MOST_STAGES], const Run* run) {
+    const Model* m = &run->model;
+    layout_shares(&m->ranks->layout, &m->whole, matmuls, layers);
+    for (int s = 0; s < m->stages && run->clock->probed.n_schemes > 0; s++) matmuls[s] = layers[s] = 1.0 / m->stages;
+}
+
+// Of one stage all times are 0: it runs as it comes.
 static int make_tasks(Batch* b, const Run* run, Err err) {
     char why[ERR_BYTES];
     PassTimes t;
@@ -113,8 +120,7 @@ static int make_tasks(Batch* b, const Run* run, Err err) {
     t.links = transfer_times(&clock->probed, &m->whole, (int)dtype_bytes(m->dt), clock->limits.node_size);
     t.links.cost = &clock->setting.cost;
     t.across = run_node_size(run, m->job, 1, 1) < m->job->size;
-    layout_shares(&m->ranks->layout, &m->whole, t.matmuls, t.layers);
-    for (int s = 0; s < m->stages && clock->probed.n_schemes > 0; s++) t.matmuls[s] = t.layers[s] = 1.0 / m->stages;
+    find_shares(t.matmuls, t.layers, run);
     for (int r = 0; r < b->n_rows && m->stages > 1; r++) find_round(&t, b, run, r);
     if (schedule_tasks(&b->planned->schedule, &t.p, &b->arena, err)) return -1;
     if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &t.p, &b->arena, why))
@@ -179,13 +185,86 @@ static int remap(Batch* b, const Run* run, const Setting* s, Err err) {
     return 0;
 }
 
+// ---- what is reduced inside a pass; and with strategies when passes use layers
+
+// The round of pass i of this rank.
+static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
+
+static int is_shared(const BatchPlan* x, int i) {
+    int shared = 0, first = x->passes[i].first_group;
+    for (int g = first; g < first + x->passes[i].n_groups; g++) shared |= x->groups[g].mb->cp_size > 1;
+    return shared;
+}
+
+// Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
+// A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
+// this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
+// round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
+// order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
+static int reduces_inside(const Batch* b, const Model* m, int i) {
+    const BatchPlan* x = b->planned;
+    if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
+    if (m->ranks->zero.stage > 1) return 1;
+    if (x->plan.has_barriers && round_of(x, i) < x->plan.n_rounds - 1) return 0;
+    return !is_shared(x, i) || x->all_end_together;
+}
+
+// What the layers of a stage of this rank take in pass i, ms; fixed: what comes behind them.
+static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, RankRound* of_rank) {
+    const Model* m = &run->model;
+    const BatchPlan* x = b->planned;
+    const RankPass* pass = &x->passes[i];
+    double matmuls[MOST_STAGES], layers[MOST_STAGES];
+    int data = m->comm->rank, P = m->stages;
+    memset(of_rank, 0, sizeof *of_rank * (size_t)run->clock->limits.ranks);
+    for (int g = pass->first_group; g < pass->first_group + pass->n_groups; g++)
+        add_micro_batch(of_rank, b, run, x->groups[g].mb);
+    const RankRound* own = &of_rank[data];
+    double v = run->clock->stage_speeds[m->stage * run->clock->limits.ranks + data];
+    find_shares(matmuls, layers, run);
+    double head = m->shape.no_head ? 0 : (double)m->whole.V * m->whole.C / shape_matmul_weights(&m->whole);
+    *fixed = P * own->micro_batch * layers[m->stage];
+    return P * (own->matmuls / v * (matmuls[m->stage] - head) +
+                (own->attention / v + own->messages) * layers[m->stage]);
+}
+
+// But for the end of the step, which is known when all ranks have told what their jobs take.
+static int find_window(Batch* b, const Run* run, Err err) {
+    const Model* m = &run->model;
+    int last = b->n_rows - 1, shares = m->stages > 1 || m->ranks->zero.stage > 1;
+    double again = layout_again(&m->ranks->layout, m->stage), fixed;
+    MoveWindow* w = &b->planned->window;
+    ArenaMark mark = arena_mark(&b->arena);
+    RankRound* of_rank = TAKE(&b->arena, RankRound, run->clock->limits.ranks);
+    if (arena_check(&b->arena, err)) return -1;
+    for (int i = 0; i <= last; i++) shares |= is_shared(b->planned, i);
+    *w = (MoveWindow){.first_layer = m->shape.first_layer, .layers = m->shape.L, .lag = m->ranks->zero.stage > 1};
+    w->together = m->world->rank - (shares ? m->job->rank : tp_rank(m));
+    if (last >= 0) {
+        w->forward = pass_ms(&fixed, b, run, 0, of_rank) / (3 + again), w->first = m->stage * w->forward;
+        w->backward = pass_ms(&w->tail, b, run, last, of_rank) * (2 + again) / (3 + again);
+        w->hides = reduces_inside(b, m, last) && (!m->k->on_host || m->k->virtual_time);
+    }
+    arena_reset(&b->arena, mark);
+    return 0;
+}
+
+static int even_rows(Plan* plan, Batch* b, const Setting* s, Err err) {
+    PlanLimits limits = s->limits;
+    if (s->cost.per_token > 0) limits.quadratic = s->cost.quadratic / s->cost.per_token;
+    return plan_even_rows(plan, b->lengths, &limits, &b->arena, err);
+}
+
 // A plan, what it should take, and the tasks that follow from it.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
+    Plan* plan = &b->planned->plan;
+    int evens = run->model.ranks->owner && b->training && !s->rounds;
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
-    if (b->planned->plan.n_rounds == 0 && plan_set_rounds(&b->planned->plan, &b->arena, err)) return -1;
+    if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
+    if (evens && !plan->has_barriers && even_rows(plan, b, s, err)) return -1;
     if (batch_list(b, run, err)) return -1;
     predict_tasks(b, run);
-    return 0;
+    return run->model.ranks->owner ? find_window(b, run, err) : 0;
 }
 
 static int chooses_rounds(const Batch* b, const Run* run) {
@@ -360,9 +439,6 @@ static void read_now(Run* run, const Sampler* sampler) {
 
 // ---- what core.c asks for
 
-// The round of pass i of this rank.
-static int round_of(const BatchPlan* x, int i) { return x->groups[x->passes[i].first_group].mb->round; }
-
 // Before pass i of this rank, and with i = n_rows at the end: waits for all ranks at the end of every round that lies
 // between, where the plan's rounds have barriers. In rounds that ZeRO-2, 3 or a pipeline need ranks wait in every layer
 // anyway.
@@ -374,21 +450,6 @@ static void end_rounds(const Batch* b, const Model* m, int i) {
         m->k->clear(m->barrier, sizeof *m->barrier, m->s);
         m->comm->table->all_reduce(m->comm, m->barrier, 1, DT_F64, m->s);
     }
-}
-
-// Whether gradients are reduced inside the backward of pass i of this rank, rather than after its last.
-// A reduction waits for ranks that come to it late, and communications run in the order of the calls. So nothing of
-// this rank may come behind its reductions, no barrier either: one rank has the row alone, or all ranks are in the last
-// round of all, where reductions of a layer stand between its exchanges and those of the layer below. Then every rank's
-// order is a part of one global order, and no rank waits in a circle. With ZeRO-2 and 3 all ranks are in every round.
-static int reduces_inside(const Batch* b, const Model* m, int i) {
-    const BatchPlan* x = b->planned;
-    if (i < b->n_rows - 1 || !zero_can_reduce_inside(m)) return 0;
-    if (m->ranks->zero.stage > 1) return 1;
-    int shared = 0, first = x->passes[i].first_group;
-    for (int g = first; g < first + x->passes[i].n_groups; g++) shared |= x->groups[g].mb->cp_size > 1;
-    if (x->plan.has_barriers && round_of(x, i) < x->plan.n_rounds - 1) return 0;
-    return !shared || x->all_end_together;
 }
 
 _Static_assert((int)MOST_SHARED == (int)MOST_SHARED_GROUPS, "plans share as many at once as attention can");
@@ -468,6 +529,7 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
     }
     pipeline_finish(m);
     end_rounds(b, m, b->n_rows);
+    if (train) zero_end_rows(m);
     return 0;
 }
 

@@ -91,17 +91,10 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     return 0;
 }
 
-double strategies_start_ms(const Run* run, int strategy) {
-    const Comm* world = run->model.world;
-    return run->strategies ? run->strategies->start_ms[strategy * world->size + world->rank] : 0;
-}
-
 void strategies_predict(const Run* run, StepRecord* r) {
-    const Strategies* x = run->strategies;
-    int ranks = run->model.world->size, now = run->batch.planned->strategy, next = run->ahead.planned->strategy;
-    double before = x->start_ms[now * ranks], behind = x->start_ms[next * ranks];
-    r->moving_ms = x->choices[now].end + behind;
-    r->predicted_ms = run->batch.planned->expected_ms - before + r->moving_ms;
+    const BatchPlan* planned = run->batch.planned;
+    r->moving_ms = planned->moving_ms;
+    r->predicted_ms = planned->expected_ms;
 }
 
 // ---- what is learnt from steps
@@ -113,8 +106,8 @@ typedef struct JobTerms {
 
 double strategies_remember(Run* run, const StepRecord* r) {
     const BatchPlan* planned = run->batch.planned;
-    run->strategies->last_start_ms = strategies_start_ms(run, planned->strategy);
-    return fmax(0, r->measured_ms - (r->predicted_ms - planned->expected_ms));
+    run->strategies->last_start_ms = planned->late_ms;
+    return fmax(0, r->measured_ms - planned->behind_ms);
 }
 
 void strategies_learn(Run* run, double ms) {

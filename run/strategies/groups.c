@@ -26,8 +26,7 @@ struct Groups {
     GroupBalance of[MOST_RANK_STRATEGIES];  // under each
 };
 
-// Mean tokens that a token of the training text attends to, twice.
-static double mean_length(const Run* run) {
+double strategies_mean_length(const Run* run) {
     static int lengths[SAMPLED_LENGTHS];
     double squares = 0, tokens = 0;
     for (int i = 0, n = run_sample_lengths(run, lengths); i < n; i++)
@@ -40,11 +39,12 @@ static void ready(Run* run) {
     if (run->balance->setting.mode != BALANCE_MIGRATE) return;
     struct Groups* groups = (struct Groups*)calloc(1, sizeof *groups);
     if (!groups) die("no memory for what ranks of %d strategies give away", x->list.n);
-    groups->mean_length = mean_length(run), groups->used = -1;
+    groups->mean_length = strategies_mean_length(run), groups->used = -1;
     for (int s = 0; s < x->list.n; s++) {
         MessageCost mine = balance_message(run, x->as[s]->model.tp), *all = &groups->message;
         all->ms = fmax(all->ms, mine.ms), all->byte_ms = fmax(all->byte_ms, mine.byte_ms);
     }
+    for (int s = 0; s < x->list.n; s++) x->as[s]->model.ranks->lends = 1;  // on all ranks alike
     x->groups = groups;
 }
 

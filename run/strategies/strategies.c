@@ -45,31 +45,31 @@ static Run* make_view(Run* run, int s) {
 }
 
 // Gradients to their owners or weights back, under strategy s.
-static Mover open_mover(Run* run, int s, ReshardKind kind, const Holdings* pieces) {
+static void open_movers(Mover mover[N_MOVE_HOPS], Run* run, int s, ReshardKind kind) {
     char err[ERR_BYTES];
     Strategies* x = run->strategies;
     const Model* m = &x->as[s]->model;
     Arena scratch = {0};
-    Holdings parts;
-    int plain, sums = kind == RESHARD_SUM;
-    if (strategy_holdings(&parts, &plain, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind,
+    StrategyHoldings held;
+    int sums = kind == RESHARD_SUM;
+    if (strategy_holdings(&held, &x->owner.shape, &x->list.strategy[s], x->before->layout.layer, kind, m->world->node,
                           &scratch, err))
         die("--strategies: %s", err);
-    const Holdings *owned = plain ? NULL : pieces, *used = plain ? NULL : &parts;
-    Mover mover = mover_open(m, m->world, kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
-                             sums ? used : owned, sums ? owned : used, &x->arena);
-    if (sums) mover.wire = m->ranks->zero.grad_dtype;
+    for (int hop = 0; hop < N_MOVE_HOPS; hop++) {
+        MoveHop h = held.plain ? (MoveHop){.kind = kind} : holdings_hop(&held.pieces, &held.parts, kind, hop);
+        if (held.plain && hop == MOVE_INSIDE) continue;
+        mover[hop] = mover_open(m, m->world, h.kind, sums ? COMM_GRADIENTS : COMM_PARAMETERS, sums ? DT_F32 : m->dt,
+                                h.from, h.to, &x->arena);
+        mover_post(&mover[hop], sums ? m->ranks->zero.grad_dtype : m->dt, sums && hop == MOVE_INSIDE);
+    }
     arena_free(&scratch);
-    return mover;
 }
 
 static void strategies_join(Run* run) {
-    char err[ERR_BYTES];
     Strategies* x = run->strategies;
-    Arena scratch = {0};
-    Holdings pieces;
     Model* m = &run->model;
     m->whole.shards = m->world->size;
+    m->world->overlap = !strcmp(run->config.overlap, "yes");
     x->before = m->ranks;
     for (int s = 0; s < x->list.n; s++) x->as[s] = make_view(run, s);
     x->owner = *m, x->owner_ranks = *m->ranks;
@@ -78,12 +78,10 @@ static void strategies_join(Run* run) {
     x->owner.comm = x->owner.job = m->world;
     x->owner.stages = 1;
     x->owner.ranks->zero.holds = ZERO_OWNED;
-    if (holdings_of_pieces(&pieces, &x->owner.shape, &scratch, err)) die("%s", err);
     for (int s = 0; s < x->list.n; s++) {
-        x->as[s]->model.ranks->gather = open_mover(run, s, RESHARD_COPY, &pieces);
-        x->as[s]->model.ranks->reduce = open_mover(run, s, RESHARD_SUM, &pieces);
+        open_movers(x->as[s]->model.ranks->gather, run, s, RESHARD_COPY);
+        open_movers(x->as[s]->model.ranks->reduce, run, s, RESHARD_SUM);
     }
-    arena_free(&scratch);
     strategies_turn(run, 0);
 }
 
@@ -157,6 +155,7 @@ void strategies_turn(Run* run, int strategy) {
 
 void run_enter_strategy(Run* run, int strategy) {
     if (!run->strategies || strategy == run->strategies->now) return;
+    zero_settle(&run->model);
     zero_gather(&run_under(run, strategy)->model);
     strategies_turn(run, strategy);
 }
@@ -180,7 +179,7 @@ void strategies_close(Run* run) {
         free(x->as[s]);
     }
     zero_close(&x->owner);
-    free(x->start_ms);
+    free(x->tables);
     free(x->paces);
     free(x->groups);
     arena_free(&x->arena);

@@ -9,15 +9,14 @@
 // strategies do; the moves are then of pieces.
 //
 // Optimizer state never moves. Rank r owns piece r of every bucket of the whole model: Model.owner. After a step the
-// gradients of all jobs are summed there. The new weights go to where the next step computes with them, whose strategy
-// is known by then, a bucket travelling while the next is updated: two moves, compiled once a strategy
-// (run/model/mover.h).
+// gradients of all jobs are summed there, layer by layer under the last backward pass. The new weights go to where the
+// next step computes with them, whose strategy is known by then, and arrive under its first forward pass: two moves,
+// compiled once a strategy (run/model/mover.h).
 //
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
-#include "plan/layout/strategy_moves.h"
-#include "plan/published/hydraulis.h"
+#include "plan/published/strategy_steps.h"
 #include "run/run.h"
 
 // For the planner every kind of pipeline is a scheme.
@@ -42,11 +41,13 @@ typedef struct Strategies {
     ModelRanks owner_ranks;
     ModelRanks* before;  // the run's own, while it is that under a strategy
     Arena arena;         // of the movers
-    // ms from the end of a step's sums until a rank has the weights of the next (strategies, ranks)
-    double* start_ms;
-    double last_start_ms;  // of them, of the last step that is to be learnt from
+    Machine links;                             // rank 0 plays moves over them
+    MoveTime times;                            // theirs
+    StrategyMoves moves;
+    MoveTables* tables;    // (strategies) rank 0's; NULL: moves take nothing
+    double last_start_ms;  // BatchPlan.late_ms of the last step that is to be learnt from
     Kinds kinds;
-    Strategy choices[MOST_RANK_STRATEGIES];  // end: ms from the last pass of a step until its gradients are summed
+    Strategy choices[MOST_RANK_STRATEGIES];  // start, end: what moves show in a step of mean documents
     struct Groups* groups;                   // groups.c; NULL: their ranks give each other nothing
     double* paces;  // (1 + strategies, ranks) of pipelines, behind scratch; NULL: none is known
 } Strategies;
@@ -64,9 +65,11 @@ void strategies_balance(Run* run);             // groups.c: with --balance, befo
 // Ends the program where options have no meaning, or are not there, while layouts change.
 void strategies_refuse_others(const Run* run);
 
-double strategies_start_ms(const Run* run, int strategy);  // of this rank; 0 without strategies
-// Once the strategy in `ahead` is agreed on: what the step in `batch` should take from rank 0's first pass to its next.
+// All ranks have told of the step in x: what it should take, played with its moves. Collective.
+void strategies_expect(Run* run, BatchPlan* x);
+// Of the step in `batch`, from rank 0's first pass to its next.
 void strategies_predict(const Run* run, StepRecord* r);
+double strategies_mean_length(const Run* run);  // mean tokens that a token of the training text attends to, twice
 // Jobs have unlike terms: all ranks learn from those of the rank that should have ended last. Of the step in a record:
 // its ms without what moving takes, for that; then of those of all ranks the slowest: collective.
 double strategies_remember(Run* run, const StepRecord* r);
@@ -88,7 +91,7 @@ void strategies_read(Run* run);
 // strategies.c: the group of a rank, and its number there.
 const PipelineGroup* strategies_group(const Run* run, int strategy, int rank, int* place);
 
-// moves.c: fills start_ms, and start and end of choices, on all ranks together.
+// moves.c: what is played, and start and end of choices, on all ranks together.
 void strategies_time_moves(Run* run);
 
 // groups.c: decides what ranks of a stage of group g, which begin at `first`, give each other at these paces of all
