@@ -107,6 +107,8 @@ const Option config_options[] = {
         "most memory of a rank, as 64M or 24G; for --layout auto, too; 0: what is free"},
 
     HEAD("ranks", "who shares which documents, ZeRO, tensor parallelism"),
+    {NUMBER("--ranks", INT, ranks, 1, 4096), START, "1",
+        "so many ranks of this machine without mpirun, on the CPU or virtual"},
     {NUMBER("--zero", INT, zero, 1, 3), RUN, "1",
         "what ranks divide. 1: optimizer state; 2: also gradients; 3: also weights"},
     {NUMBER("--tp", INT, tp, 1, 64), RUN, "1",

@@ -59,6 +59,7 @@ typedef struct Config {
     const char *kind, *attention, *machine;
     int node_size;
     const char *grad_dtype, *overlap;
+    int ranks;  // of this machine, without a launcher
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
     double semi_lambda;
