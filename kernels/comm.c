@@ -329,8 +329,8 @@ static void close_alone(Comm* c) { free(c); }
 
 int comm_open_alone(Comm** c, CopyBytes copy, int (*wait)(Comm* c, Stream s, Err err), double timeout_seconds,
                     Err err) {
-    static const Transport alone = {"self",       NULL,            begin_copy,  end_nothing, NULL,
-                                    copy_on_host, wait_for_copies, split_alone, close_alone};
+    static const Transport alone = {"self",          NULL,        begin_copy, end_nothing, NULL, copy_on_host,
+                                    wait_for_copies, split_alone, close_alone};
     *c = comm_new(sizeof(Alone), &alone, 0, 1, timeout_seconds);
     if (!*c) return fail(err, "no memory for a Comm");
     (*c)->local_size = 1;

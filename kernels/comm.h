@@ -146,7 +146,8 @@ int comm_fork(int ranks, Err err);
 int comm_is_forked(void);  // this is one of those
 
 // The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
-// are forked or need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see comm_find_nodes.
+// are forked or need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see
+// comm_find_nodes.
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err);
 
 // The transports that comm_open chooses from. comm_open_host: the one of these for host memory. comm_open_self: one

@@ -1,8 +1,8 @@
 // comm_local.c - the Comm of ranks that were forked from one process (forked.h), over memory that they share; see
 // comm.h.
 //
-// Collectives of n go over the boards of their Comm, a piece at a time: ranks write, all meet, ranks read. There are two
-// boards, which take turns: whoever writes on one again has met, at the other, all who had to read it.
+// Collectives of n go over the boards of their Comm, a piece at a time: ranks write, all meet, ranks read. Two boards
+// take turns: whoever writes on one again has met, at the other, all who had to read it.
 //
 //   all-gather      a rank writes its n, and reads those of all
 //   broadcast       the root writes n, all read it
@@ -61,8 +61,10 @@ typedef struct LocalComm {
 static Links* links;
 static Boards* of_all;  // those of the world
 
-// A board has room for 8 bytes of each rank for each; what a rank has of it; and of that for each, whole numbers.
+// A board has room for 8 bytes of each rank for each; what a rank has of it, or each of that: whole numbers. What
+// stands before the boards.
 static size_t board_bytes(int size) { return MAX((size_t)LEAST_BOARD, 8 * (size_t)size * (size_t)size); }
+static size_t head_bytes(int size) { return ROUND_UP((size_t)size * sizeof(unsigned), (size_t)64); }
 static size_t share_of(size_t bytes, int size) { return bytes / (size_t)size / 8 * 8; }
 
 // ---- waiting
@@ -84,7 +86,7 @@ static void give_up(const Comm* c, int late) {
 static atomic_uint* last_meeting(const LocalComm* l, int r) { return (atomic_uint*)l->boards->data + r; }
 
 static char* board(const LocalComm* l, unsigned meeting) {
-    return l->boards->data + ROUND_UP((size_t)l->comm.size * sizeof(unsigned), (size_t)64) + meeting % 2 * board_bytes(l->comm.size);
+    return l->boards->data + head_bytes(l->comm.size) + meeting % 2 * board_bytes(l->comm.size);
 }
 
 // Who has not come yet; this rank where all have.
@@ -305,9 +307,7 @@ static void close_local(Comm* c) {
 
 static const Transport local_transport;
 
-static size_t bytes_of_boards(int size) {
-    return sizeof(Boards) + ROUND_UP((size_t)size * sizeof(unsigned), (size_t)64) + 2 * board_bytes(size);
-}
+static size_t bytes_of_boards(int size) { return sizeof(Boards) + head_bytes(size) + 2 * board_bytes(size); }
 
 // member: NULL for all ranks.
 static int make(Comm** made, Boards* boards, const int* member, int rank, int size, double timeout_seconds, Err err) {

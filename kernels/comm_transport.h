@@ -37,7 +37,7 @@ typedef struct Transport {
     // Begins what has bytes, or messages. In a Comm without overlap it is ended at once. 0: it is over.
     Request (*begin)(Comm* c, const Operation* o, Stream s);
     void (*end)(Comm* c, Request request, Stream s);  // not of 0. NULL: what begins is over on return
-    double (*most)(Comm* c, double mine);  // of what all ranks say, which call it; NULL: by messages
+    double (*most)(Comm* c, double mine);             // of what all ranks say, which call it; NULL: by messages
     // All-gathers and broadcasts of host memory, to their end. 0, or -1 with a message.
     int (*run_on_host)(Comm* c, const Operation* o, Err err);
     int (*wait)(Comm* c, Stream s, Err err);

@@ -136,7 +136,7 @@ typedef struct Saving {
     int is_due;           // one is by the clock, as rank 0 has told all
     double begun;         // the last one, or the first step: now_seconds
     Saver* saver;
-    SafeImage copy;       // for what is written while training goes on; without room there is none
+    SafeImage copy;  // for what is written while training goes on; without room there is none
 } Saving;
 
 typedef struct Ahead Ahead;      // step/ahead.c
@@ -300,7 +300,7 @@ void run_settle_model(Run* run);  // element type, shape; opens the samplers
 
 // ---- setup/ranks.c
 
-void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
+void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
 void run_ask_for_ranks(Run* run);  // of --ranks; until they are forked this process is rank 0, with a Comm of its own
 void run_open_ranks(Run* run);     // opens the Comm of all ranks
 void run_fork_ranks(Run* run);     // once all is read that they share
@@ -336,8 +336,8 @@ void run_layer_bytes(LayerBytes* bytes, const Run* run, const Layout* layout, in
 // When memory is taken: where the activations of each layer lie in m->acts, by run_capacity.
 void run_carve_activations(Run* run);
 void run_carve_work(Run* run, const MemoryPlan* plan);  // and where the work of slow ranks does
-void run_find_available(Run* run);         // Cluster.available
-MemoryPlan run_plan_job_memory(Run* run);  // settles what each rank holds: settled, clock->limits
+void run_find_available(Run* run);                      // Cluster.available
+MemoryPlan run_plan_job_memory(Run* run);               // settles what each rank holds: settled, clock->limits
 // Tokens of a row of this rank.
 static inline int run_capacity(const Run* run) { return rank_capacity(&run->clock->limits, run->model.comm->rank); }
 // What both need, by turns in the same memory: of every entry what the one takes that takes most.
@@ -480,7 +480,7 @@ int pace_leaves(Run* run, const Task* task);
 void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
 // Ends the program at a loss or norm that is not finite, with the command that goes on from before.
 void run_diverged(Run* run);
-void run_leave_origin(Run* run);  // lets the files go that rank 0 holds, in a rank that was forked from it
+void run_leave_origin(Run* run);           // lets the files go that rank 0 holds, in a rank that was forked from it
 RunState run_saved_state(const Run* run);  // what state.json says
 
 // ---- files/state.c

@@ -12,8 +12,8 @@
 // the results to stdout; failed CHECKs of other ranks go to stderr, so that the closing line stays alone. Also C++.
 //
 // What the ranks tell each other about claims goes by MPI; where they were started without it, by memory that they map,
-// a file (RANKS_FILE) or of the process that they are forked from (RANKS_FORKED): each sum has a place of its own there,
-// at first 0.
+// a file (RANKS_FILE) or that of the process that they are forked from (RANKS_FORKED): each sum has a place of its own
+// there, at first 0.
 #pragma once
 #ifdef HAVE_MPI
 #define OMPI_SKIP_MPICXX 1
@@ -68,8 +68,8 @@ static inline void ranks_map(const char* path) {
 
 static inline void ranks_fork(int n) {
     char err[ERR_BYTES];
-    ranks_sums = (RanksSum*)mmap(NULL, MOST_SUMS * sizeof(RanksSum), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                                 -1, 0);
+    ranks_sums =
+        (RanksSum*)mmap(NULL, MOST_SUMS * sizeof(RanksSum), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (ranks_sums == MAP_FAILED) die("no memory for sums over ranks");
     size = n;
     rank = comm_fork(n, err);

@@ -1,4 +1,5 @@
-// test_comm.c - collectives between ranks in host memory: over MPI or forked, over virtual ranks, and of one rank alone.
+// test_comm.c - collectives between ranks in host memory: over MPI or forked, over virtual ranks, and of one rank
+// alone.
 //
 //   test/ranks.sh N build/release/test/test_comm                       N: 1, 2, 3, 4 or 8
 //   RANKS_MPI=forked test/ranks.sh N build/release/test/test_comm      forked ranks

@@ -1,4 +1,5 @@
-// test_forked.c - ranks without a launcher (--ranks N): they have the bits of mpirun's, and end together, with one line.
+// test_forked.c - ranks without a launcher (--ranks N): they have the bits of mpirun's, and end together, with one
+// line.
 #include "test/program.h"
 
 #define TINY                                                                                                   \
@@ -25,8 +26,9 @@ CLAIM(forked_ranks_have_the_losses_and_weights_of_mpirun) {
         CHECK_SAID("done at step 4 of 4 & !expected");
         run_on(ranks, "b", TINY "%s --steps 4 --eval-every 2", ways[i]);
         check_same_logs("grep -oE '\"(loss|grad_norm|val_loss)\": [^,}]*|\"bytes\": .[^}]*'", 12);
-        CHECK_SH(0, "for f in $(cd $W/a/step-000004 && ls model* optim*); do cmp $W/a/step-000004/$f "
-                    "$W/b/step-000004/$f || exit 1; done");
+        CHECK_SH(0,
+                 "for f in $(cd $W/a/step-000004 && ls model* optim*); do cmp $W/a/step-000004/$f "
+                 "$W/b/step-000004/$f || exit 1; done");
     }
 }
 
@@ -119,8 +121,9 @@ CLAIM(a_signal_ends_all_ranks_behind_the_same_step) {
     CHECK(ended_within(pid, 20) == 0);
     read_background();
     CHECK_SAID("stopped at step & continue: & --ranks 3 --resume --out");
-    CHECK_SH(0, "$(sed -n 's/^continue: //p' $W/background) --steps $(($(ls $W/run | sed -n "
-                "'s/^step-0*//p' | tail -n 1) + 2)) --threads 1");
+    CHECK_SH(0,
+             "$(sed -n 's/^continue: //p' $W/background) --steps $(($(ls $W/run | sed -n "
+             "'s/^step-0*//p' | tail -n 1) + 2)) --threads 1");
     CHECK_SAID("done at step");
 }
 

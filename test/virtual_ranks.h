@@ -18,7 +18,8 @@ static inline double most_of_ranks(double ms) {
     enum { MOST_VIRTUAL = 64 };
     double all[MOST_VIRTUAL], most = ms;
     char err[ERR_BYTES];
-    if (size > MOST_VIRTUAL || world->table->all_gather_host(world, all, &ms, sizeof ms, err)) die("no most of %d", size);
+    if (size > MOST_VIRTUAL || world->table->all_gather_host(world, all, &ms, sizeof ms, err))
+        die("no most of %d", size);
     for (int r = 0; r < size; r++) most = MAX(most, all[r]);
     return most;
 }

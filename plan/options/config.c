@@ -107,10 +107,8 @@ const Option config_options[] = {
         "most memory of a rank, as 64M or 24G; for --layout auto, too; 0: what is free"},
 
     HEAD("ranks", "who shares which documents, ZeRO, tensor parallelism"),
-    {NUMBER("--ranks", INT, ranks, 1, 4096), START, "1",
-        "so many ranks of this machine without mpirun, on the CPU or virtual"},
-    {NUMBER("--zero", INT, zero, 1, 3), RUN, "1",
-        "what ranks divide. 1: optimizer state; 2: also gradients; 3: also weights"},
+    {NUMBER("--ranks", INT, ranks, 1, 4096), START, "1", "so many of this machine without mpirun, on CPUs or virtual"},
+    {NUMBER("--zero", INT, zero, 1, 3), RUN, "1", "1: ranks divide optimizer state; 2: gradients too; 3: weights too"},
     {NUMBER("--tp", INT, tp, 1, 64), RUN, "1",
         "ranks of a tensor-parallel group, which divide heads and hidden units; 'rank' of plans is such a group"},
     {NUMBER("--pp", INT, pp, 1, 64), RUN, "1", "stages of a pipeline, which divide the layers (1F1B)"},

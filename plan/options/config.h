@@ -50,7 +50,7 @@ typedef struct Config {
     int threads;
     const char *recompute, *epilogues, *deterministic;
     // ranks and plans
-    int tp, pp, zero, capacity, check_layout;
+    int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of this machine, without a launcher
     const char* rank_capacity;  // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
     const char *layout, *strategies;
     double memory;  // bytes; 0: what is free
@@ -59,7 +59,6 @@ typedef struct Config {
     const char *kind, *attention, *machine;
     int node_size;
     const char *grad_dtype, *overlap;
-    int ranks;  // of this machine, without a launcher
     double timeout;
     const char *balance, *straggle, *shed, *fill, *priority, *ratios, *moves;
     double semi_lambda;

@@ -227,7 +227,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
         arena_reset(&b->arena, mark);
         int capacity = (int)MIN(share, most);
         if (set_capacity(&s, b, run, capacity, why)) break;
-        if (plan_for(b, run, &s, step, why) || list_and_predict(b, run, why)) break;  // the longest document does not fit
+        // The longest document may not fit.
+        if (plan_for(b, run, &s, step, why) || list_and_predict(b, run, why)) break;
         worse = b->planned->schedule.makespan < least ? 0 : worse + 1;
         if (worse == 0) least = b->planned->schedule.makespan, best = capacity;
     }
