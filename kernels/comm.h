@@ -86,7 +86,7 @@ typedef struct CommTable {
 struct Comm {
     const CommTable* table;
     const struct Transport* transport;
-    const char* name;  // the transport's: "self", "mpi", "nccl", "virtual"
+    const char* name;  // the transport's: "self", "local", "mpi", "nccl", "virtual"
     int rank, size;
     int local_size;  // ranks of the world on this host
     int* node;       // (size) the node of each rank, numbered in rank order from 0
@@ -140,12 +140,21 @@ int rank_identity(RankIdentity* id, Err err);
 // set. 0, or -1 with a message.
 int variable_number(int* value, const char* name, int least, int most, Err err);
 
+// This process becomes that many ranks of one machine, without a launcher (forked.h). Each returns with its rank; the
+// caller does not come back: it waits for them, and ends with their status. -1 with a message where it cannot be.
+int comm_fork(int ranks, Err err);
+int comm_is_forked(void);  // this is one of those
+
 // The Comm of all ranks for the memory of a backend that kernels_find found: one rank needs nothing, several on the CPU
-// need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see comm_find_nodes.
+// are forked or need MPI, several on GPUs need NCCL. 0 with *world, or -1 with a message. For RAGGED_NODE_SIZE see
+// comm_find_nodes.
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err);
 
-// The transports that comm_open chooses from. comm_open_self: host memory and one rank. comm_open_mpi: host memory.
+// The transports that comm_open chooses from. comm_open_host: the one of these for host memory. comm_open_self: one
+// rank. comm_open_local: ranks that were forked. comm_open_mpi: those of a launcher.
 // comm_open_nccl: the current CUDA device; with size 1 no NCCL communicator is made, entries copy.
+int comm_open_host(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);
 int comm_open_self(Comm** world, double timeout_seconds, Err err);
+int comm_open_local(Comm** world, double timeout_seconds, Err err);
 int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);
 int comm_open_nccl(Comm** world, const RankIdentity* id, double timeout_seconds, Err err);

@@ -285,35 +285,12 @@ static int exchange(MpiComm* m, const Transfer* sends, int n_sends, const Transf
 enum {
     LARGEST_CHUNK = 256 << 10,  // bytes from each rank at a time: it should stay in a core's cache until it is added
     SCRATCH = 8 << 20,          // for the chunks of all other ranks
-    BLOCK = 1024                // elements that are added at a time
+    ROUND = 1024                // bytes that a chunk is a multiple of
 };
 
 // The same on all ranks of a Comm.
 static size_t chunk_bytes(int size) {
-    return MIN((size_t)LARGEST_CHUNK, SCRATCH / (size_t)MAX(1, size - 1) / BLOCK * BLOCK);
-}
-
-// out[first .. first + n] = the sum of terms there, in order: of elements of type T, taken in type S.
-#define ADD(name, T, S, widen, narrow)                                                    \
-    static void name(T* out, const void** terms, int n_terms, size_t first, int n) {      \
-        S sum[BLOCK];                                                                     \
-        for (int i = 0; i < n; i++) sum[i] = widen(((const T*)terms[0] + first)[i]);      \
-        for (int t = 1; t < n_terms; t++)                                                 \
-            for (int i = 0; i < n; i++) sum[i] += widen(((const T*)terms[t] + first)[i]); \
-        for (int i = 0; i < n; i++) out[first + (size_t)i] = narrow(sum[i]);              \
-    }
-ADD(add_f32, float, float, , )
-ADD(add_f64, double, double, , )
-ADD(add_bf16, bf16, float, bf16_to_float, bf16_from_float)
-
-// out (n) = terms[0] (n) + terms[1] (n) + ... in that order; out may be one of them.
-static void add_in_order(void* out, const void** terms, int n_terms, size_t n, DType dt) {
-    for (size_t i = 0; i < n; i += BLOCK) {
-        int block = (int)MIN((size_t)BLOCK, n - i);
-        if (dt == DT_F64) add_f64((double*)out, terms, n_terms, i, block);
-        else if (dt == DT_F32) add_f32((float*)out, terms, n_terms, i, block);
-        else add_bf16((bf16*)out, terms, n_terms, i, block);
-    }
+    return MIN((size_t)LARGEST_CHUNK, SCRATCH / (size_t)MAX(1, size - 1) / ROUND * ROUND);
 }
 
 // ---- operations: 0, or -1 when the world has failed
@@ -356,7 +333,7 @@ static int reduce_parts(MpiComm* m, char* out, const char* in, Parts p, DType dt
         }
         w->terms[c->rank] = in + own + first;
         if (exchange_with_all(m)) return -1;
-        if (n > 0) add_in_order(out + first, w->terms, c->size, n / dtype_bytes(dt), dt);
+        if (n > 0) comm_add_in_order(out + first, w->terms, c->size, n / dtype_bytes(dt), dt);
     }
     return 0;
 }
@@ -630,7 +607,7 @@ static int split(Comm* c, Comm** part, const Part* p, Err err) {
     return 0;
 }
 
-static const Transport mpi_transport = {"mpi", now_seconds, begin, end, run_on_host, wait, split, close_comm};
+static const Transport mpi_transport = {"mpi", now_seconds, begin, end, NULL, run_on_host, wait, split, close_comm};
 
 // ---- open
 

@@ -36,7 +36,8 @@ typedef struct Transport {
     double (*seconds)(void);  // the clock by which the host waits; NULL: it does not
     // Begins what has bytes, or messages. In a Comm without overlap it is ended at once. 0: it is over.
     Request (*begin)(Comm* c, const Operation* o, Stream s);
-    void (*end)(Comm* c, Request request, Stream s);  // not of 0
+    void (*end)(Comm* c, Request request, Stream s);  // not of 0. NULL: what begins is over on return
+    double (*most)(Comm* c, double mine);             // of what all ranks say, which call it; NULL: by messages
     // All-gathers and broadcasts of host memory, to their end. 0, or -1 with a message.
     int (*run_on_host)(Comm* c, const Operation* o, Err err);
     int (*wait)(Comm* c, Stream s, Err err);
@@ -52,6 +53,9 @@ Comm* comm_new(size_t bytes, const Transport* transport, int rank, int size, dou
 // local_size. RAGGED_NODE_SIZE=k in the environment pretends that every k ranks make one node, for `node` alone: the
 // ranks of a real node go on sharing its memory and GPUs. 0, or -1 with a message.
 int comm_find_nodes(Comm* world, Err err);
+
+// out (n) = terms[0] (n) + terms[1] (n) + ... in that order, bf16 in fp32; out may be one of them.
+void comm_add_in_order(void* out, const void** terms, int n_terms, size_t n, DType dt);
 
 // ---- messages to oneself, and the Comm of one rank
 

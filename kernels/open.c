@@ -53,6 +53,12 @@ int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, 
 }
 #endif
 
+int comm_open_host(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
+    if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
+    return comm_is_forked() ? comm_open_local(world, timeout_seconds, err)
+                            : comm_open_mpi(world, id, timeout_seconds, err);
+}
+
 int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double timeout_seconds, Err err) {
     *world = NULL;
     if (k->virtual_time) return comm_open_virtual(world, !k->no_results, id, timeout_seconds, err);
@@ -60,8 +66,7 @@ int comm_open(Comm** world, const Kernels* k, const RankIdentity* id, double tim
     if (!k->on_host) return comm_open_nccl(world, id, timeout_seconds, err);
 #endif
     if (!k->on_host) return fail(err, "this build has no communication for memory of %s", k->name);
-    if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
-    return comm_open_mpi(world, id, timeout_seconds, err);
+    return comm_open_host(world, id, timeout_seconds, err);
 }
 
 // ---- what speeds are compared with: registers, or a square matmul

@@ -32,6 +32,8 @@ static void plan_next(Run* run) {
     run->books->record.plan_stall_us = 0;
 }
 
+static void give_back_pieces(Run* run) { plan_once_give_back(&run->batch); }
+
 static void measure_work(Run* run) { balance_measure(run, &run->cluster->report); }
 
 // All ranks have the same plan in `ahead`, or none, or the run ends: the update sends the weights of its strategy,
@@ -204,6 +206,7 @@ const Mechanism mechanisms[] = {
     {"data", .open = run_open_data},
     {"model", .open = run_settle_model},
     {"what if", .open = run_what_if},
+    {"forked ranks", .open = run_fork_ranks},
     {"layout", .open = run_settle_layout},
     {"groups", .open = run_join_ranks},
     {"saving", .open = run_check_saving},
@@ -215,7 +218,7 @@ const Mechanism mechanisms[] = {
     {"record", .begin = begin_record, .end = run_end_record},
     {"batch", .begin = take_plan},
     {"slow ranks, decisions", .begin = balance_change},
-    {"planner", .begin = plan_next},
+    {"planner", .begin = plan_next, .end = give_back_pieces},
     {"slow ranks, work", .begin = balance_begin, .after_update = measure_work},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
     {"agreement", .after_update = agree_on_plan},

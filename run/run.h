@@ -73,6 +73,10 @@ typedef struct BatchPlan {
     Row rows[MOST_STAGES];      // under way, by slot
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone
     Span* spans;                // (max_tokens) of one micro-batch
+    struct PlanPlaces* places;  // step/plan_once.c; NULL: each rank plans
+    unsigned n_plans;           // so far
+    Piece* own_pieces;          // where this rank draws, while pieces and lengths are those that another one drew
+    int* own_lengths;
 } BatchPlan;
 
 // ---- what a run has
@@ -150,6 +154,7 @@ typedef struct RunPage RunPage;  // show/run_page.h
 // This rank among all ranks: who they are, what they have, what they agreed on last.
 typedef struct Cluster {
     RankIdentity identity;
+    int forks;             // ranks are forked when all is read that they share
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
     int given_up;          // a rank is, as too slow: all end after this step
@@ -310,8 +315,10 @@ void run_settle_model(Run* run);  // element type, shape; opens the samplers
 
 // ---- setup/ranks.c
 
-void run_find_ranks(Run* run);  // who this process is among the ranks; all but rank 0 are silent from here on
-void run_open_ranks(Run* run);  // opens the Comm of all ranks
+void run_find_ranks(Run* run);     // who this process is among the ranks; all but rank 0 are silent from here on
+void run_ask_for_ranks(Run* run);  // of --ranks; until they are forked this process is rank 0, with a Comm of its own
+void run_open_ranks(Run* run);     // opens the Comm of all ranks
+void run_fork_ranks(Run* run);     // once all is read that they share
 void run_set_limits(Run* run, int tp, int data_ranks);       // what plans must respect, apart from nodes and capacity
 int run_node_of(const Run* run, const Comm* job, int rank);  // of a rank of this job, as --plan node-size has it
 // What plans take for a node, on all ranks alike: the most data ranks such that as many, counted on from the first of
@@ -396,12 +403,22 @@ extern const RunRanks run_ranks;  // what core.c asks for
 
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
+int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);  // of training
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
 // stages. batch_plan has done it already. 0, or -1 with a message.
 int batch_list(Batch* b, const Run* run, Err err);
 // Reads the tokens of this rank's share, and lists all that kernels need to know. 0, or -1 with a message. Touches
 // nothing but b.
 int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err);
+
+// ---- step/plan_once.c
+
+typedef int (*PlanMaker)(Batch* b, const Run* run, int64_t step, Err err);
+void plan_once_open(Run* run);  // once ranks are forked
+// make: the plan in b->planned that all ranks of the job find alike. Of forked ranks one does, and the others have it
+// from there; with `draws` the pieces, too. 0, or -1 with a message.
+int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws, Err err);
+void plan_once_give_back(Batch* b);  // these, once their tokens are read and trained on
 
 // ---- step/ahead.c: a thread that draws, plans and reads the next step while this one computes
 
@@ -490,6 +507,7 @@ int pace_leaves(Run* run, const Task* task);
 void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
 // Ends the program at a loss or norm that is not finite, with the command that goes on from before.
 void run_diverged(Run* run);
+void run_leave_origin(Run* run);           // lets the files go that rank 0 holds, in a rank that was forked from it
 RunState run_saved_state(const Run* run);  // what state.json says
 
 // ---- files/state.c

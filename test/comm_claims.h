@@ -537,11 +537,11 @@ static void bytes_are_counted_by_purpose_and_node(void) {
 static void a_node_of_no_ranks_is_refused(void) {
     static const char* const wrong[] = {"0", "-2", "two", "2x", "99999999999"};
     RankIdentity id;
-    CHECK(rank_identity(&id, err) == 0);
+    CHECK(ranks_identity(&id, err) == 0);
     for (int i = 0; i < COUNT(wrong); i++) {
         Comm* c = NULL;
         setenv("RAGGED_NODE_SIZE", wrong[i], 1);
-        int opened = k->on_host ? comm_open_mpi(&c, &id, PATIENCE, err) : comm_open(&c, k, &id, PATIENCE, err);
+        int opened = k->on_host ? comm_open_host(&c, &id, PATIENCE, err) : comm_open(&c, k, &id, PATIENCE, err);
         CHECK(opened == -1 && c == NULL && strstr(err, "RAGGED_NODE_SIZE") && strstr(err, wrong[i]));
     }
     unsetenv("RAGGED_NODE_SIZE");

@@ -11,8 +11,9 @@
 // All ranks run every claim. It fails where it fails on any rank, and is skipped where any rank skips it. Rank 0 prints
 // the results to stdout; failed CHECKs of other ranks go to stderr, so that the closing line stays alone. Also C++.
 //
-// What the ranks tell each other about claims goes by MPI; where they were started without it (RANKS_FILE), by a file
-// that they map: each sum has a place of its own there, at first 0.
+// What the ranks tell each other about claims goes by MPI; where they were started without it, by memory that they map,
+// a file (RANKS_FILE) or that of the process that they are forked from (RANKS_FORKED): each sum has a place of its own
+// there, at first 0.
 #pragma once
 #ifdef HAVE_MPI
 #define OMPI_SKIP_MPICXX 1
@@ -43,7 +44,8 @@ typedef struct RanksSum {
     int came, sum[2];
 } RanksSum;
 enum { MOST_SUMS = 1000 };
-static RanksSum* ranks_sums;  // of RANKS_FILE; NULL: by MPI
+static RanksSum* ranks_sums;  // NULL: by MPI
+static Comm* ranks_own;       // of this file, once it is needed
 
 static inline void ranks_sleep(double seconds) {
     struct timespec t = {(time_t)seconds, (long)(1e9 * (seconds - floor(seconds)))};
@@ -64,8 +66,20 @@ static inline void ranks_map(const char* path) {
     close(file);
 }
 
+static inline void ranks_fork(int n) {
+    char err[ERR_BYTES];
+    ranks_sums =
+        (RanksSum*)mmap(NULL, MOST_SUMS * sizeof(RanksSum), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (ranks_sums == MAP_FAILED) die("no memory for sums over ranks");
+    size = n;
+    rank = comm_fork(n, err);
+    if (rank < 0) die("%s", err);
+}
+
 static inline void ranks_start(int* n_arguments, char*** arguments) {
-    if (getenv("RANKS_FILE")) {
+    if (getenv("RANKS_FORKED")) {
+        ranks_fork(atoi(getenv("RANKS_FORKED")));
+    } else if (getenv("RANKS_FILE")) {
         ranks_map(getenv("RANKS_FILE"));
     } else {
 #ifdef HAVE_MPI
@@ -112,12 +126,18 @@ __attribute__((noreturn)) static inline void ranks_give_up(void) {
     exit(1);
 }
 
+static inline int ranks_identity(RankIdentity* id, Err err) {
+    int result = rank_identity(id, err);
+    if (comm_is_forked()) id->rank = id->local_rank = rank, id->size = size;
+    return result;
+}
+
 // Another Comm of all ranks; NULL, with words on stdout, when it cannot be opened.
 static inline Comm* ranks_open(double timeout_seconds) {
     RankIdentity id;
     Comm* c = NULL;
     char err[ERR_BYTES];
-    if (rank_identity(&id, err) || comm_open_mpi(&c, &id, timeout_seconds, err)) {
+    if (ranks_identity(&id, err) || comm_open_host(&c, &id, timeout_seconds, err)) {
         printf("    rank %d: %s\n", rank, err);
         fflush(stdout);
     }
@@ -128,6 +148,13 @@ static inline Comm* ranks_open(double timeout_seconds) {
 static inline void ranks_open_world(void) {
     world = ranks_open(RANKS_PATIENCE);
     if (!world) ranks_give_up();
+}
+
+// What rank 0 has, in memory of all.
+static inline void ranks_tell(void* x, size_t bytes) {
+    char err[ERR_BYTES];
+    if (!ranks_own && !(ranks_own = ranks_open(RANKS_PATIENCE))) ranks_give_up();
+    if (ranks_own->table->broadcast_host(ranks_own, x, bytes, 0, err)) die("%s", err);
 }
 
 // After a failure every entry of c returns, and what can say why says `words`; `memory` has room for its collectives.
@@ -173,6 +200,7 @@ static inline void run_claims_together(void) {
 
 // The program's status. Closes the world where it is open.
 static inline int ranks_done(void) {
+    if (ranks_own) ranks_own->table->close(ranks_own);
     if (world) world->table->close(world);
 #ifdef HAVE_MPI
     if (!ranks_sums) MPI_Finalize();

@@ -1,12 +1,13 @@
 #!/bin/sh
 # ranks.sh N COMMAND... - N ranks of it on this machine, however few cores that has: one thread each, bound to none.
 #
-# mpirun starts them; where there is none, or with RANKS_MPI=no, this script does, with the variables of torchrun: for
-# ranks on GPUs, which need no MPI. Then RANKS_FILE is memory that they share (ranks.h), all end when one of them fails,
-# and after RANKS_SECONDS (default: 600).
+# mpirun starts them. With RANKS_MPI=forked, which needs no MPI either, the command forks itself (ranks.h). Where there
+# is no mpirun, or with RANKS_MPI=no, this script starts them, with the variables of torchrun: for ranks on GPUs. Then
+# RANKS_FILE is memory that they share (ranks.h); all end when one of them fails, and after RANKS_SECONDS (600).
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMP_NUM_THREADS=1
 n=$1
 shift
+[ "$RANKS_MPI" != forked ] || RANKS_FORKED="$n" exec "$@"
 if [ "$RANKS_MPI" != no ] && command -v mpirun > /dev/null 2>&1; then
     exec mpirun --oversubscribe --bind-to none -n "$n" "$@"
 fi

@@ -31,7 +31,7 @@ selected() {
             sub(/ +/, " ")
             gsub(/build\/release\//, "build/" config "/")
             why = ""
-            if (mpi == "no" && /ranks\.sh|cluster|nccl|campaign_ranks/ && !/RANKS_MPI=no/) why = "no MPI here"
+            if (mpi == "no" && /ranks\.sh|cluster|nccl|campaign_ranks/ && !/RANKS_MPI=(no|forked)/) why = "no MPI here"
             if (mpi == "no" && /test_(tp|pp|ranks|planned|slow_ranks|strategies) /) why = "no MPI here"
             if (emu == "no" && /emu/) why = "no C++ compiler or no x86-64, so no emulator"
             if (amx == "no" && /amx/) why = "the compiler does not know AMX"

@@ -326,12 +326,18 @@ static void open_model(uint64_t seed, int n) {
     Shape shape;
     draw_arguments(&trainer.arguments, seed, ranks, group, 1, n_options, options);
     if (rank == 0) find_reference(seed, n), shape = reference.shape;
-    MPI_Bcast(&shape, sizeof shape, MPI_BYTE, 0, MPI_COMM_WORLD);
+    ranks_tell(&shape, sizeof shape);
     if (rank > 0) take_reference(&shape);
-    MPI_Bcast(reference.losses, n, MPI_DOUBLE, 0, MPI_COMM_WORLD);
-    MPI_Bcast(reference.grads, n * (int)reference.elems, MPI_FLOAT, 0, MPI_COMM_WORLD);
+    ranks_tell(reference.losses, (size_t)n * sizeof *reference.losses);
+    ranks_tell(reference.grads, (size_t)n * reference.elems * sizeof *reference.grads);
     trainer_open(&trainer, &identity);
     if (run->model.k->on_host) watch_sends(run->model.ranks->pipe.comm);
+}
+
+static int sum_of_all(int x) {
+    int sums[2] = {x, 0};
+    ranks_add_up(sums);
+    return sums[0];
 }
 
 static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
@@ -340,7 +346,7 @@ static void any_plan_gives_the_loss_and_gradients_of_one_rank(void) {
     for (int i = 0; i < cases && test_failures_in_claim == 0; i++) {
         if (i % CASES_OF_A_MODEL == 0) open_model(first + (uint64_t)i, MIN(cases - i, CASES_OF_A_MODEL));
         one_case(first + (uint64_t)i, i % CASES_OF_A_MODEL);
-        MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+        test_failures_in_claim = sum_of_all(test_failures_in_claim);
     }
     // What the planner is for: were it never seen here, the claim would say less than it seems to.
     if (flex_plans >= 10 && ranks > 3) CHECK(unlike_cp_sizes >= flex_plans / 10);
@@ -360,7 +366,7 @@ static void every_planner_gives_the_loss_and_gradients_of_one_rank(void) {
         for (int i = 0; i < n_planners * cases && ranks > 1 && test_failures_in_claim == 0; i++) {
             planner = planners[i / cases];
             one_case(first + CASES_OF_A_MODEL * m + (uint64_t)(i % cases), i % cases);
-            MPI_Allreduce(MPI_IN_PLACE, &test_failures_in_claim, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+            test_failures_in_claim = sum_of_all(test_failures_in_claim);
             if (test_failures_in_claim && rank == 0) printf("    it was %s\n", planner->name);
         }
     }
@@ -463,7 +469,7 @@ CLAIM(overlap_changes_no_bit_and_no_byte) {
     }
     run->model.comm->overlap = overlap;
     if (run->model.tp) run->model.tp->overlap = tp_overlap;
-    MPI_Allreduce(MPI_IN_PLACE, &seen, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+    seen = sum_of_all(seen);
     if (ranks > 1 && group == 1 && stages == 1 && run->model.ranks->zero.stage == 1) CHECK(seen > 0);
 }
 
@@ -482,7 +488,7 @@ CLAIM(half_of_a_gather_is_there_while_the_other_half_is_late) {
     m->k->upload(own, values, (size_t)(3 * C) * sizeof(float), m->s);
     m->k->synchronize(m->s);
     m->tp->overlap = 1;
-    MPI_Barrier(MPI_COMM_WORLD);
+    ranks_meet();
     double started = now_seconds();
     if (t == R - 1) ranks_sleep(0.5);
     TpGather g = tp_gather_begin(m, own, full, &row, ENDS);
@@ -550,7 +556,7 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
 }
 
 int main(int n_arguments, char** arguments) {
-    char node[16];
+    char node[16], why[ERR_BYTES];
     ranks_start(&n_arguments, &arguments);
     // Options come in pairs, then perhaps the program's path.
     n_options = n_arguments - 1 - (n_arguments % 2 == 0);
@@ -563,6 +569,7 @@ int main(int n_arguments, char** arguments) {
     snprintf(node, sizeof node, "%d", (ranks > 5 ? 3 : 2) * group);
     setenv("RAGGED_NODE_SIZE", node, 0);
     run_find_ranks(run);
+    if (ranks_identity(&run->cluster->identity, why)) die("%s", why);
     identity = run->cluster->identity;
     if (rank > 0) dup2(STDERR_FILENO, STDOUT_FILENO);  // which the trainer has silenced
     RUN_TOGETHER(any_plan_gives_the_loss_and_gradients_of_one_rank);

@@ -1,6 +1,7 @@
 // test_layout_auto.c - --layout auto in whole runs: a limit that no single way of dividing a model meets, what virtual
 // ranks take against what was predicted, files that read back; and build/simulate --layout auto. Arguments: the
 // program, the simulator, ranks (4).
+#define RUN_FORKED
 #include "test/program.h"
 
 enum { STEPS = 8 };

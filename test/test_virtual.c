@@ -1,6 +1,7 @@
 // test_virtual.c - the whole program on virtual ranks (--device virtual): its steps take what the cost model predicts
 // of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
 
+#define RUN_FORKED
 #include "test/program.h"
 
 #define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 "

@@ -32,14 +32,14 @@ static inline void write_corpus(void) {
 static inline void make_corpus(void) {
     snprintf(work, sizeof work, "%s/ragged-law-XXXXXX", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
     if (rank == 0 && !mkdtemp(work)) die("cannot make %s", work);
-    MPI_Bcast(work, sizeof work, MPI_CHAR, 0, MPI_COMM_WORLD);
+    ranks_tell(work, sizeof work);
     if (rank == 0) write_corpus();
-    MPI_Barrier(MPI_COMM_WORLD);
+    ranks_meet();
 }
 
 static inline void remove_corpus(void) {
     char command[600];
-    MPI_Barrier(MPI_COMM_WORLD);
+    ranks_meet();
     if (rank > 0) return;
     snprintf(command, sizeof command, "rm -rf '%s'", work);
     if (system(command)) printf("    cannot remove %s\n", work);

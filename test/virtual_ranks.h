@@ -10,13 +10,17 @@ static inline void virtual_ranks_open(const VirtualMachine* machine, int ranks, 
     if (size != ranks) die("%d ranks, expected %d", size, ranks);
     virtual_nodes(node_size);
     virtual_use(machine);
-    if (rank_identity(&id, err) || comm_open_virtual(&world, payload, &id, RANKS_PATIENCE, err)) die("%s", err);
+    if (ranks_identity(&id, err) || comm_open_virtual(&world, payload, &id, RANKS_PATIENCE, err)) die("%s", err);
     world->overlap = 1;
 }
 
 static inline double most_of_ranks(double ms) {
-    double most;
-    MPI_Allreduce(&ms, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    enum { MOST_VIRTUAL = 64 };
+    double all[MOST_VIRTUAL], most = ms;
+    char err[ERR_BYTES];
+    if (size > MOST_VIRTUAL || world->table->all_gather_host(world, all, &ms, sizeof ms, err))
+        die("no most of %d", size);
+    for (int r = 0; r < size; r++) most = MAX(most, all[r]);
     return most;
 }
 

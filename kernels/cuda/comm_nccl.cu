@@ -441,7 +441,7 @@ static int nccl_split(Comm* c, Comm** part, const Part* p, Err err) {
     return 0;
 }
 
-const Transport nccl_transport = {"nccl", NULL, begin, end, run_on_host, wait, nccl_split, nccl_close};
+const Transport nccl_transport = {"nccl", NULL, begin, end, NULL, run_on_host, wait, nccl_split, nccl_close};
 
 // ---- opening
 

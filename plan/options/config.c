@@ -104,7 +104,8 @@ const Option config_options[] = {
         "most memory of a rank, as 64M or 24G; for --layout auto, too; 0: what is free"},
 
     HEAD("ranks", "who shares which documents, ZeRO, tensor parallelism"),
-    {NUMBER("--zero", INT, zero, 1, 3), RUN, "1", "ranks divide 1: optimizer state; 2: also gradients; 3: weights"},
+    {NUMBER("--ranks", INT, ranks, 1, 1 << 16), START, "1", "so many without mpirun, on CPUs or virtual; of --what-if"},
+    {NUMBER("--zero", INT, zero, 1, 3), RUN, "1", "1: ranks divide optimizer state; 2: gradients too; 3: weights too"},
     {NUMBER("--tp", INT, tp, 1, 64), RUN, "1",
         "ranks of a tensor-parallel group, which divide heads and hidden units; 'rank' of plans is such a group"},
     {NUMBER("--pp", INT, pp, 1, 64), RUN, "1", "stages of a pipeline, which divide the layers (1F1B)"},
@@ -145,7 +146,6 @@ const Option config_options[] = {
     {WORD("--explain", MAYBE, explain_what, "[layout]"), START, NULL,
         "do not train: the next plan beside others, also as plan.html; layout: what stages hold, and memory"},
     {WORD("--what-if", MAYBE, what_if, "[RUN]"), START, NULL, "what each --machine takes; what else a logged run"},
-    {NUMBER("--ranks", INT, ranks, 0, 1 << 16), START, "0", "ranks of the cluster"},
     {WORD("--price", TEXT, price, "X,..."), START, NULL, "of --what-if: of a rank-hour, on each machine"},
     {NUMBER("--mtbf", REAL, mtbf, 0, 1e9), START, "0", "of --what-if: hours between deaths of a rank; 0: none dies"},
     {NUMBER("--restart-seconds", REAL, restart_seconds, 0, 1e6), START, "60", "of --what-if: from a death to training"},

@@ -46,7 +46,7 @@ typedef struct Config {
     int threads;
     const char* recompute;
     // ranks and plans
-    int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of a cluster that need not be there; 0: those that are
+    int ranks, tp, pp, zero, capacity, check_layout;  // ranks: of this machine without a launcher, or of --what-if
     const char* rank_capacity;                        // of unlike ranks: capacity_of_rank (read.h); NULL: all are alike
     const char *layout, *strategies;
     double memory;  // bytes; 0: what is free

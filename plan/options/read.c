@@ -34,7 +34,7 @@ static const char* nearest_option(const char* name) {
 
 // What several options are that may stand alone or before a word.
 static int settle_words(Config* c, Err err) {
-    static const char* const asks[] = {"--ranks", "--price", "--mtbf", "--restart-seconds"};
+    static const char* const asks[] = {"--price", "--mtbf", "--restart-seconds"};
     char topics[128] = "all";
     size_t n = strlen(topics);
     for (const Option* o = config_options; *o->value.name; o++)

@@ -253,6 +253,12 @@ void run_find_origin(Run* run) {
     if (run->books->start_from[0]) read_start(run);
 }
 
+void run_leave_origin(Run* run) {
+    checkpoint_unpin(run->books->pin);
+    if (run->books->dir.lock >= 0) close(run->books->dir.lock);
+    run->books->dir.lock = run->books->pin = -1;
+}
+
 RunState run_saved_state(const Run* run) {
     RunState saved = run->books->saved;
     const TrainState* now = &run->state;

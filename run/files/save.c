@@ -24,9 +24,10 @@
 
 void run_check_saving(Run* run) {
     char err[ERR_BYTES];
-    RunState saved = run_saved_state(run);
     if (!run->books->claims) return;
     close_settle(run);
+    if (run->model.world->rank > 0) return;  // rank 0 writes these
+    RunState saved = run_saved_state(run);
     if (hf_config_check(&run->model.whole, err) || run_state_check(&saved, &run->config, err))
         die("no checkpoint of this run could be read again: %s", err);
 }

@@ -13,6 +13,10 @@
 #include "run/model/tensor_parallel.h"
 #include "run/slow/balance.h"
 
+static void be_silent(const Run* run) {
+    if (run->cluster->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
+}
+
 void run_find_ranks(Run* run) {
     enum { LEAST_STACK_KIB = 512 };  // of all threads; the largest frame takes 110
     char err[ERR_BYTES];
@@ -24,7 +28,38 @@ void run_find_ranks(Run* run) {
     if (rank_identity(&run->cluster->identity, err)) die("%s", err);
     if (run->cluster->identity.size == 1) return;
     die_as_rank(run->cluster->identity.rank);
-    if (run->cluster->identity.rank > 0 && !freopen("/dev/null", "w", stdout)) die("cannot open /dev/null");
+    be_silent(run);
+}
+
+void run_ask_for_ranks(Run* run) {
+    const Config* c = &run->config;
+    RankIdentity* id = &run->cluster->identity;
+    if (c->ranks == 1 || c->what_if) return;
+    if (id->size > 1)
+        die("--ranks %d: this is rank %d of %d of %s already; leave out one of them", c->ranks, id->rank, id->size,
+            id->source);
+    if (!run->model.k->on_host && !run->model.k->virtual_time)
+        die("--ranks %d: ranks without a launcher are for --device cpu and virtual; on GPUs start them with mpirun -n "
+            "%d or scripts/one_node.sh",
+            c->ranks, c->ranks);
+    id->size = c->ranks;
+    run->cluster->forks = 1;
+}
+
+// What is open is of rank 0. The rest has been read for all.
+void run_fork_ranks(Run* run) {
+    char err[ERR_BYTES];
+    Model* m = &run->model;
+    if (!run->cluster->forks) return;
+    run->cluster->forks = 0;
+    m->world->table->close(m->world);
+    int rank = comm_fork(run->cluster->identity.size, err);
+    if (rank < 0) die("--ranks: %s", err);
+    run->cluster->identity.rank = run->cluster->identity.local_rank = rank;
+    be_silent(run);
+    if (rank > 0) run_leave_origin(run);
+    run_open_ranks(run);
+    plan_once_open(run);
 }
 
 // ---- one run
@@ -177,8 +212,10 @@ static void split_ranks(Run* run) {
 void run_open_ranks(Run* run) {
     char err[ERR_BYTES];
     Model* m = &run->model;
-    if (run->cluster->identity.size > 1) check_room_for_mpi(run);
-    if (comm_open(&m->world, m->k, &run->cluster->identity, run->config.timeout, err)) die("%s", err);
+    RankIdentity alone = {.size = 1, .source = "alone"};
+    const RankIdentity* id = run->cluster->forks ? &alone : &run->cluster->identity;
+    if (id->size > 1 && !comm_is_forked()) check_room_for_mpi(run);
+    if (comm_open(&m->world, m->k, id, run->config.timeout, err)) die("%s", err);
     if (m->world->size > 1) settle_threads(run);
 }
 

@@ -55,6 +55,10 @@ static void find_command(Run* run, const char* program) {
         add_word(text, ranks);
     }
     add_word(text, program);
+    if (run->config.ranks > 1) {
+        snprintf(ranks, sizeof ranks, "%d", run->config.ranks);
+        add_word(text, "--ranks"), add_word(text, ranks);
+    }
 }
 
 void run_read_options(Run* run) {
@@ -78,6 +82,7 @@ void run_read_options(Run* run) {
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err);
     if (!run->model.k) die("%s", err);
+    run_ask_for_ranks(run);
     run_check_virtual(run);
 }
 

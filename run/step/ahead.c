@@ -29,8 +29,7 @@ static void* draw_and_plan(void* argument) {
     Ahead* a = (Ahead*)argument;
     Run* run = a->run;
     Batch* b = &run->ahead;
-    batch_draw(b, run);
-    a->failed = batch_plan(b, run, a->step, a->err) || batch_read(b, run, run->data.train, a->err);
+    a->failed = batch_draw_and_plan(b, run, a->step, a->err) || batch_read(b, run, run->data.train, a->err);
     return NULL;
 }
 
@@ -199,6 +198,8 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     const PlanLimits* limits = &run->clock->limits;
     Batch* b = &run->batch;
     int longest = 0, least = run->strategies ? 0 : run->clock->limits.capacity;
+    struct PlanPlaces* places = b->planned->places;
+    b->planned->places = NULL;  // ranks agree on none of these plans
     b->training = 0, b->n_pieces = 1;
     int64_t most = 0;
     for (int d = 1; d <= limits->ranks; d++) most = MAX(most, (int64_t)d * widest_capacity(limits, d));
@@ -219,6 +220,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
                            : subjects[1],
             rest, run->config.context, held);
     }
+    b->planned->places = places;
 }
 
 void run_check_documents(Run* run) {

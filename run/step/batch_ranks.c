@@ -255,13 +255,17 @@ static int even_rows(Plan* plan, Batch* b, const Setting* s, Err err) {
     return plan_even_rows(plan, b->lengths, &limits, &b->arena, err);
 }
 
-// A plan, what it should take, and the tasks that follow from it.
+// A plan, and what it should take.
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     Plan* plan = &b->planned->plan;
     int evens = run->model.ranks->owner && b->training && !s->rounds;
     if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
-    if (evens && !plan->has_barriers && even_rows(plan, b, s, err)) return -1;
+    return evens && !plan->has_barriers ? even_rows(plan, b, s, err) : 0;
+}
+
+// The tasks that follow from it.
+static int list_and_predict(Batch* b, const Run* run, Err err) {
     if (batch_list(b, run, err)) return -1;
     predict_tasks(b, run);
     return run->model.ranks->owner ? find_window(b, run, err) : 0;
@@ -302,7 +306,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
         arena_reset(&b->arena, mark);
         int capacity = (int)MIN(share, most);
         if (set_capacity(&s, b, run, capacity, why)) break;
-        if (plan_for(b, run, &s, step, why)) break;  // the longest document does not fit
+        // The longest document may not fit.
+        if (plan_for(b, run, &s, step, why) || list_and_predict(b, run, why)) break;
         worse = b->planned->schedule.makespan < least ? 0 : worse + 1;
         if (worse == 0) least = b->planned->schedule.makespan, best = capacity;
     }
@@ -310,21 +315,43 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
     return best;
 }
 
-int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
+// What is the same on all ranks.
+static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     char why[ERR_BYTES];
-    double started = now_seconds();
-    batch_count(b);
-    arena_reset(&b->arena, (ArenaMark){0});
-    if (run->strategies && strategies_dispatch(b, run, step, err)) return -1;
-    run = run_under((Run*)run, b->planned->strategy);
     Setting s = run->clock->setting;
     if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err)) return -1;
     if (plan_for(b, run, &s, step, err)) return -1;
     if (plan_checks &&
         plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why))
         return fail(err, "this plan is wrong: %s", why);
+    return 0;
+}
+
+static int draw_and_choose(Batch* b, const Run* run, int64_t step, Err err) {
+    batch_draw(b, run);
+    batch_count(b);
+    return choose_plan(b, run, step, err);
+}
+
+static int plan(Batch* b, const Run* run, int64_t step, PlanMaker make, Err err) {
+    double started = now_seconds();
+    arena_reset(&b->arena, (ArenaMark){0});
+    if (run->strategies && strategies_dispatch(b, run, step, err)) return -1;
+    run = run_under((Run*)run, b->planned->strategy);
+    if (plan_once(b, run, step, make, make == draw_and_choose, err) || list_and_predict(b, run, err)) return -1;
     b->planned->plan_us = 1e6 * (now_seconds() - started);
     return 0;
+}
+
+int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
+    batch_count(b);
+    return plan(b, run, step, choose_plan, err);
+}
+
+int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err) {
+    if (!run->strategies) return plan(b, run, step, draw_and_choose, err);
+    batch_draw(b, run);
+    return batch_plan(b, run, step, err);
 }
 
 // ---- the tokens
@@ -393,8 +420,9 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
             for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++) {
                 int* positions = b->positions + b->n_read;
-                if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
-                if (mine->tree)
+                if (m->k->no_results) b->n_read += span->length;
+                else if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
+                else if (mine->tree)
                     docs_tree_positions(sampler->docs, b->pieces[span->doc].doc, span->first, span->length, positions);
             }
         }

@@ -1,0 +1,93 @@
+// plan_once.c - forked ranks (kernels/forked.h) draw and plan a step once: the first that comes to it does, and the
+// others take the plan where it lies, in memory of all. With --strategies each draws, and one of each job plans.
+//
+// A BatchPlan has two places, by turns: before a plan is made anew in one, all ranks have agreed on the plan in the
+// other, and so are through with this one.
+#include "kernels/forked.h"
+#include "run/strategies/strategies.h"
+
+typedef struct PlanPlace {
+    Once once;
+    int failed;
+    Err why;
+    Batch drawn;  // its pieces and lengths, and what is said of them
+    Plan plan;
+    int predicted;
+    Prediction prediction;
+    double terms[CALIBRATION_TERMS];
+} PlanPlace;
+
+struct PlanPlaces {
+    PlanPlace of_job[2][MOST_PIPELINE_GROUPS];
+};
+
+void plan_once_open(Run* run) {
+    struct PlanPlaces* places = NULL;
+    if (!comm_is_forked()) return;
+    if (forked_rank() == 0 && !(places = (struct PlanPlaces*)forked_take(2 * sizeof *places)))
+        die("no memory for plans that ranks share");
+    run_tell_all(run->model.world, &places, sizeof places);
+    run->batch.planned->places = places, run->ahead.planned->places = places + 1;
+}
+
+static void* put(char** at, const void* from, size_t bytes) {
+    void* to = *at;
+    memcpy(to, from, bytes);
+    *at += bytes;
+    return to;
+}
+
+// What was drawn, and all that the arena holds of the plan.
+static int keep(PlanPlace* place, const Batch* b, Err err) {
+    const BatchPlan* x = b->planned;
+    const Plan* plan = &x->plan;
+    size_t n = (size_t)b->n_pieces, groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
+    size_t ints = 2 * n + groups + placed;  // lengths, documents, and where ranks hold what
+    if (once_room(&place->once, n * sizeof(Piece) + groups * sizeof(MicroBatch) + ints * sizeof(int), err)) return -1;
+    char* at = place->once.memory;
+    place->drawn = *b, place->plan = *plan;
+    place->drawn.pieces = (Piece*)put(&at, b->pieces, n * sizeof(Piece));
+    place->plan.micro_batches = (MicroBatch*)put(&at, plan->micro_batches, groups * sizeof(MicroBatch));
+    place->drawn.lengths = (int*)put(&at, b->lengths, n * sizeof(int));
+    place->plan.docs = (int*)put(&at, plan->docs, (size_t)plan->n_docs * sizeof(int));
+    if (plan->placed) place->plan.placed = (int*)put(&at, plan->placed, placed * sizeof(int));
+    if (plan->placed) place->plan.placed_at = (int*)put(&at, plan->placed_at, groups * sizeof(int));
+    place->predicted = x->predicted, place->prediction = x->prediction;
+    memcpy(place->terms, x->terms, sizeof place->terms);
+    return 0;
+}
+
+static void take_drawn(Batch* b, const Batch* drawn) {
+    b->planned->own_pieces = b->pieces, b->planned->own_lengths = b->lengths;
+    b->pieces = drawn->pieces, b->lengths = drawn->lengths;
+    b->training = drawn->training, b->n_pieces = drawn->n_pieces;
+    b->n_tokens = drawn->n_tokens, b->n_targets = drawn->n_targets, b->sum_s2 = drawn->sum_s2;
+    b->after = drawn->after;
+}
+
+void plan_once_give_back(Batch* b) {
+    BatchPlan* x = b->planned;
+    if (x->own_pieces) b->pieces = x->own_pieces, b->lengths = x->own_lengths;
+    x->own_pieces = NULL;
+}
+
+int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws, Err err) {
+    BatchPlan* x = b->planned;
+    int job = 0, place_in_it;
+    if (!x->places) return make(b, run, step, err);
+    if (run->strategies)
+        job = strategy_group(&run->strategies->list.strategy[x->strategy], run->model.world->rank, &place_in_it);
+    PlanPlace* place = &x->places->of_job[++x->n_plans % 2][job];
+    int is_first = once_begin(&place->once, x->n_plans, err);
+    if (is_first < 0) return -1;
+    if (is_first) {
+        place->failed = make(b, run, step, place->why) || keep(place, b, place->why);
+        once_end(&place->once, x->n_plans);
+    }
+    if (place->failed) return fail(err, "%s", place->why);
+    if (draws) take_drawn(b, &place->drawn);
+    x->plan = place->plan;
+    x->predicted = place->predicted, x->prediction = place->prediction;
+    memcpy(x->terms, place->terms, sizeof x->terms);
+    return 0;
+}
