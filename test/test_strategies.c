@@ -528,8 +528,8 @@ CLAIM(what_moving_takes_is_predicted_and_weighed) {
     CHECK(sh("grep -c '\"strategy\": \"2xtp4\"' $W/virtual/log.jsonl") == 0 && atoi(output) == STEPS);
 }
 
-// A machine of two nodes with whole pipelines in each, whose ranks hold the same: sums are taken inside nodes first, and
-// weights passed on there. Gradients leave under the last of several rows.
+// A machine of two nodes with whole pipelines in each, whose ranks hold the same: sums are taken inside nodes first,
+// and weights passed on there. Gradients leave under the last of several rows.
 CLAIM(pipelines_of_one_node_sum_before_they_send) {
     setenv("RAGGED_NODE_SIZE", "2", 1);
     run_ones();
