@@ -61,7 +61,8 @@ static void tell_step(Run* run) {
     run->books->record.loss_hash = run->state.loss_hash;
     double done = (double)(run->state.step - run->books->first_step), spent = now_seconds() - run->books->steps_began;
     run->books->record.seconds_left = spent / done * (double)(run->config.steps - run->state.step);
-    if (runlog_step(&run->books->log, &run->books->record)) interrupted = SIGTERM;
+    int tells = run->model.world->rank == 0;  // the others' words go nowhere, and take time
+    if (tells && runlog_step(&run->books->log, &run->books->record)) interrupted = SIGTERM;
     pace_see_signals(run);
 }
 
