@@ -19,8 +19,7 @@
 
 typedef struct Stream_* Stream;  // an ordered queue of work; NULL is the backend's default (the CPU has no other)
 
-// CUDA: whose attention kernels run.
-typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;
+typedef enum AttentionKernels { ATTENTION_AUTO, ATTENTION_OWN, ATTENTION_CUDNN } AttentionKernels;  // whose, on CUDA
 
 // What a backend must be ready for: the largest dimensions any later call will have, and choices for all calls.
 typedef struct KernelLimits {
