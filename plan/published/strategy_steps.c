@@ -429,7 +429,7 @@ static int play_close(Lists* x, int n, double known, Err err) {
         Candidate* c = &x->candidate[i];
         if (c->ms[0] > limit || c->ms[0] == INFINITY) break;
         if (time_moves(c, x, err)) return -1;
-        if (!knows_pipelines_alone(&x->p->costs->machine)) add_moves(c, x, 0);
+        play(c, x, 0);  // documents are dispatched anew: a pipeline whose weights come later gets fewer
         if (c->ms[0] > CLOSE * known) continue;
         for (int b = 1; b < x->p->steps->n; b++) play(c, x, b);
         x->candidate[close++] = *c;
