@@ -364,6 +364,8 @@ int plan_check(const PlanShape* shape, size_t version, Err err) {
         return fail(err, "cuDNN's attention takes head sizes that are multiples of 8, up to 128, not %d", shape->HS);
     // A last block of 64 keys can make NaN on sm_90 (cudnn-frontend #628): whole blocks of 128 cannot.
     if (shape->S % 128) return fail(err, "documents of at most %d tokens, expected a multiple of 128", shape->S);
+    if (major == 9 && shape->HS % 16)  // a model with heads of 8 made NaN on an H100, and ended with an error
+        return fail(err, "cuDNN's attention on sm_90 takes head sizes that are multiples of 16, not %d", shape->HS);
     if (major == 12)
         return fail(err, "cuDNN's attention cannot read q, k and v from one interleaved buffer on sm_%d", shape->sm);
     if (shape->sm < 80 || shape->sm > 103)
