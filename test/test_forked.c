@@ -106,7 +106,7 @@ CLAIM(ranks_do_not_outlive_their_parent) {
 CLAIM(what_is_wrong_on_all_ranks_is_said_once) {
     static const Refusal rows[] = {
         {"--ranks 3 --tp 3 --heads 2 --width 64", "rank & --tp 3: expected at most as many ranks as heads", 0},
-        {"--ranks 5000", "--ranks expects a whole number from 1 to 4096", 0},
+        {"--ranks 5000", "--ranks 5000: expected at most 4096 ranks without a launcher", 0},
         {"--ranks 3", "--ranks 3: this is rank & of 2 of mpirun already", 2},
         {"--ranks 2 --plan fixed --capacity 8", "the longest document", 0}};
     for (int i = 0; i < COUNT(rows); i++)

@@ -32,6 +32,7 @@ void run_find_ranks(Run* run) {
 }
 
 void run_ask_for_ranks(Run* run) {
+    enum { MOST_FORKED = 4096 };
     const Config* c = &run->config;
     RankIdentity* id = &run->cluster->identity;
     if (c->ranks == 1 || c->what_if) return;
@@ -42,6 +43,9 @@ void run_ask_for_ranks(Run* run) {
         die("--ranks %d: ranks without a launcher are for --device cpu and virtual; on GPUs start them with mpirun -n "
             "%d or scripts/one_node.sh",
             c->ranks, c->ranks);
+    if (c->ranks > MOST_FORKED)
+        die("--ranks %d: expected at most %d ranks without a launcher, which share this machine", c->ranks,
+            MOST_FORKED);
     id->size = c->ranks;
     run->cluster->forks = 1;
 }
