@@ -243,7 +243,6 @@ static __global__ void __launch_bounds__(TILE_THREADS, 2)
         }
         if (n_queries <= 0 && ++i < group) n_queries = n_all;
     }
-    __syncthreads();  // k and v are free
     size_t to = (size_t)(t.row + mine) * a.ld_dkv + kv * a.HS;
     put_gradient<D, M>(dk + to, (size_t)a.ld_dkv, rows, a.HS, k + mine * D, dk_sum, a.scale);
     put_gradient<D, M>(dv + to, (size_t)a.ld_dkv, rows, a.HS, v + mine * D, dv_sum, 1.0f);

@@ -72,7 +72,7 @@ fault the_same_between_queries_and_keys race test_ops_block rotary_backward_pass
 fault a_step_ahead_that_never_comes release test_attention heads_that_share_keys attention_backward \
     's/if (next_i < group)/if (next_i <= group)/'
 fault a_barrier_missing_in_the_backward_pass race test_attention aligned_rows attention_backward \
-    's|__syncthreads();  // k and v are free||'
+    's|__syncthreads();  // this step.s queries are here.*||'
 fault a_barrier_in_a_branch release test_ops classifier_matches classifier \
     '0,/__syncthreads();/s//if (threadIdx.x < 32) __syncthreads();/'
 fault a_forgotten_wait_for_a_copy release test_attention aligned_rows attention 's/cp_async_wait<0>();//'
