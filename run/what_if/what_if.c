@@ -4,10 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-const char* const part_names[N_PARTS] = {"computing",     "uneven work",       "links",
-                                         "recomputation", "waiting of stages", "fixed costs"};
-const char* const change_names[N_CHANGES] = {"twice the links", "twice the memory", "no slow rank"};
-
 // ---- the cluster
 
 // The run as one of so many ranks, which nobody has started.
@@ -125,11 +121,6 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
     for (int i = 0; i < N_CHANGES; i++) x->gain[i] = gain_of(x, run, &machine, (Change)i);
     x->bound = bound_of(x);
     find_goodput(x, run, &machine);
-}
-
-double billion_price(const WhatIf* x, int ranks) {
-    double share = x->goodput.share > 0 ? x->goodput.share : 1;
-    return x->price * ranks * (1e9 / x->tokens * x->ms / 1e3 / 3600) / share;
 }
 
 // ---- all of them

@@ -59,10 +59,6 @@ typedef struct WhatIfs {
     int n_replayed, steps;
 } WhatIfs;
 
-extern const char *const part_names[N_PARTS], *const change_names[N_CHANGES];
-
-// $ of 1e9 tokens at this price of a rank-hour, all ranks being paid all the time; with goodput, where it is known.
-double billion_price(const WhatIf* x, int ranks);
 // On the terminal, at most 80 columns, and as what-if.html in --out or here.
 void what_if_show(const WhatIfs* x);
 

@@ -14,6 +14,16 @@ extern const char run_what_if_what_if_js[];
 
 enum { NAME_CELLS = 16 };  // of a cluster's name
 
+static const char* const part_names[N_PARTS] = {"computing",     "uneven work",       "links",
+                                                "recomputation", "waiting of stages", "fixed costs"};
+static const char* const change_names[N_CHANGES] = {"twice the links", "twice the memory", "no slow rank"};
+
+// $ of 1e9 tokens at this price of a rank-hour, all ranks being paid all the time; with goodput, where it is known.
+static double billion_price(const WhatIf* x, int ranks) {
+    double share = x->goodput.share > 0 ? x->goodput.share : 1;
+    return x->price * ranks * (1e9 / x->tokens * x->ms / 1e3 / 3600) / share;
+}
+
 // ---- parts of the page
 
 static void begin_bars(FILE* page, const char* title, const char* words, const char* const* legend, int n) {
