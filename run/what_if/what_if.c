@@ -150,7 +150,7 @@ void run_what_if(Run* run) {
     if (!c->what_if) return;
     if (run->cluster->identity.size > 1) die("--what-if is asked of one process; start it without a launcher");
     if (n == 0) die("--what-if expects machines, found none; try --machine a100-7b h200-8b, or a file");
-    if (!config_was_given(c, "--ranks"))
+    if (!*c->what_if && !config_was_given(c, "--ranks"))
         die("--what-if expects --ranks N, the ranks of the cluster, found none; try --ranks 64");
     if (!*c->what_if && (c->layout || c->strategies))
         die("--what-if looks for the layout, found %s; leave it out", c->layout ? "--layout" : "--strategies");
