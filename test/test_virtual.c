@@ -290,7 +290,8 @@ CLAIM(a_run_that_goes_on_balances_as_if_it_had_not_been_left) {
         }
         for (int s = rows[i].left; s < ALL; s++) {
             CHECK(loss[1][s] == loss[0][s]);
-            CHECK_CLOSE(ms[1][s], ms[0][s], 1e-5 * ms[0][s]);
+            // weights of the first step have moved before it, and not under the update of the one before
+            CHECK_CLOSE(ms[1][s], ms[0][s], (s == rows[i].left ? 1e-4 : 1e-5) * ms[0][s]);
         }
     }
 }
