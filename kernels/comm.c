@@ -195,6 +195,7 @@ int comm_find_nodes(Comm* c, Err err) {
     if (result == 0) result = variable_number(&pretended, "RAGGED_NODE_SIZE", 1, INT_MAX, err);
     if (result == 0) {
         number_nodes(c, host);
+        c->local_size = 0;
         for (int r = 0; r < c->size; r++) c->local_size += host[r] == own;
         for (int r = 0; r < c->size && pretended; r++) c->node[r] = r / pretended;
     }

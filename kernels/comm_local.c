@@ -196,8 +196,8 @@ static size_t available(const Ring* ring, int receives) {
 // Moves as many of n bytes as it can; returns how many.
 static size_t move(Ring* ring, char* data, size_t n, int receives) {
     atomic_size_t* count = receives ? &ring->taken : &ring->written;
-    size_t room = links->ring - sizeof *ring, at = atomic_load(count);
-    n = MIN(n, available(ring, receives));
+    size_t room = links->ring - sizeof *ring, at = atomic_load(count), most = available(ring, receives);
+    n = MIN(n, most);
     for (size_t i = 0, part; i < n; i += part) {
         char* place = ring->data + (at + i) % room;
         part = MIN(n - i, room - (at + i) % room);

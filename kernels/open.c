@@ -4,7 +4,7 @@
 // comm_mpi.c.
 #include <math.h>
 
-#include "kernels/comm.h"
+#include "kernels/comm_transport.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/open.h"
 #include "kernels/virtual/virtual.h"
@@ -53,8 +53,16 @@ int comm_open_mpi(Comm** world, const RankIdentity* id, double timeout_seconds, 
 }
 #endif
 
+static int open_self(Comm** world, double timeout_seconds, Err err) {
+    if (comm_open_self(world, timeout_seconds, err)) return -1;
+    if (comm_find_nodes(*world, err) == 0) return 0;
+    (*world)->table->close(*world);
+    *world = NULL;
+    return -1;
+}
+
 int comm_open_host(Comm** world, const RankIdentity* id, double timeout_seconds, Err err) {
-    if (id->size == 1) return comm_open_self(world, timeout_seconds, err);
+    if (id->size == 1) return open_self(world, timeout_seconds, err);
     return comm_is_forked() ? comm_open_local(world, timeout_seconds, err)
                             : comm_open_mpi(world, id, timeout_seconds, err);
 }
@@ -100,7 +108,8 @@ static double best_time(const Kernels* k, int side, DType dt) {
         double t = now_seconds();
         k->matmul_forward(out, NULL, x, weight, NULL, side, side, side, dt, NULL);
         k->synchronize(NULL);
-        best = MIN(best, now_seconds() - t);
+        t = now_seconds() - t;
+        best = MIN(best, t);
     }
     k->free_memory(out);
     k->free_memory(x);

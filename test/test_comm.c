@@ -26,6 +26,25 @@ static void long_messages_travel_in_pieces(void) {
     free_buffer(x), free_buffer(behind);
 }
 
+// The last rank hears from all others, many times and little each time, while they go on sending: what comes between
+// two looks at a ring belongs to the next message.
+static void short_messages_come_while_others_do(void) {
+    enum { BYTES = 40 };
+    static char x[MOST_RANKS][BYTES], expected[MOST_RANKS][BYTES];
+    Transfer list[MOST_RANKS];
+    int to = n_ranks - 1, wrong = 0, times = comm_is_forked() ? 200000 : 2000;
+    for (int r = 0; r < to; r++) fill_message(expected[r], r, to, 0, BYTES);
+    for (int i = 0; i < times; i++) {
+        int own_list = own == to ? to : 1;
+        for (int r = 0; r < to && own == to; r++) list[r] = message(r, memset(x[r], 0, BYTES), BYTES);
+        if (own < to) list[0] = message(to, expected[own], BYTES);
+        if (own < to) comm_send_receive(world, list, own_list, NULL, 0, NULL);
+        else comm_send_receive(world, NULL, 0, list, own_list, NULL);
+        wrong += own == to && memcmp(x, expected, (size_t)to * BYTES) != 0;
+    }
+    CHECK(world->table->wait(world, NULL, err) == 0 && wrong == 0);
+}
+
 // A list of collectives that all ranks know, each between some of the ranks: nobody waits in a circle, each message
 // arrives, whatever part of them overlaps.
 
@@ -188,6 +207,7 @@ static Comm* open_on(const char* device, const RankIdentity* id) {
 
 static void claim_waiting(void) {
     RUN_TOGETHER(long_messages_travel_in_pieces);
+    if (n_ranks > 1) RUN_TOGETHER(short_messages_come_while_others_do);
     RUN_TOGETHER(random_schedules_of_overlapping_communications);
     claim_timers();
     if (n_ranks == 1) return;

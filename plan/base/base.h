@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-// a or b is evaluated twice: fmin and fmax are for what takes time or has effects.
+// a or b is evaluated twice: what takes time, has effects, or may be another value then has a name before.
 #define MIN(a, b) ((a) < (b) ? (a) : (b))
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 #define CEIL_DIV(a, b) (((a) + (b)-1) / (b))
