@@ -333,8 +333,8 @@ CLAIM(layers_run_as_a_layout_beside_the_strategies_says) {
         "layers 2 to 2: zero 2, recompute block & 1xtp4pp1 stage 0: ranks 0 to 3");
 }
 
-// MiB of the fullest rank of stage 0 under a single strategy: those of rank 0's memory table, and what rank 1 packs more
-// of what moves.
+// MiB of the fullest rank of stage 0 under a single strategy: those of rank 0's memory table, and what rank 1 packs
+// more of what moves.
 CLAIM(explain_layout_says_what_stages_of_strategies_hold) {
     for (int zero = 1; zero <= 3; zero++) {
         CHECK_SH(0, ON_RANKS "$P " TINY "--capacity 400 --zero %d --strategies 2xpp2 --verbose --explain layout", 4,
