@@ -59,7 +59,7 @@ static void write_scores(const char* path, const Docs* docs, const float* all) {
     if (!out) die("--score: no memory");
     for (int64_t doc = 0; doc < docs->n; doc++) write_document(out, docs, doc, all);
     if (!json_end(out, &text)) die("--score: no memory for %" PRId64 " documents", docs->n);
-    if (disk_put(path, text, strlen(text), 0, err)) die("--score: %s", err);
+    if (disk_put(path, text, strlen(text), 1, err)) die("--score: %s", err);
     free(text);
 }
 
