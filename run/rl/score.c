@@ -68,7 +68,6 @@ void run_score(Run* run) {
     int64_t next = 0, tokens = 0, labels = 0;
     float* all = (float*)calloc((size_t)docs_tokens(docs) + 1, sizeof *all);
     if (!all) die("--score: no memory for %" PRId64 " tokens", docs_tokens(docs));
-    run->config.eval_tokens = INT32_MAX;
     while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && run->ranks->plan_val(run)) {
         labels_keep(run, run->data.val);
         labels += run->batch.n_targets, tokens = 0;
