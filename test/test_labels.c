@@ -150,6 +150,21 @@ CLAIM(losses_are_the_same_on_any_ranks) {
         for (int w = 0; w < COUNT(ways); w++) check_golden(i, ways[w].ranks, ways[w].options);
 }
 
+// Rows of up to 94 tokens go through the classifier 64 at a time, those of up to 60 at once.
+CLAIM(labels_go_through_the_classifier_in_chunks) {
+    double loss[2];
+    for (int i = 0; i < 2; i++) {
+        CHECK_SH(0,
+                 "$P --layers 2 --width 16 --heads 2 --context 60 --vocab 300000 --batch-tokens 94 --capacity %d "
+                 "--data test/golden/labels.jsonl --val test/golden/labels.jsonl --dtype fp32 --loss grpo --steps 1 "
+                 "--out $W/run --dump-grads $W/grads-%d",
+                 i ? 94 : 60, i);
+        loss[i] = strtod(strstr(output, "\nloss ") + 6, NULL);
+    }
+    CHECK_CLOSE(loss[0], loss[1], 1e-6);
+    CHECK_CLOSE(tensors_differ(path_of("grads-1"), path_of("grads-0"), 1), 0, 2e-6);
+}
+
 CLAIM(a_loss_without_what_it_needs_is_refused) {
     const char *plain = "{\"prompt\": \"ab\", \"answers\": [\"c\", \"d\"]}\n",
                *drawn = "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1]}]}\n",
