@@ -155,7 +155,7 @@ CLAIM(labels_go_through_the_classifier_in_chunks) {
     double loss[2];
     for (int i = 0; i < 2; i++) {
         CHECK_SH(0,
-                 "$P --layers 2 --width 16 --heads 2 --context 60 --vocab 300000 --batch-tokens 94 --capacity %d "
+                 "$P --layers 2 --width 16 --heads 2 --context 60 --vocab 700000 --batch-tokens 94 --capacity %d "
                  "--data test/golden/labels.jsonl --val test/golden/labels.jsonl --dtype fp32 --loss grpo --steps 1 "
                  "--out $W/run --dump-grads $W/grads-%d",
                  i ? 94 : 60, i);
