@@ -109,6 +109,9 @@ typedef struct Row {
     const struct RowAttention* shared;  // its documents, some of them on several ranks; NULL: they are those above
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
+    // After the classifier of tokens n .. n + N: where labels do not count alike; NULL: they do.
+    void (*weigh)(const Model* m, const struct Row* row, void* logits, int n, int N, int train);
+    const struct Labels* labels;  // run/rl/labels.h
 } Row;
 
 // The activation `id` of layer l, of the slot at work; NULL where the model has none.
