@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "run/files/close.h"
+#include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -135,6 +136,7 @@ static void choose_work(Run* run) {
     if (c->probe) run->instead = run_probe;
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;
+    if (c->rollouts) run->instead = run_rollouts;
     if (c->sample) run->instead = sample_only;
 }
 

@@ -38,7 +38,8 @@ typedef struct Config {
     int close_every, resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
-    const char *sample, *eval_choices;
+    const char *sample, *eval_choices, *rollouts;
+    int answers;
     int eval, tokens, top_k;
     double temperature;
     // device
