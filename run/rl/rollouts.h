@@ -12,8 +12,8 @@
 // vocabulary and without --temperature. text: what tokens stand for, with U+FFFD for bytes that are no UTF-8.
 //
 // Data ranks divide the prompts, but for --zero 3. Rank 0 keeps all lines in memory and writes the file at the end,
-// whole. Ends the program on a line that is no prompt, or where a prompt leaves no room for a token in --context: before
-// any answer.
+// whole. Before any answer it ends the program on a line that is no prompt, or whose prompt leaves no room for a token
+// in --context.
 void run_rollouts(Run* run);
 
 // Draw t of answer `answer` to prompt `prompt`, both from 0, is random_uniform(this, t).
