@@ -270,8 +270,8 @@ void model_forward(Model* m, const Row* row) {
 
 // Losses of all tokens of the row, -log softmax(logits)[target] with logits = LNF W^T, W the classifier's weights
 // (shape_head). With train also the gradients of W and, in D_NORM, of LNF: that of the logits is scale (softmax(logits)
-// - onehot(target)), scale = 1 / targets of the whole step. The row goes through in chunks, so that the logits of a
-// whole row never exist.
+// - onehot(target)), scale = 1 / the weight of all labels of the step. The row goes through in chunks, so that the
+// logits of a whole row never exist.
 static void classify(const Model* m, const Row* row, float scale, int train) {
     const Kernels* k = m->k;
     int C = m->shape.C, rows = m->shape.vocab_rows, l = 0;  // nothing here belongs to a layer
@@ -284,6 +284,7 @@ static void classify(const Model* m, const Row* row, float scale, int train) {
         k->matmul_forward(logits, NULL, lnf, W(head), NULL, N, C, rows, m->dt, m->s);
         if (!MANY(classify, m, row, logits, n, N, scale, train))
             k->classifier(STAT(LOSSES) + n, logits, row->targets + n, scale, train, N, m->shape.V, rows, m->dt, m->s);
+        if (row->weigh) row->weigh(m, row, logits, n, N, train);
         if (!train) continue;
         k->matmul_backward_input((char*)ACT(D_NORM) + at, logits, W(head), NULL, N, C, rows, m->dt, m->s);
         k->matmul_backward_weight(DW(head), NULL, logits, lnf, N, C, rows, m->dt, m->s);
@@ -335,7 +336,7 @@ void run_micro_batches(Run* run, const Sampler* sampler, int train) {
     m->k->clear(m->loss_sum, sizeof *m->loss_sum, m->s);
     batch_upload(run, sampler);
     for (int i = 0; run_next_pass(run, &pass, i, train); i++) {
-        if (pass.kind == PASS_FORWARD) forward_pass(m, &pass, 1 / (float)MAX(run->batch.n_targets, 1), train);
+        if (pass.kind == PASS_FORWARD) forward_pass(m, &pass, 1 / (float)run->batch.weight, train);
         if (pass.kind == PASS_BACKWARD) model_backward(m, pass.row);
     }
 }
@@ -356,7 +357,7 @@ static int train_step(Run* run) {
     ALL_MECHANISMS(run, after_update);
     if (run->left) return -1;
     m->k->download(sums, m->loss_sum, sizeof sums, m->s);  // the one wait of a step; grad_norm2 stands behind
-    step->loss = sums[0] / (double)MAX(run->batch.n_targets, 1);
+    step->loss = sums[0] / run->batch.weight;
     step->grad_norm = sqrt(sums[1]);
     if (m->k->no_results) step->loss = step->grad_norm = NAN;
     else if (!isfinite(step->loss) || !isfinite(step->grad_norm)) ALL_MECHANISMS(run, diverge);

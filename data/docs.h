@@ -75,6 +75,8 @@ struct Docs {
     struct DocsMore* more;                                  // the formats' own
     const struct SamplerMix* mix;                           // sampler_mix.h: there are weights
     double (*tree_squares)(const Docs* docs, int64_t doc);  // Piece.squares of trees, 0 of others; NULL: none is one
+    // What tokens first .. first + n of a document count as labels; NULL: 1 each that is learnt.
+    double (*weight)(const Docs* docs, int64_t doc, int64_t first, int n);
 };
 
 #define DOCS_SEPARATOR "<|endoftext|>"

@@ -222,6 +222,7 @@ static void close_more(DocsMore* more) {
     free(more->encoded);
     free(more->spans);
     free(more->segments);
+    free(more->terms);
     if (more->unpacked >= 0) close(more->unpacked);
     free(more);
 }

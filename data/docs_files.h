@@ -62,7 +62,19 @@ typedef struct DocsSegment {
     int64_t first;  // token, counted from the beginning of the corpus
     int parent;     // the index of a segment before it; -1: the first one
     int position;   // of its first token on the path that leads to it
+    int rank;       // of an answer: lower ones are preferred; -1: none
 } DocsSegment;
+
+// What a label counts where labels do not count alike (kernels/token_loss.h); NaN: the data do not say.
+typedef struct LabelTerms {
+    float weight, old, reference, advantage;
+} LabelTerms;
+
+// What a loss asks of every label, and `pairs` of every document: answers of two ranks.
+typedef struct LabelNeeds {
+    const char* loss;
+    int old, reference, advantage, pairs;
+} LabelNeeds;
 
 // Of a document that is being indexed: every byte of its text, every token of a shard.
 typedef struct ContentHash {
@@ -84,6 +96,8 @@ typedef struct DocsMore {
     int64_t n_spans, spans_capacity;
     DocsSegment* segments;  // of all documents that are trees, ascending
     int64_t n_segments, segments_capacity;
+    LabelTerms* terms;  // (n_terms) of the first tokens of the corpus; of those behind them nothing is said
+    int64_t n_terms, terms_capacity;
     DocsCorpus corpora[MOST_CORPORA];
     double weights[MOST_CORPORA];
     int n_corpora;
@@ -101,6 +115,13 @@ static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora;
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
 // The segments of a document, at least 2; 0: it is no tree.
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
+static inline int docs_has_terms(const Docs* docs) { return docs->more->n_terms > 0; }
+// terms (n) of tokens first .. first + n of a document, as labels.
+void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms);
+// Sum of the weights of those of them that are learnt; pairs of answers of which one is preferred (Docs.weight).
+double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
+double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
+int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
 // 0, or -1 with a message: a tree of more tokens, a path of more than context.
 int docs_check_trees(const Docs* docs, int context, int tokens, Err err);
 // positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.

@@ -1,6 +1,8 @@
 // docs_tree.c - a prompt with several answers, or text that branches, as one document: a tree of segments (docs.h).
 //
-//   {"prompt": "...", "answers": ["...", ...]}           only answers, and the token that ends each, are learnt
+//   {"prompt": "...", "answers": ["...", ...]}           only answers, and the token that ends each, are learnt; one may
+//                                                        be an object that says more (docs_terms.c)
+//   {"prompt": "...", "chosen": "...", "rejected": "..."}  the same, of two ranks
 //   {"text": "...", "children": [{"text": "..."}, ...]}  to any depth; every token is learnt, once
 //
 // Each string is encoded alone. A node's tokens but the last stand in its segment; each child begins with a copy of
@@ -74,7 +76,9 @@ void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, in
 
 int docs_is_tree(const Json* json) {
     const JsonValue* root = json->values;
-    return (json_get(json, root, "prompt") && json_get(json, root, "answers")) ||
+    int has_prompt = json_get(json, root, "prompt") != NULL;
+    return (has_prompt && json_get(json, root, "answers")) ||
+           (has_prompt && json_get(json, root, "chosen") && json_get(json, root, "rejected")) ||
            (json_get(json, root, "text") && json_get(json, root, "children"));
 }
 
@@ -98,7 +102,7 @@ static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
     Making* m = g->m;
     DocsMore* d = m->docs->more;
     *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
-    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position};
+    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position, -1};
     if (reserve(&d->segments, &d->segments_capacity, d->n_segments, 1, sizeof segment, m->err)) return -1;
     d->segments[d->n_segments++] = segment;
     m->docs->tree_squares = squares;
@@ -108,10 +112,10 @@ static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
     return is_first && up->learns ? making_learn(m, node->first) : 0;
 }
 
-// The node's text stands there: its last token becomes that of its children.
+// The node's text stands there: its last token becomes that of its children (NULL: a pair of them).
 static int begin_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
     DocsMore* d = g->m->docs->more;
-    if (children->type != JSON_ARRAY || children->n == 0)
+    if (children && (children->type != JSON_ARRAY || children->n == 0))
         return fail(g->m->err, "expected %s as an array that is not empty", what);
     if (d->n_encoded - node->first < 2) return fail(g->m->err, "%s belong to a text without tokens", what);
     node->last = docs_drop_token(d);
@@ -119,18 +123,35 @@ static int begin_children(Growing* g, Node* node, const JsonValue* children, con
     return 0;
 }
 
+// rank: unless the answer says another one.
+static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, const Rewards* rewards, int rank) {
+    Making* m = g->m;
+    Node node;
+    int is_object = value->type == JSON_OBJECT, said = -1;
+    const JsonValue* tokens = is_object ? json_get(m->json, value, "tokens") : NULL;
+    if (begin_node(g, &node, prompt, 0)) return -1;
+    if (tokens && making_tokens(m, tokens)) return -1;
+    if (!tokens && making_string(m, is_object ? json_get(m->json, value, "text") : value, "an answer")) return -1;
+    if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
+    if (making_learn(m, node.first + 1)) return -1;
+    if (is_object && making_terms(m, value, node.first + 1, rewards, &said)) return -1;
+    m->docs->more->segments[m->docs->more->n_segments - 1].rank = said >= 0 ? said : rank;
+    return 0;
+}
+
 static int put_answers(Growing* g) {
     Making* m = g->m;
-    const JsonValue* answers = json_get(m->json, m->json->values, "answers");
-    Node prompt, answer;
+    const JsonValue *root = m->json->values, *answers = json_get(m->json, root, "answers");
+    const JsonValue* pair[] = {json_get(m->json, root, "chosen"), json_get(m->json, root, "rejected")};
+    Rewards rewards = {0, 0};
+    Node prompt;
     if (begin_node(g, &prompt, NULL, 1)) return -1;
-    if (making_string(m, json_get(m->json, m->json->values, "prompt"), "\"prompt\"")) return -1;
+    if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
     if (begin_children(g, &prompt, answers, "\"answers\"")) return -1;
-    for (int i = 0; i < answers->n; i++) {
-        if (begin_node(g, &answer, &prompt, i == 0)) return -1;
-        if (making_string(m, json_at(m->json, answers, i), "an answer")) return -1;
-        if (making_token(m, m->docs->tokenizer->stop) || making_learn(m, answer.first + 1)) return -1;
-    }
+    if (answers && making_rewards(m, answers, &rewards)) return -1;
+    for (int i = 0; i < (answers ? answers->n : 2); i++)
+        if (put_answer(g, &prompt, answers ? json_at(m->json, answers, i) : pair[i], &rewards, answers ? -1 : i))
+            return -1;
     return 0;
 }
 
@@ -155,5 +176,5 @@ static int put_branch(Growing* g, const JsonValue* object, const Node* up, int i
 
 int making_tree(Making* m) {
     Growing g = {m, 0, 0};
-    return json_get(m->json, m->json->values, "answers") ? put_answers(&g) : put_branch(&g, m->json->values, NULL, 1);
+    return json_get(m->json, m->json->values, "children") ? put_branch(&g, m->json->values, NULL, 1) : put_answers(&g);
 }

@@ -113,7 +113,8 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
     double squares = tree_squares(s, d->doc);
     int length = (int)(squares > 0 ? end - begin : MIN(end - begin, s->context));
     int targets = length - (begin + length == end), labels = docs_learnt(s->docs, d->doc, begin + 1, targets, NULL);
-    return (Piece){d->doc, begin, length, targets, labels, squares > 0 ? squares : (double)length * length};
+    double weight = s->docs->weight ? s->docs->weight(s->docs, d->doc, begin + 1, targets) : labels;
+    return (Piece){d->doc, begin, length, targets, labels, weight, squares > 0 ? squares : (double)length * length};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {

@@ -12,6 +12,7 @@ typedef struct Piece {
     int length;      // 1 .. context, of a tree as long as that is
     int n_targets;   // tokens with a target: length, or length - 1 where the document ends
     int n_labels;    // of these targets those to be learnt
+    double weight;   // of these labels
     double squares;  // length^2, of a tree twice the pairs of a token and one that it sees: what attention costs
 } Piece;
 

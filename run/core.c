@@ -56,12 +56,14 @@ int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
 
 void batch_count(Batch* b) {
     b->n_tokens = b->n_targets = 0;
-    b->sum_s2 = 0;
+    b->sum_s2 = b->weight = 0;
     for (int i = 0; i < b->n_pieces; i++) {
         b->n_tokens += b->lengths[i] = b->pieces[i].length;
         b->n_targets += b->pieces[i].n_labels;
+        b->weight += b->pieces[i].weight;
         b->sum_s2 += b->pieces[i].squares;
     }
+    if (b->weight == 0) b->weight = 1;
 }
 
 // ---- rows

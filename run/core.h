@@ -36,6 +36,7 @@ typedef struct Batch {
     int* lengths;   // (max_tokens) of them
     int n_pieces;
     int64_t n_tokens, n_targets;    // of all ranks
+    double weight;                  // of all labels; 1 where there are none
     double sum_s2;                  // sum of Piece.squares, for the FLOP count
     SamplerPosition after;          // where the next step's documents begin
     double val_from, val_to;        // of an evaluation: the shares of it that are done before and after these pieces
@@ -113,6 +114,7 @@ struct Run {
     struct Books* books;
     struct Strategies* strategies;  // NULL: every step has the same layout
     struct Balance* balance;        // what is done about slow ranks
+    struct Labels* labels;          // NULL: they count alike
 };
 
 // What goes on around steps: of every row of the table, in its order, these are called. NULL: nothing.

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "run/files/close.h"
+#include "run/rl/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
@@ -136,6 +137,7 @@ static void choose_work(Run* run) {
     if (c->probe) run->instead = run_probe;
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;
+    if (c->score) run->instead = run_score;
     if (c->rollouts) run->instead = run_rollouts;
     if (c->sample) run->instead = sample_only;
 }
@@ -166,6 +168,7 @@ void run_close(Run* run) {
     if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
+    labels_close(run);
     docs_close(run->data.val_docs);
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);
@@ -223,6 +226,7 @@ const Mechanism mechanisms[] = {
     {"slow ranks, decisions", .begin = balance_change},
     {"planner", .begin = plan_next, .end = give_back_pieces},
     {"slow ranks, work", .begin = balance_begin, .after_update = measure_work},
+    {"preferences", .begin = labels_prefer},
     {"strategies", .before_update = agree_on_strategy, .end = turn},
     {"agreement", .after_update = agree_on_plan},
     {"slow ranks, given up", .tell = give_up_hear},

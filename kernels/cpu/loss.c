@@ -1,4 +1,5 @@
-// loss.c - the classifier (softmax cross-entropy with its gradient, in place), AdamW and the norm of the gradient.
+// loss.c - the classifier (softmax cross-entropy with its gradient, in place), labels that do not count alike, AdamW and
+// the norm of the gradient.
 #include <float.h>
 #include <math.h>
 
@@ -128,6 +129,35 @@ static void classifier_join(float* losses, void* logits, const float* stats, int
     cpu_for(join_token, &c, c.N, c.N * c.Vp);
 }
 
+// ---- labels that do not count alike
+
+SIMD_INLINE void scale_row(void* x, float factor, size_t n_columns, DType dt) {
+    FOR_VECTORS(v, n, 0, n_columns, vf_put(x, v, n, vf_get(x, v, n, dt) * factor, dt););
+}
+
+typedef struct Weighing {
+    float* losses;
+    void* logits;
+    const int* targets;
+    const TokenLoss* of;
+    int write_gradient;
+    size_t Vp;
+    DType dt;
+} Weighing;
+
+static void weigh_token(const void* job, size_t n, int thread) {
+    const Weighing* w = (const Weighing*)job;
+    float slope = 0;
+    w->losses[n] = w->targets[n] < 0 ? 0 : token_loss(w->of, n, w->losses[n], &slope);
+    if (w->write_gradient) WITH_DTYPE(w->dt, scale_row, (void*)row_of(w->logits, n, w->Vp, w->dt), slope, w->Vp);
+}
+
+static void weigh_labels(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,
+                         int N, int Vp, DType dt, Stream s) {
+    Weighing w = {losses, logits, targets, of, write_gradient, (size_t)Vp, dt};
+    cpu_for(weigh_token, &w, (size_t)N, (size_t)N * w.Vp);
+}
+
 // ---- optimizer: reads 16 and writes 12 bytes a weight, 14 with bf16 weights
 
 typedef struct AdamWStep {  // the factors of one step, as every weight needs them
@@ -236,6 +266,7 @@ static void install(Kernels* table) {
 static void install_ranks(RankOps* table) {
     table->classifier_part = classifier_part;
     table->classifier_join = classifier_join;
+    table->weigh_labels = weigh_labels;
 }
 
 const CpuFamily ISA_NAME(loss) = {install, install_ranks, NULL};

@@ -132,10 +132,20 @@ static void classifier_join(float* losses, void* logits, const float* stats, int
     }
 }
 
+static void weigh_labels(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,
+                         int N, int Vp, DType dt, Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++) {
+        float slope = 0;
+        losses[n] = targets[n] < 0 ? 0 : token_loss(of, n, losses[n], &slope);
+        for (size_t v = n * Vp; v < (n + 1) * Vp && write_gradient; v++)
+            dtype_store(logits, v, dtype_load(logits, v, dt) * slope, dt);
+    }
+}
+
 // clang-format off
 // In the order of the struct, so that none is missing.
 const RankOps reference_rank_ops = {
     attention_merge, cast, gather_rows, split_heads, join_heads, gather_columns, scatter_columns, scatter_rows,
-    classifier_part, classifier_join
+    classifier_part, classifier_join, weigh_labels
 };
 // clang-format on

@@ -231,3 +231,36 @@ void cuda_classifier_join(float* losses, void* logits, const float* stats, int p
                (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
     });
 }
+
+// ---- labels that do not count alike: a pass of its own over gradients, for few runs have them
+
+template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS)
+    weigh_kernel(float* losses, T* logits, const int* targets, TokenLoss of, int write_gradient, unsigned Vp,
+                 bool aligned) {
+    constexpr unsigned N = Pack<T>::N;
+    T* row = logits + (size_t)blockIdx.x * Vp;
+    float slope = 0, loss = 0;
+    if (targets[blockIdx.x] >= 0) loss = token_loss(&of, blockIdx.x, losses[blockIdx.x], &slope);
+    __syncthreads();  // all have read the loss
+    if (threadIdx.x == 0) losses[blockIdx.x] = loss;
+    if (!write_gradient) return;
+    for (unsigned i = threadIdx.x * N; i < Vp; i += blockDim.x * N) {
+        Pack<T> x = aligned ? load_logits<true>(row, i, Vp) : load_logits<false>(row, i, Vp);
+        for (unsigned j = 0; j < N; j++) x.v[j] = narrow<T>(widen(x.v[j]) * slope);
+        if (aligned) store_pack(row + i, x);
+        for (unsigned j = 0; j < N && !aligned; j++)
+            if (i + j < Vp) row[i + j] = x.v[j];
+    }
+}
+
+void cuda_weigh_labels(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient, int N,
+                       int Vp, DType dt, Stream s) {
+    TokenLoss copy = *of;
+    if (N == 0) return;
+    with_dtype(dt, [=](auto zero) {
+        typedef decltype(zero) T;
+        LAUNCH((weigh_kernel<T>), (unsigned)N, threads_for(write_gradient ? Vp : 0, Pack<T>::N), 0, cuda_stream(s),
+               losses, (T*)logits, targets, copy, write_gradient, (unsigned)Vp, rows_are_aligned<T>(logits, Vp));
+    });
+}

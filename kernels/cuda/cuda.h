@@ -194,6 +194,7 @@ void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int
 ENTRY(classifier);
 RANK_ENTRY(classifier_part);
 RANK_ENTRY(classifier_join);
+RANK_ENTRY(weigh_labels);
 // optimizer.cu
 ENTRY(adamw);
 ENTRY(sum_of_squares);

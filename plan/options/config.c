@@ -62,6 +62,12 @@ const Option config_options[] = {
     {NUMBER("--adamw beta1", REAL, beta1, 0, 0.9999), RUN, "0.9", "decay of the first moment"},
     {NUMBER("--adamw beta2", REAL, beta2, 0, 0.99999), RUN, "0.95", "decay of the second moment"},
     {NUMBER("--adamw decay", REAL, weight_decay, 0, 10), RUN, "0.1", "of weights: matrices, not biases and norms"},
+    {WORD("--loss", CHOICE, loss, "nll|dpo|grpo"), RUN, "nll",
+        "of labels: cross-entropy; of pairs of answers; of answers with advantages (data/README.md, Trees)"},
+    {NUMBER("--beta", REAL, beta, 0, 1e6), RUN, "0.1", "of --loss dpo: how much a margin counts"},
+    {NUMBER("--clip-low", REAL, clip_low, 0, 1), RUN, "0.2", "of --loss grpo: ratios count from 1 minus this on"},
+    {NUMBER("--clip-high", REAL, clip_high, 0, 1e6), RUN, "0.2", "up to 1 plus this"},
+    {NUMBER("--kl", REAL, kl, 0, 1e6), RUN, "0", "of --loss grpo: how dear it is to leave the reference"},
     {NUMBER("--clip", REAL, clip, 0, 1e9), RUN, "1", "largest norm of all gradients together; 0: no limit"},
     {NUMBER("--seed", INT64, seed, 0, 9e15), RUN, "1", "seed of weights, order of documents and samples"},
 
@@ -86,6 +92,7 @@ const Option config_options[] = {
     {NUMBER("--answers", INT, answers, 1, 1 << 16), START, "8", "of --rollouts: to each prompt"},
     {WORD("--eval", MAYBE, eval_choices, "[CHOICES.jsonl]"), START | FIRST, NULL,
         "do not train: loss and bits per byte of a model on --data; or which of several endings is likely"},
+    {WORD("--score", TEXT, score, "FILE"), START, NULL, "do not train: log-probabilities of the labels of --data"},
 
     HEAD("device", "processor or GPU, kernels, precision, memory"),
     {WORD("--device", CHOICE, device, "auto|cpu|cuda|emu|virtual|virtual-cpu"), START | FIRST, "auto",

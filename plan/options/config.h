@@ -31,14 +31,16 @@ typedef struct Config {
     const char* schedule;
     int warmup;
     double min_lr, weight_decay, beta1, beta2, clip;
+    const char* loss;
+    double beta, clip_low, clip_high, kl;
     int64_t seed;
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
-    const char* close_copy;  // NULL: none
+    const char* close_copy;                                       // NULL: none
     int close_every, resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
-    const char *sample, *eval_choices, *rollouts;
+    const char *sample, *eval_choices, *rollouts, *score;
     int answers;
     int eval, tokens, top_k;
     double temperature;

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu.h"
 #include "run/run.h"
 #include "run/model/tensor_parallel.h"
+#include "run/rl/labels.h"
 
 // ---- the model's side of files
 
@@ -235,9 +236,10 @@ void run_dump(Run* run) {
     const Batch* b = &run->batch;
     const char* path = run->config.dump_grads;
     Report mine = {0};
+    labels_prefer(run);
     run_micro_batches(run, run->data.train, 1);
     zero_reduce(&run->model);
-    double loss = loss_sum(run) / (double)MAX(b->n_targets, 1);
+    double loss = loss_sum(run) / b->weight;
     int64_t V = run->model.shape.V, T = b->n_tokens;
     int n_extra = run->model.world->size == 1 && T * V <= MOST_BYTES / (int)sizeof(float) ? 2 : 0;
     SafeTensor extra[2] = {{"logits", DT_F32, 2, {T, V}, NULL, (size_t)(T * V) * sizeof(float), 0},

@@ -98,7 +98,8 @@ struct Model {
 
 // A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
 // `cached` tokens lie in the KV cache and N new ones follow them.
-typedef struct Row {
+typedef struct Row Row;
+struct Row {
     int N;
     int *tokens, *positions, *targets;  // (N)
     int n_docs, *cu;                    // its documents, where no other rank shares them: cu_seqlens (n_docs + 1)
@@ -109,7 +110,12 @@ typedef struct Row {
     const struct RowAttention* shared;  // its documents, some of them on several ranks; NULL: they are those above
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
-} Row;
+    // After the classifier of tokens n .. n + N: where labels do not count alike; NULL: they do.
+    void (*weigh)(const Model* m, const Row* row, void* logits, int n, int N, int train);
+    const struct Labels* labels;  // run/rl/labels.h
+    int first_token;              // of them in Batch.tokens
+    const int* places;            // (N) on the host: of tokens in the pieces of the batch
+};
 
 // The activation `id` of layer l, of the slot at work; NULL where the model has none.
 void* model_act(const Model* m, ActId id, int l);

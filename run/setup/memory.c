@@ -6,6 +6,7 @@
 
 #include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
+#include "run/rl/labels.h"
 #include "run/strategies/strategies.h"
 
 // ---- what the table follows from
@@ -85,17 +86,19 @@ static size_t batch_plan_ints(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->clock->limits;
     size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
     size_t of_trees = run_has_trees(run) ? tree_ints(max_tokens) + (size_t)max_tokens : 0;
-    return batch_index_ints(max_tokens) + (size_t)max_tokens + of_rings + of_trees;
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + label_ints(run, max_tokens) + of_rings + of_trees;
 }
 
-static void batch_plan_carve(Batch* b, void* memory, int* indices, int* device_indices, int max_tokens) {
+static void batch_plan_carve(const Run* run, Batch* b, void* memory, int* indices, int* device_indices,
+                             int max_tokens) {
     BatchPlan* x = b->planned;
-    size_t n = (size_t)max_tokens;
+    size_t n = (size_t)max_tokens, labels = label_ints(run, max_tokens);
     x->groups = (RankGroup*)memory;
     x->passes = (RankPass*)(x->groups + n);
     x->spans = (Span*)(x->passes + n);
-    x->vocab_rows = indices;  // before all others, whose last may be of many ranks
-    batch_carve(b, x->spans + n, indices + n, device_indices + n, max_tokens);
+    x->labels = (float*)indices;  // these two before all others, whose last may be of many ranks
+    x->vocab_rows = indices + labels;
+    batch_carve(b, x->spans + n, indices + labels + n, device_indices + labels + n, max_tokens);
 }
 
 // The most that a schedule takes of the arena.
@@ -154,6 +157,7 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     memory_add(plan, "step indices, host", (train ? 2 : 1) * index_bytes, ON_HOST_PINNED);
     memory_add(plan, "step buffers", batch_plan_bytes(tokens), ON_HOST);
     memory_add(plan, "next step's buffers", train ? batch_plan_bytes(tokens) : 0, ON_HOST);
+    memory_add(plan, "labels, kept", label_floats(run, tokens) * sizeof(float), ON_HOST);
     memory_add(plan, "planning, at most", run_planning_bytes(run, &limits, tokens) + schedules, AS_NEEDED);
     memory_add(plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
     memory_add(plan, "file staging", (m->tp || m->ranks->owner ? 3 : 1) * largest_tensor(run) * sizeof(float), ON_HOST);
@@ -410,9 +414,10 @@ static void carve(Run* run, const MemoryPlan* plan) {
     m->group_scratch = memory_of(plan, "group attention");
     m->ranks->moving = (char*)memory_of(plan, "weights, gradients on the move");
     m->barrier = m->loss_sum + 3;
-    batch_plan_carve(&run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
+    if (run->labels) run->labels->kept = (float*)memory_of(plan, "labels, kept"), run->labels->room = max_tokens;
+    batch_plan_carve(run, &run->batch, memory_of(plan, "step buffers"), indices, on_device, max_tokens);
     if (run->training)
-        batch_plan_carve(&run->ahead, memory_of(plan, "next step's buffers"),
+        batch_plan_carve(run, &run->ahead, memory_of(plan, "next step's buffers"),
                          indices + batch_plan_ints(run, max_tokens), on_device, max_tokens);
     run->host_logits = (float*)memory_of(plan, "logits of a token");
     run->host_scratch = run->host_logits + m->shape.Vp;

@@ -11,7 +11,7 @@
 #include "kernels/open.h"
 #include "data/docs_files.h"
 #include "data/model_files.h"
-#include "run/run.h"
+#include "run/rl/labels.h"
 
 // ---- the command that started this program, up to its options: what a person pastes to go on
 
@@ -74,7 +74,7 @@ void run_read_options(Run* run) {
     if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
-    books->uses_model = c->sample || c->eval || c->eval_choices || c->rollouts;
+    books->uses_model = c->sample || c->eval || c->eval_choices || c->rollouts || c->score;
     if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
     run->training = !c->sample && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
@@ -281,7 +281,8 @@ void run_settle_model(Run* run) {
     int has_tokenizer = !d->guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab");
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
-    int all = c->eval && config_was_given(c, "--data");  // then these are what is evaluated
+    labels_open(run);
+    int all = c->score || (c->eval && config_was_given(c, "--data"));  // then these are what is evaluated
     double held_out = d->val_docs || all ? 0 : HELD_OUT;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err)) die("--data: %s", err);
     d->val = d->train;

@@ -13,6 +13,7 @@
 #include "plan/step/even_rows.h"
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
+#include "run/rl/labels.h"
 #include "run/strategies/strategies.h"
 
 // ---- the plan
@@ -224,8 +225,8 @@ static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, Rank
     find_shares(matmuls, layers, run);
     double head = m->shape.no_head ? 0 : (double)m->whole.V * m->whole.C / shape_matmul_weights(&m->whole);
     *fixed = P * own->micro_batch * layers[m->stage];
-    return P * (own->matmuls / v * (matmuls[m->stage] - head) +
-                (own->attention / v + own->messages) * layers[m->stage]);
+    return P *
+           (own->matmuls / v * (matmuls[m->stage] - head) + (own->attention / v + own->messages) * layers[m->stage]);
 }
 
 // But for the end of the step, which is known when all ranks have told what their jobs take.
@@ -424,6 +425,7 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
                 else if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
                 else if (mine->tree)
                     docs_tree_positions(sampler->docs, b->pieces[span->doc].doc, span->first, span->length, positions);
+                if (x->starts && !m->k->no_results) labels_read(b, sampler, span->doc, span->first, span->length);
             }
         }
     return 0;
@@ -435,7 +437,9 @@ int batch_read(Batch* b, const Run* run, const Sampler* sampler, Err err) {
     b->n_read = b->n_cu = 0;
     x->attention = TAKE(&b->arena, GroupAttention, x->n_groups);
     x->shared = TAKE(&b->arena, RowAttention, b->n_rows);
+    x->starts = run->labels ? TAKE(&b->arena, int, b->n_pieces) : NULL;
     if (arena_check(&b->arena, err)) return -1;
+    for (int i = 0, at = 0; i < b->n_pieces && x->starts; at += b->pieces[i++].length) x->starts[i] = at;
     for (int i = 0; i < x->n_groups; i++)
         if (place_group(b, run, sampler->docs, &x->groups[i], err)) return -1;
     for (int i = 0, group = 0; i < b->n_rows; group += x->passes[i++].n_groups) {
@@ -463,6 +467,7 @@ static void read_now(Run* run, const Sampler* sampler) {
     char err[ERR_BYTES];
     if (!run->batch.is_read && batch_read(&run->batch, run, sampler, err)) die("%s", err);
     upload_vocab_rows(run, run->batch.n_read);
+    if (run->labels) labels_upload(run);
 }
 
 // ---- what core.c asks for
@@ -508,6 +513,7 @@ static void fill_row(Run* run, Row* row, int i) {
     row->own = MIN(row->n, row->N - row->first);
     row->vocab_rows = batch_on_device(b, x->vocab_rows + (i < 0 ? 0 : b->rows[i].token));
     if (i < 0) return;
+    if (run->labels) labels_fill_row(run, row);
     const RankPass* pass = &x->passes[i];
     const RankGroup* first = &x->groups[pass->first_group];
     if (pass->n_groups == 1 && first->mb->cp_size == 1 && !first->tree) return;
@@ -551,6 +557,10 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
     const TaskList* list = &b->planned->schedule.stages[m->stage];
     if (i == 0) pace_begin(run, train);
     else if (pass->kind != PASS_OTHER) pace_end_task(run, &list->tasks[i - 1]);
+    if (i < list->n && !train && list->tasks[i].backward) {  // a look at a step before it: forward passes alone
+        pass->kind = PASS_OTHER;
+        return 1;
+    }
     if (i < list->n) {
         begin_task(run, pass, &list->tasks[i]);
         return 1;

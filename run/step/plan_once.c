@@ -61,7 +61,8 @@ static void take_drawn(Batch* b, const Batch* drawn) {
     b->planned->own_pieces = b->pieces, b->planned->own_lengths = b->lengths;
     b->pieces = drawn->pieces, b->lengths = drawn->lengths;
     b->training = drawn->training, b->n_pieces = drawn->n_pieces;
-    b->n_tokens = drawn->n_tokens, b->n_targets = drawn->n_targets, b->sum_s2 = drawn->sum_s2;
+    b->n_tokens = drawn->n_tokens, b->n_targets = drawn->n_targets, b->weight = drawn->weight,
+    b->sum_s2 = drawn->sum_s2;
     b->after = drawn->after;
 }
 

@@ -1,0 +1,191 @@
+// docs_terms.c - what labels of answers count (kernels/token_loss.h): members of an answer that is an object (docs_tree.c).
+//
+//   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put behind them
+//   "weight": x                                of each of its labels; 1 where it is not there
+//   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, of the policy that drew the
+//                                              answer, and of the one that training is to stay near
+//   "advantage": x, or "reward": x             a reward becomes (reward - mean) / standard deviation, of all answers to
+//                                              the prompt; 0 where all are alike
+//   "rank": n                                  a lower one is preferred
+#include <math.h>
+
+#include "data/docs_making.h"
+
+static const LabelTerms nothing_said = {1, NAN, NAN, NAN};
+
+// ---- room: as many as there are tokens so far
+
+// Of the tokens appended from `from` on; NULL: no memory, with a message.
+static LabelTerms* terms_from(Making* m, int64_t from) {
+    DocsMore* d = m->docs->more;
+    int64_t before = docs_tokens(m->docs) - m->first, n = before + d->n_encoded;
+    if (reserve(&d->terms, &d->terms_capacity, d->n_terms, MAX(n - d->n_terms, (int64_t)0), sizeof *d->terms, m->err))
+        return NULL;
+    while (d->n_terms < n) d->terms[d->n_terms++] = nothing_said;
+    return d->terms + before + from;
+}
+
+// ---- one member
+
+// 1: it is there, 0, or -1 with a message.
+static int find_number(Making* m, const JsonValue* answer, const char* name, float* x) {
+    double value;
+    const JsonValue* found = json_get(m->json, answer, name);
+    if (!found) return 0;
+    if (json_double(found, &value) || !isfinite((float)value))
+        return fail(m->err, "expected \"%s\" of an answer as a finite number", name);
+    *x = (float)value;
+    return 1;
+}
+
+// The same for a list of n numbers; member: of *terms, in which they go.
+static int find_list(Making* m, const JsonValue* answer, const char* name, LabelTerms* terms, size_t member, int n) {
+    const JsonValue* list = json_get(m->json, answer, name);
+    double value;
+    if (!list) return 0;
+    if (list->type != JSON_ARRAY || list->n != n)
+        return fail(m->err, "expected \"%s\" of an answer as %d numbers, one for each token that it learns, found %d",
+                    name, n, list->type == JSON_ARRAY ? list->n : 0);
+    const JsonValue* at = list + 1;
+    for (int i = 0; i < n; i++, at = json_next(m->json, at)) {
+        if (json_double(at, &value) || !isfinite((float)value))
+            return fail(m->err, "expected number %d of \"%s\" of an answer as a finite one", i, name);
+        *(float*)((char*)&terms[i] + member) = (float)value;
+    }
+    return 1;
+}
+
+// ---- an answer
+
+int making_tokens(Making* m, const JsonValue* list) {
+    int64_t token;
+    if (list->type != JSON_ARRAY || list->n == 0)
+        return fail(m->err, "expected \"tokens\" of an answer as an array that is not empty");
+    const JsonValue* at = list + 1;
+    for (int i = 0; i < list->n; i++, at = json_next(m->json, at)) {
+        if (json_int64(at, &token) || token < 0 || token >= m->docs->tokenizer->vocab)
+            return fail(m->err, "expected number %d of \"tokens\" of an answer from 0 to %d", i,
+                        m->docs->tokenizer->vocab - 1);
+        if (making_token(m, (int)token)) return -1;
+    }
+    return 0;
+}
+
+static int check_members(Making* m, const JsonValue* answer) {
+    static const char* const known[] = {"text",      "tokens", "weight", "logprobs", "reference",
+                                        "advantage", "reward", "rank",   "ended"};
+    const JsonValue* at = answer + 1;
+    for (int i = 0; i < answer->n; i++, at = json_next(m->json, json_next(m->json, at))) {
+        int is_known = 0;
+        for (int j = 0; j < COUNT(known); j++) is_known |= json_is(at, known[j]);
+        if (!is_known)
+            return fail(m->err,
+                        "an answer has a member \"%.*s\", expected text or tokens, and weight, logprobs, "
+                        "reference, advantage or reward, rank, ended",
+                        (int)MIN(at->length, 40), at->text);
+    }
+    return 0;
+}
+
+int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
+    double sum = 0, squares = 0;
+    int n = 0;
+    const JsonValue* at = answers + 1;
+    for (int i = 0; i < answers->n; i++, at = json_next(m->json, at)) {
+        float x = 0;
+        int found = at->type == JSON_OBJECT ? find_number(m, at, "reward", &x) : 0;
+        if (found < 0) return -1;
+        n += found, sum += x, squares += (double)x * x;
+    }
+    if (n != 0 && n != answers->n)
+        return fail(m->err, "expected \"reward\" of all %d answers or of none, found it of %d", answers->n, n);
+    rewards->mean = n ? sum / n : 0;
+    rewards->deviation = n ? sqrt(fmax(0, squares / n - rewards->mean * rewards->mean)) : 0;
+    return 0;
+}
+
+int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, int* rank) {
+    DocsMore* d = m->docs->more;
+    int n = (int)(d->n_encoded - from), failed = check_members(m, answer);
+    float weight = 1, advantage = NAN, reward = 0, place = -1;
+    LabelTerms* terms = failed ? NULL : terms_from(m, from);
+    if (!terms || find_number(m, answer, "weight", &weight) < 0) return -1;
+    int is_given = find_number(m, answer, "advantage", &advantage),
+        is_rewarded = find_number(m, answer, "reward", &reward);
+    if (is_given < 0 || is_rewarded < 0 || find_number(m, answer, "rank", &place) < 0) return -1;
+    if (is_given && is_rewarded)
+        return fail(m->err, "an answer has \"advantage\" and \"reward\", expected one of them");
+    if (weight < 0) return fail(m->err, "expected \"weight\" of an answer from 0 on, found %g", weight);
+    if (is_rewarded) advantage = rewards->deviation > 0 ? (float)((reward - rewards->mean) / rewards->deviation) : 0;
+    for (int i = 0; i < n; i++) terms[i].weight = weight, terms[i].advantage = advantage;
+    if (find_list(m, answer, "logprobs", terms, offsetof(LabelTerms, old), n) < 0) return -1;
+    if (find_list(m, answer, "reference", terms, offsetof(LabelTerms, reference), n) < 0) return -1;
+    if (place != -1 && (place < 0 || place > 1e6f || place != floorf(place)))
+        return fail(m->err, "expected \"rank\" of an answer as a whole number from 0 on, found %g", place);
+    *rank = (int)place;
+    docs_hash_content(m->docs, terms, (size_t)n * sizeof *terms);
+    docs_hash_content(m->docs, rank, sizeof *rank);
+    return 0;
+}
+
+// ---- what is asked later
+
+void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms) {
+    const DocsMore* d = docs->more;
+    int64_t at = docs->list[doc].start + first;
+    for (int i = 0; i < n; i++) terms[i] = at + i < d->n_terms ? d->terms[at + i] : nothing_said;
+}
+
+double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n) {
+    double sum = 0;
+    int targets[256];
+    LabelTerms terms[COUNT(targets)];
+    for (int i = 0, part; i < n; i += part) {
+        part = MIN(n - i, COUNT(targets));
+        memset(targets, 0, sizeof targets);
+        docs_learnt(docs, doc, first + i, part, targets);
+        docs_terms(docs, doc, first + i, part, terms);
+        for (int j = 0; j < part; j++) sum += targets[j] < 0 ? 0 : terms[j].weight;
+    }
+    return sum;
+}
+
+double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n) {
+    const DocsSegment* list;
+    int segments = docs_segments(docs, doc, &list), pairs = 0;
+    (void)first, (void)n;
+    for (int i = 0; i < segments; i++)
+        for (int j = 0; j < segments && list[i].rank >= 0; j++) pairs += list[j].rank > list[i].rank;
+    return pairs;
+}
+
+static int check_label(const LabelTerms* t, const LabelNeeds* needs, const char** missing) {
+    if (needs->old && isnan(t->old)) *missing = "\"logprobs\"";
+    else if (needs->reference && isnan(t->reference)) *missing = "\"reference\"";
+    else if (needs->advantage && isnan(t->advantage)) *missing = "\"advantage\" or \"reward\"";
+    else if (needs->pairs && t->weight != 1) *missing = "no \"weight\"";
+    else return 0;
+    return -1;
+}
+
+int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err) {
+    for (int64_t doc = 0; doc < docs->n; doc++) {
+        int64_t n = docs_length(docs, doc);
+        for (int64_t t = 1; t < n; t++) {
+            int target = 0;
+            LabelTerms terms;
+            const char* missing;
+            docs_learnt(docs, doc, t, 1, &target);
+            if (target < 0) continue;
+            docs_terms(docs, doc, t, 1, &terms);
+            if (check_label(&terms, needs, &missing))
+                return fail(err, "document %lld: --loss %s wants %s of every answer (data/README.md, Trees)",
+                            (long long)doc, needs->loss, missing);
+        }
+        if (needs->pairs && docs_pairs(docs, doc, 0, 0) == 0)
+            return fail(err,
+                        "document %lld: --loss %s wants answers of two ranks at least, as \"chosen\" and \"rejected\"",
+                        (long long)doc, needs->loss);
+    }
+    return 0;
+}
