@@ -160,6 +160,30 @@ CLAIM(log_probabilities_are_losses_of_an_evaluation_without_temperature) {
     CHECK_CLOSE(strncmp(output, "loss ", 5) ? NAN : atof(output + 5), sum / tokens, 1e-5);
 }
 
+// Of all answers, as training reads them: by their tokens, in a tree.
+CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
+    CHECK_SH(0, ROLL "--rollouts $W/rolled.jsonl --temperature 30 --top-k 0");
+    CHECK_SH(0, "$P --out $W/run --dtype fp32 --data $W/rolled.jsonl --score $W/scores");
+    for (int j = 0; j < PROMPTS; j++) {
+        Answer all[ANSWERS];
+        read_line("rolled.jsonl", j);
+        for (int i = 0; i < ANSWERS; i++) all[i] = answer_of(i);
+        json_free(&json);
+        read_line("scores", j);
+        const JsonValue* scores = json_get(&json, json.values, "logprobs");
+        for (int i = 0; i < ANSWERS; i++) {
+            const JsonValue* list = json_at(&json, scores, i);
+            CHECK(list && list->n == all[i].n);
+            for (int t = 0; list && t < MIN(list->n, all[i].n); t++) {
+                double score = NAN;
+                json_double(json_at(&json, list, t), &score);
+                CHECK_CLOSE(score, all[i].logprobs[t], 1e-5 * fmax(1, fabs(score)));
+            }
+        }
+        json_free(&json);
+    }
+}
+
 // ---- the file
 
 CLAIM(any_ranks_write_the_file_of_one) {

@@ -1,11 +1,12 @@
 #!/bin/sh
 # rl.sh - reinforcement learning from a reward: sums of two digits, by a model that has seen mostly wrong ones.
 #
-# Each round asks the model for answers to all prompts (--rollouts), lets a script say what they are worth, and takes a
-# few steps on them with clipped policy gradients (--loss grpo). For a task of your own: other prompts, another REWARD.
+# Each round asks the model for answers to all prompts (--rollouts), lets a script say what they are worth, and takes
+# four steps on all of them with clipped policy gradients (--loss grpo). For a task of your own: another model and
+# prompts.jsonl, and another REWARD.
 set -e
 train=${TRAIN:-./train} work=${WORK:-$(mktemp -d)} here=$(dirname "$0")
-rounds=${ROUNDS:-30} warm=${WARM:-1000} reward=${REWARD:-$here/reward_sums.py}
+rounds=${ROUNDS:-16} warm=${WARM:-1000} reward=${REWARD:-$here/reward_sums.py}
 mkdir -p "$work"
 if ! python3 -c 'import json' 2> /dev/null; then
     echo "left out: python3 is not installed"
@@ -28,14 +29,14 @@ for round in $(seq "$rounds"); do
     $train --rollouts "$work/rollouts.jsonl" --answers 16 --tokens 4 --temperature 1 --seed "$round" \
         --init "$model" --data "$work/prompts.jsonl" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
     echo "round $round: mean reward $(python3 "$reward" "$work/rollouts.jsonl" "$work/train.jsonl")"
-    $train $quiet --init "$model" --data "$work/train.jsonl" --val "$work/train.jsonl" --batch-tokens 2048 \
-        --loss grpo --clip-low 0.2 --clip-high 0.28 --kl 0 --steps 8 --lr 1e-3 --schedule constant --warmup 0 \
+    $train $quiet --init "$model" --data "$work/train.jsonl" --val "$work/train.jsonl" --batch-tokens 8192 \
+        --loss grpo --clip-low 0.2 --clip-high 0.28 --kl 0 --steps 4 --lr 1e-3 --schedule constant --warmup 0 \
         --adamw decay=0 --seed "$round" --out "$work/next" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
     rm -rf "$work/model"
     mv "$work/next" "$work/model"
     model=$(ls -d "$work"/model/step-*)
 done
 $train --rollouts "$work/rollouts.jsonl" --answers 1 --tokens 4 --temperature 0 --init "$model" \
-    --data "$work/prompts.jsonl" > "$work/said"
+    --data "$work/prompts.jsonl" > "$work/said" 2>&1 || { cat "$work/said"; exit 1; }
 echo "likeliest answers: mean reward $(python3 "$reward" "$work/rollouts.jsonl" "$work/train.jsonl")"
 echo "model: $model"
