@@ -41,8 +41,7 @@ typedef struct Config {
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
     const char *sample, *eval_choices, *rollouts, *score;
-    int answers;
-    int eval, tokens, top_k;
+    int eval, tokens, top_k, answers;
     double temperature;
     // device
     const char *device, *cpu_isa, *dtype, *rounding;

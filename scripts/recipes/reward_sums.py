@@ -3,7 +3,8 @@
 #
 #   reward_sums.py ROLLOUTS.jsonl TRAIN.jsonl      one line a prompt, as ./train --loss grpo reads it; prints the mean
 #
-# An answer's advantage is its reward less the mean of its prompt's, in their standard deviations; 0 where all are alike.
+# An answer's advantage is its reward less the mean of its prompt's, over their standard deviation; 0 where all are
+# alike.
 import json
 import statistics
 import sys
