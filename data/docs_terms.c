@@ -1,4 +1,4 @@
-// docs_terms.c - what labels of answers count (kernels/token_loss.h): members of an answer that is an object (docs_tree.c).
+// docs_terms.c - what labels of answers count (kernels/token_loss.h): members of an answer that is an object.
 //
 //   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put behind them
 //   "weight": x                                of each of its labels; 1 where it is not there

@@ -1,8 +1,8 @@
 // docs_tree.c - a prompt with several answers, or text that branches, as one document: a tree of segments (docs.h).
 //
-//   {"prompt": "...", "answers": ["...", ...]}           only answers, and the token that ends each, are learnt; one may
-//                                                        be an object that says more (docs_terms.c)
-//   {"prompt": "...", "chosen": "...", "rejected": "..."}  the same, of two ranks
+//   {"prompt": "...", "answers": ["...", ...]}           only answers, and the token that ends each, are learnt;
+//                                                        one may be an object (docs_terms.c)
+//   {"prompt": "...", "chosen": "...", "rejected": "..."}        the same, of two ranks
 //   {"text": "...", "children": [{"text": "..."}, ...]}  to any depth; every token is learnt, once
 //
 // Each string is encoded alone. A node's tokens but the last stand in its segment; each child begins with a copy of

@@ -10,6 +10,8 @@ writes for each (default: all), into a folder of that folder,
 and beside them
     docs.jsonl            the documents, of very different lengths
     choices.jsonl         questions with several endings; what each model says of them: choices.json in its folder
+    labels.jsonl          answers whose labels do not count alike, pairs.jsonl: preferences; for gpt2 the loss and the
+                          gradients of every --loss, labels.json and labels-LOSS.safetensors in its folder
 
 The models are written out here from their definitions, document by document, so that they share nothing with the
 trainer: no packing, no masks but the causal one, no kernels. Needs torch and numpy only. Where transformers is
@@ -116,14 +118,16 @@ def layer_norm(x, p, name):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], p[name + ".weight"], p[name + ".bias"], 1e-5)
 
 
-def gpt2_logits(p, m, tokens):
+def gpt2_logits(p, m, tokens, positions=None, mask=None):
     T, C, NH = len(tokens), m["C"], m["NH"]
-    x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][:T]
+    mask = causal(T) if mask is None else mask
+    positions = torch.arange(T) if positions is None else positions
+    x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][positions]
     for l in range(m["L"]):
         h = f"transformer.h.{l}."
         qkv = layer_norm(x, p, h + "ln_1") @ p[h + "attn.c_attn.weight"] + p[h + "attn.c_attn.bias"]
         q, k, v = (t.view(T, NH, C // NH).transpose(0, 1) for t in qkv.split(C, dim=1))
-        att = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(C // NH) + causal(T), dim=-1) @ v
+        att = torch.softmax(q @ k.transpose(1, 2) / math.sqrt(C // NH) + mask, dim=-1) @ v
         x = x + att.transpose(0, 1).reshape(T, C) @ p[h + "attn.c_proj.weight"] + p[h + "attn.c_proj.bias"]
         f = layer_norm(x, p, h + "ln_2") @ p[h + "mlp.c_fc.weight"] + p[h + "mlp.c_fc.bias"]
         f = 0.5 * f * (1 + torch.tanh(math.sqrt(2 / math.pi) * (f + 0.044715 * f**3)))
@@ -293,6 +297,89 @@ def compare(init, docs, loss, grads):
     return words
 
 
+# ---- labels that do not count alike: a prompt and its answers are one sequence, under the mask of a tree
+
+CLIP_LOW, CLIP_HIGH, KL, BETA = 0.2, 0.28, 0.05, 0.3
+
+
+def log_likelihoods(p, prompt, answers):
+    """Of the tokens of each answer, and of the end behind it. An answer begins with a copy of the prompt's last
+    token; a token sees those before it in the prompt and in its own answer."""
+    prompt = [END_OF_TEXT] + list(prompt.encode())
+    tokens, positions, owner, found = prompt[:-1], list(range(len(prompt) - 1)), [-1] * (len(prompt) - 1), []
+    for i, text in enumerate(answers):
+        part = prompt[-1:] + list(text.encode()) + [END_OF_TEXT]
+        found.append((len(tokens), part[1:]))
+        tokens, owner = tokens + part, owner + [i] * len(part)
+        positions = positions + list(range(len(prompt) - 1, len(prompt) - 1 + len(part)))
+    owner = torch.tensor(owner)
+    sees = (owner[:, None] == owner[None]) | (owner[None] == -1)
+    mask = causal(len(tokens)).masked_fill(~sees, -math.inf)
+    logits = gpt2_logits(p, MODELS["gpt2"], torch.tensor(tokens), torch.tensor(positions), mask)
+    scores = torch.log_softmax(logits, -1)
+    return [scores[range(first, first + len(part)), part] for first, part in found]
+
+
+def label_lines(p):
+    """Ratios to the old policy are far from where they are clipped."""
+    rng, rows, pairs = np.random.default_rng(11), [], []
+    texts = [("the ragged edge", ["of every text", "is", ""]), ("where", ["it ends", "it ends and ends", "qq"]),
+             ("t", ["he text is", "he edge"])]
+    for prompt, answers in texts:
+        row = []
+        for i, (text, own) in enumerate(zip(answers, log_likelihoods(p, prompt, answers))):
+            own = own.detach().numpy()
+            row.append({"text": text, "weight": [1, 0.5, 2][i], "advantage": [0.7, -1.2, 0.4][i],
+                        "logprobs": [round(float(x), 6) for x in own + rng.choice([-0.6, -0.05, 0.05, 0.6], len(own))],
+                        "reference": [round(float(x), 6) for x in own + rng.normal(size=len(own)) / 4]})
+        rows.append({"prompt": prompt, "answers": row})
+        ranked = [{"text": a["text"], "reference": a["reference"], "rank": i} for i, a in enumerate(row)]
+        pairs.append({"prompt": prompt, "answers": ranked})
+    return rows, pairs
+
+
+def label_loss(p, loss, rows, pairs):
+    total, count = 0.0, 0.0
+    for row in pairs if loss == "dpo" else rows:
+        answers = row["answers"]
+        found = log_likelihoods(p, row["prompt"], [a["text"] for a in answers])
+        reference = [torch.tensor(a["reference"], dtype=torch.float64) for a in answers]
+        for i, a in enumerate(answers):
+            if loss == "dpo":  # Rafailov et al. 2023, equation 7
+                for j in range(i + 1, len(answers)):
+                    margin = (found[i] - reference[i]).sum() - (found[j] - reference[j]).sum()
+                    total, count = total - torch.nn.functional.logsigmoid(BETA * margin), count + 1
+                continue
+            terms = -found[i]
+            if loss == "grpo":  # Shao et al. 2024, equations 3 and 4, over tokens
+                ratio = torch.exp(found[i] - torch.tensor(a["logprobs"], dtype=torch.float64))
+                gain = torch.minimum(ratio * a["advantage"], ratio.clamp(1 - CLIP_LOW, 1 + CLIP_HIGH) * a["advantage"])
+                apart = reference[i] - found[i]
+                terms = -gain + KL * (torch.exp(apart) - apart - 1)
+            total, count = total + a["weight"] * terms.sum(), count + a["weight"] * len(terms)
+    return total / count
+
+
+def write_labels(out):
+    p = parameters("gpt2")
+    rows, pairs = label_lines(p)
+    for name, lines in (("labels", rows), ("pairs", pairs)):
+        with open(os.path.join(out, name + ".jsonl"), "w") as f:
+            for line in lines:
+                f.write(json.dumps(line) + "\n")
+    losses = {}
+    for loss in ("nll", "grpo", "dpo"):
+        for v in p.values():
+            v.grad = None
+        value = label_loss(p, loss, rows, pairs)
+        value.backward()
+        losses[loss] = value.item()
+        write_safetensors(os.path.join(out, "gpt2", f"labels-{loss}.safetensors"),
+                          {k: v.grad.numpy().astype(np.float32) for k, v in p.items()})
+    write_json(os.path.join(out, "gpt2", "labels.json"), losses)
+    print(f"{out}/labels.jsonl: losses {losses}")
+
+
 # ---- files
 
 
@@ -368,6 +455,9 @@ def main():
     with open(os.path.join(sys.argv[1], "choices.jsonl"), "w") as f:
         for question in questions():
             f.write(json.dumps(question) + "\n")
+    if "gpt2" in archs:
+        os.makedirs(os.path.join(sys.argv[1], "gpt2"), exist_ok=True)
+        write_labels(sys.argv[1])
     for arch in archs:
         write_golden(arch, os.path.join(sys.argv[1], arch), docs)
         write_choices(arch, os.path.join(sys.argv[1], arch))

@@ -1,5 +1,6 @@
-// rank_ops.h - the table of ops that one rank that learns plain text does without: parts of attention and of a loss,
-// labels that do not count alike, conversions, moves of rows, heads and columns. Kernels.ranks; the contract and the letters are those of kernels.h.
+// rank_ops.h - the table of ops that one rank with plain text does without: parts of attention and of a loss, labels
+// that do not count alike, conversions, moves of rows, heads and columns. Kernels.ranks; the contract and the letters
+// are those of kernels.h.
 #pragma once
 #include "kernels/kernels.h"
 #include "kernels/token_loss.h"
@@ -58,9 +59,9 @@ typedef struct RankOps {
     // Every part gets the same losses, bit for bit.
     void (*classifier_join)(float* losses, void* logits, const float* stats, int parts, const int* targets, int first,
                             float scale, int write_gradient, int N, int V, int Vp, DType dt, Stream s);
-    // After `classifier` or `classifier_join`, where labels do not count alike: losses (N) = token_loss of them, and with
-    // write_gradient the rows of logits (N,Vp), gradients of the plain loss, times its slope. Tokens without a label
-    // (targets[n] negative) stay 0. The lists of `of` are on the device.
+    // After `classifier` or `classifier_join`, where labels do not count alike: losses (N) = token_loss of them, and
+    // with write_gradient the rows of logits (N,Vp), gradients of the plain loss, times its slope. Tokens without a
+    // label (targets[n] negative) stay 0. The lists of `of` are on the device.
     void (*weigh_labels)(float* losses, void* logits, const int* targets, const TokenLoss* of, int write_gradient,
                          int N, int Vp, DType dt, Stream s);
 } RankOps;

@@ -9,8 +9,8 @@
 //   LOSS_GIVEN  the loss is known: old; its slope is w
 //
 // Group relative policy optimization: Shao et al. 2024 (arXiv 2402.03300), equations 3 and 4; two clips, and the mean
-// over all tokens instead of over answers: Yu et al. 2025 (arXiv 2503.14476), equation 8. The ratio is Schulman et al.'s
-// (2017, arXiv 1707.06347), equation 7.
+// over all tokens instead of over answers: Yu et al. 2025 (arXiv 2503.14476), equation 8. The ratio: Schulman et al.
+// 2017 (arXiv 1707.06347), equation 7.
 #pragma once
 #include <math.h>
 #include <stddef.h>

@@ -17,7 +17,7 @@ planner plan/(cost|step)/.*
 layouts plan/layout/.*
 published plan/published/.*
 slow_ranks (plan|run)/slow/.*
-run run/(step|files|setup|strategies)/.*
+run run/(step|files|setup|strategies|rl)/.*
 comfort .*
 END
 

@@ -376,6 +376,28 @@ CLAIM(classifier_gradient_is_the_slope_of_its_loss) {
     check_gradient(logits, COUNT(logits), classifier_loss, gradient, DT_F64, NULL);
 }
 
+// ---- the loss of a label: its slope is taken of the formula in double, away from where ratios are clipped
+
+static double grpo_of(double nll, double old, double reference, double advantage) {
+    double ratio = exp(-nll - old), clipped = fmin(fmax(ratio, 1 - 0.2), 1 + 0.28), apart = reference + nll;
+    return 1.5 * (0.3 * (exp(apart) - apart - 1) - fmin(ratio * advantage, clipped * advantage));
+}
+
+CLAIM(slopes_of_labels_are_those_of_their_losses) {
+    const double old[] = {-1.6, -1.05, -0.95, -0.4}, step = 1e-5;
+    for (int i = 0; i < 2 * COUNT(old); i++) {
+        float weight = 1.5f, before = (float)old[i / 2], reference = -1.3f, advantage = i % 2 ? -0.7f : 0.7f, slope;
+        TokenLoss of = {LOSS_GRPO, &weight, &before, &reference, &advantage, 0.2f, 0.28f, 0.3f};
+        CHECK_CLOSE(token_loss(&of, 0, 1, &slope), grpo_of(1, before, reference, advantage), 1e-6);
+        double rise = grpo_of(1 + step, before, reference, advantage) - grpo_of(1 - step, before, reference, advantage);
+        CHECK_CLOSE(slope, rise / (2 * step), 1e-6);
+        of.kind = LOSS_NLL;
+        CHECK(token_loss(&of, 0, 2, &slope) == 3 && slope == 1.5f);
+        of.kind = LOSS_GIVEN;
+        CHECK(token_loss(&of, 0, 2, &slope) == before && slope == 1.5f);
+    }
+}
+
 // ---- AdamW against its definition, written out for one weight
 
 CLAIM(adamw_takes_the_steps_of_its_definition) {

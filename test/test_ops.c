@@ -192,6 +192,44 @@ CLAIM(classifier_shows_nan_in_its_row_only) {
     }
 }
 
+// ---- labels that do not count alike: their lists are k.mean, k.rstd, k.y, k.out. Ratios are far from where they are
+// clipped. A few roundings of exp, of which the argument is off by E for each unit.
+
+static void call_weigh(const Kernels* t) {
+    TokenLoss of = {
+        LOSS_GRPO, (float*)data(k.mean), (float*)data(k.rstd), (float*)data(k.y), (float*)data(k.out), 0.2f, 0.28f,
+        0.1f};
+    of.kind = (TokenLossKind)k.without;
+    t->ranks->weigh_labels((float*)data(k.losses), data(k.x), (int*)data(k.tokens), &of, k.write_gradient, k.N, k.Vp,
+                           k.dt, NULL);
+}
+
+static void draw_labels(void) {
+    static const double away[] = {-0.6, -0.05, 0.05, 0.6};
+    k.mean = input(k.N, DT_F32, 1, 0.2), k.rstd = output(k.N, DT_F32), k.y = output(k.N, DT_F32);
+    k.out = input(k.N, DT_F32, 0, 1), k.losses = output(k.N, DT_F32), k.tokens = output(k.N, DT_F32);
+    for (int n = 0; n < k.N; n++) {
+        double nll = target(n) < 0 ? 0 : 0.5 + 3 * random_uniform(31, (uint64_t)n);
+        set(k.losses, n, nll), set_int(k.tokens, n, target(n));
+        set(k.rstd, n, -nll + away[hash64((uint64_t)n) % 4]), set(k.y, n, -nll + 0.3 * random_normal(32, (uint64_t)n));
+    }
+}
+
+CLAIM(labels_weigh_as_in_the_reference) {
+    FOR_DTYPES for (int i = 0; i < COUNT(vocabularies); i++) for (k.without = LOSS_NLL; k.without <= LOSS_GIVEN;
+                                                                  k.without++) {
+        k.V = k.Vp = at_most(vocabularies[i], 1500 + i), k.N = i % 7 + 4, k.write_gradient = i % 4 != 1;
+        k.x = input((size_t)k.N * k.Vp, k.dt, 0, 0.01);
+        draw_labels();
+        run_reference(call_weigh);
+        double *losses = tolerate(k.losses), *logits = tolerate(k.x);
+        for (int n = 0; n < k.N; n++) losses[n] = 40 * E * (1 + fabs(get(k.losses, n)));
+        for (size_t j = 0; j < (size_t)k.N * k.Vp; j++) logits[j] = 60 * E * (0.01 + fabs(get(k.x, j)));
+        compare(call_weigh);
+    }
+    k.without = 0;
+}
+
 // ---- AdamW. m and v: three roundings of terms that may cancel. The step m' / (sqrt(v') + eps) takes ten more.
 
 static void call_adamw(const Kernels* t) {

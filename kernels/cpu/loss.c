@@ -1,5 +1,5 @@
-// loss.c - the classifier (softmax cross-entropy with its gradient, in place), labels that do not count alike, AdamW and
-// the norm of the gradient.
+// loss.c - the classifier (softmax cross-entropy with its gradient, in place), labels that do not count alike, AdamW
+// and the norm of the gradient.
 #include <float.h>
 #include <math.h>
 

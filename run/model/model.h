@@ -98,8 +98,7 @@ struct Model {
 
 // A row on the device: N tokens that this rank holds of the documents of a pass. Generation: one document, of which
 // `cached` tokens lie in the KV cache and N new ones follow them.
-typedef struct Row Row;
-struct Row {
+typedef struct Row {
     int N;
     int *tokens, *positions, *targets;  // (N)
     int n_docs, *cu;                    // its documents, where no other rank shares them: cu_seqlens (n_docs + 1)
@@ -111,11 +110,9 @@ struct Row {
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
     int* vocab_rows;    // (N) of wte that this rank holds, -1 where it does not; unused when alone
     // After the classifier of tokens n .. n + N: where labels do not count alike; NULL: they do.
-    void (*weigh)(const Model* m, const Row* row, void* logits, int n, int N, int train);
+    void (*weigh)(const Model* m, const struct Row* row, void* logits, int n, int N, int train);
     const struct Labels* labels;  // run/rl/labels.h
-    int first_token;              // of them in Batch.tokens
-    const int* places;            // (N) on the host: of tokens in the pieces of the batch
-};
+} Row;
 
 // The activation `id` of layer l, of the slot at work; NULL where the model has none.
 void* model_act(const Model* m, ActId id, int l);

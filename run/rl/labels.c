@@ -74,6 +74,7 @@ void labels_read(Batch* b, const Sampler* sampler, int piece, int first, int len
 void labels_upload(Run* run) {
     const Batch* b = &run->batch;
     TokenLoss* loss = &run->labels->loss;
+    run->labels->targets = batch_on_device(b, b->targets), run->labels->places = places_of(b);
     for (int i = 0; i < LABEL_LISTS; i++) batch_upload_ints(b, &run->model, (int*)list_of(b, i), b->n_read);
     loss->weight = on_device(b, list_of(b, 0)), loss->old = on_device(b, list_of(b, 1));
     loss->reference = on_device(b, list_of(b, 2)), loss->advantage = on_device(b, list_of(b, 3));
@@ -83,7 +84,7 @@ void labels_upload(Run* run) {
 
 static void weigh(const Model* m, const Row* row, void* logits, int n, int N, int train) {
     const Labels* l = row->labels;
-    TokenLoss of = token_loss_from(l->loss, row->first_token + n);
+    TokenLoss of = token_loss_from(l->loss, (int)(row->targets - l->targets) + n);
     float* losses = (float*)model_act(m, LOSSES, 0) + n;
     m->k->ranks->weigh_labels(losses, logits, row->targets + n, &of, train, N, m->shape.vocab_rows, m->dt, m->s);
 }
@@ -94,15 +95,13 @@ static void keep(const Model* m, const Row* row, void* logits, int n, int N, int
     if (tp_rank(m) > 0 || m->k->no_results) return;
     float* losses = l->kept + l->room;
     m->k->download(losses, (float*)model_act(m, LOSSES, 0) + n, (size_t)N * sizeof(float), m->s);
-    for (int i = 0; i < N; i++) l->kept[row->places[n + i]] = losses[i];
+    const int* places = l->places + (row->targets - l->targets) + n;
+    for (int i = 0; i < N; i++) l->kept[places[i]] = losses[i];
 }
 
 void labels_fill_row(Run* run, Row* row) {
-    const Batch* b = &run->batch;
     row->labels = run->labels;
-    row->first_token = (int)(row->targets - batch_on_device(b, b->targets));
-    row->places = places_of(b) + row->first_token;
-    row->weigh = run->labels->keeps ? keep : b->training ? weigh : NULL;
+    row->weigh = run->labels->keeps ? keep : run->batch.training ? weigh : NULL;
 }
 
 // ---- what the model thinks of labels

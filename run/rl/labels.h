@@ -1,8 +1,8 @@
 // labels.h - labels that do not count alike: weights, preferences, policy gradients; and what the model thinks of them.
 //
 // What each label counts comes from the data (data/docs_files.h) and lies beside a row's tokens. Behind the classifier
-// its loss becomes that of kernels/token_loss.h, and the gradient is multiplied by the slope. A step's loss is the sum of
-// these over the sum of weights, whoever computed what.
+// its loss becomes that of kernels/token_loss.h, and the gradient is multiplied by the slope. A step's loss is the sum
+// of these over the sum of weights, whoever computed what. Evaluations take the plain loss.
 //
 // Preferences (--loss dpo; Rafailov et al. 2023, arXiv 2305.18290, equation 7), of each pair of answers to a prompt of
 // which one has the lower rank:
@@ -19,8 +19,10 @@
 enum { LABEL_LISTS = 4 };  // weight, old, reference, advantage: of TokenLoss, in its order
 
 typedef struct Labels {
-    TokenLoss loss;  // lists (max_tokens) on the device, of the batch at work
-    int prefers;     // --loss dpo
+    TokenLoss loss;      // lists (max_tokens) on the device, of the batch at work
+    const int* targets;  // its targets there
+    const int* places;   // (max_tokens) on the host: where its tokens stand in its pieces, one behind another
+    int prefers;         // --loss dpo
     double beta;
     int keeps;     // at work: -log p of labels goes to `kept`, and nothing else happens
     int may_keep;  // some pass will

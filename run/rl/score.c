@@ -59,7 +59,7 @@ static void write_scores(const char* path, const Docs* docs, const float* all) {
     if (!out) die("--score: no memory");
     for (int64_t doc = 0; doc < docs->n; doc++) write_document(out, docs, doc, all);
     if (!json_end(out, &text)) die("--score: no memory for %" PRId64 " documents", docs->n);
-    if (disk_put(path, text, strlen(text), 0, err)) die("--score: %s", err);
+    if (disk_put(path, text, strlen(text), 1, err)) die("--score: %s", err);
     free(text);
 }
 
@@ -68,7 +68,6 @@ void run_score(Run* run) {
     int64_t next = 0, tokens = 0, labels = 0;
     float* all = (float*)calloc((size_t)docs_tokens(docs) + 1, sizeof *all);
     if (!all) die("--score: no memory for %" PRId64 " tokens", docs_tokens(docs));
-    run->config.eval_tokens = INT32_MAX;
     while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && run->ranks->plan_val(run)) {
         labels_keep(run, run->data.val);
         labels += run->batch.n_targets, tokens = 0;

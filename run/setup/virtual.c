@@ -63,6 +63,7 @@ void run_check_virtual(Run* run) {
     refuse(run, c->probe, "--probe", "its times are those of --machine");
     virtual_nodes(c->node_size ? c->node_size : 8);
     if (!k->no_results) return;
+    refuse(run, c->score != NULL, "--score", "nothing is computed there");
     refuse(run, c->dump_grads != NULL, "--dump-grads", "nothing is computed there");
     refuse(run, c->resume || c->init, c->resume ? "--resume" : "--init", "nothing is computed there");
     refuse(run, !strcmp(c->balance, "resize") || !strcmp(c->balance, "semi"), "--balance resize or semi",

@@ -1,0 +1,239 @@
+// test_labels.c - labels that do not count alike: what an answer says of its labels, every --loss against PyTorch
+// (dev/reference.py made test/golden), the same on any ranks, and --score.
+//
+//   build/release/test/test_labels build/release/train_checked
+#include "data/docs_files.h"
+#include "test/program.h"
+#include "test/tensors.h"
+
+// ---- lines
+
+static Docs* open_lines(const char* lines, Err err) {
+    Docs* docs = NULL;
+    const char* path = path_of("lines.jsonl");
+    write_file(path, lines, strlen(lines));
+    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    return docs;
+}
+
+// Of token t of the only document.
+static LabelTerms terms_at(const Docs* docs, int64_t t) {
+    LabelTerms terms;
+    docs_terms(docs, 0, t, 1, &terms);
+    return terms;
+}
+
+CLAIM(answers_say_what_their_labels_count) {
+    char err[ERR_BYTES] = "";
+    Docs* docs = open_lines(
+        "{\"prompt\": \"ab\", \"answers\": [\"c\", {\"text\": \"d\", \"weight\": 0.5, \"logprobs\": [-1, -2.5], "
+        "\"reference\": [-3, -4]}, {\"tokens\": [101, 102], \"advantage\": -2, \"rank\": 3, \"ended\": false}]}\n",
+        err);
+    // . a | b c . | b d . | b e f: a copy of the prompt's last token stands before each answer
+    CHECK(docs && docs_length(docs, 0) == 11);
+    CHECK(terms_at(docs, 3).weight == 1 && isnan(terms_at(docs, 3).old) && isnan(terms_at(docs, 3).advantage));
+    CHECK(terms_at(docs, 6).weight == 0.5f && terms_at(docs, 6).old == -1 && terms_at(docs, 6).reference == -3);
+    CHECK(terms_at(docs, 7).weight == 0.5f && terms_at(docs, 7).old == -2.5f && terms_at(docs, 7).reference == -4);
+    CHECK(terms_at(docs, 5).weight == 1 && terms_at(docs, 8).weight == 1);
+    CHECK(terms_at(docs, 9).advantage == -2 && terms_at(docs, 10).advantage == -2 && terms_at(docs, 10).weight == 1);
+    CHECK(docs_weight(docs, 0, 1, 10) == 2 + 2 * 0.5 + 2);
+    const DocsSegment* list;
+    CHECK(docs_segments(docs, 0, &list) == 4 && list[1].rank == -1 && list[3].rank == 3);
+    docs_close(docs);
+}
+
+// Mean 0.5 and deviation 0.5 of 1, 0, 1, 0; alike: no advantage.
+CLAIM(rewards_become_advantages_within_their_prompt) {
+    char err[ERR_BYTES] = "";
+    Docs* docs = open_lines(
+        "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 1}, {\"text\": \"d\", \"reward\": 0}, "
+        "{\"text\": \"e\", \"reward\": 1}, {\"text\": \"f\", \"reward\": 0}]}\n",
+        err);
+    CHECK(docs != NULL);
+    for (int i = 0; i < 4; i++) CHECK_CLOSE(terms_at(docs, 3 + 3 * i).advantage, i % 2 ? -1 : 1, 1e-6);
+    docs_close(docs);
+    docs = open_lines("{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 7}]}\n", err);
+    CHECK(docs && terms_at(docs, 3).advantage == 0);
+    docs_close(docs);
+}
+
+CLAIM(pairs_are_answers_of_two_ranks) {
+    char err[ERR_BYTES] = "";
+    Docs* docs = open_lines("{\"prompt\": \"ab\", \"chosen\": \"c\", \"rejected\": {\"text\": \"d\"}}\n", err);
+    CHECK(docs && docs_pairs(docs, 0, 0, 0) == 1);
+    docs_close(docs);
+    docs = open_lines(
+        "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"rank\": 0}, {\"text\": \"d\", \"rank\": 1}, "
+        "{\"text\": \"e\", \"rank\": 1}, \"f\"]}\n",
+        err);
+    CHECK(docs && docs_pairs(docs, 0, 0, 0) == 2);
+    docs_close(docs);
+}
+
+CLAIM(answers_that_say_it_wrongly_are_refused_by_name) {
+#define ANSWER(members) "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"cd\", " members "}]}\n"
+    static const char* const rows[][2] = {
+        {ANSWER("\"wieght\": 1"), "a member \"wieght\""},
+        {ANSWER("\"weight\": -1"), "\"weight\" & from 0 on, found -1"},
+        {ANSWER("\"weight\": 1e300"), "\"weight\" & finite"},
+        {ANSWER("\"advantage\": \"x\""), "\"advantage\" & finite number"},
+        {ANSWER("\"advantage\": 1, \"reward\": 1"), "expected one of them"},
+        {ANSWER("\"logprobs\": [-1, -2]"), "\"logprobs\" & 3 numbers & found 2"},
+        {ANSWER("\"logprobs\": [-1, -2, null]"), "number 2 of \"logprobs\""},
+        {ANSWER("\"reference\": -1"), "\"reference\" & 3 numbers"},
+        {ANSWER("\"rank\": 0.5"), "\"rank\" & whole number"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": [256, 257]}]}\n", "number 1 of \"tokens\" & from 0 to 256"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": []}]}\n", "\"tokens\" & not empty"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"weight\": 1}]}\n", "an answer as a string"},
+        {"{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 1}, \"d\"]}\n", "of all 2 answers & of 1"},
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        char err[ERR_BYTES] = "";
+        Docs* docs = open_lines(rows[i][0], err);
+        CHECK(!docs && has_words(err, rows[i][1]) && has_words(err, "lines.jsonl:1"));
+        docs_close(docs);
+    }
+}
+
+// ---- losses
+
+#define GOLDEN "--init test/golden/gpt2/init --batch-tokens 94 --context 48 --steps 1 --dtype fp32 "
+
+static const struct {
+    const char *loss, *file, *options;
+} losses[] = {{"nll", "labels", ""},
+              {"grpo", "labels", "--clip-low 0.2 --clip-high 0.28 --kl 0.05"},
+              {"dpo", "pairs", "--beta 0.3"}};
+
+static double golden_loss(const char* loss) {
+    char text[1000];
+    double value = NAN;
+    Json json;
+    if (json_parse(&json, text, read_text("test/golden/gpt2/labels.json", text, sizeof text), NULL)) return NAN;
+    json_double(json_get(&json, json.values, loss), &value);
+    json_free(&json);
+    return value;
+}
+
+// Loss i of the golden model, and its gradients in $W/grads.
+static double loss_of(int i, int ranks, const char* options) {
+    const char* file = losses[i].file;
+    CHECK_SH(0,
+             "%s$P " GOLDEN
+             "--loss %s %s --data test/golden/%s.jsonl --val test/golden/%s.jsonl --out $W/run "
+             "--dump-grads $W/grads %s",
+             ranks > 1 ? filled(ON_RANKS, ranks) : "", losses[i].loss, losses[i].options, file, file, options);
+    const char* loss = strstr(output, "\nloss ");
+    return loss ? strtod(loss + 6, NULL) : NAN;
+}
+
+static void check_golden(int i, int ranks, const char* options) {
+    double loss = golden_loss(losses[i].loss);
+    CHECK_CLOSE(loss_of(i, ranks, options), loss, 1e-6);
+    const char* golden = filled("test/golden/gpt2/labels-%s.safetensors", losses[i].loss);
+    CHECK_CLOSE(tensors_differ(path_of("grads"), golden, 0), 0, 2e-6);
+}
+
+CLAIM(losses_and_gradients_are_those_of_pytorch) {
+    static const char* const ways[] = {"", "--cpu-isa reference", "--capacity 60"};
+    for (int i = 0; i < COUNT(losses); i++)
+        for (int w = 0; w < COUNT(ways); w++) check_golden(i, 1, ways[w]);
+}
+
+CLAIM(losses_are_the_same_on_any_ranks) {
+    static const struct {
+        int ranks;
+        const char* options;
+    } ways[] = {{2, "--zero 3"}, {4, "--plan static --cp 4"}, {4, "--tp 2 --pp 2"}, {4, "--strategies 'tp2+2xtp1'"}};
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(losses); i++)
+        for (int w = 0; w < COUNT(ways); w++) check_golden(i, ways[w].ranks, ways[w].options);
+}
+
+CLAIM(a_loss_without_what_it_needs_is_refused) {
+    const char *plain = "{\"prompt\": \"ab\", \"answers\": [\"c\", \"d\"]}\n",
+               *drawn = "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1]}]}\n",
+               *alike = "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reference\": [-1, -1]}]}\n";
+    write_file(path_of("plain.jsonl"), plain, strlen(plain));
+    write_file(path_of("drawn.jsonl"), drawn, strlen(drawn));
+    write_file(path_of("alike.jsonl"), alike, strlen(alike));
+    static const Refusal rows[] = {
+        {"--data $W/plain.jsonl --loss grpo", "document 0 & \"logprobs\"", 0},
+        {"--data $W/plain.jsonl --loss dpo", "document 0 & \"reference\"", 0},
+        {"--data $W/drawn.jsonl --loss grpo", "document 0 & \"advantage\" or \"reward\"", 0},
+        {"--data $W/drawn.jsonl --loss grpo --kl 1", "document 0 & \"reference\"", 0},
+        {"--data $W/alike.jsonl --loss dpo", "document 0 & two ranks", 0},
+        {"--data README.md --loss dpo", "document 0 & \"reference\"", 0},
+        {"--data README.md --beta 1", "--beta & --loss dpo", 0},
+        {"--data README.md --clip-low 0.1", "--clip-low & --loss grpo", 0},
+    };
+    CHECK_REFUSALS("--out $W/refused --steps 1", rows);
+}
+
+// ---- --score
+
+// The numbers of line `doc` of $W/scores, one behind another; returns how many.
+static int read_scores(int doc, double* scores, int most) {
+    static char text[1 << 14];
+    read_text(path_of("scores"), text, sizeof text);
+    const char* at = text;
+    int n = 0;
+    for (int i = 0; i < doc && at; i++) at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL;
+    at = at ? strstr(at, "\"logprobs\": ") : NULL;
+    const char* end = at ? strchr(at, '\n') : NULL;
+    for (at = at ? at + 12 : end; at < end && n < most; at++)
+        if (*at == '-' || (*at >= '0' && *at <= '9')) scores[n++] = strtod(at, (char**)&at);
+    return n;
+}
+
+// Against the loss of the same labels; by the order of documents, not by that in which pieces are drawn.
+CLAIM(scores_are_log_probabilities_in_the_order_of_documents) {
+    static const char* const ways[] = {"", "--ranks 2 --zero 3", "--ranks 2 --pp 2", "--ranks 2 --tp 2 --capacity 60"};
+    double scores[64], sum = 0;
+    int counts[] = {14 + 3 + 1, 8 + 17 + 3, 11 + 8}, labels = 0;
+    for (int w = 0; w < COUNT(ways); w++, sum = 0, labels = 0) {
+        CHECK_SH(0,
+                 "$P --init test/golden/gpt2/init --context 48 --batch-tokens 48 --dtype fp32 %s "
+                 "--data test/golden/pairs.jsonl --score $W/scores",
+                 ways[w]);
+        CHECK_SAID("log-probabilities of 65 labels");
+        for (int doc = 0; doc < COUNT(counts); doc++) {
+            CHECK(read_scores(doc, scores, COUNT(scores)) == counts[doc]);
+            for (int i = 0; i < counts[doc]; i++, labels++) sum -= scores[i];
+        }
+        CHECK_SH(0, "$P --init test/golden/gpt2/init --context 48 --dtype fp32 --data test/golden/pairs.jsonl --eval");
+        CHECK(labels == 65);
+        CHECK_CLOSE(sum / labels, strtod(output + 5, NULL), 1e-5);
+    }
+}
+
+// Preferences of a model for its own reference: every margin is 0.
+CLAIM(a_model_that_is_its_own_reference_prefers_nothing) {
+    double scores[8];
+    const char* line = "{\"prompt\": \"ab\", \"chosen\": \"cd\", \"rejected\": \"e\"}\n";
+    write_file(path_of("pair.jsonl"), line, strlen(line));
+    CHECK_SH(0, "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --score $W/scores --dtype fp32");
+    CHECK(read_scores(0, scores, 8) == 5);
+    const char* with = filled(
+        "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"cd\", \"reference\": [%.9g, %.9g, %.9g]}, \"rejected\": "
+        "{\"text\": \"e\", \"reference\": [%.9g, %.9g]}}\n",
+        scores[0], scores[1], scores[2], scores[3], scores[4]);
+    write_file(path_of("pair.jsonl"), with, strlen(with));
+    CHECK_SH(0,
+             "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --val $W/pair.jsonl --loss dpo "
+             "--steps 1 --out $W/own --dtype fp32 --dump-grads $W/grads");
+    CHECK_CLOSE(strtod(strstr(output, "\nloss ") + 6, NULL), log(2), 1e-6);
+}
+
+// What goes on takes the steps that would have come: losses, their options and what answers say are those of before.
+CLAIM(a_run_goes_on_with_its_loss) {
+    const char* options =
+        "--init test/golden/gpt2/init --context 48 --batch-tokens 94 --dtype fp32 --loss dpo --beta 0.3 "
+        "--data test/golden/pairs.jsonl --val test/golden/pairs.jsonl --eval-every 0 --sample-every 0 "
+        "--save-every 2 --schedule constant --warmup 0 --plan static --keep 0";
+    CHECK_SH(0, "$P %s --steps 4 --out $W/whole", options);
+    CHECK_SH(0, "$P %s --steps 2 --out $W/cut && $P --resume --steps 4 --out $W/cut", options);
+    CHECK_LOSSES("cut", "whole", 4, 0);
+}
+
+PROGRAM_TEST {}
