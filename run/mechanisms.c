@@ -8,6 +8,7 @@
 
 #include "run/files/close.h"
 #include "run/rl/labels.h"
+#include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -137,6 +138,7 @@ static void choose_work(Run* run) {
     if (c->eval_choices) run->instead = run_choices;
     if (c->eval) run->instead = run_eval;
     if (c->score) run->instead = run_score;
+    if (c->rollouts) run->instead = run_rollouts;
     if (c->sample) run->instead = sample_only;
 }
 

@@ -475,9 +475,10 @@ void probe_fit(double c[3], const ProbeTime* rows, int n);
 int eval_plan(Run* run);
 int eval_end(Run* run);
 double eval_loss_sum(Run* run);
-void eval_tell(Run* run);    // of an evaluation between steps
-void run_eval(Run* run);     // --eval
-void run_choices(Run* run);  // --eval FILE
+void eval_tell(Run* run);                                   // of an evaluation between steps
+void run_eval(Run* run);                                    // --eval
+void run_choices(Run* run);                                 // --eval FILE
+double log_softmax(const float* logits, int V, int token);  // log softmax(logits)[token], logits (V)
 // What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
 // counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);

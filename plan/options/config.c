@@ -87,6 +87,8 @@ const Option config_options[] = {
     {NUMBER("--tokens", INT, tokens, 1, 1 << 20), RUN, "256", "length of a sample in tokens"},
     {NUMBER("--temperature", REAL, temperature, 0, 100), RUN, "0.8", "divides logits; 0: the most likely token"},
     {NUMBER("--top-k", INT, top_k, 0, 1 << 20), RUN, "0", "choose among the k most likely tokens; 0: among all"},
+    {WORD("--rollouts", TEXT, rollouts, "FILE"), START, NULL, "do not train: answers to prompts of --data, as JSONL"},
+    {NUMBER("--answers", INT, answers, 1, 1 << 16), START, "8", "of --rollouts: to each prompt"},
     {WORD("--eval", MAYBE, eval_choices, "[CHOICES.jsonl]"), START | FIRST, NULL,
         "do not train: loss and bits per byte of a model on --data; or which of several endings is likely"},
     {WORD("--score", TEXT, score, "FILE"), START, NULL, "do not train: log-probabilities of the labels of --data"},

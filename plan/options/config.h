@@ -40,8 +40,8 @@ typedef struct Config {
     int close_every, resume;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
-    const char *sample, *eval_choices, *score;
-    int eval, tokens, top_k;
+    const char *sample, *eval_choices, *rollouts, *score;
+    int eval, tokens, top_k, answers;
     double temperature;
     // device
     const char *device, *cpu_isa, *dtype, *rounding;

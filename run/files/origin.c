@@ -50,7 +50,9 @@ static void release_claimed(void) {
 }
 
 // The option that wants a checkpoint.
-static const char* asked_by(const Config* c) { return c->resume ? "--resume" : c->sample ? "--sample" : "--eval"; }
+static const char* asked_by(const Config* c) {
+    return c->resume ? "--resume" : c->sample ? "--sample" : c->rollouts ? "--rollouts" : "--eval";
+}
 
 // --resume runs/3/step-000120 names the run too.
 static int out_of_resume_from(Run* run, Origin* o) {

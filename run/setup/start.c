@@ -74,9 +74,9 @@ void run_read_options(Run* run) {
     if (c->what_if && !config_was_given(c, "--device")) c->device = "virtual";
     if (c->report.n || c->version) return;  // no run: run_show_others
     if (c->resume && c->init) die("--init starts a run, and --resume goes on with one: leave one of them out");
-    books->uses_model = c->sample || c->eval || c->eval_choices || c->score;
+    books->uses_model = c->sample || c->eval || c->eval_choices || c->rollouts || c->score;
     if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
-    run->training = !c->sample && !c->eval_choices;
+    run->training = !c->sample && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
                     !c->check_layout && !c->tokenize && !c->what_if;
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;

@@ -115,15 +115,17 @@ void run_eval(Run* run) {
 
 // ---- --eval FILE
 
-// log softmax(logits)[token] of token n of the last forward pass.
-static double log_likelihood(Run* run, int n, int token) {
-    const float* logits = run->host_logits;
-    int V = run->model.shape.V;
+double log_softmax(const float* logits, int V, int token) {
     double most = -INFINITY, sum = 0;
-    token_logits(run, n);
     for (int v = 0; v < V; v++) most = MAX(most, (double)logits[v]);
     for (int v = 0; v < V; v++) sum += exp((double)logits[v] - most);
     return (double)logits[token] - most - log(sum);
+}
+
+// Of a token behind token n of the last forward pass.
+static double log_likelihood(Run* run, int n, int token) {
+    token_logits(run, n);
+    return log_softmax(run->host_logits, run->model.shape.V, token);
 }
 
 // The mean over the N tokens of an ending, each after the context and those before it. They stand behind the context's

@@ -1,0 +1,20 @@
+// rollouts.h - --rollouts: answers of the model to prompts, for training on them by their rewards.
+#pragma once
+#include "run/run.h"
+
+// In place of training: K = --answers answers to each {"prompt": "..."} of --data, a line each, go to the file of
+// --rollouts in the order of the data, with the other members of its line:
+//
+//   {"prompt": "...", "answers": [{"text": "...", "tokens": [...], "logprobs": [...], "ended": true}, ...]}
+//
+// tokens: those that are learnt of such an answer, where the model has ended it (ended) the token of that too, as the
+// last one; else --tokens ran out, or --context. logprobs: of each, log softmax(logits)[token], natural, of the whole
+// vocabulary and without --temperature. text: what tokens stand for, with U+FFFD for bytes that are no UTF-8.
+//
+// Data ranks divide the prompts, but for --zero 3. Rank 0 keeps all lines in memory and writes the file at the end,
+// whole. Before any answer it ends the program on a line that is no prompt, or whose prompt leaves no room for a token
+// in --context.
+void run_rollouts(Run* run);
+
+// Draw t of answer `answer` to prompt `prompt`, both from 0, is random_uniform(this, t).
+uint64_t rollouts_seed(uint64_t seed, int64_t prompt, int answer);

@@ -1,0 +1,251 @@
+// test_rollouts.c - --rollouts: which tokens are drawn, how likely they are, by how many ranks, and what is refused.
+//
+//   build/release/test/test_rollouts build/release/train
+#include "run/rl/rollouts.h"
+#include "run/run.h"
+#include "test/program.h"
+#include "test/readers.h"
+
+#define TINY                                                                                               \
+    "--layers 2 --width 32 --heads 2 --context 48 --batch-tokens 512 --steps 40 --lr 4e-3 --eval-every 0 " \
+    "--sample-every 0 --dtype fp32 "
+#define ROLL "$P --out $W/run --data $W/prompts.jsonl --answers 5 --tokens 6 --temperature 1.5 --top-k 40 "
+
+enum { PROMPTS = 5, ANSWERS = 5, MOST = 6, CONTEXT = 48 };
+
+typedef struct Answer {
+    int n, tokens[CONTEXT], ended;
+    double logprobs[CONTEXT];
+    char text[8 * CONTEXT];
+} Answer;
+
+static Json json;  // of the line at work
+static char lines[1 << 20];
+
+// Line j of a file of rollouts.
+static void read_line(const char* name, int j) {
+    char err[ERR_BYTES];
+    const char* line = lines;
+    read_text(path_of(name), lines, sizeof lines);
+    while (j-- > 0 && (line = strchr(line, '\n'))) line++;
+    CHECK(line && json_parse(&json, line, strcspn(line, "\n"), err) == 0);
+}
+
+static Answer answer_of(int i) {
+    Answer a = {0};
+    const JsonValue* value = json_at(&json, json_get(&json, json.values, "answers"), i);
+    const JsonValue *tokens = json_get(&json, value, "tokens"), *logprobs = json_get(&json, value, "logprobs");
+    CHECK(tokens && logprobs && tokens->n == logprobs->n && tokens->n > 0 && tokens->n <= CONTEXT);
+    for (; tokens && a.n < tokens->n; a.n++) {
+        int64_t token = -1;
+        CHECK(json_int64(json_at(&json, tokens, a.n), &token) == 0);
+        CHECK(json_double(json_at(&json, logprobs, a.n), &a.logprobs[a.n]) == 0 && a.logprobs[a.n] <= 0);
+        a.tokens[a.n] = (int)token;
+    }
+    a.ended = json_get(&json, value, "ended")->type == JSON_TRUE;
+    CHECK(json_string(json_get(&json, value, "text"), a.text) >= 0);
+    CHECK(a.ended == (a.tokens[a.n - 1] == byte_tokenizer.stop));
+    return a;
+}
+
+// ---- which tokens
+
+CLAIM(a_seed_gives_the_same_file_again_and_another_seed_another) {
+    CHECK_SH(0, ROLL "--rollouts $W/a --seed 7 && " ROLL "--rollouts $W/b --seed 7 && cmp $W/a $W/b");
+    CHECK_SH(1, ROLL "--rollouts $W/b --seed 8 && cmp -s $W/a $W/b");
+    CHECK_SH(0, ROLL "--rollouts $W/b --seed 7 --answers 2");
+    for (int j = 0; j < PROMPTS; j++)
+        for (int i = 0; i < 2; i++) {
+            read_line("a", j);
+            Answer of_five = answer_of(i);
+            json_free(&json);
+            read_line("b", j);
+            Answer of_two = answer_of(i);
+            json_free(&json);
+            CHECK(!memcmp(&of_five, &of_two, sizeof of_two));
+        }
+}
+
+// The model in this program, as --rollouts opens it.
+static Run* opened(void) {
+    static Run run;
+    static char out[600], data[600], file[600];
+    static char* words[] = {"train", "--out",    out, "--data",        data,  "--rollouts", file, "--answers",
+                            "5",     "--tokens", "6", "--temperature", "1.5", "--top-k",    "40", NULL};
+    snprintf(out, sizeof out, "%s", path_of("run"));
+    snprintf(data, sizeof data, "%s", path_of("prompts.jsonl"));
+    snprintf(file, sizeof file, "%s", path_of("inside"));
+    run.argc = COUNT(words) - 1, run.argv = words, run.began = now_seconds();
+    ALL_MECHANISMS(&run, open);
+    return &run;
+}
+
+// Every token by the whole text before it, none of which is in a cache.
+static void check_alone(Run* run, int j, int i, const Answer* a, const int* prompt, int n_prompt) {
+    int text[CONTEXT], n = n_prompt;
+    memcpy(text, prompt, sizeof *text * (size_t)n);
+    for (int t = 0; t < a->n; t++) {
+        run_decode(run, text, n, 0);
+        token_logits(run, n - 1);
+        uint64_t seed = rollouts_seed((uint64_t)run->config.seed, j, i);
+        int token = choose_token(run->host_logits, run->model.shape.V, run->config.temperature, run->config.top_k,
+                                 random_uniform(seed, (uint64_t)t), run->host_scratch);
+        CHECK(token == a->tokens[t]);
+        CHECK_CLOSE(log_softmax(run->host_logits, run->model.shape.V, token), a->logprobs[t], 1e-5);
+        text[n++] = a->tokens[t];
+    }
+}
+
+CLAIM(answers_that_share_a_prompt_are_those_that_each_text_alone_gives) {
+    Run* run = opened();
+    int different = 0;
+    run->instead(run);
+    for (int j = 0; j < PROMPTS; j++) {
+        char text[CONTEXT];
+        int prompt[CONTEXT];
+        Answer first;
+        read_line("inside", j);
+        int64_t n = json_string(json_get(&json, json.values, "prompt"), text);
+        prompt[0] = byte_tokenizer.end_of_text;
+        for (int t = 0; t < n; t++) prompt[1 + t] = (unsigned char)text[t];
+        for (int i = 0; i < ANSWERS; i++) {
+            Answer a = answer_of(i);
+            if (i == 0) first = a;
+            different += memcmp(a.tokens, first.tokens, sizeof a.tokens) != 0;
+            CHECK(a.ended || a.n == MIN(MOST, CONTEXT - 1 - (int)n));
+            check_alone(run, j, i, &a, prompt, 1 + (int)n);
+        }
+        json_free(&json);
+    }
+    CHECK(different > PROMPTS);
+}
+
+CLAIM(at_temperature_0_each_answer_is_that_of_a_sample) {
+    CHECK_SH(0, ROLL "--rollouts $W/a --temperature 0");
+    read_line("a", 1);
+    Answer a = answer_of(0), last = answer_of(ANSWERS - 1);
+    json_free(&json);
+    CHECK(!memcmp(&a, &last, sizeof a));
+    CHECK_SH(0, "$P --out $W/run --sample 'bcd=' --tokens 6 --temperature 0");
+    CHECK(!strncmp(output, "bcd=", 4) && !strncmp(output + 4, a.text, strlen(a.text)));
+}
+
+// ---- how likely they are
+
+// Of those that ended, and that an evaluation sees: all their bytes are text.
+CLAIM(log_probabilities_are_losses_of_an_evaluation_without_temperature) {
+    double sum = 0;
+    int tokens = 0, whole = 0;
+    FILE* pairs = fopen(path_of("pairs.jsonl"), "w");
+    CHECK_SH(0, ROLL "--rollouts $W/a");
+    for (int j = 0; j < PROMPTS; j++) {
+        read_line("a", j);
+        const JsonValue* prompt = json_get(&json, json.values, "prompt");
+        for (int i = 0; i < ANSWERS; i++) {
+            Answer a = answer_of(i);
+            const JsonValue* answer = json_at(&json, json_get(&json, json.values, "answers"), i);
+            const JsonValue* text = json_get(&json, answer, "text");  // with its escapes
+            if (!a.ended || (int)strlen(a.text) != a.n - 1) continue;
+            fprintf(pairs, "{\"prompt\": \"%.*s\", \"completion\": \"%.*s\"}\n", (int)prompt->length, prompt->text,
+                    (int)text->length, text->text);
+            for (int t = 0; t < a.n; t++) sum -= a.logprobs[t];
+            tokens += a.n, whole++;
+        }
+        json_free(&json);
+    }
+    fclose(pairs);
+    CHECK(whole > 5);
+    CHECK_SH(0, "$P --out $W/run --eval --dtype fp32 --data $W/pairs.jsonl");
+    CHECK_SAID(filled(": %d targets", tokens));
+    CHECK_CLOSE(strncmp(output, "loss ", 5) ? NAN : atof(output + 5), sum / tokens, 1e-5);
+}
+
+// Of all answers, as training reads them: by their tokens, in a tree.
+CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
+    CHECK_SH(0, ROLL "--rollouts $W/rolled.jsonl --temperature 30 --top-k 0");
+    CHECK_SH(0, "$P --out $W/run --dtype fp32 --data $W/rolled.jsonl --score $W/scores");
+    for (int j = 0; j < PROMPTS; j++) {
+        Answer all[ANSWERS];
+        read_line("rolled.jsonl", j);
+        for (int i = 0; i < ANSWERS; i++) all[i] = answer_of(i);
+        json_free(&json);
+        read_line("scores", j);
+        const JsonValue* scores = json_get(&json, json.values, "logprobs");
+        for (int i = 0; i < ANSWERS; i++) {
+            const JsonValue* list = json_at(&json, scores, i);
+            CHECK(list && list->n == all[i].n);
+            for (int t = 0; list && t < MIN(list->n, all[i].n); t++) {
+                double score = NAN;
+                json_double(json_at(&json, list, t), &score);
+                CHECK_CLOSE(score, all[i].logprobs[t], 1e-5 * fmax(1, fabs(score)));
+            }
+        }
+        json_free(&json);
+    }
+}
+
+// ---- the file
+
+CLAIM(any_ranks_write_the_file_of_one) {
+    static const char* const ways[] = {"--ranks 2", "--ranks 3", "--ranks 2 --zero 3", "--ranks 4 --pp 2"};
+    CHECK_SH(0, ROLL "--rollouts $W/a");
+    for (int i = 0; i < COUNT(ways); i++) CHECK_SH(0, ROLL "--rollouts $W/b %s && cmp $W/a $W/b", ways[i]);
+}
+
+CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
+    CHECK_SH(0, ROLL "--rollouts $W/a --temperature 100 --top-k 0");
+    read_line("a", 2);
+    int64_t id = 0;
+    CHECK(json_int64(json_get(&json, json.values, "id"), &id) == 0 && id == 7);
+    CHECK(json_is(json_get(&json, json_get(&json, json.values, "deep"), "a"), "\"b\\"));
+    CHECK(json_get(&json, json.values, "answers")->n == ANSWERS && json.values->n == 4);
+    json_free(&json);
+    CHECK(strstr(lines, "\xef\xbf\xbd"));
+    CHECK_SH(0, "! iconv -f utf-8 -t utf-8 $W/a > $W/b || cmp $W/a $W/b");
+}
+
+CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
+    static const Refusal rows[] = {
+        {"--data plan/base/base.h", "base.h:1: & expects {\"prompt\"", 0},
+        {"--data $W/pairs.txt", "pairs.txt:2: no \"prompt\" in it, but \"text\"", 0},
+        {"--data $W/long.jsonl", "long.jsonl:2: the prompt has 48 tokens & --context 48", 0},
+        {"--data $W/empty.jsonl", "empty.jsonl:1: a prompt without tokens", 0},
+        {"--data $W/number.jsonl", "number.jsonl:1: \"prompt\" is no string", 0},
+        {"--data $W/corpus --tokens 3", "corpus: cannot read", 0},
+        {"--data /dev/null", "no prompts in --data", 0},
+        {"--tokens 3", "expected the prompts, found none", 0},
+        {"--data $W/prompts.jsonl --rollouts $W/nowhere/a", "nowhere: cannot write there", 0},
+        {"--data $W/prompts.jsonl --rollouts $W", "expected a file to write", 0},
+        {"--data $W/prompts.jsonl --device virtual --machine a100-7b", "has no --rollouts", 0},
+    };
+    CHECK_SH(
+        0,
+        "mkdir -p $W/corpus; echo '{\"prompt\": \"\"}' > $W/empty.jsonl; echo '{\"prompt\": 1}' > $W/number.jsonl; "
+        "printf '{\"prompt\": \"a\"}\\n{\"text\": \"b\"}\\n' > $W/pairs.txt; "
+        "printf '\\n{\"prompt\": \"%%047d\"}\\n' 0 > $W/long.jsonl; echo before > $W/whole");
+    check_refusals("--out $W/run --rollouts $W/whole", rows, COUNT(rows));
+    CHECK_SH(0, "grep -qx before $W/whole");
+}
+
+CLAIM(a_signal_leaves_the_file_that_was_there_and_no_other) {
+    CHECK_SH(0, "mkdir -p $W/alone; echo before > $W/alone/a");
+    pid_t pid = start("$P --out $W/run --data $W/prompts.jsonl --rollouts $W/alone/a --answers 60000 --tokens 47");
+    sleep_ms(700);
+    kill(pid, SIGINT);
+    CHECK(ended_within(pid, 10) != 0);
+    CHECK_SH(0, "grep -qx before $W/alone/a && test $(ls $W/alone | wc -l) = 1");
+}
+
+PROGRAM_TEST {
+    FILE* pairs = fopen(path_of("train.jsonl"), "w");
+    for (uint64_t d = 0; d < 200; d++) {
+        fprintf(pairs, "{\"prompt\": \"");
+        for (uint64_t i = 0; i < 2 + d % 5; i++) fputc('a' + (int)(6 * random_uniform(d, i)), pairs);
+        fprintf(pairs, "=\", \"completion\": \"%.*s\"}\n", (int)(1 + d % 4), "aaaa");
+    }
+    fclose(pairs);
+    put_text("prompts.jsonl", quoted("{'prompt': 'aabbccddee='}\n{'prompt': 'bcd='}\n"
+                                     "{'id': 7, 'prompt': 'f=', 'answers': ['x'], 'deep': {'a': '\\\"b\\\\'}}\n\n"
+                                     "{'prompt': 'a'}\n{'prompt': 'abcdefabcdefabcdefabcdefabcdefabcdefabcdefa'}\n"));
+    sh("$P " TINY "--data $W/train.jsonl --out $W/run");
+}
