@@ -17,19 +17,27 @@
 
 // ---- the plan
 
-// A rank that is alone packs its rows, whatever the planner.
+const double* batch_squares(Batch* b, const Run* run) {
+    double* squares = run_has_trees(run) ? TAKE(&b->arena, double, b->n_pieces) : NULL;
+    for (int i = 0; i < b->n_pieces && squares; i++) squares[i] = b->pieces[i].squares;
+    return squares;
+}
+
+// A rank that is alone packs its rows, whatever the planner. Planners that have a state of their own do not know what
+// trees are.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
     BatchPlan* x = b->planned;
     const int *lengths = b->lengths, n = b->n_pieces;
     x->predicted = 0;
     if (plan_checks && plan_checks->plan)
-        return plan_checks->plan(&x->plan, step, lengths, n, &run->clock->limits,
-                                 hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err);
+        return plan_checks->plan(&x->plan, step, lengths, n, &s->limits, hash64((uint64_t)c->seed ^ (uint64_t)step),
+                                 &b->arena, err);
     if (run->clock->limits.ranks == 1)
         return plan_static(&x->plan, step, lengths, n, &s->limits, c->cp_size, s->kind, &b->arena, err);
     const Planner* planner = run_planner(run);
-    if (planner != &planner_flex) return planner->plan(run->clock->settled, &x->plan, step, lengths, n, &b->arena, err);
+    const void* state = planner->open == planner_open_setting ? s : run->clock->settled;
+    if (planner != &planner_flex) return planner->plan(state, &x->plan, step, lengths, n, &b->arena, err);
     x->predicted = 1;  // by a prediction that also tells of its search
     return plan_flex(&x->plan, &x->prediction, step, lengths, n, s, &b->arena, err);
 }
@@ -224,8 +232,8 @@ static double pass_ms(double* fixed, const Batch* b, const Run* run, int i, Rank
     find_shares(matmuls, layers, run);
     double head = m->shape.no_head ? 0 : (double)m->whole.V * m->whole.C / shape_matmul_weights(&m->whole);
     *fixed = P * own->micro_batch * layers[m->stage];
-    return P * (own->matmuls / v * (matmuls[m->stage] - head) +
-                (own->attention / v + own->messages) * layers[m->stage]);
+    return P *
+           (own->matmuls / v * (matmuls[m->stage] - head) + (own->attention / v + own->messages) * layers[m->stage]);
 }
 
 // But for the end of the step, which is known when all ranks have told what their jobs take.
@@ -292,10 +300,9 @@ static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, Err 
 // Few long rounds leave stages idle at the ends of a step, many short ones pay what a round costs in any case. With v
 // equal rounds of W ms in all, c ms more each, a step takes (W / v + c) (stages - 1 + v). So plans are made for rows
 // that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the most tokens of a row of the best.
-static int best_capacity(Batch* b, const Run* run, int64_t step) {
+static int best_capacity(Batch* b, const Run* run, Setting s, int64_t step) {
     enum { WORSE = 2 };  // so many in a row end the search
     char why[ERR_BYTES];
-    Setting s = run->clock->setting;
     ArenaMark mark = arena_mark(&b->arena);
     double least = INFINITY;
     int64_t most = widest_capacity(&s.limits, 1);
@@ -319,7 +326,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
 static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     char why[ERR_BYTES];
     Setting s = run->clock->setting;
-    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err)) return -1;
+    s.limits.squares = batch_squares(b, run);
+    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, s, step), err)) return -1;
     if (plan_for(b, run, &s, step, err)) return -1;
     if (plan_checks &&
         plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why))
