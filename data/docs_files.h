@@ -103,11 +103,11 @@ static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { retu
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
 // 0, or -1 with a message: a path of more tokens than context, or than `most`, which a step or a group of ranks holds.
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
-// Trees of more than `most` tokens, which every path has, become several documents (docs_split.c): so many trees, so many
-// parts of them, tokens that are in several. Each label is in one. Ids and fingerprint change, content does not.
 typedef struct DocsSplit {
-    int64_t trees, parts, again;
+    int64_t trees, parts, again;  // that were split; of them; tokens that are computed again
 } DocsSplit;
+// Trees of more than `most` tokens become several documents (docs_split.c), where no path has more. Each label is in
+// one. Ids and fingerprint change, content does not. 0, or -1 without memory: then docs can only be closed.
 int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 // positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);

@@ -150,8 +150,8 @@ static int open_splitting(Splitting* x, const Docs* docs, int64_t doc, const Doc
 
 // ---- all documents anew, from those that were before
 
-// Appends a document of so many tokens that has the hash of document `doc`, which it is or is a part of: parts of a tree
-// are on one side of the sampler.
+// Appends a document of so many tokens that has the hash of document `doc`, which it is or is a part of: parts of a
+// tree are on one side of the sampler.
 static int add_document(Docs* docs, const Docs* before, int64_t doc, int64_t length, int64_t place, Err err) {
     int64_t start = docs_tokens(docs);
     if (reserve(&docs->list, &docs->capacity, docs->n, 2, sizeof *docs->list, err)) return -1;

@@ -57,7 +57,8 @@ with open(a.name + "-trees.jsonl", "w") as trees, open(a.name + "-flat.jsonl", "
             own, path = len(answer) + 2, a.prompt + len(answer) + 2
             size, pairs = size + own, pairs + own * (own + 2 * a.prompt)
             tokens["flat"], squares["flat"] = tokens["flat"] + path, squares["flat"] + path ** 2
-        tokens["trees"], squares["trees"], longest = tokens["trees"] + size, squares["trees"] + pairs, max(longest, size)
+        tokens["trees"], squares["trees"] = tokens["trees"] + size, squares["trees"] + pairs
+        longest = max(longest, size)
 weights = a.weights or 12 * a.layers * a.width ** 2 + 257 * a.width
 flops = {k: 6 * weights * tokens[k] + 6 * a.layers * a.width * squares[k] for k in tokens}
 print(f"tokens: trees {tokens['trees']}, written out {tokens['flat']}, ratio {tokens['flat'] / tokens['trees']:.4f}")

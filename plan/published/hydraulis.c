@@ -85,7 +85,8 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, const dou
             int64_t room = scheme_room(scheme, lengths[i]);
             double seen = seen_tokens(squares, i, lengths[i]);
             w->room[k * n + i] = room;
-            w->ms[k * n + i] = room <= scheme->max_tokens ? (scheme->quadratic * seen + scheme->linear) * lengths[i] : INFINITY;
+            double ms = (scheme->quadratic * seen + scheme->linear) * lengths[i];
+            w->ms[k * n + i] = room <= scheme->max_tokens ? ms : INFINITY;
         }
     }
     return 0;

@@ -54,8 +54,8 @@ typedef struct PlanLimits {
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
     const int* capacities;  // (ranks) capacity of each; NULL: all hold `capacity`
-    // Of each of the lengths that a plan is asked for, what is s^2 in its cost: twice the pairs of a token and one that it
-    // sees, at most s^2 (Piece.squares). NULL: s^2 of all, no document is a tree.
+    // Of each length that a plan is asked for, what stands for s^2 in its cost: twice the pairs of a token and one that
+    // it sees, at most s^2 (Piece.squares). NULL: s^2 of all, no document is a tree.
     const double* squares;
 } PlanLimits;
 

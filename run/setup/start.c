@@ -256,8 +256,8 @@ static void check_token_ids(const Docs* docs, const char* option, int V, int has
             found + 1);
 }
 
-// Most tokens of a tree, as far as it is known before memory and layout are: of a step, and where --capacity is given, of
-// the most ranks that share the heads of a group.
+// Most tokens of a tree, as far as that is known before memory and layout are: of a step, and where --capacity is
+// given, of the most ranks that share the heads of a group.
 static int64_t largest_tree(const Run* run) {
     const Config* c = &run->config;
     int ranks = MAX(run->cluster->identity.size, c->ranks) / (c->tp * c->pp),
