@@ -5,8 +5,8 @@
                   [--most 8192] [--seed 1]
 
 Writes NAME-trees.jsonl and NAME-flat.jsonl, of bytes: a prompt takes as many tokens as characters, and one for the
-beginning. Lengths of answers are uniform (--lengths) or log-normal. Prints tokens, and FLOPs as the log counts them:
-of both kinds, and their ratio for a model of so many layers, channels and weights (--layers, --width).
+beginning. Lengths of answers are uniform (--lengths) or log-normal. Prints tokens of both, and the ratio of their
+FLOPs as the log counts them, of a GPT-2 of bytes (--layers, --width) or in a machine's cost model (--cost).
 """
 import argparse
 import json
@@ -25,7 +25,7 @@ p.add_argument("--most", type=int, default=8192)
 p.add_argument("--seed", type=int, default=1)
 p.add_argument("--layers", type=int, default=4)
 p.add_argument("--width", type=int, default=256)
-p.add_argument("--weights", type=float, help="of matrices, 12 layers width^2 and 257 width unless given")
+p.add_argument("--cost", help="quadratic_ms,linear_ms of a machine")
 a = p.parse_args()
 
 draw = random.Random(a.seed)
@@ -59,7 +59,9 @@ with open(a.name + "-trees.jsonl", "w") as trees, open(a.name + "-flat.jsonl", "
             tokens["flat"], squares["flat"] = tokens["flat"] + path, squares["flat"] + path ** 2
         tokens["trees"], squares["trees"] = tokens["trees"] + size, squares["trees"] + pairs
         longest = max(longest, size)
-weights = a.weights or 12 * a.layers * a.width ** 2 + 257 * a.width
-flops = {k: 6 * weights * tokens[k] + 6 * a.layers * a.width * squares[k] for k in tokens}
+pair, token = 6 * a.layers * a.width, 6 * (12 * a.layers * a.width ** 2 + 257 * a.width)
+if a.cost:
+    pair, token = map(float, a.cost.split(","))
+flops = {k: token * tokens[k] + pair * squares[k] for k in tokens}
 print(f"tokens: trees {tokens['trees']}, written out {tokens['flat']}, ratio {tokens['flat'] / tokens['trees']:.4f}")
 print(f"FLOPs: ratio {flops['flat'] / flops['trees']:.4f}; the largest tree has {longest} tokens")

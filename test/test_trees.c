@@ -359,4 +359,41 @@ CLAIM(split_trees_have_the_loss_and_the_gradients_of_whole_ones) {
     check_split(46, 2, 192, "--dtype fp32", "--capacity 192 --pp 2");
 }
 
+// ---- what trees take
+
+// Long ones, whose pairs of tokens count. Virtual ranks compute nothing: tokens are cheap.
+static void write_long(const char* path) {
+    FILE* f = fopen(path, "w");
+    for (uint64_t d = 0; d < 24; d++) {
+        fprintf(f, "{\"prompt\": \"");
+        put_words(f, d, draw(d, 1, 500, 8000));
+        for (int a = 0, answers = draw(d, 2, 1, 8); a < answers; a++) {
+            fprintf(f, "%s", a ? "\", \"" : "\", \"answers\": [\"");
+            put_words(f, d, draw(d, 10 + (uint64_t)a, 10, 5000));
+        }
+        fprintf(f, "\"]}\n");
+    }
+    CHECK(!fclose(f));
+}
+
+CLAIM(trees_take_what_is_predicted_whatever_plans_them) {
+    static const char* const ways[] = {
+        "",         "--plan adaptive", "--plan static --cp 2",   "--plan megatron", "--plan flexsp",
+        "--zero 3", "--tp 2",          "--capacity 16384"};
+    write_long(path_of("long.jsonl"));
+    for (int i = 0; i < COUNT(ways); i++) {
+        CHECK_SH(0,
+                 "$P --layers 4 --width 64 --heads 8 --context 16384 --steps 2 --eval-every 0 --sample-every 0 "
+                 "--save-every 0 --device virtual --ranks 16 --machine h200-8b --batch-tokens 250000 "
+                 "--data $W/long.jsonl --val $W/long.jsonl --out $W/long-%d %s",
+                 i, ways[i]);
+        CHECK_SH(0, "grep '\"predicted_ms\"' $W/long-%d/log.jsonl", i);
+        const char *predicted = strstr(output, "\"predicted_ms\": "), *measured = strstr(output, "\"measured_ms\": ");
+        CHECK(predicted && measured);
+        double p = predicted ? strtod(predicted + 16, NULL) : 0, m = measured ? strtod(measured + 15, NULL) : 1;
+        printf("    predicted %.1f ms, took %.1f: %s\n", p, m, ways[i]);
+        CHECK_CLOSE(p, m, 0.03 * m);
+    }
+}
+
 PROGRAM_TEST {}

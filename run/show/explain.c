@@ -47,6 +47,7 @@ static int plan_and_play(Stage* stage, const Planner* planner, Err err) {
     if (!opened) return -1;
     double started = now_seconds();
     if (planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err)) return -1;
+    plan->squares = setting.limits.squares;
     return play(stage, planner, 1e6 * (now_seconds() - started), err);
 }
 

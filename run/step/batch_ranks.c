@@ -23,8 +23,7 @@ const double* batch_squares(Batch* b, const Run* run) {
     return squares;
 }
 
-// A rank that is alone packs its rows, whatever the planner. Planners that have a state of their own do not know what
-// trees are.
+// A rank that is alone packs its rows, whatever the planner. Those that have a state of their own know no trees.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
     BatchPlan* x = b->planned;
@@ -267,7 +266,9 @@ static int even_rows(Plan* plan, Batch* b, const Setting* s, Err err) {
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     Plan* plan = &b->planned->plan;
     int evens = run->model.ranks->owner && b->training && !s->rounds;
-    if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
+    if (make_plan(b, run, s, step, err)) return -1;
+    plan->squares = s->limits.squares;
+    if (remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
     return evens && !plan->has_barriers ? even_rows(plan, b, s, err) : 0;
 }
