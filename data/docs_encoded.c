@@ -64,6 +64,16 @@ int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err) {
     return 0;
 }
 
+int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err) {
+    DocsMore* m = docs->more;
+    size_t size = (size_t)m->encoded_bytes;
+    if (reserve(&m->encoded, &m->encoded_capacity, m->n_encoded, n, size, err)) return -1;
+    char* tokens = (char*)m->encoded;
+    memcpy(tokens + (size_t)m->n_encoded * size, tokens + (size_t)from * size, (size_t)n * size);
+    m->n_encoded += n;
+    return 0;
+}
+
 static void (*tell)(int64_t done, int64_t total);
 static int64_t encoded_bytes, told_bytes, total_bytes;
 

@@ -122,8 +122,16 @@ void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms*
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
 int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
-// 0, or -1 with a message: a tree of more tokens, a path of more than context.
-int docs_check_trees(const Docs* docs, int context, int tokens, Err err);
+// Terms of tokens first .. end of before, which stand `by` further on now. 0, or -1 without memory.
+int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err);
+// 0, or -1 with a message: a path of more tokens than context, or than `most`, which a step or a group of ranks holds.
+int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
+typedef struct DocsSplit {
+    int64_t trees, parts, again;  // that were split; of them; tokens that are computed again
+} DocsSplit;
+// Trees of more than `most` tokens become several documents (docs_split.c), where no path has more. Each label is in
+// one. Ids and fingerprint change, content does not. 0, or -1 without memory: then docs can only be closed.
+int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 // positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
@@ -158,7 +166,8 @@ int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head,
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
-int docs_drop_token(DocsMore* more);  // takes the last token that was appended back
+int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // tokens that stand there already
+int docs_drop_token(DocsMore* more);                                  // takes the last token that was appended back
 extern const DocsFormat docs_encoded;
 int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.

@@ -128,6 +128,18 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     return 0;
 }
 
+// ---- documents that are made of others
+
+int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err) {
+    DocsMore* d = docs->more;
+    int64_t n = MIN(end, before->n_terms) + by;  // then
+    if (n <= first + by) return 0;
+    if (reserve(&d->terms, &d->terms_capacity, d->n_terms, n - d->n_terms, sizeof *d->terms, err)) return -1;
+    while (d->n_terms < first + by) d->terms[d->n_terms++] = nothing_said;
+    while (d->n_terms < n) d->terms[d->n_terms] = before->terms[d->n_terms - by], d->n_terms++;
+    return 0;
+}
+
 // ---- what is asked later
 
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms) {

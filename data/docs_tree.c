@@ -33,20 +33,23 @@ static int64_t length_of(const Docs* docs, int64_t doc, const DocsSegment* list,
     return (i + 1 < n ? list[i + 1].first : docs->list[doc + 1].start) - list[i].first;
 }
 
-int docs_check_trees(const Docs* docs, int context, int tokens, Err err) {
+int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
     const DocsSegment* list;
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
         int n = docs_segments(docs, doc, &list);
-        if (n && docs_length(docs, doc) > tokens)
-            return fail(err, "document %lld is a tree of %lld tokens, expected at most --batch-tokens %d",
-                        (long long)doc, (long long)docs_length(docs, doc), tokens);
         for (int i = 0; i < n; i++) {
             int64_t path = list[i].position + length_of(docs, doc, list, n, i);
             if (path > context)
                 return fail(err,
                             "document %lld: a path of this tree has %lld tokens, expected at most --context %d; trees "
-                            "are not cut",
+                            "are split at branches, paths are not cut",
                             (long long)doc, (long long)path, context);
+            if (path > most)
+                return fail(
+                    err,
+                    "document %lld: a path of this tree has %lld tokens, and a group of ranks holds %lld; try a "
+                    "larger --capacity",
+                    (long long)doc, (long long)path, (long long)most);
         }
     }
     return 0;

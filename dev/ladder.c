@@ -177,7 +177,7 @@ static void climb(double median, double sigma) {
         StepWork w;
         double best[2] = {INFINITY, INFINITY};
         ArenaMark mark = arena_mark(&arena);
-        if (step_work(&w, &pool, lengths[b], counts[b], &arena, err)) die("%s", err);
+        if (step_work(&w, &pool, lengths[b], NULL, counts[b], &arena, err)) die("%s", err);
         sum[FIXED] += fixed_ms(&w, widest, uniform.copies[widest]);
         sum[DISPATCH] += dispatched_ms(&w, &uniform, widest);
         sum[PACKING] += single_ms(&w, &uniform);

@@ -96,7 +96,7 @@ static void read_rows(Run* run, const Sampler* sampler) {
     arena_reset(&b->arena, (ArenaMark){0});
     int64_t capacity = MIN((int64_t)run->settled.capacity, b->n_tokens);
     if (pack_rows(&rows, b->lengths, b->n_pieces, capacity, &b->arena, err) ||
-        rows_weigh(&rows, b->lengths, row_quadratic(&run->model.whole), &b->arena, err))
+        rows_weigh(&rows, b->lengths, NULL, row_quadratic(&run->model.whole), &b->arena, err))
         die("%s", err);
     b->n_read = b->n_cu = 0;
     for (b->n_rows = 0; b->n_rows < rows.n; b->n_rows++) {

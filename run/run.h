@@ -405,6 +405,8 @@ extern const RunRanks run_ranks;  // what core.c asks for
 
 // Plans the pieces that stand in b. 0, or -1 with a message that names the document. Touches nothing but b.
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
+// PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or there is no memory (arena_check).
+const double* batch_squares(Batch* b, const Run* run);
 int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);  // of training
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
 // stages. batch_plan has done it already. 0, or -1 with a message.

@@ -84,7 +84,7 @@ static inline void step_rounds(Step* step) { CHECK(plan_set_rounds(&step->plan, 
 
 // Documents for all of `ranks`, which are one node.
 static inline Step small_step(int ranks, int kv_heads, int capacity, int n, const int* lengths) {
-    Step step = {.n = n, .limits = {ranks, ranks, capacity, kv_heads, MOST_DOCS, 0.001, NULL}};
+    Step step = {.n = n, .limits = {ranks, ranks, capacity, kv_heads, MOST_DOCS, 0.001, NULL, NULL}};
     memcpy(step.lengths, lengths, sizeof(int) * (size_t)n);
     step_memory(&step);
     return step;

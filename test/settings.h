@@ -112,12 +112,26 @@ static inline void sort_descending(int* sorted, const int* lengths, int n) {
     qsort(sorted, (size_t)n, sizeof(int), longer_first);
 }
 
+// Documents become trees, the longest first: of each, what its pairs of tokens may be.
+static inline void grow_trees(Step* x, PlanLimits* limits, uint64_t seed) {
+    static double squares[MOST_DOCS];
+    sort_descending(x->lengths, x->lengths, x->n);
+    for (int i = 0; i < x->n; i++) {
+        double s = x->lengths[i], u = random_uniform(seed, 2000 + (uint64_t)i);
+        squares[i] = u < 0.3 ? s * s : s + u * u * (s * s - s);
+    }
+    limits->squares = x->limits.squares = squares;
+}
+
 // A step that brute force can solve: at most `most` documents, 4 ranks, on one machine or two.
 static inline Step small_random_step(uint64_t seed, int most) {
     Step step = {.n = pick(seed, 0, 1, most)};
     int longest = pick(seed, 1, 1, 3) * 4000;
-    step.limits = (PlanLimits){
-        pick(seed, 2, 1, 4), pick(seed, 3, 1, 4), pick(seed, 4, 1, 8) * 1000, pick(seed, 5, 1, 8), MOST_DOCS, 0, NULL};
+    step.limits = (PlanLimits){.ranks = pick(seed, 2, 1, 4),
+                               .node_size = pick(seed, 3, 1, 4),
+                               .capacity = pick(seed, 4, 1, 8) * 1000,
+                               .kv_heads = pick(seed, 5, 1, 8),
+                               .max_ring_docs = MOST_DOCS};
     for (int i = 0; i < step.n; i++) {
         double u = random_uniform(seed, 100 + (uint64_t)i);
         step.lengths[i] = 1 + (int)(u * u * longest);
@@ -142,7 +156,11 @@ static inline int joins(const GroupCost* g, int64_t* place, int s) {
 static inline int scatter(Plan* plan, const int* lengths, int n, const Setting* setting, uint64_t seed) {
     const PlanLimits* l = &setting->limits;
     int64_t place = 0;
-    *plan = (Plan){.ranks = l->ranks, .n_docs = n, .docs = plan->docs, .micro_batches = plan->micro_batches};
+    *plan = (Plan){.ranks = l->ranks,
+                   .n_docs = n,
+                   .docs = plan->docs,
+                   .squares = l->squares,
+                   .micro_batches = plan->micro_batches};
     for (int i = 0; i < n; i++) plan->docs[i] = i;
     for (int i = n - 1; i > 0; i--) {
         int j = pick(seed, (uint64_t)i, 0, i), doc = plan->docs[i];
@@ -175,6 +193,7 @@ enum { OPTIMUM_DOCS = 8, OPTIMUM_RANKS = 4, OPTIMUM_WINDOWS = OPTIMUM_RANKS * (O
 typedef struct Optimum {
     int n, ranks, n_windows;
     int lengths[OPTIMUM_DOCS];
+    double seen[OPTIMUM_DOCS];
     int first[OPTIMUM_WINDOWS], end[OPTIMUM_WINDOWS];
     double ms[OPTIMUM_DOCS][OPTIMUM_WINDOWS];  // INFINITY: does not fit
     double area[OPTIMUM_DOCS];                 // least ranks x ms
@@ -192,7 +211,8 @@ static inline void place_rest(Optimum* o, int done, const double* load, double s
         return;
     }
     for (int i = 0; i < o->n; i++) {
-        int twin = i > 0 && o->lengths[i] == o->lengths[i - 1] && !(done >> (i - 1) & 1);
+        int twin =
+            i > 0 && o->lengths[i] == o->lengths[i - 1] && o->seen[i] == o->seen[i - 1] && !(done >> (i - 1) & 1);
         if (done >> i & 1 || twin) continue;
         for (int w = 0; w < o->n_windows; w++) {
             double begin = 0, after[OPTIMUM_RANKS];
@@ -218,6 +238,7 @@ static inline double optimum(const int* lengths, int n, const Setting* setting, 
     Optimum o = {.n = n, .ranks = l->ranks, .best = below};
     double load[OPTIMUM_RANKS] = {0}, area = 0;
     if (n > OPTIMUM_DOCS || l->ranks > OPTIMUM_RANKS) abort();
+    for (int i = 0; i < n; i++) o.seen[i] = seen_tokens(l->squares, i, lengths[i]);
     for (int first = 0; first < l->ranks; first++)
         for (int end = first + 1; end <= l->ranks; end++) {
             if (usual && !usual_window(l, first, end)) continue;
@@ -227,7 +248,7 @@ static inline double optimum(const int* lengths, int n, const Setting* setting, 
             for (int r = first; r < end; r++) speed = MIN(speed, setting->speeds ? setting->speeds[r] : 1);
             for (int i = 0; i < n; i++) {
                 double s = lengths[i];
-                CostTerms t = group_terms(&g, s * s, s);
+                CostTerms t = group_terms(&g, s * o.seen[i], s);
                 double left[2];
                 t.communication -= group_hidden_ms(left, &g, t.quadratic / speed, s, NULL);
                 int fits = g.ulysses_size > 0 && group_holds(&g, lengths[i]);

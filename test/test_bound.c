@@ -113,11 +113,11 @@ static void add_to_table(Table* x, const Setting* setting, const int* sorted, in
     double room = (double)g->cp_size * setting->limits.capacity, slow = sum_of_least(setting, g->cp_size), fastest = 0;
     for (int r = 0; r < setting->limits.ranks; r++) fastest = fmax(fastest, at_pace(setting, r));
     for (int i = 0; i < n; i++) {
-        double s = sorted[i], computed = g->quadratic * s * s + g->per_token * s, *t = &x->t[i][x->n],
-               *w = &x->w[i][x->n];
+        double s = sorted[i], s2 = s * seen_tokens(setting->limits.squares, i, sorted[i]);
+        double computed = g->quadratic * s2 + g->per_token * s, *t = &x->t[i][x->n], *w = &x->w[i][x->n];
         *t = *w = INFINITY;
         if (!group_holds(g, sorted[i])) continue;
-        double left[2], hidden = group_hidden_ms(left, g, g->quadratic * s * s / fastest, s, NULL);
+        double left[2], hidden = group_hidden_ms(left, g, g->quadratic * s2 / fastest, s, NULL);
         *t = computed / fastest + group_communication_ms(g, s) - hidden + g->micro_batch;
         *w = g->cp_size * computed + slow * (cheapest_token_ms(g, room) * s + g->micro_batch * s / room);
     }
@@ -161,11 +161,12 @@ static double least_tau(const Table* x, int n) {
     return least;
 }
 
-CLAIM(bounds_are_what_their_definition_says) {
+static void check_definition(int trees, uint64_t n) {
     static Table table;
     int tried = 0, apart = 0, wide = 0, raised = 0;
-    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 4000);) {
+    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, n);) {
         int sorted[MOST_DOCS];
+        if (trees) grow_trees(&step, &world.setting.limits, seed);
         if (seed % 2) step.n = MIN(step.n, 6);  // few documents: the longest decides
         if (is_held(&world.setting, longest_of(&step), 0)) {
             sort_descending(sorted, step.lengths, step.n);
@@ -192,14 +193,18 @@ CLAIM(bounds_are_what_their_definition_says) {
             wide += !group_holds(&world.setting.groups[1], sorted[0]);
         }
     }
-    CHECK(tried > 2500 && apart > 200 && wide > 200 && raised > 50);
+    CHECK(tried > (int)n * 5 / 8 && apart > (int)n / 20 && wide > (int)n / 20 && raised > (int)n / 80);
 }
+
+CLAIM(bounds_are_what_their_definition_says) { check_definition(0, 4000); }
+CLAIM(bounds_of_trees_are_what_their_definition_says) { check_definition(1, 2000); }
 
 // ---- no schedule is better
 
-CLAIM(no_plan_ends_before_a_bound) {
+static void check_plans(int trees, uint64_t n) {
     int tried = 0, close = 0;
-    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 20000);) {
+    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, n);) {
+        if (trees) grow_trees(&step, &world.setting.limits, seed);
         if (scatter(&step.plan, step.lengths, step.n, &world.setting, seed) == 0) {
             double l3 = bounds_of_step(&world.setting, &step).beside, makespan;
             step.limits.max_ring_docs = MOST_DOCS;
@@ -208,23 +213,27 @@ CLAIM(no_plan_ends_before_a_bound) {
             CHECK(makespan >= l3);
             int sorted[MOST_DOCS];
             sort_descending(sorted, step.lengths, step.n);
-            CHECK(makespan >= shares_bound(&world.setting, sorted, step.n));
+            CHECK(trees || makespan >= shares_bound(&world.setting, sorted, step.n));
             tried++;
             close += makespan < 1.05 * l3;
             if (step_static(&step, pick(seed, 90, 1, step.limits.ranks), world.setting.kind) == 0)
                 CHECK(plan_ms(&step.plan, step.lengths, &world.setting) >= l3);
         }
     }
-    CHECK(tried > 15000 && close > 300);
+    CHECK(tried > (int)n * 3 / 4 && close > (int)n * 3 / 200);
 }
 
-CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
+CLAIM(no_plan_ends_before_a_bound) { check_plans(0, 20000); }
+CLAIM(no_plan_of_trees_ends_before_a_bound) { check_plans(1, 5000); }
+
+static void check_schedules(int trees, uint64_t n) {
     int tried = 0, close = 0;
-    FOR_SEEDS(seed, 0, 3000) {
+    FOR_SEEDS(seed, 0, n) {
         Step step = small_random_step(seed, 5);
         World world;
         random_world(&world, &step.limits, seed);
         int sorted[MOST_DOCS];
+        if (trees) grow_trees(&step, &world.setting.limits, seed);
         sort_descending(sorted, step.lengths, step.n);
         if (is_held(&world.setting, longest_of(&step), 0)) {
             double least = optimum(sorted, step.n, &world.setting, 0, INFINITY);
@@ -235,8 +244,11 @@ CLAIM(no_schedule_of_few_documents_ends_before_a_bound) {
         }
         free_step(&step);
     }
-    CHECK(tried > 1500 && close > 300);
+    CHECK(tried > (int)n / 2 && close > (int)n / 10);
 }
+
+CLAIM(no_schedule_of_few_documents_ends_before_a_bound) { check_schedules(0, 3000); }
+CLAIM(no_schedule_of_few_trees_ends_before_a_bound) { check_schedules(1, 3000); }
 
 // Plans whose passes have several micro-batches, in all ways.
 typedef struct Passes {

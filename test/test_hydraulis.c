@@ -60,7 +60,7 @@ static StepWork work_for(const SchemePool* pool, const int* lengths, int n) {
     StepWork work;
     char err[ERR_BYTES];
     soil(&arena, 0xa5, 1 << 18);
-    if (step_work(&work, pool, lengths, n, &arena, err)) abort();
+    if (step_work(&work, pool, lengths, NULL, n, &arena, err)) abort();
     return work;
 }
 

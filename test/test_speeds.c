@@ -51,7 +51,7 @@ static void set_costs(Sim* x, Cost assumed, Cost actual) {
 static Sim* open_sim(int ranks, const char* lengths, int docs_per_rank, uint64_t seed) {
     Sim* x = (Sim*)calloc(1, sizeof *x);
     Setting* s = &x->setting;
-    s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4, NULL};
+    s->limits = (PlanLimits){ranks, ranks, 16384, 16, DOCS, 1e-4, NULL, NULL};
     s->cost = (Cost){.per_token = 0.01, .quadratic = 1e-6, .micro_batch = 1, .link_scale = 1, .layers = 12};
     s->cost.channels = s->cost.kv_channels = 1024, s->cost.elem_bytes = 2;
     s->cost.link[LINK_INSIDE] = s->cost.link[LINK_ACROSS] = fast_link;
@@ -486,7 +486,7 @@ typedef struct Hand {
 
 static void begin_by_hand(Hand* h) {
     memset(h, 0, sizeof *h);
-    h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0, NULL};
+    h->setting.limits = (PlanLimits){4, 4, 1000, 4, 4, 0, NULL, NULL};
     h->setting.cost = (Cost){.per_token = 1, .micro_batch = 10};
     for (int i = 0; i < 4; i++) h->docs[i] = i, h->lengths[i] = 100;
     static Arena arena;

@@ -180,9 +180,220 @@ CLAIM(what_cannot_hold_a_tree_is_refused) {
     write_corpus(3);
 #define TREES "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/refused "
     CHECK_REFUSED("a path of this tree & --context 24", TREES "--batch-tokens 4096 --context 24");
-    CHECK_REFUSED("is a tree of & --batch-tokens", TREES "--batch-tokens 192");
+    CHECK_REFUSED("--capacity 40 cannot hold one document", TREES "--batch-tokens 4096 --capacity 40");
     CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
-    CHECK_REFUSED("--capacity", TREES "--batch-tokens 4096 --capacity 192");
+}
+
+// ---- trees that are split
+
+// Of each document what is learnt, "-" where nothing is, and "|" between documents.
+static const char* learnt(const Docs* docs) {
+    static char text[600];
+    int at = 0, tokens[200], targets[200];
+    char err[ERR_BYTES];
+    Sampler* s = NULL;
+    CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == docs->n);
+    for (int64_t d = 0; d < docs->n; d++, text[at++] = '|') {
+        int n = (int)docs_length(docs, d);
+        Piece piece = {d, 0, n, n - 1, 0, 0};
+        CHECK(sampler_read(s, &piece, tokens, targets, err) == 0);
+        for (int t = 0; t < n; t++) text[at++] = targets[t] == EOT ? '.' : targets[t] < 0 ? '-' : (char)targets[t];
+    }
+    text[at - 1] = 0;
+    sampler_close(s);
+    return text;
+}
+
+CLAIM(a_tree_is_split_at_its_branches_and_what_is_computed_again_is_not_learnt_again) {
+    static const struct {
+        const char *line, *learnt;
+        int most, trees, parts, again;
+    } rows[] = {
+        {"{\"prompt\": \"abc\", \"answers\": [\"de\", \"f\", \"ghi\", \"k\"]}", "---de.-f.-ghi.-k.-", 20, 0, 0, 0},
+        {"{\"prompt\": \"abc\", \"answers\": [\"de\", \"f\", \"ghi\", \"k\"]}", "---de.-f.-|---ghi.-k.-", 12, 1, 2, 3},
+        {"{\"prompt\": \"abc\", \"answers\": [\"de\", \"f\", \"ghi\", \"k\"]}", "---de.-|---f.-k.-|---ghi.-", 9, 1, 3,
+         6},
+        {"{\"text\": \"ab\", \"children\": [{\"text\": \"cd\"}, {\"text\": \"e\", \"children\": [{\"text\": \"f\"}, "
+         "{\"text\": \"g\"}]}]}",
+         "abcd-|--ef-g-", 7, 1, 2, 2},
+    };
+    for (int i = 0; i < COUNT(rows); i++) {
+        char err[ERR_BYTES];
+        DocsSplit told;
+        Docs* docs = open_lines(rows[i].line, err);
+        CHECK(docs && docs_split_trees(docs, rows[i].most, &told, err) == 0);
+        CHECK(told.trees == rows[i].trees && told.parts == rows[i].parts && told.again == rows[i].again);
+        CHECK_STRING(learnt(docs), rows[i].learnt);
+        for (int64_t d = 1; d < docs->n; d++) CHECK(docs->list[d].hash == docs->list[0].hash);  // all train, or none
+        CHECK(docs_check_trees(docs, 10, 6, err) == 0 ||
+              has_words(err, "a path of this tree & a group of ranks holds 6"));
+        docs_close(docs);
+    }
+}
+
+typedef struct Branches {
+    uint64_t seed, drawn;
+    int depth, paths;
+} Branches;
+
+static void put_tree(FILE* f, Branches* b) {
+    int n = draw(b->seed, ++b->drawn, 1, 20),
+        children = b->depth < 3 && b->paths < 6 ? draw(b->seed, ++b->drawn, 0, 3) : 0;
+    fprintf(f, "{\"text\": \"");
+    put_words(f, b->seed + b->drawn, n);
+    fprintf(f, "\"");
+    b->depth++;
+    b->paths += MAX(children - 1, 0);
+    for (int i = 0; i < children; i++) fprintf(f, i ? ", " : ", \"children\": ["), put_tree(f, b);
+    b->depth--;
+    fprintf(f, children ? "]}" : "}");
+}
+
+// The fewest tokens of parts of at most `most`, over all ways to divide the paths; each part is a set of segments.
+typedef struct Ways {
+    const DocsSegment* list;
+    int n, n_paths, leaves[64], length[64];
+    int64_t most, least;
+} Ways;
+
+static void divide(Ways* x, int path, uint64_t* parts, int n_parts) {
+    int64_t tokens = 0;
+    for (int p = 0; p < n_parts; p++) {
+        int64_t of_part = 0;
+        for (int i = 0; i < x->n; i++) of_part += (parts[p] >> i & 1) * (uint64_t)x->length[i];
+        if (of_part > x->most) return;
+        tokens += of_part;
+    }
+    if (path == x->n_paths) x->least = MIN(x->least, tokens);
+    if (path == x->n_paths || tokens >= x->least) return;
+    uint64_t own = 0;
+    for (int i = x->leaves[path]; i >= 0; i = x->list[i].parent) own |= 1ull << i;
+    for (int p = 0; p <= n_parts; p++) {
+        uint64_t before = p < n_parts ? parts[p] : 0;
+        parts[p] = before | own;
+        divide(x, path + 1, parts, MAX(n_parts, p + 1));
+        parts[p] = before;
+    }
+}
+
+CLAIM(random_trees_are_split_into_parts_that_fit_with_each_label_once_and_hardly_more_tokens_than_the_fewest) {
+    int split = 0, fewest = 0;
+    double worst = 1, sum = 0;
+    FOR_SEEDS(seed, 0, 1500) {
+        char err[ERR_BYTES];
+        DocsSplit told;
+        Branches b = {.seed = hash64(seed)};
+        FILE* f = fopen(path_of("lines.jsonl"), "w");
+        fprintf(f, "{\"text\": \"a\", \"children\": [");
+        put_tree(f, &b), fprintf(f, ", "), put_tree(f, &b), fprintf(f, "]}\n");
+        fclose(f);
+        Docs *docs = NULL, *whole = NULL;
+        const char* path = path_of("lines.jsonl");
+        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+        CHECK(!docs_open_as(&whole, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+        Ways x = {.least = INT64_MAX};
+        x.n = docs_segments(whole, 0, &x.list);
+        int longest = 0, tokens = (int)docs_length(whole, 0);
+        for (int i = 0; i < x.n; i++) {
+            x.length[i] = (int)((i + 1 < x.n ? x.list[i + 1].first : tokens) - x.list[i].first);
+            longest = MAX(longest, x.list[i].position + x.length[i]);
+            if (i + 1 == x.n || x.list[i + 1].parent != i) x.leaves[x.n_paths++] = i;
+        }
+        x.most = draw(seed, 1, longest, tokens);
+        CHECK(docs_split_trees(docs, x.most, &told, err) == 0);
+        int labels = 0;
+        for (int64_t d = 0; d < docs->n; d++) {
+            CHECK(docs_length(docs, d) <= x.most);
+            labels += docs_learnt(docs, d, 1, (int)docs_length(docs, d) - 1, NULL);
+        }
+        CHECK(labels == docs_learnt(whole, 0, 1, tokens - 1, NULL));
+        CHECK(docs_tokens(docs) == tokens + told.again);
+        if (told.trees && x.n_paths <= 7) {
+            uint64_t parts[64];
+            divide(&x, 0, parts, 0);
+            double ratio = (double)docs_tokens(docs) / (double)x.least;
+            CHECK(ratio >= 1);
+            worst = fmax(worst, ratio), sum += ratio, split++, fewest += ratio == 1;
+        }
+        docs_close(docs), docs_close(whole);
+    }
+    printf("    %d trees split, %d with the fewest tokens, mean %.4f of them, worst %.4f\n", split, fewest, sum / split,
+           worst);
+    CHECK(split > 500 && fewest > split * 9 / 10 && sum / split < 1.005);
+}
+
+// The corpus of the second law, and one of trees of any depth, split for groups that hold `most`, against whole ones.
+static void check_split(uint64_t seed, int ranks, int most, const char* always, const char* options) {
+    char err[ERR_BYTES];
+    DocsSplit told = {0, 0, 0};
+    Docs* docs = NULL;
+    FILE* f;
+    const char* path = path_of("tree.jsonl");
+    write_corpus(seed);
+    if (seed % 2 && (f = fopen(path, "w"))) {
+        for (uint64_t d = 0; d < 6; d++) {
+            Branches b = {.seed = hash64(seed + d)};
+            fprintf(f, "{\"text\": \"abc\", \"children\": ["), put_tree(f, &b), fprintf(f, ", ");
+            put_tree(f, &b), fprintf(f, "]}\n");
+        }
+        fclose(f);
+    }
+    CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+    double whole = loss_of("tree", 1, (int)docs_tokens(docs), always), tolerance = 1e-5;
+    CHECK(rename(path_of("tree.grads"), path_of("whole.grads")) == 0);
+    CHECK(!docs_split_trees(docs, most, &told, err) && told.parts > told.trees);
+    double split = loss_of("tree", ranks, (int)docs_tokens(docs), filled("%s %s", always, options));
+    CHECK(has_words(output, filled("split into %d", (int)told.parts)));
+    CHECK_CLOSE(split, whole, tolerance * whole);
+    CHECK_CLOSE(tensors_differ(path_of("tree.grads"), path_of("whole.grads"), 1), 0, tolerance);
+    docs_close(docs);
+}
+
+CLAIM(split_trees_have_the_loss_and_the_gradients_of_whole_ones) {
+    check_split(40, 1, 160, "--dtype fp32 --context 160", "--capacity 160");
+    check_split(41, 1, 96, "--dtype fp32 --context 96", "--capacity 96");
+    check_split(43, 1, 96, "--dtype fp32 --context 96 --arch llama", "--capacity 96");
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    check_split(44, 4, 200, "--dtype fp32", "--capacity 50");
+    check_split(45, 3, 100, "--dtype fp32", "--capacity 50");
+    check_split(46, 2, 192, "--dtype fp32", "--capacity 192 --pp 2");
+}
+
+// ---- what trees take
+
+// Long ones, whose pairs of tokens count. Virtual ranks compute nothing: tokens are cheap.
+static void write_long(const char* path) {
+    FILE* f = fopen(path, "w");
+    for (uint64_t d = 0; d < 24; d++) {
+        fprintf(f, "{\"prompt\": \"");
+        put_words(f, d, draw(d, 1, 500, 8000));
+        for (int a = 0, answers = draw(d, 2, 1, 8); a < answers; a++) {
+            fprintf(f, "%s", a ? "\", \"" : "\", \"answers\": [\"");
+            put_words(f, d, draw(d, 10 + (uint64_t)a, 10, 5000));
+        }
+        fprintf(f, "\"]}\n");
+    }
+    CHECK(!fclose(f));
+}
+
+CLAIM(trees_take_what_is_predicted_whatever_plans_them) {
+    static const char* const ways[] = {
+        "",         "--plan adaptive", "--plan static --cp 2",   "--plan megatron", "--plan flexsp",
+        "--zero 3", "--tp 2",          "--capacity 16384"};
+    write_long(path_of("long.jsonl"));
+    for (int i = 0; i < COUNT(ways); i++) {
+        CHECK_SH(0,
+                 "$P --layers 4 --width 64 --heads 8 --context 16384 --steps 2 --eval-every 0 --sample-every 0 "
+                 "--save-every 0 --device virtual --ranks 16 --machine h200-8b --batch-tokens 250000 "
+                 "--data $W/long.jsonl --val $W/long.jsonl --out $W/long-%d %s",
+                 i, ways[i]);
+        CHECK_SH(0, "grep '\"predicted_ms\"' $W/long-%d/log.jsonl", i);
+        const char *predicted = strstr(output, "\"predicted_ms\": "), *measured = strstr(output, "\"measured_ms\": ");
+        CHECK(predicted && measured);
+        double p = predicted ? strtod(predicted + 16, NULL) : 0, m = measured ? strtod(measured + 15, NULL) : 1;
+        printf("    predicted %.1f ms, took %.1f: %s\n", p, m, ways[i]);
+        CHECK_CLOSE(p, m, 0.03 * m);
+    }
 }
 
 PROGRAM_TEST {}

@@ -36,7 +36,7 @@ CLAIM(zones_begin_where_attention_takes_as_long_as_communications) {
 
 CLAIM(zones_of_measured_machines_follow_their_links) {
     World world;
-    PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0.001, NULL};
+    PlanLimits limits = {4, 2, 1000, 4, MOST_DOCS, 0.001, NULL, NULL};
     random_world(&world, &limits, 1);
     Setting* s = &world.setting;
     s->cost.n_groups = 0;
@@ -132,7 +132,7 @@ static ZeppelinQueue queue_of(int first_rank, int cp_size, int node_size) {
 
 CLAIM(documents_get_the_windows_of_their_zones) {
     for (int i = 0; i < COUNT(by_hand); i++) {
-        PlanLimits limits = {by_hand[i].ranks, by_hand[i].node_size, by_hand[i].capacity, 4, MOST_DOCS, 0, NULL};
+        PlanLimits limits = {by_hand[i].ranks, by_hand[i].node_size, by_hand[i].capacity, 4, MOST_DOCS, 0, NULL, NULL};
         Partitioned p = partitioned(by_hand[i].lengths, by_hand[i].n, &limits, by_hand[i].zones);
         CHECK(p.result == 0);
         CHECK(!by_hand[i].after.inside || !memcmp(&p.zones, &by_hand[i].after, sizeof p.zones));
@@ -144,7 +144,7 @@ CLAIM(documents_get_the_windows_of_their_zones) {
         if (test_failures_in_claim) printf("    row %d\n", i);
     }
     // A third of everything is 3 of 9 nodes, never 4 by a rounding.
-    PlanLimits limits = {9, 1, 1000, 4, MOST_DOCS, 0, NULL};
+    PlanLimits limits = {9, 1, 1000, 4, MOST_DOCS, 0, NULL, NULL};
     for (int s = 60; s < 200; s++) {
         Partitioned p = partitioned((int[]){s, s, s}, 3, &limits, (ZeppelinZones){50, 50});
         for (int i = 0; i < 3; i++) CHECK(p.windows[i].first_rank == 3 * i && p.windows[i].cp_size == 3);

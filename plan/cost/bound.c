@@ -21,8 +21,10 @@ typedef struct Group {
 } Group;
 
 typedef struct Groups {
-    double hides[2];  // lambda, forward and backward
-    double credit;    // of local attention: what of it may hide exchanges that lambda leaves
+    const int* sorted;      // (documents) lengths, descending
+    const double* squares;  // (documents) PlanLimits.squares
+    double hides[2];        // lambda, forward and backward
+    double credit;          // of local attention: what of it may hide exchanges that lambda leaves
     int n, n_others;
     double capacity;    // of the rank that holds most
     double* held;       // (ranks + 1) as in WholeMicroBatches
@@ -127,72 +129,84 @@ static double weigh_groups(Groups* x, const Setting* setting) {
     return slow;
 }
 
-static double time_on(const Group* g, double s) {
-    double attention = g->time2 * s * s;
+// Document i of the list: tokens, and seen_tokens.
+typedef struct Doc {
+    double s, seen;
+} Doc;
+
+static Doc doc_at(const Groups* x, int i) { return (Doc){x->sorted[i], seen_tokens(x->squares, i, x->sorted[i])}; }
+
+static int is_as_before(const Groups* x, int i) {
+    return i > 0 && x->sorted[i] == x->sorted[i - 1] && (!x->squares || x->squares[i] == x->squares[i - 1]);
+}
+
+static double time_on(const Group* g, Doc d) {
+    double s = d.s, attention = g->time2 * s * d.seen;
     return attention + g->time1 * s + group_shown_ms(g->cost, attention, s) + g->cost->micro_batch;
 }
 
-static double work_on(const Group* g, double s) { return g->work2 * s * s + g->work1 * s; }
+static double work_on(const Group* g, Doc d) { return g->work2 * d.s * d.seen + g->work1 * d.s; }
 
 // No group from g on does less work than this.
-static double least_from(const Group* g, double s) { return g->least2 * s * s + g->least1 * s; }
+static double least_from(const Group* g, Doc d) { return g->least2 * d.s * d.seen + g->least1 * d.s; }
 
 // Alone on one rank.
-static int ends_by(const Groups* x, int s, double tau) {
-    return group_holds(x->list[0].cost, s) && time_on(&x->list[0], s) <= tau;
+static int ends_by(const Groups* x, int i, double tau) {
+    return group_holds(x->list[0].cost, x->sorted[i]) && time_on(&x->list[0], doc_at(x, i)) <= tau;
 }
 
-// The first group that could hold s tokens.
+// The first group that could hold so many tokens.
 static int first_group(const Groups* x, int s) { return x->first[CEIL_DIV(s, (int)x->capacity)]; }
 
-static double least_work(const Groups* x, int s, double tau) {
+static double least_work(const Groups* x, int k, double tau) {
+    int s = x->sorted[k];
+    Doc d = doc_at(x, k);
     double least = INFINITY;
-    if (ends_by(x, s, tau)) return work_on(&x->list[0], s);
-    for (int i = first_group(x, s); i < x->n && least_from(&x->list[i], s) < least; i++) {
+    if (ends_by(x, k, tau)) return work_on(&x->list[0], d);
+    for (int i = first_group(x, s); i < x->n && least_from(&x->list[i], d) < least; i++) {
         const Group* g = &x->list[i];
-        double work = work_on(g, s);
-        if (work < least && group_holds(g->cost, s) && time_on(g, s) <= tau) least = work;
+        double work = work_on(g, d);
+        if (work < least && group_holds(g->cost, s) && time_on(g, d) <= tau) least = work;
     }
     return least;
 }
 
-// Of n documents, each on the group where it does least of all that end it by tau; infinite: one has none.
-// Micro-batches of `own` ms are left out. each: NULL, or (n) of every document.
-static double work_by(const Groups* x, const int* sorted, int n, double tau, double own, DensePart* each) {
+// Of documents first .. end, each on the group where it does least of all that end it by tau; infinite: one has none.
+// Micro-batches of `own` ms are left out. each: NULL, or (documents) of every one.
+static double work_by(const Groups* x, int first, int end, double tau, double own, DensePart* each) {
     double sum = 0, work = 0;
-    for (int i = 0; i < n; i++) {
-        double s = sorted[i];
-        if (i == 0 || sorted[i] != sorted[i - 1]) work = least_work(x, sorted[i], tau) - own * s / x->capacity;
+    for (int i = first; i < end; i++) {
+        double s = x->sorted[i];
+        if (i == first || !is_as_before(x, i)) work = least_work(x, i, tau) - own * s / x->capacity;
         if (each) each[i] = (DensePart){s, work};
         sum += work;
     }
     return sum;
 }
 
-static double least_time(const Groups* x, int s, const Group** fastest) {
+static double least_time(const Groups* x, int k, const Group** fastest) {
     double least = INFINITY;
-    for (int i = first_group(x, s); i < x->n; i++) {
+    for (int i = first_group(x, x->sorted[k]); i < x->n; i++) {
         const Group* g = &x->list[i];
-        if (!group_holds(g->cost, s)) continue;
-        double ms = time_on(g, s);
+        if (!group_holds(g->cost, x->sorted[k])) continue;
+        double ms = time_on(g, doc_at(x, k));
         if (ms < least) least = ms, *fastest = g;
     }
     return least;
 }
 
 // The longest document's, unless a shorter one does not fit where that is fastest: chunks of a ring are uneven by a
-// token or two.
-static double longest_least_time(const Groups* x, const int* sorted, int n, int* longest) {
+// token or two; or the longest is a tree that takes less.
+static double longest_least_time(const Groups* x, int n, int* longest) {
     const Group* fastest = x->list;
-    double most = least_time(x, sorted[0], &fastest);
+    double most = least_time(x, 0, &fastest);
     *longest = 0;
     for (int i = 1; i < n; i++) {
-        int s = sorted[i];
-        if (s == sorted[i - 1]) continue;
-        if (ends_by(x, s, most)) break;
-        if (group_holds(fastest->cost, s) && time_on(fastest, s) <= most) continue;
+        if (is_as_before(x, i)) continue;
+        if (ends_by(x, i, most) && !x->squares) break;
+        if (group_holds(fastest->cost, x->sorted[i]) && time_on(fastest, doc_at(x, i)) <= most) continue;
         const Group* other = fastest;
-        double ms = least_time(x, s, &other);
+        double ms = least_time(x, i, &other);
         if (ms > most) most = ms, fastest = other, *longest = i;
     }
     return most;
@@ -200,21 +214,24 @@ static double longest_least_time(const Groups* x, const int* sorted, int n, int*
 
 // ---- L3
 
-// Of the documents, by length, those that do not end on one rank by tau, nor by less.
-static int count_wide(const Groups* x, const int* sorted, int n, double tau) {
+// Of the documents, by length, the first so many: all behind them end on one rank by tau.
+static int count_wide(const Groups* x, int n, double tau) {
     int wide = 0;
-    while (wide < n && !ends_by(x, sorted[wide], tau)) wide++;
+    for (int i = 0; i < n; i++) {
+        if (!ends_by(x, i, tau)) wide = i + 1;
+        else if (!x->squares) break;
+    }
     return wide;
 }
 
 // Least tau at which the work fits; low: a lower bound that every document reaches.
-static double bisect(const Groups* x, const int* sorted, int n, double low, double speeds) {
-    int wide = count_wide(x, sorted, n, low);
-    double narrow = work_by(x, sorted + wide, n - wide, low, 0, NULL);
-    double high = (work_by(x, sorted, wide, low, 0, NULL) + narrow) / speeds;  // no more work there, so it fits
+static double bisect(const Groups* x, int n, double low, double speeds) {
+    int wide = count_wide(x, n, low);
+    double narrow = work_by(x, wide, n, low, 0, NULL);
+    double high = (work_by(x, 0, wide, low, 0, NULL) + narrow) / speeds;  // no more work there, so it fits
     while (high - low > 1e-6 * low) {
         double tau = low + (high - low) / 2;
-        if (narrow + work_by(x, sorted, wide, tau, 0, NULL) <= tau * speeds) high = tau;
+        if (narrow + work_by(x, 0, wide, tau, 0, NULL) <= tau * speeds) high = tau;
         else low = tau;
     }
     return low;
@@ -291,23 +308,23 @@ int whole_micro_batches_suffice(const WholeMicroBatches* x, double tau, double w
 }
 
 // The least tau from l3 on at which whole micro-batches suffice, to a relative 1e-4. On ranks of speed 1.
-static double raise_by_micro_batches(const Groups* x, const int* sorted, int n, const Setting* setting, double l3) {
+static double raise_by_micro_batches(const Groups* x, int n, const Setting* setting, double l3) {
     const GroupCost* one = x->list[0].cost;
-    int ranks = setting->limits.ranks, wide = count_wide(x, sorted, n, l3);
+    int ranks = setting->limits.ranks, wide = count_wide(x, n, l3);
     double low = l3, high = l3, step = 0.01, tokens = 0, own = one->micro_batch;
-    double narrow = work_by(x, sorted + wide, n - wide, l3, own, x->dense + wide);
-    double work = narrow + work_by(x, sorted, wide, l3, own, x->dense);
+    double narrow = work_by(x, wide, n, l3, own, x->dense);
+    double work = narrow + work_by(x, 0, wide, l3, own, x->dense);
     qsort(x->dense, (size_t)n, sizeof(DensePart), denser_first);
-    for (int i = 0; i < n; i++) tokens += sorted[i];
+    for (int i = 0; i < n; i++) tokens += x->sorted[i];
     double rounds = setting->rounds ? ceil(tokens / x->held[ranks]) : 0;
     WholeMicroBatches micro_batches = {ranks, x->held, rounds, own, one->per_token, 0, x->dense, n};
     while (!whole_micro_batches_suffice(&micro_batches, high, work)) {
         low = high, high = l3 * (1 + step), step *= 2;
-        work = narrow + work_by(x, sorted, wide, high, own, NULL);
+        work = narrow + work_by(x, 0, wide, high, own, NULL);
     }
     while (high - low > 1e-4 * low) {
         double tau = low + (high - low) / 2;
-        work = narrow + work_by(x, sorted, wide, tau, own, NULL);
+        work = narrow + work_by(x, 0, wide, tau, own, NULL);
         if (whole_micro_batches_suffice(&micro_batches, tau, work)) high = tau;
         else low = tau;
     }
@@ -315,28 +332,28 @@ static double raise_by_micro_batches(const Groups* x, const int* sorted, int n, 
 }
 
 // L3 with lambda as it is now, or `least` where that is more; *l1: L1.
-static double least_tau(Groups* x, double* l1, double least, const int* sorted, int n, const Setting* setting) {
+static double least_tau(Groups* x, double* l1, double least, int n, const Setting* setting) {
     double speeds = weigh_groups(x, setting);
-    *l1 = work_by(x, sorted, n, INFINITY, 0, NULL) / speeds;
-    double tau = bisect(x, sorted, n, MAX(*l1, least), speeds);
+    *l1 = work_by(x, 0, n, INFINITY, 0, NULL) / speeds;
+    double tau = bisect(x, n, MAX(*l1, least), speeds);
     if (!setting->speeds && x->list[0].cost->micro_batch > dear_micro_batch * tau)
-        tau = raise_by_micro_batches(x, sorted, n, setting, tau);
+        tau = raise_by_micro_batches(x, n, setting, tau);
     return tau;
 }
 
-static void find_bounds(Bounds* bounds, Groups* x, const int* sorted, int n, const Setting* setting) {
+static void find_bounds(Bounds* bounds, Groups* x, int n, const Setting* setting) {
     static const double lambda[][2] = {{1, 1}, {0, 1}, {0, 0}};
     // Sums of n numbers, here and in whatever is compared with the bounds, are exact to n 2^-53 of themselves.
     double down = 1 - (n + 16) * 0x1p-51, l1;
     most_held(x->held, &setting->limits);
     x->capacity = x->held[1];
     weigh_groups(x, setting);
-    bounds->l2 = longest_least_time(x, sorted, n, &bounds->longest);
-    bounds->alone = bounds->l3 = bounds->beside = least_tau(x, &bounds->l1, bounds->l2, sorted, n, setting);
+    bounds->l2 = longest_least_time(x, n, &bounds->longest);
+    bounds->alone = bounds->l3 = bounds->beside = least_tau(x, &bounds->l1, bounds->l2, n, setting);
     for (int i = 0; i < COUNT(lambda) && !setting->no_overlap; i++) {
         x->hides[0] = lambda[i][0], x->hides[1] = lambda[i][1];
         x->credit = (1 - x->hides[0]) / 3 + 2 * (1 - x->hides[1]) / 3;
-        bounds->beside = least_tau(x, &l1, i ? bounds->beside : bounds->l2, sorted, n, setting);
+        bounds->beside = least_tau(x, &l1, i ? bounds->beside : bounds->l2, n, setting);
         if (i == 0) bounds->l1 = l1, bounds->l3 = bounds->beside;
     }
     bounds->alone = MAX(bounds->alone, bounds->beside) * down;
@@ -349,14 +366,16 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
     *bounds = (Bounds){.longest = -1};
     if (n == 0) return 0;
     ArenaMark mark = arena_mark(arena);
-    Groups x = {.list = TAKE(arena, Group, (GROUP_ULYSSES_SIZES + 1) * ranks),
+    Groups x = {.sorted = sorted,
+                .squares = setting->limits.squares,
+                .list = TAKE(arena, Group, (GROUP_ULYSSES_SIZES + 1) * ranks),
                 .first = TAKE(arena, int, ranks + 1),
                 .others = TAKE(arena, GroupCost, GROUP_ULYSSES_SIZES * ranks),
                 .speeds = TAKE(arena, double, ranks),
                 .held = TAKE(arena, double, ranks + 1),
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err) < 0) return -1;
-    find_bounds(bounds, &x, sorted, n, setting);
+    find_bounds(bounds, &x, n, setting);
     arena_reset(arena, mark);
     return 0;
 }

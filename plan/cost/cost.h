@@ -173,12 +173,11 @@ static inline double terms_ms(const CostTerms* t) {
 
 int group_holds(const GroupCost* g, int s);                   // whether it fits
 int group_holds_in(const GroupCost* g, int s, int64_t room);  // with so much room
-// ms at full speed, without Cost.micro_batch; and at the pace of the group's slowest rank, where it takes `ms` at full
-// speed: communication takes the same time at any.
-static inline double document_ms(const GroupCost* g, double s) { return group_ms(g, s * s, s); }
-static inline double document_ms_at(const GroupCost* g, double s, double ms, double pace) {
+// ms at the pace of the group's slowest rank of what takes `ms` at full speed (group_ms): communication takes the same
+// time at any.
+static inline double document_ms_at(const GroupCost* g, double s2, double s, double ms, double pace) {
     if (pace == 1) return ms;
-    double communication = group_shown_ms(g, g->quadratic * (s * s), s);
+    double communication = group_shown_ms(g, g->quadratic * s2, s);
     return (ms - communication) / pace + communication;
 }
 // Tokens that it takes of GroupCost.room. On a ring a bound: chunks are rounded down.

@@ -70,7 +70,9 @@ static GroupFactors factors_of(const Play* x, const MicroBatch* mb) {
         for (int k = 0; k < mb->n_docs * p.n_chunks; k++) {
             const int* chunk = p.chunk_border + k / p.n_chunks * (p.n_chunks + 1) + k % p.n_chunks;
             double end = chunk[1], begin = chunk[0];
-            if (p.owner[k % p.n_chunks] == a) seen += end * end - begin * begin;
+            int doc = x->plan->docs[mb->first_doc + k / p.n_chunks];
+            if (p.n_chunks == 1) seen += end * seen_tokens(x->plan->squares, doc, x->lengths[doc]);
+            else if (p.owner[k % p.n_chunks] == a) seen += end * end - begin * begin;
         }
         for (int b = 0; b < u; b++) {
             double own = border[b + 1] - border[b], part = (double)(p.head_border[b + 1] - p.head_border[b]) / heads;

@@ -505,6 +505,7 @@ int flexsp_plan(Plan* plan, double* ms, int64_t step, const int* lengths, int n,
               .arena = arena,
               .best = INFINITY};
     plan_take(&x.trial, n, arena);
+    x.trial.squares = plan->squares;
     x.trial.n_docs = n, x.trial.step = step, x.trial.ranks = setting->limits.ranks, x.trial.has_barriers = 1;
     flexsp_cp_sizes(&x.cp_sizes, &own);
     if (arena_check(arena, err) < 0 || sort_documents(&x, lengths, err) < 0) return -1;

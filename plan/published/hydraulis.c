@@ -64,7 +64,8 @@ typedef struct Load {
     int docs, pipeline;
 } Load;
 
-int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err) {
+int step_work(StepWork* w, const SchemePool* pool, const int* lengths, const double* squares, int n, Arena* arena,
+              Err err) {
     *w = (StepWork){.pool = pool, .lengths = lengths, .n = n, .pace = 1};
     int** lists[] = {&w->sorted,      &w->order, &w->trial, &w->candidate,
                      &w->pipeline_of, &w->docs,  &w->mb_of, &w->scratch};
@@ -82,8 +83,10 @@ int step_work(StepWork* w, const SchemePool* pool, const int* lengths, int n, Ar
         const PipelineScheme* scheme = &pool->scheme[k];
         for (int i = 0; i < n; i++) {
             int64_t room = scheme_room(scheme, lengths[i]);
+            double seen = seen_tokens(squares, i, lengths[i]);
             w->room[k * n + i] = room;
-            w->ms[k * n + i] = room <= scheme->max_tokens ? scheme_ms(scheme, lengths[i]) : INFINITY;
+            double ms = (scheme->quadratic * seen + scheme->linear) * lengths[i];
+            w->ms[k * n + i] = room <= scheme->max_tokens ? ms : INFINITY;
         }
     }
     return 0;

@@ -133,8 +133,9 @@ typedef struct StepWork {
     int64_t* mb_room;                // (n)
 } StepWork;
 
-// In the arena. 0, or -1 without memory.
-int step_work(StepWork* work, const SchemePool* pool, const int* lengths, int n, Arena* arena, Err err);
+// In the arena. squares (n): PlanLimits.squares. 0, or -1 without memory.
+int step_work(StepWork* work, const SchemePool* pool, const int* lengths, const double* squares, int n, Arena* arena,
+              Err err);
 
 typedef struct Choice {
     int strategy;  // -1: none holds the documents

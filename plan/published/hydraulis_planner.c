@@ -80,7 +80,7 @@ static int planner_plan(const void* planner, Plan* plan, int64_t step, const int
     StepWork work;
     if (plan_begin(plan, step, lengths, n, &h->setting->limits, arena, err) < 0) return -1;
     ArenaMark mark = arena_mark(arena);
-    if (step_work(&work, &h->pool, lengths, n, arena, err) < 0) return -1;
+    if (step_work(&work, &h->pool, lengths, h->setting->limits.squares, n, arena, err) < 0) return -1;
     Choice choice = hydraulis_choose(&work, h->list, h->n, HYDRAULIS_SHUFFLES, (uint64_t)step);
     if (choice.strategy >= 0) plan_of_choice(plan, h, &work, &h->list[choice.strategy]);
     else if (n > 0)

@@ -88,7 +88,7 @@ static void fill_round(Batch* x) {
         double s = x->lengths[i];
         x->mb_of[x->docs[i]] = k;
         x->taken[k] += takes(&x->setting->groups[cp_size], x->lengths[i]);
-        x->load[k] += s * s / cp_size;
+        x->load[k] += s * seen_tokens(x->setting->limits.squares, x->docs[i], x->lengths[i]) / cp_size;
         x->left--;
         if (widest == 0) widest = cp_size;
         if (x->left > 0 && cp_size < widest && balanced(x)) return;

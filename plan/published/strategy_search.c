@@ -290,7 +290,7 @@ static int open_batches(Trials* t, Arena* arena, Err err) {
         for (end = first + 1; end < s->n && tokens + s->lengths[end] <= s->batch_tokens; end++)
             tokens += s->lengths[end];
         if (end == s->n && t->batches > 0) break;  // a short one at the end
-        if (step_work(&t->work[t->batches], s->pool, s->lengths + first, end - first, arena, err)) return -1;
+        if (step_work(&t->work[t->batches], s->pool, s->lengths + first, NULL, end - first, arena, err)) return -1;
         t->first[++t->batches] = end;
     }
     return 0;
@@ -389,7 +389,7 @@ static int shorten(Strategy* list, const Strategy* candidates, int n, const Sche
             int at = (int)(random_uniform(hash64((uint64_t)b), (uint64_t)i) * n_sample);
             lengths[i] = MAX(MIN(sample[at], candidates[0].longest), 1);
         }
-        if (step_work(&work, pool, lengths, docs, arena, err) < 0) return -1;
+        if (step_work(&work, pool, lengths, NULL, docs, arena, err) < 0) return -1;
         for (int i = 0; i < n; i++) {
             Choice choice = hydraulis_choose(&work, &candidates[i], 1, FEW_SHUFFLES, (uint64_t)b);
             ms[i][b] = choice.strategy < 0 ? 1e60 : choice.empty ? 1e20 * choice.ms : choice.ms;

@@ -442,7 +442,8 @@ static int open_steps(Lists* x, Err err) {
     int failed = 0;
     for (int b = 0; b < s->n && !failed; b++)
         failed =
-            step_work(&x->work[b], &x->pool, s->lengths + s->first[b], s->first[b + 1] - s->first[b], x->arena, err);
+            step_work(&x->work[b], &x->pool, s->lengths + s->first[b], NULL, s->first[b + 1] - s->first[b], x->arena,
+                      err);
     return failed;
 }
 

@@ -41,8 +41,7 @@ static int list_rows(EvenRows* x, int rank) {
     for (int i = 0; i < x->plan->n_micro_batches; i++) {
         const MicroBatch* mb = &x->plan->micro_batches[i];
         if (rank < mb->first_rank || rank >= mb->first_rank + mb->cp_size) continue;
-        for (int r = 0; r < x->n_rows; r++)
-            alone &= x->plan->micro_batches[x->rows[r].micro_batch].round != mb->round;
+        for (int r = 0; r < x->n_rows; r++) alone &= x->plan->micro_batches[x->rows[r].micro_batch].round != mb->round;
         alone &= mb->cp_size == 1;
         x->rows[x->n_rows++] = (EvenRow){i, 0, 0};
         for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) {
@@ -59,11 +58,11 @@ static int deal(EvenRows* x, int rank) {
     qsort(x->docs, (size_t)x->n_docs, sizeof *x->docs, longest_first);
     for (int i = 0; i < x->n_docs; i++) {
         EvenRow* best = NULL;
-        double s = x->docs[i].length;
+        double s = x->docs[i].length, seen = seen_tokens(x->plan->squares, x->docs[i].doc, x->docs[i].length);
         for (EvenRow* row = x->rows; row < x->rows + x->n_rows; row++)
             if (row->tokens + x->docs[i].length <= capacity && (!best || row->work < best->work)) best = row;
         if (!best) return 0;
-        best->tokens += x->docs[i].length, best->work += s + x->limits->quadratic * s * s;
+        best->tokens += x->docs[i].length, best->work += s + x->limits->quadratic * s * seen;
         x->docs[i].row = best->micro_batch;
     }
     return 1;

@@ -163,14 +163,16 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         .all = TAKE(arena, int, n),
         .groups = {TAKE(arena, int, limits->ranks + 1), TAKE(arena, int, limits->ranks + 1), 1, limits->ranks, NULL},
         .arena = arena};
-    Packer packer = packer_take(x.sorted, n, setting, arena);
+    Setting in_order = *setting;  // its squares are those of `sorted`
+    Packer packer = packer_take(x.sorted, n, &in_order, arena);
     if (arena_check(arena, err) < 0) return -1;
     *prediction = (Prediction){0};
     sort_longest_first(x.order, x.sorted, lengths, n);
+    if (squares_in_order(&in_order.limits, x.order, n, arena, err) < 0) return -1;
     if (check_held(&x, &packer, err) < 0) return -1;
-    if (bounds_of(&prediction->bounds, x.sorted, n, setting, arena, err) < 0) return -1;
+    if (bounds_of(&prediction->bounds, x.sorted, n, &in_order, arena, err) < 0) return -1;
     if (n == 0) return arena_reset(arena, mark), 0;
-    Setting freely = *setting;  // the plan that is cut into rounds is the one that free ranks get
+    Setting freely = in_order;  // the plan that is cut into rounds is the one that free ranks get
     Bounds aim = prediction->bounds;
     freely.rounds = 0;
     if (setting->rounds && bounds_of(&aim, x.sorted, n, &freely, arena, err) < 0) return -1;

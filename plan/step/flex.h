@@ -61,3 +61,5 @@ typedef struct Keyed {
 void sort_keyed(Keyed* list, int n);  // by ascending keys, of equal ones by ascending i
 // order, sorted (n): the documents, the longest first, of equal ones the one with the smaller number; their lengths.
 void sort_longest_first(int* order, int* sorted, const int* lengths, int n);
+// squares of limits become those of the documents in this order, in the arena. 0, or -1 without memory.
+int squares_in_order(PlanLimits* limits, const int* order, int n, Arena* arena, Err err);

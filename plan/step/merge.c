@@ -39,6 +39,16 @@ void sort_longest_first(int* order, int* sorted, const int* lengths, int n) {
     for (int i = 0; i < n; i++) sorted[i] = lengths[order[i]];
 }
 
+int squares_in_order(PlanLimits* limits, const int* order, int n, Arena* arena, Err err) {
+    const double* squares = limits->squares;
+    if (!squares) return 0;
+    double* sorted = TAKE(arena, double, n);
+    if (arena_check(arena, err) < 0) return -1;
+    for (int k = 0; k < n; k++) sorted[k] = squares[order[k]];
+    limits->squares = sorted;
+    return 0;
+}
+
 int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     if (setting->rounds && plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
     return timeline_play(timeline, plan, lengths, setting, arena, err);
@@ -62,7 +72,10 @@ int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const S
     if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
     prediction->n_tries = 0;
     sort_longest_first(order, sorted, lengths, n);
-    if (bounds_of(&prediction->bounds, sorted, n, setting, arena, err) < 0) return -1;
+    Setting in_order = *setting;
+    in_order.limits.squares = plan->squares;
+    if (squares_in_order(&in_order.limits, order, n, arena, err) < 0) return -1;
+    if (bounds_of(&prediction->bounds, sorted, n, &in_order, arena, err) < 0) return -1;
     arena_reset(arena, mark);
     return 0;
 }

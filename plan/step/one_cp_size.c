@@ -32,6 +32,7 @@ typedef struct Scratch {
     Class* classes;  // (ranks)
     int n_classes;
     int *docs, *doc_lengths, *takes;  // (n) class by class; takes: widest
+    double* doc_squares;              // (n) likewise, NULL: no document is a tree
     int* ring_docs;                   // (groups)
     double* load;                     // (groups)
     Rows rows;
@@ -141,12 +142,16 @@ static int share_documents(Scratch* x, int n, Err err) {
     sort_longest_first(order, sorted, x->lengths, n);
     for (int k = 0; k < n; k++) {
         int c = class_of[order[k]] = least_loaded(x, order[k]);
-        x->classes[c].load += sorted[k] + x->limits->quadratic * sorted[k] * sorted[k];
+        double seen = seen_tokens(x->limits->squares, order[k], sorted[k]);
+        x->classes[c].load += sorted[k] + x->limits->quadratic * sorted[k] * seen;
     }
     for (int c = 0, at = 0; c < x->n_classes; c++) {
         x->classes[c].first_doc = at;
-        for (int i = 0; i < n; i++)
-            if (class_of[i] == c) x->docs[at] = i, x->doc_lengths[at] = x->lengths[i], x->takes[at++] = x->widest[i];
+        for (int i = 0; i < n; i++) {
+            if (class_of[i] != c) continue;
+            if (x->doc_squares) x->doc_squares[at] = x->limits->squares[i];
+            x->docs[at] = i, x->doc_lengths[at] = x->lengths[i], x->takes[at++] = x->widest[i];
+        }
         x->classes[c].n_docs = at - x->classes[c].first_doc;
     }
     arena_reset(x->arena, mark);
@@ -219,7 +224,8 @@ static int plan_classes(Plan* plan, Scratch* x, Err err) {
     for (const Class* c = x->classes; c < x->classes + x->n_classes; c++) {
         if (c->n_docs > 0 && groups > 1 && pack_evenly(x, c, c->n * rows, err) < 0) return -1;
         if (c->n_docs > 0 &&
-            rows_weigh(&x->rows, x->doc_lengths + c->first_doc, x->limits->quadratic, x->arena, err) < 0)
+            rows_weigh(&x->rows, x->doc_lengths + c->first_doc, x->doc_squares ? x->doc_squares + c->first_doc : NULL,
+                       x->limits->quadratic, x->arena, err) < 0)
             return -1;
         if (c->n_docs > 0 && deal(plan, x, c, err) < 0) return -1;
     }
@@ -239,6 +245,7 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
                  .docs = TAKE(arena, int, n),
                  .doc_lengths = TAKE(arena, int, n),
                  .takes = TAKE(arena, int, n),
+                 .doc_squares = limits->squares ? TAKE(arena, double, n) : NULL,
                  .ring_docs = TAKE(arena, int, limits->ranks),
                  .load = TAKE(arena, double, limits->ranks),
                  .arena = arena};
@@ -266,7 +273,7 @@ int plan_static(Plan* plan, int64_t step, const int* lengths, int n, const PlanL
 // ones.
 
 typedef struct Work {
-    double s2, tokens;
+    double s2, tokens, seen;  // seen: by the longest, seen_tokens
     int longest;
 } Work;
 
@@ -293,7 +300,7 @@ static double bound_of_group(const GroupCost* g, const Work* work, const Pace* p
     double rate = least_token_ms(g, row, HIDING_OWN);
     double area = g->quadratic * work->s2 + g->per_token * work->tokens +
                   pace->least * (rate * work->tokens + g->micro_batch * MAX(rows, 1));
-    double micro_batch = (g->quadratic * s + g->per_token) * s / pace->most + rate * s + g->micro_batch;
+    double micro_batch = (g->quadratic * work->seen + g->per_token) * s / pace->most + rate * s + g->micro_batch;
     return MAX(area / pace->sum, micro_batch);
 }
 
@@ -333,10 +340,10 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     if (plan_begin(plan, step, lengths, n, limits, arena, err) < 0) return -1;
     Work work = {0};
     for (int i = 0; i < n; i++) {
-        double s = lengths[i];
-        work.s2 += s * s;
+        double s = lengths[i], seen = seen_tokens(limits->squares, i, lengths[i]);
+        work.s2 += s * seen;
         work.tokens += s;
-        work.longest = MAX(work.longest, lengths[i]);
+        if (lengths[i] > work.longest) work.longest = lengths[i], work.seen = seen;
     }
     ArenaMark mark = arena_mark(arena);
     Keyed* list = TAKE(arena, Keyed, limits->ranks);

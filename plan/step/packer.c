@@ -34,7 +34,8 @@ typedef struct Task {
     double t;        // ms at full speed, without a new micro-batch's own; infinite: it does not fit
     int64_t tokens;  // of a ring rank
     int s;
-    int needs;  // capacity of its ranks, where they hold unlike much
+    double seen;  // seen_tokens
+    int needs;    // capacity of its ranks, where they hold unlike much
 } Task;
 
 // What a window where planners put a group of d ranks holds at most.
@@ -105,8 +106,11 @@ static const GroupCost* group_at(const Packer* x, int size) { return &x->setting
 
 int packer_holds(const Packer* x, int size, int s) { return group_holds_in(group_at(x, size), s, x->room[size]); }
 
-static double ms_on(const Packer* x, int size, int s) {
-    return packer_holds(x, size, s) ? document_ms(group_at(x, size), s) : INFINITY;
+static double seen_by(const Packer* x, int k) { return seen_tokens(x->setting->limits.squares, k, x->sorted[k]); }
+
+static double ms_on(const Packer* x, int size, int k) {
+    int s = x->sorted[k];
+    return packer_holds(x, size, s) ? group_ms(group_at(x, size), s * seen_by(x, k), s) : INFINITY;
 }
 
 // Where it is in `sizes`, and what it takes there.
@@ -114,15 +118,15 @@ static void weigh_document(Packer* x, int k) {
     int s = x->sorted[k], least = 0;
     while (least < x->n_sizes - 1 && !packer_holds(x, least, s)) least++;
     x->least[k] = least;
-    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++) x->ms[LEAST_SIZES * k + i] = ms_on(x, least + i, s);
+    for (int i = 0; i < LEAST_SIZES && least + i < x->n_sizes; i++) x->ms[LEAST_SIZES * k + i] = ms_on(x, least + i, k);
 }
 
 // Rank-ms that a document takes at least: a group computes at least this, whatever it has to exchange by tables.
 static double least_work(const Packer* x, int k) {
-    double s = x->sorted[k], least = INFINITY;
+    double s = x->sorted[k], seen = seen_by(x, k), least = INFINITY;
     for (int i = x->least[k]; i < x->n_sizes; i++) {
         const GroupCost* g = group_at(x, i);
-        least = MIN(least, g->cp_size * (g->quadratic * s + g->per_token + g->shown_linear[HIDING_OWN]) * s);
+        least = MIN(least, g->cp_size * (g->quadratic * seen + g->per_token + g->shown_linear[HIDING_OWN]) * s);
         if (i == 0) break;  // alone it does the least
     }
     return least;
@@ -141,7 +145,7 @@ void packer_begin(Packer* x) {
     for (int k = 0; k < x->n; k++) {
         double s = x->sorted[k];
         weigh_document(x, k);
-        x->work[k + 1] = x->work[k] + (setting->cost.quadratic * s + setting->cost.per_token) * s;
+        x->work[k + 1] = x->work[k] + (setting->cost.quadratic * seen_by(x, k) + setting->cost.per_token) * s;
         x->tokens[k + 1] = x->tokens[k] + s;
     }
     for (int k = x->n - 1; k >= 0; k--) x->least_rest[k] = x->least_rest[k + 1] + least_work(x, k);
@@ -151,15 +155,17 @@ void packer_begin(Packer* x) {
 static Task task_at(const Packer* x, int k, int size) {
     const GroupCost* g = group_at(x, size);
     int s = x->sorted[k], i = size - x->least[k];
-    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(x, size, s);
-    Task task = {g, size, t, t < INFINITY ? MIN(document_takes(g, s), x->room[size]) : 0, s, 0};
+    double t = i < LEAST_SIZES ? x->ms[LEAST_SIZES * k + i] : ms_on(x, size, k);
+    Task task = {g, size, t, t < INFINITY ? MIN(document_takes(g, s), x->room[size]) : 0, s, seen_by(x, k), 0};
     int heads = x->setting->limits.kv_heads;
     if (x->setting->limits.capacities)
         task.needs = (int)CEIL_DIV(task.tokens * CEIL_DIV(heads, g->ulysses_size), heads);
     return task;
 }
 
-static double time_at(const Task* task, double pace) { return document_ms_at(task->g, task->s, task->t, pace); }
+static double time_at(const Task* task, double pace) {
+    return document_ms_at(task->g, task->s * task->seen, task->s, task->t, pace);
+}
 
 // ms on one rank, infinite where it does not fit.
 static double alone_ms(const Packer* x, int k) { return x->least[k] ? INFINITY : x->ms[LEAST_SIZES * k]; }
@@ -171,7 +177,7 @@ double round_bound(const Packer* x, int longest, double tokens, double work) {
     for (int i = x->least[longest]; i < x->n_sizes; i++) {
         Task task = task_at(x, longest, i);
         if (task.t == INFINITY) continue;
-        group_hidden_ms(first, task.g, task.g->quadratic * s * s, s, NULL);
+        group_hidden_ms(first, task.g, task.g->quadratic * s * task.seen, s, NULL);
         double hidden = x->setting->no_overlap ? 0 : first[0] + first[1];
         least = fmin(least, time_at(&task, x->fastest) - hidden);
     }
@@ -295,7 +301,7 @@ static void put_in(Packer* x, int i, const Task* task, int id, int at) {
     }
     bin->shared += time_at(task, bin->pace);
     if (x->one_pass && bin->cp_size > 1) {
-        bin->tokens += s, bin->s2 += s * s;
+        bin->tokens += s, bin->s2 += s * task->seen;
         bin->beside = most_local(x, bin);
         group_hidden_ms(bin->first, task->g, task->g->quadratic * bin->s2, bin->tokens, NULL);
     }
@@ -543,7 +549,7 @@ static void put_local(Packer* x, int i, int k, int id, double attention, double 
 // Beside the bin of several ranks which then ends last; 0: there is none.
 static int put_beside(Packer* x, int i, int k) {
     int found = -1, kept = 0;
-    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * s, last = 0;
+    double s = x->sorted[k], attention = x->setting->groups[1].quadratic * s * seen_by(x, k), last = 0;
     double linear = alone_ms(x, k) - attention;
     for (int w = 0; w < x->n_wide; w++) {
         const Bin* bin = &x->bins[x->wide[w]];

@@ -72,7 +72,7 @@ typedef struct Packer {
     Keyed* by_start;                 // (n) bins
 } Packer;
 
-// sorted (n): lengths, descending; read by packer_begin.
+// sorted (n): lengths, descending; read by packer_begin. The setting's limits have the squares of these.
 Packer packer_take(const int* sorted, int n, const Setting* setting, Arena* arena);
 void packer_begin(Packer* x);
 // Whether a window of ranks of this place in `sizes` holds a document of s tokens.

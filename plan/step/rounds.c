@@ -265,7 +265,7 @@ int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Aren
     if (found) {
         x.most_placed = x.packer->placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
         level(&x, kept);
-        made.step = plan->step;
+        made.step = plan->step, made.squares = plan->squares;
         write_rounds(&made, &x, order);
         found = !has_too_many_rings(&made, limits, ring_docs);
     }

@@ -80,14 +80,14 @@ static int heavier_first(const void* a, const void* b) {
     return x->cost != y->cost ? (x->cost < y->cost) - (x->cost > y->cost) : x->number - y->number;
 }
 
-int rows_weigh(Rows* rows, const int* lengths, double quadratic, Arena* arena, Err err) {
+int rows_weigh(Rows* rows, const int* lengths, const double* squares, double quadratic, Arena* arena, Err err) {
     rows->heaviest = TAKE(arena, WeighedRow, rows->n);
     if (arena_check(arena, err) < 0) return -1;
     for (int r = 0; r < rows->n; r++) {
         rows->heaviest[r] = (WeighedRow){0, r};
         for (int i = rows->first[r]; i < rows->first[r + 1]; i++) {
             double s = lengths[rows->order[i]];
-            rows->heaviest[r].cost += s + quadratic * s * s;
+            rows->heaviest[r].cost += s + (squares ? quadratic * squares[rows->order[i]] : quadratic * s * s);
         }
     }
     qsort(rows->heaviest, (size_t)rows->n, sizeof(WeighedRow), heavier_first);

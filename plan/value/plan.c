@@ -91,8 +91,8 @@ uint64_t plan_hash(const Plan* plan, const int* lengths) {
 LengthSums micro_batch_sums(const Plan* plan, const MicroBatch* mb, const int* lengths) {
     LengthSums sums = {0, 0};
     for (int i = 0; i < mb->n_docs; i++) {
-        double s = lengths[plan->docs[mb->first_doc + i]];
-        sums.tokens += s, sums.squares += s * s;
+        int doc = plan->docs[mb->first_doc + i], s = lengths[doc];
+        sums.tokens += s, sums.squares += s * seen_tokens(plan->squares, doc, s);
     }
     return sums;
 }
@@ -191,6 +191,7 @@ int plan_begin(Plan* plan, int64_t step, const int* lengths, int n, const PlanLi
     plan->step = step;
     plan->ranks = limits->ranks;
     plan->n_docs = n;
+    plan->squares = limits->squares;
     return arena_check(arena, err);
 }
 

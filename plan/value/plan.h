@@ -36,6 +36,7 @@ typedef struct Plan {
     int ranks, n_docs, n_micro_batches, n_rounds;
     int has_barriers;           // all ranks end a round before any begins the next, whatever the ZeRO stage
     int* docs;                  // (n_docs) indices into the lengths of the step, each once
+    const double* squares;      // (n_docs) PlanLimits.squares
     MicroBatch* micro_batches;  // (n_micro_batches) at most n_docs
     // What each rank holds, where it is not the usual (see Placement): placement_ints of each micro-batch, from
     // placed[placed_at[i]] on. NULL: all have the usual.
@@ -53,6 +54,9 @@ typedef struct PlanLimits {
     int max_ring_docs;  // most documents in all micro-batches of a rank that are rings (ring_size > 1)
     double quadratic;   // cost of a document of s tokens is s + quadratic s^2, in units of a token without attention
     const int* capacities;  // (ranks) capacity of each; NULL: all hold `capacity`
+    // Of each length that a plan is asked for, what stands for s^2 in its cost: twice the pairs of a token and one that
+    // it sees, at most s^2 (Piece.squares). NULL: s^2 of all, no document is a tree.
+    const double* squares;
 } PlanLimits;
 
 static inline int rank_capacity(const PlanLimits* limits, int rank) {
@@ -94,6 +98,9 @@ int pass_order(const Plan* plan, int node_size, int* order, Arena* arena, Err er
 
 // Equal on all ranks exactly when plan and lengths are.
 uint64_t plan_hash(const Plan* plan, const int* lengths);
+
+// Of a document of s tokens, its squares over s: as many tokens as it has, of a tree as many as one of its cost would.
+static inline double seen_tokens(const double* squares, int doc, int s) { return squares ? squares[doc] / s : s; }
 
 // Of the lengths of a micro-batch's documents: their sum, and the sum of their squares.
 typedef struct LengthSums {

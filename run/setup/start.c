@@ -199,7 +199,6 @@ void run_open_data(Run* run) {
     open_docs(run, "--data", &c->data, &d->docs, NULL);
     find_ends(d);
     if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
-    compare_documents(run);
 }
 
 // ---- the model
@@ -257,6 +256,32 @@ static void check_token_ids(const Docs* docs, const char* option, int V, int has
             found + 1);
 }
 
+// Most tokens of a tree, as far as that is known before memory and layout are: of a step, and where --capacity is
+// given, of the most ranks that share the heads of a group.
+static int64_t largest_tree(const Run* run) {
+    const Config* c = &run->config;
+    int ranks = MAX(run->cluster->identity.size, c->ranks) / (c->tp * c->pp),
+        heads = MAX(1, run->model.whole.NKV / c->tp);
+    if (!c->capacity || c->rank_capacity || c->layout || c->strategies) return c->batch_tokens;
+    PlanLimits limits = {.capacity = c->capacity, .kv_heads = heads};
+    int most = c->cp_size ? c->cp_size : MAX(ranks, 1);
+    return MIN((int64_t)c->batch_tokens, ring_rank_capacity(&limits, MIN(most, heads)));
+}
+
+static void settle_trees(const Run* run, Docs* docs, const char* option) {
+    char err[ERR_BYTES], trees[64];
+    int64_t most = largest_tree(run), all;
+    DocsSplit told;
+    if (docs_check_trees(docs, run->config.context, most, err) || docs_split_trees(docs, most, &told, err))
+        die("%s: %s", option, err);
+    all = docs_tokens(docs);
+    if (told.trees && run->cluster->identity.rank == 0)
+        say(stdout,
+            "trees   %s of %s: more than %" PRId64 " tokens, split into %" PRId64
+            "; %.1f %% of all tokens are computed again",
+            text_many(told.trees, "tree", trees), option, most, told.parts, 100.0 * (double)told.again / (double)all);
+}
+
 // Device, element type, model dimensions; opens the sampler, which needs the context.
 void run_settle_model(Run* run) {
     char err[ERR_BYTES];
@@ -277,6 +302,9 @@ void run_settle_model(Run* run) {
     if (!run->books->start_from[0]) m->whole = config_shape(c);
     m->shape = m->whole;
     if (!run->training) return;
+    settle_trees(run, d->docs, "--data");
+    if (d->val_docs) settle_trees(run, d->val_docs, "--val");
+    compare_documents(run);
     if (run->cluster->identity.rank == 0) warn_of_data(run);
     int has_tokenizer = !d->guessed_bytes || run->books->start_from[0] || config_was_given(c, "--vocab");
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
@@ -288,6 +316,4 @@ void run_settle_model(Run* run) {
     d->val = d->train;
     if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
     if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
-    if (docs_check_trees(d->docs, c->context, c->batch_tokens, err)) die("--data: %s", err);
-    if (d->val_docs && docs_check_trees(d->val_docs, c->context, c->batch_tokens, err)) die("--val: %s", err);
 }

@@ -41,10 +41,13 @@ static int plan_and_play(Stage* stage, const Planner* planner, Err err) {
     const Batch* b = &run->batch;
     Plan* plan = &stage->shown[stage->n].plan;
     int n_sample = run_sample_lengths(run, sample);
-    void* opened = planner->open(&run->clock->setting, sample, n_sample, &stage->arena, err);
+    Setting setting = run->clock->setting;
+    setting.limits.squares = b->planned->plan.squares;
+    void* opened = planner->open(&setting, sample, n_sample, &stage->arena, err);
     if (!opened) return -1;
     double started = now_seconds();
     if (planner->plan(opened, plan, b->planned->plan.step, b->lengths, b->n_pieces, &stage->arena, err)) return -1;
+    plan->squares = setting.limits.squares;
     return play(stage, planner, 1e6 * (now_seconds() - started), err);
 }
 
@@ -69,7 +72,7 @@ static void draw_step(StepWork* w, const Run* run, Arena* arena) {
     SamplerPosition position = run->state.position;
     int n = sampler_draw(run->data.train, &position, idle->pieces, idle->max_tokens, idle->max_tokens);
     for (int i = 0; i < n; i++) idle->lengths[i] = idle->pieces[i].length;
-    if (step_work(w, &run->strategies->kinds.pool, idle->lengths, n, arena, err)) die("--explain: %s", err);
+    if (step_work(w, &run->strategies->kinds.pool, idle->lengths, NULL, n, arena, err)) die("--explain: %s", err);
 }
 
 typedef struct Rated {

@@ -18,19 +18,26 @@
 
 // ---- the plan
 
-// A rank that is alone packs its rows, whatever the planner.
+const double* batch_squares(Batch* b, const Run* run) {
+    double* squares = run_has_trees(run) ? TAKE(&b->arena, double, b->n_pieces) : NULL;
+    for (int i = 0; i < b->n_pieces && squares; i++) squares[i] = b->pieces[i].squares;
+    return squares;
+}
+
+// A rank that is alone packs its rows, whatever the planner. Those that have a state of their own know no trees.
 static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     const Config* c = &run->config;
     BatchPlan* x = b->planned;
     const int *lengths = b->lengths, n = b->n_pieces;
     x->predicted = 0;
     if (plan_checks && plan_checks->plan)
-        return plan_checks->plan(&x->plan, step, lengths, n, &run->clock->limits,
-                                 hash64((uint64_t)c->seed ^ (uint64_t)step), &b->arena, err);
+        return plan_checks->plan(&x->plan, step, lengths, n, &s->limits, hash64((uint64_t)c->seed ^ (uint64_t)step),
+                                 &b->arena, err);
     if (run->clock->limits.ranks == 1)
         return plan_static(&x->plan, step, lengths, n, &s->limits, c->cp_size, s->kind, &b->arena, err);
     const Planner* planner = run_planner(run);
-    if (planner != &planner_flex) return planner->plan(run->clock->settled, &x->plan, step, lengths, n, &b->arena, err);
+    const void* state = planner->open == planner_open_setting ? s : run->clock->settled;
+    if (planner != &planner_flex) return planner->plan(state, &x->plan, step, lengths, n, &b->arena, err);
     x->predicted = 1;  // by a prediction that also tells of its search
     return plan_flex(&x->plan, &x->prediction, step, lengths, n, s, &b->arena, err);
 }
@@ -260,7 +267,9 @@ static int even_rows(Plan* plan, Batch* b, const Setting* s, Err err) {
 static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Err err) {
     Plan* plan = &b->planned->plan;
     int evens = run->model.ranks->owner && b->training && !s->rounds;
-    if (make_plan(b, run, s, step, err) || remap(b, run, s, err) || predict(b, run, err)) return -1;
+    if (make_plan(b, run, s, step, err)) return -1;
+    plan->squares = s->limits.squares;
+    if (remap(b, run, s, err) || predict(b, run, err)) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
     return evens && !plan->has_barriers ? even_rows(plan, b, s, err) : 0;
 }
@@ -293,10 +302,9 @@ static int set_capacity(Setting* s, Batch* b, const Run* run, int capacity, Err 
 // Few long rounds leave stages idle at the ends of a step, many short ones pay what a round costs in any case. With v
 // equal rounds of W ms in all, c ms more each, a step takes (W / v + c) (stages - 1 + v). So plans are made for rows
 // that hold 1/v of the tokens, v = 1, 2, 4 ..., and played. Returns the most tokens of a row of the best.
-static int best_capacity(Batch* b, const Run* run, int64_t step) {
+static int best_capacity(Batch* b, const Run* run, Setting s, int64_t step) {
     enum { WORSE = 2 };  // so many in a row end the search
     char why[ERR_BYTES];
-    Setting s = run->clock->setting;
     ArenaMark mark = arena_mark(&b->arena);
     double least = INFINITY;
     int64_t most = widest_capacity(&s.limits, 1);
@@ -320,7 +328,8 @@ static int best_capacity(Batch* b, const Run* run, int64_t step) {
 static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     char why[ERR_BYTES];
     Setting s = run->clock->setting;
-    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, step), err)) return -1;
+    s.limits.squares = batch_squares(b, run);
+    if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, s, step), err)) return -1;
     if (plan_for(b, run, &s, step, err)) return -1;
     if (plan_checks &&
         plan_checks->check(&b->planned->plan, b->lengths, b->n_pieces, &run->clock->limits, &b->arena, why))

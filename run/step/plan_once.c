@@ -43,10 +43,14 @@ static int keep(PlanPlace* place, const Batch* b, Err err) {
     const Plan* plan = &x->plan;
     size_t n = (size_t)b->n_pieces, groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
     size_t ints = 2 * n + groups + placed;  // lengths, documents, and where ranks hold what
-    if (once_room(&place->once, n * sizeof(Piece) + groups * sizeof(MicroBatch) + ints * sizeof(int), err)) return -1;
+    size_t squares = plan->squares ? n : 0;
+    if (once_room(&place->once,
+                  n * sizeof(Piece) + squares * sizeof(double) + groups * sizeof(MicroBatch) + ints * sizeof(int), err))
+        return -1;
     char* at = place->once.memory;
     place->drawn = *b, place->plan = *plan;
     place->drawn.pieces = (Piece*)put(&at, b->pieces, n * sizeof(Piece));
+    if (squares) place->plan.squares = (double*)put(&at, plan->squares, n * sizeof(double));
     place->plan.micro_batches = (MicroBatch*)put(&at, plan->micro_batches, groups * sizeof(MicroBatch));
     place->drawn.lengths = (int*)put(&at, b->lengths, n * sizeof(int));
     place->plan.docs = (int*)put(&at, plan->docs, (size_t)plan->n_docs * sizeof(int));

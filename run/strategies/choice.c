@@ -69,7 +69,7 @@ int strategies_dispatch(Batch* b, const Run* run, int64_t step, Err err) {
     StepWork w;
     int place, first = b->training ? 0 : x->now, longest = 0;
     ArenaMark mark = arena_mark(&b->arena);
-    if (step_work(&w, &x->kinds.pool, b->lengths, b->n_pieces, &b->arena, err)) return -1;
+    if (step_work(&w, &x->kinds.pool, b->lengths, batch_squares(b, run), b->n_pieces, &b->arena, err)) return -1;
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)step);
     Choice choice = hydraulis_choose(&w, x->choices + first, b->training ? x->list.n : 1, HYDRAULIS_SHUFFLES, seed);
     if (choice.strategy < 0 && !b->training)
