@@ -12,8 +12,6 @@
 
 #include "data/docs_making.h"
 
-enum { MOST_DEPTH = 64 };
-
 // ---- what is asked later
 
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
@@ -78,23 +76,7 @@ int docs_is_tree(const Json* json) {
            (json_get(json, root, "text") && json_get(json, root, "children"));
 }
 
-// A segment, and what its children begin with.
-typedef struct Node {
-    int index;      // in the document
-    int64_t first;  // of its tokens, in Docs.encoded
-    int position;   // of what follows it on a path
-    int last;       // the token that it ends before
-    int learns;
-} Node;
-
-// The document so far.
-typedef struct Growing {
-    Making* m;
-    int n, depth;
-} Growing;
-
-// up: NULL for the root, which begins with the end-of-text token.
-static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
+int making_node(Growing* g, Node* node, const Node* up, int is_first) {
     Making* m = g->m;
     DocsMore* d = m->docs->more;
     *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
@@ -108,8 +90,7 @@ static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
     return is_first && up->learns ? making_learn(m, node->first) : 0;
 }
 
-// The node's text stands there: its last token becomes that of its children.
-static int begin_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
+int making_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
     DocsMore* d = g->m->docs->more;
     if (children->type != JSON_ARRAY || children->n == 0)
         return fail(g->m->err, "expected %s as an array that is not empty", what);
@@ -123,11 +104,11 @@ static int put_answers(Growing* g) {
     Making* m = g->m;
     const JsonValue* answers = json_get(m->json, m->json->values, "answers");
     Node prompt, answer;
-    if (begin_node(g, &prompt, NULL, 1)) return -1;
+    if (making_node(g, &prompt, NULL, 1)) return -1;
     if (making_string(m, json_get(m->json, m->json->values, "prompt"), "\"prompt\"")) return -1;
-    if (begin_children(g, &prompt, answers, "\"answers\"")) return -1;
+    if (making_children(g, &prompt, answers, "\"answers\"")) return -1;
     for (int i = 0; i < answers->n; i++) {
-        if (begin_node(g, &answer, &prompt, i == 0)) return -1;
+        if (making_node(g, &answer, &prompt, i == 0)) return -1;
         if (making_string(m, json_at(m->json, answers, i), "an answer")) return -1;
         if (making_token(m, m->docs->tokenizer->stop) || making_learn(m, answer.first + 1)) return -1;
     }
@@ -139,12 +120,12 @@ static int put_branch(Growing* g, const JsonValue* object, const Node* up, int i
     const JsonValue* children = json_get(m->json, object, "children");
     Node node;
     if (g->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
-    if (begin_node(g, &node, up, is_first)) return -1;
+    if (making_node(g, &node, up, is_first)) return -1;
     int64_t own = m->docs->more->n_encoded;
     if (making_string(m, json_get(m->json, object, "text"), "\"text\" of a branch")) return -1;
     if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");
     node.learns = 1;
-    if (children && begin_children(g, &node, children, "\"children\"")) return -1;
+    if (children && making_children(g, &node, children, "\"children\"")) return -1;
     if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
     g->depth++;
     for (int i = 0; children && i < children->n; i++)

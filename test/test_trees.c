@@ -4,6 +4,7 @@
 //   build/release/test/test_trees build/release/train_checked
 #include "data/docs_files.h"
 #include "data/sampler.h"
+#include "data/tokenizer_files.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -12,10 +13,12 @@
 // ---- lines
 
 static Docs* open_lines(const char* lines, Err err) {
+    static Tokenizer* bytes;
     Docs* docs = NULL;
     const char* path = path_of("lines.jsonl");
+    CHECK(bytes || tokenizer_open(&bytes, NULL, err) == 0);
     write_file(path, lines, strlen(lines));
-    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    docs_open_as(&docs, &path, 1, bytes, (DocsReading){NULL, NULL}, err);
     return docs;
 }
 
@@ -28,7 +31,7 @@ static const char* told(const Docs* docs) {
     Sampler* s = NULL;
     char err[ERR_BYTES];
     CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == 1);
-    CHECK(docs_check_trees(docs, 10, n, err) == 0);
+    CHECK(docs_check_trees(docs, 40, n, err) == 0);
     Piece piece = sampler_train_piece(s, (SamplerPosition){0});
     CHECK(piece.length == n && sampler_read(s, &piece, tokens, targets, err) == 0);
     docs_tree_positions(docs, 0, 0, n, positions);
@@ -37,7 +40,7 @@ static const char* told(const Docs* docs) {
         for (int t = 0; t < n; t++) {
             int id = row == 1 ? targets[t] : tokens[t];
             labels += row == 1 && id >= 0;
-            text[at++] = row == 2 ? (char)('0' + positions[t]) : id == EOT ? '.' : id < 0 ? '-' : (char)id;
+            text[at++] = row == 2 ? (char)('0' + positions[t] % 10) : id == EOT ? '.' : id < 0 ? '-' : (char)id;
         }
     text[at - 1] = 0;
     CHECK(labels == piece.n_labels);
@@ -69,6 +72,33 @@ CLAIM(branches_of_any_depth_are_learnt_once) {
     docs_close(docs);
 }
 
+// The conversation goes on behind what was said; what might have been said ends there.
+CLAIM(turns_with_alternatives_branch_behind_their_header_and_all_of_them_are_learnt) {
+    static const struct {
+        int first, parent, position;
+    } expected[] = {{0, -1, 0}, {17, 0, 17}, {36, 1, 36}, {39, 1, 36}, {42, 1, 36}, {44, 0, 17}};
+    char err[ERR_BYTES];
+    const DocsSegment* list = NULL;
+    Docs* docs = open_lines(
+        "{\"messages\": [{\"role\": \"u\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", "
+        "\"alternatives\": [\"c\"]}, {\"from\": \"u\", \"value\": \"d\", \"alternatives\": null}, "
+        "{\"from\": \"gpt\", \"value\": \"e\", \"alternatives\": [\"f\", \"\"]}]}\n",
+        err);
+    CHECK(docs && docs->n == 1 && docs_segments(docs, 0, &list) == COUNT(expected));
+    for (int i = 0; list && i < COUNT(expected); i++)
+        CHECK(list[i].first == expected[i].first && list[i].parent == expected[i].parent &&
+              list[i].position == expected[i].position);
+    if (docs)
+        CHECK_STRING(told(docs),
+                     ".u: a\n\nassistant: b.u: d\n\nassistant: e. f. . c. "
+                     "-----------------b.-----------------e.-f.-.-c.- "
+                     "01234567890123456789012345678901234567867867789");
+    docs_close(docs);
+}
+
+#define ALTERNATIVES(role, list) \
+    "{\"messages\": [{\"role\": \"" role "\", \"content\": \"a\", \"alternatives\": " list "}]}"
+
 CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     static const char* const rows[][2] = {
         {"{\"prompt\": \"abc\", \"answers\": []}", "\"answers\" as an array that is not empty"},
@@ -77,6 +107,10 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
         {"{\"prompt\": \"abc\", \"answers\": [1]}", "an answer as a string"},
         {"{\"text\": \"a\", \"children\": [{\"text\": \"\"}]}", "has no tokens"},
         {"{\"text\": \"a\", \"children\": [{}]}", "\"text\" of a branch as a string"},
+        {ALTERNATIVES("assistant", "[]"), "lines.jsonl:1: & \"alternatives\" as an array that is not empty"},
+        {ALTERNATIVES("assistant", "\"b\""), "\"alternatives\" as an array"},
+        {ALTERNATIVES("assistant", "[1]"), "an alternative as a string"},
+        {ALTERNATIVES("user", "[\"b\"]"), "\"alternatives\" of a message that is not an assistant's"},
         {"{\"text\": \"a\"}\n{\"text\": \"b\", \"children\": [{\"text\": \"c\"}]}",
          "lines.jsonl:2: & files of their own"},
     };
@@ -94,6 +128,12 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     char err[ERR_BYTES] = "";
     Docs* docs = open_lines(deep, err);
     CHECK(!docs && has_words(err, "64"));
+    n = snprintf(deep, sizeof deep, "{\"messages\": [");
+    for (int i = 0; i < 65; i++)
+        n += snprintf(deep + n, sizeof deep - (size_t)n,
+                      "%s{\"role\": \"assistant\", \"content\": \"a\", \"alternatives\": [\"b\"]}", i ? ", " : "");
+    snprintf(deep + n, sizeof deep - (size_t)n, "]}");
+    CHECK(!open_lines(deep, err) && has_words(err, "more than 64 turns"));
 }
 
 // ---- the second law
