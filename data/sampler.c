@@ -110,10 +110,10 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
     const SideDocument* d = &list[last_at_most(&list->first_piece, sizeof *list, s->sides[split].n, i)];
     sampler_extent(s, split, d->doc, &begin, &end);
     begin += (i - d->first_piece) * s->context;
-    double squares = tree_squares(s, d->doc);
-    int length = (int)(squares > 0 ? end - begin : MIN(end - begin, s->context));
+    double tree = tree_squares(s, d->doc);
+    int length = (int)(tree > 0 ? end - begin : MIN(end - begin, s->context));
     int targets = length - (begin + length == end), labels = docs_learnt(s->docs, d->doc, begin + 1, targets, NULL);
-    return (Piece){d->doc, begin, length, targets, labels, squares > 0 ? squares : (double)length * length};
+    return (Piece){.doc = d->doc, begin, length, targets, labels, tree > 0 ? tree : (double)length * length};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {
