@@ -1,8 +1,8 @@
 // sampler_join.c - see sampler_join.h.
 //
-// Beginnings are sorted by their tokens, so that those with most in common are neighbours. A tree is a run of them whose
-// neighbours have JOIN_LEAST tokens in common or more: what all have is its root, and the run falls into shorter ones
-// where neighbours have no JOIN_LEAST tokens more in common, which are its children. A trie, without short segments.
+// Beginnings are sorted by their tokens, so that those with most in common are neighbours. A tree is a run of them
+// whose neighbours have JOIN_LEAST tokens in common or more: what all have is its root, and the run falls into shorter
+// ones where neighbours have no JOIN_LEAST tokens more in common, which are its children: a trie of no short ones.
 #include "data/sampler_join.h"
 
 #include <stdlib.h>
@@ -43,8 +43,8 @@ static int in_order(const void* x, const void* y) {
     return a->n != b->n ? (a->n < b->n ? -1 : 1) : a->at - b->at;
 }
 
-// The sorted list falls into runs, each a tree or a document alone. A segment of JOIN_LEAST - 1 tokens is none: by so
-// much a document may share less with the one before it than they have in common.
+// The sorted list falls into runs, each a tree or a document alone. size: most tokens of a run, because JOIN_LEAST - 1
+// of those that a document has in common with the one before it may be too few for a segment.
 static void divide(Beginning* list, int n, int64_t most) {
     int64_t size = 0;
     for (int i = 0; i < n; i++) {
@@ -63,13 +63,13 @@ static int run_end(const Beginning* list, int n, int i) {
 
 // ---- a tree
 
-typedef struct Growing {
+typedef struct Joining {
     const Beginning* list;
     Piece *tree, *parts;
-} Growing;
+} Joining;
 
 // Tokens [first, end) of a document of the list; before the end of the document nothing is learnt. Returns its index.
-static int add_part(Growing* g, int doc, int first, int end, int parent) {
+static int add_part(Joining* g, int doc, int first, int end, int parent) {
     Piece *tree = g->tree, part = g->list[doc].piece;
     int n = end - first, is_end = end == part.length;
     part.first = first, part.length = n, part.parent = parent;
@@ -82,7 +82,7 @@ static int add_part(Growing* g, int doc, int first, int end, int parent) {
 }
 
 // Documents from .. to, whose first `first` tokens are those of the path to `parent`.
-static void grow(Growing* g, int from, int to, int first, int parent) {
+static void grow(Joining* g, int from, int to, int first, int parent) {
     for (int i = from, end; i < to; i = end) {
         int shared = g->list[i].piece.length;
         for (end = i + 1; end < to && g->list[end].shared >= first + JOIN_LEAST; end++)
@@ -99,7 +99,7 @@ static int add_trees(Piece* pieces, int kept, const Beginning* list, int n) {
     int parts = kept + trees;
     for (int i = 0, end; i < n; i = end) {
         if ((end = run_end(list, n, i)) - i == 1) continue;
-        Growing g = {list, &pieces[at], &pieces[parts]};
+        Joining g = {list, &pieces[at], &pieces[parts]};
         pieces[at++] = (Piece){.doc = list[i].piece.doc, .part = parts};
         grow(&g, i, end, 0, -1);
         parts += g.tree->n_parts;

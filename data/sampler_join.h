@@ -1,8 +1,8 @@
-// sampler_join.h - beside sampler.h: documents of a step that begin alike, as trees, so that what they share is computed
-// once (docs_files.h, kernels/tree_attention.h).
+// sampler_join.h - beside sampler.h: documents of a step that begin alike, as trees (kernels/tree_attention.h), so that
+// what they share is computed once.
 //
-// Only a beginning of which nothing is learnt is shared, a prompt or the instructions before it: what is learnt would be
-// learnt once where the documents written out have it several times. So loss and gradients are those of the documents.
+// Only a beginning of which nothing is learnt is shared, a prompt, say: what is learnt would be learnt once where the
+// documents written out have it several times. So loss and gradients are those of the documents.
 #pragma once
 #include "data/docs_files.h"
 #include "data/sampler.h"

@@ -367,6 +367,7 @@ CLAIM(joined_documents_are_the_documents_written_out_on_ranks) {
                 {1, "--ranks 2"},  // forked: one of them draws
                 {1, "--ranks 4 --capacity 330"},
                 {4, "--plan static --cp 4"},
+                {4, "--plan fixed"},
                 {4, "--plan adaptive --capacity 330 --zero 3"},
                 {4, "--tp 2 --cp 2 --plan static"},
                 {2, "--pp 2 --capacity 400"},

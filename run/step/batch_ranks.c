@@ -328,10 +328,11 @@ static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     return 0;
 }
 
-// Most tokens of a tree of documents: what every rank holds, and of the step no more than an even share, because one
-// rank has a tree alone.
+// Most tokens of a tree of documents: what a row of every rank holds, and of the step no more than an even share,
+// because one rank has a tree alone.
 static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
     int64_t ranks = run->clock->limits.ranks * run->model.stages, holds = run->settled.capacity;
+    if (run_planner(run) == &planner_fixed) holds = MIN(holds, run->config.context);
     if (run->strategies) {
         const SchemePool* pool = &run->strategies->kinds.pool;
         ranks = run->model.world->size, holds = pool->scheme[pool->n - 1].max_tokens;
