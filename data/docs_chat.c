@@ -7,6 +7,9 @@
 //   <|im_start|>ROLE\n CONTENT <|im_end|>\n                                            Qwen, SmolLM2
 //   <|start_header_id|>ROLE<|end_header_id|>\n\n CONTENT <|eot_id|>                    Llama 3
 //   ROLE: CONTENT, then a blank line, or after an assistant's the end of the text      others
+//
+// A chat in which an assistant might have said something else is a tree (docs_tree.c): up to each such turn's header
+// one segment, of which its content with all that follows, and each alternative, are children.
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,20 +87,32 @@ static int put_pair(Making* m) {
     return making_token(m, m->docs->tokenizer->stop) || making_learn(m, from) ? -1 : 0;
 }
 
-// A message: its content, and where there is more, that behind a blank line. The role may lie in scratch.
-static int put_message(Making* m, const char* role, const JsonValue* content, const JsonValue* more, const char* what) {
-    int learns = !strcmp(role, "assistant");
-    int ends = m->style->end < 0 && learns;  // the text itself ends: nothing else says so
+// What stands before the content of a message. The role may lie in scratch.
+static int put_header(Making* m, const char* role) {
     if (making_token(m, m->style->begin) || put_words(m, role) || making_token(m, m->style->header_end)) return -1;
-    if (put_words(m, m->style->after_role)) return -1;
+    return put_words(m, m->style->after_role);
+}
+
+// The content of a message, where there is more that behind a blank line, and the token that ends it.
+static int put_content(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
     int64_t from = m->docs->more->n_encoded;
     if (making_string(m, content, what)) return -1;
     if (more && more->type != JSON_NULL && !json_is(more, ""))
         if (put_words(m, "\n\n") || making_string(m, more, "\"input\"")) return -1;
     if (making_token(m, m->style->end)) return -1;
-    if (ends && making_token(m, m->docs->tokenizer->stop)) return -1;
-    if (learns && making_learn(m, from)) return -1;
-    return ends ? 0 : put_words(m, m->style->after_content);
+    if (m->style->end < 0 && learns && making_token(m, m->docs->tokenizer->stop)) return -1;
+    return learns ? making_learn(m, from) : 0;
+}
+
+// And what follows. Where no token ends messages the end of the text does, of what is learnt.
+static int put_body(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
+    if (put_content(m, learns, content, more, what)) return -1;
+    return m->style->end < 0 && learns ? 0 : put_words(m, m->style->after_content);
+}
+
+static int put_message(Making* m, const char* role, const JsonValue* content, const JsonValue* more, const char* what) {
+    int learns = !strcmp(role, "assistant");
+    return put_header(m, role) || put_body(m, learns, content, more, what) ? -1 : 0;
 }
 
 static int put_task(Making* m) {
@@ -106,19 +121,66 @@ static int put_task(Making* m) {
     return put_message(m, "assistant", json_get(m->json, root, "output"), NULL, "\"output\"");
 }
 
-static int put_messages(Making* m, const JsonValue* messages) {
-    if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
-    for (int i = 0; i < messages->n; i++) {
-        const JsonValue* message = json_at(m->json, messages, i);
-        const JsonValue* role = get_either(m->json, message, "role", "from");
-        if (json_string(role, m->scratch) < 0)
-            return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
-        const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
-        if (put_message(m, name, get_either(m->json, message, "content", "value"), NULL,
-                        "\"content\" or \"value\" of a message"))
-            return -1;
-    }
+// ---- messages, and the tree that they are where an assistant might have said something else
+
+// A turn with alternatives.
+typedef struct Turn {
+    Node node;  // what stands before them
+    const JsonValue* alternatives;
+} Turn;
+
+typedef struct Chat {
+    Growing tree;
+    int turns;  // with alternatives
+    Turn turn[MOST_DEPTH];
+} Chat;
+
+// The header stands there: what follows is a child of all that does, and so will the alternatives be.
+static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
+    Growing* g = &chat->tree;
+    if (!learns) return fail(g->m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
+    if (chat->turns == MOST_DEPTH) return fail(g->m->err, "more than %d turns have \"alternatives\"", MOST_DEPTH);
+    Turn* turn = &chat->turn[chat->turns++];
+    Node child;
+    if (chat->turns == 1 && making_node(g, &turn->node, NULL, 1)) return -1;
+    turn->alternatives = alternatives;
+    if (making_children(g, &turn->node, alternatives, "\"alternatives\"")) return -1;
+    if (making_node(g, &child, &turn->node, 1)) return -1;
+    if (chat->turns < MOST_DEPTH) turn[1].node = child;
     return 0;
+}
+
+// Depth first: those of the last turn follow its own content and what came behind that.
+static int put_alternatives(Chat* chat) {
+    Making* m = chat->tree.m;
+    Node leaf;
+    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;)
+        for (int i = 0; i < turn->alternatives->n; i++)
+            if (making_node(&chat->tree, &leaf, &turn->node, 0) ||
+                put_content(m, 1, json_at(m->json, turn->alternatives, i), NULL, "an alternative"))
+                return -1;
+    return 0;
+}
+
+static int put_turn(Chat* chat, const JsonValue* message) {
+    Making* m = chat->tree.m;
+    const JsonValue *role = get_either(m->json, message, "role", "from"),
+                    *content = get_either(m->json, message, "content", "value"),
+                    *others = json_get(m->json, message, "alternatives");
+    if (json_string(role, m->scratch) < 0)
+        return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
+    const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
+    int learns = !strcmp(name, "assistant"), branches = others && others->type != JSON_NULL;
+    if (put_header(m, name) || (branches && begin_turn(chat, others, learns))) return -1;
+    return put_body(m, learns, content, NULL, "\"content\" or \"value\" of a message");
+}
+
+static int put_messages(Making* m, const JsonValue* messages) {
+    Chat chat = {.tree = {.m = m}};
+    if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
+    for (int i = 0; i < messages->n; i++)
+        if (put_turn(&chat, json_at(m->json, messages, i))) return -1;
+    return put_alternatives(&chat);
 }
 
 int docs_add_instruction(Docs* docs, const Json* json, Err err) {

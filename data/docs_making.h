@@ -28,3 +28,25 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
 // A tree: its segments go to DocsMore.segments.
 int docs_is_tree(const Json* json);
 int making_tree(Making* m);
+
+enum { MOST_DEPTH = 64 };
+
+// A segment, and what its children begin with.
+typedef struct Node {
+    int index;      // in the document
+    int64_t first;  // of its tokens, in Docs.encoded
+    int position;   // of what follows it on a path
+    int last;       // the token that it ends before
+    int learns;
+} Node;
+
+// A tree so far.
+typedef struct Growing {
+    Making* m;
+    int n, depth;
+} Growing;
+
+// What is made from here on is a segment below `up`; NULL: all that was made of the document is the root.
+int making_node(Growing* g, Node* node, const Node* up, int is_first);
+// The node's text stands there: its last token becomes that of its children, `children`, which are called `what`.
+int making_children(Growing* g, Node* node, const JsonValue* children, const char* what);

@@ -14,8 +14,6 @@
 
 #include "data/docs_making.h"
 
-enum { MOST_DEPTH = 64 };
-
 // ---- what is asked later
 
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
@@ -85,23 +83,7 @@ int docs_is_tree(const Json* json) {
            (json_get(json, root, "text") && json_get(json, root, "children"));
 }
 
-// A segment, and what its children begin with.
-typedef struct Node {
-    int index;      // in the document
-    int64_t first;  // of its tokens, in Docs.encoded
-    int position;   // of what follows it on a path
-    int last;       // the token that it ends before
-    int learns;
-} Node;
-
-// The document so far.
-typedef struct Growing {
-    Making* m;
-    int n, depth;
-} Growing;
-
-// up: NULL for the root, which begins with the end-of-text token.
-static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
+int making_node(Growing* g, Node* node, const Node* up, int is_first) {
     Making* m = g->m;
     DocsMore* d = m->docs->more;
     *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
@@ -115,8 +97,7 @@ static int begin_node(Growing* g, Node* node, const Node* up, int is_first) {
     return is_first && up->learns ? making_learn(m, node->first) : 0;
 }
 
-// The node's text stands there: its last token becomes that of its children (NULL: a pair of them).
-static int begin_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
+int making_children(Growing* g, Node* node, const JsonValue* children, const char* what) {
     DocsMore* d = g->m->docs->more;
     if (children && (children->type != JSON_ARRAY || children->n == 0))
         return fail(g->m->err, "expected %s as an array that is not empty", what);
@@ -132,7 +113,7 @@ static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, co
     Node node;
     int is_object = value->type == JSON_OBJECT, said = -1;
     const JsonValue* tokens = is_object ? json_get(m->json, value, "tokens") : NULL;
-    if (begin_node(g, &node, prompt, 0)) return -1;
+    if (making_node(g, &node, prompt, 0)) return -1;
     if (tokens && making_tokens(m, tokens)) return -1;
     if (!tokens && making_string(m, is_object ? json_get(m->json, value, "text") : value, "an answer")) return -1;
     if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
@@ -148,9 +129,9 @@ static int put_answers(Growing* g) {
     const JsonValue* pair[] = {json_get(m->json, root, "chosen"), json_get(m->json, root, "rejected")};
     Rewards rewards = {0, 0};
     Node prompt;
-    if (begin_node(g, &prompt, NULL, 1)) return -1;
+    if (making_node(g, &prompt, NULL, 1)) return -1;
     if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
-    if (begin_children(g, &prompt, answers, "\"answers\"")) return -1;
+    if (making_children(g, &prompt, answers, "\"answers\"")) return -1;
     if (answers && making_rewards(m, answers, &rewards)) return -1;
     for (int i = 0; i < (answers ? answers->n : 2); i++)
         if (put_answer(g, &prompt, answers ? json_at(m->json, answers, i) : pair[i], &rewards, answers ? -1 : i))
@@ -163,12 +144,12 @@ static int put_branch(Growing* g, const JsonValue* object, const Node* up, int i
     const JsonValue* children = json_get(m->json, object, "children");
     Node node;
     if (g->depth == MOST_DEPTH) return fail(m->err, "branches at more than %d depths", MOST_DEPTH);
-    if (begin_node(g, &node, up, is_first)) return -1;
+    if (making_node(g, &node, up, is_first)) return -1;
     int64_t own = m->docs->more->n_encoded;
     if (making_string(m, json_get(m->json, object, "text"), "\"text\" of a branch")) return -1;
     if (m->docs->more->n_encoded == own) return fail(m->err, "the \"text\" of a branch has no tokens");
     node.learns = 1;
-    if (children && begin_children(g, &node, children, "\"children\"")) return -1;
+    if (children && making_children(g, &node, children, "\"children\"")) return -1;
     if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
     g->depth++;
     for (int i = 0; children && i < children->n; i++)

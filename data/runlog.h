@@ -34,6 +34,7 @@ typedef struct StepRecord {
     int64_t step, steps;  // this one (from 1), and of the whole run
     double loss, grad_norm, lr;
     int64_t tokens, targets;
+    int64_t drawn;  // tokens before documents were joined; 0: they never are
     int micro_batches;
     double seconds, mfu;
     // NaN or 0 where they are not known: cores of all ranks; which share of their time these used; and of the time in

@@ -1,8 +1,7 @@
 // sampler.h - which documents a step trains on: a pure function of (corpus, seed, position).
 //
-// Documents are cut into pieces of at most `context` tokens; a tree is one piece. Held-out documents are chosen by the
-// hash of their content. The training pieces are visited in an order that is a permutation of them for each (seed,
-// epoch), computed and never stored.
+// Documents are cut into pieces of at most `context` tokens; a tree is one piece. Held out is what the hash of its
+// content chooses. Training visits its pieces in a permutation for each (seed, epoch), computed and never stored.
 #pragma once
 #include "data/docs.h"
 
@@ -14,6 +13,7 @@ typedef struct Piece {
     int n_labels;    // of these targets those to be learnt
     double weight;   // of these labels
     double squares;  // length^2, of a tree twice the pairs of a token and one that it sees: what attention costs
+    int n_parts, part, parent;  // of several documents, as a tree (sampler_join.h); 0: of one
 } Piece;
 
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;

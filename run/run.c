@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "data/json.h"
+#include "data/sampler_join.h"
 
 Config run_settled_config(const Run* run) {
     Config c = run->config;
@@ -36,9 +37,21 @@ int run_sample_lengths(const Run* run, int* lengths) {
     return n;
 }
 
+int run_joins(const Run* run) {
+    const Docs* docs = run->data.docs;
+    int asked = !strcmp(run->config.shared_prefix, "auto") && !run->labels;  // what labels count is told by document
+    return run->training && docs && docs_may_join(docs) && asked;
+}
+
+const char* run_joined(int64_t tokens, int64_t drawn, char words[96]) {
+    snprintf(words, 96, "documents that begin alike: %" PRId64 " tokens for %" PRId64 ", %.1f %% less", tokens, drawn,
+             100 * (1 - (double)tokens / (double)MAX(drawn, 1)));
+    return words;
+}
+
 int run_has_trees(const Run* run) {
     const Data* d = &run->data;
-    return (d->docs && d->docs->tree_squares) || (d->val_docs && d->val_docs->tree_squares);
+    return run_joins(run) || (d->docs && d->docs->tree_squares) || (d->val_docs && d->val_docs->tree_squares);
 }
 
 void run_set_paces(Run* run) {

@@ -59,6 +59,7 @@ typedef struct BatchPlan {
     MoveWindow window;
     double moving_ms, late_ms, behind_ms;
     Plan plan;
+    int64_t drawn;                    // tokens of the step before documents were joined (sampler_join.h)
     double plan_us;                   // what planning took, all of it
     int predicted;                    // prediction and terms are known
     Prediction prediction;            // under the model that planned
@@ -114,7 +115,7 @@ typedef struct Agreement {
 
 // Of the steps of this invocation.
 typedef struct PlanningSums {
-    int64_t steps, predicted;
+    int64_t steps, predicted, tokens, drawn;
     double plan_us, worst_us, stall_us, gap;
 } PlanningSums;
 
@@ -281,7 +282,10 @@ double run_median(double* x, int n);  // of n >= 0 numbers, which are sorted; 0 
 // how many.
 enum { SAMPLED_LENGTHS = 4096 };
 int run_sample_lengths(const Run* run, int* lengths);
-int run_has_trees(const Run* run);  // among its documents
+int run_joins(const Run* run);  // documents of a step that begin alike (--shared-prefix)
+// Then: how many of the tokens that were drawn are computed, for people.
+const char* run_joined(int64_t tokens, int64_t drawn, char words[96]);
+int run_has_trees(const Run* run);  // among its documents, or joined to some
 // Clock.paces and setting.speeds follow from stage_speeds.
 void run_set_paces(Run* run);
 // A line of log.jsonl, with one more member, a string; on rank 0.
@@ -407,6 +411,8 @@ extern const RunRanks run_ranks;  // what core.c asks for
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
 // PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or there is no memory (arena_check).
 const double* batch_squares(Batch* b, const Run* run);
+// The next training pieces, joined where the run does that. 0, or -1 with a message.
+int batch_draw_joined(Batch* b, const Run* run, Err err);
 int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);  // of training
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's
 // stages. batch_plan has done it already. 0, or -1 with a message.

@@ -55,6 +55,7 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--data a b --steps 3", "--data a\n--data b\n"},
         {"--data a --data b", "--data b\n"},
         {"--schedule wsd", "--schedule wsd\n"},
+        {"--shared-prefix auto", "--shared-prefix auto\n"},
         {"--schedule wsd,min-lr=0", "--schedule wsd\n--schedule min-lr 0\n"},
         {"--schedule min-lr=0.5", "--schedule cosine\n--schedule min-lr 0.5\n"},
         {"--cp 4,kind=ring", "--cp 4\n--cp kind ring\n"},

@@ -81,7 +81,7 @@ CLAIM(damaged_files_are_named) {
 // Tokens and targets of one document, byte for byte.
 static void check_document(const Sampler* s, const Docs* docs, int64_t doc, const char* text, const char* learnt) {
     int n = (int)docs_length(docs, doc), tokens[512], targets[512], labels = 0;
-    Piece piece = {doc, 0, n, n - 1, docs_learnt(docs, doc, 1, n - 1, NULL), (double)n * n};
+    Piece piece = {.doc = doc, 0, n, n - 1, docs_learnt(docs, doc, 1, n - 1, NULL)};
     CHECK(n == (int)strlen(text) && strlen(text) == strlen(learnt) && n < 512);
     CHECK(sampler_read(s, &piece, tokens, targets, err) == 0);
     for (int i = 0; i < n; i++) {

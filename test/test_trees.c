@@ -3,7 +3,8 @@
 //
 //   build/release/test/test_trees build/release/train_checked
 #include "data/docs_files.h"
-#include "data/sampler.h"
+#include "data/sampler_join.h"
+#include "data/tokenizer_files.h"
 #include "test/program.h"
 #include "test/tensors.h"
 
@@ -12,10 +13,12 @@
 // ---- lines
 
 static Docs* open_lines(const char* lines, Err err) {
+    static Tokenizer* bytes;
     Docs* docs = NULL;
     const char* path = path_of("lines.jsonl");
+    CHECK(bytes || tokenizer_open(&bytes, NULL, err) == 0);
     write_file(path, lines, strlen(lines));
-    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    docs_open_as(&docs, &path, 1, bytes, (DocsReading){NULL, NULL}, err);
     return docs;
 }
 
@@ -28,7 +31,7 @@ static const char* told(const Docs* docs) {
     Sampler* s = NULL;
     char err[ERR_BYTES];
     CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == 1);
-    CHECK(docs_check_trees(docs, 10, n, err) == 0);
+    CHECK(docs_check_trees(docs, 40, n, err) == 0);
     Piece piece = sampler_train_piece(s, (SamplerPosition){0});
     CHECK(piece.length == n && sampler_read(s, &piece, tokens, targets, err) == 0);
     docs_tree_positions(docs, 0, 0, n, positions);
@@ -37,7 +40,7 @@ static const char* told(const Docs* docs) {
         for (int t = 0; t < n; t++) {
             int id = row == 1 ? targets[t] : tokens[t];
             labels += row == 1 && id >= 0;
-            text[at++] = row == 2 ? (char)('0' + positions[t]) : id == EOT ? '.' : id < 0 ? '-' : (char)id;
+            text[at++] = row == 2 ? (char)('0' + positions[t] % 10) : id == EOT ? '.' : id < 0 ? '-' : (char)id;
         }
     text[at - 1] = 0;
     CHECK(labels == piece.n_labels);
@@ -69,6 +72,33 @@ CLAIM(branches_of_any_depth_are_learnt_once) {
     docs_close(docs);
 }
 
+// The conversation goes on behind what was said; what might have been said ends there.
+CLAIM(turns_with_alternatives_branch_behind_their_header_and_all_of_them_are_learnt) {
+    static const struct {
+        int first, parent, position;
+    } expected[] = {{0, -1, 0}, {17, 0, 17}, {36, 1, 36}, {39, 1, 36}, {42, 1, 36}, {44, 0, 17}};
+    char err[ERR_BYTES];
+    const DocsSegment* list = NULL;
+    Docs* docs = open_lines(
+        "{\"messages\": [{\"role\": \"u\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", "
+        "\"alternatives\": [\"c\"]}, {\"from\": \"u\", \"value\": \"d\", \"alternatives\": null}, "
+        "{\"from\": \"gpt\", \"value\": \"e\", \"alternatives\": [\"f\", \"\"]}]}\n",
+        err);
+    CHECK(docs && docs->n == 1 && docs_segments(docs, 0, &list) == COUNT(expected));
+    for (int i = 0; list && i < COUNT(expected); i++)
+        CHECK(list[i].first == expected[i].first && list[i].parent == expected[i].parent &&
+              list[i].position == expected[i].position);
+    if (docs)
+        CHECK_STRING(told(docs),
+                     ".u: a\n\nassistant: b.u: d\n\nassistant: e. f. . c. "
+                     "-----------------b.-----------------e.-f.-.-c.- "
+                     "01234567890123456789012345678901234567867867789");
+    docs_close(docs);
+}
+
+#define ALTERNATIVES(role, list) \
+    "{\"messages\": [{\"role\": \"" role "\", \"content\": \"a\", \"alternatives\": " list "}]}"
+
 CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     static const char* const rows[][2] = {
         {"{\"prompt\": \"abc\", \"answers\": []}", "\"answers\" as an array that is not empty"},
@@ -77,6 +107,10 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
         {"{\"prompt\": \"abc\", \"answers\": [1]}", "an answer as a string"},
         {"{\"text\": \"a\", \"children\": [{\"text\": \"\"}]}", "has no tokens"},
         {"{\"text\": \"a\", \"children\": [{}]}", "\"text\" of a branch as a string"},
+        {ALTERNATIVES("assistant", "[]"), "lines.jsonl:1: & \"alternatives\" as an array that is not empty"},
+        {ALTERNATIVES("assistant", "\"b\""), "\"alternatives\" as an array"},
+        {ALTERNATIVES("assistant", "[1]"), "an alternative as a string"},
+        {ALTERNATIVES("user", "[\"b\"]"), "\"alternatives\" of a message that is not an assistant's"},
         {"{\"text\": \"a\"}\n{\"text\": \"b\", \"children\": [{\"text\": \"c\"}]}",
          "lines.jsonl:2: & files of their own"},
     };
@@ -94,6 +128,12 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     char err[ERR_BYTES] = "";
     Docs* docs = open_lines(deep, err);
     CHECK(!docs && has_words(err, "64"));
+    n = snprintf(deep, sizeof deep, "{\"messages\": [");
+    for (int i = 0; i < 65; i++)
+        n += snprintf(deep + n, sizeof deep - (size_t)n,
+                      "%s{\"role\": \"assistant\", \"content\": \"a\", \"alternatives\": [\"b\"]}", i ? ", " : "");
+    snprintf(deep + n, sizeof deep - (size_t)n, "]}");
+    CHECK(!open_lines(deep, err) && has_words(err, "more than 64 turns"));
 }
 
 // ---- the second law
@@ -176,12 +216,192 @@ CLAIM(trees_are_their_paths_written_out_on_ranks) {
         check_trees(20 + (uint64_t)i, ways[i].ranks, ways[i].options, "--dtype fp32", 1e-5);
 }
 
+// ---- documents that begin alike (--shared-prefix)
+
+static int alike_tokens;
+
+// alike.jsonl: instructions below three beginnings, each with three middles, of which none or all may be long enough.
+static void write_alike(uint64_t seed) {
+    FILE* f = fopen(path_of("alike.jsonl"), "w");
+    alike_tokens = 0;
+    for (uint64_t d = 0; d < 27; d++) {
+        uint64_t begin = hash64(seed + d / 9), middle = hash64(begin ^ d / 3), own = hash64(middle + d);
+        int n[] = {draw(begin, 1, 30, 130), draw(middle, 1, 0, 100), draw(own, 1, 1, 9), draw(own, 2, 0, 30)};
+        fprintf(f, "{\"prompt\": \"");
+        put_words(f, begin, n[0]), put_words(f, middle, n[1]), put_words(f, d % 2 ? own : middle + 9, n[2]);
+        fprintf(f, "\", \"completion\": \"");
+        put_words(f, own + 1, n[3]);
+        fprintf(f, "\"}\n");
+        alike_tokens += n[0] + n[1] + n[2] + n[3] + 2;
+    }
+    CHECK(!fclose(f));
+}
+
+// Part k of a tree, and what is above it, are the beginning of this document; nothing of what others share is learnt.
+static void check_path(const Docs* docs, const Piece* parts, int k, int64_t doc) {
+    int own[320], found[320];
+    char err[ERR_BYTES];
+    for (int end = (int)docs_length(docs, doc), is_leaf = 1; k >= 0; k = parts[k].parent, is_leaf = 0) {
+        const Piece* p = &parts[k];
+        int first = (int)p->first, n = p->length;
+        CHECK(first + n == end && (is_leaf || n >= JOIN_LEAST) && p->n_targets == n - is_leaf);
+        CHECK(docs_read(docs, doc, first, n, own, err) == 0 && docs_read(docs, p->doc, first, n, found, err) == 0);
+        CHECK(!memcmp(own, found, (size_t)n * sizeof *own) && (p->parent < 0) == (first == 0));
+        CHECK(is_leaf ? p->n_labels == docs_learnt(docs, doc, first + 1, n - 1, NULL)
+                      : docs_learnt(docs, doc, first + 1, n, NULL) == 0);
+        end = first;
+    }
+}
+
+// Every document stands in one tree, or alone; parts stand depth first.
+static int64_t check_pieces(const Docs* docs, const Piece* pieces, int n, int64_t most) {
+    int seen[27] = {0}, all = 0;
+    int64_t tokens = 0;
+    for (int i = 0; i < n; tokens += pieces[i++].length) {
+        const Piece *tree = &pieces[i], *parts = pieces + tree->part;
+        Piece sum = {.n_labels = 0};
+        if (!tree->n_parts) seen[tree->doc]++;
+        for (int k = 0; k < tree->n_parts; k++) {
+            int up = k - 1, is_leaf = parts[k].n_targets < parts[k].length;
+            while (k && up >= 0 && up != parts[k].parent) up = parts[up].parent;
+            CHECK(up == parts[k].parent && (k == 0 || up >= 0));
+            sum.length += parts[k].length, sum.n_labels += parts[k].n_labels;
+            if (!is_leaf) continue;
+            seen[parts[k].doc]++;
+            check_path(docs, parts, k, parts[k].doc);
+        }
+        CHECK(!tree->n_parts || (sum.length == tree->length && sum.n_labels == tree->n_labels && sum.length <= most));
+    }
+    for (int d = 0; d < docs->n; d++) all += seen[d] == 1;
+    CHECK(all == docs->n);
+    return tokens;
+}
+
+// Joins the documents of a file; returns the number of pieces then.
+static int join_file(Docs** docs, const char* file, int context, int64_t most, Piece* pieces) {
+    static Tokenizer* bytes;
+    static int scratch[8000];
+    const char* path = path_of(file);
+    char err[ERR_BYTES];
+    Arena arena = {0};
+    Sampler* s = NULL;
+    CHECK(bytes || tokenizer_open(&bytes, NULL, err) == 0);
+    CHECK(docs_open_as(docs, &path, 1, bytes, (DocsReading){NULL, NULL}, err) == 0);
+    CHECK(sampler_open(&s, *docs, context, 0, 1, err) == 0);
+    int n = (int)sampler_pieces(s, SPLIT_TRAIN);
+    for (int i = 0; i < n; i++) pieces[i] = sampler_train_piece(s, (SamplerPosition){.index = i});
+    n = sampler_join(s, pieces, n, most, scratch, &arena, err);
+    sampler_close(s);
+    arena_free(&arena);
+    return n;
+}
+
+CLAIM(documents_that_begin_alike_are_joined_where_nothing_is_learnt) {
+    static Piece pieces[8000];
+    int joined = 0;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        Docs* docs = NULL;
+        write_alike(seed);
+        int64_t most = seed % 4 ? draw(seed, 1, 200, 900) : 8000;
+        int n = join_file(&docs, "alike.jsonl", 320, most, pieces);
+        int64_t tokens = check_pieces(docs, pieces, n, most);
+        joined += tokens < alike_tokens;
+        docs_close(docs);
+    }
+    CHECK(joined >= 25);
+}
+
+static const char* letters(char c, int n) {
+    static char text[4][200];
+    static int i;
+    memset(text[++i % 4], c, (size_t)n);
+    text[i % 4][n] = 0;
+    return text[i % 4];
+}
+
+CLAIM(joined_are_64_tokens_that_whole_documents_begin_with_and_not_what_is_learnt) {
+    static const struct {
+        int a, b, context, n, parts, tokens;                   // of the prompts "a..x", "a..y", "a..b..x" and "a..b..y"
+    } rows[] = {{70, 70, 320, 1, 6, 71 + 2 * 3 + 70 + 2 * 3},  // a root, and below it a segment with b
+                {70, 40, 320, 1, 5, 71 + 2 * 3 + 2 * (40 + 3)},  // too few b's for one
+                {62, 64, 320, 3, 3, 2 * (63 + 3) + 127 + 6},     // and too few a's: those with b alone
+                {63, 0, 320, 1, 5, 64 + 4 * 3},                  // with the token that documents begin with just enough
+                {70, 70, 72, 8, 0, 2 * 74 + 2 * 144}};           // what is cut is not joined
+    static Piece pieces[1000];
+    for (int i = 0; i < COUNT(rows); i++) {
+        Docs* docs = NULL;
+        FILE* f = fopen(path_of("alike.jsonl"), "w");
+        for (int k = 0; k < 4; k++)
+            fprintf(f, "{\"prompt\": \"%s%s%c\", \"completion\": \"%c\"}\n", letters('a', rows[i].a),
+                    letters('b', k / 2 * rows[i].b), "xy"[k % 2], "xy"[k % 2]);
+        CHECK(!fclose(f));
+        int n = join_file(&docs, "alike.jsonl", rows[i].context, 1000, pieces), tokens = 0, parts = 0;
+        for (int k = 0; k < n; k++) tokens += pieces[k].length, parts += pieces[k].n_parts;
+        CHECK(n == rows[i].n && parts == rows[i].parts && tokens == rows[i].tokens);
+        docs_close(docs);
+    }
+}
+
+static void check_joined(uint64_t seed, int ranks, const char* options, const char* always) {
+    write_alike(seed);
+    double apart = loss_of("alike", 1, alike_tokens, filled("--context 320 %s", always));
+    CHECK_SH(0, "mv $W/alike.grads $W/apart.grads");
+    double joined =
+        loss_of("alike", ranks, alike_tokens, filled("--context 320 --shared-prefix auto %s %s", always, options));
+    CHECK_CLOSE(joined, apart, 1e-5 * apart);
+    CHECK_CLOSE(tensors_differ(path_of("alike.grads"), path_of("apart.grads"), 1), 0, 1e-5);
+}
+
+CLAIM(joined_documents_are_the_documents_written_out_on_one_rank) {
+    static const char* const ways[] = {"", "--capacity 400", "--recompute block"};
+    for (int i = 0; i < COUNT(ways); i++) check_joined((uint64_t)i, 1, ways[i], "--dtype fp32");
+    check_joined(9, 1, "", "--dtype fp32 --arch llama --arch kv-heads=2");
+}
+
+CLAIM(joined_documents_are_the_documents_written_out_on_ranks) {
+    static const struct {
+        int ranks;
+        const char* options;
+    } ways[] = {{2, ""},
+                {4, ""},
+                {1, "--ranks 2"},  // forked: one of them draws
+                {1, "--ranks 4 --capacity 330"},
+                {4, "--plan static --cp 4"},
+                {4, "--plan fixed"},
+                {4, "--plan adaptive --capacity 330 --zero 3"},
+                {4, "--tp 2 --cp 2 --plan static"},
+                {2, "--pp 2 --capacity 400"},
+                {4, "--strategies 'tp2+2xtp1' --capacity 500"}};
+    if (!has_mpirun()) SKIP("mpirun is not here");
+    for (int i = 0; i < COUNT(ways); i++)
+        check_joined(20 + (uint64_t)i, ways[i].ranks, ways[i].options, "--dtype fp32");
+}
+
+CLAIM(a_run_says_what_was_joined_or_why_nothing_is) {
+    double tokens[2], drawn[2];
+    write_alike(1);
+#define ALIKE "$P " SMALL "--context 320 --steps 2 --batch-tokens 2000 --val $W/alike.jsonl --shared-prefix "
+    CHECK_SH(0, ALIKE "auto --data $W/alike.jsonl --out $W/joined");
+    CHECK(has_words(output, "documents that begin alike: & tokens for & less"));
+    CHECK(log_values("joined", "tokens", tokens, 2) == 2 && log_values("joined", "drawn", drawn, 2) == 2);
+    CHECK(tokens[0] < 0.9 * drawn[0] && tokens[1] < 0.9 * drawn[1] && drawn[1] <= 2000);
+    CHECK_REFUSED("joined to trees (--shared-prefix)", "$P --what-if $W/joined --machine a100-7b");
+    CHECK_SH(0, "sed 's/\"prompt\"/\"text\"/' $W/alike.jsonl > $W/learnt.jsonl");
+    CHECK_SH(0, ALIKE "none --data $W/learnt.jsonl --out $W/apart");
+    CHECK(log_values("apart", "tokens", tokens, 2) == 2 && log_values("apart", "drawn", drawn, 2) == 0);
+    CHECK_SH(0, ALIKE "auto --data $W/learnt.jsonl --out $W/whole");
+    CHECK(has_words(output, "no documents are joined & every token of these is learnt"));
+    CHECK_LOSSES("whole", "apart", 2, 0);
+}
+
 CLAIM(what_cannot_hold_a_tree_is_refused) {
     write_corpus(3);
 #define TREES "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/refused "
     CHECK_REFUSED("a path of this tree & --context 24", TREES "--batch-tokens 4096 --context 24");
     CHECK_REFUSED("--capacity 40 cannot hold one document", TREES "--batch-tokens 4096 --capacity 40");
     CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
+    write_alike(3);
+    CHECK_REFUSED("--cp kind=ring", ALIKE "auto --data $W/alike.jsonl --out $W/refused --cp kind=ring");
 }
 
 // ---- trees that are split
@@ -195,7 +415,7 @@ static const char* learnt(const Docs* docs) {
     CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == docs->n);
     for (int64_t d = 0; d < docs->n; d++, text[at++] = '|') {
         int n = (int)docs_length(docs, d);
-        Piece piece = {d, 0, n, n - 1, 0, 0};
+        Piece piece = {.doc = d, 0, n, n - 1};
         CHECK(sampler_read(s, &piece, tokens, targets, err) == 0);
         for (int t = 0; t < n; t++) text[at++] = targets[t] == EOT ? '.' : targets[t] < 0 ? '-' : (char)targets[t];
     }

@@ -26,6 +26,8 @@ const Option config_options[] = {
     {WORD("--document-separator", TEXT, separator, "TEXT"), RUN, "<|endoftext|>",
         "what stands between the documents of a text file; none: a file is one document"},
     {WORD("--text-key", TEXT, text_key, "NAME"), RUN, "text", "the member of a line of *.jsonl that is its document"},
+    {WORD("--shared-prefix", CHOICE, shared_prefix, "none|auto"), RUN, "none",
+        "auto: prompts of 64 tokens or more that documents of a step begin with are computed once"},
     {WORD("--tokenizer", TEXT, tokenizer, "FILE"), RUN | FIRST, NULL,
         "tokenizer.json or llm.c's file; default: that of the checkpoint, or bytes"},
     {WORD("--tokenize", TEXT, tokenize, "DIR"), START, NULL, "do not train: encode --data into DIR, as token shards"},

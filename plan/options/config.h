@@ -19,7 +19,7 @@ typedef struct PathList {
 typedef struct Config {
     // data
     PathList data, val, report, machines;
-    const char *tokenizer, *tokenize, *separator, *text_key, *out;
+    const char *tokenizer, *tokenize, *separator, *text_key, *shared_prefix, *out;
     // model
     const char *preset, *arch, *tie;
     int layers, width, heads, kv_heads, head_size, hidden, context, vocab;

@@ -68,11 +68,11 @@ static void play_all(Stage* stage) {
 // The documents of the whole step, drawn again into buffers that no step uses now: the batch holds those of one job.
 static void draw_step(StepWork* w, const Run* run, Arena* arena) {
     char err[ERR_BYTES];
-    const Batch* idle = &run->ahead;
-    SamplerPosition position = run->state.position;
-    int n = sampler_draw(run->data.train, &position, idle->pieces, idle->max_tokens, idle->max_tokens);
-    for (int i = 0; i < n; i++) idle->lengths[i] = idle->pieces[i].length;
-    if (step_work(w, &run->strategies->kinds.pool, idle->lengths, NULL, n, arena, err)) die("--explain: %s", err);
+    Batch* idle = (Batch*)&run->ahead;
+    idle->after = run->state.position;
+    if (batch_draw_joined(idle, run, err) || step_work(w, &run->strategies->kinds.pool, idle->lengths,
+                                                       batch_squares(idle, run), idle->n_pieces, arena, err))
+        die("--explain: %s", err);
 }
 
 typedef struct Rated {
@@ -247,7 +247,7 @@ static void write_page(const Run* run, const Explained* x) {
 
 void run_explain(const Run* run) {
     static Stage stage;
-    char title[256], documents[64], ranks[64];
+    char title[256], documents[96], ranks[64];
     const Batch* b = &run->batch;
     int64_t tokens = 0;  // of this job
     for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
@@ -261,6 +261,7 @@ void run_explain(const Run* run) {
     char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
     show_stages(&x.stages, run, logged, &stage.arena);
     if (run->strategies) explain_strategies(run);
+    if (run_joins(run)) say(stdout, "%s", run_joined(b->n_tokens, b->planned->drawn, documents));
     explain_text(stdout, &x);
     write_page(run, &x);
     free(logged);

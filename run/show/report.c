@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "data/json.h"
+#include "data/sampler_join.h"
 #include "data/sampler_mix.h"
 #include "kernels/open.h"
 #include "plan/base/disk.h"
@@ -82,6 +83,10 @@ static void print_data(const Run* run) {
         say(stdout,
             "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
             run->config.separator, docs->divided);
+    if (!strcmp(run->config.shared_prefix, "auto") && !docs_may_join(docs))
+        say(stdout,
+            "        no documents are joined (--shared-prefix): every token of these is learnt, and only what is "
+            "not learnt is shared");
     for (int c = 0; c < docs_corpora(docs); c++)
         say(stdout, "        %.1f %% of each step from %s, which has %s tokens", 100 * docs_corpus(docs, c)->share,
             docs_corpus(docs, c)->name, count(sampler_corpus_tokens(train, c), n));
@@ -316,6 +321,7 @@ static void remember_step(Run* run, const StepRecord* r) {
     sum->stall_us += r->plan_stall_us;
     sum->predicted += b->predicted;
     sum->gap += b->predicted ? r->gap : 0;
+    sum->tokens += r->tokens, sum->drawn += r->drawn;
     if (sum->steps++ == 0 || !b->predicted) return;
     if (r->virtual_time) return;  // there the model is the machine
     run->clock->last_ms = run->strategies ? strategies_remember(run, r) : r->measured_ms;
@@ -332,7 +338,7 @@ void run_end_record(Run* run) {
     r->loss = step->loss, r->grad_norm = step->grad_norm, r->lr = step->lr;
     r->exposed_seconds = now.exposed_seconds - before->exposed_seconds;
     r->seconds = run_seconds(run) - run->clock->step_began;
-    r->tokens = b->n_tokens, r->targets = b->n_targets;
+    r->tokens = b->n_tokens, r->targets = b->n_targets, r->drawn = run_joins(run) ? x->drawn : 0;
     r->micro_batches = x->plan.n_micro_batches;
     r->planner = run->config.plan, r->plan = &x->plan, r->plan_us = x->plan_us;
     r->strategy = run->strategies ? strategies_name(run, x->strategy) : NULL;
@@ -421,7 +427,8 @@ static void print_next(const Run* run) {
 }
 
 void run_print_end(Run* run) {
-    char elapsed[32], err[ERR_BYTES];
+    char elapsed[32], joined[96], err[ERR_BYTES];
+    const PlanningSums* sum = &run->clock->planning;
     const char* how = run->stopped_by || run->cluster->unplanned || run->cluster->given_up ? "stopped" : "done";
     RunPage* page = run->books->page;
     double seconds = now_seconds() - run->began;
@@ -429,6 +436,7 @@ void run_print_end(Run* run) {
     if (page && !run_page_read(page, err) && isfinite(page->seconds)) seconds = page->seconds;
     runlog_say(&run->books->log, "%s at step %" PRId64 " of %" PRId64 " after %s; loss hash %016" PRIx64, how,
                run->state.step, run->config.steps, text_duration(seconds, elapsed), run->state.loss_hash);
+    if (run_joins(run)) runlog_say(&run->books->log, "%s", run_joined(sum->tokens, sum->drawn, joined));
     print_next(run);
     if (!run->config.verbose) return;
     print_peak(run);

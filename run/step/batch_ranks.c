@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "data/sampler_join.h"
 #include "plan/cost/transfers.h"
 #include "plan/published/published.h"
 #include "plan/step/even_rows.h"
@@ -337,10 +338,34 @@ static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     return 0;
 }
 
-static int draw_and_choose(Batch* b, const Run* run, int64_t step, Err err) {
+// Most tokens of a tree of documents: what a row of every rank holds, and of the step no more than an even share,
+// because one rank has a tree alone.
+static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
+    int64_t ranks = run->clock->limits.ranks * run->model.stages, holds = run->settled.capacity;
+    if (run_planner(run) == &planner_fixed) holds = MIN(holds, run->config.context);
+    if (run->strategies) {
+        const SchemePool* pool = &run->strategies->kinds.pool;
+        ranks = run->model.world->size, holds = pool->scheme[pool->n - 1].max_tokens;
+    }
+    return MIN(holds, CEIL_DIV(tokens, ranks));
+}
+
+int batch_draw_joined(Batch* b, const Run* run, Err err) {
+    ArenaMark mark = arena_mark(&b->arena);
     batch_draw(b, run);
     batch_count(b);
-    return choose_plan(b, run, step, err);
+    b->planned->drawn = b->n_tokens;
+    if (!run_joins(run)) return 0;
+    b->n_pieces = sampler_join(run->data.train, b->pieces, b->n_pieces, most_of_a_tree(run, b->n_tokens), b->tokens,
+                               &b->arena, err);
+    arena_reset(&b->arena, mark);
+    if (b->n_pieces < 0) return -1;
+    batch_count(b);
+    return 0;
+}
+
+static int draw_and_choose(Batch* b, const Run* run, int64_t step, Err err) {
+    return batch_draw_joined(b, run, err) ? -1 : choose_plan(b, run, step, err);
 }
 
 static int plan(Batch* b, const Run* run, int64_t step, PlanMaker make, Err err) {
@@ -360,7 +385,7 @@ int batch_plan(Batch* b, const Run* run, int64_t step, Err err) {
 
 int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err) {
     if (!run->strategies) return plan(b, run, step, draw_and_choose, err);
-    batch_draw(b, run);
+    if (batch_draw_joined(b, run, err)) return -1;
     return batch_plan(b, run, step, err);
 }
 
@@ -372,7 +397,14 @@ static int list_segments(const Batch* b, const Docs* docs, const MicroBatch* mb,
     for (int i = 0; i < mb->n_docs; i++) {
         int doc = b->planned->plan.docs[mb->first_doc + i], length = b->lengths[doc];
         const DocsSegment* list = NULL;
-        int of_doc = docs_segments(docs, b->pieces[doc].doc, &list);
+        const Piece* piece = &b->pieces[doc];
+        for (int k = 0; lengths && k < piece->n_parts; k++) {
+            const Piece* part = &b->pieces[piece->part + k];
+            lengths[n + k] = part->length, parents[n + k] = part->parent < 0 ? -1 : n + part->parent;
+        }
+        n += piece->n_parts;
+        if (piece->n_parts) continue;
+        int of_doc = docs_segments(docs, piece->doc, &list);
         for (int k = 0; lengths && k < MAX(of_doc, 1); k++) {
             int64_t end = k + 1 < of_doc ? list[k + 1].first : of_doc ? list[0].first + length : length;
             lengths[n + k] = (int)(end - (of_doc ? list[k].first : 0));
@@ -419,6 +451,26 @@ static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mi
     return place_tree(b, docs, mine, err);
 }
 
+// Tokens of a piece behind what stands in the batch. In a tree of several documents each part has its positions in its
+// own.
+static int read_span(Batch* b, const Sampler* sampler, const Span* span, int has_trees, Err err) {
+    const Piece* piece = &b->pieces[span->doc];
+    int* positions = b->positions + b->n_read;
+    if (!piece->n_parts) {
+        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
+        if (has_trees) docs_tree_positions(sampler->docs, piece->doc, span->first, span->length, positions);
+        return 0;
+    }
+    for (int k = 0, first = 0; k < piece->n_parts; first += b->pieces[piece->part + k++].length) {
+        const Piece* part = &b->pieces[piece->part + k];
+        int from = MAX(span->first - first, 0), n = MIN(span->first + span->length - first, part->length) - from;
+        if (n <= 0) continue;
+        if (batch_read_part(b, sampler, piece->part + k, from, n, err)) return -1;
+        while (n-- > 0) *positions++ += (int)part->first;
+    }
+    return 0;
+}
+
 // Behind what stands in the batch; first those micro-batches whose ranks do not share heads, as attention wants it.
 static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Err err) {
     BatchPlan* x = b->planned;
@@ -429,11 +481,8 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             mine->first = b->n_read - b->rows[i].token;
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
             for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++) {
-                int* positions = b->positions + b->n_read;
                 if (m->k->no_results) b->n_read += span->length;
-                else if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
-                else if (mine->tree)
-                    docs_tree_positions(sampler->docs, b->pieces[span->doc].doc, span->first, span->length, positions);
+                else if (read_span(b, sampler, span, mine->tree != NULL, err)) return -1;
                 if (x->starts && !m->k->no_results) labels_read(b, sampler, span->doc, span->first, span->length);
             }
         }

@@ -3,6 +3,7 @@
 //
 // A BatchPlan has two places, by turns: before a plan is made anew in one, all ranks have agreed on the plan in the
 // other, and so are through with this one.
+#include "data/sampler_join.h"
 #include "kernels/forked.h"
 #include "run/strategies/strategies.h"
 
@@ -12,6 +13,7 @@ typedef struct PlanPlace {
     Err why;
     Batch drawn;  // its pieces and lengths, and what is said of them
     Plan plan;
+    int64_t tokens;  // as they were drawn
     int predicted;
     Prediction prediction;
     double terms[CALIBRATION_TERMS];
@@ -41,15 +43,17 @@ static void* put(char** at, const void* from, size_t bytes) {
 static int keep(PlanPlace* place, const Batch* b, Err err) {
     const BatchPlan* x = b->planned;
     const Plan* plan = &x->plan;
-    size_t n = (size_t)b->n_pieces, groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
+    size_t n = (size_t)b->n_pieces, pieces = (size_t)pieces_with_parts(b->pieces, b->n_pieces),
+           groups = (size_t)plan->n_micro_batches, placed = (size_t)plan->n_placed;
     size_t ints = 2 * n + groups + placed;  // lengths, documents, and where ranks hold what
     size_t squares = plan->squares ? n : 0;
     if (once_room(&place->once,
-                  n * sizeof(Piece) + squares * sizeof(double) + groups * sizeof(MicroBatch) + ints * sizeof(int), err))
+                  pieces * sizeof(Piece) + squares * sizeof(double) + groups * sizeof(MicroBatch) + ints * sizeof(int),
+                  err))
         return -1;
     char* at = place->once.memory;
-    place->drawn = *b, place->plan = *plan;
-    place->drawn.pieces = (Piece*)put(&at, b->pieces, n * sizeof(Piece));
+    place->drawn = *b, place->plan = *plan, place->tokens = x->drawn;
+    place->drawn.pieces = (Piece*)put(&at, b->pieces, pieces * sizeof(Piece));
     if (squares) place->plan.squares = (double*)put(&at, plan->squares, n * sizeof(double));
     place->plan.micro_batches = (MicroBatch*)put(&at, plan->micro_batches, groups * sizeof(MicroBatch));
     place->drawn.lengths = (int*)put(&at, b->lengths, n * sizeof(int));
@@ -90,7 +94,7 @@ int plan_once(Batch* b, const Run* run, int64_t step, PlanMaker make, int draws,
         once_end(&place->once, x->n_plans);
     }
     if (place->failed) return fail(err, "%s", place->why);
-    if (draws) take_drawn(b, &place->drawn);
+    if (draws) take_drawn(b, &place->drawn), x->drawn = place->tokens;
     x->plan = place->plan;
     x->predicted = place->predicted, x->prediction = place->prediction;
     memcpy(x->terms, place->terms, sizeof x->terms);
