@@ -170,6 +170,30 @@ long_rows() {
     return $failed
 }
 
+# Claims of trees, of losses where labels do not count alike and of rollouts; then prompts of 512 tokens with 16 answers
+# each as trees and as the same paths written out.
+trees() {
+    failed=0
+    for claim in one_rank:test_trees losses:test_labels chunks:test_labels losses_of:test_rollouts; do
+        TEST_ONLY=${claim%:*} timeout 60 build/release/test/"${claim#*:}" "$train" || failed=1
+    done
+    at=$work/runs/stars
+    $python dev/rollouts.py "$at" --prompts 24 --answers 16 --lengths 64,512 --layers 12 --width 768 | tee "$at.txt" ||
+        return 1
+    options="--dtype bf16 --eval-every 0 --sample-every 0 --save-every 0 --context 2048 --capacity 32768 --verbose"
+    for how in trees flat; do
+        tokens=$(sed -nE "s/^tokens: trees ([0-9]*), written out ([0-9]*),.*/$how \1 \2/p" "$at.txt" |
+            awk '{ print $1 == "trees" ? $2 : $3 }')
+        model="--preset gpt2-124m --batch-tokens $tokens --data $at-$how.jsonl --val $at-$how.jsonl"
+        variant "stars-$how" || failed=1
+    done
+    won=$(echo "$(later "$work/runs/stars-flat" measured_ms) $(later "$work/runs/stars-trees" measured_ms)" |
+        awk '$2 > 0 { printf "%.3f", $1 / $2 }')
+    fact "stars: time of the paths written out / of the trees" "$won" "0.9 of the limit" \
+        "$(sed -n 's/^FLOPs: ratio \([0-9.]*\);.*/\1/p' "$at.txt")"
+    return $failed
+}
+
 # Of a csv of ncu: time by kernel, with the shares of the memory's and the tensor cores' speed; and how much of a step
 # is kernels: those from one clip_scale_kernel to the next, beside `ms` that a step takes.
 by_kernel() { # by_kernel CSV MS
@@ -256,7 +280,9 @@ stopped_rank() {
 }
 
 sanitizer() {
-    TEST_ONLY=aligned_rows compute-sanitizer --error-exitcode 9 "$tests/test_attention" &&
+    TEST_ONLY=labels_weigh compute-sanitizer --error-exitcode 9 "$tests/test_ops" &&
+        TEST_ONLY=aligned_rows compute-sanitizer --error-exitcode 9 "$tests/test_attention" &&
+        TEST_ONLY=documents_do compute-sanitizer --tool racecheck --error-exitcode 9 "$tests/test_attention" &&
         TEST_ONLY=layernorm compute-sanitizer --tool racecheck --error-exitcode 9 "$tests/test_ops_block"
 }
 
@@ -304,8 +330,8 @@ summary() {
             "$call" "$(git rev-parse --short HEAD 2> /dev/null)" $(($(date +%s) - started))
         cat "$work/parts"
         printf '```\n'
-        for most in versions:8 trainings:12 long-rows:6 peer:24 ops:14 attention-cudnn:10 golden:8 profile:28 ranks:8 \
-            stopped-rank:4 bench:60 smoke-own:2 smoke-cudnn:4 sanitizer:4 build:4; do
+        for most in versions:8 trainings:12 long-rows:6 peer:24 ops:14 attention-cudnn:10 golden:8 trees:16 profile:28 \
+            ranks:8 stopped-rank:4 bench:60 smoke-own:2 smoke-cudnn:4 sanitizer:4 build:4; do
             lines_of "${most%:*}" "${most#*:}"
         done
     } | head -c $((11990 - $(wc -c < "$work/table"))) > "$work/summary"
@@ -373,14 +399,15 @@ run_part() {
             "it has no cuDNN" ;;
         golden) gpu golden 90 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
             "$in_suite" ;;
+        trees) gpu trees 60 trees "the suite has their claims on the emulated GPU" ;;
         stopped-rank) gpu stopped-rank 25 stopped_rank "$in_suite" ;;
-        sanitizer) tool sanitizer 25 sanitizer compute-sanitizer ;;
+        sanitizer) tool sanitizer 50 sanitizer compute-sanitizer ;;
         *) echo "gpu_oneshot: $1 is no part" >&2; exit 1 ;;
     esac
 }
 case $call in
     first) set -- versions build smoke-own smoke-cudnn ops profile bench ;;
-    second) set -- versions build peer ranks trainings long-rows attention-cudnn golden stopped-rank sanitizer ;;
+    second) set -- versions build peer ranks trainings long-rows attention-cudnn golden trees stopped-rank sanitizer ;;
 esac
 for name in "$@"; do
     run_part "$name" && continue

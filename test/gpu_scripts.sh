@@ -15,7 +15,7 @@ claim() { # claim NAME COMMAND...: it must succeed
 }
 first="versions build smoke-own smoke-cudnn ops profile bench"
 second="versions build peer ranks trainings" # what must fit; the rest where the build had nothing to do
-more="long-rows attention-cudnn golden stopped-rank sanitizer"
+more="long-rows attention-cudnn golden trees stopped-rank sanitizer"
 whole() { OUT=$work/dry scripts/gpu_oneshot.sh --dry; }
 all_parts_are_told() {
     cat $once/first/parts $once/second/parts > $work/parts
