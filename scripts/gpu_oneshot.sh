@@ -82,7 +82,7 @@ claims() {
             env $2 TEST_ONLY=CLAIM timeout 30 $tests/$1 > $said.CLAIM 2>&1 || echo \"FAILED $1 CLAIM: status \$?\""
         cat "$said".[a-z]*_* >> "$said" 2> /dev/null
     fi
-    grep -A 3 '^  FAILED' "$said" | head -n 20
+    grep -B 6 '^  FAILED' "$said" | head -n 20
     echo "$1 $2: $(grep -c '^  ok' "$said") claims hold, $(grep -c '^  skipped' "$said") skipped"
     [ $bad = 0 ] && [ $status = 0 ]
 }
@@ -174,7 +174,7 @@ long_rows() {
 # each as trees and as the same paths written out.
 trees() {
     failed=0
-    for claim in one_rank:test_trees losses:test_labels chunks:test_labels losses_of:test_rollouts; do
+    for claim in one_rank:test_trees losses_and:test_labels chunks:test_labels probabilities:test_rollouts; do
         TEST_ONLY=${claim%:*} timeout 60 build/release/test/"${claim#*:}" "$train" || failed=1
     done
     at=$work/runs/stars
@@ -397,7 +397,7 @@ run_part() {
         long-rows) part long-rows 110 long_rows ;;
         attention-cudnn) gpu attention-cudnn 30 "claims_of TEST_ATTENTION=cudnn test_attention" \
             "it has no cuDNN" ;;
-        golden) gpu golden 90 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
+        golden) gpu golden 130 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
             "$in_suite" ;;
         trees) gpu trees 60 trees "the suite has their claims on the emulated GPU" ;;
         stopped-rank) gpu stopped-rank 25 stopped_rank "$in_suite" ;;

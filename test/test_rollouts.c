@@ -9,7 +9,7 @@
 #define TINY                                                                                               \
     "--layers 2 --width 32 --heads 2 --context 48 --batch-tokens 512 --steps 40 --lr 4e-3 --eval-every 0 " \
     "--sample-every 0 --dtype fp32 "
-#define ROLL "$P --out $W/run --data $W/prompts.jsonl --answers 5 --tokens 6 --temperature 1.5 --top-k 40 "
+#define ROLL "$P --out $W/run --dtype fp32 --data $W/prompts.jsonl --answers 5 --tokens 6 --temperature 1.5 --top-k 40 "
 
 enum { PROMPTS = 5, ANSWERS = 5, MOST = 6, CONTEXT = 48 };
 
