@@ -63,6 +63,7 @@ typedef struct DocsSegment {
     int parent;     // the index of a segment before it; -1: the first one
     int position;   // of its first token on the path that leads to it
     int rank;       // of an answer: lower ones are preferred; -1: none
+    float reward;   // of an answer; NaN: not said
 } DocsSegment;
 
 // What a label counts where labels do not count alike (kernels/token_loss.h); NaN: the data do not say.
@@ -121,6 +122,7 @@ void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms*
 // Sum of the weights of those of them that are learnt; pairs of answers of which one is preferred (Docs.weight).
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
+int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // how many its answers have; *sum += of them
 int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
 // Terms of tokens first .. end of before, which stand `by` further on now. 0, or -1 without memory.
 int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err);

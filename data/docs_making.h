@@ -23,7 +23,7 @@ typedef struct Rewards {
 } Rewards;
 int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
-int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, int* rank);
+int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
 
 // A tree: its segments go to DocsMore.segments.
 int docs_is_tree(const Json* json);

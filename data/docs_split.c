@@ -8,6 +8,7 @@
 // (best fit, as plan/value/pack.h), or to a new one. They come as they stand, which keeps branches together, and the
 // longest first, which fills parts; what computes fewer tokens is taken. Then the limit is lowered as far as that costs
 // no token: parts become even.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -187,7 +188,7 @@ static int add_whole(Docs* docs, const Docs* before, int64_t doc, const DocsSegm
     int64_t by = docs_tokens(docs) - d->start;
     for (int i = 0; i < n; i++)
         if (add_segment(docs, (DocsSegment){segments[i].first + by, segments[i].parent, segments[i].position,
-                                           segments[i].rank},
+                                           segments[i].rank, segments[i].reward},
                         err))
             return -1;
     if (add_spans(docs, before->more, d->start, d[1].start, by, err)) return -1;
@@ -204,7 +205,8 @@ static int add_part(Docs* docs, const Docs* before, int64_t doc, const Splitting
         const DocsSegment* s = &x->segments[i];
         if (!part->has[i]) continue;
         places[i] = n++;
-        DocsSegment segment = {at, s->parent < 0 ? -1 : places[s->parent], s->position, -1};
+        DocsSegment segment = {at, s->parent < 0 ? -1 : places[s->parent], s->position, -1,
+                               learnt[i] ? NAN : s->reward};
         if (docs_append_again(docs, d->place + s->first - d->start, x->length[i], err)) return -1;
         if (add_segment(docs, segment, err)) return -1;
         if (docs_append_terms(docs, before->more, s->first, s->first + x->length[i], at - s->first, err)) return -1;

@@ -104,7 +104,7 @@ int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
     return 0;
 }
 
-int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, int* rank) {
+int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment) {
     DocsMore* d = m->docs->more;
     int n = (int)(d->n_encoded - from), failed = check_members(m, answer);
     float weight = 1, advantage = NAN, reward = 0, place = -1;
@@ -122,9 +122,11 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     if (find_list(m, answer, "reference", terms, offsetof(LabelTerms, reference), n) < 0) return -1;
     if (place != -1 && (place < 0 || place > 1e6f || place != floorf(place)))
         return fail(m->err, "expected \"rank\" of an answer as a whole number from 0 on, found %g", place);
-    *rank = (int)place;
+    if (place >= 0) segment->rank = (int)place;
+    if (is_rewarded) segment->reward = reward;
     docs_hash_content(m->docs, terms, (size_t)n * sizeof *terms);
-    docs_hash_content(m->docs, rank, sizeof *rank);
+    docs_hash_content(m->docs, &place, sizeof place);
+    docs_hash_content(m->docs, &segment->reward, sizeof segment->reward);
     return 0;
 }
 
@@ -169,6 +171,14 @@ double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n) {
     for (int i = 0; i < segments; i++)
         for (int j = 0; j < segments && list[i].rank >= 0; j++) pairs += list[j].rank > list[i].rank;
     return pairs;
+}
+
+int docs_rewards(const Docs* docs, int64_t doc, double* sum) {
+    const DocsSegment* list;
+    int segments = docs_segments(docs, doc, &list), n = 0;
+    for (int i = 0; i < segments; i++)
+        if (!isnan(list[i].reward)) *sum += list[i].reward, n++;
+    return n;
 }
 
 static int check_label(const LabelTerms* t, const LabelNeeds* needs, const char** missing) {

@@ -10,6 +10,7 @@
 //
 //   prompt a b c, answers d e and f        segments   a b | c d e . | c f .
 //   learnt behind these                                     c d e     c f
+#include <math.h>
 #include <string.h>
 
 #include "data/docs_making.h"
@@ -87,7 +88,7 @@ int making_node(Growing* g, Node* node, const Node* up, int is_first) {
     Making* m = g->m;
     DocsMore* d = m->docs->more;
     *node = (Node){.index = g->n++, .first = up ? d->n_encoded : m->first, .position = up ? up->position : 0};
-    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position, -1};
+    DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position, -1, NAN};
     if (reserve(&d->segments, &d->segments_capacity, d->n_segments, 1, sizeof segment, m->err)) return -1;
     d->segments[d->n_segments++] = segment;
     m->docs->tree_squares = squares;
@@ -111,16 +112,16 @@ int making_children(Growing* g, Node* node, const JsonValue* children, const cha
 static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, const Rewards* rewards, int rank) {
     Making* m = g->m;
     Node node;
-    int is_object = value->type == JSON_OBJECT, said = -1;
+    int is_object = value->type == JSON_OBJECT;
     const JsonValue* tokens = is_object ? json_get(m->json, value, "tokens") : NULL;
     if (making_node(g, &node, prompt, 0)) return -1;
     if (tokens && making_tokens(m, tokens)) return -1;
     if (!tokens && making_string(m, is_object ? json_get(m->json, value, "text") : value, "an answer")) return -1;
     if (!tokens && making_token(m, m->docs->tokenizer->stop)) return -1;
     if (making_learn(m, node.first + 1)) return -1;
-    if (is_object && making_terms(m, value, node.first + 1, rewards, &said)) return -1;
-    m->docs->more->segments[m->docs->more->n_segments - 1].rank = said >= 0 ? said : rank;
-    return 0;
+    DocsSegment* segment = &m->docs->more->segments[m->docs->more->n_segments - 1];
+    segment->rank = rank;
+    return is_object ? making_terms(m, value, node.first + 1, rewards, segment) : 0;
 }
 
 static int put_answers(Growing* g) {

@@ -388,6 +388,7 @@ int runlog_step(RunLog* log, const StepRecord* r) {
     write_part(log, ", \"tokens\": %" PRId64 ", \"targets\": %" PRId64 ", \"micro_batches\": %d, \"plan\": \"%s\"",
                r->tokens, r->targets, r->micro_batches, r->planner ? r->planner : "");
     if (r->drawn) write_part(log, ", \"drawn\": %" PRId64, r->drawn);
+    if (isfinite(r->reward)) write_number(log, "reward", r->reward);
     if (r->strategy) write_part(log, ", \"strategy\": \"%s\"", r->strategy);
     if (r->strategy) write_number(log, "moving_ms", r->moving_ms);
     if (r->stages > 1)

@@ -34,6 +34,7 @@ typedef struct StepRecord {
     int64_t step, steps;  // this one (from 1), and of the whole run
     double loss, grad_norm, lr;
     int64_t tokens, targets;
+    double reward;  // mean of the answers that have one; NaN: none has
     int64_t drawn;  // tokens before documents were joined; 0: they never are
     int micro_batches;
     double seconds, mfu;

@@ -21,6 +21,7 @@ try() { # try SCRIPT WORDS: it ends well and prints the words
 try own_text.sh 'bits per byte'
 try fine_tune.sh 'perplexity'
 try rl.sh 'round 16: mean reward 0\.9'
+try dpo.sh 'likeliest answers: mean reward 0\.9'
 try move_run.sh 'the same bits'
 try plot.sh 'both/report.html'
 if grep -n '/tmp/' scripts/recipes/*.sh; then # where another user may have been first

@@ -56,6 +56,7 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--data a --data b", "--data b\n"},
         {"--schedule wsd", "--schedule wsd\n"},
         {"--shared-prefix auto", "--shared-prefix auto\n"},
+        {"--resume --new-data --steps 3", "--steps 3\n"},
         {"--schedule wsd,min-lr=0", "--schedule wsd\n--schedule min-lr 0\n"},
         {"--schedule min-lr=0.5", "--schedule cosine\n--schedule min-lr 0.5\n"},
         {"--cp 4,kind=ring", "--cp 4\n--cp kind ring\n"},

@@ -258,4 +258,57 @@ CLAIM(a_run_goes_on_with_its_loss) {
     CHECK_LOSSES("cut", "whole", 4, 0);
 }
 
+// A tree of 28 tokens in parts of at most 24: each answer's labels count what they did.
+CLAIM(labels_of_a_split_tree_count_as_those_of_the_whole) {
+    double loss[2];
+    const char* tree =
+        "{\"prompt\": \"abcdefgh\", \"answers\": ["
+        "{\"text\": \"ijk\", \"logprobs\": [-1, -2, -3, -4], \"reward\": 1}, "
+        "{\"text\": \"lmnop\", \"logprobs\": [-6, -5, -4, -3, -2, -1], \"reward\": 0, \"weight\": 0.5}, "
+        "{\"text\": \"qrstuv\", \"logprobs\": [-5, -5, -5, -5, -5, -5, -5], \"reward\": 3}]}\n"
+        "{\"prompt\": \"a\", \"answers\": [{\"text\": \"b\", \"logprobs\": [-4, -3], \"advantage\": 2}]}\n";
+    FILE* f = fopen(path_of("tree.jsonl"), "w");
+    fprintf(f, "%s", tree);
+    fclose(f);
+    for (int i = 0; i < 2; i++) {
+        CHECK_SH(
+            0,
+            "$P --layers 2 --width 16 --heads 2 --context 24 --steps 1 --dtype fp32 --loss grpo --data $W/tree.jsonl "
+            "--val $W/tree.jsonl --out $W/run --dump-grads $W/grads-%d --batch-tokens %d --capacity %d",
+            i, i ? 40 : 32, i ? 24 : 32);
+        CHECK((strstr(output, "split into 2") != NULL) == i);
+        loss[i] = said_loss();
+    }
+    CHECK_CLOSE(loss[0], loss[1], 1e-6);
+    CHECK_CLOSE(tensors_differ(path_of("grads-1"), path_of("grads-0"), 1), 0, tolerance());
+    CHECK_SH(0, "sed 's/\"weight\": 0.5/\"rank\": 1/' $W/tree.jsonl > $W/ranked.jsonl");
+    CHECK_REFUSED("a tree of & whose answers have ranks",
+                  "$P --context 24 --batch-tokens 96 --capacity 24 --data $W/ranked.jsonl --out $W/refused");
+}
+
+// Three steps on three documents, then two on others: from their first, with the moments of the run.
+CLAIM(a_run_goes_on_with_new_documents_and_logs_their_rewards) {
+    double rewards[5];
+    const char* options =
+        "--layers 1 --width 16 --heads 2 --context 24 --batch-tokens 24 --eval-every 0 "
+        "--sample-every 0 --schedule constant --warmup 0 --loss grpo --data $W/now.jsonl --val $W/now.jsonl --out "
+        "$W/new";
+    for (int i = 0; i < 2; i++) {
+        FILE* f = fopen(path_of("now.jsonl"), "w");
+        for (int d = 0; d < 3; d++)
+            fprintf(f,
+                    "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"logprobs\": [-1, -1], \"reward\": %d}, "
+                    "{\"text\": \"dd\", \"logprobs\": [-1, -1, -1], \"reward\": 1}]}\n",
+                    i + 2);
+        fclose(f);
+        if (i) CHECK_REFUSED("the documents differ & --new-data", "$P --resume --steps 5 --out $W/new");
+        CHECK_SH(0, "$P %s --steps %d %s", options, i ? 5 : 3, i ? "--resume --new-data" : "");
+    }
+    CHECK(log_values("new", "reward", rewards, 5) == 5);
+    for (int i = 0; i < 5; i++) CHECK_CLOSE(rewards[i], i < 3 ? 1.5 : 2, 1e-6);
+    CHECK_SH(0, "cat $W/new/step-000005/state.json");
+    CHECK_SAID("\"epoch\": 1, & \"index\": 1,");
+    CHECK_REFUSED("--new-data is for --resume", "$P --new-data");
+}
+
 PROGRAM_TEST {}

@@ -34,6 +34,8 @@ const Option config_options[] = {
     {WORD("--out", TEXT, out, "DIR"), START | FIRST, NULL, "log and checkpoints; default: runs/<next free number>"},
     {WORD("--resume", MAYBE, resume_from, "[STEP]"), START | FIRST, NULL,
         "continue the run in --out, or the newest, with its options; from step-000120, or the newest checkpoint"},
+    {WORD("--new-data", FLAG, new_data, NULL), START, NULL,
+        "with --resume: go on with other documents, from the first; weights, moments and steps are those of the run"},
     {WORD("--init", TEXT, init, "DIR"), START | FIRST, NULL, "start from weights: a checkpoint, or Hugging Face's"},
 
     HEAD("model", "layers, width, heads, context, vocabulary"),

@@ -37,7 +37,7 @@ typedef struct Config {
     // rhythm
     int eval_every, eval_tokens, sample_every, save_every, keep;  // save_every < 0: seconds
     const char* close_copy;                                       // NULL: none
-    int close_every, resume;
+    int close_every, resume, new_data;
     const char *resume_from, *init;  // resume_from, eval_choices: NULL where the option stands alone
     // sampling
     const char *sample, *eval_choices, *rollouts, *score;

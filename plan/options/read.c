@@ -54,6 +54,7 @@ static int settle_words(Config* c, Err err) {
     if (c->eval) c->eval_choices = NULL;
     c->resume = c->resume_from != NULL;
     if (c->resume && !*c->resume_from) c->resume_from = NULL;
+    if (c->new_data && !c->resume) return fail(err, "--new-data is for --resume, which was not given");
     return 0;
 }
 

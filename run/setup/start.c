@@ -170,12 +170,14 @@ static void compare_documents(Run* run) {
     uint64_t corpus = docs_fingerprint(d->docs), content = docs_content(d->docs),
              val = d->val_docs ? docs_content(d->val_docs) : 0;
     int by_shape = saved->corpus != corpus, by_content = saved->content != content;
-    if (c->resume && (by_shape || by_content))
+    if (c->resume && c->new_data) run->state.position = (SamplerPosition){0};
+    else if (c->resume && (by_shape || by_content))
         die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
-            "); restore them, or start a new run with --init %s",
+            "); restore them, go on with these from their first with --new-data, or start a new run with "
+            "--init %s",
             by_shape ? "fingerprint" : "hash of all bytes", by_shape ? saved->corpus : saved->content,
             by_shape ? corpus : content, run->books->start_from);
-    if (c->resume && saved->val_content && val != saved->val_content) {
+    if (c->resume && !c->new_data && saved->val_content && val != saved->val_content) {
         if (!config_was_given(c, "--val"))
             die("--resume: the documents of --val differ from those of the saved run (hash of all bytes %016" PRIx64
                 ", found %016" PRIx64 "); restore them, or name others: --val PATH",

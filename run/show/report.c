@@ -328,6 +328,16 @@ static void remember_step(Run* run, const StepRecord* r) {
     memcpy(run->clock->last_terms, b->terms, sizeof run->clock->last_terms);
 }
 
+// Of the answers of the step; NaN: none has a reward, or the batch holds the documents of one job of many.
+static double mean_reward(const Run* run) {
+    const Batch* b = &run->batch;
+    double sum = 0;
+    int n = 0;
+    for (int i = 0; i < b->n_pieces && run->labels && !run->strategies; i++)
+        n += docs_rewards(run->data.docs, b->pieces[i].doc, &sum);
+    return n ? sum / n : NAN;
+}
+
 void run_end_record(Run* run) {
     StepRecord* r = &run->books->record;
     const Batch* b = &run->batch;
@@ -339,7 +349,7 @@ void run_end_record(Run* run) {
     r->exposed_seconds = now.exposed_seconds - before->exposed_seconds;
     r->seconds = run_seconds(run) - run->clock->step_began;
     r->tokens = b->n_tokens, r->targets = b->n_targets, r->drawn = run_joins(run) ? x->drawn : 0;
-    r->micro_batches = x->plan.n_micro_batches;
+    r->reward = mean_reward(run), r->micro_batches = x->plan.n_micro_batches;
     r->planner = run->config.plan, r->plan = &x->plan, r->plan_us = x->plan_us;
     r->strategy = run->strategies ? strategies_name(run, x->strategy) : NULL;
     r->virtual_time = run->model.k->virtual_time;

@@ -303,6 +303,7 @@ const faint = runs.some(r => r.columns.some(c => c.last > c.first)) ? 'faint: so
 const isPredicted = runs.some(r => series(r, 'predicted_ms').some(v => v !== null));
 
 chart('Training loss', 'nats a token', pair('loss', 'training loss'), { words: faint });
+chart('Reward', 'mean of the answers', pair('reward', 'reward'), { zero: true });
 chart('Validation loss', 'nats a token', evals('val_loss'), {});
 chart('Validation', 'bits per byte', evals('bits_per_byte'), {});
 chart('Speed', 'tokens a second', pair('tokens_per_second', 'tokens/s'), { zero: true });
