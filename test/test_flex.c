@@ -241,6 +241,33 @@ static void check_steps(int trees, uint64_t n) {
 CLAIM(plans_hold_and_take_what_they_say_and_those_for_rounds_no_more_than_plans_cut_into_them) { check_steps(0, 6000); }
 CLAIM(plans_of_trees_hold_and_take_what_they_say) { check_steps(1, 1200); }
 
+// The longest first, and last.
+CLAIM(a_plan_of_trees_does_not_depend_on_their_order) {
+    static double first[MOST_DOCS], last[MOST_DOCS];
+    int lengths[MOST_DOCS], tried = 0;
+    for (uint64_t seed = BEFORE_FIRST; next_world(&seed, 400);) {
+        Setting* setting = &world.setting;
+        int n = step.n;
+        grow_trees(&step, &setting->limits, seed);
+        for (int i = 0; i < n; i++) {  // of trees of as many tokens none is before the other
+            int is_tie = i > 0 && step.lengths[i] == step.lengths[i - 1];
+            first[i] = is_tie ? first[i - 1] : setting->limits.squares[i];
+            lengths[n - 1 - i] = step.lengths[i], last[n - 1 - i] = first[i];
+        }
+        setting->limits.squares = first;
+        Trial t = planned(plan_flex, step.lengths, n, setting);
+        setting->limits.squares = last;
+        Trial reversed = planned(plan_flex, lengths, n, setting);
+        CHECK(t.result == reversed.result);
+        if (t.result == 0 && reversed.result == 0) {
+            CHECK_CLOSE(t.f.makespan, reversed.f.makespan, 1e-9 * t.f.makespan);
+            tried++;
+        }
+        free_trial(&t), free_trial(&reversed);
+    }
+    CHECK(tried > 300);
+}
+
 // ---- against the best there is
 
 typedef struct Ratios {
