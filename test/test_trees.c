@@ -404,6 +404,99 @@ CLAIM(what_cannot_hold_a_tree_is_refused) {
     CHECK_REFUSED("--cp kind=ring", ALIKE "auto --data $W/alike.jsonl --out $W/refused --cp kind=ring");
 }
 
+// ---- of any shape
+
+// Text that branches, and its paths: the first as text, of the others what is before the branch as a prompt. Tokens are
+// bytes.
+typedef struct Shape {
+    const char* name;
+    int depth, least, most;  // children of a node that is not at the end
+    int longest;             // segment
+    int is_comb;             // only the last child goes on
+} Shape;
+
+typedef struct Writing {
+    FILE *tree, *texts, *rest;
+    uint64_t seed, drawn;
+    const Shape* shape;
+    char path[16384];
+    int learnt, is_first, is_branched, tokens, flat_tokens, longest, segments;
+} Writing;
+
+static void put_leaf(Writing* x, int length) {
+    x->flat_tokens += length + 1, x->longest = MAX(x->longest, length + 1);
+    if (x->is_first) fprintf(x->texts, "{\"text\": \"%.*s\"}\n", length, x->path);
+    else fprintf(x->rest, "{\"prompt\": \"%.*s\", \"answers\": [{\"tokens\": [", x->learnt, x->path);
+    for (int i = x->learnt; i < length && !x->is_first; i++)
+        fprintf(x->rest, "%s%d", i > x->learnt ? ", " : "", (unsigned char)x->path[i]);
+    if (!x->is_first) fprintf(x->rest, "]}]}\n");
+    x->is_branched |= !x->is_first, x->is_first = 0;
+}
+
+static void put_shape(Writing* x, int begin, int depth, int goes_on) {
+    const Shape* shape = x->shape;
+    int n = draw(x->seed, ++x->drawn, depth ? 1 : 2, shape->longest), end = begin + n,
+        children = depth < shape->depth && goes_on ? draw(x->seed, ++x->drawn, shape->least, shape->most) : 0;
+    for (int i = begin; i < end; i++) x->path[i] = (char)('a' + draw(x->seed, ++x->drawn, 0, 15));
+    fprintf(x->tree, "{\"text\": \"%.*s\"", n, x->path + begin);
+    x->tokens += n + 1, x->segments++;
+    if (children) x->tokens--;  // its last token is there in its children only
+    if (!children) put_leaf(x, end);
+    for (int i = 0; i < children; i++) {
+        fprintf(x->tree, i ? ", " : ", \"children\": [");
+        put_shape(x, end, depth + 1, !shape->is_comb || i == children - 1);
+        x->learnt = end;
+    }
+    fprintf(x->tree, children ? "]}" : "}");
+}
+
+static Writing write_shapes(const Shape* shape, uint64_t seed) {
+    static Writing x;
+    x = (Writing){.seed = hash64(seed), .shape = shape};
+    x.tree = fopen(path_of("tree.jsonl"), "w"), x.texts = fopen(path_of("texts.jsonl"), "w");
+    x.rest = fopen(path_of("rest.jsonl"), "w");
+    for (int d = 0; d < 3; d++) {
+        x.is_first = 1, x.learnt = 0;
+        put_shape(&x, 0, 0, 1);
+        fprintf(x.tree, "\n");
+    }
+    CHECK(!fclose(x.tree) && !fclose(x.texts) && !fclose(x.rest));
+    return x;
+}
+
+CLAIM(trees_of_any_shape_are_their_paths_on_up_to_8_ranks) {
+    static const Shape shapes[] = {{"chains", 5, 1, 1, 400, 0}, {"stars", 1, 40, 64, 60, 0},
+                                   {"combs", 5, 2, 4, 120, 1},  {"bushes", 3, 1, 4, 80, 0},
+                                   {"pairs", 6, 1, 2, 30, 0},   {"long ones", 2, 2, 2, 2000, 0}};
+    static const char* const ways[] = {
+        "",          "--ranks 2 --zero 2", "--ranks 3 --plan adaptive", "--ranks 4 --plan static --cp 4",
+        "--ranks 5", "--ranks 6 --tp 2",   "--ranks 8 --pp 2 --zero 3", "--ranks 8 --plan flexsp --recompute block"};
+    for (int i = 0; i < COUNT(shapes) * COUNT(ways); i++) {
+        const Shape* shape = &shapes[i % COUNT(shapes)];
+        const char *way = ways[(i + i / COUNT(shapes)) % COUNT(ways)], *bf16 = i % 8 == 7 ? "bf16" : "fp32";
+        Writing x = write_shapes(shape, (uint64_t)i);
+        double tolerance = i % 8 == 7 ? 0.05 : 1e-5, loss[2];
+        for (int k = 0; k < 2; k++) {
+            CHECK_SH(0,
+                     "$P " SMALL
+                     "--context %d --batch-tokens %d --capacity %d --dtype %s --val $W/texts.jsonl --data "
+                     "$W/%s --out $W/run-%d --dump-grads $W/grads-%d %s",
+                     x.longest + 1, k ? x.tokens : x.flat_tokens, MAX(x.longest + 1, k ? x.tokens : x.flat_tokens),
+                     bf16,
+                     k               ? "tree.jsonl"
+                     : x.is_branched ? "texts.jsonl $W/rest.jsonl"
+                                     : "texts.jsonl",
+                     k, k, k ? way : "");
+            const char* said = strstr(output, "\nloss ");
+            loss[k] = said ? strtod(said + 6, NULL) : NAN;
+        }
+        if (i < COUNT(shapes))
+            printf("    %s: %d segments, %d tokens for %d\n", shape->name, x.segments, x.tokens, x.flat_tokens);
+        CHECK_CLOSE(loss[1], loss[0], tolerance * loss[0]);
+        CHECK_CLOSE(tensors_differ(path_of("grads-1"), path_of("grads-0"), 1), 0, tolerance);
+    }
+}
+
 // ---- trees that are split
 
 // Of each document what is learnt, "-" where nothing is, and "|" between documents.
@@ -598,7 +691,7 @@ static void write_long(const char* path) {
 
 CLAIM(trees_take_what_is_predicted_whatever_plans_them) {
     static const char* const ways[] = {
-        "",         "--plan adaptive", "--plan static --cp 2",   "--plan megatron", "--plan flexsp",
+        "",         "--plan adaptive", "--plan static --cp 2", "--plan megatron", "--plan flexsp",
         "--zero 3", "--tp 2",          "--capacity 16384"};
     write_long(path_of("long.jsonl"));
     for (int i = 0; i < COUNT(ways); i++) {
