@@ -400,6 +400,7 @@ CLAIM(what_cannot_hold_a_tree_is_refused) {
     CHECK_REFUSED("a path of this tree & --context 24", TREES "--batch-tokens 4096 --context 24");
     CHECK_REFUSED("--capacity 40 cannot hold one document", TREES "--batch-tokens 4096 --capacity 40");
     CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
+    CHECK_REFUSED("--plan zeppelin with trees & --plan flex", TREES "--batch-tokens 4096 --ranks 2 --plan zeppelin");
     write_alike(3);
     CHECK_REFUSED("--cp kind=ring", ALIKE "auto --data $W/alike.jsonl --out $W/refused --cp kind=ring");
 }

@@ -222,6 +222,7 @@ int zeppelin_partition(ZeppelinWindow* windows, ZeppelinZones* zones, const int*
         l->first = TAKE(arena, int, n), l->width = TAKE(arena, int, n), l->bins = TAKE(arena, Bin, limits->ranks);
     }
     if (arena_check(arena, err) < 0) return -1;
+    if (limits->squares) return fail(err, "zeppelin cuts long documents by rings, and no tree; try --plan flex");
     for (int r = 0; r < limits->ranks; r++) ranks.bins[r].ranks = 1;
     for (int b = 0; b < n_nodes; b++)
         nodes.bins[b].ranks = MIN(limits->node_size, limits->ranks - b * limits->node_size);

@@ -356,7 +356,10 @@ MemoryPlan run_plan_job_memory(Run* run) {
     s->limits = run->clock->limits;
     s->kind = (CpChoice)config_choice(c, "--cp kind");
     if (run_has_trees(run)) {  // a ring cuts a document where no segment ends
-        if (s->kind == CP_CHOICE_RING) die("--cp kind=ring with trees in --data: expected groups that share heads");
+        if (s->kind == CP_CHOICE_RING)
+            die("--cp kind=ring with trees in --data: expected groups that share heads; try kind=auto");
+        if (!strcmp(c->plan, "zeppelin"))
+            die("--plan zeppelin with trees in --data: its rings cut documents; try --plan flex");
         s->kind = CP_CHOICE_ULYSSES;
     }
     s->context = c->context, s->cp_size = c->cp_size;
