@@ -126,6 +126,11 @@ int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // how many its a
 int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
 // Terms of tokens first .. end of before, which stand `by` further on now. 0, or -1 without memory.
 int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err);
+// Of documents that are trees.
+typedef struct TreeCounts {
+    int64_t trees, segments, tokens, path_tokens;  // path_tokens: of the paths written out
+} TreeCounts;
+void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts);  // adds it, if it is one
 // 0, or -1 with a message: a path of more tokens than context, or than `most`, which a step or a group of ranks holds.
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
 typedef struct DocsSplit {

@@ -54,6 +54,16 @@ int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
     return 0;
 }
 
+void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts) {
+    const DocsSegment* list;
+    int n = docs_segments(docs, doc, &list);
+    if (n == 0) return;
+    counts->trees++, counts->segments += n, counts->tokens += docs_length(docs, doc);
+    for (int i = 0; i < n; i++)
+        if (i + 1 == n || list[i + 1].parent != i)  // depth first: its child would come next
+            counts->path_tokens += list[i].position + length_of(docs, doc, list, n, i);
+}
+
 static double squares(const Docs* docs, int64_t doc) {
     const DocsSegment* list;
     double sum = 0;

@@ -49,6 +49,14 @@ const char* run_joined(int64_t tokens, int64_t drawn, char words[96]) {
     return words;
 }
 
+const char* run_spared(const TreeCounts* x, char words[160]) {
+    snprintf(words, 160,
+             "%" PRId64 " trees of %" PRId64 " segments: %" PRId64 " tokens, their paths written out %" PRId64
+             ", %.2f times as many",
+             x->trees, x->segments, x->tokens, x->path_tokens, (double)x->path_tokens / (double)MAX(x->tokens, 1));
+    return words;
+}
+
 int run_has_trees(const Run* run) {
     const Data* d = &run->data;
     return run_joins(run) || (d->docs && d->docs->tree_squares) || (d->val_docs && d->val_docs->tree_squares);

@@ -285,6 +285,8 @@ int run_sample_lengths(const Run* run, int* lengths);
 int run_joins(const Run* run);  // documents of a step that begin alike (--shared-prefix)
 // Then: how many of the tokens that were drawn are computed, for people.
 const char* run_joined(int64_t tokens, int64_t drawn, char words[96]);
+// Of trees, for people, what they spare.
+const char* run_spared(const TreeCounts* counts, char words[160]);
 int run_has_trees(const Run* run);  // among its documents, or joined to some
 // Clock.paces and setting.speeds follow from stage_speeds.
 void run_set_paces(Run* run);

@@ -394,6 +394,16 @@ CLAIM(a_run_says_what_was_joined_or_why_nothing_is) {
     CHECK_LOSSES("whole", "apart", 2, 0);
 }
 
+CLAIM(a_run_and_a_plan_say_what_trees_spare) {
+    write_corpus(5);
+    const char* words =
+        filled("6 trees of & segments: %d tokens, their paths written out %d,", tree_tokens, flat_tokens);
+    CHECK_SH(0, "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/spared --batch-tokens %d", tree_tokens);
+    CHECK_SAID(words);
+    CHECK_SH(0, "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --explain --batch-tokens %d", tree_tokens);
+    CHECK_SAID(words);
+}
+
 CLAIM(what_cannot_hold_a_tree_is_refused) {
     write_corpus(3);
 #define TREES "$P " SMALL "--data $W/tree.jsonl --val $W/tree.jsonl --out $W/refused "

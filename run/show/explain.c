@@ -245,6 +245,15 @@ static void write_page(const Run* run, const Explained* x) {
     say(stdout, "the same with timelines: %s", path);
 }
 
+// Of the step.
+static void say_trees(const Run* run) {
+    const Batch* b = &run->batch;
+    TreeCounts trees = {0, 0, 0, 0};
+    char words[160];
+    for (int i = 0; i < b->n_pieces; i++) docs_count_tree(run->data.docs, b->pieces[i].doc, &trees);
+    say(stdout, "%s", run_spared(&trees, words));
+}
+
 void run_explain(const Run* run) {
     static Stage stage;
     char title[256], documents[96], ranks[64];
@@ -261,6 +270,7 @@ void run_explain(const Run* run) {
     char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
     show_stages(&x.stages, run, logged, &stage.arena);
     if (run->strategies) explain_strategies(run);
+    if (run->data.docs->tree_squares) say_trees(run);
     if (run_joins(run)) say(stdout, "%s", run_joined(b->n_tokens, b->planned->drawn, documents));
     explain_text(stdout, &x);
     write_page(run, &x);

@@ -83,6 +83,9 @@ static void print_data(const Run* run) {
         say(stdout,
             "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
             run->config.separator, docs->divided);
+    TreeCounts trees = {0, 0, 0, 0};
+    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) docs_count_tree(docs, doc, &trees);
+    if (trees.trees) say(stdout, "        %s", run_spared(&trees, words));
     if (!strcmp(run->config.shared_prefix, "auto") && !docs_may_join(docs))
         say(stdout,
             "        no documents are joined (--shared-prefix): every token of these is learnt, and only what is "
