@@ -110,12 +110,11 @@ Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int
     const SideDocument* d = &list[last_at_most(&list->first_piece, sizeof *list, s->sides[split].n, i)];
     sampler_extent(s, split, d->doc, &begin, &end);
     begin += (i - d->first_piece) * s->context;
-    double tree = tree_squares(s, d->doc);
-    int length = (int)(tree > 0 ? end - begin : MIN(end - begin, s->context));
+    double s2 = tree_squares(s, d->doc);
+    int length = (int)(s2 > 0 ? end - begin : MIN(end - begin, s->context));
     int targets = length - (begin + length == end), labels = docs_learnt(s->docs, d->doc, begin + 1, targets, NULL);
     double weight = s->docs->weight ? s->docs->weight(s->docs, d->doc, begin + 1, targets) : labels;
-    double squares = tree > 0 ? tree : (double)length * length;
-    return (Piece){.doc = d->doc, begin, length, targets, labels, weight, squares};
+    return (Piece){.doc = d->doc, begin, length, targets, labels, weight, s2 > 0 ? s2 : (double)length * length};
 }
 
 Piece sampler_val_piece(const Sampler* s, int64_t i) {

@@ -21,6 +21,5 @@ typedef struct Rows {
 int pack_best_fit(Rows* out, const int* lengths, int n, int capacity, Arena* arena, Err err);
 // The same with room in units of several tokens where rows are very long. Each length is 1 .. capacity.
 int pack_rows(Rows* out, const int* lengths, int n, int64_t capacity, Arena* arena, Err err);
-// The order in which rows run: a document of s tokens weighs s + quadratic s^2, with `squares` in the place of s^2
-// where that is not NULL. 0, or -1 without memory.
+// The order in which rows run: s tokens weigh s + quadratic s^2, or squares (NULL: none) for s^2. 0, or -1: no memory.
 int rows_weigh(Rows* rows, const int* lengths, const double* squares, double quadratic, Arena* arena, Err err);
