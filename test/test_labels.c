@@ -309,6 +309,7 @@ CLAIM(a_run_goes_on_with_new_documents_and_logs_their_rewards) {
     CHECK_SH(0, "cat $W/new/step-000005/state.json");
     CHECK_SAID("\"epoch\": 1, & \"index\": 1,");
     CHECK_REFUSED("--new-data is for --resume", "$P --new-data");
+    CHECK_REFUSED("--score: no complete checkpoint in", "$P --score $W/s --data test/golden/pairs.jsonl --out $W/none");
 }
 
 PROGRAM_TEST {}

@@ -51,7 +51,11 @@ static void release_claimed(void) {
 
 // The option that wants a checkpoint.
 static const char* asked_by(const Config* c) {
-    return c->resume ? "--resume" : c->sample ? "--sample" : c->rollouts ? "--rollouts" : "--eval";
+    return c->resume     ? "--resume"
+           : c->sample   ? "--sample"
+           : c->rollouts ? "--rollouts"
+           : c->score    ? "--score"
+                         : "--eval";
 }
 
 // --resume runs/3/step-000120 names the run too.
