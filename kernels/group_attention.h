@@ -59,9 +59,10 @@ struct RowAttention {
     int n_groups;
     int NH, NKV, HS;  // query heads, key/value heads (NKV divides NH), size of each
     float scale;
-    int parts;      // in which the heads of a group travel with Comm.overlap, if a rank has so many
-    uint64_t row;   // see Attention
-    void* scratch;  // group_attention_scratch bytes on the device, the same for all layers
+    int parts;               // in which the heads of a group travel with Comm.overlap, if a rank has so many
+    uint64_t row;            // see Attention
+    void* scratch;           // group_attention_scratch bytes on the device, the same for all layers
+    const Answers* answers;  // generation: what the row is instead of groups, with tree_attention_scratch
 };
 
 // What the backward pass needs of the forward pass, on the device, one for each layer. In groups with ulysses_size 1

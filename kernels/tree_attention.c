@@ -130,3 +130,38 @@ void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
     if ((char*)dv != (char*)dk + (size_t)W * dtype_bytes(dt)) broken("keys and values do not stand side by side");
     store_columns(dk, a->ldkv, x.part, x.rounded, n, 2 * W, k, dt, s);
 }
+
+// ---- generation
+
+// The prompt is seen by all as one document; of each answer's own tokens, what its room has, and nobody sees what else
+// is there.
+void answers_fill(const Answers* x, int* ints) {
+    Filling own = {ints + ANSWERS_INTS, ints + ANSWERS_INTS + 2 * x->n + 1, 0};
+    ints[0] = ints[2] = own.cu_q[0] = own.cu_k[0] = 0;
+    ints[1] = x->n, ints[3] = x->prompt;
+    for (int i = 0; i < x->n; i++) {
+        add(&own, i, x->prompt + i * x->room);
+        add(&own, i + 1, x->prompt + i * x->room + x->step + 1);
+    }
+}
+
+void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
+                               const Kernels* k, DType dt, Stream s) {
+    Scratch x;
+    int n = answers->n, ld = a->ldq;
+    size_t row = (size_t)ld * dtype_bytes(dt);
+    char* first = (char*)a->k - (size_t)(a->NH * a->HS) * dtype_bytes(dt);
+    Attention part = *a;
+    carve(&x, (char*)scratch, n, a->NH, a->NKV, a->HS, dt);
+    k->ranks->gather_rows(first + (size_t)(answers->prompt + answers->step) * row, a->q, NULL, n, ld,
+                          answers->room * ld, ld, dt, s);
+    part.causal = 0, part.partial = 1, part.Nq = n, part.n_docs = 1;
+    part.cu_q = answers->cu, part.cu_k = answers->cu + 2, part.Nk = answers->prompt;
+    k->attention_forward(x.sum, lse, &part, dt, s);
+    part.cu_q = answers->cu_q, part.cu_k = answers->cu_k;
+    part.n_docs = answers->step + 1 < answers->room ? 2 * n : n + 1;  // full rooms have nothing between them
+    part.Nk = answers->prompt + (n - 1) * answers->room + answers->step + 1;
+    k->attention_forward(x.part, x.part_lse, &part, dt, s);
+    k->ranks->attention_merge(x.sum, lse, x.part, x.part_lse, n, a->NH, a->HS, s);
+    k->ranks->cast(out, dt, x.sum, DT_F32, (size_t)n * (size_t)(a->NH * a->HS), s);
+}

@@ -32,11 +32,25 @@ typedef struct Tree {
 size_t tree_ints(int n);
 void tree_fill(Tree* tree, TreeLevel* levels, int* ints, const int* lengths, const int* parents, int n);
 
+// Generation: n answers to one prompt, side by side, a token of each at a time. The rows of one array, which a KV cache
+// is, are the prompt, then room for the tokens of each answer, then what is new of each.
+typedef struct Answers {
+    int n, prompt, room, step;    // answers; tokens of the prompt; most of an answer; those that each has already
+    const int *cu, *cu_q, *cu_k;  // on the device: (4) of the prompt; (2 n + 1) of the answers
+} Answers;
+enum { ANSWERS_INTS = 4 };  // and for each answer as many again, and 2
+// ints (ANSWERS_INTS + 4 n + 2) = what cu, cu_q and cu_k point to one behind another.
+void answers_fill(const Answers* answers, int* ints);
+
 // Bytes of scratch on the device for N tokens.
 size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
 // As Kernels.attention_forward and attention_backward of the whole row, whose cu_q, cu_k and n_docs are not looked at.
 // q, k and v are columns of one array of rows of ldq elements, and so are dq, dk and dv; ldo is NH HS.
 void tree_attention_forward(void* out, float* lse, const Attention* a, const Tree* tree, void* scratch,
                             const Kernels* k, DType dt, Stream s);
+// As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, a->k and a->v to the prompt's. What
+// is new goes to its answer's room first.
+void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
+                               const Kernels* k, DType dt, Stream s);
 void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                              const Attention* a, const Tree* tree, void* scratch, const Kernels* k, DType dt, Stream s);

@@ -72,6 +72,7 @@ typedef struct BatchPlan {
     RowAttention* shared;       // (n_rows) of those that other ranks have a part in
     Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
     Row rows[MOST_STAGES];      // under way, by slot
+    struct SideBySide* answers;  // at work: several are generated (run/rl/rollouts.h)
     float* labels;              // in Batch.indices: see run/rl/labels.h; unused where labels count alike
     int* starts;                // (n_pieces) of their tokens, one behind another; then, too
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone

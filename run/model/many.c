@@ -21,7 +21,9 @@ static RowAttention row_attention(const Row* row, const Attention* a) {
 static void shared_attention_forward(const Model* m, const Row* row, int l, const Attention* a) {
     SavedAttention saved = saved_attention(m, l);
     RowAttention shared = row_attention(row, a);
-    if (a->NH) group_attention_forward(&saved, &shared, m->k, m->dt, m->s);
+    if (a->NH && shared.answers)
+        answers_attention_forward(saved.out, saved.lse, a, shared.answers, shared.scratch, m->k, m->dt, m->s);
+    else if (a->NH) group_attention_forward(&saved, &shared, m->k, m->dt, m->s);
 }
 
 static void shared_attention_backward(const Model* m, const Row* row, int l, const Attention* a, void* d_qkv,

@@ -1,7 +1,7 @@
 // rollouts.c - several answers to each prompt, with the log-probabilities of their tokens; see rollouts.h.
 //
-// A prompt goes through the model once, but for its last token, with which each answer begins. An answer goes on from
-// the prompt's keys and values in the KV cache; its own take the places of those that the answer before has left there.
+// A prompt goes through the model once, but for its last token, with which each answer begins. Answers go on from the
+// prompt's keys and values in the KV cache, as many side by side as it has room for; then others take their places.
 #define _GNU_SOURCE
 #include "run/rl/rollouts.h"
 
@@ -20,14 +20,18 @@ typedef struct Made {
 
 typedef struct Rollouts {
     Run* run;
-    int generates;     // 0: lines are only looked at
-    int turns, turn;   // prompt j is of the data rank j mod turns, this one is `turn`
-    int64_t n, all;    // prompts so far, of all files
-    double* logprobs;  // (context) of an answer
-    char* line;        // of this rank's prompt, until all have one
-    Made made, sum;    // this line; all lines, on rank 0
-    FILE* file;        // what shall stand there, on rank 0
-    char* text;        // of it
+    int generates;        // 0: lines are only looked at
+    int turns, turn;      // prompt j is of the data rank j mod turns, this one is `turn`
+    int64_t n, all;       // prompts so far, of all files
+    SideBySide side;      // those at work, whose tokens and log-probabilities are, row by row,
+    int* tokens;          // (context)
+    double* logprobs;     // (context)
+    int *length, *ended;  // (answers) tokens; whether the last one says so
+    int* last;            // (answers) what the model has of each next
+    char* line;           // of this rank's prompt, until all have one
+    Made made, sum;       // this line; all lines, on rank 0
+    FILE* file;           // what shall stand there, on rank 0
+    char* text;           // of it
     size_t bytes;
     double told;
 } Rollouts;
@@ -62,23 +66,55 @@ static int prompt_encode(Prompt* p, const Run* run, char* scratch, Err err) {
 
 // ---- its answers
 
-// The tokens of answer i to prompt j go behind the prompt. Returns how many; *ended: the last one says so.
-static int draw_answer(Rollouts* r, const Prompt* p, int64_t j, int i, int* ended) {
+void rollouts_fill_row(Run* run, Row* row) {
+    const Model* m = &run->model;
+    const Batch* b = &run->batch;
+    SideBySide* side = b->planned->answers;
+    Answers* x = &side->answers;
+    int *ints = b->cu + 4, *at = batch_on_device(b, ints);  // behind what run_decode has put there
+    for (int i = 0; i < x->n; i++) b->positions[i] = x->prompt + x->step;
+    answers_fill(x, ints);
+    batch_upload_ints(b, m, b->positions, x->n);
+    batch_upload_ints(b, m, ints, ANSWERS_INTS + 4 * x->n + 2);
+    x->cu = at, x->cu_q = at + ANSWERS_INTS, x->cu_k = x->cu_q + 2 * x->n + 1;
+    side->shared = (RowAttention){.answers = x, .scratch = m->group_scratch};
+    row->shared = &side->shared;
+}
+
+// Token t of answer i to prompt j, of the row's token k.
+static void draw_token(Rollouts* r, int64_t j, int i, int k, int t) {
     Run* run = r->run;
     const Config* c = &run->config;
-    int V = run->model.shape.V, most = MIN(c->tokens, run->model.shape.context - p->n), n = 0;
-    uint64_t seed = rollouts_seed((uint64_t)c->seed, j, i);
-    for (*ended = 0; n < most && !*ended; n++) {
-        int* token = p->tokens + p->n + n;
-        run_decode(run, token - 1, 1, p->n + n - 1);
-        token_logits(run, 0);
-        *token = choose_token(run->host_logits, V, c->temperature, c->top_k, random_uniform(seed, (uint64_t)n),
-                              run->host_scratch);
-        r->logprobs[n] = log_softmax(run->host_logits, V, *token);
-        if (!isfinite(r->logprobs[n])) die("--rollouts: logits of %s are not finite", run->books->start_from);
-        *ended = *token == run->data.begin || *token == run->data.stop;
+    int V = run->model.shape.V, at = k * r->side.answers.room + t;
+    double u = random_uniform(rollouts_seed((uint64_t)c->seed, j, i), (uint64_t)t);
+    token_logits(run, k);
+    int token = choose_token(run->host_logits, V, c->temperature, c->top_k, u, run->host_scratch);
+    r->tokens[at] = token, r->length[k] = t + 1, r->ended[k] = token == run->data.begin || token == run->data.stop;
+    r->logprobs[at] = log_softmax(run->host_logits, V, token);
+    if (!isfinite(r->logprobs[at])) die("--rollouts: logits of %s are not finite", run->books->start_from);
+}
+
+// Answers from `first` on, as many as there is room for. Returns how many. Those that have ended go on, unheard.
+static int draw_answers(Rollouts* r, const Prompt* p, int64_t j, int first) {
+    Run* run = r->run;
+    Answers* x = &r->side.answers;
+    int context = run->model.shape.context, left = 1, *tokens = r->last;
+    x->prompt = p->n - 1, x->room = MIN(run->config.tokens, context - p->n);
+    x->n = MIN(run->config.answers - first, (context - x->prompt) / (x->room + 1));
+    x->n = MIN(x->n, run->settled.capacity);
+    memset(r->ended, 0, sizeof *r->ended * (size_t)x->n);
+    for (int k = 0; k < x->n; k++) tokens[k] = p->tokens[p->n - 1];
+    run->batch.planned->answers = &r->side;
+    for (x->step = 0; x->step < x->room && left; x->step++) {
+        run_decode(run, tokens, x->n, x->prompt + x->n * x->room);
+        left = 0;
+        for (int k = 0; k < x->n; k++) {
+            if (!r->ended[k]) draw_token(r, j, first + k, k, x->step), tokens[k] = r->tokens[k * x->room + x->step];
+            left += !r->ended[k];
+        }
     }
-    return n;
+    run->batch.planned->answers = NULL;
+    return x->n;
 }
 
 static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
@@ -97,15 +133,17 @@ static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
     free(text);
 }
 
-static void put_answer(Rollouts* r, FILE* out, const Prompt* p, int64_t j, int i) {
-    int ended, n = draw_answer(r, p, j, i, &ended);
-    const int* answer = p->tokens + p->n;
-    fprintf(out, "%s{\"text\": ", i ? ", " : "");
-    put_text(out, r->run->data.tokenizer, answer, n - ended);
-    for (int t = 0; t < n; t++) fprintf(out, "%s%d", t ? ", " : ", \"tokens\": [", answer[t]);
-    for (int t = 0; t < n; t++) fprintf(out, "%s%.9g", t ? ", " : "], \"logprobs\": [", r->logprobs[t]);
-    fprintf(out, "], \"ended\": %s}", ended ? "true" : "false");
-    r->made.tokens += n, r->made.ended += ended;
+// The one in row k.
+static void put_answer(Rollouts* r, FILE* out, int k) {
+    int n = r->length[k];
+    const int* tokens = r->tokens + k * r->side.answers.room;
+    const double* logprobs = r->logprobs + k * r->side.answers.room;
+    fprintf(out, "{\"text\": ");
+    put_text(out, r->run->data.tokenizer, tokens, n - r->ended[k]);
+    for (int t = 0; t < n; t++) fprintf(out, "%s%d", t ? ", " : ", \"tokens\": [", tokens[t]);
+    for (int t = 0; t < n; t++) fprintf(out, "%s%.9g", t ? ", " : "], \"logprobs\": [", logprobs[t]);
+    fprintf(out, "], \"ended\": %s}", r->ended[k] ? "true" : "false");
+    r->made.tokens += n, r->made.ended += r->ended[k];
 }
 
 // The members of the prompt's line as they stand there, and the answers.
@@ -125,7 +163,10 @@ static void put_line(Rollouts* r, const Prompt* p, int64_t j) {
         fputs(", ", out);
     }
     fputs("\"answers\": [", out);
-    for (int i = 0; i < r->run->config.answers; i++) put_answer(r, out, p, j, i);
+    for (int first = 0, n; first < r->run->config.answers; first += n) {
+        n = draw_answers(r, p, j, first);
+        for (int k = 0; k < n; k++) fputs(first + k ? ", " : "", out), put_answer(r, out, k);
+    }
     fputs("]}\n", out);
     if (fclose(out)) die("--rollouts: no memory for a line");
 }
@@ -202,9 +243,12 @@ static void open_rollouts(Rollouts* r, Run* run) {
     snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - path), 1) : 1, slash ? path : ".");
     if (!*path || disk_is_dir(path)) die("--rollouts: expected a file to write, found \"%s\"", path);
     if (access(dir, W_OK)) die("--rollouts: %s: cannot write there: %s", dir, strerror(errno));
-    r->logprobs = (double*)malloc(sizeof *r->logprobs * (size_t)m->shape.context);
+    size_t context = (size_t)m->shape.context, answers = (size_t)run->config.answers;
+    r->logprobs = (double*)malloc(sizeof *r->logprobs * context);
+    r->tokens = (int*)malloc(sizeof *r->tokens * (context + 3 * answers));
+    r->length = r->tokens + context, r->ended = r->length + answers, r->last = r->ended + answers;
     if (m->world->rank == 0) r->file = open_memstream(&r->text, &r->bytes);
-    if (!r->logprobs || (m->world->rank == 0 && !r->file)) die("--rollouts: no memory");
+    if (!r->logprobs || !r->tokens || (m->world->rank == 0 && !r->file)) die("--rollouts: no memory");
 }
 
 static void say_end(const Rollouts* r, double seconds) {
@@ -224,7 +268,7 @@ void run_rollouts(Run* run) {
     read_files(&r, 0);
     if ((r.all = r.n) == 0) die("--rollouts: no prompts in --data");
     read_files(&r, 1);
-    free(r.logprobs);
+    free(r.logprobs), free(r.tokens);
     if (!r.file) return;
     if (fclose(r.file)) die("--rollouts: no memory for all answers");
     if (disk_put(run->config.rollouts, r.text, r.bytes, 1, err)) die("--rollouts: %s", err);

@@ -171,8 +171,9 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     model_plan(&plan, m->k, &needs);
     size_t group = group_attention_scratch(N, most->NH, most->NKV, most->HS, run->clock->limits.ranks,
                                            strcmp(run->config.route, "no") != 0, run_has_trees(run), m->dt);
-    int at = memory_find(&plan, "activations");
-    memory_insert(&plan, at + 1, "group attention", needs.acts.groups ? group : 0, ON_DEVICE);
+    if (run->config.rollouts) group = tree_attention_scratch(N, most->NH, most->NKV, most->HS, m->dt);
+    int at = memory_find(&plan, "activations"), attends = needs.acts.groups || run->config.rollouts;
+    memory_insert(&plan, at + 1, "group attention", attends ? group : 0, ON_DEVICE);
     if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", zero_moving_bytes(m), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
     add_steps(&plan, run, N);

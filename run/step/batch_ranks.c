@@ -15,6 +15,7 @@
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
+#include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 
 // ---- the plan
@@ -634,6 +635,7 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 static void decode(Run* run, Row* row) {
     upload_vocab_rows(run, row->N);
     fill_row(run, row, -1);
+    if (run->batch.planned->answers) rollouts_fill_row(run, row);
     pipeline_meet(&run->model, row, TASK_RECEIVE);
     model_forward(&run->model, row);
     pipeline_meet(&run->model, row, TASK_SEND);
