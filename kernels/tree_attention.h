@@ -48,8 +48,8 @@ size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
 // q, k and v are columns of one array of rows of ldq elements, and so are dq, dk and dv; ldo is NH HS.
 void tree_attention_forward(void* out, float* lse, const Attention* a, const Tree* tree, void* scratch,
                             const Kernels* k, DType dt, Stream s);
-// As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, a->k and a->v to the prompt's. What
-// is new goes to its answer's room first.
+// As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, a->k and a->v to the prompt's
+// first. What is new goes to its answer's room before.
 void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
                                const Kernels* k, DType dt, Stream s);
 void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
