@@ -164,23 +164,6 @@ double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n) {
     return sum;
 }
 
-double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n) {
-    const DocsSegment* list;
-    int segments = docs_segments(docs, doc, &list), pairs = 0;
-    (void)first, (void)n;
-    for (int i = 0; i < segments; i++)
-        for (int j = 0; j < segments && list[i].rank >= 0; j++) pairs += list[j].rank > list[i].rank;
-    return pairs;
-}
-
-int docs_rewards(const Docs* docs, int64_t doc, double* sum) {
-    const DocsSegment* list;
-    int segments = docs_segments(docs, doc, &list), n = 0;
-    for (int i = 0; i < segments; i++)
-        if (!isnan(list[i].reward)) *sum += list[i].reward, n++;
-    return n;
-}
-
 static int check_label(const LabelTerms* t, const LabelNeeds* needs, const char** missing) {
     if (needs->old && isnan(t->old)) *missing = "\"logprobs\"";
     else if (needs->reference && isnan(t->reference)) *missing = "\"reference\"";

@@ -15,75 +15,6 @@
 
 #include "data/docs_making.h"
 
-// ---- what is asked later
-
-int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list) {
-    const DocsMore* m = docs->more;
-    int64_t start = docs->list[doc].start, end = docs->list[doc + 1].start, n = 0;
-    if (m->n_segments == 0 || m->segments[0].first > start) return 0;
-    int64_t at = last_at_most(&m->segments->first, sizeof *m->segments, m->n_segments, start);
-    if (m->segments[at].first != start) return 0;
-    while (at + n < m->n_segments && m->segments[at + n].first < end) n++;
-    *list = m->segments + at;
-    return (int)n;
-}
-
-static int64_t length_of(const Docs* docs, int64_t doc, const DocsSegment* list, int n, int i) {
-    return (i + 1 < n ? list[i + 1].first : docs->list[doc + 1].start) - list[i].first;
-}
-
-int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
-    const DocsSegment* list;
-    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
-        int n = docs_segments(docs, doc, &list);
-        for (int i = 0; i < n; i++) {
-            int64_t path = list[i].position + length_of(docs, doc, list, n, i);
-            if (path > context)
-                return fail(err,
-                            "document %lld: a path of this tree has %lld tokens, expected at most --context %d; trees "
-                            "are split at branches, paths are not cut",
-                            (long long)doc, (long long)path, context);
-            if (path > most)
-                return fail(
-                    err,
-                    "document %lld: a path of this tree has %lld tokens, and a group of ranks holds %lld; try a "
-                    "larger --capacity",
-                    (long long)doc, (long long)path, (long long)most);
-        }
-    }
-    return 0;
-}
-
-void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts) {
-    const DocsSegment* list;
-    int n = docs_segments(docs, doc, &list);
-    if (n == 0) return;
-    counts->trees++, counts->segments += n, counts->tokens += docs_length(docs, doc);
-    for (int i = 0; i < n; i++)
-        if (i + 1 == n || list[i + 1].parent != i)  // depth first: its child would come next
-            counts->path_tokens += list[i].position + length_of(docs, doc, list, n, i);
-}
-
-static double squares(const Docs* docs, int64_t doc) {
-    const DocsSegment* list;
-    double sum = 0;
-    for (int i = 0, n = docs_segments(docs, doc, &list); i < n; i++) {
-        double own = (double)length_of(docs, doc, list, n, i);
-        sum += own * (own + 2.0 * list[i].position);
-    }
-    return sum;
-}
-
-void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions) {
-    const DocsSegment* list;
-    int segments = docs_segments(docs, doc, &list);
-    int64_t token = docs->list[doc].start + first;
-    for (int t = 0, i = 0; t < n && segments; t++, token++) {
-        while (i + 1 < segments && list[i + 1].first <= token) i++;
-        positions[t] = list[i].position + (int)(token - list[i].first);
-    }
-}
-
 // ---- making one
 
 int docs_is_tree(const Json* json) {
@@ -101,7 +32,7 @@ int making_node(Growing* g, Node* node, const Node* up, int is_first) {
     DocsSegment segment = {node->first + docs_tokens(m->docs) - m->first, up ? up->index : -1, node->position, -1, NAN};
     if (reserve(&d->segments, &d->segments_capacity, d->n_segments, 1, sizeof segment, m->err)) return -1;
     d->segments[d->n_segments++] = segment;
-    m->docs->tree_squares = squares;
+    m->docs->tree_squares = docs_squares;
     docs_hash_content(m->docs, &segment.parent, sizeof segment.parent);
     if (!up) return 0;
     if (making_token(m, up->last)) return -1;

@@ -48,6 +48,12 @@ typedef struct RankRound {
     double matmuls, attention, messages, micro_batch, tokens;
 } RankRound;
 
+// Answers that are generated side by side, a token of each in a row (run/rl/rollouts.h).
+typedef struct SideBySide {
+    Answers answers;
+    RowAttention shared;
+} SideBySide;
+
 // The plan, and what this rank does of it: the pass of row i is passes[i].
 typedef struct BatchPlan {
     int strategy;        // with --strategies: pieces and plan are of this rank's job under it, sums of tokens of all
@@ -72,7 +78,7 @@ typedef struct BatchPlan {
     RowAttention* shared;       // (n_rows) of those that other ranks have a part in
     Schedule schedule;          // of all stages of the pipeline; rounds are this rank's passes
     Row rows[MOST_STAGES];      // under way, by slot
-    struct SideBySide* answers;  // at work: several are generated (run/rl/rollouts.h)
+    SideBySide* answers;        // generation: what decode works at; NULL: one text
     float* labels;              // in Batch.indices: see run/rl/labels.h; unused where labels count alike
     int* starts;                // (n_pieces) of their tokens, one behind another; then, too
     int* vocab_rows;            // in Batch.indices: Row.vocab_rows of its tokens; unused when alone

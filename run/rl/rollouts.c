@@ -66,21 +66,6 @@ static int prompt_encode(Prompt* p, const Run* run, char* scratch, Err err) {
 
 // ---- its answers
 
-void rollouts_fill_row(Run* run, Row* row) {
-    const Model* m = &run->model;
-    const Batch* b = &run->batch;
-    SideBySide* side = b->planned->answers;
-    Answers* x = &side->answers;
-    int *ints = b->cu + 4, *at = batch_on_device(b, ints);  // behind what run_decode has put there
-    for (int i = 0; i < x->n; i++) b->positions[i] = x->prompt + x->step;
-    answers_fill(x, ints);
-    batch_upload_ints(b, m, b->positions, x->n);
-    batch_upload_ints(b, m, ints, ANSWERS_INTS + 4 * x->n + 2);
-    x->cu = at, x->cu_q = at + ANSWERS_INTS, x->cu_k = x->cu_q + 2 * x->n + 1;
-    side->shared = (RowAttention){.answers = x, .scratch = m->group_scratch};
-    row->shared = &side->shared;
-}
-
 // Token t of answer i to prompt j, of the row's token k.
 static void draw_token(Rollouts* r, int64_t j, int i, int k, int t) {
     Run* run = r->run;

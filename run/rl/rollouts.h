@@ -1,6 +1,5 @@
 // rollouts.h - --rollouts: answers of the model to prompts, for training on them by their rewards.
 #pragma once
-#include "kernels/group_attention.h"
 #include "run/run.h"
 
 // In place of training: K = --answers answers to each {"prompt": "..."} of --data, a line each, go to the file of
@@ -16,13 +15,6 @@
 // whole. Before any answer it ends the program on a line that is no prompt, or whose prompt leaves no room for a token
 // in --context.
 void run_rollouts(Run* run);
-
-// Answers that are generated side by side, a token of each in a row.
-typedef struct SideBySide {
-    Answers answers;
-    RowAttention shared;
-} SideBySide;
-void rollouts_fill_row(Run* run, Row* row);  // of run_decode
 
 // Draw t of answer `answer` to prompt `prompt`, both from 0, is random_uniform(this, t).
 uint64_t rollouts_seed(uint64_t seed, int64_t prompt, int answer);

@@ -15,7 +15,6 @@
 #include "plan/step/remap.h"
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
-#include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 
 // ---- the plan
@@ -632,10 +631,26 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 
 // ---- what else core.c asks for
 
+// Of several answers, which run_decode takes for one text.
+static void fill_answers(Run* run, Row* row) {
+    const Model* m = &run->model;
+    const Batch* b = &run->batch;
+    SideBySide* side = b->planned->answers;
+    Answers* x = &side->answers;
+    int *ints = b->cu + 4, *at = batch_on_device(b, ints);  // behind what run_decode has put there
+    for (int i = 0; i < x->n; i++) b->positions[i] = x->prompt + x->step;
+    answers_fill(x, ints);
+    batch_upload_ints(b, m, b->positions, x->n);
+    batch_upload_ints(b, m, ints, ANSWERS_INTS + 4 * x->n + 2);
+    x->cu = at, x->cu_q = at + ANSWERS_INTS, x->cu_k = x->cu_q + 2 * x->n + 1;
+    side->shared = (RowAttention){.answers = x, .scratch = m->group_scratch};
+    row->shared = &side->shared;
+}
+
 static void decode(Run* run, Row* row) {
     upload_vocab_rows(run, row->N);
     fill_row(run, row, -1);
-    if (run->batch.planned->answers) rollouts_fill_row(run, row);
+    if (run->batch.planned->answers) fill_answers(run, row);
     pipeline_meet(&run->model, row, TASK_RECEIVE);
     model_forward(&run->model, row);
     pipeline_meet(&run->model, row, TASK_SEND);
