@@ -171,6 +171,7 @@ typedef struct Cluster {
     char why[ERR_BYTES];   // what this one says of that; empty: it could
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
+    int cache_tokens;      // room of the KV cache of --rollouts; 0: of --context
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     void* work_memory;     // on the device, of work_bytes
     Straggler stragglers[MOST_STRAGGLERS];

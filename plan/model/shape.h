@@ -191,9 +191,9 @@ typedef struct ActNeeds {
     int N;                     // tokens of a row
     int classifier_N;          // rows of one classifier chunk
     const LayerLayout* layer;  // (L)
-    int training, sampling;
-    int groups;  // attention over several ranks
-    int slots;   // micro-batches whose activations are kept at a time: see plan/value/tasks.h
+    int training, sampling;    // sampling: tokens of the KV cache
+    int groups;                // attention over several ranks
+    int slots;                 // micro-batches whose activations are kept at a time: see plan/value/tasks.h
     int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most one may compute
     int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come
     DType dt;

@@ -24,8 +24,8 @@ typedef struct Rollouts {
     int turns, turn;      // prompt j is of the data rank j mod turns, this one is `turn`
     int64_t n, all;       // prompts so far, of all files
     SideBySide side;      // those at work, whose tokens and log-probabilities are, row by row,
-    int* tokens;          // (context)
-    double* logprobs;     // (context)
+    int* tokens;          // (cache_tokens)
+    double* logprobs;     // (cache_tokens)
     int *length, *ended;  // (answers) tokens; whether the last one says so
     int* last;            // (answers) what the model has of each next
     char* line;           // of this rank's prompt, until all have one
@@ -79,14 +79,16 @@ static void draw_token(Rollouts* r, int64_t j, int i, int k, int t) {
     if (!isfinite(r->logprobs[at])) die("--rollouts: logits of %s are not finite", run->books->start_from);
 }
 
+static int cache_tokens(const Run* run) { return MAX(run->model.shape.context, run->cluster->cache_tokens); }
+
 // Answers from `first` on, as many as there is room for. Returns how many. Those that have ended go on, unheard.
 static int draw_answers(Rollouts* r, const Prompt* p, int64_t j, int first) {
     Run* run = r->run;
     Answers* x = &r->side.answers;
-    int context = run->model.shape.context, left = 1, *tokens = r->last;
-    x->prompt = p->n - 1, x->room = MIN(run->config.tokens, context - p->n);
-    x->n = MIN(run->config.answers - first, (context - x->prompt) / (x->room + 1));
-    x->n = MIN(x->n, run->settled.capacity);
+    int left = 1, *tokens = r->last;
+    x->prompt = p->n - 1, x->room = MIN(run->config.tokens, run->model.shape.context - p->n);
+    x->n = MIN(run->config.answers - first, (cache_tokens(run) - x->prompt) / (x->room + 1));
+    x->n = MIN(x->n, MAX(1, run->settled.capacity / 4));
     memset(r->ended, 0, sizeof *r->ended * (size_t)x->n);
     for (int k = 0; k < x->n; k++) tokens[k] = p->tokens[p->n - 1];
     run->batch.planned->answers = &r->side;
@@ -228,10 +230,10 @@ static void open_rollouts(Rollouts* r, Run* run) {
     snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - path), 1) : 1, slash ? path : ".");
     if (!*path || disk_is_dir(path)) die("--rollouts: expected a file to write, found \"%s\"", path);
     if (access(dir, W_OK)) die("--rollouts: %s: cannot write there: %s", dir, strerror(errno));
-    size_t context = (size_t)m->shape.context, answers = (size_t)run->config.answers;
-    r->logprobs = (double*)malloc(sizeof *r->logprobs * context);
-    r->tokens = (int*)malloc(sizeof *r->tokens * (context + 3 * answers));
-    r->length = r->tokens + context, r->ended = r->length + answers, r->last = r->ended + answers;
+    size_t room = (size_t)cache_tokens(run), answers = (size_t)run->config.answers;
+    r->logprobs = (double*)malloc(sizeof *r->logprobs * room);
+    r->tokens = (int*)malloc(sizeof *r->tokens * (room + 3 * answers));
+    r->length = r->tokens + room, r->ended = r->length + answers, r->last = r->ended + answers;
     if (m->world->rank == 0) r->file = open_memstream(&r->text, &r->bytes);
     if (!r->logprobs || !r->tokens || (m->world->rank == 0 && !r->file)) die("--rollouts: no memory");
 }

@@ -68,7 +68,8 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     needs.acts.slots = run->training ? pipeline_slots(m->stages, m->stage) : 1;
     needs.acts.tp = tp_size(m);
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
-    needs.limits = kernel_limits(run, widest, N);
+    needs.acts.sampling = MAX(needs.acts.sampling, run->cluster->cache_tokens);
+    needs.limits = kernel_limits(run, widest, MAX(N, needs.acts.sampling));
     needs.libraries += m->world->size > 1 ? m->k->comm_libraries : 0;
     zero_sizes(m, run->training, needs.arrays);
     return needs;
@@ -345,8 +346,14 @@ MemoryPlan run_plan_job_memory(Run* run) {
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     settle_capacities(run);
-    int N = run_capacity(run);
+    int N = run_capacity(run), answers = c->rollouts ? c->answers : 0;
+    x->cache_tokens = 0;
     MemoryPlan plan = plan_rows(run, N);
+    for (size_t most = x->available.bytes / 2; answers > 1; answers /= 2) {  // as many side by side as half of it holds
+        x->cache_tokens = c->context + answers * (MIN(c->tokens, c->context) + 1);
+        if ((plan = plan_rows(run, N)).total <= most) break;
+        x->cache_tokens = 0;
+    }
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
         x->most_scratch = 1;
         plan = plan_rows(run, N);
