@@ -339,6 +339,19 @@ static void add_copy(MemoryPlan* plan, const Run* run) {
     memory_add(plan, "close copies kept", close_files_bytes(run), AS_NEEDED);
 }
 
+// With a KV cache for as many of the answers of --rollouts side by side as half of the memory holds.
+static MemoryPlan plan_with_cache(Run* run, int N) {
+    const Config* c = &run->config;
+    Cluster* x = run->cluster;
+    for (int answers = c->rollouts ? MIN(c->answers, 1024) : 0; answers > 1; answers /= 2) {
+        x->cache_tokens = c->context + answers * (MIN(c->tokens, c->context) + 1);
+        MemoryPlan plan = plan_rows(run, N);
+        if (plan.total <= x->available.bytes / 2) return plan;
+    }
+    x->cache_tokens = 0;
+    return plan_rows(run, N);
+}
+
 MemoryPlan run_plan_job_memory(Run* run) {
     const Config* c = &run->config;
     const Model* m = &run->model;
@@ -346,14 +359,8 @@ MemoryPlan run_plan_job_memory(Run* run) {
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     settle_capacities(run);
-    int N = run_capacity(run), answers = c->rollouts ? c->answers : 0;
-    x->cache_tokens = 0;
-    MemoryPlan plan = plan_rows(run, N);
-    for (size_t most = x->available.bytes / 2; answers > 1; answers /= 2) {  // as many side by side as half of it holds
-        x->cache_tokens = c->context + answers * (MIN(c->tokens, c->context) + 1);
-        if ((plan = plan_rows(run, N)).total <= most) break;
-        x->cache_tokens = 0;
-    }
+    int N = run_capacity(run);
+    MemoryPlan plan = plan_with_cache(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing
         x->most_scratch = 1;
         plan = plan_rows(run, N);
