@@ -70,8 +70,8 @@ static void draw_step(StepWork* w, const Run* run, Arena* arena) {
     char err[ERR_BYTES];
     Batch* idle = (Batch*)&run->ahead;
     idle->after = run->state.position;
-    if (batch_draw_joined(idle, run, err) || step_work(w, &run->strategies->kinds.pool, idle->lengths,
-                                                       batch_squares(idle, run), idle->n_pieces, arena, err))
+    if (batch_draw_joined(idle, run, err) ||
+        step_work(w, &run->strategies->kinds.pool, idle->lengths, batch_squares(idle, run), idle->n_pieces, arena, err))
         die("--explain: %s", err);
 }
 
@@ -245,32 +245,29 @@ static void write_page(const Run* run, const Explained* x) {
     say(stdout, "the same with timelines: %s", path);
 }
 
-// Of the step.
-static void say_trees(const Run* run) {
-    const Batch* b = &run->batch;
-    TreeCounts trees = {0, 0, 0, 0};
-    char words[160];
-    for (int i = 0; i < b->n_pieces; i++) docs_count_tree(run->data.docs, b->pieces[i].doc, &trees);
-    say(stdout, "%s", run_spared(&trees, words));
-}
-
 void run_explain(const Run* run) {
     static Stage stage;
-    char title[256], documents[96], ranks[64];
+    char title[256], documents[96], ranks[64], of_trees[80] = "", words[160];
     const Batch* b = &run->batch;
+    TreeCounts trees = {0, 0, 0, 0};
     int64_t tokens = 0;  // of this job
-    for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
+    for (int i = 0; i < b->n_pieces; i++)
+        tokens += b->lengths[i], docs_count_tree(run->data.docs, b->pieces[i].doc, &trees);
     if (!run->clock->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
     stage.run = run;
     play_all(&stage);
-    snprintf(title, sizeof title, "step %" PRId64 ": %s, %" PRId64 " tokens on %s", b->planned->plan.step,
-             text_many(b->n_pieces, "document", documents), tokens, text_many(run->clock->limits.ranks, "rank", ranks));
+    if (trees.trees)
+        snprintf(of_trees, sizeof of_trees, " (%" PRId64 " trees of %" PRId64 " segments)", trees.trees,
+                 trees.segments);
+    snprintf(title, sizeof title, "step %" PRId64 ": %s%s, %" PRId64 " tokens on %s", b->planned->plan.step,
+             text_many(b->n_pieces, "document", documents), of_trees, tokens,
+             text_many(run->clock->limits.ranks, "rank", ranks));
     Explained x = {title,       b->lengths, b->n_pieces, &run->clock->setting, &b->planned->prediction,
                    stage.shown, stage.n,    {0}};
     char* logged = run->model.stages > 1 ? last_measured(run) : NULL;
     show_stages(&x.stages, run, logged, &stage.arena);
     if (run->strategies) explain_strategies(run);
-    if (run->data.docs->tree_squares) say_trees(run);
+    if (trees.trees) say(stdout, "%s", run_spared(&trees, words));
     if (run_joins(run)) say(stdout, "%s", run_joined(b->n_tokens, b->planned->drawn, documents));
     explain_text(stdout, &x);
     write_page(run, &x);
