@@ -2,16 +2,18 @@
 """rollouts.py - prompts with several answers each, as trees and as the same paths written out, for measurements.
 
   dev/rollouts.py NAME [--prompts 64] [--prompt 512] [--answers 8,16] [--lengths 64,512 | --median 400 --sigma 1.2]
-                  [--most 8192] [--seed 1]
+                  [--most 8192] [--seed 1] [--play MACHINE --cost QUADRATIC_MS,LINEAR_MS]
 
 Writes NAME-trees.jsonl and NAME-flat.jsonl, of bytes: a prompt takes as many tokens as characters, and one for the
 beginning. Lengths of answers are uniform (--lengths) or log-normal. Prints tokens of both, and the ratio of their
-FLOPs as the log counts them, of a GPT-2 of bytes (--layers, --width) or in a machine's cost model (--cost).
+FLOPs as the log counts them, of a GPT-2 of bytes (--layers, --width) or in a machine's cost model (--cost). With
+--play 64 virtual ranks take a step of both, and a row of dev/results/trees.md is printed instead.
 """
 import argparse
 import json
 import math
 import random
+import subprocess
 
 p = argparse.ArgumentParser()
 p.add_argument("name")
@@ -26,6 +28,7 @@ p.add_argument("--seed", type=int, default=1)
 p.add_argument("--layers", type=int, default=4)
 p.add_argument("--width", type=int, default=256)
 p.add_argument("--cost", help="quadratic_ms,linear_ms of a machine")
+p.add_argument("--play", help="machine")
 a = p.parse_args()
 
 draw = random.Random(a.seed)
@@ -63,5 +66,26 @@ pair, token = 6 * a.layers * a.width, 6 * (12 * a.layers * a.width ** 2 + 257 * 
 if a.cost:
     pair, token = map(float, a.cost.split(","))
 flops = {k: token * tokens[k] + pair * squares[k] for k in tokens}
-print(f"tokens: trees {tokens['trees']}, written out {tokens['flat']}, ratio {tokens['flat'] / tokens['trees']:.4f}")
-print(f"FLOPs: ratio {flops['flat'] / flops['trees']:.4f}; the largest tree has {longest} tokens")
+
+
+def played(how):
+    """Milliseconds of a step of all of it, and how far its plan is from the bound."""
+    data, out = f"{a.name}-{how}.jsonl", f"{a.name}-{how}"
+    subprocess.run(["build/release/train", "--device", "virtual", "--ranks", "64", "--machine", a.play, "--layers", "4",
+                    "--width", "256", "--heads", "8", "--context", "8192", "--steps", "1", "--eval-every", "0",
+                    "--sample-every", "0", "--save-every", "0", "--batch-tokens", str(tokens[how]), "--data", data,
+                    "--val", data, "--out", out], check=True, capture_output=True)
+    with open(out + "/log.jsonl") as log:
+        step = next(x for x in map(json.loads, log) if "step" in x)
+    return step["measured_ms"], step["gap"]
+
+
+limit = flops["flat"] / flops["trees"]
+if a.play:
+    (ms, gap), (ms_flat, gap_flat) = played("trees"), played("flat")
+    print(f"| {a.play}, {a.seed} | {longest} | {ms:.1f} | {ms_flat:.1f} | {ms_flat / ms:.3f} | {limit:.3f} "
+          f"| {100 * ms_flat / ms / limit:.1f} % | {100 * gap:.1f} %, {100 * gap_flat:.1f} % |")
+else:
+    ratio = tokens["flat"] / tokens["trees"]
+    print(f"tokens: trees {tokens['trees']}, written out {tokens['flat']}, ratio {ratio:.4f}")
+    print(f"FLOPs: ratio {limit:.4f}; the largest tree has {longest} tokens")

@@ -34,6 +34,12 @@ EXAMPLES = [
             "python3 dev/stragglers.py --train build/release/train --parts bound --work {work}", None, "mpirun"),
     Example("several stragglers", "dev/results/stragglers.md", "## several", "|",
             "python3 dev/stragglers.py --train build/release/train --parts several --work {work}", None, "mpirun"),
+    Example("trees", "dev/results/trees.md", "## 64 ranks, virtual", "|",
+            "grep '^| machine' dev/results/trees.md; for s in 1 2 3; do "
+            "dev/rollouts.py {work}/r --prompts 128 --most 7000 --seed $s --play h200-8b --cost 2.13e-6,0.080 && "
+            "dev/rollouts.py {work}/r --prompts 64 --most 7000 --seed $s --play a100-7b --cost 5.128e-6,0.1839576; "
+            "done",
+            None, None),
 ]
 
 
