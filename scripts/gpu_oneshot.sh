@@ -399,7 +399,7 @@ run_part() {
             "it has no cuDNN" ;;
         golden) gpu golden 130 "build/release/test/test_golden '$train' && build/release/test/test_device '$train'" \
             "$in_suite" ;;
-        trees) gpu trees 60 trees "the suite has their claims on the emulated GPU" ;;
+        trees) gpu trees 90 trees "the suite has their claims on the emulated GPU" ;;
         stopped-rank) gpu stopped-rank 25 stopped_rank "$in_suite" ;;
         sanitizer) tool sanitizer 50 sanitizer compute-sanitizer ;;
         *) echo "gpu_oneshot: $1 is no part" >&2; exit 1 ;;

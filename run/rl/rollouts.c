@@ -23,9 +23,10 @@ typedef struct Rollouts {
     int generates;        // 0: lines are only looked at
     int turns, turn;      // prompt j is of the data rank j mod turns, this one is `turn`
     int64_t n, all;       // prompts so far, of all files
+    int cache;            // tokens of the KV cache, of every rank
     SideBySide side;      // those at work, whose tokens and log-probabilities are, row by row,
-    int* tokens;          // (cache_tokens)
-    double* logprobs;     // (cache_tokens)
+    int* tokens;          // (cache)
+    double* logprobs;     // (cache)
     int *length, *ended;  // (answers) tokens; whether the last one says so
     int* last;            // (answers) what the model has of each next
     char* line;           // of this rank's prompt, until all have one
@@ -39,7 +40,7 @@ typedef struct Rollouts {
 // A line of the data.
 typedef struct Prompt {
     Json json;
-    int* tokens;  // (n) with the end-of-text before them; behind them there is room for a context
+    int* tokens;  // (n) with the end-of-text before them
     int n;
 } Prompt;
 
@@ -57,7 +58,7 @@ static int prompt_encode(Prompt* p, const Run* run, char* scratch, Err err) {
     if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(&p->json, names, sizeof names));
     int64_t n = json_string(value, scratch);
     if (n < 0) return fail(err, "\"prompt\" is no string");
-    p->tokens = sample_begin(run, (size_t)n * (size_t)t->most + (size_t)context);
+    p->tokens = sample_begin(run, (size_t)n * (size_t)t->most);
     p->n = 1 + (int)t->encode(t, p->tokens + 1, scratch, (size_t)n);
     if (p->n == 1) return fail(err, "a prompt without tokens");
     if (p->n < context) return 0;
@@ -79,15 +80,13 @@ static void draw_token(Rollouts* r, int64_t j, int i, int k, int t) {
     if (!isfinite(r->logprobs[at])) die("--rollouts: logits of %s are not finite", run->books->start_from);
 }
 
-static int cache_tokens(const Run* run) { return MAX(run->model.shape.context, run->cluster->cache_tokens); }
-
 // Answers from `first` on, as many as there is room for. Returns how many. Those that have ended go on, unheard.
 static int draw_answers(Rollouts* r, const Prompt* p, int64_t j, int first) {
     Run* run = r->run;
     Answers* x = &r->side.answers;
     int left = 1, *tokens = r->last;
     x->prompt = p->n - 1, x->room = MIN(run->config.tokens, run->model.shape.context - p->n);
-    x->n = MIN(run->config.answers - first, (cache_tokens(run) - x->prompt) / (x->room + 1));
+    x->n = MIN(run->config.answers - first, (r->cache - x->prompt) / (x->room + 1));
     x->n = MIN(x->n, MAX(1, run->settled.capacity / 4));
     memset(r->ended, 0, sizeof *r->ended * (size_t)x->n);
     for (int k = 0; k < x->n; k++) tokens[k] = p->tokens[p->n - 1];
@@ -230,7 +229,9 @@ static void open_rollouts(Rollouts* r, Run* run) {
     snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - path), 1) : 1, slash ? path : ".");
     if (!*path || disk_is_dir(path)) die("--rollouts: expected a file to write, found \"%s\"", path);
     if (access(dir, W_OK)) die("--rollouts: %s: cannot write there: %s", dir, strerror(errno));
-    size_t room = (size_t)cache_tokens(run), answers = (size_t)run->config.answers;
+    int cache = MAX(m->shape.context, run->cluster->cache_tokens);
+    r->cache = -(int)run_most(run, m->world, -cache);  // ranks that compute a row together have one of the same size
+    size_t room = (size_t)r->cache, answers = (size_t)run->config.answers;
     r->logprobs = (double*)malloc(sizeof *r->logprobs * room);
     r->tokens = (int*)malloc(sizeof *r->tokens * (room + 3 * answers));
     r->length = r->tokens + room, r->ended = r->length + answers, r->last = r->ended + answers;

@@ -87,7 +87,9 @@ static size_t batch_plan_ints(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->clock->limits;
     size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
     size_t of_trees = run_has_trees(run) ? tree_ints(max_tokens) + (size_t)max_tokens : 0;
-    return batch_index_ints(max_tokens) + (size_t)max_tokens + label_ints(run, max_tokens) + of_rings + of_trees;
+    size_t of_answers = run->config.rollouts ? ANSWERS_INTS + 6 : 0;  // a row has room for four times as many tokens
+    return batch_index_ints(max_tokens) + (size_t)max_tokens + label_ints(run, max_tokens) + of_rings + of_trees +
+           of_answers;
 }
 
 static void batch_plan_carve(const Run* run, Batch* b, void* memory, int* indices, int* device_indices,
