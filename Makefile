@@ -58,7 +58,7 @@ COMMON   := -std=gnu11 $(CFLAGS_$(config)) $(WARNINGS) -I. -MMD -MP -ffp-contrac
 KERNEL_FLAGS := -fno-math-errno
 FAMILY_FLAGS := $(KERNEL_FLAGS) -ffp-contract=fast
 DEFINES      := $(if $(filter yes,$(ISAS)),-DHAVE_X86_ISAS) $(if $(filter yes,$(AMX)),-DHAVE_AMX) \
-  $(if $(filter yes,$(CUDA)),-DHAVE_CUDA)
+  $(if $(filter yes,$(CUDA)),-DHAVE_CUDA) $(if $(filter yes,$(OPENMP)),-DHAVE_OPENMP)
 
 avx512 := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx2 -mfma -mprefer-vector-width=512
 FLAGS_avx2       := -mavx2 -mfma
@@ -157,7 +157,7 @@ $(build)/plan/base/random.o: plan/base/random.c $(build)/flags
 $(build)/%.o: %.c $(build)/flags
 	$(call step,CC $<,$(CC) $(COMMON) $(DEFINES) $(KERNEL_FLAGS) $(MPI_COMPILE) -c $< -o $@)
 
-$(build)/kernels/cpu/backend.o: KERNEL_FLAGS += $(if $(filter yes,$(OPENMP)),-fopenmp)
+$(build)/kernels/cpu/team.o: KERNEL_FLAGS += $(if $(filter yes,$(OPENMP)),-fopenmp)
 
 # Styles and scripts of pages become strings of C: plan/show/page.js is plan_show_page_js.
 $(drawn:%=$(build)/%.o): $(build)/%.o: % $(build)/flags
