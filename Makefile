@@ -87,7 +87,7 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 # ---- sources: the files of `families` are compiled once for each instruction set
 
 drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
-families := matmul attention norm elementwise loss
+families := matmul attention norm elementwise loss sample
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
 plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \

@@ -67,10 +67,10 @@ static void linear_backward(const Model* m, const Row* row, LinearId id, int l, 
 // ---- attention
 
 // Queries, keys and values of token n of the row (QKV_OUTPUTS of plan/model/shape.h), NKV key/value heads; those of the
-// tokens before the row, which only generation has, stand before them.
+// tokens before the row, which only generation has, stand before them in the cache.
 static char* qkv_of(const Model* m, const Row* row, int l, int NKV, int n) {
     size_t width = (size_t)(NKV * (shape_units(&m->shape, l).queries + 2) * m->shape.HS);
-    return (char*)ACT(row->qkv) + (size_t)(row->cached + n) * width * dtype_bytes(m->dt);
+    return (char*)ACT(row->qkv) + (size_t)(row->place + row->cached + n) * width * dtype_bytes(m->dt);
 }
 
 // What the row's tokens see: causal attention within each document, of the heads that this rank computes now.

@@ -50,8 +50,9 @@ typedef struct Attention {
     const void* k;       // (cu_k[n_docs], NKV, HS)
     const void* v;       // (cu_k[n_docs], NKV, HS)
     const int* cu_q;     // (n_docs + 1) int32, cu_q[0] = 0: where each document's queries begin
-    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin
-    int Nq, Nk;          // cu_q[n_docs], cu_k[n_docs]: known on the host too
+    const int* cu_k;     // (n_docs + 1) int32: where each document's keys begin. Forward, cu_k may fall at documents
+                         // without queries: others then have their keys in any order
+    int Nq, Nk;          // cu_q[n_docs], the greatest of cu_k: known on the host too
     int ldq, ldkv, ldo;  // row strides in elements
     int n_docs, NH, NKV, HS;
     int causal;
@@ -108,6 +109,20 @@ typedef struct AdamW {
     // 1: an element whose gradient is exactly 0 is left as it is, with its moments: nothing was computed for it.
     int freeze;
 } AdamW;
+
+// A token to draw of a row of logits: its random number, and what came of it.
+typedef struct Draw {
+    double u;       // uniform in [0, 1)
+    float logprob;  // =
+    int token;      // =
+} Draw;
+
+// How tokens are drawn: see Kernels.sample.
+typedef struct Sampling {
+    int V, ids;          // columns of the softmax; only the first `ids` of them stand for text and are drawn
+    double temperature;  // divides logits; 0: the likeliest id is drawn
+    int top_k;           // ids with one of the k largest logits are drawn, and those equal to the last; 0: all
+} Sampling;
 
 typedef struct Kernels {
     const char* name;  // what people read: "cpu avx512", ...
@@ -226,6 +241,15 @@ typedef struct Kernels {
     // rows and in columns V .. Vp. Otherwise logits are left as they are. The softmax is over the first V columns.
     void (*classifier)(float* losses, void* logits, const int* targets, float scale, int write_gradient, int N, int V,
                        int Vp, DType dt, Stream s);
+
+    // ---- generation: a token of each row of logits
+    // With z = logits[n] and best = the first id of the largest z, id v weighs exp((z[v] - z[best]) / temperature), or 0
+    // where z[v] is none of the top_k largest. W(v) = the weights of the ids up to v, added in rising order:
+    //   token = the first id with u W(ids - 1) < W(token);  best with temperature 0, or where rounding leaves none
+    //   logprob = z[token] - log(sum of exp(z[v]) over all v < V): the model's own, whatever the temperature
+    // A NaN or an infinity in the row makes logprob one that is not finite, and token any id.
+    // draws (N): u is read, the rest =; logits (N,Vp).
+    void (*sample)(Draw* draws, const void* logits, const Sampling* how, int N, int Vp, DType dt, Stream s);
 
     // result (1) double += sum of x[i] in a fixed order, in double; on the device. For losses.
     void (*add_sum)(double* result, const float* x, size_t n, Stream s);

@@ -133,35 +133,46 @@ void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
 
 // ---- generation
 
-// The prompt is seen by all as one document; of each answer's own tokens, what its room has, and nobody sees what else
-// is there.
-void answers_fill(const Answers* x, int* ints) {
-    Filling own = {ints + ANSWERS_INTS, ints + ANSWERS_INTS + 2 * x->n + 1, 0};
-    ints[0] = ints[2] = own.cu_q[0] = own.cu_k[0] = 0;
-    ints[1] = x->n, ints[3] = x->prompt;
-    for (int i = 0; i < x->n; i++) {
-        add(&own, i, x->prompt + i * x->room);
-        add(&own, i + 1, x->prompt + i * x->room + x->step + 1);
+// A call has a document for each of n runs of keys, and one without queries before it.
+static size_t run_ints(int n) { return 2 * (size_t)n + 1; }
+size_t answers_ints(int n) { return (size_t)n + 4 * run_ints(n); }
+
+void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int* ints, const int* there) {
+    Filling prompts = {ints + n, ints + n + run_ints(n), 0}, own = {prompts.cu_k + run_ints(n), NULL, 0};
+    own.cu_k = own.cu_q + run_ints(n);
+    prompts.cu_q[0] = prompts.cu_k[0] = own.cu_q[0] = own.cu_k[0] = 0;
+    for (int i = 0; i < n; i++) {
+        const AnswerRows* x = &of[i];
+        ints[i] = x->own + x->length;
+        add(&own, i, x->own), add(&own, i + 1, x->own + x->length + 1);
+        int is_first = i == 0 || of[i - 1].prompt != x->prompt;
+        if (is_first) add(&prompts, i, x->prompt);
+        if (i + 1 == n || of[i + 1].prompt != x->prompt) add(&prompts, i + 1, x->prompt + x->prompt_length);
     }
+    *answers = (Answers){n,
+                         rows,
+                         there,
+                         {prompts.n, there + (prompts.cu_q - ints), there + (prompts.cu_k - ints)},
+                         {own.n, there + (own.cu_q - ints), there + (own.cu_k - ints)}};
+}
+
+static Attention answers_call(const Attention* whole, const Answers* answers, const TreeLevel* level) {
+    Attention a = *whole;
+    a.causal = 0, a.partial = 1, a.Nq = answers->n, a.Nk = answers->rows;
+    a.cu_q = level->cu_q, a.cu_k = level->cu_k, a.n_docs = level->n_docs;
+    return a;
 }
 
 void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
                                const Kernels* k, DType dt, Stream s) {
     Scratch x;
     int n = answers->n, ld = a->ldq;
-    size_t row = (size_t)ld * dtype_bytes(dt);
     char* first = (char*)a->k - (size_t)(a->NH * a->HS) * dtype_bytes(dt);
-    Attention part = *a;
+    Attention prompts = answers_call(a, answers, &answers->prompts), own = answers_call(a, answers, &answers->own);
     carve(&x, (char*)scratch, n, a->NH, a->NKV, a->HS, dt);
-    k->ranks->gather_rows(first + (size_t)(answers->prompt + answers->step) * row, a->q, NULL, n, ld,
-                          answers->room * ld, ld, dt, s);
-    part.causal = 0, part.partial = 1, part.Nq = n, part.n_docs = 1;
-    part.cu_q = answers->cu, part.cu_k = answers->cu + 2, part.Nk = answers->prompt;
-    k->attention_forward(x.sum, lse, &part, dt, s);
-    part.cu_q = answers->cu_q, part.cu_k = answers->cu_k;
-    part.n_docs = answers->step + 1 < answers->room ? 2 * n : n + 1;  // full rooms have nothing between them
-    part.Nk = answers->prompt + (n - 1) * answers->room + answers->step + 1;
-    k->attention_forward(x.part, x.part_lse, &part, dt, s);
+    k->ranks->scatter_rows(first, a->q, answers->new_rows, n, ld, ld, ld, dt, s);
+    k->attention_forward(x.sum, lse, &prompts, dt, s);
+    k->attention_forward(x.part, x.part_lse, &own, dt, s);
     k->ranks->attention_merge(x.sum, lse, x.part, x.part_lse, n, a->NH, a->HS, s);
     k->ranks->cast(out, dt, x.sum, DT_F32, (size_t)n * (size_t)(a->NH * a->HS), s);
 }

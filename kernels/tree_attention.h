@@ -32,15 +32,23 @@ typedef struct Tree {
 size_t tree_ints(int n);
 void tree_fill(Tree* tree, TreeLevel* levels, int* ints, const int* lengths, const int* parents, int n);
 
-// Generation: n answers to one prompt, side by side, a token of each at a time. The rows of one array, which a KV cache
-// is, are the prompt, then room for the tokens of each answer, then what is new of each.
+// Generation: a token of each of several answers at a time, answers to one prompt side by side. Prompts and what
+// answers have so far lie anywhere among the rows of one array, which a KV cache is.
+typedef struct AnswerRows {
+    int prompt, prompt_length;  // the first row of its prompt, and its tokens
+    int own, length;            // the first row of its own tokens, and how many there are before the new one
+} AnswerRows;
+
 typedef struct Answers {
-    int n, prompt, room, step;    // answers; tokens of the prompt; most of an answer; those that each has already
-    const int *cu, *cu_q, *cu_k;  // on the device: (4) of the prompt; (2 n + 1) of the answers
+    int n;                   // answers
+    int rows;                // of the array
+    const int* new_rows;     // (n) on the device: where the new tokens go
+    TreeLevel prompts, own;  // the call for what all answers to a prompt see, and the one for what each has itself
 } Answers;
-enum { ANSWERS_INTS = 4 };  // and for each answer as many again, and 2
-// ints (ANSWERS_INTS + 4 n + 2) = what cu, cu_q and cu_k point to one behind another.
-void answers_fill(const Answers* answers, int* ints);
+
+size_t answers_ints(int n);
+// From n answers their calls, and what they point to in ints (answers_ints), of which the device has a copy at `there`.
+void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int* ints, const int* there);
 
 // Bytes of scratch on the device for N tokens.
 size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
@@ -48,8 +56,8 @@ size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
 // q, k and v are columns of one array of rows of ldq elements, and so are dq, dk and dv; ldo is NH HS.
 void tree_attention_forward(void* out, float* lse, const Attention* a, const Tree* tree, void* scratch,
                             const Kernels* k, DType dt, Stream s);
-// As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, a->k and a->v to the prompt's
-// first. What is new goes to its answer's room before.
+// As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, which are rows of the array too,
+// a->k and a->v to its first row. What is new goes to its answer's own rows before.
 void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
                                const Kernels* k, DType dt, Stream s);
 void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,

@@ -217,37 +217,10 @@ void run_evaluate(Run* run) {
 
 // ---- a sample: a document's tokens one after another, with keys and values of those before in the KV cache
 
-static int descending(const void* a, const void* b) {
-    float x = *(const float*)a, y = *(const float*)b;
-    return (x < y) - (x > y);
-}
-
-int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch) {
-    int best = 0;
-    for (int v = 1; v < V; v++)
-        if (logits[v] > logits[best]) best = v;
-    if (temperature <= 0) return best;
-    float least = -INFINITY;
-    if (top_k > 0 && top_k < V) {
-        memcpy(scratch, logits, sizeof(float) * (size_t)V);
-        qsort(scratch, (size_t)V, sizeof(float), descending);
-        least = scratch[top_k - 1];
-    }
-    double total = 0, below = 0;
-    for (int v = 0; v < V; v++)
-        if (logits[v] >= least) total += exp((logits[v] - logits[best]) / temperature);
-    for (int v = 0; v < V; v++) {
-        if (logits[v] < least) continue;
-        below += exp((logits[v] - logits[best]) / temperature);
-        if (u * total < below) return v;
-    }
-    return best;  // only by rounding
-}
-
-void run_decode(Run* run, const int* tokens, int N, int cached) {
+void run_decode(Run* run, const int* tokens, int N, int place, int cached) {
     Batch* b = &run->batch;
     Row row = row_of(b, (RowPlace){0, 0}, N, 1);
-    row.qkv = KV, row.cached = cached, row.cu_keys = row.cu + 2;
+    row.qkv = KV, row.place = place, row.cached = cached, row.cu_keys = row.cu + 2;
     memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
     for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
     b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
@@ -256,19 +229,21 @@ void run_decode(Run* run, const int* tokens, int N, int cached) {
     else model_forward(&run->model, &row);
 }
 
-void token_logits(Run* run, int n) {
+// Rows go through in chunks, as those of classify.
+void run_draw(Run* run, int n, int N) {
     const Model* m = &run->model;
-    int rows = m->shape.vocab_rows, C = m->shape.C;
-    char* lnf = (char*)model_act(m, LNF, 0) + (size_t)n * (size_t)C * dtype_bytes(m->dt);
-    void* logits = model_act(m, LOGITS, 0);
-    float* own = run->host_logits + m->shape.first_vocab_row;
-    if (!m->shape.no_head) {
-        const void* head = model_weights(m, shape_head(&m->shape), 0);
-        m->k->matmul_forward(logits, NULL, lnf, head, NULL, 1, C, rows, m->dt, m->s);
-        m->k->download(own, logits, (size_t)rows * dtype_bytes(m->dt), m->s);
-        if (m->dt == DT_BF16) bf16_widen_in_place(own, (size_t)rows);
+    const Config* c = &run->config;
+    Sampling how = {m->shape.V, MIN(m->shape.V, run->data.tokenizer->vocab), c->temperature, c->top_k};
+    m->k->upload(run->device_draws, run->draws, sizeof(Draw) * (size_t)N, m->s);
+    for (int i = 0; i < N && !m->shape.no_head; i += m->sampled_N) {
+        int chunk = MIN(m->sampled_N, N - i);
+        void* logits = model_act(m, LOGITS, 0);
+        if (run->ranks) logits = run->ranks->logits(run, n + i, chunk);
+        else model_logits(m, logits, n + i, chunk);
+        m->k->sample(run->device_draws + i, logits, &how, chunk, m->shape.Vp, m->dt, m->s);
     }
-    if (run->ranks) run->ranks->share_logits(run);
+    m->k->download(run->draws, run->device_draws, sizeof(Draw) * (size_t)N, m->s);
+    if (run->ranks) run->ranks->share_draws(run, N);
 }
 
 // Bytes of generated text as a terminal may see them. A token may end inside a character: shown is what has come whole.
@@ -282,16 +257,17 @@ static void print_token(const Run* run, TextFilter* filter, FILE* copy, int toke
 
 // When the context is full the older half is forgotten.
 void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy) {
-    const Config* c = &run->config;
     TextFilter filter = {{0}, 0, 0};
     int context = run->model.shape.context, cached = 0, first = 0;  // text[first .. first + cached) is in the cache
     for (int i = 1; i < n_tokens; i++) print_token(run, &filter, copy, text[i]);
     for (int i = 0; i < n_new; i++) {
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
+        int last = 0;  // tokens of the last pass
         for (int N; (N = MIN(n_tokens - first - cached, run->settled.capacity)) > 0; cached += N)
-            run_decode(run, text + first + cached, N, cached), token_logits(run, N - 1);
-        int token = choose_token(run->host_logits, run->model.shape.V, c->temperature, c->top_k,
-                                 random_uniform(seed, (uint64_t)i), run->host_scratch);
+            run_decode(run, text + first + cached, last = N, 0, cached);
+        run->draws->u = random_uniform(seed, (uint64_t)i);
+        run_draw(run, last - 1, 1);
+        int token = run->draws->token;
         if (token == text[0] || token == run->data.stop) break;
         print_token(run, &filter, copy, text[n_tokens++] = token);
     }
@@ -347,7 +323,8 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
     memory_add(&plan, "step indices", indices, ON_DEVICE);
     memory_add(&plan, "step indices, host", indices, ON_HOST_PINNED);
     memory_add(&plan, "step buffers", batch_bytes(tokens), ON_HOST);
-    memory_add(&plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    memory_add(&plan, "draws", sizeof(Draw), ON_DEVICE);
+    memory_add(&plan, "draws, host", sizeof(Draw), ON_HOST_PINNED);
     if (m->k->open(&needs->limits, err)) die("%s", err);
     memory_take(&plan, m->k);
     model_carve(m, &plan);
@@ -355,8 +332,8 @@ static void take_memory(Run* run, const ModelNeeds* needs) {
     model_place_activations(m, needs);
     batch_carve(&run->batch, memory_of(&plan, "step buffers"), (int*)memory_of(&plan, "step indices, host"),
                 (int*)memory_of(&plan, "step indices"), tokens);
-    run->host_logits = (float*)memory_of(&plan, "logits of a token");
-    run->host_scratch = run->host_logits + m->shape.Vp;
+    run->device_draws = (Draw*)memory_of(&plan, "draws");
+    run->draws = (Draw*)memory_of(&plan, "draws, host");
 }
 
 void core_open_model(Run* run) {

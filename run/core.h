@@ -96,8 +96,8 @@ struct Run {
     Settled settled;
     Data data;
     Model model;
-    Batch batch, ahead;                 // the step at work; where planners work: the next one, planned already
-    float *host_logits, *host_scratch;  // (Vp) of one token, for sampling
+    Batch batch, ahead;          // the step at work; where planners work: the next one, planned already
+    Draw *draws, *device_draws;  // tokens that are drawn at once, on the host and on the device
     TrainState state;
     Step step;
     int64_t val_targets;           // of the last evaluation
@@ -160,8 +160,9 @@ typedef struct RunRanks {
     void (*fill_row)(Run* run, Row* row, int i);     // besides
     int (*next_pass)(Run* run, Pass* pass, int i, int train);
     double (*loss_sum)(Run* run);
-    void (*decode)(Run* run, Row* row);  // fill_row and model_forward of generation
-    void (*share_logits)(Run* run);      // after those that this rank has stand in host_logits
+    void (*decode)(Run* run, Row* row);       // fill_row and model_forward of generation
+    void* (*logits)(Run* run, int n, int N);  // model_logits of all ranks, (N,Vp), on the device
+    void (*share_draws)(Run* run, int N);     // after the ranks that have logits have drawn
 } RunRanks;
 
 // Pass i of the rows of run->batch: each forward, and with train backward behind it. 0 where there is none.
@@ -180,18 +181,18 @@ void run_evaluate(Run* run);  // between steps
 
 // ---- text from the model
 
-// Draws from softmax(logits / temperature) of the top_k most likely ids (0: of all); temperature 0: the most likely.
-// u is uniform in [0, 1), scratch (V).
-int choose_token(const float* logits, int V, double temperature, int top_k, double u, float* scratch);
 // Prints a prompt of n_tokens, end-of-text counted, and n_new tokens more, or fewer where the model ends the text. text
 // has room for all. Bytes go to copy, too, unless that is NULL.
 void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, FILE* copy);
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
 // Room for so many tokens behind the end-of-text that every document begins with; to be freed.
 int* sample_begin(const Run* run, size_t tokens);
-// Runs N tokens, at most --capacity, of one document that follow `cached` others in the KV cache.
-void run_decode(Run* run, const int* tokens, int N, int cached);
-void token_logits(Run* run, int n);  // of token n of those, fp32 in host_logits
+// Runs N tokens, at most --capacity, of one document, which begins in row `place` of the KV cache and has `cached`
+// tokens there before these.
+void run_decode(Run* run, const int* tokens, int N, int place, int cached);
+// What follows each of the tokens n .. n + N of those, by --temperature and --top-k: run->draws (N), whose u is set.
+// Ids for which the tokenizer has no text are never drawn.
+void run_draw(Run* run, int n, int N);
 
 // ---- the phases of a run that has one rank only, and its next batch: see core_stubs.c
 

@@ -50,6 +50,8 @@ typedef struct RankRound {
 
 // Answers that are generated side by side, a token of each in a row (run/rl/rollouts.h).
 typedef struct SideBySide {
+    const AnswerRows* of;  // (n)
+    int n;
     Answers answers;
     RowAttention shared;
 } SideBySide;
@@ -171,7 +173,8 @@ typedef struct Cluster {
     char why[ERR_BYTES];   // what this one says of that; empty: it could
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
-    int cache_tokens;      // room of the KV cache of --rollouts; 0: of --context
+    int answers;           // that --rollouts draws side by side, at most; 0: it is not asked for
+    int cache_tokens;      // then: rows of the KV cache
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     void* work_memory;     // on the device, of work_bytes
     Straggler stragglers[MOST_STRAGGLERS];
@@ -221,6 +224,7 @@ typedef struct Books {
     char *close_room, *close_stage;  // parts on their way; through the device
     int close_taken;  // the run goes on from close copies, and its newest checkpoint was of step close_far
     int64_t close_far;
+    float* logits;         // (Vp) of a token: token_logits
     float* staging;        // the largest tensor, on its way to or from a file
     float *part, *others;  // its largest parts in a tensor-parallel group, see tp_join
     float* collected;      // optimizer state on its way to a file, see state.c
@@ -278,7 +282,7 @@ static inline int run_is_brief(const Run* run) {
 }
 // Of tokens, at most, that a step or a text consists of.
 static inline int run_most_tokens(const Run* run) {
-    return run->training ? run->config.batch_tokens : run->model.shape.context;
+    return run->training ? run->config.batch_tokens : MAX(run->model.shape.context, run->cluster->answers);
 }
 static inline DType run_gradients_travel_as(const Run* run) {
     return !strcmp(run->config.grad_dtype, "bf16") ? DT_BF16 : DT_F32;
@@ -497,6 +501,8 @@ void eval_tell(Run* run);                                   // of an evaluation 
 void run_eval(Run* run);                                    // --eval
 void run_choices(Run* run);                                 // --eval FILE
 double log_softmax(const float* logits, int V, int token);  // log softmax(logits)[token], logits (V)
+// fp32 (Vp), of token n of the last forward pass, until the next call. Collective in groups and pipelines.
+const float* token_logits(Run* run, int n);
 // What a language model must beat: the loss under the frequencies of the (first millions of) training tokens, each
 // counted once more so that none has probability zero. Also finds val_bytes. Overwrites run->batch.
 void run_unigram_loss(Run* run);

@@ -379,19 +379,4 @@ CLAIM(schedules_rise_and_fall_as_described) {
     CHECK(parse("--lr 1 --warmup 0 --steps 0") == 0 && isfinite(schedule_lr(&config, 1)));
 }
 
-CLAIM(choices_follow_the_probabilities) {
-    float logits[4] = {0, 1, 2, -INFINITY}, scratch[4];
-    CHECK(choose_token(logits, 4, 0, 0, 0.99, scratch) == 2);
-    CHECK(choose_token(logits, 4, 1, 1, 0.99, scratch) == 2);
-    int count[4] = {0};
-    for (int i = 0; i < 100000; i++) count[choose_token(logits, 4, 2, 0, (i + 0.5) / 100000, scratch)]++;
-    double total = exp(0) + exp(0.5) + exp(1);
-    for (int v = 0; v < 3; v++)
-        CHECK_CLOSE(count[v] / 1e5, exp(v / 2.0) / total, 2e-5);  // a stratified sample: off by one at most
-    CHECK(count[3] == 0);
-    memset(count, 0, sizeof count);
-    for (int i = 0; i < 1000; i++) count[choose_token(logits, 4, 2, 2, (i + 0.5) / 1000, scratch)]++;
-    CHECK(count[0] == 0 && count[1] > 300 && count[2] > 600);
-}
-
 int main(void) { return test_main(); }

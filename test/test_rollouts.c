@@ -20,7 +20,7 @@ typedef struct Answer {
 } Answer;
 
 static Json json;  // of the line at work
-static char lines[1 << 20];
+static char lines[1 << 25];
 
 // Line j of a file of rollouts.
 static void read_line(const char* name, int j) {
@@ -50,20 +50,29 @@ static Answer answer_of(int i) {
 
 // ---- which tokens
 
+// The first n answers to each prompt are the same in two files: their tokens, and how likely they are up to rounding.
+static void check_alike(const char* one, const char* other, int n) {
+    for (int j = 0; j < PROMPTS; j++)
+        for (int i = 0; i < n; i++) {
+            read_line(one, j);
+            Answer x = answer_of(i);
+            json_free(&json);
+            read_line(other, j);
+            Answer y = answer_of(i);
+            json_free(&json);
+            CHECK(x.n == y.n && x.ended == y.ended && !strcmp(x.text, y.text));
+            for (int t = 0; t < MIN(x.n, y.n); t++) {
+                CHECK(x.tokens[t] == y.tokens[t]);
+                CHECK_CLOSE(x.logprobs[t], y.logprobs[t], 1e-5 * fmax(1, fabs(x.logprobs[t])));
+            }
+        }
+}
+
 CLAIM(a_seed_gives_the_same_file_again_and_another_seed_another) {
     CHECK_SH(0, ROLL "--rollouts $W/a --seed 7 && " ROLL "--rollouts $W/b --seed 7 && cmp $W/a $W/b");
     CHECK_SH(1, ROLL "--rollouts $W/b --seed 8 && cmp -s $W/a $W/b");
     CHECK_SH(0, ROLL "--rollouts $W/b --seed 7 --answers 2");
-    for (int j = 0; j < PROMPTS; j++)
-        for (int i = 0; i < 2; i++) {
-            read_line("a", j);
-            Answer of_five = answer_of(i);
-            json_free(&json);
-            read_line("b", j);
-            Answer of_two = answer_of(i);
-            json_free(&json);
-            CHECK(!memcmp(&of_five, &of_two, sizeof of_two));
-        }
+    check_alike("a", "b", 2);
 }
 
 // The model in this program, as --rollouts opens it.
@@ -85,13 +94,11 @@ static void check_alone(Run* run, int j, int i, const Answer* a, const int* prom
     int text[CONTEXT], n = n_prompt;
     memcpy(text, prompt, sizeof *text * (size_t)n);
     for (int t = 0; t < a->n; t++) {
-        run_decode(run, text, n, 0);
-        token_logits(run, n - 1);
-        uint64_t seed = rollouts_seed((uint64_t)run->config.seed, j, i);
-        int token = choose_token(run->host_logits, run->model.shape.V, run->config.temperature, run->config.top_k,
-                                 random_uniform(seed, (uint64_t)t), run->host_scratch);
-        CHECK(token == a->tokens[t]);
-        CHECK_CLOSE(log_softmax(run->host_logits, run->model.shape.V, token), a->logprobs[t], 1e-5);
+        run_decode(run, text, n, 0, 0);
+        run->draws->u = random_uniform(rollouts_seed((uint64_t)run->config.seed, j, i), (uint64_t)t);
+        run_draw(run, n - 1, 1);
+        CHECK(run->draws->token == a->tokens[t]);
+        CHECK_CLOSE(log_softmax(token_logits(run, n - 1), run->model.shape.V, a->tokens[t]), a->logprobs[t], 1e-5);
         text[n++] = a->tokens[t];
     }
 }
@@ -120,26 +127,13 @@ CLAIM(answers_that_share_a_prompt_are_those_that_each_text_alone_gives) {
     CHECK(different > PROMPTS);
 }
 
-// Five at once, and 40 by twelves, a quarter of a row.
+// 25 at once; 200 in 48 places, where each that ends makes room for another, of this prompt or of the next.
 CLAIM(how_many_answers_stand_side_by_side_changes_none) {
     CHECK_SH(0, ROLL "--rollouts $W/a");
-    CHECK_SH(0, ROLL "--rollouts $W/b --answers 40");
-    for (int j = 0; j < PROMPTS; j++) {
-        Answer few[ANSWERS];
-        read_line("a", j);
-        for (int i = 0; i < ANSWERS; i++) few[i] = answer_of(i);
-        json_free(&json);
-        read_line("b", j);
-        for (int i = 0; i < ANSWERS; i++) {
-            Answer more = answer_of(i);
-            CHECK(more.n == few[i].n && more.ended == few[i].ended);
-            for (int t = 0; t < MIN(few[i].n, more.n); t++) {
-                CHECK(more.tokens[t] == few[i].tokens[t]);
-                CHECK_CLOSE(more.logprobs[t], few[i].logprobs[t], 1e-5 * fmax(1, fabs(more.logprobs[t])));
-            }
-        }
-        json_free(&json);
-    }
+    CHECK_SH(0, ROLL "--rollouts $W/b --answers 40 --capacity 48");
+    check_alike("a", "b", ANSWERS);
+    CHECK_SH(0, ROLL "--rollouts $W/a --answers 40");
+    check_alike("a", "b", 40);
 }
 
 CLAIM(at_temperature_0_each_answer_is_that_of_a_sample) {
@@ -208,10 +202,14 @@ CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
 
 // ---- the file
 
-CLAIM(any_ranks_write_the_file_of_one) {
-    static const char* const ways[] = {"--ranks 2", "--ranks 3", "--ranks 2 --zero 3", "--ranks 4 --pp 2"};
+CLAIM(any_ranks_draw_the_answers_of_one) {
+    static const char* const ways[] = {"--ranks 2",        "--ranks 3",        "--ranks 2 --zero 3",
+                                       "--ranks 4 --pp 2", "--ranks 2 --tp 2", "--ranks 4 --tp 2 --pp 2"};
     CHECK_SH(0, ROLL "--rollouts $W/a");
-    for (int i = 0; i < COUNT(ways); i++) CHECK_SH(0, ROLL "--rollouts $W/b %s && cmp $W/a $W/b", ways[i]);
+    for (int i = 0; i < COUNT(ways); i++) {
+        CHECK_SH(0, ROLL "--rollouts $W/b %s", ways[i]);
+        check_alike("a", "b", ANSWERS);
+    }
 }
 
 CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
@@ -224,6 +222,22 @@ CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
     json_free(&json);
     CHECK(strstr(lines, "\xef\xbf\xbd"));
     CHECK_SH(0, "! iconv -f utf-8 -t utf-8 $W/a > $W/b || cmp $W/a $W/b");
+}
+
+// A model has more ids than the tokenizer has texts: --data would refuse them.
+CLAIM(ids_without_text_are_never_drawn) {
+    CHECK_SH(0, "$P " TINY "--vocab 400 --steps 1 --data $W/train.jsonl --out $W/padded");
+    CHECK_SH(0,
+             "$P --out $W/padded --dtype fp32 --data $W/prompts.jsonl --rollouts $W/a --answers 30 --temperature 100");
+    for (int j = 0; j < PROMPTS; j++) {
+        read_line("a", j);
+        for (int i = 0; i < 30; i++) {
+            Answer a = answer_of(i);
+            for (int t = 0; t < a.n; t++) CHECK(a.tokens[t] <= byte_tokenizer.end_of_text);
+        }
+        json_free(&json);
+    }
+    CHECK_SH(0, "$P --out $W/padded --dtype fp32 --data $W/a --score $W/scores");
 }
 
 CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
@@ -249,13 +263,31 @@ CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
     CHECK_SH(0, "grep -qx before $W/whole");
 }
 
-CLAIM(a_signal_leaves_the_file_that_was_there_and_no_other) {
+// Of the first prompt some are there, none of them cut off, and no line is empty.
+CLAIM(a_signal_leaves_the_answers_that_were_finished) {
     CHECK_SH(0, "mkdir -p $W/alone; echo before > $W/alone/a");
     pid_t pid = start("$P --out $W/run --data $W/prompts.jsonl --rollouts $W/alone/a --answers 60000 --tokens 47");
-    sleep_ms(700);
+    sleep_ms(1500);
     kill(pid, SIGINT);
+    CHECK(ended_within(pid, 10) == 128 + SIGINT);
+    CHECK_SH(0, "test $(ls $W/alone | wc -l) = 1 && test $(wc -l < $W/alone/a) = 1");
+    read_line("alone/a", 0);
+    int n = json.values ? json_get(&json, json.values, "answers")->n : 0;
+    CHECK(n > 0 && n < 60000);
+    for (int i = 0; i < MIN(n, 200); i++) {  // the first ones, and the last ones
+        Answer a = answer_of(i < 100 ? i : MAX(0, n - 200) + i);
+        CHECK(a.ended || a.n == CONTEXT - 12);
+    }
+    json_free(&json);
+}
+
+CLAIM(an_end_without_a_word_leaves_the_file_that_was_there) {
+    CHECK_SH(0, "mkdir -p $W/killed; echo before > $W/killed/a");
+    pid_t pid = start("$P --out $W/run --data $W/prompts.jsonl --rollouts $W/killed/a --answers 60000 --tokens 47");
+    sleep_ms(700);
+    kill(pid, SIGKILL);
     CHECK(ended_within(pid, 10) != 0);
-    CHECK_SH(0, "grep -qx before $W/alone/a && test $(ls $W/alone | wc -l) = 1");
+    CHECK_SH(0, "grep -qx before $W/killed/a && test $(ls $W/killed | wc -l) = 1");
 }
 
 PROGRAM_TEST {

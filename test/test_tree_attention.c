@@ -209,4 +209,113 @@ CLAIM(no_call_computes_what_nobody_sees) {
     }
 }
 
+// ---- generation
+
+enum { MOST_LIVE = 24 };
+
+typedef struct Cache {
+    int n, rows;  // answers; rows before their new tokens
+    AnswerRows of[MOST_LIVE];
+} Cache;
+
+// Prompts with some answers each, in extents that lie in any order with gaps between them.
+static Cache draw_cache(void) {
+    Cache c = {0};
+    int extents[2 * MOST_LIVE], lengths[2 * MOST_LIVE], n = 0, first[2 * MOST_LIVE];
+    for (int prompts = between(1, 4); prompts > 0; prompts--) {
+        int prompt = n, answers = between(1, MOST_LIVE / 4);
+        lengths[n++] = between(1, 40);
+        for (; answers > 0; answers--) {
+            c.of[c.n++] = (AnswerRows){prompt, lengths[prompt], n, between(0, 8)};
+            lengths[n++] = c.of[c.n - 1].length + 1;
+        }
+    }
+    for (int i = 0; i < n; i++) extents[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        int j = between(0, i), other = extents[i];
+        extents[i] = extents[j], extents[j] = other;
+    }
+    for (int i = 0; i < n; i++) first[extents[i]] = c.rows += between(0, 2), c.rows += lengths[extents[i]];
+    for (int i = 0; i < c.n; i++) c.of[i].prompt = first[c.of[i].prompt], c.of[i].own = first[c.of[i].own];
+    return c;
+}
+
+static float* row_at(int i) { return w.qkv + i * ROW; }
+
+static void fill_rows(int first, int n, DType dt) {
+    for (int i = first * ROW; i < (first + n) * ROW; i++) {
+        w.qkv[i] = (float)random_normal(w.seed, (uint64_t)i);
+        if (dt == DT_BF16) w.qkv[i] = bf16_to_float(bf16_from_float(w.qkv[i]));
+    }
+}
+
+// What nobody sees is NaN, and so is the place of each new token.
+static void fill_cache(const Cache* c, DType dt) {
+    for (int i = 0; i < MOST * ROW; i++) w.qkv[i] = NAN;
+    for (int i = 0; i < c->n; i++) {
+        fill_rows(c->of[i].prompt, c->of[i].prompt_length, dt);
+        fill_rows(c->of[i].own, c->of[i].length, dt);
+    }
+    fill_rows(c->rows, c->n, dt);
+}
+
+// Each answer alone: its prompt, its tokens and the new one as a document, of which only the last has a query.
+static void expect_answers(const Cache* c) {
+    static float qkv[MOST * ROW], lse[HEADS];
+    for (int i = 0; i < c->n; i++) {
+        const AnswerRows* x = &c->of[i];
+        int n = x->prompt_length + x->length + 1, cu[] = {0, 1, 0, n};
+        memcpy(qkv, row_at(x->prompt), sizeof(float) * ROW * (size_t)x->prompt_length);
+        memcpy(qkv + x->prompt_length * ROW, row_at(x->own), sizeof(float) * ROW * (size_t)x->length);
+        memcpy(qkv + (n - 1) * ROW, row_at(c->rows + i), sizeof(float) * ROW);
+        Attention a = attention(qkv, n, 1, cu, DT_F32);
+        a.q = qkv + (n - 1) * ROW, a.Nq = 1, a.cu_k = cu + 2;
+        cpu_reference.attention_forward(w.out + i * WIDTH, lse, &a, DT_F32, NULL);
+    }
+}
+
+static void run_answers(const Kernels* k, const Cache* c, DType dt) {
+    static bf16 narrow[MOST * ROW];
+    static int ints[10 * MOST_LIVE];
+    Answers answers;
+    size_t e = dtype_bytes(dt), rows = (size_t)(c->rows + c->n) * ROW, outs = (size_t)c->n * WIDTH;
+    for (size_t i = 0; i < rows; i++) narrow[i] = bf16_from_float(w.qkv[i]);
+    CHECK(answers_ints(c->n) <= COUNT(ints));
+    int* there = k->alloc(sizeof ints);
+    answers_fill(&answers, c->of, c->n, c->rows + c->n, ints, there);
+    k->upload(there, ints, sizeof ints, NULL);
+    char *qkv = on_device(k, dt == DT_BF16 ? (void*)narrow : (void*)w.qkv, rows * e), *out = k->alloc(outs * e);
+    float* lse = k->alloc((size_t)c->n * HEADS * sizeof(float));
+    void* scratch = k->alloc(tree_attention_scratch(c->n, HEADS, KV_HEADS, SIZE, dt));
+    Attention a = attention(qkv, c->n, 0, NULL, dt);
+    a.q = qkv + (size_t)c->rows * ROW * e;
+    answers_attention_forward(out, lse, &a, &answers, scratch, k, dt, NULL);
+    k->download(w.found_out, out, outs * e, NULL);
+    if (dt == DT_BF16) bf16_widen_in_place(w.found_out, outs);
+    void* taken[] = {there, qkv, out, lse, scratch};
+    for (int i = 0; i < COUNT(taken); i++) k->free_memory(taken[i]);
+}
+
+static void try_answers(DType dt) {
+    const Kernels* tables[CPU_ISAS];
+    char err[ERR_BYTES];
+    for (int t = 0, n = tested_tables(tables); t < n; t++) {
+        KernelLimits limits = limits_of(dt);
+        CHECK(tables[t]->open(&limits, err) == 0);
+        for (int run = 0; run < (TESTS_DEVICE ? 4 : 40); run++) {
+            w.seed = hash64((uint64_t)run + 7), w.draws = 0;
+            Cache c = draw_cache();
+            if (c.rows + c.n > MOST) continue;
+            fill_cache(&c, dt);
+            expect_answers(&c);
+            run_answers(tables[t], &c, dt);
+            compare(w.found_out, w.out, (size_t)c.n * WIDTH, dt == DT_BF16 ? 1.0 / 64 : 2e-6);
+        }
+        tables[t]->close();
+    }
+}
+
+CLAIM(answers_see_their_prompt_and_themselves_wherever_they_lie_in_fp32) { try_answers(DT_F32); }
+CLAIM(answers_see_their_prompt_and_themselves_wherever_they_lie_in_bf16) { try_answers(DT_BF16); }
+
 int main(void) { return test_main(); }

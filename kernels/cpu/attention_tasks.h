@@ -216,6 +216,82 @@ static void backward_head(const Gradients* g, const Attention* a, Span d, int h,
     if (part.want_dq) put_queries(g, a, d, h, part, dq, dt, queries);
 }
 
+// ---- forward, of a document with few queries, as in generation: packing its keys would cost more than they do
+
+enum { FEW = 3 };  // queries; by count of loads four cost as much as a packed block
+
+// s (n, rounded up to whole vectors) = products of q (HSp) with n rows of keys. Fetches their values, to_v bytes behind
+// them, on the way.
+SIMD_INLINE void few_scores(float* s, const float* q, const char* k, ptrdiff_t to_v, size_t ld, int n, int HS,
+                            DType dt) {
+    for (int j = 0; j < n; j += SIMD_FLOATS) {
+        vf sum[SIMD_FLOATS] = {(vf){0}}, total = (vf){0};
+        for (int i = 0; i < MIN(SIMD_FLOATS, n - j); i++) {
+            const char* row = k + (size_t)(j + i) * ld * dtype_bytes(dt);
+            for (size_t byte = 0; byte < (size_t)HS * dtype_bytes(dt); byte += 64) {
+                __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
+                __builtin_prefetch(row + to_v + byte);
+            }
+            FOR_VECTORS(c, lanes, 0, HS, sum[i] += vf_load(q + c) * vf_get(row, c, lanes, dt););
+        }
+        vf_transpose(sum);
+        for (int i = 0; i < SIMD_FLOATS; i++) total += sum[i];
+        vf_store(s + j, total);
+    }
+}
+
+// s = exp(s - max) of n scores, none of the other lanes. Returns what sums so far shrink by.
+SIMD_INLINE float few_probabilities(float* s, float* max, float* sum, int n) {
+    vf lanes = vf_lanes(), top = vf_set1(*max), total = (vf){0};
+    for (int j = 0; j < n; j += SIMD_FLOATS) {
+        vf x = vf_select(lanes < vf_set1((float)(n - j)), vf_load(s + j), vf_set1(-INFINITY));
+        vf_store(s + j, x);
+        top = vf_max(x, top);
+    }
+    float old = *max;
+    *max = vf_highest(top);
+    for (int j = 0; j < n; j += SIMD_FLOATS) {
+        vf p = vf_exp_bounded(vf_load(s + j) - *max);
+        vf_store(s + j, p);
+        total += p;
+    }
+    float keep = expf(old - *max);
+    *sum = *sum * keep + vf_sum(total);
+    return keep;
+}
+
+// o (HSp) = keep o + the sum of p[j] times row j of n rows of values.
+SIMD_INLINE void few_values(float* o, float keep, const float* p, const char* v, size_t ld, int n, int HS, DType dt) {
+    FOR_VECTORS(c, lanes, 0, HS, {
+        vf sum = vf_load(o + c) * keep;
+        for (int j = 0; j < n; j++) sum += p[j] * vf_get(v + (size_t)j * ld * dtype_bytes(dt), c, lanes, dt);
+        vf_store(o + c, sum);
+    });
+}
+
+static void forward_few(void* out, float* lse, const Attention* a, Span d, int h, DType dt, void* scratch) {
+    int HS = a->HS, kv = h / heads_of_key(a);
+    float s[BLOCK], *q = (float*)scratch, *o = q + ROUND_UP(padded(HS), (size_t)SIMD_FLOATS);
+    DType out_dt = result_type(a, dt);
+    ptrdiff_t to_v = (const char*)a->v - (const char*)a->k;
+    for (int i = 0; i < d.q_len; i++) {
+        size_t row = d.q0 + (size_t)i, n_q = (size_t)a->cu_q[a->n_docs];
+        const char* query = (const char*)element(a->q, at(row, a->ldq, h, HS), dt);
+        float max = -FLT_MAX, sum = 0;
+        FOR_VECTORS(c, lanes, 0, HS, vf_store(q + c, vf_get(query, c, lanes, dt) * a->scale),
+                    vf_store(o + c, (vf){0}););
+        for (int j = 0, n, all = n_visible(a, d, i); j < all; j += n) {
+            size_t key = at(d.k0 + (size_t)j, a->ldkv, kv, HS), ld = (size_t)a->ldkv;
+            n = MIN(BLOCK, all - j);
+            WITH_DTYPE(dt, few_scores, s, q, (const char*)element(a->k, key, dt), to_v, ld, n, HS);
+            float keep = few_probabilities(s, &max, &sum, n);
+            WITH_DTYPE(dt, few_values, o, keep, s, (const char*)element(a->v, key, dt), ld, n, HS);
+        }
+        store_rows((void*)element(out, at(row, a->ldo, h, HS), out_dt), a->ldo, o, 1, HS, 1 / sum, out_dt);
+        lse[(size_t)h * n_q + row] = max + logf(sum);
+    }
+}
+
 // ---- the list of work: tasks are dealt out in falling order of size
 
 typedef enum Kind { FORWARD, BACKWARD, BACKWARD_DQ, BACKWARD_DKV } Kind;
@@ -359,8 +435,13 @@ static void run_forward_task(const void* job, size_t t, int thread) {
     const Job* j = (const Job*)job;
     int h;
     Task task = deal(&j->work, t, &h);
+    Span d = document(j->a, task.doc);
+    if (d.q_len <= FEW) {
+        forward_few(j->out, j->lse, j->a, d, h, j->dt, cpu_thread_scratch(thread));
+        return;
+    }
     begin_task();
-    forward_task(j->out, j->lse, j->a, document(j->a, task.doc), h, task.begin, j->dt, cpu_thread_scratch(thread));
+    forward_task(j->out, j->lse, j->a, d, h, task.begin, j->dt, cpu_thread_scratch(thread));
     end_task();
 }
 

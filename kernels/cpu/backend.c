@@ -18,8 +18,9 @@
 const char* const cpu_isa_names[CPU_ISAS] = {"reference", "generic", "avx2", "avx512", "avx512bf16", "amx"};
 
 // The families of each set. The Makefile names the sets that the compiler knows as HAVE_...
-#define DECLARE(isa) extern const CpuFamily matmul_##isa, attention_##isa, norm_##isa, elementwise_##isa, loss_##isa;
-#define FAMILIES(isa) &matmul_##isa, &attention_##isa, &norm_##isa, &elementwise_##isa, &loss_##isa
+#define DECLARE(isa) \
+    extern const CpuFamily matmul_##isa, attention_##isa, norm_##isa, elementwise_##isa, loss_##isa, sample_##isa;
+#define FAMILIES(isa) &matmul_##isa, &attention_##isa, &norm_##isa, &elementwise_##isa, &loss_##isa, &sample_##isa
 DECLARE(generic)
 #ifdef HAVE_X86_ISAS
 DECLARE(avx2)
@@ -31,7 +32,7 @@ extern const CpuFamily attention_pairs_avx512bf16;
 extern const CpuFamily matmul_amx, attention_pairs_amx;
 #endif
 
-static const CpuFamily* const families[CPU_ISAS][6] = {
+static const CpuFamily* const families[CPU_ISAS][7] = {
     [CPU_GENERIC] = {FAMILIES(generic)},
 #ifdef HAVE_X86_ISAS
     [CPU_AVX2] = {FAMILIES(avx2)},

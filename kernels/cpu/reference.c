@@ -353,6 +353,45 @@ static void classifier(float* losses, void* logits, const int* targets, float sc
     }
 }
 
+// ---- generation
+
+// The least logit that is drawn from: the k-th largest of n.
+static double least_drawn(const void* z, int n, int k, DType dt) {
+    double least = k > 0 && k < n ? INFINITY : -INFINITY, next;
+    for (int found = 0; found < k && least > -INFINITY; least = next) {
+        next = -INFINITY;
+        for (int v = 0; v < n; v++)
+            next = greater(next, load(z, (size_t)v, dt) < least ? load(z, (size_t)v, dt) : next);
+        for (int v = 0; v < n; v++) found += load(z, (size_t)v, dt) == next;
+    }
+    return least;
+}
+
+static int draw_token(const void* z, const Sampling* how, double u, DType dt) {
+    int best = 0;
+    double weights = 0, total = 0, least = least_drawn(z, how->ids, how->top_k, dt);
+    for (int v = 1; v < how->ids; v++)
+        if (load(z, (size_t)v, dt) > load(z, (size_t)best, dt)) best = v;
+    for (int pass = 0; pass < 2 && how->temperature > 0; pass++, total = weights, weights = 0)
+        for (int v = 0; v < how->ids; v++) {
+            double x = load(z, (size_t)v, dt);
+            if (x >= least) weights += exp((x - load(z, (size_t)best, dt)) / how->temperature);
+            if (pass == 1 && u * total < weights) return v;
+        }
+    return best;
+}
+
+static void sample(Draw* draws, const void* logits, const Sampling* how, int N, int Vp, DType dt, Stream s) {
+    for (size_t n = 0; n < (size_t)N; n++) {
+        const char* z = (const char*)logits + n * (size_t)Vp * dtype_bytes(dt);
+        double max = -INFINITY, total = 0;
+        for (size_t v = 0; v < (size_t)how->V; v++) max = greater(max, load(z, v, dt));
+        for (size_t v = 0; v < (size_t)how->V; v++) total += exp(load(z, v, dt) - max);
+        draws[n].token = draw_token(z, how, draws[n].u, dt);
+        draws[n].logprob = (float)(load(z, (size_t)draws[n].token, dt) - max - log(total));
+    }
+}
+
 // ---- optimizer
 
 static void adamw(const AdamW* a, DType dt, Stream s) {
@@ -390,6 +429,6 @@ const Kernels cpu_reference = {
     embedding_forward, embedding_backward, norm_forward, norm_backward,
     matmul_forward, matmul_backward_input, matmul_backward_weight, rotary_forward, rotary_backward,
     attention_forward, attention_backward, activation_forward, activation_backward, add,
-    classifier, add_sum, adamw, sum_of_squares, clip_scale, now_seconds, record_event, read_events
+    classifier, sample, add_sum, adamw, sum_of_squares, clip_scale, now_seconds, record_event, read_events
 };
 // clang-format on

@@ -195,6 +195,8 @@ ENTRY(classifier);
 RANK_ENTRY(classifier_part);
 RANK_ENTRY(classifier_join);
 RANK_ENTRY(weigh_labels);
+// sample.cu
+ENTRY(sample);
 // optimizer.cu
 ENTRY(adamw);
 ENTRY(sum_of_squares);

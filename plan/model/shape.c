@@ -233,7 +233,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
            chunk = (size_t)needs->classifier_N, kv = (size_t)u.core_kv_heads * HS, q = kv * (size_t)u.queries,
            qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
            by_tokens = T < R ? cut * HS : 0, kv_sent = (size_t)u.kv_heads,
-           logits = chunk * (size_t)MAX(shape->vocab_rows, 1);
+           logits = MAX(chunk * (size_t)MAX(shape->vocab_rows, 1), (size_t)needs->sampled * needs->gathered);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
     size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
     if (R > (size_t)shape->NKV) kv_sent = R / T + 1;  // each rank gets a key/value head; sums of copies

@@ -192,6 +192,8 @@ typedef struct ActNeeds {
     int classifier_N;          // rows of one classifier chunk
     const LayerLayout* layer;  // (L)
     int training, sampling;    // sampling: tokens of the KV cache
+    int sampled;               // rows of one chunk of which tokens are drawn
+    size_t gathered;           // elements for the logits of one of them from all ranks of a group; 0: alone
     int groups;                // attention over several ranks
     int slots;                 // micro-batches whose activations are kept at a time: see plan/value/tasks.h
     int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most one may compute

@@ -32,7 +32,7 @@ static void fetch_state(void* context, StateKind kind, const ParamTensor* tensor
     if (own.elems && kind == STATE_GRADS) zero_fetch_grads(m, &own, part);
     else if (own.elems) zero_fetch_weights(m, &own, part);
     if (is_here(m, tensor)) tp_join(m, &own, value, part, run->books->others);
-    pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
+    pipeline_share(m, value, tensor->elems * sizeof *value, pipeline_stage_of(m, tensor));
 }
 
 static void put_weights(void* context, const ParamTensor* tensor, float* value) {
@@ -224,8 +224,7 @@ static void dump_logits(Run* run, int i, const int64_t* first, float* logits, fl
         for (int d = 0; d < x->groups[g].mb->n_docs; d++) {
             int drawn = x->plan.docs[x->groups[g].mb->first_doc + d];
             for (int t = 0; t < b->pieces[drawn].length; t++, n++) {
-                token_logits(run, n);
-                memcpy(logits + (first[drawn] + t) * V, run->host_logits, (size_t)V * sizeof(float));
+                memcpy(logits + (first[drawn] + t) * V, token_logits(run, n), (size_t)V * sizeof(float));
                 document[first[drawn] + t] = (float)b->pieces[drawn].doc;
             }
         }

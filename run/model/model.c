@@ -52,6 +52,13 @@ float* model_grads(const Model* m, ParamId id, int l) {
     return tensor.elems ? tensor_grads(m, &tensor) : NULL;
 }
 
+void model_logits(const Model* m, void* logits, int n, int N) {
+    int C = m->shape.C;
+    const char* lnf = (const char*)model_act(m, LNF, 0) + (size_t)n * (size_t)C * dtype_bytes(m->dt);
+    const void* head = model_weights(m, shape_head(&m->shape), 0);
+    m->k->matmul_forward(logits, NULL, lnf, head, NULL, N, C, m->shape.vocab_rows, m->dt, m->s);
+}
+
 // ---- memory
 
 int model_widest(const Shape* shape) {
@@ -85,7 +92,7 @@ ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const Lay
     ModelNeeds needs = {.shape = *shape, .limits = model_limits(shape, dt, config, N), .libraries = k->libraries};
     needs.acts = (ActNeeds){.N = N, .classifier_N = chunk, .layer = layers, .training = training, .slots = 1, .tp = 1};
     needs.acts.sampling = !training || config->sample_every > 0 ? shape->context : 0;
-    needs.acts.dt = dt;
+    needs.acts.sampled = 1, needs.acts.dt = dt;
     needs.arrays[MODEL_WEIGHTS] = elems * dtype_bytes(dt);
     needs.arrays[MODEL_MASTER] = dt != DT_F32 ? fp32 : 0;
     needs.arrays[MODEL_GRADS] = needs.arrays[MODEL_M] = needs.arrays[MODEL_V] = fp32;
@@ -139,7 +146,7 @@ void model_place_params(Model* m) {
 void model_place_activations(Model* m, const ModelNeeds* needs) {
     m->act_places = (ActPlace*)calloc((size_t)N_ACTS * ((size_t)m->shape.L + 1), sizeof *m->act_places);
     if (!m->act_places) die("no memory for the places of %d layers", m->shape.L);
-    m->classifier_N = needs->acts.classifier_N;
+    m->classifier_N = needs->acts.classifier_N, m->sampled_N = needs->acts.sampled;
     m->act_bytes = shape_activations(&needs->shape, &needs->acts, m->act_places);
 }
 

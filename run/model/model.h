@@ -79,6 +79,7 @@ struct Model {
     const LayerLayout* layers;  // how each layer of the whole model runs
     int slot;                   // of activations, at work now: 0 without a pipeline
     int classifier_N;           // rows of one chunk of the classifier
+    int sampled_N;              // rows of one chunk of which tokens are drawn
     float* rope;                // (context, HS / 2, 2) of rotary positions; NULL where they are learned
     Timer* timer;               // where the time of a step goes
     int left;                   // rows of this step were left out: it may change no weight
@@ -104,7 +105,8 @@ typedef struct Row {
     int n_docs, *cu;                    // its documents, where no other rank shares them: cu_seqlens (n_docs + 1)
     uint64_t number;                    // see Attention.row
     ActId qkv;                          // where queries, keys and values of its tokens lie; generation: KV
-    int cached, *cu_keys;               // generation: tokens there before these; cu_seqlens of all (2)
+    int place, cached, *cu_keys;        // generation: where the document begins there; its tokens before these;
+                                        // cu_seqlens of all (2)
     // What many ranks add.
     const struct RowAttention* shared;  // its documents, some of them on several ranks; NULL: they are those above
     int n, first, own;  // of a tensor-parallel group: this rank has tokens first .. first + own, own <= n; alone N
@@ -125,6 +127,9 @@ float* model_grads(const Model* m, ParamId id, int l);
 
 // How layer l runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
+
+// logits (N,vocab_rows) = those of the tokens n .. n + N of the last forward pass, of this rank's part of the vocabulary.
+void model_logits(const Model* m, void* logits, int n, int N);
 
 enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
 

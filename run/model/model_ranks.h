@@ -145,4 +145,4 @@ void pipeline_finish(Model* m);
 void pipeline_meet(Model* m, const Row* row, TaskKind kind);
 
 // value (n, host) from the rank of that stage to this one's place in all others. Collective in the pipeline.
-void pipeline_share(const Model* m, float* value, size_t n, int stage);
+void pipeline_share(const Model* m, void* value, size_t bytes, int stage);

@@ -60,8 +60,8 @@ void pipeline_meet(Model* m, const Row* row, TaskKind kind) {
     pipeline_settle(m, &task);
 }
 
-void pipeline_share(const Model* m, float* value, size_t n, int stage) {
+void pipeline_share(const Model* m, void* value, size_t bytes, int stage) {
     char err[ERR_BYTES];
     Comm* c = m->ranks->pipe.comm;
-    if (c && c->table->broadcast_host(c, value, n * sizeof *value, stage, err)) die("%s", err);
+    if (c && c->table->broadcast_host(c, value, bytes, stage, err)) die("%s", err);
 }

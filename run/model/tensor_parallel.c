@@ -376,11 +376,34 @@ void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* par
     }
 }
 
-void tp_share_logits(const Model* m, float* logits) {
-    char err[ERR_BYTES];
-    for (int t = 0; t < tp_size(m) && m->tp; t++) {
-        size_t rows = (size_t)(m->ranks->split.vocab_row[t + 1] - m->ranks->split.vocab_row[t]);
-        if (m->tp->table->broadcast_host(m->tp, logits + m->ranks->split.vocab_row[t], rows * sizeof(float), t, err))
-            die("%s", err);
+// ---- generation
+
+// Rows of the vocabulary that the rank with most has: parts travel as large as that.
+static int largest_part(const Model* m) {
+    const int* border = m->ranks->split.vocab_row;
+    int most = 0;
+    for (int t = 0; t < tp_size(m); t++) most = MAX(most, border[t + 1] - border[t]);
+    return most;
+}
+
+size_t tp_logits_room(const Model* m) {
+    return m->tp ? (size_t)tp_size(m) * (size_t)largest_part(m) + (size_t)m->shape.Vp : 0;
+}
+
+// The parts of all ranks one behind another, then their rows side by side.
+void* tp_logits(const Model* m, int n, int N) {
+    char* parts = (char*)model_act(m, LOGITS, 0);
+    if (!m->tp) return model_logits(m, parts, n, N), parts;
+    const int* border = m->ranks->split.vocab_row;
+    size_t elem = dtype_bytes(m->dt), part = (size_t)N * (size_t)largest_part(m);
+    char *own = parts + (size_t)tp_rank(m) * part * elem, *whole = parts + (size_t)tp_size(m) * part * elem;
+    model_logits(m, own, n, N);
+    m->tp->purpose = COMM_TENSOR;
+    comm_all_gather(m->tp, parts, own, part, m->dt, m->s);
+    for (int t = 0; t < tp_size(m); t++) {
+        int rows = border[t + 1] - border[t];
+        m->k->ranks->gather_rows(whole + (size_t)border[t] * elem, parts + (size_t)t * part * elem, NULL, N, rows,
+                                 m->shape.Vp, rows, m->dt, m->s);
     }
+    return whole;
 }

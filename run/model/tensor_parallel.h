@@ -73,5 +73,8 @@ void tp_take(const Model* m, const ParamTensor* tensor, float* part, const float
 // part of any rank. Collective in the group. In a group of one whole and part may be the same.
 void tp_join(const Model* m, const ParamTensor* tensor, float* whole, float* part, float* others);
 
-// logits (Vp, host): the own rows are there, all others come. Collective in the group.
-void tp_share_logits(const Model* m, float* logits);
+// ---- generation
+
+size_t tp_logits_room(const Model* m);  // ActNeeds.gathered
+// model_logits of the whole vocabulary: (N,Vp) on the device, N at most sampled_N. Collective in the group.
+void* tp_logits(const Model* m, int n, int N);

@@ -1,107 +1,203 @@
 // rollouts.c - several answers to each prompt, with the log-probabilities of their tokens; see rollouts.h.
 //
-// A prompt goes through the model once, but for its last token, with which each answer begins. Answers go on from the
-// prompt's keys and values in the KV cache, as many side by side as it has room for; then others take their places.
+// A prompt goes through the model once, but for its last token, with which each answer begins. Answers to several
+// prompts are at work side by side, a token of each in a row, with the keys and values of their prompts and of
+// themselves in the KV cache. Where one ends the next takes its place at once: of the same prompt, or of the next one.
+// Data ranks do this each for its own prompts, and meet every few tokens to hand finished lines to rank 0.
 #define _GNU_SOURCE
 #include "run/rl/rollouts.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include "data/json.h"
 
-typedef struct Made {
-    size_t bytes;  // of a line
-    int64_t tokens, ended;
+typedef struct Drawn {  // an answer
+    int n, ended;       // tokens, whether the last one says so
+    int* tokens;        // (most of such an answer)
+    float* logprobs;    // (the same), behind them
+} Drawn;
+
+typedef struct Prompt {
+    int64_t number;         // among all, from 0
+    char* line;             // of the data
+    Json json;              // of it
+    int *tokens, n;         // with the end-of-text before them
+    int most;               // tokens of an answer
+    int place;              // its first row of the cache; -1: it is not there
+    int started, finished;  // answers
+    Drawn* answers;         // (--answers)
+} Prompt;
+
+typedef struct Extent {  // of the cache, which somebody has
+    int first, n;
+} Extent;
+
+// The lines of --data, one file after another.
+typedef struct Lines {
+    const PathList* paths;
+    int path;        // at work
+    FILE* file;      // NULL: none is open
+    int64_t number;  // of the line, from 1
+    char* text;
+    size_t room;
+} Lines;
+
+typedef struct Made {  // since ranks met last
+    size_t bytes;      // of finished lines
+    int64_t prompts, answers, tokens, ended;
 } Made;
+
+// What ranks tell each other where they meet.
+typedef struct Meeting {
+    int works, signal;
+} Meeting;
 
 typedef struct Rollouts {
     Run* run;
-    int generates;        // 0: lines are only looked at
-    int turns, turn;      // prompt j is of the data rank j mod turns, this one is `turn`
-    int64_t n, all;       // prompts so far, of all files
-    int cache;            // tokens of the KV cache, of every rank
-    SideBySide side;      // those at work, whose tokens and log-probabilities are, row by row,
-    int* tokens;          // (cache)
-    double* logprobs;     // (cache)
-    int *length, *ended;  // (answers) tokens; whether the last one says so
-    int* last;            // (answers) what the model has of each next
-    char* line;           // of this rank's prompt, until all have one
-    Made made, sum;       // this line; all lines, on rank 0
-    FILE* file;           // what shall stand there, on rank 0
-    char* text;           // of it
-    size_t bytes;
-    double told;
+    int turns, turn;  // prompt j is of the data rank j mod turns, this one is `turn`
+    Lines lines;
+    int64_t n;      // prompts of all ranks that were read
+    Prompt* next;   // whose answers have not all started; NULL: a line is to be read
+    int lines_end;  // there is no further line
+    int n_live, most_live;
+    Prompt** prompts;    // (most_live) of the answers at work,
+    int* numbers;        // (most_live) their numbers,
+    int* last;           // (most_live) the token that the model has of each next,
+    AnswerRows* places;  // (most_live) and where they are
+    SideBySide side;     // the same, for the model
+    Extent* taken;       // (2 most_live) in rising order, of `rows`; behind these is room for new tokens
+    int n_taken, rows;   //
+    FILE* out;           // lines of this rank that rank 0 has not: "NUMBER LINE"
+    char* out_text;      //
+    size_t out_bytes;    //
+    Made made, sum;      // of this rank; of all, on rank 0
+    char** all;          // (prompts) lines, on rank 0
+    int64_t n_all;       // prompts of all files
+    double told, started;
 } Rollouts;
-
-// A line of the data.
-typedef struct Prompt {
-    Json json;
-    int* tokens;  // (n) with the end-of-text before them
-    int n;
-} Prompt;
 
 uint64_t rollouts_seed(uint64_t seed, int64_t prompt, int answer) {
     return hash64(hash64(hash64(seed) ^ (uint64_t)prompt) ^ (uint64_t)answer);
 }
 
-// ---- a prompt
+static void* take(size_t n, size_t bytes) {
+    void* p = calloc(MAX(n, (size_t)1), bytes);
+    if (!p) die("--rollouts: no memory for %zu bytes", n * bytes);
+    return p;
+}
 
-static int prompt_encode(Prompt* p, const Run* run, char* scratch, Err err) {
+// ---- lines
+
+// The next one that is not blank; NULL behind the last.
+static const char* next_line(Lines* x) {
+    for (; x->path < x->paths->n; x->path++, x->number = 0) {
+        const char* path = x->paths->paths[x->path];
+        if (!x->file) x->file = fopen(path, "r");
+        for (ssize_t n; x->file && (n = getline(&x->text, &x->room, x->file)) > 0;)
+            if (x->number++, strspn(x->text, " \t\r\n") < (size_t)n) return x->text;
+        if (!x->file || ferror(x->file)) die("--data: %s: cannot read: %s", path, strerror(errno));
+        fclose(x->file);
+        x->file = NULL;
+    }
+    return NULL;
+}
+
+static void lines_close(Lines* x) {
+    if (x->file) fclose(x->file);
+    free(x->text);
+}
+
+static void prompt_free(Prompt* p, int answers) {
+    for (int i = 0; p->answers && i < answers; i++) free(p->answers[i].tokens);
+    json_free(&p->json);
+    free(p->answers), free(p->tokens), free(p->line), free(p);
+}
+
+static int prompt_encode(Prompt* p, const Run* run, Err err) {
     const Tokenizer* t = run->data.tokenizer;
-    const JsonValue* value = json_get(&p->json, p->json.values, "prompt");
     int context = run->model.shape.context;
     char names[256];
+    size_t n = strlen(p->line);
+    if (json_parse(&p->json, p->line, n, err)) return -1;
+    const JsonValue* value = json_get(&p->json, p->json.values, "prompt");
     if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(&p->json, names, sizeof names));
-    int64_t n = json_string(value, scratch);
-    if (n < 0) return fail(err, "\"prompt\" is no string");
-    p->tokens = sample_begin(run, (size_t)n * (size_t)t->most);
-    p->n = 1 + (int)t->encode(t, p->tokens + 1, scratch, (size_t)n);
+    char* text = (char*)take(n + 1, 1);
+    int64_t bytes = json_string(value, text);
+    if (bytes >= 0) {
+        p->tokens = sample_begin(run, (size_t)bytes * (size_t)t->most);
+        p->n = 1 + (int)t->encode(t, p->tokens + 1, text, (size_t)bytes);
+    }
+    free(text);
+    if (bytes < 0) return fail(err, "\"prompt\" is no string");
     if (p->n == 1) return fail(err, "a prompt without tokens");
-    if (p->n < context) return 0;
+    p->most = MIN(run->config.tokens, context - p->n), p->place = -1;
+    if (p->most > 0) return 0;
     return fail(err, "the prompt has %d tokens, and an answer no room in --context %d", p->n, context);
 }
 
-// ---- its answers
+// The prompt of a line.
+static Prompt* prompt_read(const Run* run, const Lines* lines, int64_t number) {
+    Err err;
+    Prompt* p = (Prompt*)take(1, sizeof *p);
+    p->number = number, p->line = strdup(lines->text);
+    if (!p->line) die("--rollouts: no memory for a line");
+    if (prompt_encode(p, run, err))
+        die("%s:%" PRId64 ": %s; --rollouts expects {\"prompt\": \"...\"}, a line each",
+            lines->paths->paths[lines->path], lines->number, err);
+    return p;
+}
 
-// Token t of answer i to prompt j, of the row's token k.
-static void draw_token(Rollouts* r, int64_t j, int i, int k, int t) {
-    Run* run = r->run;
+Prompts rollouts_look(const Run* run) {
     const Config* c = &run->config;
-    int V = run->model.shape.V, at = k * r->side.answers.room + t;
-    double u = random_uniform(rollouts_seed((uint64_t)c->seed, j, i), (uint64_t)t);
-    token_logits(run, k);
-    int token = choose_token(run->host_logits, V, c->temperature, c->top_k, u, run->host_scratch);
-    r->tokens[at] = token, r->length[k] = t + 1, r->ended[k] = token == run->data.begin || token == run->data.stop;
-    r->logprobs[at] = log_softmax(run->host_logits, V, token);
-    if (!isfinite(r->logprobs[at])) die("--rollouts: logits of %s are not finite", run->books->start_from);
+    Lines lines = {.paths = &c->data};
+    Prompts all = {0, INT_MAX, 0};
+    if (!config_was_given(c, "--data")) die("--rollouts: expected the prompts, found none; try --data FILE");
+    for (; next_line(&lines); all.n++) {
+        Prompt* p = prompt_read(run, &lines, all.n);
+        all.shortest = MIN(all.shortest, p->n), all.longest = MAX(all.longest, p->n);
+        prompt_free(p, 0);
+    }
+    lines_close(&lines);
+    if (all.n == 0) die("--rollouts: no prompts in --data");
+    return all;
 }
 
-// Answers from `first` on, as many as there is room for. Returns how many. Those that have ended go on, unheard.
-static int draw_answers(Rollouts* r, const Prompt* p, int64_t j, int first) {
-    Run* run = r->run;
-    Answers* x = &r->side.answers;
-    int left = 1, *tokens = r->last;
-    x->prompt = p->n - 1, x->room = MIN(run->config.tokens, run->model.shape.context - p->n);
-    x->n = MIN(run->config.answers - first, (r->cache - x->prompt) / (x->room + 1));
-    x->n = MIN(x->n, MAX(1, run->settled.capacity / 4));
-    memset(r->ended, 0, sizeof *r->ended * (size_t)x->n);
-    for (int k = 0; k < x->n; k++) tokens[k] = p->tokens[p->n - 1];
-    run->batch.planned->answers = &r->side;
-    for (x->step = 0; x->step < x->room && left; x->step++) {
-        run_decode(run, tokens, x->n, x->prompt + x->n * x->room);
-        left = 0;
-        for (int k = 0; k < x->n; k++) {
-            if (!r->ended[k]) draw_token(r, j, first + k, k, x->step), tokens[k] = r->tokens[k * x->room + x->step];
-            left += !r->ended[k];
-        }
-    }
-    run->batch.planned->answers = NULL;
-    return x->n;
+// With ZeRO stage 3 all ranks need each layer at once: they all draw all answers.
+int rollouts_turns(const Run* run) {
+    const Model* m = &run->model;
+    return run_most(run, m->world, m->ranks->zero.stage) < 3 ? m->comm->size : 1;
 }
+
+// Each has its tokens and a new one. As many prompts as have these answers, and one that is on its way out.
+int rollouts_cache(const Prompts* prompts, const Config* config, int answers) {
+    int64_t of_each = MIN(config->tokens, config->context - prompts->shortest) + 1;
+    int64_t sharing = MIN((int64_t)CEIL_DIV(answers, config->answers) + 1, prompts->n);
+    return (int)MIN(answers * of_each + sharing * prompts->longest, (int64_t)INT_MAX / 2);
+}
+
+// ---- the cache: who comes takes the first gap that holds it
+
+static int take_rows(Rollouts* r, int n) {
+    int i = 0, first = 0;
+    for (; i < r->n_taken && r->taken[i].first - first < n; i++) first = r->taken[i].first + r->taken[i].n;
+    if (i == r->n_taken && r->rows - first < n) return -1;
+    memmove(r->taken + i + 1, r->taken + i, sizeof *r->taken * (size_t)(r->n_taken++ - i));
+    r->taken[i] = (Extent){first, n};
+    return first;
+}
+
+static void give_rows(Rollouts* r, int first) {
+    int i = 0;
+    while (r->taken[i].first != first) i++;
+    memmove(r->taken + i, r->taken + i + 1, sizeof *r->taken * (size_t)(--r->n_taken - i));
+}
+
+// ---- a finished prompt
 
 static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
     char *text = NULL, *quoted = NULL;
@@ -119,147 +215,273 @@ static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
     free(text);
 }
 
-// The one in row k.
-static void put_answer(Rollouts* r, FILE* out, int k) {
-    int n = r->length[k];
-    const int* tokens = r->tokens + k * r->side.answers.room;
-    const double* logprobs = r->logprobs + k * r->side.answers.room;
+static void put_answer(Rollouts* r, const Drawn* x) {
+    FILE* out = r->out;
     fprintf(out, "{\"text\": ");
-    put_text(out, r->run->data.tokenizer, tokens, n - r->ended[k]);
-    for (int t = 0; t < n; t++) fprintf(out, "%s%d", t ? ", " : ", \"tokens\": [", tokens[t]);
-    for (int t = 0; t < n; t++) fprintf(out, "%s%.9g", t ? ", " : "], \"logprobs\": [", logprobs[t]);
-    fprintf(out, "], \"ended\": %s}", r->ended[k] ? "true" : "false");
-    r->made.tokens += n, r->made.ended += r->ended[k];
+    put_text(out, r->run->data.tokenizer, x->tokens, x->n - x->ended);
+    for (int t = 0; t < x->n; t++) fprintf(out, "%s%d", t ? ", " : ", \"tokens\": [", x->tokens[t]);
+    for (int t = 0; t < x->n; t++) fprintf(out, "%s%.9g", t ? ", " : "], \"logprobs\": [", (double)x->logprobs[t]);
+    fprintf(out, "], \"ended\": %s}", x->ended ? "true" : "false");
+    r->made.answers++, r->made.tokens += x->n, r->made.ended += x->ended;
 }
 
-// The members of the prompt's line as they stand there, and the answers.
-static void put_line(Rollouts* r, const Prompt* p, int64_t j) {
-    FILE* out = open_memstream(&r->line, &r->made.bytes);
+// The members of the prompt's line as they stand there, and the answers that are finished.
+static void put_line(Rollouts* r, const Prompt* p) {
     const JsonValue *root = p->json.values, *name = root + 1;
-    if (!out) die("--rollouts: no memory for a line");
-    for (int at = 0, n; at < p->n - 1; at += n)
-        run_decode(r->run, p->tokens + at, n = MIN(p->n - 1 - at, r->run->settled.capacity), at);
-    fputc('{', out);
+    fprintf(r->out, "%" PRId64 " {", p->number);
     for (int i = 0; i < root->n; i++, name = json_next(&p->json, name + 1)) {
         const JsonValue* value = name + 1;
         int quotes = value->type == JSON_STRING;  // which its text is without
         if (json_is(name, "answers")) continue;
-        fprintf(out, "\"%.*s\": ", (int)name->length, name->text);
-        fwrite(value->text - quotes, 1, value->length + 2 * (size_t)quotes, out);
-        fputs(", ", out);
+        fprintf(r->out, "\"%.*s\": ", (int)name->length, name->text);
+        fwrite(value->text - quotes, 1, value->length + 2 * (size_t)quotes, r->out);
+        fputs(", ", r->out);
     }
-    fputs("\"answers\": [", out);
-    for (int first = 0, n; first < r->run->config.answers; first += n) {
-        n = draw_answers(r, p, j, first);
-        for (int k = 0; k < n; k++) fputs(first + k ? ", " : "", out), put_answer(r, out, k);
+    fputs("\"answers\": [", r->out);
+    for (int i = 0, n = 0; i < p->started; i++) {
+        const Drawn* x = &p->answers[i];
+        if (!x->ended && x->n < p->most) continue;
+        if (n++) fputs(", ", r->out);
+        put_answer(r, x);
     }
-    fputs("]}\n", out);
-    if (fclose(out)) die("--rollouts: no memory for a line");
+    fputs("]}\n", r->out);
+    r->made.prompts++;
 }
 
-// ---- all prompts
+// ---- answers come and go
+
+// All of the prompt but its last token go through the model.
+static int place_prompt(Rollouts* r, Prompt* p) {
+    int N = p->n - 1, capacity = r->run->settled.capacity;
+    if (p->place < 0) {
+        if ((p->place = take_rows(r, N)) < 0) return -1;
+        for (int at = 0, n; at < N; at += n)
+            run_decode(r->run, p->tokens + at, n = MIN(N - at, capacity), p->place, at);
+    }
+    return 0;
+}
+
+// The next prompt of this rank; NULL: there is none.
+static Prompt* next_prompt(Rollouts* r) {
+    while (!r->lines_end) {
+        if (!next_line(&r->lines)) r->lines_end = 1;
+        else if (r->n++ % r->turns == r->turn) {
+            Prompt* p = prompt_read(r->run, &r->lines, r->n - 1);
+            p->answers = (Drawn*)take((size_t)r->run->config.answers, sizeof *p->answers);
+            return p;
+        }
+    }
+    return NULL;
+}
+
+// As many as there is room for. Those of one prompt stand side by side, since only the last one's have not all started.
+static void start_answers(Rollouts* r) {
+    while (r->n_live < r->most_live) {
+        Prompt* p = r->next = r->next ? r->next : next_prompt(r);
+        int own = p && place_prompt(r, p) == 0 ? take_rows(r, p->most) : -1, k = r->n_live;
+        if (own < 0) return;
+        Drawn* x = &p->answers[p->started];
+        x->tokens = (int*)take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
+        x->logprobs = (float*)(x->tokens + p->most);
+        r->prompts[k] = p, r->numbers[k] = p->started++, r->last[k] = p->tokens[p->n - 1];
+        r->places[k] = (AnswerRows){p->place, p->n - 1, own, 0};
+        r->n_live++;
+        if (p->started == r->run->config.answers) r->next = NULL;
+    }
+}
+
+// A token of each.
+static void draw_tokens(Rollouts* r) {
+    Run* run = r->run;
+    int n = r->side.n = r->n_live;
+    run->batch.planned->answers = &r->side;
+    run_decode(run, r->last, n, 0, r->rows);
+    run->batch.planned->answers = NULL;
+    for (int k = 0; k < n; k++) {
+        uint64_t seed = rollouts_seed((uint64_t)run->config.seed, r->prompts[k]->number, r->numbers[k]);
+        run->draws[k].u = random_uniform(seed, (uint64_t)r->places[k].length);
+    }
+    run_draw(run, 0, n);
+    for (int k = 0; k < n; k++) {
+        const Draw* draw = &run->draws[k];
+        Drawn* x = &r->prompts[k]->answers[r->numbers[k]];
+        if (!isfinite(draw->logprob)) die("--rollouts: logits of %s are not finite", run->books->start_from);
+        x->tokens[x->n] = r->last[k] = draw->token, x->logprobs[x->n++] = draw->logprob;
+        x->ended = draw->token == run->data.begin || draw->token == run->data.stop;
+        r->places[k].length++;
+    }
+}
+
+// Those that have ended, or have no room, make room for others.
+static void end_answers(Rollouts* r) {
+    int left = 0, all = r->run->config.answers;
+    for (int k = 0; k < r->n_live; k++) {
+        Prompt* p = r->prompts[k];
+        const Drawn* x = &p->answers[r->numbers[k]];
+        if (!x->ended && x->n < p->most) {
+            r->prompts[left] = p, r->numbers[left] = r->numbers[k];
+            r->last[left] = r->last[k], r->places[left++] = r->places[k];
+            continue;
+        }
+        give_rows(r, r->places[k].own);
+        if (++p->finished < all) continue;
+        put_line(r, p);
+        give_rows(r, p->place);
+        prompt_free(p, all);
+    }
+    r->n_live = left;
+}
+
+// ---- ranks meet
 
 static void tell(Rollouts* r) {
     double now = now_seconds();
-    if (!isatty(STDERR_FILENO) || (now - r->told < 1 && r->n < r->all)) return;
+    int ends = r->sum.prompts == r->n_all;
+    if (!isatty(STDERR_FILENO) || (now - r->told < 1 && !ends)) return;
     r->told = now;
-    if (r->n < r->all) fprintf(stderr, "\r\033[Krollouts: %" PRId64 " of %" PRId64 " prompts", r->n, r->all);
-    else fprintf(stderr, "\r\033[K");
+    if (ends) fprintf(stderr, "\r\033[K");
+    else
+        fprintf(stderr, "\r\033[Krollouts: %" PRId64 " of %" PRId64 " prompts, %.0f tok/s", r->sum.prompts, r->n_all,
+                (double)r->sum.tokens / (now - r->started));
 }
 
-// Rank 0 takes the lines of all data ranks, of which some may have none.
-static void end_round(Rollouts* r) {
-    Run* run = r->run;
-    Comm* c = run->model.comm;
-    Made* made = r->turns > 1 ? (Made*)run_ask_all(run, c, &r->made, sizeof r->made) : &r->made;
+// Rank 0 keeps the lines, "NUMBER LINE", that a rank has finished.
+static void keep_lines(Rollouts* r, const char* text, const Made* made) {
+    for (const char *at = text, *end; at < text + made->bytes; at = end + 1) {
+        char* line = NULL;
+        int64_t number = strtoll(at, &line, 10);
+        end = strchr(at, '\n');
+        if (!(r->all[number] = strndup(line + 1, (size_t)(end - line)))) die("--rollouts: no memory for a line");
+    }
+    r->sum.prompts += made->prompts, r->sum.answers += made->answers;
+    r->sum.tokens += made->tokens, r->sum.ended += made->ended;
+}
+
+static void open_out(Rollouts* r) {
+    r->made = (Made){0};
+    r->out = open_memstream(&r->out_text, &r->out_bytes);
+    if (!r->out) die("--rollouts: no memory for lines");
+}
+
+// Finished lines of all data ranks go to rank 0.
+static void hand_over(Rollouts* r) {
+    Comm* c = r->run->model.comm;
+    if (r->turns == 1 && !r->made.prompts) return;
+    if (fclose(r->out)) die("--rollouts: no memory for lines");
+    r->made.bytes = r->out_bytes;
+    Made* all = r->turns > 1 ? (Made*)run_ask_all(r->run, c, &r->made, sizeof r->made) : &r->made;
     size_t most = 0;
-    for (int k = 0; k < r->turns; k++) most = MAX(most, made[k].bytes);
-    char *mine = (char*)realloc(r->line, most), *lines = mine;
+    for (int i = 0; i < r->turns; i++) most = MAX(most, all[i].bytes);
+    char* mine = (char*)realloc(r->out_text, most + 1);
     if (!mine) die("--rollouts: no memory for lines of %zu bytes", most);
-    if (r->turns > 1) lines = (char*)run_ask_all(run, c, mine, most);
-    for (int k = 0; k < r->turns && r->file; k++) {
-        fwrite(lines + (size_t)k * most, 1, made[k].bytes, r->file);
-        r->sum.tokens += made[k].tokens, r->sum.ended += made[k].ended;
-    }
-    if (r->file) tell(r);
-    if (r->turns > 1) free(lines), free(made);
+    char* lines = r->turns > 1 && most ? (char*)run_ask_all(r->run, c, mine, most) : mine;
+    for (int i = 0; i < r->turns && r->all; i++) keep_lines(r, lines + (size_t)i * most, &all[i]);
+    if (r->all) tell(r);
+    if (r->turns > 1) free(all);
+    if (lines != mine) free(lines);
     free(mine);
-    r->line = NULL, r->made = (Made){0};
+    open_out(r);
 }
 
-static int take_line(Rollouts* r, const char* line, size_t n, Err err) {
-    Prompt p = {{NULL, 0}, NULL, 0};
-    if (json_parse(&p.json, line, n, err)) return -1;
-    char* scratch = (char*)malloc(n + 1);
-    int failed = scratch ? prompt_encode(&p, r->run, scratch, err) : fail(err, "no memory for %zu bytes", n);
-    int64_t j = r->n++;
-    if (!failed && r->generates && j % r->turns == r->turn) put_line(r, &p, j);
-    if (!failed && r->generates && (r->n % r->turns == 0 || r->n == r->all)) end_round(r);
-    free(scratch);
-    free(p.tokens);
-    json_free(&p.json);
-    return failed;
+// 0: all answers are there, or a signal has ended the drawing on some rank.
+static int meet(Rollouts* r) {
+    Run* run = r->run;
+    Comm* c = run->model.world;
+    Meeting mine = {r->n_live > 0 || r->next || !r->lines_end, (int)interrupted}, *all = &mine;
+    int works = 0;
+    if (c->size > 1) all = (Meeting*)run_ask_all(run, c, &mine, sizeof mine);
+    for (int i = 0; i < c->size; i++) works |= all[i].works, run->stopped_by = MAX(run->stopped_by, all[i].signal);
+    if (c->size > 1) free(all);
+    hand_over(r);
+    return works && !run->stopped_by;
 }
 
-static void read_files(Rollouts* r, int generates) {
-    const PathList* data = &r->run->config.data;
-    char *line = NULL, err[ERR_BYTES];
-    size_t room = 0;
-    r->generates = generates, r->n = 0;
-    for (int i = 0; i < data->n; i++) {
-        FILE* file = fopen(data->paths[i], "r");
-        ssize_t n;
-        for (int64_t number = 1; file && (n = getline(&line, &room, file)) > 0; number++)
-            if (strspn(line, " \t\r\n") < (size_t)n && take_line(r, line, (size_t)n, err))
-                die("%s:%" PRId64 ": %s; --rollouts expects {\"prompt\": \"...\"}, a line each", data->paths[i], number,
-                    err);
-        if (!file || ferror(file)) die("--data: %s: cannot read: %s", data->paths[i], strerror(errno));
-        fclose(file);
-    }
-    free(line);
-}
+// ---- all
 
 static void open_rollouts(Rollouts* r, Run* run) {
     char dir[DISK_PATH];
     const Model* m = &run->model;
     const char *path = run->config.rollouts, *slash = strrchr(path, '/');
-    int divides = run_most(run, m->world, m->ranks->zero.stage) < 3;  // else all ranks need each layer at once
-    *r = (Rollouts){.run = run, .turns = divides ? m->comm->size : 1, .turn = divides ? m->comm->rank : 0};
-    if (!config_was_given(&run->config, "--data")) die("--rollouts: expected the prompts, found none; try --data FILE");
+    size_t most = (size_t)run->cluster->answers;
+    *r = (Rollouts){.run = run, .turns = rollouts_turns(run)};
+    r->turn = r->turns > 1 ? m->comm->rank : 0;
     snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - path), 1) : 1, slash ? path : ".");
     if (!*path || disk_is_dir(path)) die("--rollouts: expected a file to write, found \"%s\"", path);
     if (access(dir, W_OK)) die("--rollouts: %s: cannot write there: %s", dir, strerror(errno));
-    int cache = MAX(m->shape.context, run->cluster->cache_tokens);
-    r->cache = -(int)run_most(run, m->world, -cache);  // ranks that compute a row together have one of the same size
-    size_t room = (size_t)r->cache, answers = (size_t)run->config.answers;
-    r->logprobs = (double*)malloc(sizeof *r->logprobs * room);
-    r->tokens = (int*)malloc(sizeof *r->tokens * (room + 3 * answers));
-    r->length = r->tokens + room, r->ended = r->length + answers, r->last = r->ended + answers;
-    if (m->world->rank == 0) r->file = open_memstream(&r->text, &r->bytes);
-    if (!r->logprobs || !r->tokens || (m->world->rank == 0 && !r->file)) die("--rollouts: no memory");
+    r->lines.paths = &run->config.data;
+    r->most_live = (int)most, r->rows = run->cluster->cache_tokens - (int)most;
+    r->prompts = (Prompt**)take(most, sizeof *r->prompts), r->places = (AnswerRows*)take(most, sizeof *r->places);
+    r->numbers = (int*)take(2 * most, sizeof *r->numbers), r->last = r->numbers + most;
+    r->taken = (Extent*)take(2 * most, sizeof *r->taken);
+    r->side.of = r->places;
+    r->n_all = rollouts_look(run).n;
+    if (m->world->rank == 0) r->all = (char**)take((size_t)r->n_all, sizeof *r->all);
+    r->started = now_seconds();
+    run_catch_signals(run);
+    open_out(r);
 }
 
-static void say_end(const Rollouts* r, double seconds) {
-    char prompts[64];
+static void put_rest(Rollouts* r, Prompt* p) {
+    if (p->finished) put_line(r, p);
+    prompt_free(p, r->run->config.answers);
+}
+
+// A signal has cut off the answers at work: they are left out, and so are prompts without any other.
+static void put_what_is_finished(Rollouts* r) {
+    int is_live = r->n_live && r->prompts[r->n_live - 1] == r->next;
+    for (int k = 0; k < r->n_live; k++)
+        if (k + 1 == r->n_live || r->prompts[k + 1] != r->prompts[k]) put_rest(r, r->prompts[k]);
+    if (r->next && !is_live) put_rest(r, r->next);
+    hand_over(r);
+}
+
+static void write_all(Rollouts* r) {
+    char err[ERR_BYTES], *text = NULL;
+    size_t bytes = 0;
+    FILE* out = open_memstream(&text, &bytes);
+    for (int64_t j = 0; out && j < r->n_all; j++)
+        if (r->all[j]) fputs(r->all[j], out);
+    if (!out || fclose(out)) die("--rollouts: no memory for all answers");
+    if (disk_put(r->run->config.rollouts, text, bytes, 1, err)) die("--rollouts: %s", err);
+    free(text);
+}
+
+static void say_end(const Rollouts* r) {
+    char prompts[64], all[96] = "";
     const Config* c = &r->run->config;
-    double answers = (double)r->all * c->answers, tokens = (double)r->sum.tokens;
-    say(stdout, "%s: %.0f answers to %s by %s, %.1f tokens each, %.1f %% ended by themselves; %.0f tok/s, %.1f s",
-        c->rollouts, answers, text_many(r->all, "prompt", prompts), r->run->books->start_from, tokens / answers,
-        100 * (double)r->sum.ended / answers, tokens / seconds, seconds);
+    double seconds = now_seconds() - r->started, answers = (double)r->sum.answers, tokens = (double)r->sum.tokens;
+    if (r->run->stopped_by)
+        snprintf(all, sizeof all, "stopped by a signal, of %.0f to %" PRId64 ": ", (double)r->n_all * c->answers,
+                 r->n_all);
+    if (!answers) {
+        say(stdout, "%s: %snone was finished, and nothing was written", c->rollouts, all);
+        return;
+    }
+    say(stdout, "%s: %s%.0f answers to %s by %s, %.1f tokens each, %.1f %% ended by themselves; %.0f tok/s, %.1f s",
+        c->rollouts, all, answers, text_many(r->sum.prompts, "prompt", prompts), r->run->books->start_from,
+        tokens / answers, 100 * (double)r->sum.ended / answers, tokens / seconds, seconds);
+}
+
+static void close_rollouts(Rollouts* r) {
+    for (int64_t j = 0; r->all && j < r->n_all; j++) free(r->all[j]);
+    lines_close(&r->lines);
+    fclose(r->out);
+    free(r->out_text), free(r->all), free(r->prompts), free(r->numbers), free(r->places), free(r->taken);
 }
 
 void run_rollouts(Run* run) {
+    enum { MEET = 8 };  // tokens from one meeting of several ranks to the next
     Rollouts r;
-    char err[ERR_BYTES];
-    double started = now_seconds();
     open_rollouts(&r, run);
-    read_files(&r, 0);
-    if ((r.all = r.n) == 0) die("--rollouts: no prompts in --data");
-    read_files(&r, 1);
-    free(r.logprobs), free(r.tokens);
-    if (!r.file) return;
-    if (fclose(r.file)) die("--rollouts: no memory for all answers");
-    if (disk_put(run->config.rollouts, r.text, r.bytes, 1, err)) die("--rollouts: %s", err);
-    free(r.text);
-    say_end(&r, now_seconds() - started);
+    int each = run->model.world->size > 1 ? MEET : 1;
+    do {
+        for (int i = 0; i < each; i++) {
+            start_answers(&r);
+            if (r.n_live) draw_tokens(&r), end_answers(&r);
+        }
+    } while (meet(&r));
+    if (run->stopped_by) put_what_is_finished(&r);
+    if (r.all && r.sum.answers) write_all(&r);
+    if (r.all) say_end(&r);
+    close_rollouts(&r);
 }

@@ -12,9 +12,23 @@
 // vocabulary and without --temperature. text: what tokens stand for, with U+FFFD for bytes that are no UTF-8.
 //
 // Data ranks divide the prompts, but for --zero 3. Rank 0 keeps all lines in memory and writes the file at the end,
-// whole. Before any answer it ends the program on a line that is no prompt, or whose prompt leaves no room for a token
-// in --context.
+// whole. A signal ends the drawing: then the file has the answers that were finished, and no line without one.
 void run_rollouts(Run* run);
 
 // Draw t of answer `answer` to prompt `prompt`, both from 0, is random_uniform(this, t).
 uint64_t rollouts_seed(uint64_t seed, int64_t prompt, int answer);
+
+// ---- what it needs, before memory is taken
+
+enum { MOST_ANSWERS = 1024 };  // side by side: more win little, and each wants memory
+
+typedef struct Prompts {
+    int64_t n;              // of all files
+    int shortest, longest;  // tokens, with the end-of-text that they begin with
+} Prompts;
+
+// Reads all lines. Ends the program where one is no prompt, or leaves no room for a token in --context.
+Prompts rollouts_look(const Run* run);
+int rollouts_turns(const Run* run);  // data ranks that divide the prompts; collective
+// Rows of a KV cache for so many answers side by side.
+int rollouts_cache(const Prompts* prompts, const Config* config, int answers);

@@ -7,6 +7,7 @@
 #include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
+#include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 
 // ---- what the table follows from
@@ -69,6 +70,8 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     needs.acts.tp = tp_size(m);
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
     needs.acts.sampling = MAX(needs.acts.sampling, run->cluster->cache_tokens);
+    if (run->cluster->answers) needs.acts.sampled = needs.acts.classifier_N = run->cluster->answers;
+    needs.acts.gathered = tp_logits_room(m);
     needs.limits = kernel_limits(run, widest, MAX(N, needs.acts.sampling));
     needs.libraries += m->world->size > 1 ? m->k->comm_libraries : 0;
     zero_sizes(m, run->training, needs.arrays);
@@ -87,7 +90,7 @@ static size_t batch_plan_ints(const Run* run, int max_tokens) {
     const PlanLimits* limits = &run->clock->limits;
     size_t of_rings = limits->ranks > 1 ? 4 * (size_t)limits->ranks * (size_t)limits->max_ring_docs : 0;
     size_t of_trees = run_has_trees(run) ? tree_ints(max_tokens) + (size_t)max_tokens : 0;
-    size_t of_answers = run->config.rollouts ? ANSWERS_INTS + 6 : 0;  // a row has room for four times as many tokens
+    size_t of_answers = answers_ints(run->cluster->answers) + 4;
     return batch_index_ints(max_tokens) + (size_t)max_tokens + label_ints(run, max_tokens) + of_rings + of_trees +
            of_answers;
 }
@@ -153,6 +156,7 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     const Model* m = &run->model;
     PlanLimits limits = run->clock->limits;
     int train = run->training, tokens = run_most_tokens(run);
+    size_t draws = sizeof(Draw) * (size_t)MAX(run->cluster->answers, 1);
     size_t index_bytes = batch_plan_ints(run, tokens) * sizeof(int);
     size_t schedules = (train ? 2 : 1) * batch_schedule_bytes(run, tokens);
     limits = limits_at(&limits, N);
@@ -162,7 +166,9 @@ static void add_steps(MemoryPlan* plan, const Run* run, int N) {
     memory_add(plan, "next step's buffers", train ? batch_plan_bytes(tokens) : 0, ON_HOST);
     memory_add(plan, "labels, kept", label_floats(run, tokens) * sizeof(float), ON_HOST);
     memory_add(plan, "planning, at most", run_planning_bytes(run, &limits, tokens) + schedules, AS_NEEDED);
-    memory_add(plan, "logits of a token", 2 * (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    memory_add(plan, "logits of a token", (size_t)m->shape.Vp * sizeof(float), ON_HOST);
+    memory_add(plan, "draws", draws, ON_DEVICE);
+    memory_add(plan, "draws, host", draws, ON_HOST_PINNED);
     memory_add(plan, "file staging", (m->tp || m->ranks->owner ? 3 : 1) * largest_tensor(run) * sizeof(float), ON_HOST);
 }
 
@@ -174,8 +180,9 @@ static MemoryPlan plan_rows(const Run* run, int N) {
     model_plan(&plan, m->k, &needs);
     size_t group = group_attention_scratch(N, most->NH, most->NKV, most->HS, run->clock->limits.ranks,
                                            strcmp(run->config.route, "no") != 0, run_has_trees(run), m->dt);
-    if (run->config.rollouts) group = tree_attention_scratch(N, most->NH, most->NKV, most->HS, m->dt);
-    int at = memory_find(&plan, "activations"), attends = needs.acts.groups || run->config.rollouts;
+    int at = memory_find(&plan, "activations"), answers = run->cluster->answers;
+    int attends = needs.acts.groups || answers;
+    if (answers) group = tree_attention_scratch(answers, most->NH, most->NKV, most->HS, m->dt);
     memory_insert(&plan, at + 1, "group attention", attends ? group : 0, ON_DEVICE);
     if (m->ranks->owner) memory_insert(&plan, at, "weights, gradients on the move", zero_moving_bytes(m), ON_DEVICE);
     add_work(&plan, run, &needs.shape, N);
@@ -341,17 +348,20 @@ static void add_copy(MemoryPlan* plan, const Run* run) {
     memory_add(plan, "close copies kept", close_files_bytes(run), AS_NEEDED);
 }
 
-// With a KV cache for as many of the answers of --rollouts side by side as half of the memory holds.
+// With a KV cache for as many of the answers of --rollouts side by side as half of the memory holds, their prompts and
+// their new tokens; ranks that compute a row together must have one of the same size.
 static MemoryPlan plan_with_cache(Run* run, int N) {
-    const Config* c = &run->config;
     Cluster* x = run->cluster;
-    for (int answers = c->rollouts ? MIN(c->answers, 1024) : 0; answers > 1; answers /= 2) {
-        x->cache_tokens = c->context + answers * (MIN(c->tokens, c->context) + 1);
+    const Model* m = &run->model;
+    if (!run->config.rollouts) return plan_rows(run, N);
+    Prompts prompts = rollouts_look(run);
+    int64_t answers = CEIL_DIV(prompts.n, rollouts_turns(run)) * run->config.answers;
+    for (x->answers = (int)MIN(answers, MIN((int64_t)N, MOST_ANSWERS));; x->answers = CEIL_DIV(x->answers, 2)) {
+        x->cache_tokens = rollouts_cache(&prompts, &run->config, x->answers);
         MemoryPlan plan = plan_rows(run, N);
-        if (plan.total <= x->available.bytes / 2) return plan;
+        int fits = x->answers == 1 || plan.total <= x->available.bytes / 2;
+        if (run_most(run, m->world, !fits) == 0) return plan;
     }
-    x->cache_tokens = 0;
-    return plan_rows(run, N);
 }
 
 MemoryPlan run_plan_job_memory(Run* run) {
@@ -439,8 +449,9 @@ static void carve(Run* run, const MemoryPlan* plan) {
     if (run->training)
         batch_plan_carve(run, &run->ahead, memory_of(plan, "next step's buffers"),
                          indices + batch_plan_ints(run, max_tokens), on_device, max_tokens);
-    run->host_logits = (float*)memory_of(plan, "logits of a token");
-    run->host_scratch = run->host_logits + m->shape.Vp;
+    books->logits = (float*)memory_of(plan, "logits of a token");
+    run->device_draws = (Draw*)memory_of(plan, "draws");
+    run->draws = (Draw*)memory_of(plan, "draws, host");
     books->staging = books->part = (float*)memory_of(plan, "file staging");
     books->saving.copy.bytes = (char*)memory_of(plan, "checkpoint on its way");
     if (books->saving.copy.bytes)

@@ -635,16 +635,14 @@ static int next_pass(Run* run, Pass* pass, int i, int train) {
 static void fill_answers(Run* run, Row* row) {
     const Model* m = &run->model;
     const Batch* b = &run->batch;
-    SideBySide* side = b->planned->answers;
-    Answers* x = &side->answers;
-    int *ints = b->cu + 4, *at = batch_on_device(b, ints);  // behind what run_decode has put there
-    for (int i = 0; i < x->n; i++) b->positions[i] = x->prompt + x->step;
-    answers_fill(x, ints);
+    SideBySide* x = b->planned->answers;
+    int* ints = b->cu + 4;  // behind what run_decode has put there
+    for (int i = 0; i < x->n; i++) b->positions[i] = x->of[i].prompt_length + x->of[i].length;
+    answers_fill(&x->answers, x->of, x->n, run->cluster->cache_tokens, ints, batch_on_device(b, ints));
     batch_upload_ints(b, m, b->positions, x->n);
-    batch_upload_ints(b, m, ints, ANSWERS_INTS + 4 * x->n + 2);
-    x->cu = at, x->cu_q = at + ANSWERS_INTS, x->cu_k = x->cu_q + 2 * x->n + 1;
-    side->shared = (RowAttention){.answers = x, .scratch = m->group_scratch};
-    row->shared = &side->shared;
+    batch_upload_ints(b, m, ints, (int)answers_ints(x->n));
+    x->shared = (RowAttention){.answers = &x->answers, .scratch = m->group_scratch};
+    row->shared = &x->shared;
 }
 
 static void decode(Run* run, Row* row) {
@@ -656,10 +654,11 @@ static void decode(Run* run, Row* row) {
     pipeline_meet(&run->model, row, TASK_SEND);
 }
 
-static void share_logits(Run* run) {
-    Model* m = &run->model;
-    if (!m->shape.no_head) tp_share_logits(m, run->host_logits);
-    pipeline_share(m, run->host_logits, (size_t)m->shape.Vp, m->stages - 1);
+static void* logits(Run* run, int n, int N) { return tp_logits(&run->model, n, N); }
+
+static void share_draws(Run* run, int N) {
+    pipeline_share(&run->model, run->draws, sizeof *run->draws * (size_t)N, run->model.stages - 1);
 }
 
-const RunRanks run_ranks = {eval_plan, eval_end, read_now, fill_row, next_pass, eval_loss_sum, decode, share_logits};
+const RunRanks run_ranks = {eval_plan,     eval_end, read_now, fill_row,   next_pass,
+                            eval_loss_sum, decode,   logits,   share_draws};

@@ -10,6 +10,7 @@
 
 #include "data/choices.h"
 #include "data/sampler_mix.h"
+#include "run/model/tensor_parallel.h"
 #include "run/run.h"
 
 // ---- the loss
@@ -122,10 +123,16 @@ double log_softmax(const float* logits, int V, int token) {
     return (double)logits[token] - most - log(sum);
 }
 
-// Of a token behind token n of the last forward pass.
-static double log_likelihood(Run* run, int n, int token) {
-    token_logits(run, n);
-    return log_softmax(run->host_logits, run->model.shape.V, token);
+const float* token_logits(Run* run, int n) {
+    const Model* m = &run->model;
+    float* host = run->books->logits;
+    size_t Vp = (size_t)m->shape.Vp;
+    if (!m->shape.no_head) {
+        m->k->download(host, tp_logits(m, n, 1), Vp * dtype_bytes(m->dt), m->s);
+        if (m->dt == DT_BF16) bf16_widen_in_place(host, Vp);
+    }
+    pipeline_share(m, host, Vp * sizeof *host, m->stages - 1);
+    return host;
 }
 
 // The mean over the N tokens of an ending, each after the context and those before it. They stand behind the context's
@@ -133,8 +140,8 @@ static double log_likelihood(Run* run, int n, int token) {
 static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     double sum = 0;
     for (int at = 0, n; at < N; at += n) {
-        run_decode(run, row + at, n = MIN(N - at, run->settled.capacity), cached + at);
-        for (int i = 0; i < n; i++) sum += log_likelihood(run, i, row[at + i + 1]);
+        run_decode(run, row + at, n = MIN(N - at, run->settled.capacity), 0, cached + at);
+        for (int i = 0; i < n; i++) sum += log_softmax(token_logits(run, i), run->model.shape.V, row[at + i + 1]);
     }
     return sum / N;
 }
@@ -145,7 +152,7 @@ static int run_context(Run* run, const int* context, int n, int longest) {
     int most = run->model.shape.context - longest, cached = MIN(n - 1, most);
     context += n - 1 - cached;
     for (int at = 0, part; at < cached; at += part)
-        run_decode(run, context + at, part = MIN(cached - at, run->settled.capacity), at);
+        run_decode(run, context + at, part = MIN(cached - at, run->settled.capacity), 0, at);
     return cached;
 }
 
