@@ -40,6 +40,24 @@ PRESETS = {
 }
 
 
+def add_shape_options(parser, preset):
+    parser.add_argument("--preset", choices=PRESETS, default=preset)
+    for name in ["layers", "width", "heads", "kv-heads", "head-size", "hidden", "context", "vocab"]:
+        parser.add_argument("--" + name, type=int)
+
+
+def shape_of(o):
+    """The preset's, with what options say. As in ./train another width or number of heads unsays the other ones."""
+    preset, said = PRESETS[o.preset], {name: value for name, value in vars(o).items() if value is not None}
+    shape = dataclasses.replace(preset, **{name: said[name] for name in dataclasses.asdict(preset) if name in said})
+    if "width" in said or "heads" in said:
+        hidden = 4 * shape.width if preset.arch == "gpt2" else -(-8 * shape.width // 192) * 64
+        shape.kv_heads = said.get("kv_heads", shape.heads)
+        shape.head_size = said.get("head_size", shape.width // shape.heads)
+        shape.hidden = said.get("hidden", hidden)
+    return shape
+
+
 class Documents:
     """Of one row: lengths of its documents, where they start [n + 1] (int32), each token's position [T] in its own."""
     def __init__(self, lengths, device):

@@ -25,7 +25,6 @@ packed row and of its documents one by one, and an error where they differ.
 """
 import argparse
 import contextlib
-import dataclasses
 import random
 import statistics
 import time
@@ -33,7 +32,7 @@ from typing import NamedTuple, Optional
 
 import torch
 
-from peer_models import PRESETS, Documents, Model, attention_of_documents, initialise
+from peer_models import Documents, Model, add_shape_options, attention_of_documents, initialise, shape_of
 
 NO_LABEL = -100  # cross_entropy leaves it out
 
@@ -213,9 +212,7 @@ def read_options():
     p = argparse.ArgumentParser()
     p.add_argument("dtype", choices=["bf16", "fp32"])
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    p.add_argument("--preset", choices=PRESETS, default="gpt2-124m")
-    for name in ["layers", "width", "heads", "kv-heads", "head-size", "hidden", "context", "vocab"]:
-        p.add_argument("--" + name, type=int)
+    add_shape_options(p, "gpt2-124m")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--rows", type=int, default=4)
     p.add_argument("--lengths")
@@ -225,19 +222,6 @@ def read_options():
     p.add_argument("--compile", choices=["off", "model", "block"], default="off")
     p.add_argument("--check", action="store_true")
     return p.parse_args()
-
-
-def shape_of(o):
-    """The preset's, with what options say. As in ./train another width or number of heads unsays the other ones."""
-    said = {name: value for name, value in vars(o).items() if value is not None}
-    preset = dataclasses.asdict(PRESETS[o.preset])
-    shape = {name: said.get(name, value) for name, value in preset.items()}
-    if "width" in said or "heads" in said:
-        shape["kv_heads"] = said.get("kv_heads", shape["heads"])
-        shape["head_size"] = said.get("head_size", shape["width"] // shape["heads"])
-        shape["hidden"] = said.get("hidden", 4 * shape["width"] if o.preset == "gpt2-124m" else
-                                   -(-8 * shape["width"] // 192) * 64)
-    return type(PRESETS[o.preset])(**shape)
 
 
 def main():
