@@ -52,8 +52,8 @@ def main():
         file.writelines(f"{n}\n" for n in lengths)
     for kind in SHARDS:
         write_shard(f"{o.name}-{kind}.bin", kind, lengths, o.seed)
-    print(f"documents: {len(lengths)} of {min(lengths)} to {max(lengths)} tokens, mean {sum(lengths) / len(lengths):.0f}, "
-          f"{sum(lengths)} tokens")
+    mean = sum(lengths) / len(lengths)
+    print(f"documents: {len(lengths)} of {min(lengths)} to {max(lengths)} tokens, mean {mean:.0f}, {sum(lengths)} all")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""peer_generate.py - tokens a second that transformers' generate draws of a Qwen3, to measure ./train --rollouts beside.
+"""peer_generate.py - tokens a second that transformers' generate draws, to measure ./train --rollouts beside.
 
     python3 dev/peer_generate.py [--device cpu|cuda] [--layers N --width N ...] [--prompts 8] [--answers 16]
                                  [--prompt 212] [--tokens 128]
@@ -58,7 +58,8 @@ def main():
     generate(model, ids, 2)  # libraries are loaded
     seconds = generate(model, ids, o.tokens)
     peak = torch.cuda.max_memory_allocated() * 1e-9 if o.device == "cuda" else 0
-    print(f"{len(ids) * o.tokens / seconds:.6g} {seconds:.2f} {peak:.2f} {torch.__version__} {transformers.__version__}")
+    speed = len(ids) * o.tokens / seconds
+    print(f"{speed:.6g} {seconds:.2f} {peak:.2f} {torch.__version__} {transformers.__version__}")
 
 
 if __name__ == "__main__":
