@@ -476,7 +476,7 @@ summary() {
 
 # ---- the parts
 
-tell() { printf '%-16s %4s s  %s\n' "$1" "$2" "$3" | tee -a "$work/parts"; }
+tell() { printf '%-20s %4s s  %s\n' "$1" "$2" "$3" | tee -a "$work/parts"; }
 # part NAME SECONDS COMMAND: runs it, its output behind that of the others; one line about it in `parts`.
 part() {
     limit=$2 left=$((started + ${SECONDS_IN_ALL:-350} - $(date +%s)))
