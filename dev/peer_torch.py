@@ -1,82 +1,106 @@
 #!/usr/bin/env python3
-"""peer_torch.py - tokens a second of GPT-2 training in PyTorch on this machine, to measure ours beside.
+"""peer_torch.py - tokens a second of training in PyTorch on this machine, to measure ours beside.
 
-    python3 dev/peer_torch.py bf16|fp32 [--device cpu|cuda] [--layers 12 --width 768 --heads 12 --context 1024]
-                              [--vocab 50257] [--rows 4] [--batch-tokens 4096] [--steps 3] [--threads 0]
-                              [--compile off|model|block]
+    python3 dev/peer_torch.py bf16|fp32 [--device cpu|cuda] [--preset gpt2-124m] [--layers N --width N --heads N ...]
+                              [--rows 4 | --lengths FILE --capacity 16384] [--context 1024] [--batch-tokens 4096]
+                              [--steps 3] [--threads 0] [--compile off|model|block] [--check]
 
-The same work as one step of ours on full rows: forward, backward, global-norm clip, AdamW on fp32 weights (bf16:
-autocast), the gradients of several micro-batches of --rows added up where --batch-tokens is more than one. What
-PyTorch offers for speed is used: scaled_dot_product_attention, fused AdamW, torch.compile of the whole model or, since
-that takes minutes for a deep one, of one block for all (--compile block; embedding and loss are then compiled too).
-Where the GPU's memory does not suffice, half the rows are tried.
+The same work as one step of ours: forward, backward, global-norm clip, AdamW on fp32 weights (bf16: autocast), the
+gradients of several micro-batches added up where --batch-tokens is more than one. Presets are those of ./train
+(dev/peer_models.py). Without --lengths a micro-batch is --rows full rows of --context tokens. With it, documents of
+these lengths (dev/peer_documents.py) are packed into rows of --capacity, best fit; attention stays inside each, each
+token's label is the next one of its document, the last has none, as in ours. Tokens are counted without what fills a
+row up.
 
-Prints one line: tokens a second (median of the steps after the first), loss of the last step, most GB taken, seconds
-before the second step, rows, version of PyTorch, tokens a second of processor time. The last, with --threads 1, is
-what to compare on a machine that others use too.
+What PyTorch offers for speed is used: scaled_dot_product_attention, or varlen_attn for documents where this PyTorch has
+it; fused AdamW; torch.compile of the whole model or, since that takes minutes for a deep one, of one block for all
+(--compile block; embedding and loss are then compiled too). Where the GPU's memory does not suffice, half the rows are
+tried, or rows of half the capacity.
+
+Prints one line: tokens a second (median of the steps after the first, with --lengths after the first two), loss of the
+last step, most GB taken, seconds before the second step, rows of a micro-batch, version of PyTorch, tokens a second of
+processor time; with --lengths also how rows were filled and how attention was computed. The processor's figure, with
+--threads 1, is what to compare on a machine that others use too. --check: instead, loss and gradients of the first
+packed row and of its documents one by one, and an error where they differ.
 """
 import argparse
 import contextlib
-import math
+import random
 import statistics
 import time
+from typing import NamedTuple, Optional
 
 import torch
-import torch.nn.functional as F
+
+from peer_models import Documents, Model, add_shape_options, attention_of_documents, initialise, shape_of
+
+NO_LABEL = -100  # cross_entropy leaves it out
 
 
-class Block(torch.nn.Module):
-    def __init__(self, C, NH, T):
-        super().__init__()
-        self.NH = NH
-        self.ln1, self.ln2 = torch.nn.LayerNorm(C), torch.nn.LayerNorm(C)
-        self.qkv, self.proj = torch.nn.Linear(C, 3 * C), torch.nn.Linear(C, C)
-        self.fc, self.fcproj = torch.nn.Linear(C, 4 * C), torch.nn.Linear(4 * C, C)
-        if not hasattr(F, "scaled_dot_product_attention"):
-            self.register_buffer("mask", torch.triu(torch.ones(T, T, dtype=torch.bool), 1))
-
-    def attention(self, x):
-        B, T, C = x.shape
-        q, k, v = (t.view(B, T, self.NH, C // self.NH).transpose(1, 2) for t in self.qkv(x).split(C, dim=2))
-        if hasattr(F, "scaled_dot_product_attention"):
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        else:
-            scores = (q @ k.transpose(2, 3)) / math.sqrt(C // self.NH)
-            y = torch.softmax(scores.masked_fill(self.mask, -math.inf), dim=-1) @ v
-        return self.proj(y.transpose(1, 2).reshape(B, T, C))
-
-    def forward(self, x):
-        x = x + self.attention(self.ln1(x))
-        return x + self.fcproj(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+class Batch(NamedTuple):
+    tokens: torch.Tensor  # [B, T]
+    targets: torch.Tensor  # [B, T]
+    documents: Optional[Documents] = None
 
 
-class Gpt(torch.nn.Module):
-    def __init__(self, V, L, C, NH, T):
-        super().__init__()
-        self.wte, self.wpe = torch.nn.Embedding(V, C), torch.nn.Embedding(T, C)
-        self.blocks, self.lnf = torch.nn.ModuleList(Block(C, NH, T) for _ in range(L)), torch.nn.LayerNorm(C)
-
-    def embed(self, tokens):
-        return self.wte(tokens) + self.wpe.weight
-
-    def loss(self, x, targets):
-        logits = F.linear(self.lnf(x), self.wte.weight)
-        return F.cross_entropy(logits.reshape(-1, logits.shape[-1]).float(), targets.reshape(-1))
-
-    def forward(self, tokens, targets):
-        x = self.embed(tokens)
-        for block in self.blocks:
-            x = block(x)
-        return self.loss(x, targets)
+class Step(NamedTuple):
+    batches: list
+    labels: int
+    tokens: int  # without what fills rows up
 
 
-# Weights as GPT-2's: N(0, 0.02), biases 0.
-def initialise(model):
-    for name, p in model.named_parameters():
-        if p.dim() == 2:
-            torch.nn.init.normal_(p, 0, 0.02)
-        elif name.endswith("bias"):
-            torch.nn.init.zeros_(p)
+def full_steps(o, rows):
+    """Steps of full rows; their micro-batches come from a pool of eight."""
+    pool = torch.randint(0, o.shape.vocab, (8, rows, o.shape.context + 1), device=o.device)
+    pool = [Batch(tokens[:, :-1], tokens[:, 1:]) for tokens in pool]
+    n = max(1, o.batch_tokens // (rows * o.shape.context))
+    counted = n * rows * o.shape.context
+    return [Step([pool[(step * n + i) % len(pool)] for i in range(n)], counted, counted) for step in range(o.steps)]
+
+
+def pack_best_fit(lengths, n_rows, capacity):
+    """Takes documents from the front of `lengths` into n_rows rows, each into the row that it fills most; those that
+    fit nowhere stay, in order, for the next step. Ends when hardly anything is free. Returns the rows."""
+    rows, free, stay, enough = [[] for _ in range(n_rows)], [capacity] * n_rows, [], n_rows * capacity // 200
+    while lengths and sum(free) > enough:
+        n = lengths.pop(0)
+        room = [f if f >= n else capacity + 1 for f in free]
+        best = room.index(min(room))
+        if room[best] > capacity:
+            stay.append(n)
+            continue
+        rows[best].append(n)
+        free[best] -= n
+    lengths[:0] = stay
+    return [row for row in rows if row]
+
+
+def packed_batch(o, lengths, capacity):
+    """A row of documents; what fills it up is one more document, without labels."""
+    filled = lengths + ([capacity - sum(lengths)] if sum(lengths) < capacity else [])
+    tokens = torch.randint(0, o.shape.vocab, (1, capacity), device=o.device)
+    targets = tokens.roll(-1, dims=1)
+    ends = torch.tensor(lengths).cumsum(0) - 1
+    targets[0, ends.to(o.device)] = NO_LABEL
+    targets[0, sum(lengths):] = NO_LABEL
+    return Batch(tokens, targets, Documents(filled, o.device))
+
+
+def packed_steps(o, capacity):
+    with open(o.lengths) as file:
+        all_lengths = [int(line) for line in file if line.strip()]
+    if max(all_lengths) > min(capacity, o.shape.context):
+        raise SystemExit(f"{o.lengths}: a document has {max(all_lengths)} tokens, but a row --capacity {capacity} "
+                         f"and positions --context {o.shape.context}")
+    random.Random(1).shuffle(all_lengths)
+    left, steps = [], []
+    for _ in range(o.steps):
+        while sum(left) < 2 * o.batch_tokens:
+            left += all_lengths
+        rows = pack_best_fit(left, max(1, o.batch_tokens // capacity), capacity)
+        counted = sum(map(sum, rows))
+        steps.append(Step([packed_batch(o, row, capacity) for row in rows], counted - sum(map(len, rows)), counted))
+    return steps
 
 
 def make_optimizer(model):
@@ -90,13 +114,17 @@ def make_optimizer(model):
         return torch.optim.AdamW(groups, **how)
 
 
-# One Block is compiled for all: they differ in their weights only, which are inputs of what is compiled.
-def compile_parts(model, how):
+# One Block is compiled for all: they differ in their weights only, which are inputs of what is compiled. Attention of
+# documents stays outside: its arguments differ from row to row, as nothing else does.
+def compile_parts(model, how, packed):
     if how == "model":
         return torch.compile(model, dynamic=False)
     if how == "block":
         for block in model.blocks:
-            block.compile(dynamic=False)
+            if packed:
+                block.before, block.after = (torch.compile(f, dynamic=False) for f in (block.before, block.after))
+            else:
+                block.compile(dynamic=False)
         model.embed = torch.compile(model.embed, dynamic=False)
         model.loss = torch.compile(model.loss, dynamic=False)
     return model
@@ -107,74 +135,118 @@ def wait(device):
         torch.cuda.synchronize()
 
 
-# Seconds of each step by the clock and of the processor, and the last loss.
-def train(o, rows):
+def autocast(o):
+    return torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16")
+
+
+def make_model(o):
     torch.manual_seed(1)
     with torch.device(o.device) if o.device == "cuda" else contextlib.nullcontext():  # large ones are slow on the CPU
-        model = Gpt(-(-o.vocab // 64) * 64, o.layers, o.width, o.heads, o.context)
+        model = Model(o.shape)
     initialise(model)
-    optimizer = make_optimizer(model)
-    run, times, loss = compile_parts(model, o.compile), [], None
-    pool = torch.randint(0, o.vocab, (8, rows, o.context + 1), device=o.device)
-    micro_steps = max(1, o.batch_tokens // (rows * o.context))
-    for step in range(o.steps):
+    return model
+
+
+def train(o, size):
+    """size: rows of a micro-batch, or with --lengths the capacity. Returns seconds of each step by the clock and of the
+    processor, the last loss, the steps."""
+    model = make_model(o)
+    optimizer, run, times = make_optimizer(model), compile_parts(model, o.compile, o.lengths), []
+    steps = packed_steps(o, size) if o.lengths else full_steps(o, size)
+    for step in steps:
         wait(o.device)
-        start = time.perf_counter(), time.process_time()
+        start, total = (time.perf_counter(), time.process_time()), torch.zeros((), device=o.device)
         optimizer.zero_grad()
-        for micro in range(micro_steps):
-            tokens = pool[(step * micro_steps + micro) % len(pool)]
-            with torch.autocast(o.device, dtype=torch.bfloat16, enabled=o.dtype == "bf16"):
-                loss = run(tokens[:, :-1], tokens[:, 1:])
-            (loss / micro_steps).backward()
+        for batch in step.batches:
+            with autocast(o):
+                loss = run(*batch) / step.labels
+            loss.backward()
+            total += loss.detach()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         wait(o.device)
         times.append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    return times, loss.item(), micro_steps * rows * o.context
+    return times, total.item(), steps
+
+
+def train_in_memory(o):
+    """Half of it where it does not fit. Returns what train does, and the size."""
+    size = o.capacity if o.lengths else o.rows
+    while True:
+        try:
+            return train(o, size), size
+        except RuntimeError as error:
+            if "out of memory" not in str(error) or size == 1:
+                raise
+        size //= 2  # out here the failed one's memory can be given back
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+def check(o):
+    """Loss and gradients of the first packed row, and the same documents each as a full row."""
+    model, batch = make_model(o), packed_steps(o, o.capacity)[0].batches[0]
+
+    def gradients_of(batches):
+        model.zero_grad()
+        with autocast(o):
+            losses = [model(*b) for b in batches]
+        sum(losses).backward()
+        return sum(losses).item(), torch.cat([p.grad.double().flatten() for p in model.parameters()])
+
+    one_by_one, at = [], 0
+    for n in batch.documents.lengths:
+        one_by_one.append(Batch(batch.tokens[:, at:at + n], batch.targets[:, at:at + n]))
+        at += n
+    (packed, packed_g), (alone, alone_g) = gradients_of([batch]), gradients_of(one_by_one)
+    losses_differ = abs(packed - alone) / alone
+    gradients_differ = ((packed_g - alone_g).norm() / alone_g.norm()).item()
+    allowed = 1e-5 if o.dtype == "fp32" else 2e-2
+    print(f"a row of {len(one_by_one)} documents, {attention_of_documents(o.device)}: "
+          f"loss {packed:.6g}, one by one {alone:.6g}; gradients differ by {gradients_differ:.2g} of their norm")
+    if not (losses_differ < allowed and gradients_differ < allowed):
+        raise SystemExit(f"they differ by more than {allowed:g}")
 
 
 def read_options():
     p = argparse.ArgumentParser()
     p.add_argument("dtype", choices=["bf16", "fp32"])
     p.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    p.add_argument("--layers", type=int, default=12)
-    p.add_argument("--width", type=int, default=768)
-    p.add_argument("--heads", type=int, default=12)
-    p.add_argument("--context", type=int, default=1024)
-    p.add_argument("--vocab", type=int, default=50257)
+    add_shape_options(p, "gpt2-124m")
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--rows", type=int, default=4)
+    p.add_argument("--lengths")
+    p.add_argument("--capacity", type=int, default=16384)
     p.add_argument("--batch-tokens", type=int, default=4096)
     p.add_argument("--steps", type=int, default=3)
     p.add_argument("--compile", choices=["off", "model", "block"], default="off")
+    p.add_argument("--check", action="store_true")
     return p.parse_args()
 
 
 def main():
     begin, o = time.perf_counter(), read_options()
+    o.shape = shape_of(o)
     if o.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(f"torch {torch.__version__} finds no CUDA device")
     if o.threads:
         torch.set_num_threads(o.threads)
     if hasattr(torch, "set_float32_matmul_precision"):
-        torch.set_float32_matmul_precision("high" if o.dtype == "bf16" else "highest")
-    rows, result = o.rows, None
-    while result is None:
-        try:
-            result = train(o, rows)
-        except RuntimeError as error:
-            if "out of memory" not in str(error) or rows == 1:
-                raise
-        if result is None:  # here the failed one's memory can be given back
-            rows //= 2
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
-    times, loss, tokens = result
-    later = times[1:] if len(times) > 1 else times
-    speed, of_processor = (tokens / statistics.median(each) for each in zip(*later))
-    setup = time.perf_counter() - begin - sum(seconds for seconds, _ in later)
+        torch.set_float32_matmul_precision("high" if o.dtype == "bf16" and not o.check else "highest")
+    if o.check:
+        return check(o)
+    (times, loss, steps), size = train_in_memory(o)
+    warm = min(2 if o.lengths else 1, len(times) - 1)
+    later = list(zip(times, steps))[warm:]
+    speed, of_processor = (statistics.median(step.tokens / taken[i] for taken, step in later) for i in (0, 1))
+    setup = time.perf_counter() - begin - sum(seconds for (seconds, _), _ in later)
     peak = torch.cuda.max_memory_allocated() * 1e-9 if o.device == "cuda" else 0
-    print(f"{speed:.6g} {loss:.4f} {peak:.2f} {setup:.1f} {rows} {torch.__version__} {of_processor:.6g}")
+    rows = 1 if o.lengths else size
+    line = f"{speed:.6g} {loss:.4f} {peak:.2f} {setup:.1f} {rows} {torch.__version__} {of_processor:.6g}"
+    if o.lengths:
+        used = sum(step.tokens for step in steps) / sum(len(step.batches) * size for step in steps)
+        line += f" rows of {size}, {100 * used:.1f} % filled, {attention_of_documents(o.device)}"
+    print(line)
 
 
 if __name__ == "__main__":
