@@ -243,7 +243,7 @@ typedef struct Kernels {
                        int Vp, DType dt, Stream s);
 
     // ---- generation: a token of each row of logits
-    // With z = logits[n] and best = the first id of the largest z, id v weighs exp((z[v] - z[best]) / temperature), or 0
+    // With z = logits[n], best = the first id of the largest z: id v weighs exp((z[v] - z[best]) / temperature), or 0
     // where z[v] is none of the top_k largest. W(v) = the weights of the ids up to v, added in rising order:
     //   token = the first id with u W(ids - 1) < W(token);  best with temperature 0, or where rounding leaves none
     //   logprob = z[token] - log(sum of exp(z[v]) over all v < V): the model's own, whatever the temperature

@@ -140,41 +140,53 @@ static ListJob list_job(const TileList* list, const Attention* a, int is_keys, i
             a->causal, rows_of_tile, is_keys,          shift,   list->n, list->tiles};
 }
 
-// What a list was made of; row 0: of nothing. One of query tiles, one of key tiles.
+// What a list was made of; row 0: of nothing. Two lists are kept: of query tiles and of key tiles, or, in passes that
+// go forward alone, of query tiles of two calls that take turns, as in generation.
 typedef struct Kept {
     uint64_t row;
     const int *cu_q, *cu_k, *causal_offset;
-    int Nq, Nk, n_docs, causal, rows_of_tile;
+    int Nq, Nk, n_docs, causal, is_keys;
     cudaStream_t stream;
 } Kept;
 static Kept kept[2];
+static int last_slot;  // that a forward pass has used
 
 void cuda_attention_forget(void) { memset(kept, 0, sizeof kept); }
 
-// Is list i of these documents there? It will be, if not.
-static bool is_kept(int i, const Attention* a, int rows_of_tile, cudaStream_t stream) {
-    Kept* k = &kept[i];
-    bool same = a->row && k->row == a->row && k->cu_q == a->cu_q && k->cu_k == a->cu_k &&
-                k->causal_offset == a->causal_offset && k->Nq == a->Nq && k->Nk == a->Nk && k->n_docs == a->n_docs &&
-                k->causal == a->causal && k->rows_of_tile == rows_of_tile && k->stream == stream;
-    *k = {a->row, a->cu_q, a->cu_k, a->causal_offset, a->Nq, a->Nk, a->n_docs, a->causal, rows_of_tile, stream};
-    return same;
+static bool is_kept(int slot, const Attention* a, int is_keys, cudaStream_t stream) {
+    const Kept* k = &kept[slot];
+    return a->row && k->row == a->row && k->cu_q == a->cu_q && k->cu_k == a->cu_k &&
+           k->causal_offset == a->causal_offset && k->Nq == a->Nq && k->Nk == a->Nk && k->n_docs == a->n_docs &&
+           k->causal == a->causal && k->is_keys == is_keys && k->stream == stream;
+}
+
+// 1 when the list has to be made; then it counts as made.
+static int must_make(int slot, const Attention* a, int is_keys, cudaStream_t stream) {
+    if (is_kept(slot, a, is_keys, stream)) return 0;
+    kept[slot] = {a->row, a->cu_q, a->cu_k, a->causal_offset, a->Nq, a->Nk, a->n_docs, a->causal, is_keys, stream};
+    return 1;
+}
+
+static int forward_slot(const Attention* a, cudaStream_t stream) {
+    for (int slot = 0; slot < 2; slot++)
+        if (is_kept(slot, a, 0, stream)) return slot;
+    return 1 - last_slot;
 }
 
 void attention_list(TileList* queries, TileList* keys, int rows_of_key_tile, const Attention* a, Stream s) {
     cudaStream_t stream = cuda_stream(s);
-    char* memory = cuda_kept();
-    *queries = list_at(memory, a->Nq, a->n_docs, QUERY_TILE);
-    bool has_queries = is_kept(0, a, QUERY_TILE, stream), has_keys = true;
+    char* memory[2] = {cuda_kept(), cuda_kept() + most_list_bytes(&cuda.limits)};
+    int slot = keys ? 0 : last_slot = forward_slot(a, stream);
+    *queries = list_at(memory[slot], a->Nq, a->n_docs, QUERY_TILE);
+    int makes_queries = must_make(slot, a, 0, stream), makes_keys = 0;
     ListJob job[2] = {list_job(queries, a, 0, QUERY_TILE)};
     if (keys) {
-        *keys = list_at(memory + most_list_bytes(&cuda.limits), a->Nk, a->n_docs, rows_of_key_tile);
-        has_keys = is_kept(1, a, rows_of_key_tile, stream);
+        *keys = list_at(memory[1], a->Nk, a->n_docs, rows_of_key_tile);
+        makes_keys = must_make(1, a, 1, stream);
         job[1] = list_job(keys, a, 1, rows_of_key_tile);
     }
-    if (has_queries && has_keys) return;
-    unsigned n = !has_queries + !has_keys;
-    LAUNCH(list_kernel, n, LIST_THREADS, 0, stream, job[has_queries], job[1]);
+    if (!makes_queries && !makes_keys) return;
+    LAUNCH(list_kernel, (unsigned)(makes_queries + makes_keys), LIST_THREADS, 0, stream, job[!makes_queries], job[1]);
 }
 
 // ---- forward

@@ -5,9 +5,9 @@
 //   token = the first v at which the weights up to it pass u times all of them
 //   logprob = logits[token] - max - log(sum of exp(logits[v] - max))
 //
-// A block takes a row, whose 300 KB at most stay in the L2 cache while it reads them again: 20 times for bf16 with
-// top_k, else 4 times. Ids are cut into runs, a warp adds up the weights of a run, one thread finds the run in which the
-// token is, and one warp finds the token. Every sum has one order, so that bits repeat.
+// A block takes a row, some 300 KB, which stay in the L2 cache while it reads them again: 20 times for bf16 with top_k,
+// else 4 times. Ids are cut into runs, a warp adds up the weights of a run, one thread finds the run in which the token
+// is, and one warp finds the token. Every sum has one order, so that bits repeat.
 #include "kernels/cuda/cuda.h"
 
 enum { THREADS = 512, WARPS = THREADS / 32, MOST_RUNS = 1024, LEAST_RUN = 256 };

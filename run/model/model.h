@@ -128,7 +128,7 @@ float* model_grads(const Model* m, ParamId id, int l);
 // How layer l runs.
 static inline const LayerLayout* layer_row(const Model* m, int l) { return &m->layers[m->shape.first_layer + l]; }
 
-// logits (N,vocab_rows) = those of the tokens n .. n + N of the last forward pass, of this rank's part of the vocabulary.
+// logits (N,vocab_rows) = those of tokens n .. n + N of the last forward pass, of this rank's part of the vocabulary.
 void model_logits(const Model* m, void* logits, int n, int N);
 
 enum { ENDS = -1 };  // in place of a layer: the ends of the model, which belong to the whole group
