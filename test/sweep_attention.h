@@ -15,12 +15,13 @@
 //
 // Differences are norms over 16 rows of a document as a share of the expected norm. A result is rounded to bf16, and so
 // were the probabilities or dS that it sums: 2^-9 of each at most, 2^-8 together. Errors of a sum of terms that cancel
-// are as random as the terms; twice that is allowed. Everything that is written begins as NaN.
+// are as random as the terms; twice that is allowed. Results begin as NaN, and NaN is what 128 rows behind the last
+// token of every input are.
 #pragma once
 #include "kernels/rank_ops.h"
 #include "test/tables.h"
 
-enum { DRAWN = 1024, CHECKED = 16, WINDOW = 16, BLOCK = 64, MOST_CUTS = 64, MOST_GROUP = 8 };
+enum { DRAWN = 1024, CHECKED = 16, WINDOW = 16, BLOCK = 64, TAIL = 128, MOST_CUTS = 64, MOST_GROUP = 8 };
 static const double ATTENTION_TOLERANCE = 1.0 / 128;
 
 typedef struct SweepRow {  // documents of N tokens, one after another
@@ -133,7 +134,7 @@ static void free_inputs(const Kernels* k, Inputs* x) {
     free(x);
 }
 
-// ---- memory of a row, carved from a block that is there for other things, too
+// ---- memory of a row of at most n_tokens, carved from a block that is there for other things, too
 
 typedef struct AttentionRow {
     bf16 *qkv, *dout, *out, *d_qkv, *checked, *checked_out;  // checked (N, 3 CHECKED), checked_out (N, CHECKED)
@@ -152,7 +153,8 @@ static void* carve(char* memory, size_t* used, size_t bytes) {
 static AttentionRow attention_row(Heads h, int n_tokens, void* memory) {
     AttentionRow r = {0};
     char* m = (char*)memory;
-    size_t N = (size_t)n_tokens, C = (size_t)out_width(h), W = (size_t)qkv_width(h), two = sizeof(bf16), four = 4;
+    size_t N = (size_t)n_tokens + TAIL, C = (size_t)out_width(h), W = (size_t)qkv_width(h), two = sizeof(bf16),
+           four = 4;
     r.qkv = (bf16*)carve(m, &r.bytes, N * W * two), r.dout = (bf16*)carve(m, &r.bytes, N * C * two);
     r.out = (bf16*)carve(m, &r.bytes, N * C * two), r.d_qkv = (bf16*)carve(m, &r.bytes, N * W * two);
     r.checked = (bf16*)carve(m, &r.bytes, N * 3 * CHECKED * two);
@@ -380,16 +382,17 @@ static Differences plain_form(const Kernels* k, Heads h, const AttentionRow* r, 
     return d;
 }
 
-// ---- both: memory of attention_row, all of it NaN; number: Attention.row
+// ---- both: memory of attention_row for `capacity` tokens, all of it NaN; number: Attention.row
 
 typedef struct Checked {
     Differences closed, plain;
     double seconds;  // forward and backward
 } Checked;
 
-static Checked check_attention(const Kernels* k, const Inputs* x, const SweepRow* row, void* memory, uint64_t number) {
+static Checked check_attention(const Kernels* k, const Inputs* x, const SweepRow* row, int capacity, void* memory,
+                               uint64_t number) {
     Heads h = x->heads;
-    AttentionRow r = attention_row(h, row->N, memory);
+    AttentionRow r = attention_row(h, capacity, memory);
     Attention a = attention_of_row(h, &r, row, number);
     Checked c = {0};
     bf16 *d_k = r.d_qkv + h.NH * h.HS, *d_v = d_k + h.NKV * h.HS;
