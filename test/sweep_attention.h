@@ -279,8 +279,9 @@ static void compare_windows(Differences* d, const bf16* found, const bf16* out, 
         worse(&d->out, share(out + at, CHECKED, e.out + at, CHECKED, rows, CHECKED, 0));
         worse(&d->dq, share(found + row * LD, LD, e.dq + at, CHECKED, rows, CHECKED, least / (i + 1)));
         worse(&d->dk, share(found + row * LD + CHECKED, LD, e.dk + at, CHECKED, rows, CHECKED, least / (i + 1)));
-        // All keys have dv along u, and it changes its sign somewhere: it is compared with its terms, which do not.
-        double terms = e.dv_terms[row] * sqrt(CHECKED * rows);
+        // All keys have dv along u, a sum that walks at random, through 0 too, and so does its error: both are compared
+        // with twice what its terms make together, beyond which they seldom walk.
+        double terms = 2 * e.dv_terms[row] * sqrt(CHECKED * rows);
         worse(&d->dv, share(found + row * LD + 2 * CHECKED, LD, e.dv + at, CHECKED, rows, CHECKED, terms));
         for (int j = i; j < i + rows; j++) worse(&d->lse, fabs(lse[first + j] - log((double)j + 1)));
     }

@@ -91,7 +91,7 @@ typedef struct Subject {
     void* weights;
     float* rope;  // NULL: positions are learned
     Inputs* inputs;
-    int failed;
+    int tried, failed;                 // cases; claims of cases
     double seconds[MOST_KINDS][CUTS];  // of the last case, in units of N squared
 } Subject;
 
@@ -404,6 +404,7 @@ static void run_case(Bench* b, int i, double* first_loss) {
     if (!cut_row(&cut, b->size, documents_of(i))) return;
     printf("%3d/%-2d %3d%s %7d:%-6d %3d %-10s", s->shape.NH, s->shape.NKV, s->shape.HS,
            shape_has(&s->shape, HAS_QK_NORM) ? "n" : " ", b->size.N, b->size.context, cut.n_docs, b->kind->name);
+    s->tried++;
     fflush(stdout);  // a case that ends the program is the last one that was printed
     fill_with_nan(b->kind->k, b->block, b->bytes);
     TrainingPass p = train(b, &cut, is_first ? 1 : -1, gradients[is_first ? i : CUTS]);
@@ -514,9 +515,11 @@ static void sweep(void) {
     const char* sizes = getenv("SWEEP_SIZES") ? getenv("SWEEP_SIZES") : is_gpu ? gpu_sizes : small_sizes;
     Size size;
     printf(
-        "of a pass: ms, mean loss, norm and hash of the gradients, then what another kind's differ by, and the worst "
-        "tensor's;\nof attention alone: difference from the closed form, of lse, from plain kernels, ms\n"
-        "heads  size N:context  documents\n");
+        "a training pass: ms, mean loss, norm and hash of the gradients; how much they and the worst tensor differ "
+        "from the first kind's\nattention alone: how far from the closed form, lse from its own, and how far from "
+        "plain kernels; ms\n");
+    printf("%6s %4s %14s %3s %-10s %8s %9s %9s %8s %8s %8s %8s %8s %8s %8s\n", "heads", "size", "tokens:context", "of",
+           "kind", "pass ms", "loss", "norm", "hash", "differ", "worst", "closed", "lse", "plain", "ms");
     while (next_size(&sizes, &size)) {
         int before = left_out;
         for (int i = 0; i < n_subjects; i++) run_cases(&subjects[i], size);
@@ -524,6 +527,12 @@ static void sweep(void) {
             printf("left out: %d cases of %d:%d tokens, lest this take more than %g s (SWEEP_SECONDS)\n",
                    left_out - before, size.N, size.context, most_seconds);
     }
+}
+
+static void no_case_has_failed(const Subject* s) {
+    CHECK(n_kinds > 0);  // find_kinds has said why
+    CHECK(s->failed == 0);
+    if (!s->tried) SKIP("all of its cases were left out");
 }
 
 int main(void) {
@@ -546,7 +555,7 @@ int main(void) {
         for (int i = 0; i < CUTS + 1; i++) k->free_memory(gradients[i]);
         k->free_memory(sums);
     }
-    for (int i = 0; i < n_subjects; i++) RUN_AS(subjects[i].name, CHECK(subjects[i].failed == 0));
+    for (int i = 0; i < n_subjects; i++) RUN_AS(subjects[i].name, no_case_has_failed(&subjects[i]));
     printf("%.1f s\n", now_seconds() - began);
     return test_done();
 }
