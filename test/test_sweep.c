@@ -14,6 +14,7 @@
 // ..." asks for other rows, N:CONTEXT for shorter documents in them.
 #include <unistd.h>
 
+#include "plan/options/read.h"
 #include "run/core.h"
 #include "test/sweep_attention.h"
 
@@ -126,21 +127,24 @@ static Subject subject_of(char* preset) {
     snprintf(heads, sizeof heads, "%d", NH);
     snprintf(width, sizeof width, "%d", is_gpt2 ? NH * HS : 64);
     snprintf(arch, sizeof arch, "%s,kv-heads=%d,head-size=%d,hidden=%d", c->arch, NKV, HS, 64);
-    if (!is_gpu) read_options(&s.config, COUNT(words), words);
+    if (!is_gpu) config_free(&s.config), read_options(&s.config, COUNT(words), words);
     s.shape = config_shape(&s.config);
     snprintf(s.name, sizeof s.name, "rows_with_%d_heads_on_%d_of_%d%s_like_%s", s.shape.NH, s.shape.NKV, s.shape.HS,
              shape_has(&s.shape, HAS_QK_NORM) ? "_normed" : "", preset);
     return s;
 }
 
-// One for each shape of heads that any preset has: as many as the option knows.
+// One for each shape of heads that any preset has: presets are the choices of the option.
 static void find_subjects(void) {
-    const char* names = option_find("--preset")->value.choices;
-    for (size_t n; (n = strcspn(names, "|")); names += n + (names[n] == '|')) {
-        Subject s = subject_of(strndup(names, n));
+    static char names[1024];  // where their options stay
+    snprintf(names, sizeof names, "%s", option_find("--preset")->value.choices);
+    for (char* name = strtok(names, "|"); name; name = strtok(NULL, "|")) {
+        Subject s = subject_of(name);
         int known = getenv("TEST_ONLY") && !strstr(s.name, getenv("TEST_ONLY"));
         for (int i = 0; i < n_subjects; i++) known |= same_heads(&s.shape, &subjects[i].shape);
-        if (!known && n_subjects < MOST_SUBJECTS) subjects[n_subjects++] = s;
+        if (known) config_free(&s.config);
+        else if (n_subjects < MOST_SUBJECTS) subjects[n_subjects++] = s;
+        else die("presets have more than %d shapes of heads; raise MOST_SUBJECTS", MOST_SUBJECTS);
     }
 }
 
@@ -185,7 +189,8 @@ static void open_subject(Subject* s, const Kernels* k) {
 
 static void close_subject(Subject* s, const Kernels* k) {
     k->free_memory(s->weights), k->free_memory(s->rope);
-    if (s->inputs) free_inputs(k, s->inputs);
+    free_inputs(k, s->inputs);
+    config_free(&s->config);
 }
 
 // ---- gradients, all on the device
