@@ -212,7 +212,7 @@ $(build)/test_on_gpu/%: $(build)/test_on_gpu/%.o $(build)/checked.a $(build)/rag
 
 # Tests that have the trainer inside (test/trainer.h) link it without its main.
 trainers := $(patsubst test/%.c,%,$(shell grep -lE '"(test/(trainer|resized_plans)|run/(core|run)).h' test/*.c))
-$(trainers:%=$(build)/test/%) $(trainers:%=$(build)/test_on_emu/%): $(build)/test/train_gpt.o
+$(foreach d,test test_on_emu test_on_gpu,$(trainers:%=$(build)/$d/%)): $(build)/test/train_gpt.o
 $(build)/test/train_gpt.o: train_gpt.cu $(build)/flags
 	$(call step,CC $< without main,$(CC) $(COMMON) -Dmain=train_main -x c -c $< -o $@)
 
