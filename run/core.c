@@ -217,14 +217,16 @@ void run_evaluate(Run* run) {
 
 // ---- a sample: a document's tokens one after another, with keys and values of those before in the KV cache
 
-void run_decode(Run* run, const int* tokens, int N, int place, int cached) {
+void run_decode(Run* run, const int* tokens, const int* lengths, int n, int place, int cached) {
     Batch* b = &run->batch;
-    Row row = row_of(b, (RowPlace){0, 0}, N, 1);
-    row.qkv = KV, row.place = place, row.cached = cached, row.cu_keys = row.cu + 2;
+    int N = 0;
+    for (int d = 0; d < n; b->cu[++d] = N)
+        for (int i = 0; i < lengths[d]; i++, N++) b->positions[N] = cached + i, b->targets[N] = -1;
+    Row row = row_of(b, (RowPlace){0, 0}, N, n);
+    row.qkv = KV, row.place = place, row.cached = cached, row.cu_keys = row.cu + n + 1;
     memcpy(b->tokens, tokens, (size_t)N * sizeof(int));
-    for (int i = 0; i < N; i++) b->positions[i] = cached + i, b->targets[i] = -1;
-    b->cu[0] = b->cu[2] = 0, b->cu[1] = N, b->cu[3] = cached + N;
-    upload(b, &run->model, N, 4);
+    b->cu[0] = b->cu[n + 1] = 0, b->cu[n + 2] = cached + N;
+    upload(b, &run->model, N, n + 3);
     if (run->ranks) run->ranks->decode(run, &row);
     else model_forward(&run->model, &row);
 }
@@ -264,7 +266,7 @@ void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, 
         if (n_tokens - first > context) first = n_tokens - MAX(context / 2, 1), cached = 0;
         int last = 0;  // tokens of the last pass
         for (int N; (N = MIN(n_tokens - first - cached, run->settled.capacity)) > 0; cached += N)
-            run_decode(run, text + first + cached, last = N, 0, cached);
+            last = N, run_decode(run, text + first + cached, &N, 1, 0, cached);
         run->draws->u = random_uniform(seed, (uint64_t)i);
         run_draw(run, last - 1, 1);
         int token = run->draws->token;

@@ -187,9 +187,9 @@ void sample_tokens(Run* run, int* text, int n_tokens, int n_new, uint64_t seed, 
 void sample_print(Run* run, const char* prompt, int n_new, uint64_t seed, FILE* copy);
 // Room for so many tokens behind the end-of-text that every document begins with; to be freed.
 int* sample_begin(const Run* run, size_t tokens);
-// Runs N tokens, at most --capacity, of one document, which begins in row `place` of the KV cache and has `cached`
-// tokens there before these.
-void run_decode(Run* run, const int* tokens, int N, int place, int cached);
+// Runs the tokens, at most --capacity, of n documents of so many (lengths), one behind another in the KV cache from row
+// `place` on. Of a single one `cached` tokens stand there already, before these.
+void run_decode(Run* run, const int* tokens, const int* lengths, int n, int place, int cached);
 // What follows each of the tokens n .. n + N of those, by --temperature and --top-k: run->draws (N), whose u is set.
 // Ids for which the tokenizer has no text are never drawn.
 void run_draw(Run* run, int n, int N);

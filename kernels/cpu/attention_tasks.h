@@ -260,35 +260,62 @@ SIMD_INLINE float few_probabilities(float* s, float* max, float* sum, int n) {
     return keep;
 }
 
-// o (HSp) = keep o + the sum of p[j] times row j of n rows of values.
+// o (HSp) = keep o + the sum of p[j] times row j of n rows of values; four sums at once, lest each wait for the last.
 SIMD_INLINE void few_values(float* o, float keep, const float* p, const char* v, size_t ld, int n, int HS, DType dt) {
+    size_t row = ld * dtype_bytes(dt);
     FOR_VECTORS(c, lanes, 0, HS, {
-        vf sum = vf_load(o + c) * keep;
-        for (int j = 0; j < n; j++) sum += p[j] * vf_get(v + (size_t)j * ld * dtype_bytes(dt), c, lanes, dt);
-        vf_store(o + c, sum);
+        vf sum[4] = {vf_load(o + c) * keep, (vf){0}, (vf){0}, (vf){0}};
+        int j = 0;
+        for (; j + 4 <= n; j += 4)
+#pragma GCC unroll 4
+            for (int i = 0; i < 4; i++) sum[i] += p[j + i] * vf_get(v + (size_t)(j + i) * row, c, lanes, dt);
+        for (; j < n; j++) sum[0] += p[j] * vf_get(v + (size_t)j * row, c, lanes, dt);
+        vf_store(o + c, (sum[0] + sum[1]) + (sum[2] + sum[3]));
     });
 }
 
-static void forward_few(void* out, float* lse, const Attention* a, Span d, int h, DType dt, void* scratch) {
-    int HS = a->HS, kv = h / heads_of_key(a);
-    float s[BLOCK], *q = (float*)scratch, *o = q + ROUND_UP(padded(HS), (size_t)SIMD_FLOATS);
+// What is known so far of one query and some heads; q and o lie behind.
+typedef struct FewHead {
+    float max, sum;
+} FewHead;
+
+static size_t few_width(int HS) { return ROUND_UP(padded(HS), (size_t)SIMD_FLOATS); }
+static size_t few_bytes(const KernelLimits* limits) {
+    return (size_t)limits->NH * (sizeof(FewHead) + 2 * few_width(limits->HS) * sizeof(float)) + 64;
+}
+
+// Query i of the document, heads h0 .. h1. Of a block of keys all heads are computed before the next: their keys lie
+// side by side, and memory is what this waits for.
+static void forward_few(void* out, float* lse, const Attention* a, Span d, int i, int h0, int h1, DType dt,
+                        void* scratch) {
+    int HS = a->HS, all = n_visible(a, d, i);
+    float s[BLOCK], *q = (float*)scratch, *o = q + (size_t)(h1 - h0) * few_width(HS);
+    FewHead* heads = (FewHead*)(o + (size_t)(h1 - h0) * few_width(HS));
+    size_t row = d.q0 + (size_t)i, ld = (size_t)a->ldkv, width = few_width(HS);
     DType out_dt = result_type(a, dt);
     ptrdiff_t to_v = (const char*)a->v - (const char*)a->k;
-    for (int i = 0; i < d.q_len; i++) {
-        size_t row = d.q0 + (size_t)i, n_q = (size_t)a->cu_q[a->n_docs];
-        const char* query = (const char*)element(a->q, at(row, a->ldq, h, HS), dt);
-        float max = -FLT_MAX, sum = 0;
-        FOR_VECTORS(c, lanes, 0, HS, vf_store(q + c, vf_get(query, c, lanes, dt) * a->scale),
-                    vf_store(o + c, (vf){0}););
-        for (int j = 0, n, all = n_visible(a, d, i); j < all; j += n) {
-            size_t key = at(d.k0 + (size_t)j, a->ldkv, kv, HS), ld = (size_t)a->ldkv;
-            n = MIN(BLOCK, all - j);
-            WITH_DTYPE(dt, few_scores, s, q, (const char*)element(a->k, key, dt), to_v, ld, n, HS);
-            float keep = few_probabilities(s, &max, &sum, n);
-            WITH_DTYPE(dt, few_values, o, keep, s, (const char*)element(a->v, key, dt), ld, n, HS);
+    for (int h = h0; h < h1; h++) {
+        const void* query = element(a->q, at(row, a->ldq, h, HS), dt);
+        float *my_q = q + (size_t)(h - h0) * width, *my_o = o + (size_t)(h - h0) * width;
+        heads[h - h0] = (FewHead){-FLT_MAX, 0};
+        FOR_VECTORS(c, lanes, 0, HS, vf_store(my_q + c, vf_get(query, c, lanes, dt) * a->scale);
+                    vf_store(my_o + c, (vf){0}););
+    }
+    for (int j = 0; j < all; j += BLOCK) {
+        int n = MIN(BLOCK, all - j);
+        for (int h = h0; h < h1; h++) {
+            size_t key = at(d.k0 + (size_t)j, a->ldkv, h / heads_of_key(a), HS), mine = (size_t)(h - h0) * width;
+            FewHead* x = &heads[h - h0];
+            WITH_DTYPE(dt, few_scores, s, q + mine, (const char*)element(a->k, key, dt), to_v, ld, n, HS);
+            float keep = few_probabilities(s, &x->max, &x->sum, n);
+            WITH_DTYPE(dt, few_values, o + mine, keep, s, (const char*)element(a->v, key, dt), ld, n, HS);
         }
-        store_rows((void*)element(out, at(row, a->ldo, h, HS), out_dt), a->ldo, o, 1, HS, 1 / sum, out_dt);
-        lse[(size_t)h * n_q + row] = max + logf(sum);
+    }
+    for (int h = h0; h < h1; h++) {
+        const FewHead* x = &heads[h - h0];
+        store_rows((void*)element(out, at(row, a->ldo, h, HS), out_dt), a->ldo, o + (size_t)(h - h0) * width, 1, HS,
+                   1 / x->sum, out_dt);
+        lse[(size_t)h * (size_t)a->cu_q[a->n_docs] + row] = x->max + logf(x->sum);
     }
 }
 
@@ -437,7 +464,10 @@ static void run_forward_task(const void* job, size_t t, int thread) {
     Task task = deal(&j->work, t, &h);
     Span d = document(j->a, task.doc);
     if (d.q_len <= FEW) {
-        forward_few(j->out, j->lse, j->a, d, h, j->dt, cpu_thread_scratch(thread));
+        // All heads at once where there are documents for all threads.
+        int together = j->work.n >= 2 * team_threads(), end = together ? j->a->NH : h + 1;
+        for (int i = 0; i < d.q_len && (!together || h == 0); i++)
+            forward_few(j->out, j->lse, j->a, d, i, h, end, j->dt, cpu_thread_scratch(thread));
         return;
     }
     begin_task();
@@ -507,5 +537,6 @@ static CpuScratch scratch(const KernelLimits* limits) {
     size_t dkv_rows = limits->NH > limits->NKV ? dq_rows : (size_t)GROUP * BLOCK;
     size_t rows = (QUERY_HALVES + KEY_HALVES * GROUP) * BLOCK / 2 + dq_rows + 2 * dkv_rows;
     size_t backward = backward_bytes() + rows * padded(limits->HS) * sizeof(float);
-    return (CpuScratch){D + 2 * most_tasks(limits) * sizeof(Task), MAX(forward_bytes(limits), backward)};
+    return (CpuScratch){D + 2 * most_tasks(limits) * sizeof(Task),
+                        MAX(MAX(forward_bytes(limits), backward), few_bytes(limits))};
 }

@@ -65,19 +65,22 @@ typedef struct Rollouts {
     Prompt* next;   // whose answers have not all started; NULL: a line is to be read
     int lines_end;  // there is no further line
     int n_live, most_live;
-    Prompt** prompts;    // (most_live) of the answers at work,
-    int* numbers;        // (most_live) their numbers,
-    int* last;           // (most_live) the token that the model has of each next,
-    AnswerRows* places;  // (most_live) and where they are
-    SideBySide side;     // the same, for the model
-    Extent* taken;       // (2 most_live) in rising order, of `rows`; behind these is room for new tokens
-    int n_taken, rows;   //
-    FILE* out;           // lines of this rank that rank 0 has not: "NUMBER LINE"
-    char* out_text;      //
-    size_t out_bytes;    //
-    Made made, sum;      // of this rank; of all, on rank 0
-    char** all;          // (prompts) lines, on rank 0
-    int64_t n_all;       // prompts of all files
+    Prompt** prompts;       // (most_live) of the answers at work,
+    int* numbers;           // (most_live) their numbers,
+    int* last;              // (most_live) the token that the model has of each next,
+    AnswerRows* places;     // (most_live) and where they are
+    SideBySide side;        // the same, for the model
+    Prompt** fresh;         // (most_live + 1) prompts that have a place, and wait to go through the model,
+    int n_fresh;            //
+    int *lengths, *packed;  // (most_live + 1) and (Batch.max_tokens) of a row of them
+    Extent* taken;          // (2 most_live + 1) in rising order, of `rows`; behind these is room for new tokens
+    int n_taken, rows;      //
+    FILE* out;              // lines of this rank that rank 0 has not: "NUMBER LINE"
+    char* out_text;         //
+    size_t out_bytes;       //
+    Made made, sum;         // of this rank; of all, on rank 0
+    char** all;             // (prompts) lines, on rank 0
+    int64_t n_all;          // prompts of all files
     double told, started;
 } Rollouts;
 
@@ -180,12 +183,16 @@ int rollouts_cache(const Prompts* prompts, const Config* config, int answers) {
     return (int)MIN(answers * of_each + sharing * prompts->longest, (int64_t)INT_MAX / 2);
 }
 
-// ---- the cache: who comes takes the first gap that holds it
+// ---- the cache: answers take the first gap that holds them, and prompts the last one, so that these lie side by side
 
-static int take_rows(Rollouts* r, int n) {
-    int i = 0, first = 0;
-    for (; i < r->n_taken && r->taken[i].first - first < n; i++) first = r->taken[i].first + r->taken[i].n;
-    if (i == r->n_taken && r->rows - first < n) return -1;
+static int gap_begin(const Rollouts* r, int i) { return i ? r->taken[i - 1].first + r->taken[i - 1].n : 0; }
+static int gap_end(const Rollouts* r, int i) { return i < r->n_taken ? r->taken[i].first : r->rows; }
+
+static int take_rows(Rollouts* r, int n, int is_prompt) {
+    int i = is_prompt ? r->n_taken : 0, step = is_prompt ? -1 : 1;
+    while (i >= 0 && i <= r->n_taken && gap_end(r, i) - gap_begin(r, i) < n) i += step;
+    if (i < 0 || i > r->n_taken) return -1;
+    int first = is_prompt ? gap_end(r, i) - n : gap_begin(r, i);
     memmove(r->taken + i + 1, r->taken + i, sizeof *r->taken * (size_t)(r->n_taken++ - i));
     r->taken[i] = (Extent){first, n};
     return first;
@@ -250,15 +257,44 @@ static void put_line(Rollouts* r, const Prompt* p) {
 
 // ---- answers come and go
 
-// All of the prompt but its last token go through the model.
+// 0, or -1: there is no room for it. It waits for run_prompts.
 static int place_prompt(Rollouts* r, Prompt* p) {
-    int N = p->n - 1, capacity = r->run->settled.capacity;
-    if (p->place < 0) {
-        if ((p->place = take_rows(r, N)) < 0) return -1;
-        for (int at = 0, n; at < N; at += n)
-            run_decode(r->run, p->tokens + at, n = MIN(N - at, capacity), p->place, at);
-    }
+    if (p->place >= 0) return 0;
+    if ((p->place = take_rows(r, p->n - 1, 1)) < 0) return -1;
+    r->fresh[r->n_fresh++] = p;
     return 0;
+}
+
+// All tokens of a prompt that is longer than a row but the last.
+static void run_long_prompt(Rollouts* r, const Prompt* p, int capacity) {
+    for (int at = 0, n; at < p->n - 1; at += n) {
+        n = MIN(p->n - 1 - at, capacity);
+        run_decode(r->run, p->tokens + at, &n, 1, p->place, at);
+    }
+}
+
+// Of the prompts that wait all tokens but the last go through the model. The next one's place is before that of the one
+// before: as many as follow each other so, and fit, are a row.
+static void run_prompts(Rollouts* r) {
+    int capacity = MIN(r->run->settled.capacity, r->run->batch.max_tokens);
+    for (int begin = 0, end; begin < r->n_fresh; begin = end) {
+        int N = r->fresh[begin]->n - 1, n = 0;
+        for (end = begin + 1; end < r->n_fresh; end++) {
+            int next = r->fresh[end]->n - 1;
+            if (r->fresh[end]->place + next != r->fresh[end - 1]->place || N + next > capacity) break;
+            N += next;
+        }
+        if (N > capacity) {
+            run_long_prompt(r, r->fresh[begin], capacity);
+            continue;
+        }
+        for (int i = end - 1, at = 0; i >= begin; at += r->lengths[n++], i--) {
+            r->lengths[n] = r->fresh[i]->n - 1;
+            memcpy(r->packed + at, r->fresh[i]->tokens, sizeof(int) * (size_t)r->lengths[n]);
+        }
+        run_decode(r->run, r->packed, r->lengths, n, r->fresh[end - 1]->place, 0);
+    }
+    r->n_fresh = 0;
 }
 
 // The next prompt of this rank; NULL: there is none.
@@ -278,7 +314,7 @@ static Prompt* next_prompt(Rollouts* r) {
 static void start_answers(Rollouts* r) {
     while (r->n_live < r->most_live) {
         Prompt* p = r->next = r->next ? r->next : next_prompt(r);
-        int own = p && place_prompt(r, p) == 0 ? take_rows(r, p->most) : -1, k = r->n_live;
+        int own = p && place_prompt(r, p) == 0 ? take_rows(r, p->most, 0) : -1, k = r->n_live;
         if (own < 0) return;
         Drawn* x = &p->answers[p->started];
         x->tokens = (int*)take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
@@ -295,7 +331,7 @@ static void draw_tokens(Rollouts* r) {
     Run* run = r->run;
     int n = r->side.n = r->n_live;
     run->batch.planned->answers = &r->side;
-    run_decode(run, r->last, n, 0, r->rows);
+    run_decode(run, r->last, &n, 1, 0, r->rows);
     run->batch.planned->answers = NULL;
     for (int k = 0; k < n; k++) {
         uint64_t seed = rollouts_seed((uint64_t)run->config.seed, r->prompts[k]->number, r->numbers[k]);
@@ -412,7 +448,10 @@ static void open_rollouts(Rollouts* r, Run* run) {
     r->most_live = (int)most, r->rows = run->cluster->cache_tokens - (int)most;
     r->prompts = (Prompt**)take(most, sizeof *r->prompts), r->places = (AnswerRows*)take(most, sizeof *r->places);
     r->numbers = (int*)take(2 * most, sizeof *r->numbers), r->last = r->numbers + most;
-    r->taken = (Extent*)take(2 * most, sizeof *r->taken);
+    r->taken = (Extent*)take(2 * most + 1, sizeof *r->taken);
+    r->fresh = (Prompt**)take(most + 1, sizeof *r->fresh);
+    r->lengths = (int*)take(most + 1 + (size_t)run->batch.max_tokens, sizeof *r->lengths);
+    r->packed = r->lengths + most + 1;
     r->side.of = r->places;
     r->n_all = rollouts_look(run).n;
     if (m->world->rank == 0) r->all = (char**)take((size_t)r->n_all, sizeof *r->all);
@@ -467,6 +506,7 @@ static void close_rollouts(Rollouts* r) {
     lines_close(&r->lines);
     fclose(r->out);
     free(r->out_text), free(r->all), free(r->prompts), free(r->numbers), free(r->places), free(r->taken);
+    free(r->fresh), free(r->lengths);
 }
 
 void run_rollouts(Run* run) {
@@ -476,7 +516,7 @@ void run_rollouts(Run* run) {
     int each = run->model.world->size > 1 ? MEET : 1;
     do {
         for (int i = 0; i < each; i++) {
-            start_answers(&r);
+            start_answers(&r), run_prompts(&r);
             if (r.n_live) draw_tokens(&r), end_answers(&r);
         }
     } while (meet(&r));

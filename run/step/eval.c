@@ -140,7 +140,8 @@ const float* token_logits(Run* run, int n) {
 static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     double sum = 0;
     for (int at = 0, n; at < N; at += n) {
-        run_decode(run, row + at, n = MIN(N - at, run->settled.capacity), 0, cached + at);
+        n = MIN(N - at, run->settled.capacity);
+        run_decode(run, row + at, &n, 1, 0, cached + at);
         for (int i = 0; i < n; i++) sum += log_softmax(token_logits(run, i), run->model.shape.V, row[at + i + 1]);
     }
     return sum / N;
@@ -151,8 +152,10 @@ static double mean_likelihood(Run* run, const int* row, int N, int cached) {
 static int run_context(Run* run, const int* context, int n, int longest) {
     int most = run->model.shape.context - longest, cached = MIN(n - 1, most);
     context += n - 1 - cached;
-    for (int at = 0, part; at < cached; at += part)
-        run_decode(run, context + at, part = MIN(cached - at, run->settled.capacity), 0, at);
+    for (int at = 0, part; at < cached; at += part) {
+        part = MIN(cached - at, run->settled.capacity);
+        run_decode(run, context + at, &part, 1, 0, at);
+    }
     return cached;
 }
 
