@@ -258,12 +258,6 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
     if (!use_cudnn || cuda_cudnn_forward(out, lse, a, dt, s)) cuda_attention_forward(out, lse, a, dt, s);
 }
 
-static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                               const Attention* a, DType dt, Stream s) {
-    if (!use_cudnn || cuda_cudnn_backward(dq, dk, dv, dout, out, lse, a, dt, s))
-        cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
-}
-
 // Kernels are loaded when they first run: ours, cuBLASLt's and cuDNN's took 545 to 555 MiB of an H100.
 // NCCL keeps 9.2 MiB a channel for each peer (LL, LL128, Simple): 544 MB were seen of 2 ranks, 688 of 4 with NVLink
 // (NVIDIA's NCCL issue 964); parts share them.
@@ -308,7 +302,7 @@ const Kernels cuda_kernels = {device_name,
                               cuda_rotary_forward,
                               cuda_rotary_backward,
                               attention_forward,
-                              attention_backward,
+                              cuda_attention_backward,
                               cuda_activation_forward,
                               cuda_activation_backward,
                               cuda_add,

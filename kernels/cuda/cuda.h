@@ -157,39 +157,28 @@ size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s);
-// attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward and backward
-// return 0, or -1 when cuDNN cannot do this very call (then nothing was done)
+// attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward returns 0, or
+// -1 when cuDNN cannot do this very call (then nothing was done)
 int cuda_cudnn_open(const KernelLimits* limits, Err err);
 void cuda_cudnn_close(void);
 const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                        const Attention* a, DType dt, Stream s);
-// Around it, without any header of cuDNN: where its documents lie, the log-sum-exp in its
-// layout and in ours, and the gradients back into their interleaved rows.
+// Around it, without any header of cuDNN: where its documents lie, and the log-sum-exp in our layout.
 //
 // A plan has B places for documents, and cuDNN before 9.25 answers one of length 0 with NaN (cudnn-frontend #943). So
 // places that are left over, which come first lest offsets decrease, hold a document of the row's first token alone. In
-// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits. Gradients must
-// not be: row 0 of their arrays belongs to these places, the row's tokens begin at row 1.
-enum { CUDNN_FIRST_GRADIENT = 1 };
-
+// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits.
 typedef struct CudnnPlaces {
-    int B, C, CKV, NH;  // C: channels of queries, CKV: of keys
-    int* lengths;       // (B) tokens
-    // (B+1) the element where each begins, in rows of C + 2 CKV, C, NH, C and CKV
-    int *qkv, *out, *lse, *gradients, *kv_gradients;
+    int B, C, CKV, NH;     // C: channels of queries, CKV: of keys
+    int* lengths;          // (B) tokens
+    int *qkv, *out, *lse;  // (B+1) the element where each begins, in rows of C + 2 CKV, C and NH
 } CudnnPlaces;
 
 // Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
 void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
-// The log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
-void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s);
-void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
-// out[i] (N,c; ldo) = rows of apart[i] (1+N,c) from CUDNN_FIRST_GRADIENT on: dq with c = C, dk and dv with c = CKV <=
-// C. All 16-byte aligned, C and CKV multiples of 8.
-void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);
+// The log-sum-exp of every token, ours (NH,Nq) = cuDNN's, packed (tokens,NH) or padded (B,NH,S).
+void cudnn_lse(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
 RANK_ENTRY(classifier_part);
