@@ -36,7 +36,10 @@ typedef struct KernelLimits {
     int oversubscribed;   // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 
-enum { MOST_EVENTS = 1 << 14 };  // in the time of a step: see Kernels.record_event
+enum {
+    MOST_EVENTS = 1 << 14,  // in the time of a step: see Kernels.record_event
+    ATTENTION_TAIL = 128    // rows: see Kernels.attention_forward
+};
 
 // Attention over packed documents. Query i of document b (of q_len = cu_q[b+1] - cu_q[b]) sees the keys
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a

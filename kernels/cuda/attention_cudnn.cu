@@ -1,5 +1,5 @@
 // attention_cudnn.cu - the forward pass of attention by cuDNN's fused kernels, beside our own: what moves around it,
-// memory, binding, and which of the two.
+// memory, binding, and whether it is used (attention_trial.cu).
 //
 // Rows with more documents than any plan holds (cudnn_plan.h) take our own kernels, and so do rows that ranks share:
 // some of the heads of more tokens, or parts of a larger attention. Around a plan move offsets of documents, and the
@@ -61,7 +61,6 @@ const char* cuda_cudnn_choice(void) { return reason; }
 
 #else
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/cuda/cudnn_plan.h"
 
@@ -84,7 +83,7 @@ static int check_limits(const KernelLimits* limits, Err err) {
     if (limits->dt != DT_BF16)
         return fail(err, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
     if (cudnn_load(err) || plan_check(&shape, cudnn.version, err)) return -1;
-    if (((size_t)limits->N + PLAN_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
+    if (((size_t)limits->N + ATTENTION_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
         return fail(err,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
                     "count; try a smaller --capacity",
@@ -150,83 +149,6 @@ int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stre
     return -result;
 }
 
-// ---- which is faster
-
-typedef struct Trial {  // a row of documents of the full context
-    bf16 *qkv, *out;
-    float* lse;
-    Attention attention;
-} Trial;
-
-// One allocation for everything; NULL when there is no memory.
-static char* set_up(Trial* t, const KernelLimits* limits) {
-    int N = limits->N, C = limits->NH * limits->HS, CKV = limits->NKV * limits->HS;
-    int longest = MAX(1, MIN(limits->context, N)), n_docs = CEIL_DIV(N, longest);
-    size_t outs = ROUND_UP((size_t)N * C * sizeof(bf16), (size_t)256);
-    size_t qkvs = ROUND_UP((size_t)N * (C + 2 * CKV) * sizeof(bf16), (size_t)256), all = outs + qkvs;
-    size_t lse_bytes = ROUND_UP((size_t)N * limits->NH * sizeof(float), (size_t)256);
-    size_t cu_bytes = (size_t)(n_docs + 1) * sizeof(int);
-    int* cu = (int*)malloc(cu_bytes);
-    char* base = cu ? (char*)cuda_allocate(all + lse_bytes + cu_bytes, false) : NULL;
-    if (!base) return free(cu), (char*)NULL;
-    t->qkv = (bf16*)base, t->out = (bf16*)(base + qkvs), t->lse = (float*)(base + all);
-    for (int b = 0; b <= n_docs; b++) cu[b] = MIN(b * longest, N);
-    int* device_cu = (int*)(base + all + lse_bytes);
-    CUDA_CHECK(cudaMemsetAsync(base, 0x3c, all, cuda.stream));  // numbers near 0.01
-    CUDA_CHECK(cudaMemcpyAsync(device_cu, cu, cu_bytes, cudaMemcpyHostToDevice, cuda.stream));
-    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
-    free(cu);
-    Attention* a = &t->attention;
-    *a = Attention{};
-    a->q = t->qkv, a->k = t->qkv + C, a->v = t->qkv + C + CKV;
-    a->cu_q = a->cu_k = device_cu;
-    a->Nq = a->Nk = N, a->n_docs = n_docs;
-    a->ldq = a->ldkv = C + 2 * CKV, a->ldo = C;
-    a->NH = limits->NH, a->NKV = limits->NKV, a->HS = limits->HS;
-    a->causal = 1;
-    a->scale = 1.0f / sqrtf((float)limits->HS);
-    return base;
-}
-
-// Milliseconds of the pass, of our own where cuDNN has no plan. 0, or -1 with a message.
-static int measure(const Trial* t, int by_cudnn, float* best, Err err) {
-    enum { RUNS = 5 };
-    const Attention* a = &t->attention;
-    *best = cuda_best_time(RUNS, cuda.stream, [=] {
-        int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err) : 1;
-        if (first < 0) return -1;
-        if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
-        return MIN(first, 0);
-    });
-    return *best < INFINITY ? 0 : -1;
-}
-
-// Leaves the winner's name at the end of `choice`. 0, or -1 with a message.
-static int compare(const KernelLimits* limits, Err err) {
-    Trial t;
-    float own, cudnns;
-    char* memory = set_up(&t, limits);
-    if (!memory) return fail(err, "no GPU memory to compare cuDNN's attention with our own");
-    int failed = measure(&t, 0, &own, err) || measure(&t, 1, &cudnns, err);
-    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
-    CUDA_CHECK(cudaFree(memory));
-    if (failed) return -1;
-    snprintf(choice, sizeof choice, "own %.3g ms, cuDNN %.3g ms: %s", own, cudnns, cudnns < own ? "cuDNN" : "own");
-    return 0;
-}
-
-// The choice that was made before for this key, into `choice`. 0 when there is none.
-static int recall(const char* key) {
-    char words[sizeof choice] = "";
-    size_t n = 0;
-    char* kept = cache_read(key, &n);
-    if (kept && n < sizeof words) memcpy(words, kept, n);
-    free(kept);
-    if (!strstr(words, ": own") && !strstr(words, ": cuDNN")) return 0;
-    memcpy(choice, words, sizeof choice);
-    return 1;
-}
-
 // ---- open and close
 
 static int open_bucket(int i, const KernelLimits* limits, Err err) {
@@ -241,45 +163,42 @@ static int open_bucket(int i, const KernelLimits* limits, Err err) {
     return 0;
 }
 
-// Those from bucket `first` on.
-static int open_buckets(int first, int end, const KernelLimits* limits, Err err) {
-    for (int i = first; i < MIN(end, buckets_that_fit(limits, sm())); i++)
-        if (open_bucket(i, limits, err)) return -1;
-    return 0;
+static int try_forward(void* out, float* lse, const Attention* a, void*, Err err) {
+    return forward(out, lse, a, DT_BF16, cuda.stream, err);
 }
 
-static void say_which_rows(const KernelLimits* limits) {
-    size_t n = strlen(choice);
-    snprintf(choice + n, sizeof choice - n, ", forward, of at most %d documents a row",
-             bucket_shape(limits, sm(), state.n - 1).B);
+// 0 where cuDNN is used; -1 with the reason.
+static int judge(const AttentionTrial* t, const KernelLimits* limits, Err err) {
+    int automatic = limits->attention == ATTENTION_AUTO;
+    if (!t->refused && (!automatic || t->candidate_ms < t->own_ms)) return 0;
+    return fail(err, "%s%s", t->words, automatic ? "" : "; try --device attention=own");
 }
 
 static int open_state(const KernelLimits* limits, Err err) {
-    enum { CHOICE_VERSION = 4 };  // to be raised when our own kernels become faster
-    int automatic = limits->attention == ATTENTION_AUTO;
+    enum { CHOICE_VERSION = 5 };  // to be raised when our own kernels become faster
+    int n = 0;
     char key[500];
+    AttentionTrial t;
     if (check_limits(limits, err)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
         return fail(err, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d", CHOICE_VERSION,
-             cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS);
-    int known = automatic && recall(key);
-    if (known && strstr(choice, ": own")) return fail(err, "%s", choice);
+    static_assert(BUCKETS <= COUNT(AttentionCandidate::docs), "a trial of every plan");
+    AttentionCandidate cudnns = {"cuDNN", try_forward, NULL, {}, buckets_that_fit(limits, sm())};
+    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d plans %d", CHOICE_VERSION,
+             cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS, cudnns.n);
+    int known = cuda_attention_trial_kept(&t, cudnns.name, key);
+    if (known && judge(&t, limits, err)) return -1;
     cudnnStatus_t status = cudnn.Create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS) return fail(err, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
-    if (open_buckets(0, 1, limits, err)) return -1;
-    if (automatic && !known) {
-        if (compare(limits, err)) return -1;
-        cache_write(key, choice, strlen(choice), 0);
-        // Another rank of this node may have been first: all take its choice.
-        if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
-        if (strstr(choice, ": own")) return fail(err, "%s", choice);
+    for (; n < cudnns.n; n++) {
+        if (open_bucket(n, limits, err)) return -1;
+        cudnns.docs[n] = bucket_shape(limits, sm(), n).B;
     }
-    if (open_buckets(1, BUCKETS, limits, err)) return -1;
-    if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
-    say_which_rows(limits);
+    if (!known && cuda_attention_trial(&t, &cudnns, limits, key, err)) return -1;
+    if (judge(&t, limits, err)) return -1;
+    snprintf(choice, sizeof choice, "%s, forward, of at most %d documents a row", t.words, cudnns.docs[n - 1]);
     return 0;
 }
 

@@ -7,6 +7,7 @@ CudaDevice cuda;
 
 void cuda_check_at(const char* file, int line, cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
+    if (cuda.failing) cuda.failing(what, cudaGetErrorString(error));
     die_at(file, line, "CUDA: %s: %s; the first failed call may be an earlier one, try CUDA_LAUNCH_BLOCKING=1", what,
            cudaGetErrorString(error));
 }

@@ -56,6 +56,8 @@ typedef struct CudaDevice {
     // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
     // says so, and what the device holds must not be used.
     int (*settle)(cudaEvent_t event);
+    // Not NULL: what ends the process, with words of its own, where a call has failed with this error.
+    void (*failing)(const char* what, const char* error);
     int exchange_sms;  // multiprocessors that NCCL may have, while an exchange is under way beside computing; 0 else
 } CudaDevice;
 extern CudaDevice cuda;
@@ -157,6 +159,33 @@ size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s);
+// attention_trial.cu: another's forward pass of attention is tried beside our own
+typedef struct AttentionCandidate {
+    const char* name;  // "cuDNN"
+    // As cuda_attention_forward, in bf16. 0; 1: it does not take this row, and did nothing; -1 with a message.
+    int (*forward)(void* out, float* lse, const Attention* a, void* context, Err err);
+    void* context;
+    int docs[4], n;  // it has code for rows of at most docs[i] documents
+} AttentionCandidate;
+
+typedef struct AttentionTrial {
+    float own_ms, candidate_ms;  // of a row of the longest documents; infinity: the candidate does not take it
+    float difference;            // largest of `out`
+    int refused;                 // it failed, or is wrong
+    char words[400];             // for people: this, or why it was refused
+} AttentionTrial;
+
+// Both sides of a right candidate differ by less. In a trial entries are below V = 2 sqrt(3), and scores, sums of HS <=
+// 128 products, are off by dS < 2^-10 where |q| |k| < 2 HS. Each side rounds probabilities to bf16, which is 2^-9 of
+// them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 2 dS.
+constexpr float ATTENTION_TRIAL_OUT = 6 * 3.4641016f / 512, ATTENTION_TRIAL_LSE = 1.0f / 256;
+
+// What is kept under this key: 1; 0: nothing. A trial whose process is gone before its end counts as a refusal.
+int cuda_attention_trial_kept(AttentionTrial* t, const char* candidate, const char* key);
+// Tries it, and keeps what is found out. A CUDA error ends the process with one line, and is kept as a refusal. 0, or
+// -1 with a message: there was no memory, or a rank is missing.
+int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const KernelLimits* limits, const char* key,
+                         Err err);
 // attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward returns 0, or
 // -1 when cuDNN cannot do this very call (then nothing was done)
 int cuda_cudnn_open(const KernelLimits* limits, Err err);
@@ -301,6 +330,14 @@ __device__ __forceinline__ int sum_up_to_lane(int x) {
         if ((int)threadIdx.x % 32 >= lanes) x += before;
     }
     return x;
+}
+
+// hash64 of plan/base/base.h: the same bits as on the host.
+__device__ __forceinline__ uint64_t device_hash64(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }
 
 // GELU, see kernels.h. With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no

@@ -474,7 +474,7 @@ static void* carve(PlanMemory* m, char* base, size_t bytes) {
 PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
     PlanMemory m = {};
     int packed = plan_packed(shape);
-    size_t B = (size_t)shape->B, rows = packed ? (size_t)N + PLAN_TAIL : B * shape->S;
+    size_t B = (size_t)shape->B, rows = packed ? (size_t)N + ATTENTION_TAIL : B * shape->S;
     m.tensors[PLAN_Q_LENGTHS] = m.tensors[PLAN_K_LENGTHS] = carve(&m, base, B * sizeof(int));
     m.tensors[PLAN_QKV_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
     m.tensors[PLAN_OUT_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));

@@ -106,10 +106,7 @@ cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 // documents, where B0 documents of the full context fill a row; a row takes the first that holds it. There are as many
 // of them as limits->most_scratch allows.
 
-enum {
-    BUCKETS = 4,
-    PLAN_TAIL = 128  // rows after the last token that a block of cuDNN's kernels may reach
-};
+enum { BUCKETS = 4 };
 
 typedef struct Memory {
     void* tensors[PLAN_TENSORS];
