@@ -106,11 +106,13 @@ size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
 // The bucket for this call, or -1: the contract of cuda.h.
 static int find_bucket(const Attention* a, DType dt) {
     const KernelLimits* limits = &state.limits;
-    int C = a->NH * a->HS, row = (a->NH + 2 * a->NKV) * a->HS;
+    int C = a->NH * a->HS, CKV = a->NKV * a->HS, row = C + 2 * CKV;
+    const bf16* q = (const bf16*)a->q;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
     int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
                a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->NKV == limits->NKV && a->HS == limits->HS &&
-               a->ldq == row && a->ldkv == row && a->ldo == C && a->n_docs > 0;
+               a->ldq == row && a->ldkv == row && a->ldo == C && a->n_docs > 0 && a->k == q + C &&
+               a->v == q + C + CKV && a->tail >= ATTENTION_TAIL;
     for (int i = 0; i < state.n && fits; i++)
         if (a->n_docs <= bucket_shape(limits, sm(), i).B) return i;
     return -1;
@@ -133,6 +135,8 @@ static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStre
                           (int*)m.tensors[PLAN_OUT_OFFSETS],
                           m.lse_offsets};
     cudnn_places(&places, a->cu_q, a->n_docs, s);
+    size_t row = (size_t)a->ldq * sizeof(bf16);  // what lies behind the last token is masked, but 0 x NaN is NaN
+    CUDA_CHECK(cudaMemsetAsync((char*)a->q + a->Nq * row, 0, ATTENTION_TAIL * row, s));
     m.tensors[PLAN_Q] = (void*)a->q, m.tensors[PLAN_K] = (void*)a->k, m.tensors[PLAN_V] = (void*)a->v;
     m.tensors[PLAN_SCALE] = (void*)&a->scale;
     m.tensors[PLAN_HIDE_PADDING] = m.tensors[PLAN_HIDE_FUTURE] = &minus_infinity;

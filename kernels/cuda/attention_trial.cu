@@ -33,15 +33,15 @@ typedef struct Rows {  // [0] our own results, [1] the candidate's
 
 // ---- a row
 
-// Numbers of about N(0,1), so that scores differ: sums of four uniform ones, of variance 1. Behind them what no pass
-// may use. One thread an element.
+// Numbers of about N(0,1), so that scores differ: sums of four uniform ones, of variance 1. Behind them NaN, which
+// shows where a pass uses it. One thread an element.
 static __global__ void fill_kernel(bf16* x, size_t inside, size_t n) {
     size_t i = (size_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= n) return;
     uint64_t bits = device_hash64(i);
     int sum = -2 * 0xffff;
     for (int j = 0; j < 64; j += 16) sum += (int)(bits >> j & 0xffff);
-    x[i] = narrow<bf16>(i < inside ? (float)sum * (1.7320508f / 65536) : 1e4f);
+    x[i] = narrow<bf16>(i < inside ? (float)sum * (1.7320508f / 65536) : NAN);
 }
 
 // Fills cu with at most `docs` short documents and a long one at the end, or with docs 0 with long ones. Their number.
@@ -64,7 +64,7 @@ static Attention make_row(Rows* r, const KernelLimits* limits, int docs) {
     a.Nq = a.Nk = r->host_cu[a.n_docs];
     a.ldq = a.ldkv = W, a.ldo = C;
     a.NH = limits->NH, a.NKV = limits->NKV, a.HS = limits->HS;
-    a.causal = 1;
+    a.causal = 1, a.tail = ATTENTION_TAIL;
     a.scale = 4 / sqrtf((float)a.HS);  // few keys count for a query: no error drowns in the mean of a long document
     size_t n = (size_t)(limits->N + ATTENTION_TAIL) * W, bytes = (size_t)(a.n_docs + 1) * sizeof(int);
     LAUNCH(fill_kernel, cuda_blocks(n, THREADS), THREADS, 0, cuda.stream, r->qkv, (size_t)a.Nq * W, n);

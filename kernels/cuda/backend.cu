@@ -265,7 +265,7 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
 static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * MIB;
 
 // clang-format off In the order of the structs: C++17 has no designated initializers. Behind the name: prefers_bf16,
-// on_host, full_matmul, virtual_time, no_results.
+// on_host, full_matmul, virtual_time, no_results, attention_tail.
 static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
                                  cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
                                  cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
@@ -277,6 +277,7 @@ const Kernels cuda_kernels = {device_name,
                               8192,
                               0,
                               0,
+                              ATTENTION_TAIL,
                               LIBRARIES,
                               NCCL_LIBRARY,
                               &rank_ops,

@@ -177,7 +177,7 @@ typedef struct AttentionTrial {
 
 // Both sides of a right candidate differ by less. In a trial entries are below V = 2 sqrt(3), and scores, sums of HS <=
 // 128 products, are off by dS < 2^-10 where |q| |k| < 2 HS. Each side rounds probabilities to bf16, which is 2^-9 of
-// them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 2 dS.
+// them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 4 dS.
 constexpr float ATTENTION_TRIAL_OUT = 6 * 3.4641016f / 512, ATTENTION_TRIAL_LSE = 1.0f / 256;
 
 // What is kept under this key: 1; 0: nothing. A trial whose process is gone before its end counts as a refusal.
