@@ -94,6 +94,7 @@ static Attention attention_of(const Model* m, const Row* row, int l) {
     a.n_docs = row->n_docs;
     a.causal = 1;
     a.scale = 1 / sqrtf((float)a.HS);
+    a.tail = row->qkv == QKV ? m->k->attention_tail : 0;
     a.row = row->number;
     return a;
 }

@@ -484,7 +484,7 @@ static Attention attention(void) {
     a.ldo = w.C;
     a.n_docs = t.n_docs;
     a.NH = w.model->NH, a.NKV = w.model->NKV, a.HS = w.C / w.model->NH;
-    a.causal = 1;
+    a.causal = 1, a.tail = w.k->attention_tail;
     a.scale = 1 / sqrtf((float)a.HS);
     return a;
 }
@@ -538,7 +538,7 @@ static void print_attention(void) {
 static void bench_attention_row(int r, int k) {
     char name[128];
     make_row(r);
-    for (int backward = 0; backward < 2; backward++) {
+    for (int backward = 0; backward < (kinds[k].attention == ATTENTION_OWN ? 2 : 1); backward++) {
         double seconds = measure(backward ? run_attention_backward : run_attention_forward);
         double rate = (backward ? 2.5e-12 : 1e-12) * t.flops / seconds;
         attention_rates[r][k][backward] = rate;
@@ -550,7 +550,8 @@ static void bench_attention_row(int r, int k) {
 
 static void make_attention_tensors(void) {
     size_t bytes = 2 * NC(), qkv_bytes = 2 * qkv_elems();
-    t.qkv = (char*)alloc(qkv_bytes), t.dqkv = (char*)alloc(qkv_bytes);
+    size_t tail = (size_t)w.k->attention_tail * qkv_bytes / (size_t)w.N;
+    t.qkv = (char*)alloc(qkv_bytes + tail), t.dqkv = (char*)alloc(qkv_bytes);
     t.out = (char*)alloc(bytes), t.dout = (char*)alloc(bytes);
     t.lse = (float*)alloc(4 * (size_t)w.model->NH * w.N);
     fill(t.qkv, qkv_bytes);

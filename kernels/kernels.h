@@ -36,7 +36,10 @@ typedef struct KernelLimits {
     int oversubscribed;   // 1: ranks share cores, so that events on the CPU are of processor time
 } KernelLimits;
 
-enum { MOST_EVENTS = 1 << 14 };  // in the time of a step: see Kernels.record_event
+enum {
+    MOST_EVENTS = 1 << 14,  // in the time of a step: see Kernels.record_event
+    ATTENTION_TAIL = 128    // rows: the most of Kernels.attention_tail, that tiles of a library's kernels may reach
+};
 
 // Attention over packed documents. Query i of document b (of q_len = cu_q[b+1] - cu_q[b]) sees the keys
 // 0 .. i + (k_len - q_len) of the same document: causal, aligned at the end, so that a few new queries may follow a
@@ -63,6 +66,9 @@ typedef struct Attention {
     // ld_dq), dk and dv (stride ld_dkv), which are fp32 and `+=`.
     int partial;
     int ld_dq, ld_dkv;
+    // Rows behind the last one of q, k and v, where these are parts of one matrix, that the forward pass may overwrite
+    // and read. It has no others: what lies behind the last token, whatever it is, changes no result.
+    int tail;
     uint64_t row;  // calls with one number, other than 0, find the same values behind cu_q, cu_k and causal_offset
 } Attention;
 
@@ -127,11 +133,12 @@ typedef struct Sampling {
 typedef struct Kernels {
     const char* name;  // what people read: "cpu avx512", ...
 
-    int prefers_bf16;  // matmuls of bf16 run much faster than those of fp32: --dtype auto means bf16
-    int on_host;       // memory of alloc is ordinary host memory
-    int full_matmul;   // edge of the square matmul that fills the device: what kernels_peak measures
-    int virtual_time;  // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
-    int no_results;    // besides, no op computes anything: memory holds what was uploaded, and else no results
+    int prefers_bf16;    // matmuls of bf16 run much faster than those of fp32: --dtype auto means bf16
+    int on_host;         // memory of alloc is ordinary host memory
+    int full_matmul;     // edge of the square matmul that fills the device: what kernels_peak measures
+    int virtual_time;    // clock and events are of a virtual time, which ops and collectives advance: virtual/virtual.h
+    int no_results;      // besides, no op computes anything: memory holds what was uploaded, and else no results
+    int attention_tail;  // rows: an Attention with so many in `tail` may run faster; 0: none does
     size_t libraries, comm_libraries;  // bytes of device memory that its libraries, and the transport's, take at most
     const struct RankOps* ranks;  // ops that only many ranks use (kernels/rank_ops.h); NULL: this table runs on one
 
@@ -214,10 +221,10 @@ typedef struct Kernels {
     //   P = exp(scale q k^T - lse),  dS = P * (dout v^T - D) with D[i] = sum of dout[i] * out[i],
     //   dq = scale dS k,  dk = scale dS^T q,  dv = P^T dout
 
-    // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs].
+    // out (Nq,NH,HS; stride ldo) =, lse (NH,Nq) fp32 = with Nq = cu_q[n_docs]. Behind the last tokens lie any bits.
     void (*attention_forward)(void* out, float* lse, const Attention* a, DType dt, Stream s);
     // dq, dk, dv = with the strides and shapes of q, k, v; dout and out with ldo; lse from the forward pass. dk and dv
-    // of a key/value head are sums over its query heads, in ascending order.
+    // of a key/value head are sums over its query heads, in ascending order. Behind the last tokens lie any bits.
     void (*attention_backward)(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                const Attention* a, DType dt, Stream s);
 

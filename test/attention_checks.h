@@ -19,6 +19,9 @@
 
 static const double E = 1.0 / (1 << 24);
 enum { MOST_DOCS = 16, GUARD = 8, NONE = -1 };
+// Rows of NaN behind a tensor. AddressSanitizer must see where it ends, and so must a device, in every other run.
+enum { BEHIND = SANITIZED && !TESTS_DEVICE ? 0 : 128 };
+static int ends_early;  // in this run device memory ends without them
 
 enum { FP32 = 1, BF16 = 2, BOTH = FP32 | BF16, PART = 4 };
 
@@ -30,7 +33,9 @@ typedef struct Case {
     int lengths[MOST_DOCS][3];
 } Case;
 
-typedef struct Tensor {  // (rows, width) in rows of ld elements, after GUARD elements and before as many
+// (rows, width) in rows of ld elements, after GUARD elements, before BEHIND rows and as many elements. All around is
+// NaN, which must be left alone, and change nothing.
+typedef struct Tensor {
     char* bytes;
     size_t rows, ld, width;
     DType dt;
@@ -39,9 +44,10 @@ typedef struct Tensor {  // (rows, width) in rows of ld elements, after GUARD el
 static void* data(Tensor t) { return t.bytes + GUARD * dtype_bytes(t.dt); }
 static size_t size_of(Tensor t);
 static void* data_for(const Kernels* k, Tensor t) {
-    return (char*)there(k, t.bytes, size_of(t)) + GUARD * dtype_bytes(t.dt);
+    size_t bytes = size_of(t) - (ends_early ? BEHIND * t.ld * dtype_bytes(t.dt) : 0);
+    return (char*)there(k, t.bytes, bytes) + GUARD * dtype_bytes(t.dt);
 }
-static size_t size_of(Tensor t) { return (t.rows * t.ld + 2 * GUARD) * dtype_bytes(t.dt); }
+static size_t size_of(Tensor t) { return ((t.rows + BEHIND) * t.ld + 2 * GUARD) * dtype_bytes(t.dt); }
 
 static double get(Tensor t, size_t row, size_t col) {
     size_t i = row * t.ld + col;
@@ -57,7 +63,7 @@ static void set(Tensor t, size_t row, size_t col, double x) {
 static Tensor tensor(size_t rows, size_t width, size_t pad, DType dt) {
     Tensor t = {NULL, rows, width + pad, width, dt};
     t.bytes = (char*)malloc(size_of(t));
-    memset(t.bytes, 0x5a, size_of(t));  // large numbers in outputs; also what must be left alone around rows
+    memset(t.bytes, 0xff, size_of(t));
     return t;
 }
 
@@ -89,7 +95,7 @@ static void check_untouched_around(Tensor t) {
            bad = 0;
     for (size_t i = 0; i < size_of(t); i++) {
         int inside = i >= guard && i < guard + t.rows * ld && (i - guard) % ld < width;
-        bad += !inside && (unsigned char)t.bytes[i] != 0x5a;
+        bad += !inside && (unsigned char)t.bytes[i] != 0xff;
     }
     CHECK(bad == 0);
 }
@@ -173,37 +179,12 @@ static void free_result(Result r) {
     free(r.out.bytes), free(r.lse.bytes), free(r.dq.bytes), free(r.dk.bytes), free(r.dv.bytes);
 }
 
-// With TEST_ATTENTION=cudnn in the environment what cuDNN offers is tested in the place of our own kernels; what it
-// does not offer (fp32, some sizes) stays with these.
-static int by_cudnn;                   // cases that were
-static char why_not_cudnn[ERR_BYTES];  // the last one that was not
-
-static int wants_cudnn(void) {
-    const char* wanted = getenv("TEST_ATTENTION");
-    return wanted && !strcmp(wanted, "cudnn");
-}
-
-static int opens_with_cudnn(const Kernels* table, KernelLimits limits) {
-    limits.attention = ATTENTION_CUDNN;
-    if (table->on_host || limits.dt != DT_BF16 || !wants_cudnn()) return 0;
-    int opened = table->open(&limits, why_not_cudnn) == 0;
-    by_cudnn += opened;
-    return opened;
-}
-
-static inline void cudnn_has_computed_cases(void) {
-    if (!by_cudnn) SKIP(why_not_cudnn[0] ? why_not_cudnn : "no case was for cuDNN");
-    printf("    cuDNN was asked in %d cases\n", by_cudnn);
-    CHECK(by_cudnn > 0);
-}
-
 static int open_table(const Kernels* table, const Problem* p, int threads) {
     char err[ERR_BYTES];
     int C = p->a.NH * p->a.HS;
     KernelLimits limits = {
         .N = (int)MAX(p->k.rows, p->q.rows), .C = C, .OC = 4 * C, .NH = p->a.NH, .NKV = p->a.NKV, .HS = p->a.HS};
     limits.context = p->longest, limits.threads = threads, limits.dt = p->dt, limits.attention = ATTENTION_OWN;
-    if (opens_with_cudnn(table, limits)) return 0;
     return table->open(&limits, err);
 }
 
@@ -211,6 +192,7 @@ static int open_table(const Kernels* table, const Problem* p, int threads) {
 // part must: from is no part.
 static void run(Result* r, const Kernels* table, Problem* p, const Result* from, int threads) {
     CHECK(open_table(table, p, threads) == 0);
+    ends_early = threads == 1;
     Attention a = arguments(table, p);
     table->attention_forward(data_for(table, r->out), (float*)data_for(table, r->lse), &a, p->dt, NULL);
     table->attention_backward(data_for(table, r->dq), data_for(table, r->dk), data_for(table, r->dv),

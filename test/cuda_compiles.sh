@@ -229,7 +229,6 @@ while read -r file kernel; do
 done << 'PROMISES'
 attention forward_kernelI.*Et
 attention_backward (key|query)_kernelI.*Et
-attention_cudnn interleave_kernel
 elementwise merge_kernelILi4E
 elementwise move_(rows|heads)_kernelI5uint4
 elementwise swiglu_kernelILb[01]ELi(8Et|4Ef)

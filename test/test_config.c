@@ -340,6 +340,20 @@ CLAIM(activations_do_not_overlap_and_recompute_takes_less) {
     }
 }
 
+// Every layer's own copy of queries, keys and values, and the shared one; nothing else.
+CLAIM(rows_behind_the_tokens_are_of_queries_keys_and_values) {
+    Shape shape = shape_make(3, 40, 4, 257, 64);
+    LayerLayout layer[3] = {{1, 1, RECOMPUTE_NONE}, {1, 1, RECOMPUTE_BLOCK}, {1, 1, RECOMPUTE_ACTIVATION}};
+    ActNeeds needs = {.N = 100, .classifier_N = 10, .layer = layer, .training = 1, .tp = 1, .dt = DT_BF16};
+    ActPlace without[N_ACTS][4], places[N_ACTS][4];
+    shape_activations(&shape, &needs, &without[0][0]);
+    needs.tail = 128;
+    shape_activations(&shape, &needs, &places[0][0]);
+    for (int i = 0; i < N_ACTS; i++)
+        for (int l = 0; l < 4; l++)
+            CHECK(places[i][l].bytes - without[i][l].bytes == (i == QKV && l < 3 ? 128 * 3 * 40 * sizeof(bf16) : 0));
+}
+
 CLAIM(initial_values_have_the_wanted_spread) {
     Shape shape = shape_make(2, 64, 4, 257, 32);
     static float value[1 << 16];

@@ -10,29 +10,25 @@ extern "C" {
 
 enum { NH = 4, NKV = 2, HS = 8, C = NH * HS, CKV = NKV * HS, ROW = C + 2 * CKV, MOST_B = 40, MOST_N = 200, S = 128 };
 
-// dq, dk, dv: channels, and where they lie in a row of all three.
-static const int widths[3] = {C, CKV, CKV}, begins[3] = {0, C, C + CKV};
-
 static const Kernels* k;
-static float qkv[MOST_N * ROW], dout[MOST_N * C];
+static float qkv[MOST_N * ROW];
 static int cu[MOST_B + 1];
 
 typedef struct Places {
     CudnnPlaces p;
-    int lengths[MOST_B], qkv[MOST_B + 1], out[MOST_B + 1], lse[MOST_B + 1], gradients[MOST_B + 1],
-        kv_gradients[MOST_B + 1];
+    int lengths[MOST_B], qkv[MOST_B + 1], out[MOST_B + 1], lse[MOST_B + 1];
 } Places;
 
 static void place(Places* x, const int* cu, int n_docs, int B) {
     memset(x, 0x5a, sizeof *x);
-    x->p = CudnnPlaces{B, C, CKV, NH, x->lengths, x->qkv, x->out, x->lse, x->gradients, x->kv_gradients};
+    x->p = CudnnPlaces{B, C, CKV, NH, x->lengths, x->qkv, x->out, x->lse};
     cudnn_places(&x->p, cu, n_docs, NULL);
     k->synchronize(NULL);
 }
 
 static Attention attention(const int* cu, int n_docs, const float* at) {
     Attention a = {};
-    a.q = at, a.k = at + begins[1], a.v = at + begins[2];
+    a.q = at, a.k = at + C, a.v = at + C + CKV;
     a.cu_q = a.cu_k = cu;
     a.Nq = a.Nk = cu[n_docs], a.n_docs = n_docs;
     a.ldq = a.ldkv = ROW, a.ldo = C;
@@ -40,21 +36,14 @@ static Attention attention(const int* cu, int n_docs, const float* at) {
     return a;
 }
 
-// Both passes of place i, which reads and writes nothing but its own rows.
-static void compute_place(const Places* x, int i, float* out, float* lse, float* gradients[3]) {
-    static float dqkv[MOST_N * ROW], lse_of[NH * MOST_N];
+// Place i, which reads and writes nothing but its own rows.
+static void compute_place(const Places* x, int i, float* out, float* lse) {
+    static float lse_of[NH * MOST_N];
     const int cu[2] = {0, x->lengths[i]};
-    int n = cu[1];
     Attention a = attention(cu, 1, qkv + x->qkv[i]);
     cpu_reference.attention_forward(out + x->out[i], lse_of, &a, DT_F32, NULL);
     for (int h = 0; h < NH; h++)
-        for (int t = 0; t < n; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * n + t];
-    cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout + x->out[i], out + x->out[i],
-                                     lse_of, &a, DT_F32, NULL);
-    for (int part = 0; part < 3; part++)
-        for (int t = 0; t < n; t++)
-            memcpy(gradients[part] + (part ? x->kv_gradients : x->gradients)[i] + t * widths[part],
-                   dqkv + t * ROW + begins[part], widths[part] * sizeof(float));
+        for (int t = 0; t < cu[1]; t++) lse[x->lse[i] + t * NH + h] = lse_of[h * cu[1] + t];
 }
 
 typedef struct Case {
@@ -87,75 +76,46 @@ CLAIM(no_place_is_empty_and_offsets_never_decrease) {
         for (int b = 0; b < B; b++) {
             CHECK(x.lengths[b] >= 1 && x.qkv[b] + ROW * x.lengths[b] <= ROW * N);
             CHECK(x.qkv[b] <= x.qkv[b + 1] && x.out[b] <= x.out[b + 1] && x.lse[b] <= x.lse[b + 1]);
-            CHECK(x.gradients[b] <= x.gradients[b + 1] && x.kv_gradients[b] <= x.kv_gradients[b + 1]);
             if (b >= B - real) tokens += x.lengths[b];
         }
         CHECK(tokens == N && x.qkv[B] == ROW * N && x.out[B] == C * N && x.lse[B] == NH * N);
-        CHECK(x.gradients[B] == C * (N + CUDNN_FIRST_GRADIENT));
-        CHECK(x.kv_gradients[B] == CKV * (N + CUDNN_FIRST_GRADIENT));
     }
 }
 
-// Out and log-sum-exp to the bit, whichever place writes last; gradients of the row's tokens, which no other place
-// touches.
+// Out and log-sum-exp to the bit, whichever place writes last.
 CLAIM(places_that_are_left_over_change_nothing) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int backwards = 0; backwards < 2; backwards++) {
             static float out[MOST_N * C], lse[MOST_N * NH], expected[MOST_N * C], expected_lse[NH * MOST_N];
-            static float dqkv[MOST_N * ROW], apart[3][(MOST_N + 1) * C];
-            float* gradients[3] = {apart[0], apart[1], apart[2]};
             int N = begin_case(&cases[i]), B = cases[i].B;
             static Places x;
             place(&x, cu, cases[i].n_docs, B);
             Attention a = attention(cu, cases[i].n_docs, qkv);
             cpu_reference.attention_forward(expected, expected_lse, &a, DT_F32, NULL);
-            cpu_reference.attention_backward(dqkv, dqkv + begins[1], dqkv + begins[2], dout, expected, expected_lse, &a,
-                                             DT_F32, NULL);
-            for (int b = 0; b < B; b++) compute_place(&x, backwards ? B - 1 - b : b, out, lse, gradients);
+            for (int b = 0; b < B; b++) compute_place(&x, backwards ? B - 1 - b : b, out, lse);
             CHECK(memcmp(out, expected, (size_t)N * C * sizeof(float)) == 0);
-            for (int n = 0; n < N; n++) {
+            for (int n = 0; n < N; n++)
                 for (int h = 0; h < NH; h++) CHECK(lse[n * NH + h] == expected_lse[h * N + n]);
-                for (int part = 0; part < 3; part++)
-                    CHECK(memcmp(apart[part] + (n + CUDNN_FIRST_GRADIENT) * widths[part], dqkv + n * ROW + begins[part],
-                                 widths[part] * sizeof(float)) == 0);
-            }
         }
 }
 
-CLAIM(the_log_sum_exp_goes_there_and_back) {
+CLAIM(the_log_sum_exp_comes_from_either_layout) {
     for (int i = 0; i < COUNT(cases); i++)
         for (int packed = 0; packed < 2; packed++) {
-            static float ours[NH * MOST_N], theirs[MOST_B * NH * S], back[NH * MOST_N];
+            static float theirs[MOST_B * NH * S], ours[NH * MOST_N];
             int N = begin_case(&cases[i]), B = cases[i].B;
             static Places x;
             place(&x, cu, cases[i].n_docs, B);
-            for (int j = 0; j < NH * N; j++) ours[j] = (float)j, back[j] = -1;
-            cudnn_lse_to(&x.p, theirs, ours, S, N, packed, NULL);
-            cudnn_lse_from(&x.p, back, theirs, S, N, packed, NULL);
-            k->synchronize(NULL);
-            CHECK(memcmp(ours, back, (size_t)NH * N * sizeof(float)) == 0);
+            for (int j = 0; j < COUNT(theirs); j++) theirs[j] = NAN;
             for (int b = 0; b < B; b++)
                 for (int h = 0; h < NH; h++)
-                    for (int t = 0; t < x.lengths[b]; t++) {
-                        int at = packed ? x.lse[b] + t * NH + h : (b * NH + h) * S + t;
-                        CHECK(theirs[at] == (float)(h * N + x.lse[b] / NH + t));
-                    }
+                    for (int t = 0; t < x.lengths[b]; t++)
+                        theirs[packed ? x.lse[b] + t * NH + h : (b * NH + h) * S + t] =
+                            (float)(h * N + x.lse[b] / NH + t);
+            cudnn_lse(&x.p, ours, theirs, S, N, packed, NULL);
+            k->synchronize(NULL);
+            for (int j = 0; j < NH * N; j++) CHECK(ours[j] == (float)j);
         }
-}
-
-CLAIM(gradients_are_interleaved_from_the_first_row_on) {
-    enum { N = 21 };
-    alignas(16) static bf16 apart[3][(N + 1) * C], out[N * ROW];
-    for (int part = 0; part < 3; part++)
-        for (int i = 0; i < (N + 1) * C; i++) apart[part][i] = (bf16)(part * 10000 + i);
-    bf16* const to[3] = {out, out + begins[1], out + begins[2]};
-    const bf16* const from[3] = {apart[0], apart[1], apart[2]};
-    cudnn_interleave(to, from, N, C, CKV, ROW, NULL);
-    k->synchronize(NULL);
-    for (int n = 0; n < N; n++)
-        for (int part = 0; part < 3; part++)
-            for (int i = 0; i < widths[part]; i++)
-                CHECK(to[part][n * ROW + i] == (bf16)(part * 10000 + (n + 1) * widths[part] + i));
 }
 
 int main(void) {
@@ -167,7 +127,6 @@ int main(void) {
     k = kernels_find("emu", "auto", err);
     if (!k || k->open(&limits, err)) die("%s", err);
     for (int i = 0; i < COUNT(qkv); i++) qkv[i] = (float)(int32_t)hash64((uint64_t)i) * 0x1p-30f;
-    for (int i = 0; i < COUNT(dout); i++) dout[i] = (float)(int32_t)hash64((uint64_t)i + 1000000) * 0x1p-30f;
     emu::lend_statics();
     run_claims();
     k->close();

@@ -39,7 +39,7 @@ static void begin(void) {
     if (!why_no_plans && cudnn_load(err)) why_no_plans = err;
 }
 
-static PlanShape shape(int sm, int backward) { return PlanShape{4, 256, 3, 3, 64, sm, backward}; }
+static PlanShape shape(int sm) { return PlanShape{4, 256, 3, 3, 64, sm}; }
 
 static PlanTarget target(const char* name) {
     char path[100], json[4096] = "";
@@ -70,10 +70,8 @@ static void check_plan(const char* device, const PlanShape* s) {
     double to_read = now_seconds() - started;
     CHECK(kept.was_cached && kept.workspace == compiled.workspace && to_read < to_compile);
     CHECK((size_t)compiled.workspace <= plan_workspace_most(s));
-    // The large workspaces are a formula, not a guess: it is met within the small change that it allows.
-    CHECK((size_t)compiled.workspace + (128 << 10) + (size_t)s->B * 2048 >= plan_workspace_most(s));
-    printf("    %s %s, head size %d: compiled in %.2f s, read in %.3f s, workspace %.2f MiB\n", device,
-           s->backward ? "backward" : "forward", s->HS, to_compile, to_read, (double)compiled.workspace / (1 << 20));
+    printf("    %s, head size %d: compiled in %.2f s, read in %.3f s, workspace %.2f MiB\n", device, s->HS, to_compile,
+           to_read, (double)compiled.workspace / (1 << 20));
     plan_close(&compiled);
     plan_close(&kept);
     if (t.device) cudnn.BackendDestroyDescriptor(t.device);
@@ -82,16 +80,14 @@ static void check_plan(const char* device, const PlanShape* s) {
 #define NEEDS_PLANS \
     if (why_no_plans) SKIP(why_no_plans)
 
-// The passes of every architecture that add in one order; query heads that share keys and values.
+// Also of query heads that share keys and values.
 static void check_device(const char* device, int sm) {
     NEEDS_PLANS;
-    for (int share = 0; share < 2; share++)
-        for (int backward = 0; backward < 2; backward++) {
-            PlanShape s = shape(sm, backward);
-            if (share) s.NH = 6, s.NKV = 2;
-            if (backward && !plan_adds_in_order(&s, cudnn.version)) CHECK(plan_check(&s, cudnn.version, err) == -1);
-            else check_plan(device, &s);
-        }
+    for (int share = 0; share < 2; share++) {
+        PlanShape s = shape(sm);
+        if (share) s.NH = 6, s.NKV = 2;
+        check_plan(device, &s);
+    }
 }
 
 CLAIM(a100_has_all_plans) { check_device("a100", 80); }
@@ -107,40 +103,24 @@ static KernelLimits limits_of(int N, int context, size_t most_scratch) {
     return limits;
 }
 
-static int says(const KernelLimits* limits, const char* part) {
-    const int n[2] = {buckets_that_fit(limits, 90, 0), buckets_that_fit(limits, 90, 1)};
-    char words[300];
-    describe_buckets(words, sizeof words, limits, 90, n);
-    if (!strstr(words, part)) printf("    %s\n", words);
-    return strstr(words, part) != NULL;
-}
-
-// Two documents of 4096 tokens keep 12 heads of 4096^2 scores of two bytes: 0.75 GiB; 32 documents 12 GiB.
+// On an H100 the log-sum-exp of the row's tokens; on an A100 of the full context for every document.
 CLAIM(free_memory_decides_which_rows_cudnn_takes) {
-    const size_t GiB = (size_t)1 << 30;
-    KernelLimits little = limits_of(8192, 4096, GiB / 2), some = limits_of(8192, 4096, 0),
-                 much = limits_of(8192, 4096, 13 * GiB), none = limits_of(8192, 4096, 1);
-    CHECK(bucket_bytes(&some, 90, 0, 1) > GiB * 3 / 4 && bucket_bytes(&some, 90, 2, 1) > 12 * GiB);
-    CHECK(buckets_that_fit(&little, 90, 0) == BUCKETS && buckets_that_fit(&little, 90, 1) == 0);
-    CHECK(buckets_that_fit(&some, 90, 1) == 1 && buckets_that_fit(&much, 90, 1) == 3);
-    CHECK(buckets_that_fit(&none, 90, 0) == 0 && buckets_that_fit(&none, 90, 1) == 0);
-    CHECK(buckets_that_fit(&some, 80, 0) > 0 && buckets_that_fit(&some, 80, 1) == 0);
-    CHECK(says(&little, "own backward, since its one needs"));
-    CHECK(says(&some, "at most 128 documents a row, backward 2, own for more"));
-    CHECK(says(&much, "at most 128 documents a row, backward 32, own for more"));
-    for (int i = 0; i < 3; i++) CHECK(bucket_bytes(&much, 90, i, 1) <= most_plan_bytes(&much));
+    KernelLimits some = limits_of(8192, 4096, 0), little = limits_of(8192, 4096, 4 << 20),
+                 none = limits_of(8192, 4096, 1);
+    CHECK(bucket_shape(&some, 90, 0).B == 2 && bucket_shape(&some, 90, BUCKETS - 1).B == 128);
+    CHECK(bucket_bytes(&some, 90, BUCKETS - 1) < 1 << 20 && bucket_bytes(&some, 80, 1) > 8 * 4096 * 12 * sizeof(float));
+    CHECK(buckets_that_fit(&little, 90) == BUCKETS && buckets_that_fit(&little, 80) == 2);
+    CHECK(buckets_that_fit(&none, 90) == 0 && buckets_that_fit(&none, 80) == 0);
+    for (int i = 0; i < 2; i++) CHECK(bucket_bytes(&little, 80, i) <= most_plan_bytes(&little));
 }
 
 // What the table promises for a ragged shape is what cuDNN asks for.
-CLAIM(the_scores_of_a_ragged_row_are_counted_as_cudnn_does) {
+CLAIM(the_workspace_of_a_ragged_row_is_enough) {
     NEEDS_PLANS;
     KernelLimits limits = limits_of(8192, 4096, 0);
-    PlanShape backward = bucket_shape(&limits, 90, 0, 1), many = bucket_shape(&limits, 90, 2, 1);
-    CHECK(backward.B == 2 && backward.S == 4096 && many.B == 32);
-    PlanShape forward = bucket_shape(&limits, 90, BUCKETS - 1, 0);
-    check_plan("h100", &backward);
+    PlanShape few = bucket_shape(&limits, 90, 0), many = bucket_shape(&limits, 90, BUCKETS - 1);
+    check_plan("h100", &few);
     check_plan("h100", &many);
-    check_plan("h100", &forward);
 }
 
 // ---- support in words
@@ -151,24 +131,21 @@ static int refused(PlanShape s, size_t version, const char* word) {
 }
 
 CLAIM(what_is_not_supported_is_refused_in_words) {
-    PlanShape odd = shape(90, 0), wide = odd, ragged = odd, small = odd;
+    PlanShape odd = shape(90), wide = odd, ragged = odd, small = odd;
     odd.HS = 60, wide.HS = 136, ragged.S = 192, small.HS = 24;
     CHECK(refused(odd, 91900, "60"));
     CHECK(refused(wide, 91900, "136"));
     CHECK(refused(ragged, 91900, "192"));
     CHECK(refused(small, 91900, "multiples of 16"));
-    CHECK(refused(shape(90, 0), 90700, "9.7.0"));
-    CHECK(refused(shape(90, 0), 91000, "9.10.2"));
-    CHECK(refused(shape(90, 0), 91001, "9.10.2"));
-    CHECK(refused(shape(90, 0), 100000, "cuDNN 9"));
-    CHECK(refused(shape(75, 0), 91900, "sm_75"));
-    CHECK(refused(shape(110, 0), 91900, "sm_110"));
-    CHECK(refused(shape(120, 1), 91900, "interleaved"));
-    CHECK(refused(shape(86, 0), 91800, "9.18.1"));
-    CHECK(refused(shape(89, 1), 91900, "one order"));
-    CHECK(refused(shape(100, 1), 91700, "one order"));
-    CHECK(refused(shape(100, 1), 92300, "one order"));
-    const PlanShape good[] = {shape(80, 0), shape(86, 0), shape(90, 1), shape(100, 1), shape(103, 1)};
+    CHECK(refused(shape(90), 90700, "9.7.0"));
+    CHECK(refused(shape(90), 91000, "9.10.2"));
+    CHECK(refused(shape(90), 91001, "9.10.2"));
+    CHECK(refused(shape(90), 100000, "cuDNN 9"));
+    CHECK(refused(shape(75), 91900, "sm_75"));
+    CHECK(refused(shape(110), 91900, "sm_110"));
+    CHECK(refused(shape(120), 91900, "interleaved"));
+    CHECK(refused(shape(86), 91800, "9.18.1"));
+    const PlanShape good[] = {shape(80), shape(86), shape(90), shape(100), shape(103)};
     for (int i = 0; i < COUNT(good); i++) CHECK(plan_check(&good[i], 91900, err) == 0);
     CHECK(!plan_packed(&good[0]) && !plan_packed(&good[1]) && plan_packed(&good[2]) && plan_packed(&good[3]));
 }
@@ -179,7 +156,7 @@ CLAIM(a_damaged_plan_is_compiled_anew) {
     NEEDS_PLANS;
     static char good[1 << 20];
     size_t n;
-    PlanShape s = shape(80, 0);
+    PlanShape s = shape(80);
     Plan plan;
     empty_cache();
     PlanTarget t = target("a100");

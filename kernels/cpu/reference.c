@@ -423,7 +423,7 @@ static void clip_scale(float* scale, const double* norm2, float clip, Stream s) 
 // clang-format off
 // In the order of the struct, so that none is missing.
 const Kernels cpu_reference = {
-    "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, 0, 0, /* ranks */ NULL,
+    "cpu reference", 0, /* on_host */ 1, /* full_matmul */ 1024, 0, 0, /* attention_tail */ 0, 0, 0, /* ranks */ NULL,
     /* memory_available */ NULL, workspace_bytes, open_nothing, close_nothing, no_choices,
     alloc, free_memory, alloc, free_memory, upload, download, clear, synchronize,
     embedding_forward, embedding_backward, norm_forward, norm_backward,

@@ -1,11 +1,10 @@
-// attention_cudnn.cu - attention by cuDNN's fused kernels, beside our own: what moves around it, memory, binding, and
-// which of the two.
+// attention_cudnn.cu - the forward pass of attention by cuDNN's fused kernels, beside our own: what moves around it,
+// memory, binding, and whether it is used (attention_trial.cu).
 //
 // Rows with more documents than any plan holds (cudnn_plan.h) take our own kernels, and so do rows that ranks share:
-// some of the heads of more tokens, or parts of a larger attention. Around a plan move offsets of
-// documents, the log-sum-exp between our layout and cuDNN's (either one's forward pass fits either one's backward
-// pass), and dq, dk, dv, which cuDNN writes apart, into the interleaved gradient: 18 bytes a channel and token over the
-// memory bus, little beside the attention itself.
+// some of the heads of more tokens, or parts of a larger attention. Around a plan move offsets of documents, and the
+// log-sum-exp from cuDNN's layout to ours. The backward pass is always our own: cuDNN's adds in any order, or needs
+// memory for all scores, and made illegal accesses with those on an H100.
 #include "kernels/cuda/cuda.h"
 
 // ---- what moves, see cuda.h: nothing of cuDNN
@@ -18,18 +17,14 @@ static __global__ void places_kernel(CudnnPlaces p, const int* cu, int n_docs) {
     for (int b = lane; b - lane < n_docs; b += 32)
         used += __popc(__ballot_sync(FULL_WARP, b < n_docs && cu[b + 1] > cu[b]));
     int at = p.B - used;
-    for (int i = lane; i < at; i += 32)
-        p.lengths[i] = 1, p.qkv[i] = p.out[i] = p.lse[i] = p.gradients[i] = p.kv_gradients[i] = 0;
+    for (int i = lane; i < at; i += 32) p.lengths[i] = 1, p.qkv[i] = p.out[i] = p.lse[i] = 0;
     for (int first = 0; first <= n_docs; first += 32) {
         int b = first + lane, begin = b <= n_docs ? cu[b] : 0, length = b < n_docs ? cu[b + 1] - begin : 0;
         unsigned real = __ballot_sync(FULL_WARP, length > 0);
         int i = b == n_docs ? p.B : at + __popc(real & ((1u << lane) - 1));
         if (length > 0) p.lengths[i] = length;
-        if (length > 0 || b == n_docs) {
+        if (length > 0 || b == n_docs)
             p.qkv[i] = (p.C + 2 * p.CKV) * begin, p.out[i] = p.C * begin, p.lse[i] = p.NH * begin;
-            p.gradients[i] = p.C * (begin + CUDNN_FIRST_GRADIENT);
-            p.kv_gradients[i] = p.CKV * (begin + CUDNN_FIRST_GRADIENT);
-        }
         at += __popc(real);
     }
 }
@@ -38,48 +33,18 @@ void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t 
     LAUNCH(places_kernel, 1, 32, 0, s, *p, cu, n_docs);
 }
 
-// Copies the log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
 // One thread a token and head; block x: a stretch of a document, y: head.
-template <bool TO_CUDNN>
-static __global__ void lse_kernel(float* ours, float* cudnns, const int* lengths, const int* lse_offsets, int NH, int S,
-                                  int Nq, int packed) {
+static __global__ void lse_kernel(CudnnPlaces p, float* ours, const float* cudnns, int S, int Nq, int packed) {
     int stretches = CEIL_DIV(S, THREADS), h = (int)blockIdx.y;
     int b = (int)blockIdx.x / stretches, t = (int)blockIdx.x % stretches * THREADS + (int)threadIdx.x;
-    if (t >= lengths[b]) return;
-    size_t token = (size_t)(lse_offsets[b] / NH + t);
-    float *x = ours + (size_t)h * Nq + token, *y = cudnns + (packed ? token * NH + h : ((size_t)b * NH + h) * S + t);
-    if (TO_CUDNN) *y = *x;
-    else *x = *y;
+    if (t >= p.lengths[b]) return;
+    size_t token = (size_t)(p.lse[b] / p.NH + t);
+    ours[(size_t)h * Nq + token] = cudnns[packed ? token * p.NH + h : ((size_t)b * p.NH + h) * S + t];
 }
 
-// out (N,c; ldo) = x (N,c), both 16-byte aligned, c a multiple of 8; block y: dq with c = C, dk or dv with c = CKV.
-static __global__ void interleave_kernel(bf16* dq, bf16* dk, bf16* dv, const bf16* dq_apart, const bf16* dk_apart,
-                                         const bf16* dv_apart, int N, int C, int CKV, int ldo) {
-    int c = blockIdx.y == 0 ? C : CKV;
-    bf16* out = blockIdx.y == 0 ? dq : blockIdx.y == 1 ? dk : dv;
-    const bf16* x = blockIdx.y == 0 ? dq_apart : blockIdx.y == 1 ? dk_apart : dv_apart;
-    size_t i = ((size_t)blockIdx.x * THREADS + threadIdx.x) * Pack<bf16>::N;
-    if (i < (size_t)N * c) store_pack(out + i / c * ldo + i % c, load_pack(x + i));
-}
-
-template <bool TO_CUDNN>
-static void move_lse(const CudnnPlaces* p, float* ours, float* cudnns, int S, int Nq, int packed, cudaStream_t s) {
+void cudnn_lse(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s) {
     dim3 grid((unsigned)p->B * CEIL_DIV(S, THREADS), (unsigned)p->NH);
-    LAUNCH(lse_kernel<TO_CUDNN>, grid, THREADS, 0, s, ours, cudnns, p->lengths, p->lse, p->NH, S, Nq, packed);
-}
-
-void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s) {
-    move_lse<true>(p, (float*)ours, cudnns, S, Nq, packed, s);
-}
-void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s) {
-    move_lse<false>(p, ours, (float*)cudnns, S, Nq, packed, s);
-}
-
-void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s) {
-    size_t skipped = (size_t)CUDNN_FIRST_GRADIENT * C, skipped_kv = (size_t)CUDNN_FIRST_GRADIENT * CKV;
-    dim3 grid(cuda_blocks((size_t)N * C / Pack<bf16>::N, THREADS), 3);
-    LAUNCH(interleave_kernel, grid, THREADS, 0, s, out[0], out[1], out[2], apart[0] + skipped, apart[1] + skipped_kv,
-           apart[2] + skipped_kv, N, C, CKV, ldo);
+    LAUNCH(lse_kernel, grid, THREADS, 0, s, *p, ours, cudnns, S, Nq, packed);
 }
 
 #ifndef HAVE_CUDNN  // its headers were missing when the program was built: every call falls to our own kernels
@@ -92,22 +57,18 @@ int cuda_cudnn_open(const KernelLimits*, Err err) { return fail(err, "%s", reaso
 void cuda_cudnn_close(void) {}
 size_t cuda_cudnn_scratch_bytes(const KernelLimits*) { return 0; }
 int cuda_cudnn_forward(void*, float*, const Attention*, DType, Stream) { return -1; }
-int cuda_cudnn_backward(void*, void*, void*, const void*, const void*, const float*, const Attention*, DType, Stream) {
-    return -1;
-}
 const char* cuda_cudnn_choice(void) { return reason; }
 
 #else
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "kernels/cuda/cudnn_plan.h"
 
 static struct {
     cudnnHandle_t handle;
     KernelLimits limits;
-    Plan plans[2][BUCKETS];  // forward, backward
-    int n[2];                // of them
+    Plan plans[BUCKETS];
+    int n;  // of them
 } state;
 
 static char choice[ERR_BYTES] = "cuDNN was not asked for";
@@ -118,260 +79,130 @@ static int sm() { return 10 * cuda.major + cuda.minor; }
 
 // 0 when cuDNN can serve these limits, -1 with the reason.
 static int check_limits(const KernelLimits* limits, Err err) {
-    PlanShape forward = bucket_shape(limits, sm(), 0, 0);
+    PlanShape shape = bucket_shape(limits, sm(), 0);
     if (limits->dt != DT_BF16)
         return fail(err, "cuDNN's attention takes bf16, not %s; try --dtype bf16", dtype_name(limits->dt));
-    if (cudnn_load(err) || plan_check(&forward, cudnn.version, err)) return -1;
-    if (((size_t)limits->N + PLAN_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
+    if (cudnn_load(err) || plan_check(&shape, cudnn.version, err)) return -1;
+    if (((size_t)limits->N + ATTENTION_TAIL) * (limits->NH + 2 * limits->NKV) * limits->HS > INT32_MAX)
         return fail(err,
                     "a row of %d tokens has more elements than the 32-bit offsets of cuDNN's attention "
                     "count; try a smaller --capacity",
                     limits->N);
-    if (buckets_that_fit(limits, sm(), 0) > 0) return 0;
+    if (buckets_that_fit(limits, sm()) > 0) return 0;
     return fail(err, "cuDNN's attention needs %zu MiB of scratch and may take %zu; try a smaller --capacity",
-                bucket_bytes(limits, sm(), 0, 0) >> 20, most_plan_bytes(limits) >> 20);
+                bucket_bytes(limits, sm(), 0) >> 20, most_plan_bytes(limits) >> 20);
 }
 
 // The device must have been found before.
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits) {
     size_t most = 0;
     if (limits->attention == ATTENTION_OWN || check_limits(limits, NULL)) return 0;
-    for (int backward = 0; backward < 2; backward++)
-        for (int i = 0; i < buckets_that_fit(limits, sm(), backward); i++)
-            most = MAX(most, bucket_bytes(limits, sm(), i, backward));
+    for (int i = 0; i < buckets_that_fit(limits, sm()); i++) most = MAX(most, bucket_bytes(limits, sm(), i));
     return most;
 }
 
-// ---- the two passes
+// ---- the pass
 
 // The bucket for this call, or -1: the contract of cuda.h.
-static int find_bucket(const Attention* a, DType dt, int backward) {
+static int find_bucket(const Attention* a, DType dt) {
     const KernelLimits* limits = &state.limits;
-    int C = a->NH * a->HS, row = (a->NH + 2 * a->NKV) * a->HS;
+    int C = a->NH * a->HS, CKV = a->NKV * a->HS, row = C + 2 * CKV;
+    const bf16* q = (const bf16*)a->q;
     // Only training rows have one array for queries and keys: end-aligned and begin-aligned causal are the same there.
     int fits = dt == DT_BF16 && !a->partial && a->causal && !a->causal_offset && a->cu_q == a->cu_k && a->Nq == a->Nk &&
                a->Nq > 0 && a->Nq <= limits->N && a->NH == limits->NH && a->NKV == limits->NKV && a->HS == limits->HS &&
-               a->ldq == row && a->ldkv == row && a->ldo == C && a->n_docs > 0;
-    for (int i = 0; i < state.n[backward] && fits; i++)
-        if (a->n_docs <= bucket_shape(limits, sm(), i, backward).B) return i;
+               a->ldq == row && a->ldkv == row && a->ldo == C && a->n_docs > 0 && a->k == q + C &&
+               a->v == q + C + CKV && a->tail >= ATTENTION_TAIL;
+    for (int i = 0; i < state.n && fits; i++)
+        if (a->n_docs <= bucket_shape(limits, sm(), i).B) return i;
     return -1;
 }
 
-// Scratch for the pass, with what both passes need in it.
-static PlanMemory prepare(const PlanShape* shape, const Attention* a, CudnnPlaces* places, cudaStream_t s) {
-    static float minus_infinity = -INFINITY, one = 1.0f;
-    PlanMemory m = plan_memory(shape, state.limits.N, NULL);
-    m = plan_memory(shape, state.limits.N, (char*)cuda_scratch(m.bytes));
-    *places = CudnnPlaces{shape->B,
+// 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
+static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, Err err) {
+    static float minus_infinity = -INFINITY;
+    int i = find_bucket(a, dt);
+    if (i < 0 || ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out) % 16) return 1;
+    PlanShape shape = bucket_shape(&state.limits, sm(), i);
+    PlanMemory m = plan_memory(&shape, state.limits.N, NULL);
+    m = plan_memory(&shape, state.limits.N, (char*)cuda_scratch(m.bytes));
+    CudnnPlaces places = {shape.B,
                           a->NH * a->HS,
                           a->NKV * a->HS,
                           a->NH,
                           (int*)m.tensors[PLAN_Q_LENGTHS],
                           (int*)m.tensors[PLAN_QKV_OFFSETS],
                           (int*)m.tensors[PLAN_OUT_OFFSETS],
-                          m.lse_offsets,
-                          m.gradient_offsets,
-                          m.kv_gradient_offsets};
-    cudnn_places(places, a->cu_q, a->n_docs, s);
-    m.tensors[PLAN_Q] = (void*)a->q;
-    m.tensors[PLAN_K] = (void*)a->k;
-    m.tensors[PLAN_V] = (void*)a->v;
+                          m.lse_offsets};
+    cudnn_places(&places, a->cu_q, a->n_docs, s);
+    size_t row = (size_t)a->ldq * sizeof(bf16);  // what lies behind the last token is masked, but 0 x NaN is NaN
+    CUDA_CHECK(cudaMemsetAsync((char*)a->q + a->Nq * row, 0, ATTENTION_TAIL * row, s));
+    m.tensors[PLAN_Q] = (void*)a->q, m.tensors[PLAN_K] = (void*)a->k, m.tensors[PLAN_V] = (void*)a->v;
     m.tensors[PLAN_SCALE] = (void*)&a->scale;
     m.tensors[PLAN_HIDE_PADDING] = m.tensors[PLAN_HIDE_FUTURE] = &minus_infinity;
-    if (shape->backward) m.tensors[PLAN_ONE] = &one;
-    return m;
-}
-
-// 0; 1 when there is no plan for this call, -1 with a message when there is one and it failed.
-static int forward(void* out, float* lse, const Attention* a, DType dt, cudaStream_t s, Err err) {
-    int i = find_bucket(a, dt, 0);
-    if (i < 0 || ((uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out) % 16) return 1;
-    PlanShape shape = bucket_shape(&state.limits, sm(), i, 0);
-    CudnnPlaces places;
-    PlanMemory m = prepare(&shape, a, &places, s);
     m.tensors[PLAN_OUT] = out;
-    if (plan_run(&state.plans[0][i], state.handle, s, m.tensors, m.workspace, err)) return -1;
-    cudnn_lse_from(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
+    if (plan_run(&state.plans[i], state.handle, s, m.tensors, m.workspace, err)) return -1;
+    cudnn_lse(&places, lse, (const float*)m.tensors[PLAN_LSE], shape.S, a->Nq, plan_packed(&shape), s);
     return 0;
-}
-
-static int backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                    const Attention* a, DType dt, cudaStream_t s, Err err) {
-    int i = find_bucket(a, dt, 1);
-    uintptr_t read = (uintptr_t)a->q | (uintptr_t)a->k | (uintptr_t)a->v | (uintptr_t)out | (uintptr_t)dout;
-    if (i < 0 || (read | (uintptr_t)dq | (uintptr_t)dk | (uintptr_t)dv) % 16) return 1;
-    PlanShape shape = bucket_shape(&state.limits, sm(), i, 1);
-    CudnnPlaces places;
-    PlanMemory m = prepare(&shape, a, &places, s);
-    // cuDNN multiplies what lies behind the tokens by a masked 0: it must not be NaN.
-    CUDA_CHECK(cudaMemsetAsync(m.tensors[PLAN_LSE], 0, m.statistic_bytes, s));
-    CUDA_CHECK(cudaMemsetAsync(m.tensors[PLAN_DELTA], 0, m.statistic_bytes, s));
-    cudnn_lse_to(&places, (float*)m.tensors[PLAN_LSE], lse, shape.S, a->Nq, plan_packed(&shape), s);
-    m.tensors[PLAN_OUT] = (void*)out;
-    m.tensors[PLAN_DOUT] = (void*)dout;
-    if (plan_run(&state.plans[1][i], state.handle, s, m.tensors, m.workspace, err)) return -1;
-    bf16* const gradients[3] = {(bf16*)dq, (bf16*)dk, (bf16*)dv};
-    const bf16* const apart[3] = {(const bf16*)m.tensors[PLAN_DQ], (const bf16*)m.tensors[PLAN_DK],
-                                  (const bf16*)m.tensors[PLAN_DV]};
-    cudnn_interleave(gradients, apart, a->Nq, a->NH * a->HS, a->NKV * a->HS, a->ldq, s);
-    return 0;
-}
-
-// What the entries return.
-static int checked(int result, const char* err) {
-    if (result < 0) die("%s; try --device attention=own", err);
-    return -result;
 }
 
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s) {
     char err[ERR_BYTES];
-    return checked(forward(out, lse, a, dt, cuda_stream(s), err), err);
-}
-
-int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                        const Attention* a, DType dt, Stream s) {
-    char err[ERR_BYTES];
-    return checked(backward(dq, dk, dv, dout, out, lse, a, dt, cuda_stream(s), err), err);
-}
-
-// ---- which is faster
-
-typedef struct Trial {  // a row of documents of the full context, and its gradients
-    bf16 *qkv, *out, *dout, *dqkv;
-    float* lse;
-    Attention attention;
-} Trial;
-
-// One allocation for everything; NULL when there is no memory.
-static char* set_up(Trial* t, const KernelLimits* limits) {
-    int N = limits->N, C = limits->NH * limits->HS, CKV = limits->NKV * limits->HS;
-    int longest = MAX(1, MIN(limits->context, N)), n_docs = CEIL_DIV(N, longest);
-    size_t outs = ROUND_UP((size_t)N * C * sizeof(bf16), (size_t)256);
-    size_t qkvs = ROUND_UP((size_t)N * (C + 2 * CKV) * sizeof(bf16), (size_t)256), all = 2 * (outs + qkvs);
-    size_t lse_bytes = ROUND_UP((size_t)N * limits->NH * sizeof(float), (size_t)256);
-    size_t cu_bytes = (size_t)(n_docs + 1) * sizeof(int);
-    int* cu = (int*)malloc(cu_bytes);
-    char* base = cu ? (char*)cuda_allocate(all + lse_bytes + cu_bytes, false) : NULL;
-    if (!base) return free(cu), (char*)NULL;
-    t->qkv = (bf16*)base, t->dqkv = (bf16*)(base + qkvs), t->out = (bf16*)(base + 2 * qkvs);
-    t->dout = (bf16*)(base + 2 * qkvs + outs), t->lse = (float*)(base + all);
-    for (int b = 0; b <= n_docs; b++) cu[b] = MIN(b * longest, N);
-    int* device_cu = (int*)(base + all + lse_bytes);
-    CUDA_CHECK(cudaMemsetAsync(base, 0x3c, all, cuda.stream));  // numbers near 0.01
-    CUDA_CHECK(cudaMemcpyAsync(device_cu, cu, cu_bytes, cudaMemcpyHostToDevice, cuda.stream));
-    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
-    free(cu);
-    Attention* a = &t->attention;
-    *a = Attention{};
-    a->q = t->qkv, a->k = t->qkv + C, a->v = t->qkv + C + CKV;
-    a->cu_q = a->cu_k = device_cu;
-    a->Nq = a->Nk = N, a->n_docs = n_docs;
-    a->ldq = a->ldkv = C + 2 * CKV, a->ldo = C;
-    a->NH = limits->NH, a->NKV = limits->NKV, a->HS = limits->HS;
-    a->causal = 1;
-    a->scale = 1.0f / sqrtf((float)limits->HS);
-    return base;
-}
-
-// Milliseconds of both passes, of our own where cuDNN has no plan. 0, or -1 with a message.
-static int measure(const Trial* t, int by_cudnn, float* best, Err err) {
-    enum { RUNS = 5 };
-    const Attention* a = &t->attention;
-    bf16 *dk = t->dqkv + (size_t)a->NH * a->HS, *dv = dk + (size_t)a->NKV * a->HS;
-    *best = cuda_best_time(RUNS, cuda.stream, [=] {
-        int first = by_cudnn ? forward(t->out, t->lse, a, DT_BF16, cuda.stream, err) : 1;
-        if (first < 0) return -1;
-        if (first > 0) cuda_attention_forward(t->out, t->lse, a, DT_BF16, NULL);
-        int second = 1;
-        if (by_cudnn) second = backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, cuda.stream, err);
-        if (second > 0) cuda_attention_backward(t->dqkv, dk, dv, t->dout, t->out, t->lse, a, DT_BF16, NULL);
-        return MIN(second, 0);
-    });
-    return *best < INFINITY ? 0 : -1;
-}
-
-// Leaves the winner's name at the end of `choice`. 0, or -1 with a message.
-static int compare(const KernelLimits* limits, Err err) {
-    Trial t;
-    float own, cudnns;
-    char* memory = set_up(&t, limits);
-    if (!memory) return fail(err, "no GPU memory to compare cuDNN's attention with our own");
-    int failed = measure(&t, 0, &own, err) || measure(&t, 1, &cudnns, err);
-    CUDA_CHECK(cudaStreamSynchronize(cuda.stream));
-    CUDA_CHECK(cudaFree(memory));
-    if (failed) return -1;
-    snprintf(choice, sizeof choice, "own %.3g ms, cuDNN %.3g ms: %s", own, cudnns, cudnns < own ? "cuDNN" : "own");
-    return 0;
-}
-
-// The choice that was made before for this key, into `choice`. 0 when there is none.
-static int recall(const char* key) {
-    char words[sizeof choice] = "";
-    size_t n = 0;
-    char* kept = cache_read(key, &n);
-    if (kept && n < sizeof words) memcpy(words, kept, n);
-    free(kept);
-    if (!strstr(words, ": own") && !strstr(words, ": cuDNN")) return 0;
-    memcpy(choice, words, sizeof choice);
-    return 1;
+    int result = forward(out, lse, a, dt, cuda_stream(s), err);
+    if (result < 0) die("%s; try --device attention=own", err);
+    return -result;
 }
 
 // ---- open and close
 
-static int open_bucket(int i, int backward, const KernelLimits* limits, Err err) {
+static int open_bucket(int i, const KernelLimits* limits, Err err) {
     PlanTarget target = {state.handle, NULL, cuda.model};
-    PlanShape shape = bucket_shape(limits, sm(), i, backward);
-    Plan* plan = &state.plans[backward][i];
+    PlanShape shape = bucket_shape(limits, sm(), i);
+    Plan* plan = &state.plans[i];
     if (plan_open(plan, &shape, &target, err)) return -1;
     if ((size_t)plan->workspace > plan_workspace_most(&shape))
         return fail(err, "cuDNN %zu wants %lld bytes of workspace for attention, %zu were planned", cudnn.version,
                     (long long)plan->workspace, plan_workspace_most(&shape));
-    state.n[backward] = i + 1;
+    state.n = i + 1;
     return 0;
 }
 
-// All plans of both passes from bucket `first` on.
-static int open_buckets(int first, int end, const KernelLimits* limits, Err err) {
-    for (int backward = 0; backward < 2; backward++)
-        for (int i = first; i < MIN(end, buckets_that_fit(limits, sm(), backward)); i++)
-            if (open_bucket(i, backward, limits, err)) return -1;
-    return 0;
+static int try_forward(void* out, float* lse, const Attention* a, void*, Err err) {
+    return forward(out, lse, a, DT_BF16, cuda.stream, err);
 }
 
-static void say_which_rows(const KernelLimits* limits) {
-    char words[300];
-    size_t n = strlen(choice);
-    describe_buckets(words, sizeof words, limits, sm(), state.n);
-    snprintf(choice + n, sizeof choice - n, ", %s", words);
+// 0 where cuDNN is used; -1 with the reason.
+static int judge(const AttentionTrial* t, const KernelLimits* limits, Err err) {
+    int automatic = limits->attention == ATTENTION_AUTO;
+    if (!t->refused && (!automatic || t->candidate_ms < t->own_ms)) return 0;
+    return fail(err, "%s%s", t->words, automatic ? "" : "; try --device attention=own");
 }
 
 static int open_state(const KernelLimits* limits, Err err) {
-    enum { CHOICE_VERSION = 3 };  // to be raised when our own kernels become faster
-    int automatic = limits->attention == ATTENTION_AUTO;
+    enum { CHOICE_VERSION = 5 };  // to be raised when our own kernels become faster
+    int n = 0;
     char key[500];
+    AttentionTrial t;
     if (check_limits(limits, err)) return -1;
     if (cuda_cudnn_scratch_bytes(limits) > cuda.scratch_bytes)
         return fail(err, "cuDNN's attention needs %zu bytes of scratch, %zu were planned",
                     cuda_cudnn_scratch_bytes(limits), cuda.scratch_bytes);
-    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d backward %d",
-             CHOICE_VERSION, cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS,
-             buckets_that_fit(limits, sm(), 1) > 0);
-    int known = automatic && recall(key);
-    if (known && strstr(choice, ": own")) return fail(err, "%s", choice);
+    static_assert(BUCKETS <= COUNT(AttentionCandidate::docs), "a trial of every plan");
+    AttentionCandidate cudnns = {"cuDNN", try_forward, NULL, {}, buckets_that_fit(limits, sm())};
+    snprintf(key, sizeof key, "choice %d, cuDNN %zu, %s, N %d context %d NH %d NKV %d HS %d plans %d", CHOICE_VERSION,
+             cudnn.version, cuda.model, limits->N, limits->context, limits->NH, limits->NKV, limits->HS, cudnns.n);
+    int known = cuda_attention_trial_kept(&t, cudnns.name, key);
+    if (known && judge(&t, limits, err)) return -1;
     cudnnStatus_t status = cudnn.Create(&state.handle);
     if (status != CUDNN_STATUS_SUCCESS) return fail(err, "cuDNN does not start: %s", cudnn.GetErrorString(status));
     state.limits = *limits;
-    if (open_buckets(0, 1, limits, err)) return -1;
-    if (automatic && !known) {
-        if (compare(limits, err)) return -1;
-        cache_write(key, choice, strlen(choice), 0);
-        // Another rank of this node may have been first: all take its choice.
-        if (!recall(key)) cache_write(key, choice, strlen(choice), 1);
-        if (strstr(choice, ": own")) return fail(err, "%s", choice);
+    for (; n < cudnns.n; n++) {
+        if (open_bucket(n, limits, err)) return -1;
+        cudnns.docs[n] = bucket_shape(limits, sm(), n).B;
     }
-    if (open_buckets(1, BUCKETS, limits, err)) return -1;
-    if (!automatic) snprintf(choice, sizeof choice, "cuDNN, as asked for");
-    say_which_rows(limits);
+    if (!known && cuda_attention_trial(&t, &cudnns, limits, key, err)) return -1;
+    if (judge(&t, limits, err)) return -1;
+    snprintf(choice, sizeof choice, "%s, forward, of at most %d documents a row", t.words, cudnns.docs[n - 1]);
     return 0;
 }
 
@@ -386,7 +217,7 @@ int cuda_cudnn_open(const KernelLimits* limits, Err err) {
 
 void cuda_cudnn_close(void) {
     if (state.handle) CUDA_CHECK(cudaDeviceSynchronize());  // its kernels may still run
-    for (int i = 0; i < BUCKETS; i++) plan_close(&state.plans[0][i]), plan_close(&state.plans[1][i]);
+    for (int i = 0; i < BUCKETS; i++) plan_close(&state.plans[i]);
     if (state.handle) cudnn.Destroy(state.handle);
     memset(&state, 0, sizeof state);
 }

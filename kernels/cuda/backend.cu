@@ -7,6 +7,7 @@ CudaDevice cuda;
 
 void cuda_check_at(const char* file, int line, cudaError_t error, const char* what) {
     if (error == cudaSuccess) return;
+    if (cuda.failing) cuda.failing(what, cudaGetErrorString(error));
     die_at(file, line, "CUDA: %s: %s; the first failed call may be an earlier one, try CUDA_LAUNCH_BLOCKING=1", what,
            cudaGetErrorString(error));
 }
@@ -258,19 +259,13 @@ static void attention_forward(void* out, float* lse, const Attention* a, DType d
     if (!use_cudnn || cuda_cudnn_forward(out, lse, a, dt, s)) cuda_attention_forward(out, lse, a, dt, s);
 }
 
-static void attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                               const Attention* a, DType dt, Stream s) {
-    if (!use_cudnn || cuda_cudnn_backward(dq, dk, dv, dout, out, lse, a, dt, s))
-        cuda_attention_backward(dq, dk, dv, dout, out, lse, a, dt, s);
-}
-
 // Kernels are loaded when they first run: ours, cuBLASLt's and cuDNN's took 545 to 555 MiB of an H100.
 // NCCL keeps 9.2 MiB a channel for each peer (LL, LL128, Simple): 544 MB were seen of 2 ranks, 688 of 4 with NVLink
 // (NVIDIA's NCCL issue 964); parts share them.
 static const size_t MIB = 1 << 20, LIBRARIES = 560 * MIB, NCCL_LIBRARY = 768 * MIB;
 
 // clang-format off In the order of the structs: C++17 has no designated initializers. Behind the name: prefers_bf16,
-// on_host, full_matmul, virtual_time, no_results.
+// on_host, full_matmul, virtual_time, no_results, attention_tail.
 static const RankOps rank_ops = {cuda_attention_merge, cuda_cast,         cuda_gather_rows,
                                  cuda_split_heads,     cuda_join_heads,   cuda_gather_columns,
                                  cuda_scatter_columns, cuda_scatter_rows, cuda_classifier_part,
@@ -282,6 +277,7 @@ const Kernels cuda_kernels = {device_name,
                               8192,
                               0,
                               0,
+                              ATTENTION_TAIL,
                               LIBRARIES,
                               NCCL_LIBRARY,
                               &rank_ops,
@@ -308,7 +304,7 @@ const Kernels cuda_kernels = {device_name,
                               cuda_rotary_forward,
                               cuda_rotary_backward,
                               attention_forward,
-                              attention_backward,
+                              cuda_attention_backward,
                               cuda_activation_forward,
                               cuda_activation_backward,
                               cuda_add,

@@ -56,6 +56,8 @@ typedef struct CudaDevice {
     // collectives, by polling. 0; or -1 where that will never be, because a rank is missing: the next call of the Comm
     // says so, and what the device holds must not be used.
     int (*settle)(cudaEvent_t event);
+    // Not NULL: what ends the process, with words of its own, where a call has failed with this error.
+    void (*failing)(const char* what, const char* error);
     int exchange_sms;  // multiprocessors that NCCL may have, while an exchange is under way beside computing; 0 else
 } CudaDevice;
 extern CudaDevice cuda;
@@ -157,39 +159,55 @@ size_t cuda_attention_plain_scratch_bytes(const KernelLimits* limits);
 void cuda_attention_plain_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
 void cuda_attention_plain_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
                                    const Attention* a, DType dt, Stream s);
-// attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward and backward
-// return 0, or -1 when cuDNN cannot do this very call (then nothing was done)
+// attention_trial.cu: another's forward pass of attention is tried beside our own
+typedef struct AttentionCandidate {
+    const char* name;  // "cuDNN"
+    // As cuda_attention_forward, in bf16. 0; 1: it does not take this row, and did nothing; -1 with a message.
+    int (*forward)(void* out, float* lse, const Attention* a, void* context, Err err);
+    void* context;
+    int docs[4], n;  // it has code for rows of at most docs[i] documents
+} AttentionCandidate;
+
+typedef struct AttentionTrial {
+    float own_ms, candidate_ms;  // of a row of the longest documents; infinity: the candidate does not take it
+    float difference;            // largest of `out`
+    int refused;                 // it failed, or is wrong
+    char words[400];             // for people: this, or why it was refused
+} AttentionTrial;
+
+// Both sides of a right candidate differ by less. In a trial entries are below V = 2 sqrt(3), and scores, sums of HS <=
+// 128 products, are off by dS < 2^-10 where |q| |k| < 2 HS. Each side rounds probabilities to bf16, which is 2^-9 of
+// them, beside 2 dS of their scores and normaliser, and its result, 2^-9 of it:  2 (2^-9 + 2^-9 + 2^-9) V.  lse: 4 dS.
+constexpr float ATTENTION_TRIAL_OUT = 6 * 3.4641016f / 512, ATTENTION_TRIAL_LSE = 1.0f / 256;
+
+// What is kept under this key: 1; 0: nothing. A trial whose process is gone before its end counts as a refusal.
+int cuda_attention_trial_kept(AttentionTrial* t, const char* candidate, const char* key);
+// Tries it, and keeps what is found out. A CUDA error ends the process with one line, and is kept as a refusal. 0, or
+// -1 with a message: there was no memory, or a rank is missing.
+int cuda_attention_trial(AttentionTrial* t, const AttentionCandidate* c, const KernelLimits* limits, const char* key,
+                         Err err);
+// attention_cudnn.cu; open returns -1 with the reason why cuDNN cannot be used with these limits. forward returns 0, or
+// -1 when cuDNN cannot do this very call (then nothing was done)
 int cuda_cudnn_open(const KernelLimits* limits, Err err);
 void cuda_cudnn_close(void);
 const char* cuda_cudnn_choice(void);  // own kernels or cuDNN's, and why: a sentence
 size_t cuda_cudnn_scratch_bytes(const KernelLimits* limits);
 int cuda_cudnn_forward(void* out, float* lse, const Attention* a, DType dt, Stream s);
-int cuda_cudnn_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,
-                        const Attention* a, DType dt, Stream s);
-// Around it, without any header of cuDNN: where its documents lie, the log-sum-exp in its
-// layout and in ours, and the gradients back into their interleaved rows.
+// Around it, without any header of cuDNN: where its documents lie, and the log-sum-exp in our layout.
 //
 // A plan has B places for documents, and cuDNN before 9.25 answers one of length 0 with NaN (cudnn-frontend #943). So
 // places that are left over, which come first lest offsets decrease, hold a document of the row's first token alone. In
-// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits. Gradients must
-// not be: row 0 of their arrays belongs to these places, the row's tokens begin at row 1.
-enum { CUDNN_FIRST_GRADIENT = 1 };
-
+// its own document too it sees only itself: out and log-sum-exp are written twice with the same bits.
 typedef struct CudnnPlaces {
-    int B, C, CKV, NH;  // C: channels of queries, CKV: of keys
-    int* lengths;       // (B) tokens
-    // (B+1) the element where each begins, in rows of C + 2 CKV, C, NH, C and CKV
-    int *qkv, *out, *lse, *gradients, *kv_gradients;
+    int B, C, CKV, NH;     // C: channels of queries, CKV: of keys
+    int* lengths;          // (B) tokens
+    int *qkv, *out, *lse;  // (B+1) the element where each begins, in rows of C + 2 CKV, C and NH
 } CudnnPlaces;
 
 // Fills the arrays for the documents of cu (n_docs + 1), of which at most B have tokens, and one at least.
 void cudnn_places(const CudnnPlaces* p, const int* cu, int n_docs, cudaStream_t s);
-// The log-sum-exp of every token between ours (NH,Nq) and cuDNN's, packed (tokens,NH) or padded (B,NH,S).
-void cudnn_lse_to(const CudnnPlaces* p, float* cudnns, const float* ours, int S, int Nq, int packed, cudaStream_t s);
-void cudnn_lse_from(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
-// out[i] (N,c; ldo) = rows of apart[i] (1+N,c) from CUDNN_FIRST_GRADIENT on: dq with c = C, dk and dv with c = CKV <=
-// C. All 16-byte aligned, C and CKV multiples of 8.
-void cudnn_interleave(bf16* const out[3], const bf16* const apart[3], int N, int C, int CKV, int ldo, cudaStream_t s);
+// The log-sum-exp of every token, ours (NH,Nq) = cuDNN's, packed (tokens,NH) or padded (B,NH,S).
+void cudnn_lse(const CudnnPlaces* p, float* ours, const float* cudnns, int S, int Nq, int packed, cudaStream_t s);
 // classifier.cu
 ENTRY(classifier);
 RANK_ENTRY(classifier_part);
@@ -314,6 +332,14 @@ __device__ __forceinline__ int sum_up_to_lane(int x) {
         if ((int)threadIdx.x % 32 >= lanes) x += before;
     }
     return x;
+}
+
+// hash64 of plan/base/base.h: the same bits as on the host.
+__device__ __forceinline__ uint64_t device_hash64(uint64_t x) {
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
 }
 
 // GELU, see kernels.h. With u = sqrt(2/pi) (x + 0.044715 x^3):  (1 + tanh u) / 2 = 1 / (1 + exp(-2u)), which loses no

@@ -1,6 +1,6 @@
 // cudnn_plan.cu - attention described to cuDNN operation by operation, and the memory around it, see cudnn_plan.h.
 //
-// cuDNN 9 has no single operation for attention with a causal mask and its gradient; it recognises the chain of
+// cuDNN 9 has no single operation for attention with a causal mask; it recognises the chain of
 // matmuls, masks and reductions below and compiles it into one kernel (the documentation's "fused flash attention";
 // the order of operations is that of NVIDIA's cudnn-frontend, whose kernels ours must match). Compiling takes 0.3 to
 // 3 s for every plan and every time, reading a compiled one back milliseconds: so plans are kept on disk.
@@ -120,7 +120,8 @@ static Descriptor tensor(Graph* g, int id, cudnnDataType_t type, Layout l) {
     set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, l.strides);
     set_descriptor(g, d, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, l.offsets);
     if (!id) set(g, d, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
-    if (id >= PLAN_SCALE && id <= PLAN_ONE) set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    if (id >= PLAN_SCALE && id <= PLAN_HIDE_FUTURE)
+        set(g, d, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
     finalize(g, d, "describing a tensor");
     return d;
 }
@@ -185,8 +186,9 @@ static Descriptor on_scores(Graph* g, cudnnPointwiseMode_t mode, Descriptor x, D
     return pointwise(g, mode, F32, -1, x, b, NULL, scores(g, F32));
 }
 
-// y = the sums or maxima of x over the axes that are shorter in y.
-static Descriptor reduce_to(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x, Descriptor y) {
+// The sums or maxima of x over the keys.
+static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
+    Descriptor y = tensor(g, 0, F32, padded(g, 1));
     Descriptor how = make(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &sum_or_max);
     set_type(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, F32);
@@ -199,16 +201,12 @@ static Descriptor reduce_to(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descript
     return y;
 }
 
-static Descriptor reduce(Graph* g, cudnnReduceTensorOp_t sum_or_max, Descriptor x) {
-    return reduce_to(g, sum_or_max, x, tensor(g, 0, F32, padded(g, 1)));
-}
-
 // y = a b for each document and head; m, n and k are the lengths of each document along those axes, or NULL.
 static Descriptor matmul(Graph* g, Descriptor a, Descriptor b, Descriptor y, Descriptor m, Descriptor n, Descriptor k) {
     Descriptor how = make(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     const double padding = 0;
     set_type(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, F32);
-    if (n && !g->shape->backward) set(g, how, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, 1, &padding);
+    if (n) set(g, how, CUDNN_ATTR_MATMUL_PADDING_VALUE, CUDNN_TYPE_DOUBLE, 1, &padding);
     finalize(g, how, "describing a matmul");
     Descriptor op = make(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
@@ -219,14 +217,6 @@ static Descriptor matmul(Graph* g, Descriptor a, Descriptor b, Descriptor y, Des
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n);
     set_descriptor(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k);
     add_op(g, op, "adding a matmul");
-    return y;
-}
-
-static Descriptor reshape(Graph* g, Descriptor x, Descriptor y) {
-    Descriptor op = make(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
-    set_descriptor(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
-    add_op(g, op, "adding a transposition");
     return y;
 }
 
@@ -258,100 +248,36 @@ static Descriptor hide_future(Graph* g, Descriptor s) {
     return pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, -1, s, scalar(g, PLAN_HIDE_FUTURE), past, scores(g, F32));
 }
 
-typedef struct Inputs {  // what both passes read
-    Descriptor q, k_transposed, v, lse_offsets, scale;
-    Layout kv, out;
-    Lengths lengths;
-} Inputs;
-
-static Inputs inputs(Graph* g) {
+// out = P v with P = exp(S - max) / sum, S = scale q k^T, lse = max + log(sum).
+static void attention_graph(Graph* g) {
     int NH = g->shape->NH, NKV = g->shape->NKV;
     int64_t B = g->shape->B, HS = g->shape->HS, row = (NH + 2 * NKV) * HS;
-    Inputs in;
-    Descriptor offsets = vector(g, PLAN_QKV_OFFSETS, I32, B + 1);
-    in.kv = heads(g, NKV, row, offsets);
-    in.out = heads(g, NH, NH * HS, vector(g, PLAN_OUT_OFFSETS, I32, B + 1));
-    in.lse_offsets = plan_packed(g->shape) ? vector(g, PLAN_LSE_OFFSETS, I32, B + 1) : NULL;
-    in.lengths.q = vector(g, PLAN_Q_LENGTHS, I32, B);
-    in.lengths.k = vector(g, PLAN_K_LENGTHS, I32, B);
-    in.scale = scalar(g, PLAN_SCALE);
-    in.q = tensor(g, PLAN_Q, BF16, heads(g, NH, row, offsets));
-    in.k_transposed = tensor(g, PLAN_K, BF16, transposed(in.kv));
-    in.v = tensor(g, PLAN_V, BF16, g->shape->backward ? transposed(in.kv) : in.kv);
-    return in;
-}
-
-// out = P v with P = exp(S - max) / sum, lse = max + log(sum).
-static void forward_graph(Graph* g) {
-    Inputs in = inputs(g);
-    Descriptor s = matmul(g, in.q, in.k_transposed, scores(g, F32), in.lengths.q, in.lengths.k, NULL);
-    s = on_scores(g, CUDNN_POINTWISE_MUL, s, in.scale);
-    s = hide_future(g, hide_padding(g, s, in.lengths));
+    Descriptor qkv_offsets = vector(g, PLAN_QKV_OFFSETS, I32, B + 1),
+               out_offsets = vector(g, PLAN_OUT_OFFSETS, I32, B + 1);
+    Descriptor lse_offsets = plan_packed(g->shape) ? vector(g, PLAN_LSE_OFFSETS, I32, B + 1) : NULL;
+    Lengths n = {vector(g, PLAN_Q_LENGTHS, I32, B), vector(g, PLAN_K_LENGTHS, I32, B)};
+    Descriptor q = tensor(g, PLAN_Q, BF16, heads(g, NH, row, qkv_offsets));
+    Layout kv = heads(g, NKV, row, qkv_offsets);
+    Descriptor s = matmul(g, q, tensor(g, PLAN_K, BF16, transposed(kv)), scores(g, F32), n.q, n.k, NULL);
+    s = on_scores(g, CUDNN_POINTWISE_MUL, s, scalar(g, PLAN_SCALE));
+    s = hide_future(g, hide_padding(g, s, n));
     Descriptor max = reduce(g, CUDNN_REDUCE_TENSOR_MAX, s);
     Descriptor e = on_scores(g, CUDNN_POINTWISE_EXP, on_scores(g, CUDNN_POINTWISE_SUB, s, max), NULL);
     Descriptor sum = reduce(g, CUDNN_REDUCE_TENSOR_ADD, e);
     Descriptor log = pointwise(g, CUDNN_POINTWISE_LOG, F32, -1, sum, NULL, NULL, tensor(g, 0, F32, padded(g, 1)));
-    pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, max, log, NULL, tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets)));
+    pointwise(g, CUDNN_POINTWISE_ADD, F32, -1, max, log, NULL, tensor(g, PLAN_LSE, F32, statistic(g, lse_offsets)));
     Descriptor p = pointwise(g, CUDNN_POINTWISE_DIV, F32, -1, e, sum, NULL, scores(g, BF16));
-    matmul(g, p, in.v, tensor(g, PLAN_OUT, BF16, in.out), in.lengths.q, NULL, in.lengths.k);
-}
-
-// dk or dv = scores^T x. Where heads share keys, cuDNN first makes a gradient of each query head, in bf16, and adds
-// those: in memory of ours, which begins for each document where the shared gradient does, in rows that are NH / NKV
-// times as long (as cudnn-frontend describes it).
-static void key_gradient(Graph* g, int id, int heads_id, Descriptor scores_t, Descriptor x, Layout shared, Lengths n) {
-    const PlanShape* s = g->shape;
-    Descriptor y = tensor(g, id, BF16, shared);
-    if (!plan_groups(s)) {
-        matmul(g, scores_t, x, y, n.k, NULL, n.q);
-        return;
-    }
-    Descriptor of_heads = tensor(g, heads_id, BF16, heads(g, s->NH, (int64_t)s->NH * s->HS, shared.offsets));
-    reduce_to(g, CUDNN_REDUCE_TENSOR_ADD, matmul(g, scores_t, x, of_heads, n.k, NULL, n.q), y);
-}
-
-// With P = exp(S - lse) and delta = rows of dout . out:  dv = P^T dout,  dS = scale P (dout v^T - delta),
-// dk = dS^T q,  dq = dS k.
-static void backward_graph(Graph* g) {
-    Inputs in = inputs(g);
-    Lengths n = in.lengths;
-    Descriptor out = tensor(g, PLAN_OUT, BF16, in.out), dout = tensor(g, PLAN_DOUT, BF16, in.out);
-    Descriptor lse = tensor(g, PLAN_LSE, F32, statistic(g, in.lse_offsets));
-    const PlanShape* shape = g->shape;
-    Layout gradient = in.out;
-    gradient.offsets = vector(g, PLAN_GRADIENT_OFFSETS, I32, shape->B + 1);
-    Layout kv_gradient =
-        heads(g, shape->NKV, (int64_t)shape->NKV * shape->HS, vector(g, PLAN_KV_GRADIENT_OFFSETS, I32, shape->B + 1));
-    Descriptor product =
-        pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, dout, out, NULL, tensor(g, 0, F32, padded(g, g->shape->HS)));
-    Descriptor delta = pointwise(g, CUDNN_POINTWISE_MUL, F32, -1, reduce(g, CUDNN_REDUCE_TENSOR_ADD, product),
-                                 scalar(g, PLAN_ONE), NULL, tensor(g, PLAN_DELTA, F32, statistic(g, in.lse_offsets)));
-    Descriptor s = matmul(g, in.q, in.k_transposed, scores(g, F32), n.q, n.k, NULL);
-    s = on_scores(g, CUDNN_POINTWISE_MUL, s, in.scale);
-    s = on_scores(g, CUDNN_POINTWISE_SUB, hide_padding(g, s, n), lse);
-    Descriptor p = on_scores(g, CUDNN_POINTWISE_EXP, hide_future(g, s), NULL);
-    Layout score_t = transposed(padded(g, g->shape->S));
-    key_gradient(g, PLAN_DV, PLAN_DV_HEADS, reshape(g, p, tensor(g, 0, BF16, score_t)), dout, kv_gradient, n);
-    Descriptor dp = matmul(g, dout, in.v, scores(g, F32), n.q, n.k, NULL);
-    Descriptor ds = on_scores(g, CUDNN_POINTWISE_MUL, on_scores(g, CUDNN_POINTWISE_SUB, dp, delta), p);
-    ds = on_scores(g, CUDNN_POINTWISE_MUL, ds, in.scale);
-    key_gradient(g, PLAN_DK, PLAN_DK_HEADS, reshape(g, ds, tensor(g, 0, BF16, score_t)), in.q, kv_gradient, n);
-    Descriptor k = reshape(g, in.k_transposed, tensor(g, 0, BF16, in.kv)), dq = tensor(g, PLAN_DQ, BF16, gradient);
-    matmul(g, ds, k, dq, n.q, NULL, n.k);
+    Descriptor out = tensor(g, PLAN_OUT, BF16, heads(g, NH, NH * HS, out_offsets));
+    matmul(g, p, tensor(g, PLAN_V, BF16, kv), out, n.q, NULL, n.k);
 }
 
 // ---- what is supported; sources: cudnn-frontend's sdpa_support_surface.h, and plans that were tried with cuDNN 9.19
 
-// sm_8x ignores the strides of a packed statistic and computes wrong gradients without a word (cudnn-frontend #304);
-// packed sums with a head size that is no multiple of 16 have "a known functional issue" (its infer_properties_node):
-// on an H100 NaN.
+// sm_8x ignores the strides of a packed statistic without a word (cudnn-frontend #304). Packed sums with a head size
+// that is no multiple of 16 have "a known functional issue" (its infer_properties_node): on an H100 NaN.
 int plan_packed(const PlanShape* shape) { return (shape->sm / 10 == 9 || shape->sm / 10 == 10) && shape->HS % 16 == 0; }
 
-size_t plan_workspace_most(const PlanShape* shape) {
-    size_t rows = (size_t)shape->B * shape->NH * shape->S, bytes = (64 << 10) + (size_t)shape->B * 2048;
-    if (shape->backward && shape->sm / 10 == 9) bytes += rows * shape->S * 2;  // all of dS
-    return bytes;
-}
+size_t plan_workspace_most(const PlanShape* shape) { return (64 << 10) + (size_t)shape->B * 2048; }
 
 int plan_check(const PlanShape* shape, size_t version, Err err) {
     int major = shape->sm / 10;
@@ -372,18 +298,7 @@ int plan_check(const PlanShape* shape, size_t version, Err err) {
         return fail(err, "cuDNN's attention was not tried on sm_%d, only on sm_80 to sm_103", shape->sm);
     if (major == 8 && version < 91801)
         return fail(err, "%s is too old: packed documents on sm_%d need 9.18.1", found, shape->sm);
-    if (shape->backward && !plan_adds_in_order(shape, version))
-        return fail(err,
-                    "%s has no backward pass of attention for sm_%d and heads of %d that is known to add in one order",
-                    found, shape->sm, shape->HS);
     return 0;
-}
-
-// Passes that add in any order are not used: bits would differ between runs, and on an H100 with cuDNN 9.14 they wrote
-// past their sum of dq. On sm_100 the engine is pinned by settings that exist from 9.18 to 9.22.
-int plan_adds_in_order(const PlanShape* shape, size_t version) {
-    int major = shape->sm / 10;
-    return plan_packed(shape) && (major == 9 || (version >= 91800 && version < 92300));
 }
 
 // ---- from a graph to a plan
@@ -412,33 +327,6 @@ static int suggested_engines(Graph* g, Descriptor graph, const PlanTarget* targe
     return (int)MIN(n, (int64_t)most);
 }
 
-typedef struct Knob {
-    cudnnBackendKnobType_t type;
-    int64_t value;
-} Knob;
-
-// On sm_100 the deterministic backward pass is never suggested, but there is one: engine 5 with these choices, as in
-// cudnn-frontend 1.23.
-static Descriptor deterministic_engine_sm100(Graph* g, Descriptor graph, const PlanTarget* target) {
-    static const Knob knobs[] = {{CUDNN_KNOB_TYPE_KERNEL_CFG, 31}, {CUDNN_KNOB_TYPE_STAGES, 2}};
-    Descriptor engine = make(g, CUDNN_BACKEND_ENGINE_DESCRIPTOR), choices[COUNT(knobs)];
-    set_descriptor(g, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, graph);
-    set_integer(g, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, 5);
-    if (!target->handle) set_descriptor(g, engine, CUDNN_ATTR_ENGINE_DEVICEPROP, target->device);
-    finalize(g, engine, "choosing the deterministic engine");
-    for (int i = 0; i < COUNT(knobs); i++) {
-        choices[i] = make(g, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
-        set(g, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &knobs[i].type);
-        set_integer(g, choices[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, knobs[i].value);
-        finalize(g, choices[i], "choosing the deterministic engine");
-    }
-    Descriptor config = make(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
-    set_descriptor(g, config, CUDNN_ATTR_ENGINECFG_ENGINE, engine);
-    set(g, config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, COUNT(knobs), choices);
-    finalize(g, config, "choosing the deterministic engine");
-    return config;
-}
-
 cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err) {
     Graph g = {};
     g.err = err;
@@ -455,15 +343,12 @@ static int compile(Plan* plan, const PlanShape* shape, const PlanTarget* target,
     Graph* g = (Graph*)calloc(1, sizeof *g);
     if (!g) return fail(err, "no memory for a plan of cuDNN");
     g->shape = shape, g->err = err;
-    if (shape->backward) backward_graph(g);
-    else forward_graph(g);
+    attention_graph(g);
     Descriptor graph = make(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR), engines[MOST_ENGINES];
     set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops, g->ops);
     if (target->handle) set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &target->handle);
     finalize(g, graph, "checking the operations of attention");
-    int n = 1;
-    if (shape->backward && shape->sm / 10 == 10) engines[0] = deterministic_engine_sm100(g, graph, target);
-    else n = suggested_engines(g, graph, target, engines, MOST_ENGINES);
+    int n = suggested_engines(g, graph, target, engines, MOST_ENGINES);
     cudnnStatus_t status = CUDNN_STATUS_NOT_SUPPORTED;
     for (int i = 0; i < n && !g->failed && status != CUDNN_STATUS_SUCCESS; i++) {
         Descriptor d = make(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
@@ -509,10 +394,9 @@ static void keep(const Plan* plan, const char* key) {
 }
 
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target) {
-    enum { GRAPH_VERSION = 4 };  // of the operations above
-    snprintf(key, PLAN_KEY, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d, %s", GRAPH_VERSION,
-             cudnn.version, target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS,
-             shape->backward ? "backward" : "forward");
+    enum { GRAPH_VERSION = 5 };  // of the operations above
+    snprintf(key, PLAN_KEY, "plan %d, cuDNN %zu, %s, sm_%d, B %d S %d NH %d NKV %d HS %d", GRAPH_VERSION, cudnn.version,
+             target->name, shape->sm, shape->B, shape->S, shape->NH, shape->NKV, shape->HS);
 }
 
 int plan_open(Plan* plan, const PlanShape* shape, const PlanTarget* target, Err err) {
@@ -568,7 +452,7 @@ int plan_run(const Plan* plan, cudnnHandle_t handle, cudaStream_t stream, void* 
 
 enum { BUCKET_STEP = 4 };
 
-PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backward) {
+PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket) {
     PlanShape shape = {};
     int longest = MAX(1, MIN(limits->context, limits->N));
     for (shape.B = 1; (size_t)shape.B * longest < (size_t)limits->N;) shape.B *= 2;
@@ -578,7 +462,6 @@ PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backw
     shape.NKV = limits->NKV;
     shape.HS = limits->HS;
     shape.sm = sm;
-    shape.backward = backward;
     return shape;
 }
 
@@ -591,34 +474,19 @@ static void* carve(PlanMemory* m, char* base, size_t bytes) {
 PlanMemory plan_memory(const PlanShape* shape, int N, char* base) {
     PlanMemory m = {};
     int packed = plan_packed(shape);
-    size_t B = (size_t)shape->B, C = (size_t)shape->NH * shape->HS, tokens = (size_t)N + PLAN_TAIL;
-    size_t CKV = (size_t)shape->NKV * shape->HS;
-    size_t rows = packed ? tokens : B * shape->S;
-    m.statistic_bytes = rows * shape->NH * sizeof(float);
+    size_t B = (size_t)shape->B, rows = packed ? (size_t)N + ATTENTION_TAIL : B * shape->S;
     m.tensors[PLAN_Q_LENGTHS] = m.tensors[PLAN_K_LENGTHS] = carve(&m, base, B * sizeof(int));
     m.tensors[PLAN_QKV_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
     m.tensors[PLAN_OUT_OFFSETS] = carve(&m, base, (B + 1) * sizeof(int));
     m.lse_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
-    m.gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
-    m.kv_gradient_offsets = (int*)carve(&m, base, (B + 1) * sizeof(int));
-    if (shape->backward) m.tensors[PLAN_GRADIENT_OFFSETS] = m.gradient_offsets;
-    if (shape->backward) m.tensors[PLAN_KV_GRADIENT_OFFSETS] = m.kv_gradient_offsets;
     if (packed) m.tensors[PLAN_LSE_OFFSETS] = m.lse_offsets;
-    m.tensors[PLAN_LSE] = carve(&m, base, m.statistic_bytes);
-    if (shape->backward) {
-        m.tensors[PLAN_DELTA] = carve(&m, base, m.statistic_bytes);
-        m.tensors[PLAN_DQ] = carve(&m, base, tokens * C * sizeof(bf16));
-        m.tensors[PLAN_DK] = carve(&m, base, tokens * CKV * sizeof(bf16));
-        m.tensors[PLAN_DV] = carve(&m, base, tokens * CKV * sizeof(bf16));
-    }
-    for (int i = 0; i < 2 && shape->backward && plan_groups(shape); i++)
-        m.tensors[i ? PLAN_DV_HEADS : PLAN_DK_HEADS] = carve(&m, base, tokens * C * sizeof(bf16));
+    m.tensors[PLAN_LSE] = carve(&m, base, rows * shape->NH * sizeof(float));
     m.workspace = carve(&m, base, plan_workspace_most(shape));
     return m;
 }
 
-size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket, int backward) {
-    PlanShape shape = bucket_shape(limits, sm, bucket, backward);
+size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket) {
+    PlanShape shape = bucket_shape(limits, sm, bucket);
     return plan_memory(&shape, limits->N, NULL).bytes;
 }
 
@@ -626,27 +494,8 @@ size_t most_plan_bytes(const KernelLimits* limits) {
     return limits->most_scratch ? limits->most_scratch : (size_t)1 << 30;
 }
 
-int buckets_that_fit(const KernelLimits* limits, int sm, int backward) {
+int buckets_that_fit(const KernelLimits* limits, int sm) {
     int n = 0;
-    PlanShape shape = bucket_shape(limits, sm, 0, backward);
-    if (backward && !plan_adds_in_order(&shape, cudnn.version)) return 0;
-    while (n < BUCKETS && bucket_bytes(limits, sm, n, backward) <= most_plan_bytes(limits)) n++;
+    while (n < BUCKETS && bucket_bytes(limits, sm, n) <= most_plan_bytes(limits)) n++;
     return n;
-}
-
-void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]) {
-    size_t needed = bucket_bytes(limits, sm, 0, 1) >> 20, most = most_plan_bytes(limits) >> 20;
-    PlanShape backward = bucket_shape(limits, sm, 0, 1);
-    int docs = bucket_shape(limits, sm, MAX(n[0], 1) - 1, 0).B;
-    if (n[1] > 0)
-        snprintf(words, room, "of at most %d documents a row, backward %d, own for more; scratch may take %zu MiB",
-                 docs, bucket_shape(limits, sm, n[1] - 1, 1).B, most);
-    else if (!plan_adds_in_order(&backward, cudnn.version))
-        snprintf(words, room, "forward, of at most %d documents a row; own backward, since its own adds in any order",
-                 docs);
-    else
-        snprintf(words, room,
-                 "forward, of at most %d documents a row; own backward, since its one needs %zu MiB of scratch and may "
-                 "take %zu",
-                 docs, needed, most);
 }

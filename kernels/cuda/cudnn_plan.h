@@ -1,5 +1,6 @@
-// cudnn_plan.h - attention over packed documents as plans of cuDNN 9: described, compiled, kept on disk; which rows
-// they serve, and what memory they take. Nothing here touches a device, so plans can be made for one that is elsewhere.
+// cudnn_plan.h - the forward pass of attention over packed documents as plans of cuDNN 9: described, compiled, kept on
+// disk; which rows they serve, and what memory they take. Nothing here touches a device, so plans can be made for one
+// that is elsewhere.
 #pragma once
 #include <cudnn.h>
 
@@ -41,8 +42,7 @@ int cudnn_load(Err err);
 // What a plan is compiled for: any batch of at most B documents of at most S tokens each.
 typedef struct PlanShape {
     int B, S, NH, NKV, HS;
-    int sm;        // 10 times the compute capability: 80, 90, 100, ...
-    int backward;  // 0: the forward pass
+    int sm;  // 10 times the compute capability: 80, 90, 100, ...
 } PlanShape;
 
 // Where the plan runs: on the device of `handle`, or, with handle NULL, on one that is only described.
@@ -66,19 +66,9 @@ typedef enum PlanTensor {
     PLAN_QKV_OFFSETS,   // (B+1) int32, element where each document begins and the last one ends: in rows of C + 2 CKV
     PLAN_OUT_OFFSETS,   // in rows of C
     PLAN_LSE_OFFSETS,   // in rows of NH; unused where not plan_packed
-    PLAN_SCALE,         // this and the next three: one float of host memory
+    PLAN_SCALE,         // this and the next two: one float of host memory
     PLAN_HIDE_PADDING,  // -infinity
     PLAN_HIDE_FUTURE,   // -infinity
-    PLAN_ONE,           // 1; backward only, like all that follow
-    PLAN_DOUT,          // (tokens,C)
-    PLAN_DQ,            // (tokens,C)
-    PLAN_DK,            // (tokens,CKV)
-    PLAN_DV,            // (tokens,CKV)
-    PLAN_GRADIENT_OFFSETS,     // as PLAN_OUT_OFFSETS, of dq
-    PLAN_KV_GRADIENT_OFFSETS,  // in rows of CKV, of dk and dv
-    PLAN_DELTA,                // statistic, scratch: rows of dout . out
-    PLAN_DK_HEADS,             // scratch where plan_groups: dk and dv (tokens,C) of each query head
-    PLAN_DV_HEADS,
     PLAN_TENSORS
 } PlanTensor;
 
@@ -93,14 +83,10 @@ typedef struct Plan {
 
 // 1 where statistics follow the packed tokens, 0 where every document has room for S of them.
 int plan_packed(const PlanShape* shape);
-// 1 where query heads share heads of keys and values.
-static inline int plan_groups(const PlanShape* shape) { return shape->NKV != shape->NH; }
 // Most workspace that cuDNN is expected to want: known before the plan is.
 size_t plan_workspace_most(const PlanShape* shape);
 // 0 when this version of cuDNN computes the shape, and rightly; -1 with the reason.
 int plan_check(const PlanShape* shape, size_t version, Err err);
-// 1 where there is a backward pass whose bits do not differ between runs.
-int plan_adds_in_order(const PlanShape* shape, size_t version);
 // What it is kept under.
 enum { PLAN_KEY = 600 };
 void plan_key(char key[PLAN_KEY], const PlanShape* shape, const PlanTarget* target);
@@ -117,30 +103,23 @@ cudnnBackendDescriptor_t plan_describe_device(const char* json, Err err);
 // ---- buckets
 //
 // A plan costs a little for each of its B documents, real or not. So there are plans for B0, 4 B0, 16 B0 and 64 B0
-// documents, where B0 documents of the full context fill a row; a row takes the first that holds it. Each pass has as
-// many of them as limits->most_scratch allows: the backward pass on sm_90 keeps B NH S^2 scores.
+// documents, where B0 documents of the full context fill a row; a row takes the first that holds it. There are as many
+// of them as limits->most_scratch allows.
 
-enum {
-    BUCKETS = 4,
-    PLAN_TAIL = 128  // rows after the last token that a block of cuDNN's kernels may reach
-};
+enum { BUCKETS = 4 };
 
 typedef struct Memory {
     void* tensors[PLAN_TENSORS];
     void* workspace;
-    int* lse_offsets;                             // of every plan; bound only where statistics are packed
-    int *gradient_offsets, *kv_gradient_offsets;  // of every plan; bound only in the backward pass
-    size_t statistic_bytes;                       // of a statistic
-    size_t bytes;                                 // of everything
+    int* lse_offsets;  // of every plan; bound only where statistics are packed
+    size_t bytes;      // of everything
 } PlanMemory;
 
-PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket, int backward);
+PlanShape bucket_shape(const KernelLimits* limits, int sm, int bucket);
 // What a plan needs besides the op's own tensors, in scratch memory at base; with base NULL only how much.
 PlanMemory plan_memory(const PlanShape* shape, int N, char* base);
-size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket, int backward);
+size_t bucket_bytes(const KernelLimits* limits, int sm, int bucket);
 // Scratch that a plan may take.
 size_t most_plan_bytes(const KernelLimits* limits);
-// Of the first buckets, how many have a plan of this pass.
-int buckets_that_fit(const KernelLimits* limits, int sm, int backward);
-// For people: which rows cuDNN computes with n[0] buckets forward, one at least, and n[1] backward, and why no others.
-void describe_buckets(char* words, size_t room, const KernelLimits* limits, int sm, const int n[2]);
+// Of the first buckets, how many there is memory for.
+int buckets_that_fit(const KernelLimits* limits, int sm);

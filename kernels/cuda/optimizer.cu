@@ -43,14 +43,7 @@ typedef struct AdamWFactors {  // of one step, as every weight needs them
     float m_keep, m_take, v_keep, v_take, v_correction, lr_corrected, lr_decay;
 } AdamWFactors;
 
-// hash64 and bf16_round of plan/base/base.h: the same bits as on the host.
-static __device__ __forceinline__ uint64_t device_hash64(uint64_t x) {
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
+// bf16_round of plan/base/base.h: the same bits as on the host.
 static __device__ __forceinline__ bf16 round_stochastically(float x, uint64_t random) {
     unsigned bits = __float_as_uint(x);
     if ((~bits & 0x7f800000u) == 0) return narrow<bf16>(x);  // infinite or NaN

@@ -232,7 +232,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
            C = (size_t)shape->C, n = CEIL_DIV((size_t)needs->N, R), N = R * n, cut = T * n, HS = (size_t)shape->HS,
            chunk = (size_t)needs->classifier_N, kv = (size_t)u.core_kv_heads * HS, q = kv * (size_t)u.queries,
            qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
-           by_tokens = T < R ? cut * HS : 0, kv_sent = (size_t)u.kv_heads,
+           by_tokens = T < R ? cut * HS : 0, tail = (size_t)needs->tail * (q + 2 * kv), kv_sent = (size_t)u.kv_heads,
            logits = MAX(chunk * (size_t)MAX(shape->vocab_rows, 1), (size_t)needs->sampled * needs->gathered);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
     size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
@@ -245,7 +245,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [LN1]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      cut * C},
         [LN1_MEAN]   = {PER_LAYER,  1, mean,            RECOMPUTE_BLOCK,      n},
         [LN1_RSTD]   = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      n},
-        [QKV]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      qkv},
+        [QKV]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      qkv + tail},
         [ATT]        = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      N * q},
         [LSE]        = {PER_LAYER,  1, 1,               RECOMPUTE_BLOCK,      N * q / HS},
         [RESIDUAL2]  = {PER_LAYER,  0, 1,               RECOMPUTE_BLOCK,      n * C},

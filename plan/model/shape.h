@@ -195,6 +195,7 @@ typedef struct ActNeeds {
     int sampled;               // rows of one chunk of which tokens are drawn
     size_t gathered;           // elements for the logits of one of them from all ranks of a group; 0: alone
     int groups;                // attention over several ranks
+    int tail;                  // rows behind the tokens of QKV: see Kernels.attention_tail
     int slots;                 // micro-batches whose activations are kept at a time: see plan/value/tasks.h
     int tp;      // ranks of the tensor-parallel group; the shape's heads and hidden units: the most one may compute
     int places;  // attention has room for multiples of so many key/value heads in layers of less tp; 0: as they come

@@ -92,7 +92,7 @@ ModelNeeds model_needs(const Kernels* k, const Shape* shape, DType dt, const Lay
     ModelNeeds needs = {.shape = *shape, .limits = model_limits(shape, dt, config, N), .libraries = k->libraries};
     needs.acts = (ActNeeds){.N = N, .classifier_N = chunk, .layer = layers, .training = training, .slots = 1, .tp = 1};
     needs.acts.sampling = !training || config->sample_every > 0 ? shape->context : 0;
-    needs.acts.sampled = 1, needs.acts.dt = dt;
+    needs.acts.sampled = 1, needs.acts.dt = dt, needs.acts.tail = k->attention_tail;
     needs.arrays[MODEL_WEIGHTS] = elems * dtype_bytes(dt);
     needs.arrays[MODEL_MASTER] = dt != DT_F32 ? fp32 : 0;
     needs.arrays[MODEL_GRADS] = needs.arrays[MODEL_M] = needs.arrays[MODEL_V] = fp32;

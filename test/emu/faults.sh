@@ -97,6 +97,10 @@ fault a_tile_between_two_chunks release test_attention aligned_rows attention \
     's/my_q = shared + mine \* D/my_q = shared + mine * D + 4/'
 fault rows_copied_from_behind_the_last release test_attention aligned_rows attention \
     's/(size_t)a.ldq, t.n_rows, a.HS/(size_t)a.ldq, QUERY_TILE, a.HS/'
+fault keys_copied_from_behind_the_last release test_attention aligned_rows attention \
+    's/stages, k, v, t.other, t.n_other, kv/stages, k, v, t.other, KEYS, kv/'
+fault the_same_in_the_backward_pass release test_attention aligned_rows attention_backward \
+    's/{a.v, a.ldkv}, t.row, t.n_rows, kv/{a.v, a.ldkv}, t.row, KEYS, kv/'
 fault a_copy_begun_before_all_have_read_what_it_replaces release test_attention aligned_rows attention \
     's|__syncthreads();  // this step.*||; s|if (D <= MOST_HELD && n_keys ==|__syncthreads(); &|'
 fault a_count_that_does_not_start_from_zero release test_attention aligned_rows attention \
