@@ -185,7 +185,7 @@ static Attention attention_of_row(Heads h, const AttentionRow* r, const SweepRow
     a.Nq = a.Nk = row->N, a.n_docs = row->n_docs;
     a.ldq = a.ldkv = qkv_width(h), a.ldo = out_width(h);
     a.NH = h.NH, a.NKV = h.NKV, a.HS = h.HS;
-    a.causal = 1, a.scale = 1 / sqrtf((float)h.HS), a.row = number;
+    a.causal = 1, a.scale = 1 / sqrtf((float)h.HS), a.row = number, a.tail = ATTENTION_TAIL;
     return a;
 }
 
