@@ -220,6 +220,7 @@ void run_evaluate(Run* run) {
 void run_decode(Run* run, const int* tokens, const int* lengths, int n, int place, int cached) {
     Batch* b = &run->batch;
     int N = 0;
+    run->model.k->synchronize(run->model.s);  // uploads of the pass before read what this one overwrites
     for (int d = 0; d < n; b->cu[++d] = N)
         for (int i = 0; i < lengths[d]; i++, N++) b->positions[N] = cached + i, b->targets[N] = -1;
     Row row = row_of(b, (RowPlace){0, 0}, N, n);
