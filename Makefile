@@ -8,7 +8,7 @@
 # make bench                speeds beside this machine's own limits, also to build/bench.jsonl
 # make core                 build/core: one rank on the reference kernels, 15 files; make core-files lists them
 # make simulate             build/simulate alone: every planner on the same batches, in the cost model
-# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of twenty minutes there
+# make test-gpu             the CUDA backend on this machine's GPU;  make bench-gpu: all facts of twelve minutes there
 # make check                layering, line length, lists that must be complete: the house rules as greps
 # make check-examples       runs the documents' examples whose digits repeat, and compares the digits: a minute
 # make install PREFIX=DIR     DIR/bin/ragged, its man page and completions (/usr/local)

@@ -55,6 +55,7 @@ static KernelLimits kernel_limits(const Run* run, Shape widest, int N) {
     KernelLimits limits = model_limits(&widest, m->dt, &run->config, N);
     limits.OC = MAX((int)widest_linear(&widest), widest.vocab_rows);
     limits.spread = ranks > 1 ? MIN(ranks, widest.kv_heads) : 1;
+    if (!run->training) limits.attention = ATTENTION_OWN;  // what reads a KV cache is our own: nothing else is tried
     limits.oversubscribed = run->cluster->oversubscribed;
     limits.most_scratch = run->cluster->most_scratch;
     return limits;
