@@ -212,6 +212,21 @@ CLAIM(any_ranks_draw_the_answers_of_one) {
     }
 }
 
+CLAIM(what_stands_there_and_is_no_file_is_written_into) {
+    CHECK_SH(0, ROLL "--rollouts $W/a && ln -sf $W/a $W/link && " ROLL
+                     "--rollouts $W/link --seed 9 && test -L $W/link && "
+                     "test $(wc -l < $W/a) = 5");
+    CHECK_SH(0, "cp $W/a $W/b; mkfifo $W/pipe; (cat $W/pipe > $W/piped) & " ROLL
+                "--rollouts $W/pipe --seed 9; wait; "
+                "test -p $W/pipe && cmp $W/b $W/piped");
+    CHECK_SH(0, ROLL "--rollouts /dev/stdout --seed 9 | grep '^{' | cmp - $W/b");
+    CHECK_SH(1, "ln -sf $W/nowhere $W/dangling; " ROLL "--rollouts $W/dangling");
+    CHECK_SAID("a link to what is not there");
+    CHECK_SH(0,
+             "cp $W/b $W/b.jsonl && $P --out $W/run --dtype fp32 --data $W/b.jsonl --score /dev/stdout | "
+             "grep -c '^{' | grep -qx 5");
+}
+
 CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
     CHECK_SH(0, ROLL "--rollouts $W/a --temperature 100 --top-k 0");
     read_line("a", 2);

@@ -79,6 +79,45 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
     return is_there ? 0 : fail(err, "%s: cannot rename a file to this name: %s", path, strerror(error));
 }
 
+// 1: what is there is no file, or is what /dev calls one that is open already.
+static int is_written_into(const char* path) {
+    struct stat s;
+    return stat(path, &s) == 0 && (!S_ISREG(s.st_mode) || !strncmp(path, "/dev/", 5));
+}
+
+// The name that a link to a file stands for, or the name itself.
+static int resolve(char real[PATH_MAX], const char* path, Err err) {
+    struct stat s;
+    if (is_written_into(path) || lstat(path, &s) || !S_ISLNK(s.st_mode)) {
+        if ((size_t)snprintf(real, PATH_MAX, "%s", path) < PATH_MAX) return 0;
+        return fail(err, "%.100s...: path too long", path);
+    }
+    return realpath(path, real) ? 0 : fail(err, "%s: a link to what is not there", path);
+}
+
+static int write_into(const char* path, const void* bytes, size_t n, Err err) {
+    int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC), failed = fd < 0 || disk_write(fd, bytes, n), error = errno;
+    if (fd >= 0 && close(fd) && !failed) failed = 1, error = errno;
+    return failed ? fail(err, "%s: cannot write: %s%s", path, strerror(error), disk_hint(error)) : 0;
+}
+
+int disk_may_put(const char* path, Err err) {
+    char real[PATH_MAX], dir[PATH_MAX];
+    if (!*path || disk_is_dir(path)) return fail(err, "expected a file to write, found \"%s\"", path);
+    if (resolve(real, path, err)) return -1;
+    const char* slash = strrchr(real, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - real), 1) : 1, slash ? real : ".");
+    const char* must = is_written_into(real) ? real : dir;
+    return access(must, W_OK) ? fail(err, "%s: cannot write there: %s", must, strerror(errno)) : 0;
+}
+
+int disk_put_named(const char* path, const void* bytes, size_t n, Err err) {
+    char real[PATH_MAX];
+    if (resolve(real, path, err)) return -1;
+    if (is_written_into(real)) return write_into(real, bytes, n, err);
+    return disk_put(real, bytes, n, 1, err);
+}
+
 char* disk_read_file(const char* path, size_t most, size_t* n, Err err) {
     uint64_t bytes;
     int fd = disk_open(path, &bytes, err);

@@ -37,6 +37,12 @@ int disk_finish(int fd, const char* path, int failed, Err err);
 // stays whole until then, and when this fails; without `replaces` it stays anyway. 0, or -1 with a message.
 int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err);
 
+// The same for a name that a person gave, replacing: a link stays one, and what it points to is replaced; what is there
+// and is no file, as a pipe, a terminal or /dev/null, is written into and stays. disk_may_put: whether that will go, as
+// far as can be known before. 0, or -1 with a message.
+int disk_put_named(const char* path, const void* bytes, size_t n, Err err);
+int disk_may_put(const char* path, Err err);
+
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
 // of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.
 int disk_hash(const char* path, int sync, uint64_t* bytes, uint64_t* hash, Err err);

@@ -435,15 +435,12 @@ static int meet(Rollouts* r) {
 // ---- all
 
 static void open_rollouts(Rollouts* r, Run* run) {
-    char dir[DISK_PATH];
+    Err err;
     const Model* m = &run->model;
-    const char *path = run->config.rollouts, *slash = strrchr(path, '/');
     size_t most = (size_t)run->cluster->answers;
     *r = (Rollouts){.run = run, .turns = rollouts_turns(run)};
     r->turn = r->turns > 1 ? m->comm->rank : 0;
-    snprintf(dir, sizeof dir, "%.*s", slash ? MAX((int)(slash - path), 1) : 1, slash ? path : ".");
-    if (!*path || disk_is_dir(path)) die("--rollouts: expected a file to write, found \"%s\"", path);
-    if (access(dir, W_OK)) die("--rollouts: %s: cannot write there: %s", dir, strerror(errno));
+    if (disk_may_put(run->config.rollouts, err)) die("--rollouts: %s", err);
     r->lines.paths = &run->config.data;
     r->most_live = (int)most, r->rows = run->cluster->cache_tokens - (int)most;
     r->prompts = (Prompt**)take(most, sizeof *r->prompts), r->places = (AnswerRows*)take(most, sizeof *r->places);
@@ -481,7 +478,7 @@ static void write_all(Rollouts* r) {
     for (int64_t j = 0; out && j < r->n_all; j++)
         if (r->all[j]) fputs(r->all[j], out);
     if (!out || fclose(out)) die("--rollouts: no memory for all answers");
-    if (disk_put(r->run->config.rollouts, text, bytes, 1, err)) die("--rollouts: %s", err);
+    if (disk_put_named(r->run->config.rollouts, text, bytes, err)) die("--rollouts: %s", err);
     free(text);
 }
 

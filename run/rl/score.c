@@ -59,14 +59,16 @@ static void write_scores(const char* path, const Docs* docs, const float* all) {
     if (!out) die("--score: no memory");
     for (int64_t doc = 0; doc < docs->n; doc++) write_document(out, docs, doc, all);
     if (!json_end(out, &text)) die("--score: no memory for %" PRId64 " documents", docs->n);
-    if (disk_put(path, text, strlen(text), 1, err)) die("--score: %s", err);
+    if (disk_put_named(path, text, strlen(text), err)) die("--score: %s", err);
     free(text);
 }
 
 void run_score(Run* run) {
+    Err err;
     const Docs* docs = run->data.val->docs;
     int64_t next = 0, tokens = 0, labels = 0;
     float* all = (float*)calloc((size_t)docs_tokens(docs) + 1, sizeof *all);
+    if (disk_may_put(run->config.score, err)) die("--score: %s", err);
     if (!all) die("--score: no memory for %" PRId64 " tokens", docs_tokens(docs));
     while (!run->stopped_by && batch_draw_val(&run->batch, run, &next, &tokens) && run->ranks->plan_val(run)) {
         labels_keep(run, run->data.val);
