@@ -109,5 +109,17 @@ fault reads_without_a_bound release test_matmul fp32_matmuls_are_right column_su
     's/if (n + i \* DOWN < end) rows/rows/'
 fault a_kernel_given_memory_of_the_host release test_matmul fp32_matmuls_are_right column_sum \
     's/(float\*)cuda_scratch(/(float*)malloc(/'
+fault a_run_of_ids_without_the_weights_before_it release test_sample the_token_is_where sample \
+    's/run), before, draw/run), 0, draw/'
+fault a_sum_over_lanes_without_the_first release test_sample the_token_is_where sample \
+    's/if (lane >= lanes) sum/if (lane > lanes) sum/'
+fault a_softmax_of_the_drawn_ids_alone release test_sample ids_without_text sample \
+    's/v < how.V; v += THREADS) total/v < ids; v += THREADS) total/'
+fault a_nan_that_passes_a_trial release test_attention_trial a_value_that_is_no_number attention_trial \
+    's/!(apart <= tolerance)/apart > tolerance/'
+fault a_trial_of_long_documents_alone release test_attention_trial a_little_more_than attention_trial \
+    's/i < c->n \&\& !t->refused/i < 0/'
+fault a_mark_that_nobody_minds release test_attention_trial a_trial_that_died attention_trial \
+    's/errno == ESRCH/errno == EPERM/'
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
