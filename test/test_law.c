@@ -209,7 +209,7 @@ static void fetch_gradient(Run* r, const ParamTensor* tensor, float* value) {
     float* part = m->tp ? r->books->part : value;
     if (own.elems) zero_fetch_grads(m, &own, part);
     if (own.elems) tp_join(m, &own, value, part, r->books->others);
-    pipeline_share(m, value, tensor->elems, pipeline_stage_of(m, tensor));
+    pipeline_share(m, value, tensor->elems * sizeof *value, pipeline_stage_of(m, tensor));
 }
 
 // The largest difference of a gradient to the reference's of this case, relative to its norm. One that is nothing to
