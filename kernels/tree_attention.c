@@ -137,7 +137,7 @@ void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, con
 static size_t run_ints(int n) { return 2 * (size_t)n + 1; }
 size_t answers_ints(int n) { return (size_t)n + 4 * run_ints(n); }
 
-void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int* ints, const int* there) {
+void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int own_rows, int* ints, const int* there) {
     Filling prompts = {ints + n, ints + n + run_ints(n), 0}, own = {prompts.cu_k + run_ints(n), NULL, 0};
     own.cu_k = own.cu_q + run_ints(n);
     prompts.cu_q[0] = prompts.cu_k[0] = own.cu_q[0] = own.cu_k[0] = 0;
@@ -151,14 +151,15 @@ void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int* 
     }
     *answers = (Answers){n,
                          rows,
+                         own_rows,
                          there,
                          {prompts.n, there + (prompts.cu_q - ints), there + (prompts.cu_k - ints)},
                          {own.n, there + (own.cu_q - ints), there + (own.cu_k - ints)}};
 }
 
-static Attention answers_call(const Attention* whole, const Answers* answers, const TreeLevel* level) {
+static Attention answers_call(const Attention* whole, int n, int rows, const TreeLevel* level) {
     Attention a = *whole;
-    a.causal = 0, a.partial = 1, a.Nq = answers->n, a.Nk = answers->rows;
+    a.causal = 0, a.partial = 1, a.Nq = n, a.Nk = rows;
     a.cu_q = level->cu_q, a.cu_k = level->cu_k, a.n_docs = level->n_docs;
     return a;
 }
@@ -166,11 +167,14 @@ static Attention answers_call(const Attention* whole, const Answers* answers, co
 void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
                                const Kernels* k, DType dt, Stream s) {
     Scratch x;
-    int n = answers->n, ld = a->ldq;
-    char* first = (char*)a->k - (size_t)(a->NH * a->HS) * dtype_bytes(dt);
-    Attention prompts = answers_call(a, answers, &answers->prompts), own = answers_call(a, answers, &answers->own);
+    int n = answers->n, W = a->NKV * a->HS;
+    size_t Q = (size_t)(a->NH * a->HS) * dtype_bytes(dt), array = (size_t)answers->rows * (size_t)a->ldq;
+    char* own_keys = (char*)a->k - Q + array * dtype_bytes(dt);
+    Attention prompts = answers_call(a, n, answers->rows, &answers->prompts);
+    Attention own = answers_call(a, n, answers->own_rows, &answers->own);
+    own.k = own_keys, own.v = own_keys + (size_t)W * dtype_bytes(dt), own.ldkv = 2 * W;
     carve(&x, (char*)scratch, n, a->NH, a->NKV, a->HS, dt);
-    k->ranks->scatter_rows(first, a->q, answers->new_rows, n, ld, ld, ld, dt, s);
+    k->ranks->scatter_rows(own_keys, (const char*)a->q + Q, answers->new_rows, n, 2 * W, 2 * W, a->ldq, dt, s);
     k->attention_forward(x.sum, lse, &prompts, dt, s);
     k->attention_forward(x.part, x.part_lse, &own, dt, s);
     k->ranks->attention_merge(x.sum, lse, x.part, x.part_lse, n, a->NH, a->HS, s);

@@ -32,8 +32,9 @@ typedef struct Tree {
 size_t tree_ints(int n);
 void tree_fill(Tree* tree, TreeLevel* levels, int* ints, const int* lengths, const int* parents, int n);
 
-// Generation: a token of each of several answers at a time, answers to one prompt side by side. Prompts and what
-// answers have so far lie anywhere among the rows of one array, which a KV cache is.
+// Generation: a token of each of several answers at a time, answers to one prompt side by side. Prompts lie anywhere
+// among the rows of one array, which a KV cache is. Behind it lie, in rows of keys and values alone, the tokens that
+// answers have so far: each is read again for every token to come, and rows without gaps are read twice as fast.
 typedef struct AnswerRows {
     int prompt, prompt_length;  // the first row of its prompt, and its tokens
     int own, length;            // the first row of its own tokens, and how many there are before the new one
@@ -41,14 +42,14 @@ typedef struct AnswerRows {
 
 typedef struct Answers {
     int n;                   // answers
-    int rows;                // of the array
-    const int* new_rows;     // (n) on the device: where the new tokens go
+    int rows, own_rows;      // of the array, and behind it
+    const int* new_rows;     // (n) on the device: own rows, where the new tokens go
     TreeLevel prompts, own;  // the call for what all answers to a prompt see, and the one for what each has itself
 } Answers;
 
 size_t answers_ints(int n);
 // From n answers their calls, and what they point to in ints (answers_ints), of which the device has a copy at `there`.
-void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int* ints, const int* there);
+void answers_fill(Answers* answers, const AnswerRows* of, int n, int rows, int own_rows, int* ints, const int* there);
 
 // Bytes of scratch on the device for N tokens.
 size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
@@ -57,7 +58,7 @@ size_t tree_attention_scratch(int N, int NH, int NKV, int HS, DType dt);
 void tree_attention_forward(void* out, float* lse, const Attention* a, const Tree* tree, void* scratch,
                             const Kernels* k, DType dt, Stream s);
 // As Kernels.attention_forward, of the new tokens of all answers: a->q points to them, which are rows of the array too,
-// a->k and a->v to its first row. What is new goes to its answer's own rows before.
+// a->k and a->v to its first row. Keys and values of what is new go to its answer's own rows before.
 void answers_attention_forward(void* out, float* lse, const Attention* a, const Answers* answers, void* scratch,
                                const Kernels* k, DType dt, Stream s);
 void tree_attention_backward(void* dq, void* dk, void* dv, const void* dout, const void* out, const float* lse,

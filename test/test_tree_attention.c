@@ -214,7 +214,7 @@ CLAIM(no_call_computes_what_nobody_sees) {
 enum { MOST_LIVE = 24 };
 
 typedef struct Cache {
-    int n, rows;  // answers; rows before their new tokens
+    int n, rows, own_rows;  // answers; rows before their new tokens; of their own
     AnswerRows of[MOST_LIVE];
 } Cache;
 
@@ -235,28 +235,38 @@ static Cache draw_cache(void) {
         int j = between(0, i), other = extents[i];
         extents[i] = extents[j], extents[j] = other;
     }
-    for (int i = 0; i < n; i++) first[extents[i]] = c.rows += between(0, 2), c.rows += lengths[extents[i]];
+    for (int i = 0; i < n; i++) {
+        int is_prompt = 0, *rows = &c.own_rows;
+        for (int j = 0; j < c.n; j++) is_prompt |= extents[i] == c.of[j].prompt;
+        if (is_prompt) rows = &c.rows;
+        first[extents[i]] = *rows += between(0, 2), *rows += lengths[extents[i]];
+    }
     for (int i = 0; i < c.n; i++) c.of[i].prompt = first[c.of[i].prompt], c.of[i].own = first[c.of[i].own];
     return c;
 }
 
+enum { OWN = 2 * KV_HEADS * SIZE };
+static float own_keys[MOST * OWN];
+
 static float* row_at(int i) { return w.qkv + i * ROW; }
 
-static void fill_rows(int first, int n, DType dt) {
-    for (int i = first * ROW; i < (first + n) * ROW; i++) {
-        w.qkv[i] = (float)random_normal(w.seed, (uint64_t)i);
-        if (dt == DT_BF16) w.qkv[i] = bf16_to_float(bf16_from_float(w.qkv[i]));
+static void fill_floats(float* x, size_t first, size_t n, uint64_t seed, DType dt) {
+    for (size_t i = first; i < first + n; i++) {
+        x[i] = (float)random_normal(seed, i);
+        if (dt == DT_BF16) x[i] = bf16_to_float(bf16_from_float(x[i]));
     }
 }
 
 // What nobody sees is NaN, and so is the place of each new token.
 static void fill_cache(const Cache* c, DType dt) {
     for (int i = 0; i < MOST * ROW; i++) w.qkv[i] = NAN;
+    for (int i = 0; i < MOST * OWN; i++) own_keys[i] = NAN;
     for (int i = 0; i < c->n; i++) {
-        fill_rows(c->of[i].prompt, c->of[i].prompt_length, dt);
-        fill_rows(c->of[i].own, c->of[i].length, dt);
+        const AnswerRows* x = &c->of[i];
+        fill_floats(w.qkv, (size_t)x->prompt * ROW, (size_t)x->prompt_length * ROW, w.seed, dt);
+        fill_floats(own_keys, (size_t)x->own * OWN, (size_t)x->length * OWN, w.seed + 1, dt);
     }
-    fill_rows(c->rows, c->n, dt);
+    fill_floats(w.qkv, (size_t)c->rows * ROW, (size_t)c->n * ROW, w.seed, dt);
 }
 
 // Each answer alone: its prompt, its tokens and the new one as a document, of which only the last has a query.
@@ -266,7 +276,8 @@ static void expect_answers(const Cache* c) {
         const AnswerRows* x = &c->of[i];
         int n = x->prompt_length + x->length + 1, cu[] = {0, 1, 0, n};
         memcpy(qkv, row_at(x->prompt), sizeof(float) * ROW * (size_t)x->prompt_length);
-        memcpy(qkv + x->prompt_length * ROW, row_at(x->own), sizeof(float) * ROW * (size_t)x->length);
+        for (int t = 0; t < x->length; t++)
+            memcpy(qkv + (x->prompt_length + t) * ROW + WIDTH, own_keys + (x->own + t) * OWN, sizeof(float) * OWN);
         memcpy(qkv + (n - 1) * ROW, row_at(c->rows + i), sizeof(float) * ROW);
         Attention a = attention(qkv, n, 1, cu, DT_F32);
         a.q = qkv + (n - 1) * ROW, a.Nq = 1, a.cu_k = cu + 2;
@@ -275,16 +286,20 @@ static void expect_answers(const Cache* c) {
 }
 
 static void run_answers(const Kernels* k, const Cache* c, DType dt) {
-    static bf16 narrow[MOST * ROW];
+    static float all[MOST * (ROW + OWN)];
     static int ints[10 * MOST_LIVE];
     Answers answers;
-    size_t e = dtype_bytes(dt), rows = (size_t)(c->rows + c->n) * ROW, outs = (size_t)c->n * WIDTH;
-    for (size_t i = 0; i < rows; i++) narrow[i] = bf16_from_float(w.qkv[i]);
+    int rows = c->rows + c->n;
+    size_t e = dtype_bytes(dt), array = (size_t)rows * ROW, n = array + (size_t)c->own_rows * OWN,
+           outs = (size_t)c->n * WIDTH;
+    memcpy(all, w.qkv, sizeof *all * array);
+    memcpy(all + array, own_keys, sizeof *all * (n - array));
+    if (dt == DT_BF16) bf16_narrow_in_place(all, n);
     CHECK(answers_ints(c->n) <= COUNT(ints));
     int* there = k->alloc(sizeof ints);
-    answers_fill(&answers, c->of, c->n, c->rows + c->n, ints, there);
+    answers_fill(&answers, c->of, c->n, rows, c->own_rows, ints, there);
     k->upload(there, ints, sizeof ints, NULL);
-    char *qkv = on_device(k, dt == DT_BF16 ? (void*)narrow : (void*)w.qkv, rows * e), *out = k->alloc(outs * e);
+    char *qkv = on_device(k, all, n * e), *out = k->alloc(outs * e);
     float* lse = k->alloc((size_t)c->n * HEADS * sizeof(float));
     void* scratch = k->alloc(tree_attention_scratch(c->n, HEADS, KV_HEADS, SIZE, dt));
     Attention a = attention(qkv, c->n, 0, NULL, dt);
@@ -305,7 +320,7 @@ static void try_answers(DType dt) {
         for (int run = 0; run < (TESTS_DEVICE ? 4 : 40); run++) {
             w.seed = hash64((uint64_t)run + 7), w.draws = 0;
             Cache c = draw_cache();
-            if (c.rows + c.n > MOST) continue;
+            if (c.rows + c.n > MOST || c.own_rows > MOST) continue;
             fill_cache(&c, dt);
             expect_answers(&c);
             run_answers(tables[t], &c, dt);

@@ -269,7 +269,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},
         [ATT_TOKENS] = {PER_LAYER,  0, unlike,          RECOMPUTE_BLOCK,      by_tokens * (size_t)u.heads},
         [EXCHANGED]  = {1,          0, unlike,          NEVER, 2 * by_tokens * ((size_t)u.heads + 2 * kv_sent)},
-        [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, (size_t)needs->sampling * (q + 2 * kv)},
+        [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, (size_t)needs->sampling * (q + 2 * kv) + (size_t)needs->answering * 2 * kv},
     };
     // clang-format on
     return rows[id];

@@ -192,6 +192,7 @@ typedef struct ActNeeds {
     int classifier_N;          // rows of one classifier chunk
     const LayerLayout* layer;  // (L)
     int training, sampling;    // sampling: tokens of the KV cache
+    int answering;             // tokens of which it has keys and values alone
     int sampled;               // rows of one chunk of which tokens are drawn
     size_t gathered;           // elements for the logits of one of them from all ranks of a group; 0: alone
     int groups;                // attention over several ranks

@@ -33,9 +33,14 @@ typedef struct Prompt {
     Drawn* answers;         // (--answers)
 } Prompt;
 
-typedef struct Extent {  // of the cache, which somebody has
+typedef struct Extent {
     int first, n;
 } Extent;
+
+typedef struct Room {  // of the cache: of prompts, or of what answers have so far
+    int rows, n;
+    Extent* taken;  // (n) in rising order
+} Room;
 
 // The lines of --data, one file after another.
 typedef struct Lines {
@@ -65,22 +70,21 @@ typedef struct Rollouts {
     Prompt* next;   // whose answers have not all started; NULL: a line is to be read
     int lines_end;  // there is no further line
     int n_live, most_live;
-    Prompt** prompts;       // (most_live) of the answers at work,
-    int* numbers;           // (most_live) their numbers,
-    int* last;              // (most_live) the token that the model has of each next,
-    AnswerRows* places;     // (most_live) and where they are
-    SideBySide side;        // the same, for the model
-    Prompt** fresh;         // (most_live + 1) prompts that have a place, and wait to go through the model,
-    int n_fresh;            //
-    int *lengths, *packed;  // (most_live + 1) and (Batch.max_tokens) of a row of them
-    Extent* taken;          // (2 most_live + 1) in rising order, of `rows`; behind these is room for new tokens
-    int n_taken, rows;      //
-    FILE* out;              // lines of this rank that rank 0 has not: "NUMBER LINE"
-    char* out_text;         //
-    size_t out_bytes;       //
-    Made made, sum;         // of this rank; of all, on rank 0
-    char** all;             // (prompts) lines, on rank 0
-    int64_t n_all;          // prompts of all files
+    Prompt** prompts;            // (most_live) of the answers at work,
+    int* numbers;                // (most_live) their numbers,
+    int* last;                   // (most_live) the token that the model has of each next,
+    AnswerRows* places;          // (most_live) and where they are
+    SideBySide side;             // the same, for the model
+    Prompt** fresh;              // (most_live + 1) prompts that have a place, and wait to go through the model,
+    int n_fresh;                 //
+    int *lengths, *packed;       // (most_live + 1) and (Batch.max_tokens) of a row of them
+    Room prompt_room, own_room;  // behind the first one is room for new tokens
+    FILE* out;                   // lines of this rank that rank 0 has not: "NUMBER LINE"
+    char* out_text;              //
+    size_t out_bytes;            //
+    Made made, sum;              // of this rank; of all, on rank 0
+    char** all;                  // (prompts) lines, on rank 0
+    int64_t n_all;               // prompts of all files
     double told, started;
 } Rollouts;
 
@@ -177,31 +181,27 @@ int rollouts_turns(const Run* run) {
 }
 
 // Each has its tokens and a new one. As many prompts as have these answers, and one that is on its way out.
-int rollouts_cache(const Prompts* prompts, const Config* config, int answers) {
-    int64_t of_each = MIN(config->tokens, config->context - prompts->shortest) + 1;
-    int64_t sharing = MIN((int64_t)CEIL_DIV(answers, config->answers) + 1, prompts->n);
-    return (int)MIN(answers * of_each + sharing * prompts->longest, (int64_t)INT_MAX / 2);
+void rollouts_size(Cluster* cluster, const Prompts* prompts, const Config* config) {
+    int64_t n = cluster->answers, most = INT_MAX / 2, sharing = MIN(CEIL_DIV(n, config->answers) + 1, prompts->n);
+    cluster->answer_tokens = (int)MIN(n * MIN(config->tokens, config->context - prompts->shortest), most);
+    cluster->cache_tokens = (int)MIN(n + sharing * prompts->longest, most);
 }
 
-// ---- the cache: answers take the first gap that holds them, and prompts the last one, so that these lie side by side
+// ---- the cache: who comes takes the first gap
 
-static int gap_begin(const Rollouts* r, int i) { return i ? r->taken[i - 1].first + r->taken[i - 1].n : 0; }
-static int gap_end(const Rollouts* r, int i) { return i < r->n_taken ? r->taken[i].first : r->rows; }
-
-static int take_rows(Rollouts* r, int n, int is_prompt) {
-    int i = is_prompt ? r->n_taken : 0, step = is_prompt ? -1 : 1;
-    while (i >= 0 && i <= r->n_taken && gap_end(r, i) - gap_begin(r, i) < n) i += step;
-    if (i < 0 || i > r->n_taken) return -1;
-    int first = is_prompt ? gap_end(r, i) - n : gap_begin(r, i);
-    memmove(r->taken + i + 1, r->taken + i, sizeof *r->taken * (size_t)(r->n_taken++ - i));
-    r->taken[i] = (Extent){first, n};
+static int take_rows(Room* room, int n) {
+    int i = 0, first = 0;
+    for (; i < room->n && room->taken[i].first - first < n; i++) first = room->taken[i].first + room->taken[i].n;
+    if (i == room->n && room->rows - first < n) return -1;
+    memmove(room->taken + i + 1, room->taken + i, sizeof *room->taken * (size_t)(room->n++ - i));
+    room->taken[i] = (Extent){first, n};
     return first;
 }
 
-static void give_rows(Rollouts* r, int first) {
+static void give_rows(Room* room, int first) {
     int i = 0;
-    while (r->taken[i].first != first) i++;
-    memmove(r->taken + i, r->taken + i + 1, sizeof *r->taken * (size_t)(--r->n_taken - i));
+    while (room->taken[i].first != first) i++;
+    memmove(room->taken + i, room->taken + i + 1, sizeof *room->taken * (size_t)(--room->n - i));
 }
 
 // ---- a finished prompt
@@ -260,7 +260,7 @@ static void put_line(Rollouts* r, const Prompt* p) {
 // 0, or -1: there is no room for it. It waits for run_prompts.
 static int place_prompt(Rollouts* r, Prompt* p) {
     if (p->place >= 0) return 0;
-    if ((p->place = take_rows(r, p->n - 1, 1)) < 0) return -1;
+    if ((p->place = take_rows(&r->prompt_room, p->n - 1)) < 0) return -1;
     r->fresh[r->n_fresh++] = p;
     return 0;
 }
@@ -273,26 +273,19 @@ static void run_long_prompt(Rollouts* r, const Prompt* p, int capacity) {
     }
 }
 
-// Of the prompts that wait all tokens but the last go through the model. The next one's place is before that of the one
-// before: as many as follow each other so, and fit, are a row.
+// Of the prompts that wait all tokens but the last go through the model. Those whose places follow each other are a
+// row, as many as fit.
 static void run_prompts(Rollouts* r) {
     int capacity = MIN(r->run->settled.capacity, r->run->batch.max_tokens);
-    for (int begin = 0, end; begin < r->n_fresh; begin = end) {
-        int N = r->fresh[begin]->n - 1, n = 0;
-        for (end = begin + 1; end < r->n_fresh; end++) {
-            int next = r->fresh[end]->n - 1;
-            if (r->fresh[end]->place + next != r->fresh[end - 1]->place || N + next > capacity) break;
-            N += next;
-        }
-        if (N > capacity) {
-            run_long_prompt(r, r->fresh[begin], capacity);
-            continue;
-        }
-        for (int i = end - 1, at = 0; i >= begin; at += r->lengths[n++], i--) {
+    for (int i = 0; i < r->n_fresh;) {
+        int place = r->fresh[i]->place, N = 0, n = 0;
+        for (; i < r->n_fresh && r->fresh[i]->place == place + N && N + r->fresh[i]->n - 1 <= capacity; i++) {
             r->lengths[n] = r->fresh[i]->n - 1;
-            memcpy(r->packed + at, r->fresh[i]->tokens, sizeof(int) * (size_t)r->lengths[n]);
+            memcpy(r->packed + N, r->fresh[i]->tokens, sizeof(int) * (size_t)r->lengths[n]);
+            N += r->lengths[n++];
         }
-        run_decode(r->run, r->packed, r->lengths, n, r->fresh[end - 1]->place, 0);
+        if (n) run_decode(r->run, r->packed, r->lengths, n, place, 0);
+        else run_long_prompt(r, r->fresh[i++], capacity);
     }
     r->n_fresh = 0;
 }
@@ -314,7 +307,7 @@ static Prompt* next_prompt(Rollouts* r) {
 static void start_answers(Rollouts* r) {
     while (r->n_live < r->most_live) {
         Prompt* p = r->next = r->next ? r->next : next_prompt(r);
-        int own = p && place_prompt(r, p) == 0 ? take_rows(r, p->most, 0) : -1, k = r->n_live;
+        int own = p && place_prompt(r, p) == 0 ? take_rows(&r->own_room, p->most) : -1, k = r->n_live;
         if (own < 0) return;
         Drawn* x = &p->answers[p->started];
         x->tokens = (int*)take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
@@ -331,7 +324,7 @@ static void draw_tokens(Rollouts* r) {
     Run* run = r->run;
     int n = r->side.n = r->n_live;
     run->batch.planned->answers = &r->side;
-    run_decode(run, r->last, &n, 1, 0, r->rows);
+    run_decode(run, r->last, &n, 1, 0, r->prompt_room.rows);
     run->batch.planned->answers = NULL;
     for (int k = 0; k < n; k++) {
         uint64_t seed = rollouts_seed((uint64_t)run->config.seed, r->prompts[k]->number, r->numbers[k]);
@@ -359,10 +352,10 @@ static void end_answers(Rollouts* r) {
             r->last[left] = r->last[k], r->places[left++] = r->places[k];
             continue;
         }
-        give_rows(r, r->places[k].own);
+        give_rows(&r->own_room, r->places[k].own);
         if (++p->finished < all) continue;
         put_line(r, p);
-        give_rows(r, p->place);
+        give_rows(&r->prompt_room, p->place);
         prompt_free(p, all);
     }
     r->n_live = left;
@@ -442,10 +435,12 @@ static void open_rollouts(Rollouts* r, Run* run) {
     r->turn = r->turns > 1 ? m->comm->rank : 0;
     if (disk_may_put(run->config.rollouts, err)) die("--rollouts: %s", err);
     r->lines.paths = &run->config.data;
-    r->most_live = (int)most, r->rows = run->cluster->cache_tokens - (int)most;
+    r->most_live = (int)most;
     r->prompts = (Prompt**)take(most, sizeof *r->prompts), r->places = (AnswerRows*)take(most, sizeof *r->places);
     r->numbers = (int*)take(2 * most, sizeof *r->numbers), r->last = r->numbers + most;
-    r->taken = (Extent*)take(2 * most + 1, sizeof *r->taken);
+    Extent* taken = (Extent*)take(2 * most + 1, sizeof *taken);
+    r->prompt_room = (Room){run->cluster->cache_tokens - (int)most, 0, taken};
+    r->own_room = (Room){run->cluster->answer_tokens, 0, taken + most + 1};
     r->fresh = (Prompt**)take(most + 1, sizeof *r->fresh);
     r->lengths = (int*)take(most + 1 + (size_t)run->batch.max_tokens, sizeof *r->lengths);
     r->packed = r->lengths + most + 1;
@@ -502,7 +497,7 @@ static void close_rollouts(Rollouts* r) {
     for (int64_t j = 0; r->all && j < r->n_all; j++) free(r->all[j]);
     lines_close(&r->lines);
     fclose(r->out);
-    free(r->out_text), free(r->all), free(r->prompts), free(r->numbers), free(r->places), free(r->taken);
+    free(r->out_text), free(r->all), free(r->prompts), free(r->numbers), free(r->places), free(r->prompt_room.taken);
     free(r->fresh), free(r->lengths);
 }
 

@@ -30,5 +30,5 @@ typedef struct Prompts {
 // Reads all lines. Ends the program where one is no prompt, or leaves no room for a token in --context.
 Prompts rollouts_look(const Run* run);
 int rollouts_turns(const Run* run);  // data ranks that divide the prompts; collective
-// Rows of a KV cache for so many answers side by side.
-int rollouts_cache(const Prompts* prompts, const Config* config, int answers);
+// Sizes of the KV cache for cluster->answers side by side.
+void rollouts_size(Cluster* cluster, const Prompts* prompts, const Config* config);

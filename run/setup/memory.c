@@ -72,8 +72,8 @@ ModelNeeds run_model_needs(const Run* run, int N) {
     needs.acts.places = ranks > 1 ? run->clock->limits.kv_heads : 0;
     needs.acts.sampling = MAX(needs.acts.sampling, run->cluster->cache_tokens);
     if (run->cluster->answers) needs.acts.sampled = needs.acts.classifier_N = run->cluster->answers;
-    needs.acts.gathered = tp_logits_room(m);
-    needs.limits = kernel_limits(run, widest, MAX(N, needs.acts.sampling));
+    needs.acts.gathered = tp_logits_room(m), needs.acts.answering = run->cluster->answer_tokens;
+    needs.limits = kernel_limits(run, widest, MAX(N, MAX(needs.acts.sampling, needs.acts.answering)));
     needs.libraries += m->world->size > 1 ? m->k->comm_libraries : 0;
     zero_sizes(m, run->training, needs.arrays);
     return needs;
@@ -358,7 +358,7 @@ static MemoryPlan plan_with_cache(Run* run, int N) {
     Prompts prompts = rollouts_look(run);
     int64_t answers = CEIL_DIV(prompts.n, rollouts_turns(run)) * run->config.answers;
     for (x->answers = (int)MIN(answers, MIN((int64_t)N, MOST_ANSWERS));; x->answers = CEIL_DIV(x->answers, 2)) {
-        x->cache_tokens = rollouts_cache(&prompts, &run->config, x->answers);
+        rollouts_size(x, &prompts, &run->config);
         MemoryPlan plan = plan_rows(run, N);
         int fits = x->answers == 1 || plan.total <= x->available.bytes / 2;
         if (run_most(run, m->world, !fits) == 0) return plan;

@@ -638,7 +638,8 @@ static void fill_answers(Run* run, Row* row) {
     SideBySide* x = b->planned->answers;
     int* ints = b->cu + 4;  // behind what run_decode has put there, of one text
     for (int i = 0; i < x->n; i++) b->positions[i] = x->of[i].prompt_length + x->of[i].length;
-    answers_fill(&x->answers, x->of, x->n, run->cluster->cache_tokens, ints, batch_on_device(b, ints));
+    answers_fill(&x->answers, x->of, x->n, run->cluster->cache_tokens, run->cluster->answer_tokens, ints,
+                 batch_on_device(b, ints));
     batch_upload_ints(b, m, b->positions, x->n);
     batch_upload_ints(b, m, ints, (int)answers_ints(x->n));
     x->shared = (RowAttention){.answers = &x->answers, .scratch = m->group_scratch};
