@@ -220,19 +220,18 @@ static void backward_head(const Gradients* g, const Attention* a, Span d, int h,
 
 enum { FEW = 3 };  // queries; by count of loads four cost as much as a packed block
 
-// s (n, rounded up to whole vectors) = products of q (HSp) with n rows of keys. Fetches their values, to_v bytes behind
-// them, on the way.
-SIMD_INLINE void few_scores(float* s, const float* q, const char* k, ptrdiff_t to_v, size_t ld, int n, int HS,
-                            DType dt) {
+// s (n, rounded up to whole vectors) = products of q (HSp) with n rows of keys. Of the rows that come, `fetch` bytes of
+// each from `first` on are fetched on the way.
+SIMD_INLINE void few_scores(float* s, const float* q, const char* k, const char* first, size_t fetch, size_t ld, int n,
+                            int HS, DType dt) {
+    size_t row_bytes = ld * dtype_bytes(dt);
     for (int j = 0; j < n; j += SIMD_FLOATS) {
         vf sum[SIMD_FLOATS] = {(vf){0}}, total = (vf){0};
         for (int i = 0; i < MIN(SIMD_FLOATS, n - j); i++) {
-            const char* row = k + (size_t)(j + i) * ld * dtype_bytes(dt);
-            for (size_t byte = 0; byte < (size_t)HS * dtype_bytes(dt); byte += 64) {
-                __builtin_prefetch(row + AHEAD * ld * dtype_bytes(dt) + byte);
-                __builtin_prefetch(row + to_v + byte);
-            }
-            FOR_VECTORS(c, lanes, 0, HS, sum[i] += vf_load(q + c) * vf_get(row, c, lanes, dt););
+            size_t row = (size_t)(j + i) * row_bytes;
+            for (size_t byte = 0; byte < fetch; byte += 64) __builtin_prefetch(first + row + AHEAD * row_bytes + byte);
+            sum[i] = (vf){0};
+            FOR_VECTORS(c, lanes, 0, HS, sum[i] += vf_load(q + c) * vf_get(k + row, c, lanes, dt););
         }
         vf_transpose(sum);
         for (int i = 0; i < SIMD_FLOATS; i++) total += sum[i];
@@ -293,7 +292,9 @@ static void forward_few(void* out, float* lse, const Attention* a, Span d, int i
     FewHead* heads = (FewHead*)(o + (size_t)(h1 - h0) * few_width(HS));
     size_t row = d.q0 + (size_t)i, ld = (size_t)a->ldkv, width = few_width(HS);
     DType out_dt = result_type(a, dt);
-    ptrdiff_t to_v = (const char*)a->v - (const char*)a->k;
+    // The first head brings keys and values of all, which lie side by side; one alone brings its keys.
+    int is_all = h1 - h0 > 1, first_kv = is_all ? 0 : h0 / heads_of_key(a);
+    size_t bytes = (size_t)(is_all ? 2 * a->NKV * HS : HS) * dtype_bytes(dt);
     for (int h = h0; h < h1; h++) {
         const void* query = element(a->q, at(row, a->ldq, h, HS), dt);
         float *my_q = q + (size_t)(h - h0) * width, *my_o = o + (size_t)(h - h0) * width;
@@ -306,7 +307,9 @@ static void forward_few(void* out, float* lse, const Attention* a, Span d, int i
         for (int h = h0; h < h1; h++) {
             size_t key = at(d.k0 + (size_t)j, a->ldkv, h / heads_of_key(a), HS), mine = (size_t)(h - h0) * width;
             FewHead* x = &heads[h - h0];
-            WITH_DTYPE(dt, few_scores, s, q + mine, (const char*)element(a->k, key, dt), to_v, ld, n, HS);
+            size_t first = at(d.k0 + (size_t)j, a->ldkv, first_kv, HS), fetch = h == h0 ? bytes : 0;
+            WITH_DTYPE(dt, few_scores, s, q + mine, (const char*)element(a->k, key, dt),
+                       (const char*)element(a->k, first, dt), fetch, ld, n, HS);
             float keep = few_probabilities(s, &x->max, &x->sum, n);
             WITH_DTYPE(dt, few_values, o + mine, keep, s, (const char*)element(a->v, key, dt), ld, n, HS);
         }
