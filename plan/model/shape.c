@@ -233,6 +233,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
            chunk = (size_t)needs->classifier_N, kv = (size_t)u.core_kv_heads * HS, q = kv * (size_t)u.queries,
            qkv = N * (q + 2 * kv), hidden = cut * (size_t)u.hidden, fc = hidden * (size_t)act_runs(shape_act(shape)),
            by_tokens = T < R ? cut * HS : 0, tail = (size_t)needs->tail * (q + 2 * kv), kv_sent = (size_t)u.kv_heads,
+           cache = (size_t)needs->sampling * (q + 2 * kv) + (size_t)needs->answering * 2 * kv,
            logits = MAX(chunk * (size_t)MAX(shape->vocab_rows, 1), (size_t)needs->sampled * needs->gathered);
     // GELU is a part of the matmuls around it: its gradient never exists apart.
     size_t d_norm = MAX(MAX(N * C, N * q), shape_act(shape) == ACT_GELU ? 0 : hidden);
@@ -269,7 +270,7 @@ static ActRow act_row(const Shape* shape, const ActNeeds* needs, ActId id, int l
         [ATT_HEADS]  = {PER_LAYER,  0, needs->groups,   RECOMPUTE_BLOCK,      N * q},
         [ATT_TOKENS] = {PER_LAYER,  0, unlike,          RECOMPUTE_BLOCK,      by_tokens * (size_t)u.heads},
         [EXCHANGED]  = {1,          0, unlike,          NEVER, 2 * by_tokens * ((size_t)u.heads + 2 * kv_sent)},
-        [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, (size_t)needs->sampling * (q + 2 * kv) + (size_t)needs->answering * 2 * kv},
+        [KV]         = {PER_LAYER,  0, needs->sampling, NEVER, cache},
     };
     // clang-format on
     return rows[id];
