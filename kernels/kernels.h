@@ -118,7 +118,7 @@ typedef struct AdamW {
 
 // A token to draw of a row of logits: its random number, and what came of it.
 typedef struct Draw {
-    double u;       // uniform in [0, 1)
+    double u;       // uniform in [0, 1): the caller's, so that the same draw can be made again anywhere
     float logprob;  // =
     int token;      // =
 } Draw;

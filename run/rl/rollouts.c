@@ -293,7 +293,7 @@ static void run_prompts(Rollouts* r) {
 // The next prompt of this rank; NULL: there is none.
 static Prompt* next_prompt(Rollouts* r) {
     while (!r->lines_end) {
-        if (!next_line(&r->lines)) r->lines_end = 1;
+        if (r->n == r->n_all || !next_line(&r->lines)) r->lines_end = 1;
         else if (r->n++ % r->turns == r->turn) {
             Prompt* p = prompt_read(r->run, &r->lines, r->n - 1);
             p->answers = (Drawn*)take((size_t)r->run->config.answers, sizeof *p->answers);
@@ -308,6 +308,8 @@ static void start_answers(Rollouts* r) {
     while (r->n_live < r->most_live) {
         Prompt* p = r->next = r->next ? r->next : next_prompt(r);
         int own = p && place_prompt(r, p) == 0 ? take_rows(&r->own_room, p->most) : -1, k = r->n_live;
+        if (p && own < 0 && r->n_live == 0)  // the first look at all lines has made room for each
+            die("--data: line %" PRId64 " was shorter before: expected files that stay as they are", r->lines.number);
         if (own < 0) return;
         Drawn* x = &p->answers[p->started];
         x->tokens = (int*)take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
