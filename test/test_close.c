@@ -34,6 +34,17 @@ CLAIM(a_rank_that_dies_costs_the_steps_since_the_last_copy_and_no_bit) {
     CHECK_STRING(loss_hash(), hash);
 }
 
+// Ranks of one process are there before copies are looked for.
+CLAIM(forked_ranks_keep_copies_too) {
+    CHECK(sh(DIES "$P %s", close_to("forked", "--ranks 3")) != 0);
+    CHECK_SH(0, "test -d $W/forked/step-000010 && ! test -d $W/forked/step-000020");
+    CHECK_SH(0, "$P %s", close_to("forked", "--ranks 3 --resume"));
+    CHECK_SAID("resume  step 30, from close copies of 3 ranks; the newest checkpoint was of step 10 & step 60/60");
+    const char* hash = loss_hash();
+    CHECK_SH(0, "$P " SMALL "--out $W/not-killed --ranks 3");
+    CHECK_STRING(loss_hash(), hash);
+}
+
 // Files know whole tensors, wherever they lay; the loss is that of one rank up to rounding.
 CLAIM(other_ranks_and_layouts_go_on_from_them) {
     static const char* const ways[][2] = {{"--tp 2 --pp 2", "--tp 1 --pp 1"},

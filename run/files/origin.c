@@ -248,6 +248,7 @@ static void tell(Run* run, Origin* o) {
 void run_find_origin(Run* run) {
     static Origin o;
     run->books->dir.lock = run->books->pin = -1;
+    if (run->config.close_copy) run_fork_ranks(run);  // each has a part to look for, and one to make room for
     int first = run->model.world->rank == 0;
     if (first) o.failed = find_directory(run, &o) || (run->books->claims && claim(run, &o));
     tell(run, &o);
