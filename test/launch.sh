@@ -18,16 +18,20 @@ ends_in() { # ends_in SECONDS STATUS COMMAND...
     status=$?
     [ $status = "$expected" ] && [ $(($(date +%s) - begun)) -le "$most" ]
 }
-one_fails() {
-    ends_in 10 1 test/ranks.sh 3 sh -c 'test $RANK = 1 || exec sleep 31.4; exit 3' && ! pgrep -fx 'sleep 31.4'
+gone() { # gone COMMAND: what was told to end has ended, within two seconds
+    for i in 1 2 3 4 5 6 7 8 9 10; do pgrep -fx "$1" || return 0; sleep 0.2; done
+    return 1
 }
-too_long() { RANKS_SECONDS=1 ends_in 10 1 test/ranks.sh 2 sleep 31.5 && ! pgrep -fx 'sleep 31.5'; }
+one_fails() {
+    ends_in 10 1 test/ranks.sh 3 sh -c 'test $RANK = 1 || exec sleep 31.4; exit 3' && gone 'sleep 31.4'
+}
+too_long() { RANKS_SECONDS=1 ends_in 10 1 test/ranks.sh 2 sleep 31.5 && gone 'sleep 31.5'; }
 stopped() { RANKS_SECONDS=1 ends_in 10 1 test/ranks.sh 2 sh -c 'kill -STOP $$'; }
 ended() {
     test/ranks.sh 2 sleep 31.6 &
     sleep 0.5
     kill $!
-    ! wait $! && ! pgrep -fx 'sleep 31.6'
+    ! wait $! && gone 'sleep 31.6'
 }
 setup_says_what_pip_installs() { # on a machine that has all but cuobjdump
     root=$PWD machine=$(mktemp -d)
