@@ -174,7 +174,8 @@ typedef struct Cluster {
     int oversubscribed;    // ranks of this node share its cores
     HostMemory available;  // to this rank, before any rank took the table's
     int answers;           // that --rollouts draws side by side, at most; 0: it is not asked for
-    int cache_tokens;      // then: of the KV cache, with those that are new,
+    int64_t prompts;       // then: lines of --data
+    int cache_tokens;      // tokens of the KV cache, with those that are new,
     int answer_tokens;     // and of what answers have so far
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     void* work_memory;     // on the device, of work_bytes

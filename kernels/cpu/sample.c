@@ -13,10 +13,6 @@ typedef struct Row {
     float scale;        // 1 / temperature
 } Row;
 
-static float logit(const void* z, size_t v, DType dt) {
-    return dt == DT_BF16 ? bf16_to_float(((const bf16*)z)[v]) : ((const float*)z)[v];
-}
-
 // The largest of the logits begin .. end, at least `max`.
 SIMD_INLINE float largest(float max, const void* z, size_t begin, size_t end, DType dt) {
     vf highest = vf_set1(max);
@@ -109,13 +105,13 @@ SIMD_INLINE void sample_row(Draw* draw, const void* z, const Sampling* how, DTyp
     Row r = {z, largest(-INFINITY, z, 0, ids, dt), -INFINITY, 1};
     float max = largest(r.best, z, ids, V, dt);
     int best = 0;
-    while ((size_t)best + 1 < ids && logit(z, (size_t)best, dt) != r.best) best++;
+    while ((size_t)best + 1 < ids && dtype_load(z, (size_t)best, dt) != r.best) best++;
     draw->token = best;
     if (how->temperature > 0) {
         r.least = least_drawn(z, ids, how->top_k, dt), r.scale = (float)(1 / MAX(how->temperature, 1e-30));
         draw->token = find_token(&r, ids, draw->u, best, dt);
     }
-    draw->logprob = (float)((double)logit(z, (size_t)draw->token, dt) - max - log(sum_exponentials(z, max, V, dt)));
+    draw->logprob = (float)(dtype_load(z, (size_t)draw->token, dt) - max - log(sum_exponentials(z, max, V, dt)));
 }
 
 typedef struct Job {

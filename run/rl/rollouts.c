@@ -182,6 +182,7 @@ int rollouts_turns(const Run* run) {
 
 // Each has its tokens and a new one. As many prompts as have these answers, and one that is on its way out.
 void rollouts_size(Cluster* cluster, const Prompts* prompts, const Config* config) {
+    cluster->prompts = prompts->n;
     int64_t n = cluster->answers, most = INT_MAX / 2, sharing = MIN(CEIL_DIV(n, config->answers) + 1, prompts->n);
     cluster->answer_tokens = (int)MIN(n * MIN(config->tokens, config->context - prompts->shortest), most);
     cluster->cache_tokens = (int)MIN(n + sharing * prompts->longest, most);
@@ -398,14 +399,19 @@ static void open_out(Rollouts* r) {
 static void hand_over(Rollouts* r) {
     Comm* c = r->run->model.comm;
     if (r->turns == 1 && !r->made.prompts) return;
-    if (fclose(r->out)) die("--rollouts: no memory for lines");
+    if (fflush(r->out)) die("--rollouts: no memory for lines");
     r->made.bytes = r->out_bytes;
     Made* all = r->turns > 1 ? (Made*)run_ask_all(r->run, c, &r->made, sizeof r->made) : &r->made;
     size_t most = 0;
     for (int i = 0; i < r->turns; i++) most = MAX(most, all[i].bytes);
+    if (most == 0) {
+        free(all);  // of several ranks, none of which has finished a line
+        return;
+    }
+    if (fclose(r->out)) die("--rollouts: no memory for lines");
     char* mine = (char*)realloc(r->out_text, most + 1);
     if (!mine) die("--rollouts: no memory for lines of %zu bytes", most);
-    char* lines = r->turns > 1 && most ? (char*)run_ask_all(r->run, c, mine, most) : mine;
+    char* lines = r->turns > 1 ? (char*)run_ask_all(r->run, c, mine, most) : mine;
     for (int i = 0; i < r->turns && r->all; i++) keep_lines(r, lines + (size_t)i * most, &all[i]);
     if (r->all) tell(r);
     if (r->turns > 1) free(all);
@@ -447,7 +453,7 @@ static void open_rollouts(Rollouts* r, Run* run) {
     r->lengths = (int*)take(most + 1 + (size_t)run->batch.max_tokens, sizeof *r->lengths);
     r->packed = r->lengths + most + 1;
     r->side.of = r->places;
-    r->n_all = rollouts_look(run).n;
+    r->n_all = run->cluster->prompts;
     if (m->world->rank == 0) r->all = (char**)take((size_t)r->n_all, sizeof *r->all);
     r->started = now_seconds();
     run_catch_signals(run);

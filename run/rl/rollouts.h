@@ -30,5 +30,5 @@ typedef struct Prompts {
 // Reads all lines. Ends the program where one is no prompt, or leaves no room for a token in --context.
 Prompts rollouts_look(const Run* run);
 int rollouts_turns(const Run* run);  // data ranks that divide the prompts; collective
-// Sizes of the KV cache for cluster->answers side by side.
+// Sizes of the KV cache for cluster->answers side by side, and how many prompts there are.
 void rollouts_size(Cluster* cluster, const Prompts* prompts, const Config* config);
