@@ -146,6 +146,14 @@ CLAIM(at_temperature_0_each_answer_is_that_of_a_sample) {
     CHECK(!strncmp(output, "bcd=", 4) && !strncmp(output + 4, a.text, strlen(a.text)));
 }
 
+// Draws of one text go through the same op, also where ranks have parts of the vocabulary or of the model.
+CLAIM(a_sample_is_the_same_on_any_ranks) {
+    static const char* const ways[] = {"--ranks 2 --tp 2", "--ranks 2 --pp 2", "--ranks 4 --tp 2 --pp 2"};
+    const char* sample = "$P --out $W/run --dtype fp32 --sample 'ab' --tokens 30 --temperature 2 --top-k 100";
+    CHECK_SH(0, "%s > $W/one && test -s $W/one", sample);
+    for (int i = 0; i < COUNT(ways); i++) CHECK_SH(0, "%s %s > $W/many && cmp $W/one $W/many", sample, ways[i]);
+}
+
 // ---- how likely they are
 
 // Of those that ended, and that an evaluation sees: all their bytes are text.

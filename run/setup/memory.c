@@ -356,8 +356,9 @@ static MemoryPlan plan_with_cache(Run* run, int N) {
     const Model* m = &run->model;
     if (!run->config.rollouts) return plan_rows(run, N);
     Prompts prompts = rollouts_look(run);
-    int64_t answers = CEIL_DIV(prompts.n, rollouts_turns(run)) * run->config.answers;
-    for (x->answers = (int)MIN(answers, MIN((int64_t)N, MOST_ANSWERS));; x->answers = CEIL_DIV(x->answers, 2)) {
+    int64_t all = CEIL_DIV(prompts.n, rollouts_turns(run)) * run->config.answers;
+    int least = -(int)run_most(run, m->world, -N), most = (int)MIN(all, (int64_t)MIN(least, (int)MOST_ANSWERS));
+    for (x->answers = most;; x->answers = CEIL_DIV(x->answers, 2)) {
         rollouts_size(x, &prompts, &run->config);
         MemoryPlan plan = plan_rows(run, N);
         int fits = x->answers == 1 || plan.total <= x->available.bytes / 2;
