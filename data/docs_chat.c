@@ -154,11 +154,12 @@ static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
 static int put_alternatives(Chat* chat) {
     Making* m = chat->tree.m;
     Node leaf;
-    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;)
-        for (int i = 0; i < turn->alternatives->n; i++)
-            if (making_node(&chat->tree, &leaf, &turn->node, 0) ||
-                put_content(m, 1, json_at(m->json, turn->alternatives, i), NULL, "an alternative"))
+    for (const Turn* turn = chat->turn + chat->turns; turn-- > chat->turn;) {
+        const JsonValue* other = turn->alternatives + 1;
+        for (int i = 0; i < turn->alternatives->n; i++, other = json_next(m->json, other))
+            if (making_node(&chat->tree, &leaf, &turn->node, 0) || put_content(m, 1, other, NULL, "an alternative"))
                 return -1;
+    }
     return 0;
 }
 
@@ -178,8 +179,9 @@ static int put_turn(Chat* chat, const JsonValue* message) {
 static int put_messages(Making* m, const JsonValue* messages) {
     Chat chat = {.tree = {.m = m}};
     if (messages->type != JSON_ARRAY) return fail(m->err, "expected the messages as an array");
-    for (int i = 0; i < messages->n; i++)
-        if (put_turn(&chat, json_at(m->json, messages, i))) return -1;
+    const JsonValue* message = messages + 1;
+    for (int i = 0; i < messages->n; i++, message = json_next(m->json, message))
+        if (put_turn(&chat, message)) return -1;
     return put_alternatives(&chat);
 }
 

@@ -7,6 +7,7 @@
 #include "data/docs.h"
 #include "data/json.h"
 #include "data/sampler.h"
+#include "data/tree_cut.h"
 #include "plan/base/disk.h"
 
 enum { CORPUS_NAME = 32 };
@@ -131,12 +132,14 @@ typedef struct TreeCounts {
     int64_t trees, segments, tokens, path_tokens;  // path_tokens: of the paths written out
 } TreeCounts;
 void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts);  // adds it, if it is one
-// 0, or -1 with a message: a path of more tokens than context, or than `most`, which a step or a group of ranks holds.
+// A tree's parts of at most `most` tokens, and the lengths of its segments (n), in the arena. 0, or -1 without memory.
+int docs_cut_tree(const Docs* docs, int64_t doc, int64_t most, TreeCut* cut, int** lengths, Arena* arena, Err err);
+// 0, or -1 with a message: a path of more tokens than context, or than `most`, which a group of ranks holds.
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
 typedef struct DocsSplit {
     int64_t trees, parts, again;  // that were split; of them; tokens that are computed again
 } DocsSplit;
-// Trees of more than `most` tokens become several documents (docs_split.c), where no path has more. Each label is in
+// Trees of more than `most` tokens, which a step takes, become several documents (docs_split.c). Each label is in
 // one. Ids and fingerprint change, content does not. 0, or -1 without memory: then docs can only be closed.
 int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 // positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.

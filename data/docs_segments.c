@@ -18,6 +18,15 @@ static int64_t length_of(const Docs* docs, int64_t doc, const DocsSegment* list,
     return (i + 1 < n ? list[i + 1].first : docs->list[doc + 1].start) - list[i].first;
 }
 
+int docs_cut_tree(const Docs* docs, int64_t doc, int64_t most, TreeCut* cut, int** lengths, Arena* arena, Err err) {
+    const DocsSegment* list;
+    int n = docs_segments(docs, doc, &list), *parents = TAKE(arena, int, n);
+    *lengths = TAKE(arena, int, n);
+    if (arena_check(arena, err)) return -1;
+    for (int i = 0; i < n; i++) (*lengths)[i] = (int)length_of(docs, doc, list, n, i), parents[i] = list[i].parent;
+    return tree_cut(cut, *lengths, parents, n, most, arena, err);
+}
+
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err) {
     const DocsSegment* list;
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {

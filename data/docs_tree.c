@@ -75,9 +75,11 @@ static int put_answers(Growing* g) {
     if (making_string(m, json_get(m->json, root, "prompt"), "\"prompt\"")) return -1;
     if (making_children(g, &prompt, answers, "\"answers\"")) return -1;
     if (answers && making_rewards(m, answers, &rewards)) return -1;
-    for (int i = 0; i < (answers ? answers->n : 2); i++)
-        if (put_answer(g, &prompt, answers ? json_at(m->json, answers, i) : pair[i], &rewards, answers ? -1 : i))
-            return -1;
+    for (int i = 0; i < 2 && !answers; i++)
+        if (put_answer(g, &prompt, pair[i], &rewards, i)) return -1;
+    const JsonValue* answer = answers ? answers + 1 : NULL;
+    for (int i = 0; answers && i < answers->n; i++, answer = json_next(m->json, answer))
+        if (put_answer(g, &prompt, answer, &rewards, -1)) return -1;
     return 0;
 }
 
@@ -94,8 +96,9 @@ static int put_branch(Growing* g, const JsonValue* object, const Node* up, int i
     if (children && making_children(g, &node, children, "\"children\"")) return -1;
     if (m->docs->more->n_encoded > own && making_learn(m, own)) return -1;
     g->depth++;
-    for (int i = 0; children && i < children->n; i++)
-        if (put_branch(g, json_at(m->json, children, i), &node, i == 0)) return -1;
+    const JsonValue* child = children ? children + 1 : NULL;
+    for (int i = 0; children && i < children->n; i++, child = json_next(m->json, child))
+        if (put_branch(g, child, &node, i == 0)) return -1;
     g->depth--;
     return 0;
 }

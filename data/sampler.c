@@ -154,5 +154,6 @@ int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets
     *last = -1;
     if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err)) return -1;
     docs_learnt(s->docs, piece->doc, piece->first + 1, n, targets);
+    for (int t = 0; t < n && piece->n_labels == 0; t++) targets[t] = -1;  // what another part of a tree learns
     return 0;
 }

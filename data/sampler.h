@@ -13,7 +13,8 @@ typedef struct Piece {
     int n_labels;    // of these targets those to be learnt
     double weight;   // of these labels
     double squares;  // length^2, of a tree twice the pairs of a token and one that it sees: what attention costs
-    int n_parts, part, parent;  // of several documents, as a tree (sampler_join.h); 0: of one
+    int n_parts, part, parent;  // the pieces that a tree consists of (sampler_join.h, sampler_cut.h); 0: it is one
+    int rest;                   // of the parts of a tree that is cut, how many come behind this one
 } Piece;
 
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
@@ -58,6 +59,12 @@ typedef struct SamplerMix {
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, Err err);
 void sampler_close(Sampler* s);  // NULL is fine
 
+// Stretch k < piece_stretches of a piece, each of one document without a break.
+static inline int piece_stretches(const Piece* p) { return p->n_parts ? p->n_parts : 1; }
+static inline const Piece* piece_stretch(const Piece* pieces, const Piece* p, int k) {
+    return p->n_parts ? &pieces[p->part + k] : p;
+}
+
 int64_t sampler_pieces(const Sampler* s, Split split);
 // The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
@@ -72,5 +79,6 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 // need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
-// Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
+// Tokens and labels of a stretch: tokens (length), targets (length), -1 where there is none, and of all where n_labels
+// is 0. 0, or -1 with a message.
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err);

@@ -84,7 +84,8 @@ const char* sampler_describe(const Sampler* s, char words[256]) {
 void sampler_mark_lengths(const Sampler* s, Split split, char* seen) {
     int64_t begin, end;
     for (int64_t k = 0; k < s->sides[split].n; k++) {
-        int64_t length = sampler_extent(s, split, s->sides[split].list[k].doc, &begin, &end);
+        int64_t doc = s->sides[split].list[k].doc, length = sampler_extent(s, split, doc, &begin, &end);
+        if (s->docs->tree_squares && s->docs->tree_squares(s->docs, doc) > 0) continue;
         if (length >= s->context) seen[s->context] = 1;
         if (length % s->context) seen[length % s->context] = 1;
     }

@@ -35,11 +35,11 @@ void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int 
 
 void batch_draw(Batch* b, const Run* run) {
     b->training = 1;
-    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, b->max_tokens);
+    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, run->config.batch_tokens);
 }
 
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {
-    int64_t limit = MIN((int64_t)b->max_tokens, run->config.eval_tokens - *tokens), used = 0;
+    int64_t limit = MIN(run->config.batch_tokens, run->config.eval_tokens - *tokens), used = 0;
     int64_t pieces = sampler_pieces(run->data.val, SPLIT_VAL);
     b->training = 0;
     b->val_from = *next ? b->val_to : 0;

@@ -284,7 +284,8 @@ static inline int run_is_brief(const Run* run) {
 }
 // Of tokens, at most, that a step or a text consists of.
 static inline int run_most_tokens(const Run* run) {
-    return run->training ? run->config.batch_tokens : MAX(run->model.shape.context, run->cluster->answers);
+    return run->training ? MAX(run->config.batch_tokens, run->data.step_tokens)
+                         : MAX(run->model.shape.context, run->cluster->answers);
 }
 static inline DType run_gradients_travel_as(const Run* run) {
     return !strcmp(run->config.grad_dtype, "bf16") ? DT_BF16 : DT_F32;
@@ -427,7 +428,9 @@ extern const RunRanks run_ranks;  // what core.c asks for
 int batch_plan(Batch* b, const Run* run, int64_t step, Err err);
 // PlanLimits.squares of its pieces, in its arena; NULL: no document is a tree, or there is no memory (arena_check).
 const double* batch_squares(Batch* b, const Run* run);
-// The next training pieces, joined where the run does that. 0, or -1 with a message.
+// Trees of its pieces that no ranks hold become several. 0, or -1 with a message.
+int batch_cut_trees(Batch* b, const Run* run, const Sampler* sampler, Err err);
+// The next training pieces, joined where the run does that, and cut. 0, or -1 with a message.
 int batch_draw_joined(Batch* b, const Run* run, Err err);
 int batch_draw_and_plan(Batch* b, const Run* run, int64_t step, Err err);  // of training
 // The passes of this rank; with ZeRO-2 and 3, and in a pipeline, one for each round. And the tasks of the pipeline's

@@ -58,12 +58,11 @@ void labels_close(Run* run) {
 
 // ---- beside a row's tokens
 
-void labels_read(Batch* b, const Sampler* sampler, int piece, int first, int length) {
-    const Piece* p = &b->pieces[piece];
+void labels_read(Batch* b, const Sampler* sampler, const Piece* p, int first, int length, int stands_at) {
     int at = b->n_read - length, *place = places_of(b) + at, known = MIN(length, p->n_targets - first);
     LabelTerms terms;
     for (int i = 0; i < length; i++) {
-        place[i] = b->planned->starts[piece] + first + i;
+        place[i] = stands_at + i;
         terms = (LabelTerms){0};
         if (i < known) docs_terms(sampler->docs, p->doc, p->first + first + i + 1, 1, &terms);
         list_of(b, 0)[at + i] = terms.weight, list_of(b, 1)[at + i] = terms.old;
@@ -125,42 +124,54 @@ void labels_keep(Run* run, const Sampler* sampler) {
 
 // ---- preferences
 
-// Of an answer: where its labels are among the piece's tokens, and how much more likely than to the reference it is.
+// An answer's n labels stand from `at` on among the tokens of all pieces; margin: how much likelier they are than to
+// the reference.
 typedef struct Answer {
-    int first, end, rank;
+    int at, n;
     double margin;
 } Answer;
 
-static Answer answer_of(const Run* run, const Piece* piece, const float* kept, const DocsSegment* segments, int n,
-                        int i) {
+// Where a token of a tree stands that is learnt in this piece, or in one of those behind it that are parts of the tree.
+static int where_learnt(const Batch* b, int piece, int64_t token) {
+    for (int i = piece; i <= piece + b->pieces[piece].rest; i++)
+        for (int k = 0, at = b->planned->starts[i]; k < piece_stretches(&b->pieces[i]); k++) {
+            const Piece* part = piece_stretch(b->pieces, &b->pieces[i], k);
+            int64_t within = token - part->first;
+            if (part->n_labels && within >= 0 && within < part->length) return at + (int)within;
+            at += part->length;
+        }
+    broken("token %lld of a tree is learnt in no part of it", (long long)token);
+}
+
+static Answer answer_of(const Run* run, int piece, const float* kept, const DocsSegment* segments, int n, int i) {
     const Docs* docs = run->data.docs;
-    int64_t start = docs->list[piece->doc].start, end = docs->list[piece->doc + 1].start;
-    Answer a = {.first = (int)(segments[i].first - start), .rank = segments[i].rank};
-    a.end = (int)((i + 1 < n ? segments[i + 1].first : end) - start) - 1;
-    for (int t = a.first; t < a.end; t++) {
+    int64_t doc = run->batch.pieces[piece].doc, first = segments[i].first - docs->list[doc].start,
+            end = i + 1 < n ? segments[i + 1].first - docs->list[doc].start : docs_length(docs, doc);
+    Answer a = {where_learnt(&run->batch, piece, first), (int)(end - first) - 1, 0};
+    for (int t = 0; t < a.n; t++) {
         LabelTerms terms;
-        docs_terms(docs, piece->doc, t + 1, 1, &terms);
-        a.margin += -(double)kept[t] - terms.reference;
+        docs_terms(docs, doc, first + t + 1, 1, &terms);
+        a.margin += -(double)kept[a.at + t] - terms.reference;
     }
     return a;
 }
 
 static void add_slope(double* slopes, const Answer* a, double slope) {
-    for (int t = a->first; t < a->end; t++) slopes[t] += slope;
+    for (int t = 0; t < a->n; t++) slopes[a->at + t] += slope;
 }
 
-// slopes and losses (of the piece's tokens) += of its pairs.
-static void add_pairs(const Run* run, const Piece* piece, const float* kept, double* slopes, double* losses) {
+// slopes and losses (of all pieces' tokens) += of the pairs of a tree, whose first piece this is.
+static void add_pairs(const Run* run, int piece, const float* kept, double* slopes, double* losses) {
     const DocsSegment* segments;
     double beta = run->labels->beta;
-    int n = docs_segments(run->data.docs, piece->doc, &segments);
+    int n = docs_segments(run->data.docs, run->batch.pieces[piece].doc, &segments);
     for (int i = 0; i < n; i++)
         for (int j = 0; j < n; j++) {
             if (segments[i].rank < 0 || segments[j].rank <= segments[i].rank) continue;
             Answer better = answer_of(run, piece, kept, segments, n, i);
             Answer worse = answer_of(run, piece, kept, segments, n, j);
             double x = beta * (better.margin - worse.margin), slope = beta / (1 + exp(x));
-            losses[better.first] += x > 0 ? log1p(exp(-x)) : -x + log1p(exp(x));
+            losses[better.at] += x > 0 ? log1p(exp(-x)) : -x + log1p(exp(x));
             add_slope(slopes, &better, slope), add_slope(slopes, &worse, -slope);
         }
 }
@@ -173,10 +184,8 @@ void labels_prefer(Run* run) {
     labels_keep(run, run->data.train);
     double *slopes = (double*)calloc(2 * n, sizeof *slopes), *losses = slopes + n;
     if (!slopes) die("no memory for the preferences of %d tokens", b->max_tokens);
-    for (int i = 0; i < b->n_pieces && !run->model.k->no_results; i++) {
-        int at = b->planned->starts[i];
-        add_pairs(run, &b->pieces[i], l->kept + at, slopes + at, losses + at);
-    }
+    for (int i = 0; i < b->n_pieces && !run->model.k->no_results; i += 1 + b->pieces[i].rest)
+        add_pairs(run, i, l->kept, slopes, losses);
     for (int t = 0; t < b->n_read && !run->model.k->no_results; t++) {
         list_of(b, 0)[t] = (float)slopes[places_of(b)[t]];
         list_of(b, 1)[t] = (float)losses[places_of(b)[t]];

@@ -33,8 +33,9 @@ typedef struct Labels {
 size_t label_ints(const Run* run, int max_tokens);    // of a Batch's indices; 0 where labels count alike
 size_t label_floats(const Run* run, int max_tokens);  // on the host: Labels.kept
 void labels_open(Run* run);  // when documents are open. Dies where they lack what the loss needs
-// Terms of `length` tokens of a piece from `first` on, which were read last.
-void labels_read(Batch* b, const Sampler* sampler, int piece, int first, int length);
+// Terms of `length` tokens of a stretch (sampler.h) from `first` on, which were read last, and where they stand among
+// the tokens of all pieces.
+void labels_read(Batch* b, const Sampler* sampler, const Piece* stretch, int first, int length, int stands_at);
 void labels_upload(Run* run);
 void labels_fill_row(Run* run, Row* row);
 // A forward pass over the batch, of which ranks tell each other -log p of every label: in `kept`.

@@ -12,9 +12,13 @@
 static void take_kept(const Run* run, float* all) {
     const Batch* b = &run->batch;
     const Docs* docs = run->data.val->docs;
-    for (int i = 0, at = 0; i < b->n_pieces; at += b->pieces[i++].length)
-        for (int t = 0; t < b->pieces[i].n_targets; t++)
-            all[docs->list[b->pieces[i].doc].start + b->pieces[i].first + t + 1] = run->labels->kept[at + t];
+    for (int i = 0, at = 0; i < b->n_pieces; i++)
+        for (int k = 0; k < piece_stretches(&b->pieces[i]); k++) {
+            const Piece* p = piece_stretch(b->pieces, &b->pieces[i], k);
+            float* here = all + docs->list[p->doc].start + p->first + 1;
+            for (int t = 0; t < p->n_targets && p->n_labels; t++) here[t] = run->labels->kept[at + t];
+            at += p->length;
+        }
 }
 
 static void write_labels(FILE* out, const Docs* docs, int64_t doc, int64_t first, int64_t end, const float* all) {

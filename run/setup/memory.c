@@ -2,8 +2,11 @@
 // (run/model/model.h) with what many ranks, strategies, slow ranks and steps add. How long rows are, and the memory
 // taken by that table.
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 
+#include "data/sampler_cut.h"
+#include "plan/published/published.h"
 #include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
@@ -339,6 +342,44 @@ void run_find_available(Run* run) {
                                             : (HostMemory){m->k->memory_available(), "free memory of the device"};
 }
 
+// Most tokens of a tree that a group of ranks holds: they share heads, of --cp as many as it says. A planner of fixed
+// groups is asked for no more than it promises.
+static int64_t tree_room(const Run* run) {
+    const PlanLimits* limits = &run->clock->limits;
+    const Config* c = &run->config;
+    int most = MIN(limits->ranks, limits->kv_heads), searches = run_planner(run) == &planner_flex;
+    int64_t room = 0;
+    if (run->strategies) return limits->capacity;
+    for (int d = c->cp_size ? MIN(c->cp_size, most) : 1; d <= (c->cp_size ? MIN(c->cp_size, most) : most); d++) {
+        PlanLimits own = limits_at(limits, widest_capacity(limits, d));
+        room = MAX(room, ring_rank_capacity(&own, d));
+    }
+    return searches || limits->ranks == 1 ? room : MIN(room, c->context);
+}
+
+// Trees that are larger are cut inside their steps, which then have more tokens. Of preferences a whole tree is of one
+// job.
+static void settle_tree_room(Run* run) {
+    char err[ERR_BYTES];
+    Data* d = &run->data;
+    const struct Kind {
+        const char* option;
+        const Docs* docs;
+    } kinds[] = {{"--data", d->docs}, {"--val", d->val_docs}};
+    if (!run->training || !run_has_trees(run)) return;
+    d->tree_room = (int64_t)run_most(run, run->model.world, (double)tree_room(run));
+    for (int i = 0; i < COUNT(kinds) && kinds[i].docs; i++) {
+        if (docs_check_trees(kinds[i].docs, INT_MAX, d->tree_room, err)) die("%s: %s", kinds[i].option, err);
+        double factor = docs_cut_factor(kinds[i].docs, d->tree_room, err);
+        if (factor < 0) die("%s: %s", kinds[i].option, err);
+        if (factor > 1 && run->strategies && run->labels && run->labels->prefers)
+            die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies "
+                "holds; try a larger --capacity",
+                kinds[i].option, (long long)d->tree_room);
+        d->step_tokens = (int)fmax(d->step_tokens, fmin(ceil(factor * run->config.batch_tokens), INT_MAX / 2));
+    }
+}
+
 // For a checkpoint on its way to files, where half of the host's memory has room for that, too.
 static void add_copy(MemoryPlan* plan, const Run* run) {
     HostMemory host = plan->on_host ? run->cluster->available : host_memory("", run->model.world->local_size);
@@ -373,6 +414,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     settle_capacities(run);
+    settle_tree_room(run);
     int N = run_capacity(run);
     MemoryPlan plan = plan_with_cache(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing

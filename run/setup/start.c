@@ -1,6 +1,7 @@
 // start.c - from the command line to open documents, a device and a model's shape.
 #define _GNU_SOURCE
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -258,30 +259,23 @@ static void check_token_ids(const Docs* docs, const char* option, int V, int has
             found + 1);
 }
 
-// Most tokens of a tree, as far as that is known before memory and layout are: of a step, and where --capacity is
-// given, of the most ranks that share the heads of a group.
-static int64_t largest_tree(const Run* run) {
-    const Config* c = &run->config;
-    int ranks = MAX(run->cluster->identity.size, c->ranks) / (c->tp * c->pp),
-        heads = MAX(1, run->model.whole.NKV / c->tp);
-    if (!c->capacity || c->rank_capacity || c->layout || c->strategies) return c->batch_tokens;
-    PlanLimits limits = {.capacity = c->capacity, .kv_heads = heads};
-    int most = c->cp_size ? c->cp_size : MAX(ranks, 1);
-    return MIN((int64_t)c->batch_tokens, ring_rank_capacity(&limits, MIN(most, heads)));
-}
-
-static void settle_trees(const Run* run, Docs* docs, const char* option) {
+// A tree of more tokens than a step takes becomes several documents, whatever ranks there are. --score, which learns
+// nothing, takes all of the largest at once: its documents stay those of the file.
+static void settle_trees(Run* run, Docs* docs, const char* option) {
     char err[ERR_BYTES], trees[64];
-    int64_t most = largest_tree(run), all;
+    Config* c = &run->config;
     DocsSplit told;
-    if (docs_check_trees(docs, run->config.context, most, err) || docs_split_trees(docs, most, &told, err))
+    for (int64_t doc = 0; doc < docs->n && c->score && docs->tree_squares; doc++)
+        if (docs->tree_squares(docs, doc) > 0 && docs_length(docs, doc) <= INT_MAX)
+            c->batch_tokens = (int)MAX(docs_length(docs, doc), (int64_t)c->batch_tokens);
+    if (docs_check_trees(docs, c->context, c->context, err) || docs_split_trees(docs, c->batch_tokens, &told, err))
         die("%s: %s", option, err);
-    all = docs_tokens(docs);
     if (told.trees && run->cluster->identity.rank == 0)
         say(stdout,
-            "trees   %s of %s: more than %" PRId64 " tokens, split into %" PRId64
+            "trees   %s of %s: more than the %d --batch-tokens of a step, split into %" PRId64
             "; %.1f %% of all tokens are computed again",
-            text_many(told.trees, "tree", trees), option, most, told.parts, 100.0 * (double)told.again / (double)all);
+            text_many(told.trees, "tree", trees), option, c->batch_tokens, told.parts,
+            100.0 * (double)told.again / (double)docs_tokens(docs));
 }
 
 // Device, element type, model dimensions; opens the sampler, which needs the context.

@@ -336,7 +336,7 @@ static double mean_reward(const Run* run) {
     const Batch* b = &run->batch;
     double sum = 0;
     int n = 0;
-    for (int i = 0; i < b->n_pieces && run->labels && !run->strategies; i++)
+    for (int i = 0; i < b->n_pieces && run->labels && !run->strategies; i += 1 + b->pieces[i].rest)
         n += docs_rewards(run->data.docs, b->pieces[i].doc, &sum);
     return n ? sum / n : NAN;
 }

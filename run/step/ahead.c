@@ -223,11 +223,34 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     b->planned->places = places;
 }
 
+// And for a step of the largest tree, cut as steps cut it.
+static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
+    char err[ERR_BYTES];
+    Batch* b = &run->batch;
+    struct PlanPlaces* places = b->planned->places;
+    int64_t most = 0;
+    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++)
+        if (docs->tree_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->data.tree_room));
+    if (most == 0) return;
+    b->planned->places = NULL;  // ranks agree on none of these plans
+    b->training = 0, b->n_pieces = 1;
+    b->pieces[0] = (Piece){.length = (int)most, .squares = (double)most * (double)most};
+    if (batch_plan(b, run, 0, err)) die("%s: a tree of %lld tokens: %s", option, (long long)most, err);
+    const MicroBatch* mb = &b->planned->plan.micro_batches[0];
+    if (mb->ulysses_size < mb->cp_size)
+        die("%s: a tree of %lld tokens is in a ring of %d ranks, which cuts it where no segment ends; try --plan flex, "
+            "and no --cp",
+            option, (long long)most, mb->cp_size / mb->ulysses_size);
+    b->planned->places = places;
+}
+
 void run_check_documents(Run* run) {
     const Config* c = &run->config;
     const Data* d = &run->data;
     size_t room = (size_t)c->context + 1;
     if (c->probe || c->check_layout) return;  // these plan no step
+    ask_about_trees(run, "--data", d->docs);
+    if (d->val_docs) ask_about_trees(run, "--val", d->val_docs);
     char* seen = (char*)calloc(2, room);
     if (!seen) die("no memory for lengths up to %d", c->context);
     if (!c->eval && !c->overfit) sampler_mark_lengths(d->train, SPLIT_TRAIN, seen);

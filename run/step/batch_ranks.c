@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "data/sampler_cut.h"
 #include "data/sampler_join.h"
 #include "plan/cost/transfers.h"
 #include "plan/published/published.h"
@@ -350,18 +351,24 @@ static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
     return MIN(holds, CEIL_DIV(tokens, ranks));
 }
 
+int batch_cut_trees(Batch* b, const Run* run, const Sampler* sampler, Err err) {
+    int n = sampler_cut(sampler, b->pieces, b->n_pieces, run->data.tree_room, b->max_tokens, &b->arena, err);
+    if (n < 0) return -1;
+    b->n_pieces = n;
+    batch_count(b);
+    return 0;
+}
+
 int batch_draw_joined(Batch* b, const Run* run, Err err) {
     ArenaMark mark = arena_mark(&b->arena);
     batch_draw(b, run);
     batch_count(b);
     b->planned->drawn = b->n_tokens;
-    if (!run_joins(run)) return 0;
+    if (!run_joins(run)) return batch_cut_trees(b, run, run->data.train, err);
     b->n_pieces = sampler_join(run->data.train, b->pieces, b->n_pieces, most_of_a_tree(run, b->n_tokens), b->tokens,
                                &b->arena, err);
     arena_reset(&b->arena, mark);
-    if (b->n_pieces < 0) return -1;
-    batch_count(b);
-    return 0;
+    return b->n_pieces < 0 ? -1 : batch_cut_trees(b, run, run->data.train, err);
 }
 
 static int draw_and_choose(Batch* b, const Run* run, int64_t step, Err err) {
@@ -399,7 +406,7 @@ static int list_segments(const Batch* b, const Docs* docs, const MicroBatch* mb,
         const DocsSegment* list = NULL;
         const Piece* piece = &b->pieces[doc];
         for (int k = 0; lengths && k < piece->n_parts; k++) {
-            const Piece* part = &b->pieces[piece->part + k];
+            const Piece* part = piece_stretch(b->pieces, piece, k);
             lengths[n + k] = part->length, parents[n + k] = part->parent < 0 ? -1 : n + part->parent;
         }
         n += piece->n_parts;
@@ -451,22 +458,22 @@ static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mi
     return place_tree(b, docs, mine, err);
 }
 
-// Tokens of a piece behind what stands in the batch. In a tree of several documents each part has its positions in its
-// own.
-static int read_span(Batch* b, const Sampler* sampler, const Span* span, int has_trees, Err err) {
+// Tokens of a piece behind what stands in the batch, at their positions on the paths of a tree; in one of several
+// documents each part has its positions in its own.
+static int read_span(Batch* b, const Sampler* sampler, const Span* span, Err err) {
     const Piece* piece = &b->pieces[span->doc];
-    int* positions = b->positions + b->n_read;
-    if (!piece->n_parts) {
-        if (batch_read_part(b, sampler, span->doc, span->first, span->length, err)) return -1;
-        if (has_trees) docs_tree_positions(sampler->docs, piece->doc, span->first, span->length, positions);
-        return 0;
-    }
-    for (int k = 0, first = 0; k < piece->n_parts; first += b->pieces[piece->part + k++].length) {
-        const Piece* part = &b->pieces[piece->part + k];
+    for (int k = 0, first = 0; k < piece_stretches(piece); k++) {
+        const Piece* part = piece_stretch(b->pieces, piece, k);
         int from = MAX(span->first - first, 0), n = MIN(span->first + span->length - first, part->length) - from;
-        if (n <= 0) continue;
-        if (batch_read_part(b, sampler, piece->part + k, from, n, err)) return -1;
-        while (n-- > 0) *positions++ += (int)part->first;
+        int* positions = b->positions + b->n_read;
+        if (n > 0) {
+            if (batch_read_part(b, sampler, (int)(part - b->pieces), from, n, err)) return -1;
+            for (int t = 0; t < n && piece->n_parts; t++) positions[t] += (int)part->first;
+            docs_tree_positions(sampler->docs, part->doc, part->first + from, n, positions);
+            if (b->planned->starts)
+                labels_read(b, sampler, part, from, n, b->planned->starts[span->doc] + first + from);
+        }
+        first += part->length;
     }
     return 0;
 }
@@ -482,8 +489,7 @@ static int read_pass(Batch* b, const Model* m, const Sampler* sampler, int i, Er
             micro_batch_share(&x->plan, mine->mb, &mine->placed, m->comm->rank, x->spans);
             for (const Span* span = x->spans; span < x->spans + mine->share.n_spans; span++) {
                 if (m->k->no_results) b->n_read += span->length;
-                else if (read_span(b, sampler, span, mine->tree != NULL, err)) return -1;
-                if (x->starts && !m->k->no_results) labels_read(b, sampler, span->doc, span->first, span->length);
+                else if (read_span(b, sampler, span, err)) return -1;
             }
         }
     return 0;

@@ -33,7 +33,8 @@ int eval_plan(Run* run) {
     Batch* b = &run->batch;
     Pace* pace = &run->clock->pace;
     if (b->val_from == 0) run->books->val_began = now_seconds();
-    int failed = batch_plan(b, run, run->state.step, err) || batch_read(b, run, run->data.val, err);
+    int failed = batch_cut_trees(b, run, run->data.val, err) || batch_plan(b, run, run->state.step, err) ||
+                 batch_read(b, run, run->data.val, err);
     if (failed) fail(run->cluster->why, "validation after step %" PRId64 ": %s", run->state.step, err);
     if (!run_agree_on_plan(run, b, failed)) return 0;
     run_enter_strategy(run, b->planned->strategy);

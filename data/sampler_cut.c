@@ -1,0 +1,111 @@
+// sampler_cut.c - see sampler_cut.h.
+#include "data/sampler_cut.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "data/sampler_join.h"
+
+// A tree of the step that is cut, and the lengths of its segments.
+typedef struct CutTree {
+    const Piece* tree;
+    TreeCut cut;
+    int* lengths;
+} CutTree;
+
+// The pieces so far, and the parts of trees, which come behind all pieces.
+typedef struct Pieces {
+    Piece *pieces, *parts;
+    int n, n_parts;
+} Pieces;
+
+static int is_cut(const Sampler* s, const Piece* p, int64_t most) {
+    return p->length > most && !p->n_parts && s->docs->tree_squares && s->docs->tree_squares(s->docs, p->doc) > 0;
+}
+
+// Segment i of a tree, of which nothing is learnt where another part does that.
+static Piece segment_of(const Docs* docs, const Piece* tree, const DocsSegment* list, int i, int length, int learns) {
+    int64_t first = list[i].first - list[0].first;
+    int targets = length - (first + length == tree->length);
+    int labels = learns ? docs_learnt(docs, tree->doc, first + 1, targets, NULL) : 0;
+    double squares = (double)length * (length + 2.0 * list[i].position);
+    return (Piece){.doc = tree->doc, first, length, targets, labels, .squares = squares};
+}
+
+// Part p; place, learnt (segments of the tree): where they are in it, and which the parts before it learn.
+static void add_part(Pieces* x, const Docs* docs, const CutTree* t, int p, int* place, int* learnt) {
+    const DocsSegment* list;
+    Piece part = {.doc = t->tree->doc, .part = x->n_parts, .rest = t->cut.n - 1 - p};
+    docs_segments(docs, part.doc, &list);
+    for (int k = t->cut.first[p]; k < t->cut.first[p + 1]; k++) {
+        int i = t->cut.segments[k];
+        Piece segment = segment_of(docs, t->tree, list, i, t->lengths[i], !learnt[i]);
+        segment.parent = list[i].parent < 0 ? -1 : place[list[i].parent];
+        place[i] = part.n_parts++, learnt[i] = 1;
+        part.length += segment.length, part.n_targets += segment.n_targets, part.n_labels += segment.n_labels;
+        part.squares += segment.squares;
+        x->parts[x->n_parts++] = segment;
+    }
+    part.weight = p == 0 ? t->tree->weight : 0;  // pairs of answers are of no part alone
+    x->pieces[x->n++] = part;
+}
+
+static void add_joined(Pieces* x, const Piece* tree, const Piece* parts) {
+    memcpy(x->parts + x->n_parts, parts, sizeof(Piece) * (size_t)tree->n_parts);
+    x->pieces[x->n] = *tree, x->pieces[x->n++].part = x->n_parts;
+    x->n_parts += tree->n_parts;
+}
+
+int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, Arena* arena, Err err) {
+    const DocsSegment* list;
+    int cuts = 0, segments = 0;
+    int64_t all = pieces_with_parts(pieces, n);
+    for (int i = 0; i < n; i++) cuts += is_cut(s, &pieces[i], most);
+    if (cuts == 0) return n;
+    ArenaMark mark = arena_mark(arena);
+    CutTree *trees = TAKE(arena, CutTree, cuts), *t = trees;
+    if (arena_check(arena, err)) return -1;
+    for (int i = 0; i < n; i++) {
+        if (!is_cut(s, &pieces[i], most)) continue;
+        t->tree = &pieces[i];
+        if (docs_cut_tree(s->docs, pieces[i].doc, most, &t->cut, &t->lengths, arena, err)) return -1;
+        all += t->cut.n - 1 + t->cut.first[t->cut.n],
+            segments = MAX(segments, docs_segments(s->docs, pieces[i].doc, &list));
+        t++;
+    }
+    if (all > room) return fail(err, "trees of the step become %lld parts, expected at most %d", (long long)all, room);
+    Pieces x = {.pieces = TAKE(arena, Piece, all), .parts = TAKE(arena, Piece, all)};
+    int *place = TAKE(arena, int, segments), *learnt = TAKE(arena, int, segments);
+    if (arena_check(arena, err)) return -1;
+    for (int i = 0; i < n; i++)
+        if (!pieces[i].n_parts && !is_cut(s, &pieces[i], most)) x.pieces[x.n++] = pieces[i];
+    for (t = trees; t < trees + cuts; t++) {
+        memset(learnt, 0, sizeof(int) * (size_t)segments);
+        for (int p = 0; p < t->cut.n; p++) add_part(&x, s->docs, t, p, place, learnt);
+    }
+    for (int i = 0; i < n; i++)
+        if (pieces[i].n_parts) add_joined(&x, &pieces[i], pieces + pieces[i].part);
+    for (int i = 0; i < x.n; i++) x.pieces[i].part += x.pieces[i].n_parts ? x.n : 0;
+    memcpy(pieces, x.pieces, sizeof(Piece) * (size_t)x.n);
+    memcpy(pieces + x.n, x.parts, sizeof(Piece) * (size_t)x.n_parts);
+    arena_reset(arena, mark);
+    return x.n;
+}
+
+double docs_cut_factor(const Docs* docs, int64_t most, Err err) {
+    const DocsSegment* list;
+    Arena arena = {0};
+    double factor = 1;
+    for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) {
+        int64_t tokens = docs_length(docs, doc);
+        TreeCut cut;
+        int* lengths;
+        if (tokens <= most || !docs_segments(docs, doc, &list)) continue;
+        arena_reset(&arena, (ArenaMark){0});
+        if (docs_cut_tree(docs, doc, most, &cut, &lengths, &arena, err)) factor = -1;
+        if (factor < 0) break;
+        factor = fmax(factor, (double)(cut.tokens + cut.n) / (double)tokens);
+    }
+    arena_free(&arena);
+    return factor;
+}
