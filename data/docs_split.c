@@ -1,6 +1,5 @@
 // docs_split.c - trees of more tokens than a step takes, as several documents (tree_cut.h). What several have is learnt
 // in the first of them.
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,8 +71,7 @@ static int add_part(Docs* docs, const Splitting* x, const int* segments, int n, 
         const DocsSegment* s = &x->segments[i];
         int64_t end = s->first + x->lengths[i], by = at - s->first;
         x->places[i] = k;
-        DocsSegment segment = {at, s->parent < 0 ? -1 : x->places[s->parent], s->position, -1,
-                               x->learnt[i] ? NAN : s->reward};
+        DocsSegment segment = {at, s->parent < 0 ? -1 : x->places[s->parent], s->position, -1, s->reward};
         if (docs_append_again(docs, d->place + s->first - d->start, x->lengths[i], err)) return -1;
         if (add_segment(docs, segment, err)) return -1;
         if (docs_append_terms(docs, x->before->more, s->first, end, by, err)) return -1;

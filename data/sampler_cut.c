@@ -92,7 +92,7 @@ int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, 
     return x.n;
 }
 
-double docs_cut_factor(const Docs* docs, int64_t most, Err err) {
+double docs_cut_factor(const Docs* docs, int64_t most, DocsSplit* told, Err err) {
     const DocsSegment* list;
     Arena arena = {0};
     double factor = 1;
@@ -105,6 +105,7 @@ double docs_cut_factor(const Docs* docs, int64_t most, Err err) {
         if (docs_cut_tree(docs, doc, most, &cut, &lengths, &arena, err)) factor = -1;
         if (factor < 0) break;
         factor = fmax(factor, (double)(cut.tokens + cut.n) / (double)tokens);
+        told->trees++, told->parts += cut.n, told->again += cut.tokens - tokens;
     }
     arena_free(&arena);
     return factor;

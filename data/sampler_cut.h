@@ -10,5 +10,6 @@
 // one another: Piece.rest says how many still come. They look as those of sampler_join do, which stay as they are.
 // Pieces and the parts behind them have `room`. Returns how many pieces there are then, parts not counted, or -1.
 int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, Arena* arena, Err err);
-// How many times as many tokens as it draws a step may have then; 1: no document is cut. -1: no memory.
-double docs_cut_factor(const Docs* docs, int64_t most, Err err);
+// How many times as many tokens as it draws a step may have then; 1: no document is cut. Adds what is cut to *told. -1
+// with a message: no memory.
+double docs_cut_factor(const Docs* docs, int64_t most, DocsSplit* told, Err err);

@@ -3,6 +3,7 @@
 //
 //   build/release/test/test_trees build/release/train_checked
 #include "data/docs_files.h"
+#include "data/sampler_cut.h"
 #include "data/sampler_join.h"
 #include "data/tokenizer_files.h"
 #include "test/program.h"
@@ -519,7 +520,7 @@ static const char* learnt(const Docs* docs) {
     CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0 && sampler_pieces(s, SPLIT_TRAIN) == docs->n);
     for (int64_t d = 0; d < docs->n; d++, text[at++] = '|') {
         int n = (int)docs_length(docs, d);
-        Piece piece = {.doc = d, 0, n, n - 1};
+        Piece piece = {.doc = d, 0, n, n - 1, n - 1};
         CHECK(sampler_read(s, &piece, tokens, targets, err) == 0);
         for (int t = 0; t < n; t++) text[at++] = targets[t] == EOT ? '.' : targets[t] < 0 ? '-' : (char)targets[t];
     }
@@ -646,7 +647,58 @@ CLAIM(random_trees_are_split_into_parts_that_fit_with_each_label_once_and_hardly
     CHECK(split > 500 && fewest > split * 9 / 10 && sum / split < 1.005);
 }
 
-// The corpus of the second law, and one of trees of any depth, split for groups that hold `most`, against whole ones.
+// A step's pieces of random trees, of which some are cut: what they learn and count is what the trees do, once.
+CLAIM(trees_that_are_cut_in_a_step_learn_each_label_once_at_its_place_on_its_path) {
+    enum { ROOM = 4000 };
+    static Piece pieces[ROOM];
+    static int tokens[ROOM], targets[ROOM], times[ROOM];
+    int cut = 0;
+    FOR_SEEDS(seed, 0, 300) {
+        char err[ERR_BYTES];
+        Branches b = {.seed = hash64(seed)};
+        Arena arena = {0};
+        Docs* docs = NULL;
+        Sampler* s = NULL;
+        FILE* f = fopen(path_of("lines.jsonl"), "w");
+        for (int d = 0; d < 3; d++) {
+            fprintf(f, "{\"text\": \"a\", \"children\": ["), put_tree(f, &b), fprintf(f, ", ");
+            put_tree(f, &b), fprintf(f, "]}\n");
+        }
+        fclose(f);
+        const char* path = path_of("lines.jsonl");
+        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+        CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0);
+        int n = (int)sampler_pieces(s, SPLIT_TRAIN), labels = 0, most = draw(seed, 2, 82, 120);
+        for (int i = 0; i < n; i++) {
+            pieces[i] = sampler_train_piece(s, (SamplerPosition){.index = i});
+            labels += pieces[i].n_labels;
+        }
+        int now = sampler_cut(s, pieces, n, most, ROOM, &arena, err);
+        CHECK(now >= n);
+        cut += now > n;
+        memset(times, 0, sizeof times);
+        for (int i = 0, rest = 0; i < now; i++) {
+            int sum = 0, length = 0;
+            CHECK(pieces[i].length <= most && (rest == 0 || pieces[i].rest == rest - 1));
+            rest = pieces[i].rest;
+            for (int k = 0; k < piece_stretches(&pieces[i]); k++) {
+                const Piece* p = piece_stretch(pieces, &pieces[i], k);
+                CHECK(sampler_read(s, p, tokens, targets, err) == 0);
+                for (int t = 0; t < p->length; t++)
+                    if (targets[t] >= 0) sum++, times[docs->list[p->doc].start + p->first + t]++;
+                length += p->length;
+            }
+            CHECK(sum == pieces[i].n_labels && length == pieces[i].length);
+            labels -= sum;
+        }
+        for (int t = 0; t < ROOM; t++) CHECK(times[t] <= 1);
+        CHECK(labels == 0);
+        sampler_close(s), docs_close(docs), arena_free(&arena);
+    }
+    CHECK(cut > 100);
+}
+
+// The corpus of the second law, and one of trees of any depth, cut for groups that hold `most`, against whole ones.
 static void check_split(uint64_t seed, int ranks, int most, const char* always, const char* options) {
     char err[ERR_BYTES];
     DocsSplit told = {0, 0, 0};
@@ -665,9 +717,9 @@ static void check_split(uint64_t seed, int ranks, int most, const char* always, 
     CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
     double whole = loss_of("tree", 1, (int)docs_tokens(docs), always), tolerance = 1e-5;
     CHECK(rename(path_of("tree.grads"), path_of("whole.grads")) == 0);
-    CHECK(!docs_split_trees(docs, most, &told, err) && told.parts > told.trees);
+    CHECK(docs_cut_factor(docs, most, &told, err) > 1 && told.parts > told.trees);
     double split = loss_of("tree", ranks, (int)docs_tokens(docs), filled("%s %s", always, options));
-    CHECK(has_words(output, filled("split into %d", (int)told.parts)));
+    CHECK(has_words(output, filled("more than the %d tokens & into %d", most, (int)told.parts)));
     CHECK_CLOSE(split, whole, tolerance * whole);
     CHECK_CLOSE(tensors_differ(path_of("tree.grads"), path_of("whole.grads"), 1), 0, tolerance);
     docs_close(docs);

@@ -360,7 +360,7 @@ static int64_t tree_room(const Run* run) {
 // Trees that are larger are cut inside their steps, which then have more tokens. Of preferences a whole tree is of one
 // job.
 static void settle_tree_room(Run* run) {
-    char err[ERR_BYTES];
+    char err[ERR_BYTES], trees[64];
     Data* d = &run->data;
     const struct Kind {
         const char* option;
@@ -370,12 +370,19 @@ static void settle_tree_room(Run* run) {
     d->tree_room = (int64_t)run_most(run, run->model.world, (double)tree_room(run));
     for (int i = 0; i < COUNT(kinds) && kinds[i].docs; i++) {
         if (docs_check_trees(kinds[i].docs, INT_MAX, d->tree_room, err)) die("%s: %s", kinds[i].option, err);
-        double factor = docs_cut_factor(kinds[i].docs, d->tree_room, err);
+        DocsSplit told = {0, 0, 0};
+        double factor = docs_cut_factor(kinds[i].docs, d->tree_room, &told, err);
         if (factor < 0) die("%s: %s", kinds[i].option, err);
         if (factor > 1 && run->strategies && run->labels && run->labels->prefers)
             die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies "
                 "holds; try a larger --capacity",
                 kinds[i].option, (long long)d->tree_room);
+        if (told.trees && run->model.world->rank == 0)
+            say(stdout,
+                "trees   %s of %s: more than the %lld tokens that a group of ranks holds, cut inside a step into %lld; "
+                "%.1f %% of all tokens are computed again",
+                text_many(told.trees, "tree", trees), kinds[i].option, (long long)d->tree_room, (long long)told.parts,
+                100.0 * (double)told.again / (double)docs_tokens(kinds[i].docs));
         d->step_tokens = (int)fmax(d->step_tokens, fmin(ceil(factor * run->config.batch_tokens), INT_MAX / 2));
     }
 }
