@@ -412,6 +412,8 @@ CLAIM(what_cannot_hold_a_tree_is_refused) {
     CHECK_REFUSED("--capacity 40 cannot hold one document", TREES "--batch-tokens 4096 --capacity 40");
     CHECK_REFUSED("--cp kind=ring", TREES "--batch-tokens 4096 --cp kind=ring");
     CHECK_REFUSED("--plan zeppelin with trees & --plan flex", TREES "--batch-tokens 4096 --ranks 2 --plan zeppelin");
+    CHECK_REFUSED("a tree of & --cp 4", TREES "--batch-tokens 4096 --ranks 4 --heads 2 --cp 4");
+    CHECK_REFUSED("a group of ranks holds", TREES "--batch-tokens 4096 --ranks 4 --heads 1 --capacity 60");
     write_alike(3);
     CHECK_REFUSED("--cp kind=ring", ALIKE "auto --data $W/alike.jsonl --out $W/refused --cp kind=ring");
 }

@@ -136,8 +136,9 @@ static void draw_steps(const Run* run) {
     int64_t last = logged.steps[(logged.seen - 1) % MOST_REPLAYED].step;
     Piece* pieces = (Piece*)calloc((size_t)room, sizeof *pieces);
     if (!pieces) die("no memory for %d documents", room);
-    if (run_joins(run))
-        die("--what-if %s: its documents were joined to trees (--shared-prefix); steps without trees can be played",
+    if (run_has_trees(run))
+        die("--what-if %s: its documents are trees or were joined to some (--shared-prefix); steps without trees can "
+            "be played",
             logged.path);
     for (int64_t step = 1; step <= last; step++) {
         int n = sampler_draw(run->data.train, &at, pieces, room, run->config.batch_tokens);
