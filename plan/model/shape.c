@@ -47,18 +47,22 @@ Shape shape_whole(Shape s) {
 
 // ---- parameters
 
+static Runs one_run(int size) { return (Runs){1, {size}}; }
+
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
-    const Runs of_axis[] = {[ONE] = {1, {1}},
-                            [CHANNELS] = {1, {s->C}},
-                            [POSITIONS] = {1, {s->context}},
-                            [HEAD_SIZE] = {1, {s->HS}},
-                            [VOCABULARY] = {1, {s->vocab_rows}},
-                            [QKV_OUTPUTS] = {3, {q, kv, kv}},
-                            [HEADS] = {1, {q}},
-                            [FC_OUTPUTS] = {runs, {s->hidden, runs > 1 ? s->hidden : 0}},
-                            [HIDDEN] = {1, {s->hidden}}};
-    return of_axis[axis];
+    switch (axis) {
+        case ONE: return one_run(1);
+        case CHANNELS: return one_run(s->C);
+        case POSITIONS: return one_run(s->context);
+        case HEAD_SIZE: return one_run(s->HS);
+        case VOCABULARY: return one_run(s->vocab_rows);
+        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
+        case HEADS: return one_run(q);
+        case FC_OUTPUTS: return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
+        case HIDDEN: return one_run(s->hidden);
+    }
+    return one_run(0);
 }
 
 static int exists(const Shape* shape, ParamId id) {
@@ -105,20 +109,23 @@ static Shape of_bucket(const Shape* shape, int b) {
     return s;
 }
 
-static int is_as_before(const Shape* shape, int b) {
+// Buckets from b on that are alike: layers, as far as their units are.
+static int count_alike(const Shape* shape, int b) {
     const LayerUnits* u = shape->units;
-    return b > 1 && is_layer(shape, b) && (!u || !memcmp(&u[b - 1], &u[b - 2], sizeof *u));
+    int n = 1;
+    if (is_layer(shape, b) && !u) return shape->L + 1 - b;
+    while (is_layer(shape, b) && is_layer(shape, b + n) && !memcmp(&u[b - 1], &u[b + n - 1], sizeof *u)) n++;
+    return n;
 }
 
 Bucket shape_bucket(const Shape* shape, int b) {
     Bucket bucket = {0, 0, 0, 0};
-    for (int i = 0; i <= b; i++) {
-        bucket.offset += bucket.elems, bucket.at += bucket.piece;
-        if (is_as_before(shape, i)) continue;
+    for (int i = 0, n; i <= b; i += n) {
         Shape s = of_bucket(shape, i);
-        size_t shards = (size_t)s.shards;
+        size_t shards = (size_t)s.shards, before = (size_t)MIN(n = count_alike(shape, i), b - i);
         bucket.elems = ROUND_UP(aligned_elems(&s, first_row(shape, i), end_row(shape, i)), ALIGN_ELEMS * shards);
         bucket.piece = bucket.elems / shards;
+        bucket.offset += before * bucket.elems, bucket.at += before * bucket.piece;
     }
     return bucket;
 }
