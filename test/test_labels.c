@@ -12,7 +12,7 @@ static Docs* open_lines(const char* lines, Err err) {
     Docs* docs = NULL;
     const char* path = path_of("lines.jsonl");
     write_file(path, lines, strlen(lines));
-    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){0}, err);
     return docs;
 }
 
