@@ -2,8 +2,8 @@
 //
 //   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put behind them
 //   "weight": x                                of each of its labels; 1 where it is not there
-//   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, none above 0, of the policy that
-//                                              drew the answer, and of the one that training is to stay near
+//   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, none above 0, of the policy
+//                                              that drew the answer, and of the one that training is to stay near
 //   "advantage": x, or "reward": x             a reward becomes (reward - mean) / (standard deviation + 1e-6), of all n
 //                                              answers to the prompt
 //   "rank": n                                  a lower one is preferred
