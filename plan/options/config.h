@@ -84,7 +84,6 @@ const char* config_other(const Config* config, const char* known);
 // Which of its choices an option has, from 0; name as in the table, "--cp kind".
 int config_choice(const Config* config, const char* name);
 
-int config_vocab(const Config* config, int tokenizer_vocab);  // of the model that options and preset describe
 // Fills what options leave open, the model's dimensions from the preset and the vocabulary of the tokenizer, and checks
 // that they go together. 0, or -1 with a message.
 int config_settle(Config* config, int tokenizer_vocab, Err err);

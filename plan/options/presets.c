@@ -70,11 +70,6 @@ static int settle_heads(Config* c, const Preset* preset, int is_preset, Err err)
     return 0;
 }
 
-int config_vocab(const Config* c, int tokenizer_vocab) {
-    int of_preset = preset_of(c)->vocab;
-    return c->vocab ? c->vocab : of_preset ? of_preset : tokenizer_vocab;
-}
-
 // What a preset or another dimension says where an option does not.
 static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Err err) {
     if (!strcmp(c->arch, "preset")) c->arch = arch_table[preset->arch].name;
@@ -89,7 +84,7 @@ static int settle_model(Config* c, const Preset* preset, int tokenizer_vocab, Er
     if (!c->context) c->context = preset->context;
     if (c->rope_theta == 0) c->rope_theta = preset->theta > 0 ? preset->theta : 1e4;
     if (!strcmp(c->tie, "preset")) c->tie = preset->tied ? "yes" : "no";
-    c->vocab = config_vocab(c, tokenizer_vocab);
+    if (!c->vocab) c->vocab = preset->vocab ? preset->vocab : tokenizer_vocab;
     return 0;
 }
 

@@ -119,8 +119,11 @@ static void tell_encoding(int64_t done, int64_t total) {
 
 // How many ids token shards may have: those of the tokenizer that is named, else of the model.
 static int ids_of_shards(const Run* run) {
+    char err[ERR_BYTES];
     int vocab = run->data.tokenizer->vocab;
-    return run->config.tokenizer ? vocab : config_vocab(&run->config, vocab);
+    Config settled = run->config;
+    if (!run->config.tokenizer) config_settle(&settled, vocab, err);  // what it refuses is said once documents are open
+    return run->config.tokenizer ? vocab : settled.vocab;
 }
 
 // Rank 0 encodes text, and all others find its tokens in the user's cache; where that cannot be they encode it, too.
