@@ -287,10 +287,13 @@ static int remove_unless_marker(void* context, const char* path, const char* nam
     return is_marker(name) ? 0 : disk_remove_tree(path, err);
 }
 
-// The marker goes last, so that what is left when a process dies in between is known for what it is.
+// The marker goes last, so that what is left when a process dies in between is known for what it is. Files that a link
+// leads to belong to another run.
 static int remove_marked(const char* dir, Err err) {
     struct stat s;
-    if (lstat(dir, &s) && errno == ENOENT) return 0;
+    int is_there = lstat(dir, &s) == 0;
+    if (!is_there && errno == ENOENT) return 0;
+    if (is_there && S_ISLNK(s.st_mode)) return disk_remove_tree(dir, err);
     if (!is_ours(dir))
         return fail(err, "%s: expected a directory of an unfinished save, found another's; move it away", dir);
     return disk_visit(dir, remove_unless_marker, NULL, err) || disk_remove_tree(dir, err) ? -1 : 0;

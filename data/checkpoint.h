@@ -4,7 +4,7 @@
 // in it, which lists every other file with its size and hash -> sync -> rename to DIR/step-000100/ -> sync of DIR. At
 // whatever moment a machine stops, a directory with its final name and a marker is complete, and nothing else is ever
 // loaded. One process at a time saves into a run directory (run_dir.h). Only directories with a marker are ever
-// removed.
+// removed; of a link to one the link alone.
 //
 // The newest checkpoint is the one that was written last, which its marker says: a run may have gone back to an older
 // step. Copying a directory does not change that, nor does a clock that is set back.

@@ -236,6 +236,7 @@ static int open_corpus(Docs** out, const char* const* paths, int n_paths, const 
     *out = NULL;
     if (!more) return fail(err, "out of memory for the corpus");
     more->text_key = reading.text_key ? reading.text_key : DOCS_TEXT_KEY;
+    more->vocab = reading.vocab;
     more->keying = keying;
     more->unpacked = -1;
     more->encodes = !tokenizer->is_bytes;

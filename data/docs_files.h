@@ -24,11 +24,13 @@ typedef struct DocsCorpus {
 typedef struct DocsReading {
     const char* separator;  // as docs_open's
     const char* text_key;   // the member of a line of JSONL that is its document
+    int vocab;              // ids of the model, of shards that no text tokenizer describes; 0: as many as may be
 } DocsReading;
 #define DOCS_TEXT_KEY "text"
 
 // tokenizer: for text; also gives the end-of-text token by which shards are cut (the byte tokenizer: that of the
-// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3). 0, or -1 with a message.
+// vocabulary they were made with, 50256 of GPT-2 or 128000 of Llama 3, where the model has this id). 0, or -1 with a
+// message.
 int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsReading reading,
                  Err err);
 
@@ -88,6 +90,7 @@ typedef struct ContentHash {
 // A corpus may have 10^8 documents, and tens of thousands of small files: few are kept open.
 typedef struct DocsMore {
     const char* text_key;
+    int vocab;            // of DocsReading
     int encodes;          // the tokenizer is no byte tokenizer: text is encoded at opening
     uint64_t content;     // of all documents that were added
     ContentHash reading;  // of the next one

@@ -19,7 +19,7 @@ int making_learn(Making* m, int64_t from);  // tokens appended since Docs.more.n
 
 // Tokens of an answer as they are; and what its members say of its labels, which were appended from `from` on.
 typedef struct Rewards {
-    double mean, deviation;
+    double mean, deviation;  // of n answers, with n - 1 below the sum of squares
 } Rewards;
 int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);

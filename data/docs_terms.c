@@ -2,11 +2,15 @@
 //
 //   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put behind them
 //   "weight": x                                of each of its labels; 1 where it is not there
-//   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, of the policy that drew the
-//                                              answer, and of the one that training is to stay near
-//   "advantage": x, or "reward": x             a reward becomes (reward - mean) / standard deviation, of all answers to
-//                                              the prompt; 0 where all are alike
+//   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, none above 0, of the policy
+//                                              that drew the answer, and of the one that training is to stay near
+//   "advantage": x, or "reward": x             a reward becomes (reward - mean) / (standard deviation + 1e-6), of all n
+//                                              answers to the prompt
 //   "rank": n                                  a lower one is preferred
+//
+// The paper (arXiv 2402.03300, section 4.1.2) leaves open which deviation that is. Ours is that of verl
+// (compute_grpo_outcome_advantage): n - 1 below, as torch.std has it, and 1e-6; TRL's has 1e-4 instead. So an answer
+// alone, or answers that are alike, have advantage 0.
 #include <math.h>
 
 #include "data/docs_making.h"
@@ -27,18 +31,16 @@ static LabelTerms* terms_from(Making* m, int64_t from) {
 
 // ---- one member
 
-// 1: it is there, 0, or -1 with a message.
-static int find_number(Making* m, const JsonValue* answer, const char* name, float* x) {
-    double value;
+// 1: it is there and becomes *x, 0, or -1 with a message. Finite in fp32, too.
+static int find_number(Making* m, const JsonValue* answer, const char* name, double* x) {
     const JsonValue* found = json_get(m->json, answer, name);
     if (!found) return 0;
-    if (json_double(found, &value) || !isfinite((float)value))
+    if (json_double(found, x) || !isfinite((float)*x))
         return fail(m->err, "expected \"%s\" of an answer as a finite number", name);
-    *x = (float)value;
     return 1;
 }
 
-// The same for a list of n numbers; member: of *terms, in which they go.
+// The same for a list of n log-probabilities; member: of *terms, in which they go.
 static int find_list(Making* m, const JsonValue* answer, const char* name, LabelTerms* terms, size_t member, int n) {
     const JsonValue* list = json_get(m->json, answer, name);
     double value;
@@ -48,8 +50,9 @@ static int find_list(Making* m, const JsonValue* answer, const char* name, Label
                     name, n, list->type == JSON_ARRAY ? list->n : 0);
     const JsonValue* at = list + 1;
     for (int i = 0; i < n; i++, at = json_next(m->json, at)) {
-        if (json_double(at, &value) || !isfinite((float)value))
-            return fail(m->err, "expected number %d of \"%s\" of an answer as a finite one", i, name);
+        if (json_double(at, &value) || !isfinite((float)value) || value > 0)
+            return fail(m->err, "expected number %d of \"%s\" of an answer, a log-probability, as finite and at most 0",
+                        i, name);
         *(float*)((char*)&terms[i] + member) = (float)value;
     }
     return 1;
@@ -88,26 +91,26 @@ static int check_members(Making* m, const JsonValue* answer) {
 }
 
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
-    double sum = 0, squares = 0;
+    double origin = 0, sum = 0, squares = 0, x;  // sums of what is left of large rewards without the first
     int n = 0;
     const JsonValue* at = answers + 1;
     for (int i = 0; i < answers->n; i++, at = json_next(m->json, at)) {
-        float x = 0;
         int found = at->type == JSON_OBJECT ? find_number(m, at, "reward", &x) : 0;
         if (found < 0) return -1;
-        n += found, sum += x, squares += (double)x * x;
+        if (found && !n++) origin = x;
+        if (found) sum += x - origin, squares += (x - origin) * (x - origin);
     }
     if (n != 0 && n != answers->n)
         return fail(m->err, "expected \"reward\" of all %d answers or of none, found it of %d", answers->n, n);
-    rewards->mean = n ? sum / n : 0;
-    rewards->deviation = n ? sqrt(fmax(0, squares / n - rewards->mean * rewards->mean)) : 0;
+    rewards->mean = n ? origin + sum / n : 0;
+    rewards->deviation = n > 1 ? sqrt(fmax(0, squares - sum * sum / n) / (n - 1)) : 0;
     return 0;
 }
 
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment) {
     DocsMore* d = m->docs->more;
     int n = (int)(d->n_encoded - from), failed = check_members(m, answer);
-    float weight = 1, advantage = NAN, reward = 0, place = -1;
+    double weight = 1, advantage = NAN, reward = 0, place = -1;
     LabelTerms* terms = failed ? NULL : terms_from(m, from);
     if (!terms || find_number(m, answer, "weight", &weight) < 0) return -1;
     int is_given = find_number(m, answer, "advantage", &advantage),
@@ -116,14 +119,14 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     if (is_given && is_rewarded)
         return fail(m->err, "an answer has \"advantage\" and \"reward\", expected one of them");
     if (weight < 0) return fail(m->err, "expected \"weight\" of an answer from 0 on, found %g", weight);
-    if (is_rewarded) advantage = rewards->deviation > 0 ? (float)((reward - rewards->mean) / rewards->deviation) : 0;
-    for (int i = 0; i < n; i++) terms[i].weight = weight, terms[i].advantage = advantage;
+    if (is_rewarded) advantage = (reward - rewards->mean) / (rewards->deviation + 1e-6);
+    for (int i = 0; i < n; i++) terms[i].weight = (float)weight, terms[i].advantage = (float)advantage;
     if (find_list(m, answer, "logprobs", terms, offsetof(LabelTerms, old), n) < 0) return -1;
     if (find_list(m, answer, "reference", terms, offsetof(LabelTerms, reference), n) < 0) return -1;
-    if (place != -1 && (place < 0 || place > 1e6f || place != floorf(place)))
+    if (place != -1 && (place < 0 || place > 1e6 || place != floor(place)))
         return fail(m->err, "expected \"rank\" of an answer as a whole number from 0 on, found %g", place);
     if (place >= 0) segment->rank = (int)place;
-    if (is_rewarded) segment->reward = reward;
+    if (is_rewarded) segment->reward = (float)reward;
     docs_hash_content(m->docs, terms, (size_t)n * sizeof *terms);
     docs_hash_content(m->docs, &place, sizeof place);
     docs_hash_content(m->docs, &segment->reward, sizeof segment->reward);

@@ -249,13 +249,30 @@ static int open_member(HfFiles* files, const char* dir, const JsonValue* key, Er
     return fail(err, "%s/%s: expected a tensor %s, as " INDEX " says, found none", dir, name, tensor);
 }
 
+// Copies of a tensor in files that weight_map does not name for it are forgotten.
+static void drop_copies(HfFiles* files, const char* dir, const JsonValue* key) {
+    char tensor[NAME], name[NAME], path[DISK_PATH];
+    json_text(key, tensor, NAME), json_text(key + 1, name, NAME), disk_join(path, dir, name, NULL);
+    for (SafeTensors* f = files->list; f < files->list + files->n; f++) {
+        SafeTensor* t = strcmp(f->path, path) ? (SafeTensor*)safetensors_get(f, tensor) : NULL;
+        if (t) memmove(t, t + 1, sizeof *t * (size_t)(f->tensors + f->n-- - t - 1));
+    }
+}
+
 static int open_members(HfFiles* files, const char* dir, const Json* json, Err err) {
     const JsonValue* map = json_get(json, json->values, "weight_map");
     if (!map || map->type != JSON_OBJECT) return fail(err, "%s/" INDEX ": expected an object weight_map", dir);
     const JsonValue* key = map + 1;
     for (int i = 0; i < map->n; i++, key = json_next(json, key + 1))
         if (open_member(files, dir, key, err)) return -1;
-    return 0;
+    key = map + 1;
+    for (int i = 0; i < map->n; i++, key = json_next(json, key + 1)) drop_copies(files, dir, key);
+    int n = files->n;
+    if (!disk_is_file(dir, ONE_FILE)) return 0;
+    int one = open_file(files, dir, ONE_FILE, err);
+    if (one < n) return MIN(one, 0);
+    return fail(err, "%s: expected either " ONE_FILE " or files that " INDEX " names, found both; remove the older",
+                dir);
 }
 
 static int open_by_index(HfFiles* files, const char* dir, Err err) {
@@ -275,9 +292,8 @@ static int open_by_index(HfFiles* files, const char* dir, Err err) {
 int hf_has_model(const char* dir) { return disk_is_file(dir, ONE_FILE) || disk_is_file(dir, INDEX); }
 
 int hf_open(HfFiles* out, const char* dir, Err err) {
-    int has_one = disk_is_file(dir, ONE_FILE) || !disk_is_file(dir, INDEX);
     *out = (HfFiles){0};
-    int failed = has_one ? open_file(out, dir, ONE_FILE, err) < 0 : open_by_index(out, dir, err);
+    int failed = disk_is_file(dir, INDEX) ? open_by_index(out, dir, err) : open_file(out, dir, ONE_FILE, err) < 0;
     if (failed) hf_close(out);
     return failed ? -1 : 0;
 }
@@ -349,10 +365,85 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Hf
     return 0;
 }
 
+// A tensor that follows from config.json, which older exports hold beside weights: masks, rotary frequencies.
+static int is_derived(const ModelState* state, const char* name) {
+    static const char* const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
+    for (int i = 0; i < COUNT(endings); i++) {
+        size_t n = strlen(name), ending = strlen(endings[i]);
+        int is_of_gpt2 = i < 2;
+        if (is_of_gpt2 == (state->shape->arch == ARCH_GPT2) && n >= ending && !strcmp(name + n - ending, endings[i]))
+            return 1;
+    }
+    return 0;
+}
+
+// 1: t is a head with the values of the embedding, 0: it is not, -1 with a message.
+static int is_tied_head(const ModelState* state, const HfFiles* files, const SafeTensors* file, const SafeTensor* t,
+                        const char* dir, Err err) {
+    enum { PIECE = 1 << 13 };
+    float head[PIECE], embedding[PIECE];
+    Part parts[MOST_RUNS];
+    const SafeTensors* other = NULL;
+    parts_of(state, STATE_WEIGHTS, 0, parts);
+    if (shape_has(state->shape, HAS_HEAD) || strcmp(t->name, hf_names[HEADW].gpt2)) return 0;
+    const SafeTensor* tied = find_tensor(files, &parts[0].shown, &other, dir, err);
+    size_t n = t->bytes / dtype_bytes(t->dtype);
+    if (!check_tensor(t, &parts[0].shown, file->path, err)) return -1;
+    for (size_t first = 0; first < n; first += PIECE) {
+        size_t count = MIN(n - first, (size_t)PIECE);
+        if (safetensors_floats(file, t, first, count, head, err) ||
+            safetensors_floats(other, tied, first, count, embedding, err))
+            return -1;
+        if (memcmp(head, embedding, count * sizeof *head) != 0) return 0;
+    }
+    return 1;
+}
+
+// Every tensor of the files has a place in the model, which `taken` says of each, or follows from others.
+static int check_rest(const ModelState* state, const HfFiles* files, const char* const taken, const char* dir,
+                      Err err) {
+    const SafeTensors* where = NULL;
+    const char *name = NULL, *at = taken;
+    int n = 0;
+    for (const SafeTensors* f = files->list; f < files->list + files->n; f++)
+        for (const SafeTensor* t = f->tensors; t < f->tensors + f->n; t++) {
+            int is_known = *at++ || is_derived(state, t->name) ? 1 : is_tied_head(state, files, f, t, dir, err);
+            if (is_known < 0) return -1;
+            if (!is_known && !n++) where = f, name = t->name;
+        }
+    if (!n) return 0;
+    return fail(err,
+                "%s: expected tensors of the %s of config.json alone (%d layers, %s head), found %d without a place in "
+                "it, %s first; is config.json (model_type, layers, tie_word_embeddings) this model's?",
+                where->path, arch_table[state->shape->arch].title, state->shape->L,
+                shape_has(state->shape, HAS_HEAD) ? "own" : "tied", n, name);
+}
+
+// Before anything is read: files and model have the same tensors.
+static int check_files(const ModelState* state, const HfFiles* files, const char* dir, Err err) {
+    Part parts[MOST_RUNS];
+    size_t n = 0;
+    for (int f = 0; f < files->n; f++) n += (size_t)files->list[f].n;
+    char* taken = calloc(n + 1, 1);
+    int result = taken ? 0 : fail(err, "%s: no memory for a list of %zu tensors", dir, n);
+    for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
+        for (int p = 0, of = parts_of(state, STATE_WEIGHTS, i, parts); p < of && !result; p++) {
+            const SafeTensors* file = NULL;
+            const SafeTensor* t = find_tensor(files, &parts[p].shown, &file, dir, err);
+            if (!t) result = -1;
+            size_t at = t ? (size_t)(t - file->tensors) : n;
+            for (const SafeTensors* f = files->list; t && f < file; f++) at += (size_t)f->n;
+            taken[at] = 1;
+        }
+    if (!result) result = check_rest(state, files, taken, dir, err);
+    free(taken);
+    return result;
+}
+
 int hf_read(const ModelState* state, int with_master, const char* dir, Err err) {
     HfFiles files;
     if (hf_open(&files, dir, err)) return -1;
-    int result = 0;
+    int result = check_files(state, &files, dir, err);
     for (int i = 0; i < shape_tensors(state->shape) && !result; i++)
         result = read_tensor(state, with_master, i, &files, dir, err);
     hf_close(&files);

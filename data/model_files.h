@@ -55,7 +55,8 @@ typedef struct HfFiles {
     int n;
 } HfFiles;
 
-// Files lie in dir itself; each is opened and checked (safetensors_open), and holds what the index says.
+// Files lie in dir itself; each is opened and checked (safetensors_open), and holds what the index says. A tensor is
+// listed in the file that the index names for it; model.safetensors beside an index that does not name it is an error.
 int hf_open(HfFiles* out, const char* dir, Err err);
 void hf_close(HfFiles* files);
 int hf_has_model(const char* dir);  // 1 when one of the two files is there

@@ -10,7 +10,8 @@
 //
 // Group relative policy optimization: Shao et al. 2024 (arXiv 2402.03300), equations 3 and 4; two clips, and the mean
 // over all tokens instead of over answers: Yu et al. 2025 (arXiv 2503.14476), equation 8. The ratio: Schulman et al.
-// 2017 (arXiv 1707.06347), equation 7.
+// 2017 (arXiv 1707.06347), equation 7. Exponents stop at 60, so that a label of weight or advantage 0 costs nothing
+// however unlike the policies are: 0 times infinity would be no number.
 #pragma once
 #include <math.h>
 #include <stddef.h>
@@ -35,6 +36,9 @@ ON_ALL_SIDES static inline TokenLoss token_loss_from(TokenLoss t, int n) {
     return t;
 }
 
+// e^x, which stays finite, and of NaN NaN.
+ON_ALL_SIDES static inline float token_exp(float x) { return expf(x > 60 ? 60 : x); }
+
 // The loss of labelled token n, of which nll = -log p; *slope = its derivative by nll.
 ON_ALL_SIDES static inline float token_loss(const TokenLoss* t, size_t n, float nll, float* slope) {
     float weight = t->weight[n], ratio = 0, above = 0, advantage = 0;
@@ -42,10 +46,10 @@ ON_ALL_SIDES static inline float token_loss(const TokenLoss* t, size_t n, float 
     if (t->kind == LOSS_NLL) return weight * nll;
     if (t->kind == LOSS_GIVEN) return t->old[n];
     advantage = t->advantage[n];
-    ratio = expf(-nll - t->old[n]);
+    ratio = token_exp(-nll - t->old[n]);
     float clipped = fminf(fmaxf(ratio, 1 - t->clip_low), 1 + t->clip_high);
     int is_clipped = clipped * advantage < ratio * advantage;
     if (t->kl > 0) above = t->reference[n] + nll;
-    *slope = weight * ((is_clipped ? 0 : ratio * advantage) + t->kl * (expf(above) - 1));
-    return weight * (t->kl * (expf(above) - above - 1) - (is_clipped ? clipped : ratio) * advantage);
+    *slope = weight * ((is_clipped ? 0 : ratio * advantage) + t->kl * (token_exp(above) - 1));
+    return weight * (t->kl * (token_exp(above) - above - 1) - (is_clipped ? clipped : ratio) * advantage);
 }

@@ -33,7 +33,7 @@ static inline Docs* open_one_as(const char* name, const Tokenizer* tokenizer, Do
 }
 
 static inline Docs* open_one(const char* name, const Tokenizer* tokenizer) {
-    return open_one_as(name, tokenizer, (DocsReading){NULL, NULL});
+    return open_one_as(name, tokenizer, (DocsReading){0});
 }
 
 // Of all that the documents are; 0 where they cannot be opened.
@@ -87,7 +87,7 @@ static inline void check_documents(Docs* docs, const char* const* texts, int n) 
     check_documents(docs, (const char* const[]){__VA_ARGS__}, COUNT(((const char* const[]){__VA_ARGS__})))
 
 static inline Docs* open_paths(const char* const* names, int n, const Tokenizer* tokenizer) {
-    return open_paths_as(names, n, tokenizer, (DocsReading){NULL, NULL});
+    return open_paths_as(names, n, tokenizer, (DocsReading){0});
 }
 
 #define OPEN_PATHS(tokenizer, ...) \

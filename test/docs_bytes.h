@@ -15,7 +15,7 @@ static inline int docs_open_bytes(Docs** docs, const char* ending, const void* b
     snprintf(path, sizeof path, "%s/docs_bytes_%ld%s", place, (long)getpid(), ending);
     FILE* file = fopen(path, "wb");
     if (!file || fwrite(bytes, 1, n, file) != n || fclose(file)) abort();
-    int status = docs_open_as(docs, paths, 1, tokenizer, (DocsReading){NULL, NULL}, err);
+    int status = docs_open_as(docs, paths, 1, tokenizer, (DocsReading){0}, err);
     unlink(path);
     return status;
 }

@@ -209,6 +209,24 @@ CLAIM(only_the_newest_are_kept) {
     CHECK(latest_step() == 10 && is_whole(10));
 }
 
+CLAIM(checkpoints_of_another_run_behind_links_stay_whole) {
+    char theirs[sizeof run_dir];
+    CheckpointWriter w;
+    fresh("theirs");
+    save(1, 0), save(2, 0);
+    strcpy(theirs, run_dir);
+    fresh("links");
+    save(3, 0);
+    CHECK(symlink(in(theirs, "step-000001"), step_dir(1)) == 0);  // an older checkpoint
+    CHECK(symlink(in(theirs, "step-000002"), in(run_dir, "step-000007.tmp")) == 0);
+    CHECK(symlink(in(theirs, "step-000002"), step_dir(4)) == 0);  // the one that is replaced
+    begin(&w, 7), checkpoint_abort(&w);
+    save(4, 1);
+    CHECK(!is_there(1) && !is_there(3) && is_whole(4));
+    strcpy(run_dir, theirs);
+    CHECK(is_whole(1) && is_whole(2));
+}
+
 CLAIM(the_newest_checkpoint_is_the_one_that_was_written_last) {
     fresh("keep_old");
     for (int i = 0; i < 4; i++) save((int[]){1, 100, 200, 50}[i], 0);

@@ -255,7 +255,7 @@ CLAIM(paths_without_a_corpus_are_refused) {
     };
     for (int i = 0; i < COUNT(cases); i++) check_refused(cases[i][0], bytes, cases[i][1]);
     Docs* docs;
-    CHECK(docs_open_as(&docs, NULL, 0, bytes, (DocsReading){NULL, NULL}, err) == -1);
+    CHECK(docs_open_as(&docs, NULL, 0, bytes, (DocsReading){0}, err) == -1);
     CHECK_STRING(err, "no corpus given");
     CHECK(!OPEN_PATHS(bytes, "a.txt", "missing.txt"));
 }

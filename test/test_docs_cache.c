@@ -42,7 +42,7 @@ CLAIM(what_is_kept_reads_as_what_was_encoded) {
     CHECK_SH(0,
              "mkdir $W/d && cp data/*.h $W/d && cd $W/d && echo 'a<|endoftext|>b' > two.txt && "
              "printf '{\"text\": \"one\"}\\n{\"text\": \"two\"}\\n' > x.jsonl && head -c 10 /dev/zero > no.txt");
-    CHECK(docs_open_as(&plain, &path, 1, tokenizer, (DocsReading){NULL, NULL}, err) == 0);
+    CHECK(docs_open_as(&plain, &path, 1, tokenizer, (DocsReading){0}, err) == 0);
     first = open_kept("d", &cache);
     CHECK(!cache.was_there && cache.path[0] && !words[0] && same(plain, first));
     second = open_kept("d", &cache);

@@ -195,6 +195,22 @@ CLAIM(bytes_in_a_vocabulary_made_for_words_are_said) {
                   "$P --init $W/bytes/step-000002 --data $W/b.txt");
 }
 
+// Bytes, as ids of GPT-2's kind of shard: its end-of-text would be beyond the table of 257 tokens.
+CLAIM(a_shard_of_bytes_makes_a_model_of_bytes) {
+    enum { N = 4000 };
+    static unsigned char shard[1024 + 2 * N];
+    put_int32(shard, 20240520), put_int32(shard + 4, 1), put_int32(shard + 8, N);
+    for (int i = 0; i < N; i++) {
+        int token = i % 100 ? 'a' + i % 7 : 256;
+        shard[1024 + 2 * i] = (unsigned char)token, shard[1024 + 2 * i + 1] = (unsigned char)(token >> 8);
+    }
+    write_text("letters.bin", shard, sizeof shard);
+    CHECK_SH(0, "$P " TINY "--sample-every 1 --data $W/letters.bin --out $W/letters");
+    CHECK_SAID("in 40 documents & a sample");
+    CHECK_SH(0, "cat $W/letters/step-000002/config.json && $P --out $W/letters --sample ab --tokens 4");
+    CHECK_SAID("\"bos_token_id\": 256, & \"eos_token_id\": 256, & ab");
+}
+
 CLAIM(a_folder_that_is_no_model_is_told_what_it_is) {
     static const Refusal rows[] = {{"--init $W/run", "is a run & step-000002", 0},
                                    {"--init $W/b.txt", "b.txt is a file, expected the directory & ; try --init /", 0},

@@ -398,6 +398,18 @@ CLAIM(slopes_of_labels_are_those_of_their_losses) {
     }
 }
 
+// Its probability is e^99 times, or 1 / e^99 of, what other policies gave it.
+CLAIM(a_label_that_counts_nothing_costs_nothing_however_unlike_policies_are) {
+    static const struct {
+        float weight, advantage, others, nll, kl;
+    } cases[] = {{0, -1, -100, 1, 0}, {1, 0, -100, 1, 0}, {0, -1, -1, 100, 0.3f}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        float slope, others = cases[i].others;
+        TokenLoss of = {LOSS_GRPO, &cases[i].weight, &others, &others, &cases[i].advantage, 0.2f, 0.28f, cases[i].kl};
+        CHECK(token_loss(&of, 0, cases[i].nll, &slope) == 0 && slope == 0);
+    }
+}
+
 // ---- AdamW against its definition, written out for one weight
 
 CLAIM(adamw_takes_the_steps_of_its_definition) {

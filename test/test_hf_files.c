@@ -128,8 +128,8 @@ CLAIM(weights_go_to_every_rank_and_masters_to_their_owners) {
         }
 }
 
-// A file with the names of an older export, without prefix, and a tensor that belongs to nobody.
-CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
+// A file with the names of an older export, without prefix, and a tensor that follows from the config.
+CLAIM(names_without_the_prefix_and_derived_tensors_are_taken) {
     for (int i = 0; i < N_ARCHS; i++) {
         const char *prefix = i == ARCH_GPT2 ? "transformer." : "model.", *norm = i == ARCH_GPT2 ? "ln_f.bias" : "norm";
         use_model(i, 1);
@@ -147,6 +147,7 @@ CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
             if (!strncmp(x->name, norm, strlen(norm))) last = t;
         }
         SafeTensor further = {"h.0.attn.bias", DT_F32, 1, {4}, mask, sizeof mask, 0};
+        if (i != ARCH_GPT2) strcpy(further.name, "layers.0.self_attn.rotary_emb.inv_freq");
         tensors[file.n] = further;
         const char* path = path_of("model/model.safetensors");
         CHECK(safetensors_write(path, NULL, tensors, file.n + 1, NULL, NULL, err) == 0);
@@ -157,6 +158,59 @@ CLAIM(names_without_the_prefix_and_further_tensors_are_taken) {
         tensors[0].dims[0]--, tensors[0].bytes -= (size_t)shape.C * sizeof(float);
         CHECK(safetensors_write(path, NULL, tensors, file.n, NULL, NULL, err) == 0);
         CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "expected shape 70 x 24"));
+    }
+}
+
+// The model with one tensor more, which has the values of tensor `like` but for its first element.
+static int read_with(const char* name, int like, float first) {
+    ModelState state = make_state(DT_F32);
+    SafeTensor tensors[64];
+    write_model(&state, "model");
+    load_model();
+    memcpy(tensors, file.tensors, (size_t)file.n * sizeof *tensors);
+    SafeTensor* more = &tensors[file.n];
+    *more = tensors[like];
+    strcpy(more->name, name);
+    float* values = (float*)malloc(more->bytes);
+    memcpy(values, more->data, more->bytes);
+    values[0] += first;
+    more->data = values;
+    CHECK(safetensors_write(path_of("model/model.safetensors"), NULL, tensors, file.n + 1, NULL, NULL, err) == 0);
+    free(values);
+    return hf_read(&state, 0, path_of("model"), err);
+}
+
+CLAIM(a_tensor_without_a_place_in_the_model_is_refused_by_name) {
+    static const struct {
+        int arch;
+        const char* name;
+    } cases[] = {{ARCH_GPT2, "transformer.h.2.ln_1.bias"},
+                 {ARCH_GPT2, "transformer.h.0.rotary_emb.inv_freq"},
+                 {ARCH_LLAMA, "model.layers.0.self_attn.q_proj.bias"},
+                 {ARCH_LLAMA, "model.layers.0.attn.bias"},
+                 {ARCH_LLAMA, "norm.weight"},  // a second one, without the prefix
+                 {ARCH_QWEN2, "model.layers.1.self_attn.q_norm.weight"},
+                 {ARCH_QWEN3, "score.weight"}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        use_model(cases[i].arch, 1);
+        weights[0] = -77;
+        CHECK(read_with(cases[i].name, 1, 0) < 0 && strstr(err, cases[i].name) && strstr(err, "found 1 without"));
+    }
+    use_model(ARCH_LLAMA, 1);
+    ModelState state = make_state(DT_F32);
+    write_model(&state, "model");
+    for (size_t i = 0; i < shape_param_elems(&shape); i++) weights[i] = -77;
+    shape.L = 1;  // the second layer's nine tensors
+    CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "found 9 without") && strstr(err, "layers.1."));
+    CHECK(weights[0] == -77);
+}
+
+CLAIM(a_head_beside_a_tied_model_must_be_its_embedding) {
+    for (int i = 0; i < N_ARCHS; i++) {
+        use_model(i, 1);
+        if (shape_has(&shape, HAS_HEAD)) continue;
+        CHECK(read_with("lm_head.weight", 0, 0) == 0);
+        CHECK(read_with("lm_head.weight", 0, 1) < 0 && strstr(err, "lm_head.weight") && strstr(err, "tied"));
     }
 }
 
@@ -217,6 +271,38 @@ CLAIM(a_model_in_several_files_is_read_by_its_index) {
         write_text("model/config.json", "{}", 2);
         CHECK(checkpoint_is_foreign(path_of("model")));
     }
+}
+
+// The first file holds a copy of every tensor, with other values; the index names it for its own alone.
+CLAIM(a_tensor_in_two_files_is_read_from_the_one_that_the_index_names) {
+    static char text[1 << 14];
+    static float other[1 << 14];
+    SafeTensor tensors[64];
+    use_model(ARCH_LLAMA, 1);
+    ModelState state = make_state(DT_F32);
+    write_shards(text, sizeof text);
+    for (int t = 0; t < file.n; t++) {
+        tensors[t] = file.tensors[t];
+        CHECK(tensors[t].bytes <= sizeof other);
+        if (t % 3) tensors[t].data = other;
+    }
+    const char* first = path_of("model/model-00001-of-00003.safetensors");
+    CHECK(safetensors_write(first, NULL, tensors, file.n, NULL, NULL, err) == 0);
+    check_read(&state, 0);
+}
+
+CLAIM(one_file_beside_an_index_that_does_not_name_it_is_refused) {
+    static char text[1 << 14];
+    use_model(ARCH_LLAMA, 1);
+    ModelState state = make_state(DT_F32);
+    size_t n = write_shards(text, sizeof text);
+    CHECK_SH(0, "cp $W/model/model-00001-of-00003.safetensors $W/model/model.safetensors");
+    CHECK(hf_read(&state, 0, path_of("model"), err) < 0 && strstr(err, "found both"));
+    write_model(&state, "model");
+    for (char* at = text; (at = strstr(at, "model-0000")); n -= strlen("-00001-of-00003"))  // all are in one file
+        memmove(at + 5, at + 20, strlen(at + 20) + 1);
+    write_text("model/" INDEX, text, n);
+    check_read(&state, 0);
 }
 
 static int read_index(const void* text, size_t n) {

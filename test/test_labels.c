@@ -12,7 +12,7 @@ static Docs* open_lines(const char* lines, Err err) {
     Docs* docs = NULL;
     const char* path = path_of("lines.jsonl");
     write_file(path, lines, strlen(lines));
-    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err);
+    docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){0}, err);
     return docs;
 }
 
@@ -42,19 +42,27 @@ CLAIM(answers_say_what_their_labels_count) {
     docs_close(docs);
 }
 
-// Mean 0.5 and deviation 0.5 of 1, 0, 1, 0; alike: no advantage.
-CLAIM(rewards_become_advantages_within_their_prompt) {
-    char err[ERR_BYTES] = "";
-    Docs* docs = open_lines(
-        "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 1}, {\"text\": \"d\", \"reward\": 0}, "
-        "{\"text\": \"e\", \"reward\": 1}, {\"text\": \"f\", \"reward\": 0}]}\n",
-        err);
+// advantages of answers of one letter with these rewards
+static void check_rewards(const char* const* rewards, int n, const double* advantages) {
+    char err[ERR_BYTES] = "", text[512] = "{\"prompt\": \"ab\", \"answers\": [";
+    for (int i = 0; i < n; i++)
+        snprintf(text + strlen(text), sizeof text - strlen(text), "%s{\"text\": \"c\", \"reward\": %s}", i ? ", " : "",
+                 rewards[i]);
+    strcat(text, "]}\n");
+    Docs* docs = open_lines(text, err);
     CHECK(docs != NULL);
-    for (int i = 0; i < 4; i++) CHECK_CLOSE(terms_at(docs, 3 + 3 * i).advantage, i % 2 ? -1 : 1, 1e-6);
+    for (int i = 0; i < n && docs; i++) CHECK_CLOSE(terms_at(docs, 3 + 3 * i).advantage, advantages[i], 1e-6);
     docs_close(docs);
-    docs = open_lines("{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"reward\": 7}]}\n", err);
-    CHECK(docs && terms_at(docs, 3).advantage == 0);
-    docs_close(docs);
+}
+
+// By hand, with n - 1: the deviation of 1, 0, 1, 0 is sqrt(1 / 3), of two that differ by 1 sqrt(1 / 2).
+CLAIM(rewards_become_advantages_within_their_prompt) {
+    double of_four = 0.5 / (sqrt(1.0 / 3) + 1e-6), of_two = 0.5 / (sqrt(0.5) + 1e-6);
+    check_rewards((const char*[]){"1", "0", "1", "0"}, 4, (double[]){of_four, -of_four, of_four, -of_four});
+    check_rewards((const char*[]){"1e8", "100000001"}, 2, (double[]){-of_two, of_two});
+    check_rewards((const char*[]){"1e-6", "0"}, 2, (double[]){0.5 / (sqrt(0.5) + 1), -0.5 / (sqrt(0.5) + 1)});
+    check_rewards((const char*[]){"0.1", "0.1", "0.1"}, 3, (double[]){0, 0, 0});
+    check_rewards((const char*[]){"7"}, 1, (double[]){0});
 }
 
 // Sums over all labels, of documents that are split as those of the whole.
@@ -108,6 +116,8 @@ CLAIM(answers_that_say_it_wrongly_are_refused_by_name) {
         {ANSWER("\"advantage\": 1, \"reward\": 1"), "expected one of them"},
         {ANSWER("\"logprobs\": [-1, -2]"), "\"logprobs\" & 3 numbers & found 2"},
         {ANSWER("\"logprobs\": [-1, -2, null]"), "number 2 of \"logprobs\""},
+        {ANSWER("\"logprobs\": [-1, 0.5, -1]"), "number 1 of \"logprobs\" & at most 0"},
+        {ANSWER("\"reference\": [0, 0, 1e-9]"), "number 2 of \"reference\" & at most 0"},
         {ANSWER("\"reference\": -1"), "\"reference\" & 3 numbers"},
         {ANSWER("\"rank\": 0.5"), "\"rank\" & whole number"},
         {"{\"prompt\": \"ab\", \"answers\": [{\"tokens\": [256, 257]}]}\n", "number 1 of \"tokens\" & from 0 to 256"},

@@ -19,7 +19,7 @@ static Docs* open_lines(const char* lines, Err err) {
     const char* path = path_of("lines.jsonl");
     CHECK(bytes || tokenizer_open(&bytes, NULL, err) == 0);
     write_file(path, lines, strlen(lines));
-    docs_open_as(&docs, &path, 1, bytes, (DocsReading){NULL, NULL}, err);
+    docs_open_as(&docs, &path, 1, bytes, (DocsReading){0}, err);
     return docs;
 }
 
@@ -287,7 +287,7 @@ static int join_file(Docs** docs, const char* file, int context, int64_t most, P
     Arena arena = {0};
     Sampler* s = NULL;
     CHECK(bytes || tokenizer_open(&bytes, NULL, err) == 0);
-    CHECK(docs_open_as(docs, &path, 1, bytes, (DocsReading){NULL, NULL}, err) == 0);
+    CHECK(docs_open_as(docs, &path, 1, bytes, (DocsReading){0}, err) == 0);
     CHECK(sampler_open(&s, *docs, context, 0, 1, err) == 0);
     int n = (int)sampler_pieces(s, SPLIT_TRAIN);
     for (int i = 0; i < n; i++) pieces[i] = sampler_train_piece(s, (SamplerPosition){.index = i});
@@ -616,8 +616,8 @@ CLAIM(random_trees_are_split_into_parts_that_fit_with_each_label_once_and_hardly
         fclose(f);
         Docs *docs = NULL, *whole = NULL;
         const char* path = path_of("lines.jsonl");
-        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
-        CHECK(!docs_open_as(&whole, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){0}, err));
+        CHECK(!docs_open_as(&whole, &path, 1, &byte_tokenizer, (DocsReading){0}, err));
         Ways x = {.least = INT64_MAX};
         x.n = docs_segments(whole, 0, &x.list);
         int longest = 0, tokens = (int)docs_length(whole, 0);
@@ -716,7 +716,7 @@ static void check_split(uint64_t seed, int ranks, int most, const char* always, 
         }
         fclose(f);
     }
-    CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+    CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){0}, err));
     double whole = loss_of("tree", 1, (int)docs_tokens(docs), always), tolerance = 1e-5;
     CHECK(rename(path_of("tree.grads"), path_of("whole.grads")) == 0);
     CHECK(docs_cut_factor(docs, most, &told, err) > 1 && told.parts > told.trees);

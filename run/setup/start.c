@@ -118,12 +118,21 @@ static void tell_encoding(int64_t done, int64_t total) {
     progress_print(line, rewrites_lines);
 }
 
+// How many ids token shards may have: those of the tokenizer that is named, else of the model.
+static int ids_of_shards(const Run* run) {
+    char err[ERR_BYTES];
+    int vocab = run->data.tokenizer->vocab;
+    Config settled = run->config;
+    if (!run->config.tokenizer) config_settle(&settled, vocab, err);  // what it refuses is said once documents are open
+    return run->config.tokenizer ? vocab : settled.vocab;
+}
+
 // Rank 0 encodes text, and all others find its tokens in the user's cache; where that cannot be they encode it, too.
 static void open_docs(Run* run, const char* option, const PathList* list, Docs** docs, const char* dir) {
     char err[ERR_BYTES], words[ERR_BYTES];
     Comm* world = run->model.world;
     int rank = world->rank, takes_turns = world->size > 1 && !run->data.tokenizer->is_bytes;
-    DocsReading reading = {run->config.separator, run->config.text_key};
+    DocsReading reading = {run->config.separator, run->config.text_key, ids_of_shards(run)};
     DocsCache cache = {.reading = reading, .dir = dir, .tell = rank == 0 ? tell_encoding : NULL};
     rewrites_lines = progress_is_terminal() && !strcmp(run->cluster->identity.source, "alone");
     if (takes_turns && rank > 0 && world->table->barrier(world, err)) die("%s", err);
@@ -156,11 +165,14 @@ static void tokenize_only(Run* run) {
 }
 
 // Of Llama 3's shards, which say nothing but where documents begin, the end, too.
-static void find_ends(Data* d) {
+static void find_ends(Run* run) {
     enum { LLAMA3_BEGIN = 128000, LLAMA3_END = 128001 };
+    Data* d = &run->data;
     const Tokenizer* t = d->tokenizer;
     d->begin = d->docs ? d->docs->end_of_text : t->end_of_text;
-    d->stop = d->begin == t->end_of_text ? t->stop : d->begin == LLAMA3_BEGIN ? LLAMA3_END : d->begin;
+    d->stop = d->begin == t->end_of_text                                    ? t->stop
+              : d->begin == LLAMA3_BEGIN && LLAMA3_END < ids_of_shards(run) ? LLAMA3_END
+                                                                            : d->begin;
 }
 
 // A run goes on with the documents that it had.
@@ -194,13 +206,13 @@ void run_open_data(Run* run) {
     Data* d = &run->data;
     struct stat st;
     open_tokenizer(run);
-    find_ends(d);
+    find_ends(run);
     if (!run->training) return;
     if (c->data.n == 0)  // the C headers of this machine, or the sources of this project where there are none
         c->data.paths[c->data.n++] = stat("/usr/include/stdio.h", &st) ? "." : "/usr/include";
     if (c->tokenize) tokenize_only(run);
     open_docs(run, "--data", &c->data, &d->docs, NULL);
-    find_ends(d);
+    find_ends(run);
     if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
 }
 
