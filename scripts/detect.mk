@@ -67,7 +67,7 @@ EMULATED ?= $(if $(and $(x86),$(shell command -v $(firstword $(CXX)) 2>/dev/null
 # ---- what was found
 
 , := ,
-mpi_missing   = not found: --ranks N starts ranks on this machine's CPU$(,) more machines or GPUs need it
+mpi_missing   = not found: --ranks N starts ranks on this machine's CPU; more machines, or GPUs, need it
 cuda_built    = built in for $(if $(CUDA_ARCHS),sm $(CUDA_ARCHS),the GPU here); headers: cuDNN $(CUDNN)$(,) NCCL $(NCCL)
 cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=yes builds it,no nvcc))
 
