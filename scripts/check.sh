@@ -65,6 +65,34 @@ missing_files() {
 }
 complain "$(missing_files)"
 
+# So are identifiers with a _ or inner capitals, and options, also those in commands: each is a word of a file, or an
+# option of build/simulate. A name that ends in _ stands for all that begin so. Words of examples are not looked for.
+elsewhere='NAME|MODULE|print[-_]every|^its_name$|^split_special_tokens$'
+words_there() {
+    grep -rohE -e '--[a-z][a-z0-9-]+|[A-Za-z_][A-Za-z0-9_]*' $code test dev scripts Makefile --exclude='*.md' \
+        --exclude-dir=golden --exclude-dir=results --exclude-dir=__pycache__
+    sed -n 's/^    {[A-Z]*("\([a-z0-9-]*\)".*/--\1/p' dev/simulate_options.c
+}
+words_in() { # words_in DOCUMENT: a word a line
+    quoted='[A-Za-z][A-Za-z0-9]*_[A-Za-z0-9_]+|[A-Z][a-z0-9]+([A-Z][a-z0-9]+)+'
+    grep -oE '`[^`]+`' "$1" | grep -oE "(^|[^A-Za-z0-9_-])($quoted)" | sed 's/^[^A-Za-z]//'
+    { grep -oE '`[^`]+`' "$1"; grep '^    ' "$1"; } | grep -oE '(^|[^A-Za-z0-9-])--[a-z][a-z0-9-]*[a-z0-9]' |
+        sed 's/^[^-]//'
+}
+missing_words() {
+    for document in README.md */README.md scripts/recipes/README.md dev/results/*.md; do
+        words_in "$document" | sed "s,^,$document ,"
+    done | awk -v elsewhere="$elsewhere" '
+        FNR == NR { is[$0] = 1; next }
+        $2 ~ elsewhere || is[$2] || was[$0]++ { next }
+        $2 ~ /_$/ { for (word in is) if (index(word, $2) == 1) next }
+        { print $1 ": " $2 "   <- not in the tree" }' "$words" -
+}
+words=$(mktemp)
+words_there > "$words"
+complain "$(missing_words)"
+rm -f "$words"
+
 # A file holds one idea.
 complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' -o -name '*.js' | xargs wc -l |
     awk '$2 != "total" && $1 > 800 { print $2 ": " $1 " lines   <- over 800" }')"
