@@ -67,6 +67,7 @@ EMULATED ?= $(if $(and $(x86),$(shell command -v $(firstword $(CXX)) 2>/dev/null
 # ---- what was found
 
 , := ,
+mpi_missing   = not found: --ranks N starts ranks on this machine's CPU; more machines, or GPUs, need it
 cuda_built    = built in for $(if $(CUDA_ARCHS),sm $(CUDA_ARCHS),the GPU here); headers: cuDNN $(CUDNN)$(,) NCCL $(NCCL)
 cuda_left_out = left out ($(if $(NVCC),nvcc found$(,) GPU: $(GPU)$(,) make CUDA=yes builds it,no nvcc))
 
@@ -76,4 +77,4 @@ report:
 	@echo "threads:  $(if $(filter yes,$(OPENMP)),OpenMP,one only$(,) without OpenMP)"
 	@echo "CUDA:     $(if $(filter yes,$(CUDA)),$(cuda_built),$(cuda_left_out))"
 	@echo "emulator: $(if $(filter yes,$(EMU)),built in,left out)"
-	@echo "MPI:      $(if $(filter yes,$(MPI)),found,not found$(,) one rank only on the CPU)"
+	@echo "MPI:      $(if $(filter yes,$(MPI)),found,$(mpi_missing))"

@@ -29,21 +29,41 @@ has() { # has COUNT WORDS: the document has them at least so often
     [ "$(grep -oF "$2" "$work/dom" | wc -l)" -ge "$1" ] || { echo "expected $1 of: $2" && false; }
 }
 value() { # value PAGE EXPRESSION: the document then has the value of it in the page's script
-    sed "s|</body>|<script>document.body.append('value ' + JSON.stringify($2))</script>&|" "$1" > "$work/value.html"
-    dom "$work/value.html" 1280
+    sed "/<.body>/d" "$1" > "$work/value.html"
+    echo "<script>document.body.append('value ' + JSON.stringify($2))</script></body>" >> "$work/value.html"
+    dom "$work/value.html" "${3:-1280}"
+}
+
+fits() { # fits PAGE: no wider than its window, and no word of a drawing is cut at its left or right
+    value "$1" "(() => {
+        let cut = 0;
+        const context = CanvasRenderingContext2D.prototype, print = context.fillText;
+        context.fillText = function (words, x, y) {
+            const n = this.measureText(words).width, behind = { right: 1, center: 0.5 }[this.textAlign];
+            const from = x - n * (behind === undefined ? 0 : behind);
+            cut += (from < 0) + (from + n > this.canvas.clientWidth);
+            print.call(this, words, x, y);
+        };
+        for (const closed of document.querySelectorAll('details')) closed.open = true;
+        dispatchEvent(new Event('resize'));
+        return [cut, Math.max(document.documentElement.scrollWidth - innerWidth, 0)];
+    })()" "$2"
+    has 1 'value [0,0]' || { grep -o 'value [[].*]' "$work/dom" && false; }
 }
 
 tiny="--layers 1 --width 32 --heads 2 --context 64 --batch-tokens 256 --eval-every 2,tokens=512 --threads 1"
 cp plan/*/*.h "$work"
+long=$(printf 'name%.0s' 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
 claim "a run" "$1" $tiny --data "$work" --steps 4 --out "$work/a"
 claim "goes on with another rate" "$1" --resume --steps 6 --lr 0.002 --out "$work/a"
-claim "another run" "$1" $tiny --data "$work" --steps 4 --lr 0.001 --out "$work/b"
-claim "both" "$1" --report "$work/a" "$work/b" --out "$work/both"
-claim "a plan" "$1" $tiny --data "$work" --explain --out "$work/plan"
+claim "another run" "$1" $tiny --data "$work" --steps 4 --lr 0.001 --out "$work/$long"
+claim "both" "$1" --report "$work/a" "$work/$long" --out "$work/both"
+claim "a plan" "$1" $tiny --data "$work" --ranks 2 --explain --out "$work/plan"
 staged="test/ranks.sh 2 $1 $tiny --layers 2 --pp 2 --data $work --out $work/staged"
 claim "a pipeline" $staged --steps 2
 claim "and a plan of it" $staged --explain
 chosen="test/ranks.sh 3 $1 $tiny --data $work --machine flexsp-7b --capacity 128 --out $work/chosen"
+claim "a question" "$1" --what-if --machine a100-7b h200-8b --ranks 8 --out "$work/asked"
 claim "a run of strategies" $chosen --steps 4 --strategies "tp2+tp1;3xtp1"
 mkdir "$work/long" # as many evaluations, and as late, as numbers allow
 seq 575807 775806 | sed 's/.*/{"step": 9223372036854&, "val_loss": 2, "val_targets": 9}/' > "$work/long/log.jsonl"
@@ -59,6 +79,7 @@ awk 'BEGIN {
         strategy = s > 700 ? "kind" s : s % 5 ? "tp2+2xtp1" : "4xtp1"
         moved = s > 3 ? 64 : 0
         printf "{\"step\": %d, \"loss\": 2, \"strategy\": \"%s\", \"lr\": null, ", s, strategy
+        printf "\"tokens_per_second\": %d, ", 158729 + s
         printf "\"ranks\": {\"compute_ms\": [%d, 2], \"wait_ms\": [1, %s], ", s, (s % 2 ? "null" : "3")
         printf "\"gamma\": [0, 0], \"sent\": [0, %d], \"taken\": [%d, 0], \"speed\": [1, 1]}}\n", moved, moved
         if (s == 8) print "{\"event\": \"end\", \"at\": 8, \"how\": \"\\q\"}\n{\"step\": 9, \"loss\": 1, \"ranks\": 7"
@@ -95,8 +116,16 @@ claim "a log of which some lines are kept" "$1" --report "$work/known" --out "$w
 claim "its numbers" value "$page" "[$run.steps.length < 1200, Math.abs($rank.mean.compute_ms - 10000) < 64]"
 claim "each line counts as the steps that it stands for" has 1 'value [true,true]'
 
-for width in 1280 420; do
+claim "a bar of shares is full at 100 %" value "$work/asked/what-if.html" \
+    "[...document.querySelectorAll('.bar .all')].slice(2).every(
+        b => Math.abs(100 * b.firstChild.offsetWidth / b.offsetWidth - parseFloat(b.nextSibling.textContent)) < 1)"
+claim "as it says" has 1 'value true'
+claim "each rank has a label, of very many some" value "$work/plan/plan.html" \
+    "[namedRanks(14), namedRanks(5)]"
+claim "and which" has 1 'value [[0,1],[0]]'
+for width in 1280 390; do
     claim "report.html runs at $width pixels" dom "$work/a/report.html" $width
+    claim "and no plan's gap of one rank" [ "$(grep -c 'Gap of the plan' "$work/dom")" = 1 ] # the script has the words
     claim "and has charts with captions" has 6 "<figcaption>"
     claim "and canvases that can be named aloud" has 6 'role="img"'
     claim "and the events: the evaluation before the first step" has 1 '<td class="left">validation loss '
@@ -112,6 +141,9 @@ for width in 1280 420; do
     claim "plan.html of a pipeline runs at $width pixels" dom "$work/staged/plan.html" $width
     claim "and has a lane for each stage" has 1 "2 stages, played in the cost model"
     claim "beside a step that was measured" has 1 "Step 2 of the run in this directory took"
+    for fitting in a/report both/report chosen/report known/report plan/plan staged/plan asked/what-if; do
+        claim "$fitting.html fits $width pixels" fits "$work/$fitting.html" $width
+    done
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

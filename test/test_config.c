@@ -52,6 +52,12 @@ CLAIM(options_are_read_as_they_are_written) {
         {"--lr=0.25", "--lr 0.25\n"},
         {"--lr 0.000123", "--lr 0.000123\n"},
         {"--seed 9e15 --steps 3e0", "--steps 3\n"},
+        {"--steps 10k", "--steps 10000\n"},
+        {"--context 64Ki", "--context 65536\n"},
+        {"--batch-tokens 1.5M", "--batch-tokens 1500000\n"},
+        {"--save-every 2k", "--save-every 2000\n"},
+        {"--memory 64Mi", "--memory 67108864\n"},
+        {"--memory 1K", "--memory 1024\n"},
         {"--data a b --steps 3", "--data a\n--data b\n"},
         {"--data a --data b", "--data b\n"},
         {"--schedule wsd", "--schedule wsd\n"},
@@ -92,11 +98,12 @@ static int read_line(const void* line, size_t n) { return n ? parse((const char*
 CLAIM(what_is_wrong_is_refused_in_one_line) {
     static const BadText cases[] = {
         {"--steps -1", "--steps expects a whole number from 0 to 1000000000000, found \"-1\""},
+        {"--steps 10K", "0, as 10k (10000) or 64Ki (65536), found \"10K\""},
+        {"--context 2Mi", "--context expects a whole number from 0 to 1048576, as 10k"},
         {"--steps 1.5", "whole number"},
         {"--steps abc", "found \"abc\""},
         {"--steps", "--steps expects a value, found the end of the line"},
         {"--steps --lr 1", "--steps expects a value, found --lr"},
-        {"--batch-tokens 1M", "found \"1M\""},
         {"--keep 1e30", "from 0 to 1000000000"},
         {"--top-k 5x", "found \"5x\""},
         {"--lr 11", "--lr expects a number from 0 to 10, found \"11\""},
@@ -124,6 +131,11 @@ CLAIM(what_is_wrong_is_refused_in_one_line) {
         {"--bach-tokens 5", "did you mean --batch-tokens?"},
         {"--save_every 5", "did you mean --save-every?"},
         {"--balance lambda", "found \"lambda\""},
+        {"--hlep", "did you mean --help?"},
+        {"--vresion", "did you mean --version?"},
+        {"--learning_rate 5", "unknown option --learning_rate; did you mean --lr?"},
+        {"--batch-size=5", "unknown option --batch-size; did you mean --batch-tokens?"},
+        {"--epochs 5", "did you mean --steps?"},
         {"--learning-speed 5", "unknown option --learning-speed; try --help all"},
     };
     CHECK_BAD_TEXTS(read_line, err, cases);

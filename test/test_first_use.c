@@ -81,10 +81,21 @@ CLAIM(a_narrow_terminal_sees_no_line_that_wraps) {
     if (sh("command -v script") || sh("script -qec true /dev/null < /dev/null")) SKIP("no script(1) here");
     CHECK_SH(0, "script -qec \"stty cols 50; $P " TINY
                 "--steps 30 --data plan --save-every 0 --out $W/narrow\" /dev/null "
-                "< /dev/null | tr '\\r' '\\n' | sed 's/\\x1b[[]K//' | grep '^step .*|' > $W/lines; awk "
-                "'length($0) > 50' $W/lines | wc -l; wc -l < $W/lines");
+                "< /dev/null | tr '\\r' '\\n' | sed 's/\\x1b[[]K//' > $W/lines; awk "
+                "'length($0) > 50' $W/lines | wc -l; grep '^step .*|' $W/lines | wc -l");
     int wide = -1, lines = 0;
     CHECK(sscanf(output, "%d %d", &wide, &lines) == 2 && wide == 0 && lines >= 2);
+    // Wrapped between words, of which none is lost; to a file a line stays one.
+    CHECK_SH(0,
+             "script -qec \"stty cols 80; $P " TINY
+             "--ranks 2 --data plan --explain --out $W/narrow\" /dev/null < "
+             "/dev/null | sed 's/\\x1b[[]K//; s/\\r//g' > $W/lines; $P " TINY
+             "--ranks 2 --data plan --explain --out $W/narrow > "
+             "$W/whole; awk 'length($0) > 80' $W/lines | wc -l; awk 'length($0) > 80' $W/whole | wc -l; for f in lines "
+             "whole; do sed 's/[0-9.]*//g; /makespan/,$d' $W/$f | tr -s ' \\n' ' ' | cksum; done");
+    unsigned words[2] = {0};
+    CHECK(sscanf(output, "%d %d %u %*u %u", &wide, &lines, &words[0], &words[1]) == 4 && wide == 0 && lines > 2);
+    CHECK(words[0] == words[1] && words[0]);
     static const char* const plain[] = {"TERM=dumb", "NO_COLOR=1",
                                         "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 "
                                         "OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1"};
@@ -282,6 +293,14 @@ CLAIM(exports_carry_a_tokenizer_that_others_read) {
 CLAIM(make_install_takes_man_page_and_completions_from_the_help) {
     CHECK_SH(0, "scripts/help_to.sh man $P > $W/ragged.1 && scripts/help_to.sh bash $P > $W/complete");
     CHECK_SH(0, "grep -q '^.TH RAGGED 1' $W/ragged.1 && grep -q 'batch..tokens' $W/ragged.1");
+    CHECK_SH(0, "grep '^.S[HS]' $W/ragged.1 | tr '\\n' ' '");
+    CHECK_SAID(".SH EXAMPLES & .SH FILES & .SH SIGNALS & .SH EXIT STATUS");
+    // Every word of the help is in the page, which fits a terminal.
+    CHECK_SH(0,
+             "$P --help all | grep -v ^[a-z] | tr -cs 'a-zA-Z' '\\n' | sort -u > $W/words; sed 's/[\\]-/-/g' "
+             "$W/ragged.1 | tr -cs 'a-zA-Z' '\\n' | sort -u | comm -23 $W/words - | wc -l; ! command -v groff > "
+             "/dev/null || groff -man -Tascii -P-bcou -ww $W/ragged.1 2>&1 | awk '/troff/ || length($0) > 80'");
+    CHECK_STRING(output, "0\n");
     CHECK_SH(0, "head -n 20 README.md");
     CHECK_SAID("make install & GGUF & checkpoint is a Hugging Face model");
     CHECK_SH(0, "! command -v mandoc || ! mandoc -T lint -W warning $W/ragged.1");  // what is not here is not asked

@@ -78,7 +78,9 @@ CLAIM(a_page_has_the_lines_of_the_log_as_they_are) {
     RunPage page;
     open_page(&page, "runs");
     snprintf(expected, sizeof expected,
-             "\n{\"run\":\"%s\",\"seconds\":null,\"loss\":2.5,\"val_loss\":null,\"bits_per_byte\":null}\n", page.dir);
+             "\n{\"run\":\"%s\",\"seconds\":null,\"loss\":2.5,\"val_loss\":null,\"bits_per_byte\":null,\"tokens_per_"
+             "second\":null}\n",
+             page.dir);
     for (int i = 0; i < COUNT(lines); i++) {
         if (i < COUNT(lines) - 1) line(&page, "%s\r", lines[i]);
         else line(&page, "{\"event\": \"sample\", \"at\": 1, \"text\": \"</script><b>\xc3\xa9\"}");
@@ -212,9 +214,9 @@ CLAIM(a_run_writes_its_page_and_several_are_laid_side_by_side) {
 }
 
 // Of a run that was resumed, too.
-CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
+CLAIM(terminal_table_and_page_say_one_loss_one_speed_and_one_time) {
     char loss[16] = "", after[32] = "", of_table[2][16] = {"", ""}, words[32];
-    double seconds[100], sum = 0;
+    double seconds[100], tokens[100], sum = 0, all = 0, speed = 0;
     Json json;
     CHECK_SH(0, "$P " TINY
                 "--eval-every 20 --data plan --steps 40 --out $W/one && sleep 1 && "
@@ -224,7 +226,7 @@ CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
     CHECK(read_text(path_of("one/report.html"), text, sizeof text) < sizeof text - 1);
     CHECK_SH(0, "$P --report $W/one");
     const char* row = strstr(output, "/one ");
-    CHECK(row && sscanf(row, "%*s %*s %15s %*s %*s %*s %15s", of_table[0], of_table[1]) == 2);
+    CHECK(row && sscanf(row, "%*s %*s %15s %*s %*s %lf %15s", of_table[0], &speed, of_table[1]) == 3);
     CHECK_STRING(of_table[0], loss);
     if (page_json(&json, text)) return;
     snprintf(words, sizeof words, "%.4f", number(&json, json.values, "loss"));
@@ -232,8 +234,11 @@ CLAIM(terminal_table_and_page_say_one_loss_and_one_time) {
     CHECK_STRING(text_duration(number(&json, json.values, "seconds"), words), after);
     CHECK_CLOSE(atof(of_table[1]), number(&json, json.values, "seconds"), 0.0501);
     int n = log_values("one", "seconds", seconds, COUNT(seconds));
-    for (int k = 0; k < n; k++) sum += seconds[k];
-    CHECK(n == 60 && number(&json, json.values, "seconds") > sum);  // what is between steps counts
+    CHECK(n == 60 && log_values("one", "tokens", tokens, COUNT(tokens)) == 60);
+    for (int k = 0; k < n; k++) sum += seconds[k], all += tokens[k];
+    CHECK_CLOSE(number(&json, json.values, "tokens_per_second"), all / sum, 1e-6 * all / sum);
+    CHECK_CLOSE(speed, all / sum, 0.51);
+    CHECK(number(&json, json.values, "seconds") > sum);  // what is between steps counts
     json_free(&json);
 }
 

@@ -27,17 +27,31 @@ static int read_number(Word word, double* x) {
     return end == digits + word.n;
 }
 
+// What the unit at the end of a word stands for, which goes from it: k, M and G, of bytes K, M and G; Ki, Mi and Gi.
+static double take_unit(Word* word, int is_bytes) {
+    const char* units = is_bytes ? "KMG" : "kMG";
+    int is_binary = word->n > 2 && word->at[word->n - 1] == 'i';
+    size_t n = word->n - (size_t)is_binary;
+    const char* unit = n > 1 ? strchr(is_binary ? "KMG" : units, word->at[n - 1]) : NULL;
+    if (!unit) return 1;
+    word->n = n - 1;
+    int power = 1 + (*unit == 'M') + 2 * (*unit == 'G');
+    return pow(is_binary || is_bytes ? 1024 : 1000, power);
+}
+
 static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
     double x = 0, scale = 1;
+    Word written = word;
     int is_whole = f->type == INT || f->type == INT64 || f->type == RHYTHM;
     int in_seconds = f->type == RHYTHM && word.n > 0 && word.at[word.n - 1] == 's';
-    const char *units = "KMG", *unit = word.n > 0 && f->type == BYTES ? strchr(units, word.at[word.n - 1]) : NULL;
-    if (unit) scale = (double)((int64_t)1 << 10 * (unit - units + 1)), word.n--;
+    if (f->type != REAL) scale = take_unit(&word, f->type == BYTES);
     if (in_seconds) word.n--;
     if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
         const char* kind = is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number";
         if (f->type == RHYTHM) kind = "number of steps, or of seconds like 90s,";
-        snprintf(wanted, WANTED, "a %s from %.15g to %.15g", kind, f->least, f->most);
+        int has_unit = is_whole && written.n > 1 && written.at[0] <= '9' && written.at[written.n - 1] > '9';
+        snprintf(wanted, WANTED, "a %s from %.15g to %.15g%s", kind, f->least, f->most,
+                 has_unit ? ", as 10k (10000) or 64Ki (65536)" : "");
         return wanted;
     }
     if (f->type == INT || f->type == RHYTHM) *(int*)at = in_seconds ? -(int)x : (int)x;

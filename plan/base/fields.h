@@ -14,11 +14,11 @@ int word_choice(Word word, const char* choices);
 
 typedef enum ValueType {
     FLAG,    // int 0 or 1
-    INT,     // int
+    INT,     // int; 10k, 2M, 1G are decimal, 64Ki, 2Mi, 1Gi binary, also in the next two
     RHYTHM,  // int: so many steps; seconds where s stands behind the number, then negative
     INT64,   // int64_t
     REAL,    // double
-    BYTES,   // double: a number, or of K, M or G: 64M is 2^26
+    BYTES,   // double: a number, or of K, M or G, all binary: 64M is 64Mi is 2^26
     TEXT,    // const char*, any; must end in 0 where it stands, and stays there
     CHOICE,  // the same, of `choices`
     INDEX,   // int, the number of one of `choices`

@@ -1,5 +1,5 @@
 // terminal.c - see terminal.h.
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "plan/base/terminal.h"
 
 #include <errno.h>
@@ -24,6 +24,54 @@ void say_part(FILE* out, const char* format, ...) {
     say_list(out, format, args);
     va_end(args);
 }
+
+#ifdef __GLIBC__  // other libraries keep their stdout
+// The line that is being written: its columns so far, where its continuation begins, and if a control sequence is open.
+static struct {
+    int (*columns)(void);
+    int at, indent, in_escape;
+} line;
+
+// Columns of a word up to a blank; *bytes of it. Control sequences and all but the first byte of a character have none.
+static int word_columns(const char* text, size_t n, size_t* bytes) {
+    int columns = 0;
+    for (*bytes = 0; *bytes < n && !strchr(" \r\n", text[*bytes]); ++*bytes) {
+        unsigned char c = (unsigned char)text[*bytes];
+        if (c == 033) line.in_escape = 1;
+        columns += !line.in_escape && (c & 0xc0) != 0x80;
+        if (line.in_escape && ((c | 0x20) >= 'a' && (c | 0x20) <= 'z')) line.in_escape = 0;
+    }
+    return columns;
+}
+
+static ssize_t write_wrapped(void* to, const char* text, size_t n) {
+    FILE* out = (FILE*)to;
+    int width = line.columns(), head = 8;  // "memory  ", "device  "
+    for (const char *end = text + n, *word; text < end;) {
+        size_t bytes = 0, blanks = 0;
+        while (text + blanks < end && text[blanks] == ' ') blanks++;
+        int columns = word_columns(text + blanks, (size_t)(end - text) - blanks, &bytes);
+        if (line.at == 0) line.indent = blanks ? (int)blanks + 2 : head;
+        if (blanks && line.at > line.indent && line.at + (int)blanks + columns > width && width > 2 * line.indent)
+            text += blanks, blanks = 0, line.at = fprintf(out, "\n%*s", line.indent, "") - 1;
+        word = text + blanks + bytes;
+        line.at += (int)blanks + columns;
+        if (word < end && *word != ' ') word++, line.at = 0;  // a new line, or the same from its beginning
+        fwrite(text, 1, (size_t)(word - text), out);
+        text = word;
+    }
+    return fflush(out) ? 0 : (ssize_t)n;
+}
+
+void wrap_output(int (*columns)(void)) {
+    FILE* lines = isatty(STDOUT_FILENO) ? fopencookie(stdout, "w", (cookie_io_functions_t){.write = write_wrapped}) : 0;
+    if (!lines || setvbuf(lines, NULL, _IOLBF, BUFSIZ)) return;
+    line.columns = columns;
+    stdout = lines;
+}
+#else
+void wrap_output(int (*columns)(void)) { (void)columns; }
+#endif
 
 void end_output(void) {
     if (fflush(stdout) || ferror(stdout)) die("standard output: cannot write: %s", strerror(errno));

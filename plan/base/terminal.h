@@ -10,6 +10,9 @@ const char* text_duration(double seconds, char text[32]);
 // "412.3 MiB", "12.3 GiB"; returns text.
 const char* text_bytes(double bytes, char text[32]);
 
+// From here on lines on a terminal are broken between words where they are longer than `columns` says (0: not known).
+// What goes elsewhere stays as it is, so that others can read it.
+void wrap_output(int (*columns)(void));
 // Ends the program where standard output could not be written.
 void end_output(void);
 

@@ -2,7 +2,7 @@
 //
 //   statement  a line, or a part of one up to a ';'; # begins a comment, to the end of the line
 //   list       words with blanks, commas or other signs between them; blanks around a word are not of it
-//   number     5, -0.25, 1e-3; a whole one may be 3e0. No hexadecimal, no infinity, nothing behind it
+//   number     5, -0.25, 1e-3; a whole one may be 3e0, 10k (10000), 64Ki (65536). No hexadecimal
 //
 // What is wrong is refused in one line, with a ^ before the place: line 2, "stage layers ^2x": expected a whole number
 #pragma once

@@ -6,25 +6,57 @@
 
 #include "plan/base/words.h"
 
-// Levenshtein distance, two rows of its table at a time.
+// Letters to change, add, leave out or swap with the next: Damerau's distance, three rows of its table at a time.
 static int edit_distance(const char* a, const char* b) {
-    int row[2][64], n = (int)MIN(strlen(b), (size_t)63), i = 0;
+    int row[3][64], n = (int)MIN(strlen(b), (size_t)63), i = 0;
     for (int j = 0; j <= n; j++) row[0][j] = j;
     for (; a[i]; i++) {
-        int *last = row[i & 1], *next = row[(i + 1) & 1];
+        int *before = row[(i + 2) % 3], *last = row[i % 3], *next = row[(i + 1) % 3];
         next[0] = i + 1;
         for (int j = 0; j < n; j++) {
             int change = last[j] + (a[i] != b[j]), cheaper = MIN(last[j + 1], next[j]) + 1;
             next[j + 1] = MIN(change, cheaper);
+            if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j])
+                next[j + 1] = MIN(next[j + 1], before[j - 1] + 1);
         }
     }
-    return row[i & 1][n];
+    return row[i % 3][n];
 }
+
+// Words of other trainers, with - for _.
+static const struct {
+    const char *theirs, *ours;
+} other_words[] = {
+    {"--learning-rate|--max-lr|--peak-lr", "--lr"},
+    {"--batch-size|--total-batch-size|--global-batch-size|--per-device-train-batch-size", "--batch-tokens"},
+    {"--epochs|--num-epochs|--num-train-epochs|--max-steps|--max-iters|--num-iterations|--train-iters", "--steps"},
+    {"--seq-len|--seq-length|--sequence-length|--max-seq-len|--max-seq-length|--block-size", "--context"},
+    {"--weight-decay", "--adamw decay=X"},
+    {"--grad-clip|--clip-grad|--max-grad-norm", "--clip"},
+    {"--warmup-steps|--warmup-iters|--lr-warmup-iters", "--warmup"},
+    {"--lr-scheduler-type|--lr-scheduler|--lr-decay-style", "--schedule"},
+    {"--output-dir|--out-dir|--save", "--out"},
+    {"--model|--model-name-or-path|--load", "--init"},
+    {"--n-layer|--n-layers|--num-layers|--depth", "--layers"},
+    {"--n-head|--n-heads|--num-heads|--num-attention-heads", "--heads"},
+    {"--n-embd|--hidden-size|--dim|--d-model", "--width"},
+    {"--bf16|--fp16|--precision", "--dtype"},
+    {"--gradient-checkpointing|--activation-checkpointing", "--recompute"},
+    {"--tensor-parallel-size|--tensor-model-parallel-size", "--tp"},
+    {"--pipeline-parallel-size|--pipeline-model-parallel-size", "--pp"},
+    {"--save-steps|--save-interval|--checkpoint-every", "--save-every"},
+    {"--eval-steps|--eval-interval|--val-loss-every", "--eval-every"},
+    {"--prompt|--generate", "--sample"},
+    {"--max-new-tokens|--max-tokens", "--tokens"},
+    {"--train-data|--dataset|--data-path|--train-file", "--data"},
+};
 
 // NULL: none is near.
 static const char* nearest_option(const char* name) {
     const char* meant = NULL;
     int least = (int)strlen(name) / 3 + 1;
+    for (int i = 0; i < COUNT(other_words); i++)
+        if (word_choice((Word){name, strlen(name)}, other_words[i].theirs) >= 0) return other_words[i].ours;
     for (const Option* o = config_options; *o->value.name; o++) {
         int distance = is_option_name(o->value.name) ? edit_distance(name, o->value.name) : least;
         if (distance < least) least = distance, meant = o->value.name;
@@ -59,11 +91,14 @@ static int settle_words(Config* c, Err err) {
 }
 
 int config_read(Config* c, int argc, char** argv, Err err) {
-    char name[128];
+    char name[128], dashes[128];
     if (config_parse(c, argc, argv, err) == 0) return settle_words(c, err);
     if (!c->unknown) return -1;
     snprintf(name, sizeof name, "%.*s", (int)strcspn(c->unknown, "="), c->unknown);
-    const char* meant = nearest_option(name);
+    snprintf(dashes, sizeof dashes, "%s", name);
+    for (char* sign = dashes; *sign; sign++)
+        if (*sign == '_') *sign = '-';
+    const char* meant = nearest_option(dashes);
     return meant ? fail(err, "unknown option %s; did you mean %s?", name, meant) : -1;
 }
 
@@ -159,7 +194,8 @@ static void print_first(FILE* out) {
             "usage: train [options]\n\n"
             "Trains a GPT-2, Llama or Qwen on documents of any length. Without options: a\n"
             "small byte-level model on this machine's C headers, in two to four minutes on\n"
-            "two cores.\n\n");
+            "two cores. Counts may end in k, M or G, or in Ki, Mi or Gi: 10k is 10000, 64Ki\n"
+            "is 65536.\n\n");
     for (const Option* o = config_options; *o->value.name; o++)
         if (o->is & FIRST) print_option(out, o, 1);
     fprintf(out, "\nAll options by group: --help all. One group:\n\n");

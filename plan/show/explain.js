@@ -130,6 +130,11 @@ for (const d of cpSizes) key(legend, colour(d), d + (d === 1 ? ' rank' : ' ranks
 key(legend, '', 'light end of a bar: communication that shows; bars of half a height: in one pass; grey: idle; red ' +
   'line: lower bound');
 
+// The ranks that have a label: all, or where lanes are lower than letters the first of every 2, 4, ...
+function namedRanks(lane) {
+  const every = Math.pow(2, Math.max(Math.ceil(Math.log2(14 / lane)), 0));
+  return Array.from({ length: Math.ceil(x.ranks / every) }, (_, i) => i * every);
+}
 const longest = Math.max(...x.plans.map(p => p.makespan)) || 1;
 function draw(canvas, p) {
   const left = 56, foot = 20, width = canvas.clientWidth;
@@ -152,11 +157,8 @@ function draw(canvas, p) {
   c.strokeStyle = css('--line');
   c.fillStyle = css('--soft');
   c.textAlign = 'right';
-  for (let r = 0; r <= x.ranks; r += x.node) {
-    stroke(c, left - 6, r * lane, left, r * lane);
-    if (r < x.ranks && (r / x.node) % Math.ceil(16 / (lane * x.node)) === 0)
-      c.fillText(r ? r : 'rank 0', left - 9, r * lane + 11);
-  }
+  for (let r = 0; r <= x.ranks; r += x.node) stroke(c, left - 6, r * lane, left, r * lane);
+  for (const r of namedRanks(lane)) c.fillText(r ? r : 'rank 0', left - 9, r * lane + 11);
   timeAxis(c, longest, across, height + 15, width);
   c.strokeStyle = css('--best');
   stroke(c, across(x.beside), 0, across(x.beside), height);

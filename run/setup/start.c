@@ -68,6 +68,7 @@ void run_read_options(Run* run) {
     Books* books = run->books;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_read(c, run->argc, run->argv, err)) die("%s", err);
+    if (!c->sample) wrap_output(progress_columns);  // generated text keeps its lines
     find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)
@@ -201,6 +202,9 @@ static void compare_documents(Run* run) {
     saved->corpus = corpus, saved->content = content, saved->val_content = val;
 }
 
+// Documents of --data are what is evaluated, all of them: neither held-out ones nor those of --val are looked at.
+static int evaluates_data(const Config* c) { return c->score || (c->eval && config_was_given(c, "--data")); }
+
 void run_open_data(Run* run) {
     Config* c = &run->config;
     Data* d = &run->data;
@@ -213,7 +217,7 @@ void run_open_data(Run* run) {
     if (c->tokenize) tokenize_only(run);
     open_docs(run, "--data", &c->data, &d->docs, NULL);
     find_ends(run);
-    if (c->val.n) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
+    if (c->val.n && !evaluates_data(c)) open_docs(run, "--val", &c->val, &d->val_docs, NULL);
 }
 
 // ---- the model
@@ -318,10 +322,10 @@ void run_settle_model(Run* run) {
     check_token_ids(d->docs, "--data", m->shape.V, has_tokenizer);
     if (d->val_docs) check_token_ids(d->val_docs, "--val", m->shape.V, has_tokenizer);
     labels_open(run);
-    int all = c->score || (c->eval && config_was_given(c, "--data"));  // then these are what is evaluated
+    int all = evaluates_data(c);
     double held_out = d->val_docs || all ? 0 : HELD_OUT;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err)) die("--data: %s", err);
     d->val = d->train;
     if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
-    if (d->val_docs && !all && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
+    if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);
 }

@@ -48,7 +48,7 @@ static LineKind kind_of(const Json* json) {
 }
 
 static void sum(RunPage* page, const Json* json, LineKind kind) {
-    double now = number_of(json, "time"), speed = number_of(json, "tokens_per_second");
+    double now = number_of(json, "time"), tokens = number_of(json, "tokens"), spent = number_of(json, "seconds");
     if (kind == LINE_START) page->began = now, page->earlier = isfinite(page->seconds) ? page->seconds : 0;
     if (isfinite(now - page->began)) page->seconds = page->earlier + MAX(now - page->began, 0);
     if (kind == LINE_EVALUATION) {
@@ -59,7 +59,7 @@ static void sum(RunPage* page, const Json* json, LineKind kind) {
     StepRecord record = {.loss = number_of(json, "loss")};
     progress_add(&page->smooth, &record);
     json_int64(json_get(json, json->values, "step"), &page->last_step);
-    if (isfinite(speed)) page->speed += speed, page->speeds++;
+    if (isfinite(tokens) && spent > 0) page->tokens += tokens, page->in_steps += spent;
 }
 
 static size_t without_end(const char* line, size_t n) {
@@ -109,6 +109,9 @@ static double smooth_loss(const RunPage* page) {
     return page->smooth.losses > 0 ? page->smooth.loss / page->smooth.losses : NAN;
 }
 
+// Tokens a second of all steps together, without what is between them.
+static double speed_of(const RunPage* page) { return page->in_steps > 0 ? page->tokens / page->in_steps : NAN; }
+
 // Before the last lines of a kind every so many-th is there.
 static int put_lines(FILE* out, const RunPage* page, Err err) {
     int64_t every[LINE_KINDS], numbers[LINE_KINDS] = {0};
@@ -132,8 +135,8 @@ static int put_lines(FILE* out, const RunPage* page, Err err) {
 }
 
 static int put_run(FILE* out, const RunPage* page, Err err) {
-    static const char* const names[] = {"seconds", "loss", "val_loss", "bits_per_byte"};
-    const double sums[] = {page->seconds, smooth_loss(page), page->val_loss, page->bits_per_byte};
+    static const char* const names[] = {"seconds", "loss", "val_loss", "bits_per_byte", "tokens_per_second"};
+    const double sums[] = {page->seconds, smooth_loss(page), page->val_loss, page->bits_per_byte, speed_of(page)};
     char text[32];
     fputs("{\"run\":", out);
     page_string(out, page->dir);
@@ -215,8 +218,7 @@ void run_page_table(FILE* out, const RunPage* pages, int n) {
     for (int i = 0; i < n; i++) {
         const RunPage* page = &pages[i];
         char name[DISK_PATH];
-        const double cells[] = {smooth_loss(page), page->val_loss, page->bits_per_byte,
-                                page->speeds > 0 ? page->speed / page->speeds : NAN, page->seconds};
+        const double cells[] = {smooth_loss(page), page->val_loss, page->bits_per_byte, speed_of(page), page->seconds};
         static const int decimals[] = {4, 4, 4, 0, 1};
         strcpy(name, page->dir);
         text_clean(name);

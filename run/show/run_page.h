@@ -23,7 +23,7 @@ typedef struct RunPage {
     // What all lines come to; NaN: not known.
     int64_t last_step;
     double val_loss, bits_per_byte;  // the least of all
-    double speed, speeds;            // tokens a second, added up; how many
+    double tokens, in_steps;         // of all steps, and the seconds that they took
     Smooth smooth;                   // the training loss: what the line of a step shows, see progress_add
     double seconds;                  // from the first line to the last, of all invocations
     double began, earlier;           // when the last of them did, and seconds of those before it

@@ -3,7 +3,7 @@
 //
 // The data are lines of log.jsonl as data/runlog.h has them. Before those of a run stands a line of run_page.c: its
 // name as "run", and what all its lines come to, of which very long logs have not all here: "seconds", "loss", as the
-// terminal showed it last, and the best "val_loss" and "bits_per_byte".
+// terminal showed it last, the best "val_loss" and "bits_per_byte", and "tokens_per_second" of all steps together.
 
 // ---- from lines to runs
 
@@ -178,8 +178,8 @@ const results = [
   ['training loss', r => r.sums.loss, v => v.toFixed(4)],
   ['best validation loss', r => r.sums.val_loss, v => v.toFixed(4)],
   ['bits per byte', r => r.sums.bits_per_byte, v => v.toFixed(4)],
-  ['tokens/s', r => median(series(r, 'tokens_per_second')), v => grouped(Math.round(v))],
-  ['step', r => median(series(r, 'measured_ms')), ms],
+  ['tokens/s', r => r.sums.tokens_per_second, v => grouped(Math.round(v))],
+  ['median step', r => median(series(r, 'measured_ms')), ms],
   ['of peak', r => median(series(r, 'mfu')) <= 1 ? median(series(r, 'mfu')) : null, share],
   ['time', r => r.sums.seconds, duration],
 ].filter(([, value]) => runs.some(r => known(value(r), String) !== ''));
@@ -218,22 +218,26 @@ function chart(name, unit, lines, options) {
   const figure = element(charts, 'figure'), caption = element(figure, 'figcaption', name + ' ');
   element(caption, 'span', unit + (options.words ? '; ' + options.words : ''));
   const canvas = drawing(figure, name), cursor = element(figure, 'div', undefined, 'cursor');
-  const left = 52, right = 8, top = 6, bottom = 20, high = 190, inner = high - top - bottom;
+  const right = 8, top = 6, bottom = 20, high = 190, inner = high - top - bottom;
+  let left;
   const y = v => top + inner * (1 - (v - range[0]) / (range[1] - range[0]));
   always(() => {
-    const c = paper(canvas, high), width = canvas.clientWidth - left - right;
+    const c = paper(canvas, high), values = roundNumbers(range[0], range[1], 4).map(v => [v, short(+v.toPrecision(6))]);
+    left = Math.max(46, ...values.map(([, words]) => c.measureText(words).width)) + 6;
+    const width = canvas.clientWidth - left - right;
     c.strokeStyle = css('--line');
     c.fillStyle = css('--soft');
     c.textAlign = 'right';
-    for (const v of roundNumbers(range[0], range[1], 4)) {
+    for (const [v, words] of values) {
       stroke(c, left, y(v), left + width, y(v));
-      c.fillText(short(+v.toPrecision(6)), left - 6, y(v) + 4);
+      c.fillText(words, left - 6, y(v) + 4);
     }
+    c.fillText('step', left - 6, high - 5);
     c.textAlign = 'center';
     for (const s of roundNumbers(firstStep, lastStep, Math.max(width / 90, 1)).filter(Number.isInteger)) {
       const at = left + across(s, width), half = c.measureText(grouped(s)).width / 2;
       stroke(c, at, top + inner, at, top + inner + 4);
-      c.fillText(grouped(s), Math.min(at, left + width - half), high - 5);
+      c.fillText(grouped(s), Math.min(Math.max(at, left + half), left + width - half), high - 5);
     }
     c.save();
     c.beginPath(); c.rect(left - 4, top, width + 8, inner + 4); c.clip();
@@ -311,8 +315,10 @@ chart('Step time', 'ms', each((r, i) => [
   { label: of(r, 'measured'), colour: colour(i), points: smooth(points(r, 'measured_ms')) },
   { label: of(r, 'predicted'), colour: second(i), dashed: true, points: smooth(points(r, 'predicted_ms')) }]),
   { zero: true, words: isPredicted ? 'dashed: predicted' : '' });
-chart('Gap of the plan to the bound', '%, in the cost model', each((r, i) => ({ label: of(r, 'gap'), colour: colour(i),
-  points: smooth(points(r, 'gap')).map(([s, v]) => [s, v === null ? null : 100 * v]) })), { zero: true });
+// One rank alone has nothing to plan.
+chart('Gap of the plan to the bound', '%, in the cost model', each((r, i) => start(r).ranks === 1 ? [] :
+  { label: of(r, 'gap'), colour: colour(i),
+    points: smooth(points(r, 'gap')).map(([s, v]) => [s, v === null ? null : 100 * v]) }), { zero: true });
 chart('Learning rate', '', each((r, i) => ({ label: of(r, 'lr'), colour: colour(i), points: points(r, 'lr') })),
   { zero: true });
 chart('Gradient norm', 'before clipping', pair('grad_norm', 'norm'), { zero: true });

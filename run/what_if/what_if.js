@@ -8,7 +8,8 @@ style.textContent = '.bar { display: flex; align-items: center; margin: 4px 0; }
   '@media (max-width: 760px) { .bar .name { width: 8em; } .bar .number { width: 6em; } }';
 
 function bars(x) {
-  const rows = x.rows.slice(1), sum = r => r[1].reduce((a, b) => a + b, 0), most = Math.max(...rows.map(sum), 1e-9);
+  const rows = x.rows.slice(1), sum = r => r[1].reduce((a, b) => a + b, 0);
+  const most = x.whole || Math.max(...rows.map(sum), 1e-9);
   element(document.body, 'h2', x.bars);
   element(document.body, 'p', x.words);
   const legend = element(document.body, 'p', undefined, 'legend');

@@ -1,6 +1,7 @@
 // what_if_show.c - clusters, or the replays of a run, as tables on a terminal, and the same with bars as a page; see
 // what_if.h. Behind its title the page has a line of JSON for each table, a list of rows of cells, and for the bars
-// before it: {"bars": title, "words": what they say, "legend": [names], "rows": [[name, [values], words], ...]}.
+// before it: {"bars": title, "words": what they say, "whole": value of a full bar, or 0, "legend": [names],
+// "rows": [[name, [values], words], ...]}.
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,10 +27,12 @@ static double billion_price(const WhatIf* x, int ranks) {
 
 // ---- parts of the page
 
-static void begin_bars(FILE* page, const char* title, const char* words, const char* const* legend, int n) {
+// whole: what a full bar stands for; 0: the longest.
+static void begin_bars(FILE* page, const char* title, const char* words, double whole, const char* const* legend,
+                       int n) {
     fputs("{\"bars\":", page), page_string(page, title);
     fputs(",\"words\":", page), page_string(page, words);
-    fputs(",\"legend\":[", page);
+    fprintf(page, ",\"whole\":%g,\"legend\":[", whole);
     for (int i = 0; i < n; i++) fputs(i ? "," : "", page), page_string(page, legend[i]);
     fputs("],\"rows\":[[]", page);
 }
@@ -67,7 +70,7 @@ static void show_steps(FILE* page, const WhatIfs* all) {
     begin_bars(page, "A step",
                "What its time goes into, of the stage that takes longest. Computing: all work divided over all ranks, "
                "which no layout beats.",
-               part_names, N_PARTS);
+               0, part_names, N_PARTS);
     text_cells(&t, "cluster\tms a step\ttokens/s\tof limit\tGiB of room%s\tbound by\n", priced ? "\t$/1e9 tokens" : "");
     for (int i = 0; i < all->n; i++) {
         const WhatIf* x = &all->cluster[i];
@@ -90,7 +93,7 @@ static void show_steps(FILE* page, const WhatIfs* all) {
 static void show_changes(FILE* page, const WhatIfs* all) {
     TextTable t = {0};
     char name[128], words[32];
-    begin_bars(page, "One change", "How much sooner a step would end, with the best layout of the changed cluster.",
+    begin_bars(page, "One change", "How much sooner a step would end, with the best layout of the changed cluster.", 1,
                NULL, 0);
     text_cells(&t, "one change wins");
     for (int k = 0; k < N_CHANGES; k++) text_cells(&t, "\t%s", change_names[k]);
@@ -142,8 +145,8 @@ static void show_replayed(FILE* page, const WhatIfs* all) {
     TextTable t = {0};
     char words[32];
     double before = all->replayed[0].ms, measured = all->cluster->ms;
-    begin_bars(page, "A step in the mean", "The logged steps, played on the clock, under one thing that differs.", NULL,
-               0);
+    begin_bars(page, "A step in the mean", "The logged steps, played on the clock, under one thing that differs.", 0,
+               NULL, 0);
     text_cells(&t, "%d logged steps\tms a step\tas played\nmeasured\t%.1f\t%.3fx\n", all->steps, measured,
                measured / before);
     for (int i = 0; i < all->n_replayed; i++) {

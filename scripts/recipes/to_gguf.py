@@ -4,8 +4,10 @@
     python3 scripts/recipes/to_gguf.py path/to/llama.cpp runs/0/step-003500 [options of convert_hf_to_gguf.py]
 
 The converter knows in what way a tokenizer cuts text by a hash of one text's tokens, which no tokenizer of your own
-has. Here that way is read from tokenizer.json. Needs what the converter needs: torch, transformers, gguf.
+has. Here that way is read from tokenizer.json. Needs what the converter needs: torch, transformers, gguf, and for a
+Llama or Qwen sentencepiece, which it imports though no file of theirs is here.
 """
+import importlib.util
 import json
 import os
 import runpy
@@ -25,6 +27,13 @@ def way_of(checkpoint):
     return "llama-bpe" if r"|\p{N}{1,3}|" in pattern else "qwen2" if r"|\p{N}|" in pattern else None
 
 
+def missing_packages(checkpoint):
+    """What the converter will import of this model's kind, and nobody has installed."""
+    with open(os.path.join(checkpoint, "config.json"), encoding="utf-8") as f:
+        needed = ["torch", "transformers", "gguf"] + ["sentencepiece"] * (json.load(f)["model_type"] != "gpt2")
+    return [name for name in needed if not importlib.util.find_spec(name)]
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
@@ -34,6 +43,9 @@ def main():
     if not os.path.exists(os.path.join(sys.argv[1], "conversion")):
         sys.exit(f"to_gguf.py: {sys.argv[1]}: expected llama.cpp with its folders conversion and gguf-py")
     sys.path[:0] = [sys.argv[1], os.path.join(sys.argv[1], "gguf-py")]
+    missing = missing_packages(checkpoint)
+    if missing:
+        sys.exit(f"to_gguf.py: llama.cpp's converter needs {', '.join(missing)}; try pip install {' '.join(missing)}")
     from conversion.base import TextModel
 
     known, vocabulary = TextModel.get_vocab_base_pre, TextModel._set_vocab_gpt2
