@@ -59,12 +59,6 @@ typedef struct SamplerMix {
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, Err err);
 void sampler_close(Sampler* s);  // NULL is fine
 
-// Stretch k < piece_stretches of a piece, each of one document without a break.
-static inline int piece_stretches(const Piece* p) { return p->n_parts ? p->n_parts : 1; }
-static inline const Piece* piece_stretch(const Piece* pieces, const Piece* p, int k) {
-    return p->n_parts ? &pieces[p->part + k] : p;
-}
-
 int64_t sampler_pieces(const Sampler* s, Split split);
 // The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);

@@ -4,8 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "data/sampler_join.h"
-
 // A tree of the step that is cut, and the lengths of its segments.
 typedef struct CutTree {
     const Piece* tree;

@@ -5,6 +5,7 @@
 #pragma once
 #include "data/docs_files.h"
 #include "data/sampler.h"
+#include "data/sampler_join.h"
 
 // Of a step's n pieces trees of more than `most` tokens, which every path fits into, become several, which stand behind
 // one another: Piece.rest says how many still come. They look as those of sampler_join do, which stay as they are.

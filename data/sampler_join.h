@@ -18,7 +18,12 @@ static inline int docs_may_join(const Docs* docs) { return docs->more->n_spans >
 // pieces are joined alike everywhere. pieces: room for as many as they have tokens, as has `tokens`, which is
 // overwritten. Returns how many pieces there are then, parts not counted, or -1 with a message.
 int sampler_join(const Sampler* s, Piece* pieces, int n, int64_t most, int* tokens, Arena* arena, Err err);
-// The same with the parts behind them, as sampler_join leaves them.
+// Stretch k < piece_stretches of a piece, each of one document without a break.
+static inline int piece_stretches(const Piece* p) { return p->n_parts ? p->n_parts : 1; }
+static inline const Piece* piece_stretch(const Piece* pieces, const Piece* p, int k) {
+    return p->n_parts ? &pieces[p->part + k] : p;
+}
+// How many pieces there are with the parts behind them, as sampler_join leaves them.
 static inline int pieces_with_parts(const Piece* pieces, int n) {
     return n && pieces[n - 1].n_parts ? pieces[n - 1].part + pieces[n - 1].n_parts : n;
 }

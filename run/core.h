@@ -19,8 +19,6 @@ typedef struct Data {
     int guessed_bytes;      // no tokenizer was named or came with the checkpoint
     Docs *docs, *val_docs;  // val_docs only with --val
     Sampler *train, *val;   // one and the same unless --val names documents of its own
-    int64_t tree_room;      // most tokens of a tree that is one piece of a step, which some ranks hold; 0: not known
-    int step_tokens;        // most of a step then, with those that are computed several times
 } Data;
 
 // ---- the batch

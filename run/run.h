@@ -177,6 +177,8 @@ typedef struct Cluster {
     int64_t prompts;       // then: lines of --data
     int cache_tokens;      // tokens of the KV cache, with those that are new,
     int answer_tokens;     // and of what answers have so far
+    int64_t tree_room;     // most tokens of a tree that is one piece of a step, which some ranks hold; 0: not known
+    int step_tokens;       // at most, of a step, with those that are computed several times; 0: as they are drawn
     size_t most_scratch;   // of KernelLimits: an eighth of that, or nothing to speak of where memory is short
     void* work_memory;     // on the device, of work_bytes
     Straggler stragglers[MOST_STRAGGLERS];
@@ -284,7 +286,7 @@ static inline int run_is_brief(const Run* run) {
 }
 // Of tokens, at most, that a step or a text consists of.
 static inline int run_most_tokens(const Run* run) {
-    return run->training ? MAX(run->config.batch_tokens, run->data.step_tokens)
+    return run->training ? MAX(run->config.batch_tokens, run->cluster->step_tokens)
                          : MAX(run->model.shape.context, run->cluster->answers);
 }
 static inline DType run_gradients_travel_as(const Run* run) {

@@ -13,6 +13,7 @@
 // and the slopes by -log p, beta sigmoid(-beta m) and its opposite, become the weights of the step's own passes. A
 // step's loss is the mean over its pairs.
 #pragma once
+#include "data/sampler_join.h"
 #include "kernels/token_loss.h"
 #include "run/run.h"
 

@@ -357,33 +357,20 @@ static int64_t tree_room(const Run* run) {
     return searches || limits->ranks == 1 ? room : MIN(room, c->context);
 }
 
-// Trees that are larger are cut inside their steps, which then have more tokens. Of preferences a whole tree is of one
-// job.
-static void settle_tree_room(Run* run) {
-    char err[ERR_BYTES], trees[64];
-    Data* d = &run->data;
-    const struct Kind {
-        const char* option;
-        const Docs* docs;
-    } kinds[] = {{"--data", d->docs}, {"--val", d->val_docs}};
+// Trees that are larger are cut inside their steps, which then have more tokens. Of several strategies the one that
+// holds most says how large, and the one that holds least how many tokens that may be.
+static void settle_trees(Run* run) {
+    Err err;
+    Cluster* x = run->cluster;
+    const Docs* const docs[] = {run->data.docs, run->data.val_docs};
+    DocsSplit told;
     if (!run->training || !run_has_trees(run)) return;
-    d->tree_room = (int64_t)run_most(run, run->model.world, (double)tree_room(run));
-    for (int i = 0; i < COUNT(kinds) && kinds[i].docs; i++) {
-        if (docs_check_trees(kinds[i].docs, INT_MAX, d->tree_room, err)) die("%s: %s", kinds[i].option, err);
-        DocsSplit told = {0, 0, 0};
-        double factor = docs_cut_factor(kinds[i].docs, d->tree_room, &told, err);
-        if (factor < 0) die("%s: %s", kinds[i].option, err);
-        if (factor > 1 && run->strategies && run->labels && run->labels->prefers)
-            die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies "
-                "holds; try a larger --capacity",
-                kinds[i].option, (long long)d->tree_room);
-        if (told.trees && run->model.world->rank == 0)
-            say(stdout,
-                "trees   %s of %s: more than the %lld tokens that a group of ranks holds, cut inside a step into %lld; "
-                "%.1f %% of all tokens are computed again",
-                text_many(told.trees, "tree", trees), kinds[i].option, (long long)d->tree_room, (long long)told.parts,
-                100.0 * (double)told.again / (double)docs_tokens(kinds[i].docs));
-        d->step_tokens = (int)fmax(d->step_tokens, fmin(ceil(factor * run->config.batch_tokens), INT_MAX / 2));
+    int64_t room = (int64_t)run_most(run, run->model.world, (double)tree_room(run));
+    x->tree_room = MAX(x->tree_room, room);
+    for (int i = 0; i < COUNT(docs) && docs[i]; i++) {
+        double factor = docs_cut_factor(docs[i], room, &told, err);
+        if (factor < 0) die("%s", err);
+        x->step_tokens = (int)fmax(x->step_tokens, fmin(ceil(factor * run->config.batch_tokens), INT_MAX / 2));
     }
 }
 
@@ -421,7 +408,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     settle_capacities(run);
-    settle_tree_room(run);
+    settle_trees(run);
     int N = run_capacity(run);
     MemoryPlan plan = plan_with_cache(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing

@@ -6,13 +6,16 @@
 // talks to other ranks: what went wrong, the main thread says.
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 
+#include "data/sampler_cut.h"
 #include "data/sampler_mix.h"
 #include "run/files/close.h"
+#include "run/rl/labels.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
 
@@ -223,6 +226,25 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     b->planned->places = places;
 }
 
+// Of trees how many are cut, for people. Pairs of preferences stay in one job.
+static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
+    char err[ERR_BYTES], trees[64];
+    DocsSplit told = {0, 0, 0};
+    long long room = run->cluster->tree_room;
+    if (docs_check_trees(docs, INT_MAX, room, err) || docs_cut_factor(docs, room, &told, err) < 0)
+        die("%s: %s", option, err);
+    if (told.trees && run->strategies && run->labels && run->labels->prefers)
+        die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies holds; "
+            "try a larger --capacity",
+            option, room);
+    if (told.trees && run->model.world->rank == 0)
+        say(stdout,
+            "trees   %s of %s: more than the %lld tokens that a group of ranks holds, cut inside a step into %lld; "
+            "%.1f %% of all tokens are computed again",
+            text_many(told.trees, "tree", trees), option, room, (long long)told.parts,
+            100.0 * (double)told.again / (double)docs_tokens(docs));
+}
+
 // And for a step of the largest tree, cut as steps cut it.
 static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES];
@@ -230,8 +252,9 @@ static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     struct PlanPlaces* places = b->planned->places;
     int64_t most = 0;
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++)
-        if (docs->tree_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->data.tree_room));
+        if (docs->tree_squares(docs, doc) > 0) most = MAX(most, MIN(docs_length(docs, doc), run->cluster->tree_room));
     if (most == 0) return;
+    tell_of_cuts(run, option, docs);
     b->planned->places = NULL;  // ranks agree on none of these plans
     b->training = 0, b->n_pieces = 1;
     b->pieces[0] = (Piece){.length = (int)most, .squares = (double)most * (double)most};

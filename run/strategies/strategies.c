@@ -123,11 +123,8 @@ MemoryPlan run_plan_memory(Run* run) {
     MemoryPlan plan = {.on_host = run->model.k->on_host};
     if (!run->strategies) return run_plan_job_memory(run);
     for (int s = 0; s < run->strategies->list.n; s++) {
-        Data *all = &run->data, *its = &run->strategies->as[s]->data;
         MemoryPlan one = run_plan_job_memory(run->strategies->as[s]);
         run_widen_memory(&plan, &one);
-        all->tree_room = MAX(all->tree_room, its->tree_room),
-        all->step_tokens = MAX(all->step_tokens, its->step_tokens);
     }
     run->books->memory_bytes = plan.total;
     strategies_turn(run, run->strategies->now);
