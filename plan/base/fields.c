@@ -29,14 +29,12 @@ static int read_number(Word word, double* x) {
 
 // What the unit at the end of a word stands for, which goes from it: k, M and G, of bytes K, M and G; Ki, Mi and Gi.
 static double take_unit(Word* word, int is_bytes) {
-    const char* units = is_bytes ? "KMG" : "kMG";
-    int is_binary = word->n > 2 && word->at[word->n - 1] == 'i';
-    size_t n = word->n - (size_t)is_binary;
-    const char* unit = n > 1 ? strchr(is_binary ? "KMG" : units, word->at[n - 1]) : NULL;
+    size_t is_binary = word->n > 1 && word->at[word->n - 1] == 'i', n = 1 + is_binary;
+    const char* units = is_binary || is_bytes ? "KMG" : "kMG";
+    const char* unit = word->n > n ? strchr(units, word->at[word->n - n]) : NULL;
     if (!unit) return 1;
-    word->n = n - 1;
-    int power = 1 + (*unit == 'M') + 2 * (*unit == 'G');
-    return pow(is_binary || is_bytes ? 1024 : 1000, power);
+    word->n -= n;
+    return pow(*units == 'K' ? 1024 : 1000, (double)(unit - units + 1));
 }
 
 static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
