@@ -76,11 +76,10 @@ CLAIM(a_run_is_evaluated_on_its_own_validation_text_or_on_others) {
     CHECK_SAID("is a run");
 }
 
-// choices.json is by PyTorch in double (dev/reference.py). Of the last one also in short rows, and on ranks.
+// choices.json is by PyTorch in double (dev/reference.py). Of the last one also on ranks.
 CLAIM(endings_are_as_likely_as_pytorch_says) {
     static char text[1 << 14];
-    const char* ways[] = {
-        "$P", "$P", "$P", "$P", "$P --capacity 64 --threads 1", "mpirun --oversubscribe -n 2 $P --tp 2"};
+    const char* ways[] = {"$P", "$P", "$P", "$P", "$P --ranks 2 --pp 2", "mpirun --oversubscribe -n 2 $P --tp 2"};
     for (int i = 0; i < (has_mpirun() ? 6 : 5); i++) {
         const char* arch = archs[MIN(i, 3)];
         char right[64];

@@ -19,6 +19,7 @@ typedef struct Answer {
     char text[8 * CONTEXT];
 } Answer;
 
+static int stop;   // the token that ends an answer
 static Json json;  // of the line at work
 static char lines[1 << 25];
 
@@ -44,7 +45,7 @@ static Answer answer_of(int i) {
     }
     a.ended = json_get(&json, value, "ended")->type == JSON_TRUE;
     CHECK(json_string(json_get(&json, value, "text"), a.text) >= 0);
-    CHECK(a.ended == (a.tokens[a.n - 1] == byte_tokenizer.stop));
+    for (int t = 0; t < a.n; t++) CHECK((a.tokens[t] == stop) == (a.ended && t == a.n - 1));
     return a;
 }
 
@@ -247,6 +248,22 @@ CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
     CHECK_SH(0, "! iconv -f utf-8 -t utf-8 $W/a > $W/b || cmp $W/a $W/b");
 }
 
+// The vocabulary of bytes has one token that begins texts and ends them; this one has two.
+CLAIM(the_stop_token_of_a_vocabulary_ends_an_answer) {
+    int ended = 0, stop_of_bytes = stop;
+    stop = 1257;  // <|end_of_text|>
+    CHECK_SH(0, "$P " TINY
+                "--tokenizer test/golden/tokenizers/llama3.json --data $W/train.jsonl --out $W/words && $P "
+                "--out $W/words --dtype fp32 --data $W/prompts.jsonl --answers 5 --tokens 6 --rollouts $W/a");
+    for (int j = 0; j < PROMPTS; j++) {
+        read_line("a", j);
+        for (int i = 0; i < ANSWERS; i++) ended += answer_of(i).ended;
+        json_free(&json);
+    }
+    CHECK(ended > PROMPTS);
+    stop = stop_of_bytes;
+}
+
 // A model has more ids than the tokenizer has texts: --data would refuse them.
 CLAIM(ids_without_text_are_never_drawn) {
     CHECK_SH(0, "$P " TINY "--vocab 400 --steps 1 --data $W/train.jsonl --out $W/padded");
@@ -318,6 +335,7 @@ CLAIM(an_end_without_a_word_leaves_the_file_that_was_there) {
 }
 
 PROGRAM_TEST {
+    stop = byte_tokenizer.stop;
     FILE* pairs = fopen(path_of("train.jsonl"), "w");
     for (uint64_t d = 0; d < 200; d++) {
         fprintf(pairs, "{\"prompt\": \"");
