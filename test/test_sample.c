@@ -177,6 +177,21 @@ CLAIM(a_border_belongs_to_the_token_above_it) {
     }
 }
 
+// The third largest of two finite logits is -infinity, which draws neither less nor more than these two.
+CLAIM(fewer_finite_logits_than_k_are_all_drawn) {
+    FOR_TABLES(k)
+    for (int dt = 0; dt < 2; dt++) {
+        Case c = {{300, 300, 1, 3}, 2, 300, dt ? DT_BF16 : DT_F32};
+        fill(&c, 0, 17);
+        for (int n = 0; n < 2; n++)
+            for (int v = 0; v < 300; v++) set_logit(&c, n, v, v == 20 || v == 270 ? -n - 1 : -INFINITY);
+        draws[0].u = 0.2, draws[1].u = 0.7;
+        call(k, &c);
+        check(&c);
+        CHECK(draws[0].token == 20 && draws[1].token == 270);
+    }
+}
+
 CLAIM(tokens_are_as_frequent_as_they_are_likely) {
     FOR_TABLES(k) {
         int draws_each = WATCHED || TESTS_DEVICE ? 200 : 20000, count[4] = {0};
