@@ -281,6 +281,7 @@ CLAIM(both_tokens_of_a_vocabulary_that_bound_texts_end_answers) {
         read_line("a", j);
         for (int i = 0; i < 200; i++) {
             Answer a = answer_of(i);
+            CHECK(!strstr(a.text, "<|begin_of") && !strstr(a.text, "<|end_of"));
             for (int k = 0; k < 2; k++) by[k] += a.tokens[a.n - 1] == ends[k];
         }
         json_free(&json);
@@ -349,6 +350,17 @@ CLAIM(a_signal_leaves_the_answers_that_were_finished) {
         CHECK(a.ended || a.n == CONTEXT - 12);
     }
     json_free(&json);
+}
+
+// Each of 20,000 prompts has one answer here, so most of those at work have none that is finished.
+CLAIM(a_signal_leaves_no_line_without_answers) {
+    CHECK_SH(0, "mkdir -p $W/single; yes '{\"prompt\": \"b\"}' | head -n 20000 > $W/each.jsonl");
+    pid_t pid =
+        start("$P --out $W/run --data $W/each.jsonl --rollouts $W/single/a --answers 1 --tokens 40 --temperature 100");
+    sleep_ms(1000);
+    kill(pid, SIGINT);
+    CHECK(ended_within(pid, 10) == 128 + SIGINT);
+    CHECK_SH(0, "test -s $W/single/a && ! grep -q '\"answers\": \\[\\]' $W/single/a");
 }
 
 CLAIM(an_end_without_a_word_leaves_the_file_that_was_there) {
