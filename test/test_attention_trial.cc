@@ -235,6 +235,23 @@ CLAIM(a_trial_that_lives_or_is_elsewhere_is_none) {
     CHECK(!reads(mark, "") && reads(mark, "the trial has ended"));
 }
 
+CLAIM(the_difference_is_the_largest_of_all_rows) {
+    empty_cache();
+    factor = 0.9f;
+    Mistake m = mistake(move_a_value, 3, 0);  // in the first of them
+    AttentionTrial t = trial(&m);
+    CHECK(!t.refused && t.difference > 0.5f * ATTENTION_TRIAL_OUT);
+}
+
+CLAIM(what_is_damaged_is_written_anew) {
+    AttentionTrial kept = {};
+    empty_cache();
+    cache_write(key, "damaged", 7, 1);
+    Mistake none = {};
+    AttentionTrial t = trial(&none);
+    CHECK(cuda_attention_trial_kept(&kept, "the candidate", key) == 1 && memcmp(&t, &kept, sizeof t) == 0);
+}
+
 // Of two ranks the first one decides.
 CLAIM(what_another_rank_has_found_meanwhile_is_taken) {
     AttentionTrial t = {};

@@ -2,6 +2,7 @@
 // collectives are the bytes of kernels/group_attention.h, and the groups that planners use are those of the header.
 #include "plan/cost/cost.h"
 
+#include "plan/cost/clock.h"
 #include "plan/cost/machine.h"
 #include "test/test.h"
 
@@ -283,6 +284,19 @@ static double forward_and_backward_end(const GroupCost* g, double attention, dou
     }
     CHECK(all > 0);
     return end;
+}
+
+// Exchanges take twice as long beside computing here: 4 ms of it put off the first by 2 ms. The second begins behind it
+// with nothing beside it, and is put off by no more than that.
+CLAIM(what_is_computed_puts_off_messages_under_way_once) {
+    RankClock c = {.slow_computing = 1, .slow_exchange = 2, .overlap = 1};
+    ClockMessage first = clock_begin(&c, 0, LINK_INSIDE, 10, 0);
+    clock_compute(&c, 0, 4);
+    ClockMessage second = clock_begin(&c, 0, LINK_INSIDE, 10, 0);
+    clock_wait(&c, 0, first);
+    CHECK_CLOSE(c.now, 12, 1e-12);
+    clock_wait(&c, 0, second);
+    CHECK_CLOSE(c.now, 22, 1e-12);
 }
 
 CLAIM(a_group_hides_what_the_engine_hides) {

@@ -2,8 +2,7 @@
 // should; played in memory for random models, ranks and ways to divide them among pipelines.
 #include "plan/base/base.h"
 #include "plan/model/holding.h"
-#include "plan/layout/layout.h"
-#include "plan/cost/transfers.h"
+#include "plan/layout/strategy_moves.h"
 #include "test/shapes.h"
 #include "test/test.h"
 
@@ -394,6 +393,30 @@ CLAIM(a_move_takes_between_its_busiest_rank_and_its_busiest_waves) {
         CHECK(last >= busiest * (1 - 1e-12) && last <= waves * (1 + 1e-12));
         arena_free(&c.arena);
     }
+}
+
+// Three ranks have the gradients of one layer, through which the first two go together. Sums inside the node hold up
+// rank 0 by 25 ms, of which computing hides 10. Rank 1 or rank 2 then sends for 7 ms.
+CLAIM(a_rank_that_waits_for_its_node_holds_up_those_that_compute_with_it_and_no_other) {
+    enum { WAVES = 3, RANKS = 3 };
+    static RankWave inside[WAVES * RANKS], owners[WAVES * RANKS];
+    static int nobody[WAVES * RANKS + 1];
+    Arena arena = {0};
+    double late[RANKS];
+    MoveTime times = {.ranks = RANKS, .overlap = 1};
+    StrategyMoves moves = {.times = &times};
+    MoveTables tables = {.gradients = {[MOVE_INSIDE] = {WAVES, RANKS, 0, inside, nobody, nobody},
+                                       [MOVE_OWNERS] = {WAVES, RANKS, 0, owners, nobody, nobody}}};
+    inside[2 * RANKS].ms = 25;
+    for (int sender = 1; sender < RANKS; sender++) {
+        MoveWindow window[RANKS];
+        for (int r = 0; r < RANKS; r++)
+            window[r] = (MoveWindow){.end = 100, .backward = 10, .layers = 1, .together = r / 2, .hides = 1};
+        owners[2 * RANKS + sender] = (RankWave){7, 1};
+        CHECK_CLOSE(strategy_play(late, &tables, &moves, window, &arena), sender == 1 ? 15 + 7 : 15, 1e-12);
+        owners[2 * RANKS + sender] = (RankWave){0, 0};
+    }
+    arena_free(&arena);
 }
 
 static void count_elems(void* context, int wave, const Holding* from, const Holding* to, const Box* box) {

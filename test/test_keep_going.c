@@ -100,6 +100,9 @@ CLAIM(a_host_whose_ranks_hang_is_left_out) {
         "train: rank 0 of 3: nothing moved for 5 s while waiting for " LATE(1, b) "\n"
         "train: rank 2 of 3: nothing moved for 5 s while waiting for " LATE(0, a) ", " LATE(1, b) "\n"
         "train: rank 1 of 3: nothing moved for 5 s while waiting for " LATE(2, c),
+        "train: rank 0 of 4: nothing moved for 5 s while waiting for " LATE(1, c) "\n"
+        "train: rank 3 of 4: nothing moved for 5 s while waiting for " LATE(1, c) "\n"
+        "train: rank 1 of 4: nothing moved for 5 s while waiting for " LATE(2, b),
         "train: " LATE(2, b) " is given up: it is slow"};
     for (int i = 0; i < COUNT(said); i++) {
         make_hosts(filled(STARTED "[ $calls = 1 ] || exit 0; printf '%s\n' >&2; exit 1", said[i]));

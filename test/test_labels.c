@@ -93,6 +93,39 @@ CLAIM(parts_of_a_split_tree_have_its_labels_with_their_terms_and_its_rewards) {
     for (int i = 0; i < 4; i++) CHECK_CLOSE(sums[1][i], sums[0][i], 1e-6);
 }
 
+// The weights of an answer are summed 256 tokens at a time, and this one has more.
+CLAIM(weights_count_wherever_their_tokens_stand) {
+    char err[ERR_BYTES] = "", text[301] = "";
+    Docs* docs = open_lines(filled("{\"prompt\": \"ab\", \"answers\": [{\"text\": \"%s\", \"weight\": 0.5}, "
+                                   "{\"text\": \"c\", \"weight\": 3}]}\n",
+                                   (char*)memset(text, 'x', 300)),
+                            err);
+    CHECK(docs && docs_weight(docs, 0, 1, (int)docs_length(docs, 0) - 1) == 301 * 0.5 + 2 * 3);
+    docs_close(docs);
+}
+
+// A run that resumes compares contents, and must not take other rewards or weights in silence.
+CLAIM(what_answers_say_is_a_part_of_the_content) {
+    static const char* const said[] = {"",
+                                       ", \"reward\": 1",
+                                       ", \"reward\": 2",
+                                       ", \"advantage\": 0",
+                                       ", \"weight\": 2",
+                                       ", \"logprobs\": [-1, -2]",
+                                       ", \"logprobs\": [-1, -3]",
+                                       ", \"reference\": [-1, -2]",
+                                       ", \"rank\": 0"};
+    uint64_t content[COUNT(said)];
+    for (int i = 0; i < COUNT(said); i++) {
+        char err[ERR_BYTES] = "";
+        Docs* docs = open_lines(filled("{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\"%s}]}\n", said[i]), err);
+        content[i] = docs ? docs_content(docs) : 0;
+        CHECK(docs);
+        docs_close(docs);
+        for (int j = 0; j < i; j++) CHECK(content[i] != content[j]);
+    }
+}
+
 CLAIM(pairs_are_answers_of_two_ranks) {
     char err[ERR_BYTES] = "";
     Docs* docs = open_lines("{\"prompt\": \"ab\", \"chosen\": \"c\", \"rejected\": {\"text\": \"d\"}}\n", err);
@@ -248,8 +281,8 @@ static int read_scores(int doc, double* scores, int most) {
 
 // Against the loss of the same labels; by the order of documents, not by that in which pieces are drawn.
 CLAIM(scores_are_log_probabilities_in_the_order_of_documents) {
-    static const char* const ways[] = {"", "--ranks 2 --zero 3", "--ranks 2 --pp 2", "--ranks 2 --tp 2 --capacity 60",
-                                       "--ranks 4 --capacity 14"};
+    static const char* const ways[] = {"--eval-every 1,tokens=48", "--ranks 2 --zero 3", "--ranks 2 --pp 2",
+                                       "--ranks 2 --tp 2 --capacity 60", "--ranks 4 --capacity 14"};
     double scores[64], sum = 0;
     int counts[] = {14 + 3 + 1, 8 + 17 + 3, 11 + 8}, labels = 0;
     for (int w = 0; w < COUNT(ways); w++, sum = 0, labels = 0) {
@@ -279,22 +312,26 @@ CLAIM(scores_and_evaluations_of_other_data_do_not_ask_for_a_runs_val) {
     CHECK_REFUSED("--val & val.jsonl", "$P --out $W/scored --eval");
 }
 
-// Preferences of a model for its own reference: every margin is 0.
-CLAIM(a_model_that_is_its_own_reference_prefers_nothing) {
+// The reference finds the chosen answer exp(shift) times as likely as the model does, and the other one so much less:
+// the loss is log(1 + exp(2 shift)).
+CLAIM(a_model_prefers_what_its_reference_finds_less_likely) {
     double scores[8];
     const char* line = "{\"prompt\": \"ab\", \"chosen\": \"cd\", \"rejected\": \"e\"}\n";
     write_file(path_of("pair.jsonl"), line, strlen(line));
     CHECK_SH(0, "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --score $W/scores --dtype fp32");
     CHECK(read_scores(0, scores, 8) == 5);
-    const char* with = filled(
-        "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"cd\", \"reference\": [%.9g, %.9g, %.9g]}, \"rejected\": "
-        "{\"text\": \"e\", \"reference\": [%.9g, %.9g]}}\n",
-        scores[0], scores[1], scores[2], scores[3], scores[4]);
-    write_file(path_of("pair.jsonl"), with, strlen(with));
-    CHECK_SH(0,
-             "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --val $W/pair.jsonl --loss dpo "
-             "--steps 1 --out $W/own --dtype fp32 --dump-grads $W/grads");
-    CHECK_CLOSE(strtod(strstr(output, "\nloss ") + 6, NULL), log(2), 1e-6);
+    for (double shift = -1000; shift <= 1000; shift += 1000) {
+        const char* with = filled(
+            "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"cd\", \"reference\": [%.9g, %.9g, %.9g]}, \"rejected\": "
+            "{\"text\": \"e\", \"reference\": [%.9g, %.9g]}}\n",
+            scores[0] + shift, scores[1], scores[2], scores[3] - shift, scores[4]);
+        write_file(path_of("pair.jsonl"), with, strlen(with));
+        CHECK_SH(0,
+                 "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --val $W/pair.jsonl --loss dpo "
+                 "--beta 1 --steps 1 --out $W/own --dtype fp32 --dump-grads $W/grads");
+        double loss = shift ? fmax(0, 2 * shift) : log(2);
+        CHECK_CLOSE(said_loss(), loss, 1e-6 * fmax(1, loss));
+    }
 }
 
 // What goes on takes the steps that would have come: losses, their options and what answers say are those of before.

@@ -19,7 +19,8 @@ typedef struct Answer {
     char text[8 * CONTEXT];
 } Answer;
 
-static Json json;  // of the line at work
+static int ends[2];  // tokens, each of which ends an answer
+static Json json;    // of the line at work
 static char lines[1 << 25];
 
 // Line j of a file of rollouts.
@@ -44,7 +45,8 @@ static Answer answer_of(int i) {
     }
     a.ended = json_get(&json, value, "ended")->type == JSON_TRUE;
     CHECK(json_string(json_get(&json, value, "text"), a.text) >= 0);
-    CHECK(a.ended == (a.tokens[a.n - 1] == byte_tokenizer.stop));
+    for (int t = 0; t < a.n; t++)
+        CHECK((a.tokens[t] == ends[0] || a.tokens[t] == ends[1]) == (a.ended && t == a.n - 1));
     return a;
 }
 
@@ -184,11 +186,14 @@ CLAIM(log_probabilities_are_losses_of_an_evaluation_without_temperature) {
     CHECK_CLOSE(strncmp(output, "loss ", 5) ? NAN : atof(output + 5), sum / tokens, 1e-5);
 }
 
-// Of all answers, as training reads them: by their tokens, in a tree.
+// Of all answers, as training reads them: by their tokens, in a tree. 60 prompts have answers in 48 places: those that
+// come later take gaps of unlike lengths.
 CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
-    CHECK_SH(0, ROLL "--rollouts $W/rolled.jsonl --temperature 30 --top-k 0");
+    CHECK_SH(0, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do cat $W/prompts.jsonl; done > $W/many.jsonl");
+    CHECK_SH(0, ROLL "--data $W/many.jsonl --rollouts $W/rolled.jsonl --temperature 30 --top-k 0");
+    if (last_status) return;
     CHECK_SH(0, "$P --out $W/run --dtype fp32 --data $W/rolled.jsonl --score $W/scores");
-    for (int j = 0; j < PROMPTS; j++) {
+    for (int j = 0; j < 12 * PROMPTS; j++) {
         Answer all[ANSWERS];
         read_line("rolled.jsonl", j);
         for (int i = 0; i < ANSWERS; i++) all[i] = answer_of(i);
@@ -210,6 +215,22 @@ CLAIM(a_file_of_rollouts_is_data_whose_scores_are_its_log_probabilities) {
 
 // ---- the file
 
+// The last command has said how many there are, how long, and how many have ended.
+static void check_summary(const char* name) {
+    int tokens = 0, ended = 0;
+    for (int j = 0; j < PROMPTS; j++) {
+        read_line(name, j);
+        for (int i = 0; i < ANSWERS; i++) {
+            Answer a = answer_of(i);
+            tokens += a.n, ended += a.ended;
+        }
+        json_free(&json);
+    }
+    CHECK(ended > 0 && ended < PROMPTS * ANSWERS);
+    CHECK_SAID(filled("%d answers to %d prompts & %.1f tokens each, %.1f %% ended", PROMPTS * ANSWERS, PROMPTS,
+                      (double)tokens / (PROMPTS * ANSWERS), 100.0 * ended / (PROMPTS * ANSWERS)));
+}
+
 CLAIM(any_ranks_draw_the_answers_of_one) {
     static const char* const ways[] = {"--ranks 2",        "--ranks 3",        "--ranks 2 --zero 3",
                                        "--ranks 4 --pp 2", "--ranks 2 --tp 2", "--ranks 4 --tp 2 --pp 2"};
@@ -217,6 +238,7 @@ CLAIM(any_ranks_draw_the_answers_of_one) {
     for (int i = 0; i < COUNT(ways); i++) {
         CHECK_SH(0, ROLL "--rollouts $W/b %s", ways[i]);
         check_alike("a", "b", ANSWERS);
+        check_summary("a");
     }
 }
 
@@ -247,6 +269,27 @@ CLAIM(a_line_keeps_its_other_members_and_text_is_utf8) {
     CHECK_SH(0, "! iconv -f utf-8 -t utf-8 $W/a > $W/b || cmp $W/a $W/b");
 }
 
+// The vocabulary of bytes has one token that begins texts and ends them; this one has two, and both end answers.
+CLAIM(both_tokens_of_a_vocabulary_that_bound_texts_end_answers) {
+    int by[2] = {0}, of_bytes = ends[0];
+    ends[0] = 1256, ends[1] = 1257;
+    CHECK_SH(0, "$P " TINY
+                "--tokenizer test/golden/tokenizers/llama3.json --data $W/train.jsonl --out $W/words && $P "
+                "--out $W/words --dtype fp32 --data $W/prompts.jsonl --answers 200 --tokens 6 --temperature 100 "
+                "--rollouts $W/a");
+    for (int j = 0; j < PROMPTS; j++) {
+        read_line("a", j);
+        for (int i = 0; i < 200; i++) {
+            Answer a = answer_of(i);
+            CHECK(!strstr(a.text, "<|begin_of") && !strstr(a.text, "<|end_of"));
+            for (int k = 0; k < 2; k++) by[k] += a.tokens[a.n - 1] == ends[k];
+        }
+        json_free(&json);
+    }
+    CHECK(by[0] > 0 && by[1] > 0);
+    ends[0] = ends[1] = of_bytes;
+}
+
 // A model has more ids than the tokenizer has texts: --data would refuse them.
 CLAIM(ids_without_text_are_never_drawn) {
     CHECK_SH(0, "$P " TINY "--vocab 400 --steps 1 --data $W/train.jsonl --out $W/padded");
@@ -267,6 +310,7 @@ CLAIM(what_is_no_prompt_is_refused_before_a_file_is_touched) {
     static const Refusal rows[] = {
         {"--data plan/base/base.h", "base.h:1: & expects {\"prompt\"", 0},
         {"--data $W/pairs.txt", "pairs.txt:2: no \"prompt\" in it, but \"text\"", 0},
+        {"--data $W/prompts.jsonl $W/pairs.txt", "pairs.txt:2: no \"prompt\"", 0},
         {"--data $W/long.jsonl", "long.jsonl:2: the prompt has 48 tokens & --context 48", 0},
         {"--data $W/empty.jsonl", "empty.jsonl:1: a prompt without tokens", 0},
         {"--data $W/number.jsonl", "number.jsonl:1: \"prompt\" is no string", 0},
@@ -308,6 +352,17 @@ CLAIM(a_signal_leaves_the_answers_that_were_finished) {
     json_free(&json);
 }
 
+// Each of 20,000 prompts has one answer here, so most of those at work have none that is finished.
+CLAIM(a_signal_leaves_no_line_without_answers) {
+    CHECK_SH(0, "mkdir -p $W/single; yes '{\"prompt\": \"b\"}' | head -n 20000 > $W/each.jsonl");
+    pid_t pid =
+        start("$P --out $W/run --data $W/each.jsonl --rollouts $W/single/a --answers 1 --tokens 40 --temperature 100");
+    sleep_ms(1000);
+    kill(pid, SIGINT);
+    CHECK(ended_within(pid, 10) == 128 + SIGINT);
+    CHECK_SH(0, "test -s $W/single/a && ! grep -q '\"answers\": \\[\\]' $W/single/a");
+}
+
 CLAIM(an_end_without_a_word_leaves_the_file_that_was_there) {
     CHECK_SH(0, "mkdir -p $W/killed; echo before > $W/killed/a");
     pid_t pid = start("$P --out $W/run --data $W/prompts.jsonl --rollouts $W/killed/a --answers 60000 --tokens 47");
@@ -318,6 +373,7 @@ CLAIM(an_end_without_a_word_leaves_the_file_that_was_there) {
 }
 
 PROGRAM_TEST {
+    ends[0] = ends[1] = byte_tokenizer.stop;
     FILE* pairs = fopen(path_of("train.jsonl"), "w");
     for (uint64_t d = 0; d < 200; d++) {
         fprintf(pairs, "{\"prompt\": \"");

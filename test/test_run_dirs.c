@@ -66,7 +66,7 @@ CLAIM(resume_from_goes_on_from_the_step_that_it_names) {
     CHECK_SH(0, "$P " SMALL " --steps 30 --save-every 10 --keep 0 --out $W/back");
     const char* hash = loss_hash();
     CHECK(sh("$P --resume step-000010 --out $W/back") == 0 && has_words(output, hash));
-    CHECK_SH(0, "$P --resume $W/back/step-000020 --steps 25");
+    CHECK_SH(0, "$P --resume $W/back/step-000020// --steps 25");
     CHECK(sh("$P --resume --out $W/back --steps 26") == 0 && has_words(output, "from & step-000025"));
     CHECK_REFUSED("no checkpoint of step 15", "$P --resume 15 --out $W/back");
     CHECK_REFUSED("step-000120", "$P --resume best --out $W/back");
@@ -122,17 +122,26 @@ CLAIM(a_checkpoint_that_is_not_finite_is_passed_over) {
     CHECK(has("nan/step-000030.damaged") && has("nan/step-000022/DONE"));
 }
 
+// The newest of the steps 5, 10, ... whose loss is within a tenth of the least of them.
+static int last_good_step(const char* run) {
+    double loss[200], least = INFINITY;
+    int n = log_values(run, "loss", loss, 200), good = 0;
+    for (int i = 4; i < n; i += 5) least = fmin(least, loss[i]);
+    for (int i = 4; i < n; i += 5) good = loss[i] <= 1.1 * least ? i + 1 : good;
+    return good;
+}
+
 // Weight decay of more than 2 / lr makes weights grow without bound.
 CLAIM(after_a_divergence_the_command_that_is_printed_works) {
     char command[512];
     CHECK_SH(1, "$P " SMALL
-                " --steps 150 --schedule constant --save-every 20 --keep 0 --lr 0.9 --adamw decay=3 "
+                " --steps 150 --schedule constant --save-every 5 --keep 0 --lr 0.9 --adamw decay=3 "
                 "--warmup 100 --out $W/diverged");
     const char* at = strstr(errors, " --resume step-0000");
-    CHECK_SAID(" --resume step-0000 & finite & step 1");
+    CHECK_SAID(filled("finite & step 1 & --resume step-%06d", last_good_step("diverged")));
     if (!at) return;
     snprintf(command, sizeof command, "%.*s", (int)strcspn(at, "\n"), at);
-    CHECK(strstr(command, "--lr 0.225") && !strstr(command, "step-000100"));  // its loss was in the thousands
+    CHECK(strstr(command, "--lr 0.225"));
     CHECK(sh("$P %s", command) == 0 && strstr(output, "done at step 150"));
 }
 

@@ -111,13 +111,16 @@ static void every_size(double temperature, int top_k, double spread) {
             int V = at_most(vocabularies[i], 3000), hidden = i % 3 == 2 ? V / 5 : 0;
             Case c = {{V, V - hidden, temperature, top_k}, i % MOST_N + 1, V + i % 2 * 7, dt ? DT_BF16 : DT_F32};
             fill(&c, spread, (uint64_t)(100 * i + dt));
+            draws[0].u = 1 - 0x1p-53;  // sums in another order may end below it
             call(k, &c);
             check(&c);
         }
 }
 
 CLAIM(the_token_is_where_its_number_falls) { every_size(1, 0, 4), every_size(0.3, 0, 4), every_size(30, 0, 4); }
-CLAIM(only_the_k_largest_are_drawn) { every_size(1, 1, 4), every_size(2, 40, 4), every_size(5, 300, 30); }
+CLAIM(only_the_k_largest_are_drawn) {
+    every_size(1, 1, 4), every_size(2, 40, 4), every_size(5, 300, 30), every_size(5, 300, 1);
+}
 CLAIM(without_temperature_the_first_of_the_likeliest_is_drawn) {
     every_size(0, 0, 4), every_size(0, 7, 4), every_size(1e-300, 0, 4);
     FOR_TABLES(k) {
@@ -135,10 +138,10 @@ CLAIM(ids_without_text_are_never_drawn) {
     for (int temperature = 0; temperature < 2; temperature++) {
         Case c = {{300, 257, temperature, 0}, 3, 320, DT_BF16};
         fill(&c, 1, 9);
-        for (int n = 0; n < 3; n++) set_logit(&c, n, 299, 20), draws[n].u = n / 2.1;
+        for (int n = 0; n < 3; n++) set_logit(&c, n, 299, 200), draws[n].u = n / 2.1;
         call(k, &c);
         check(&c);
-        CHECK(draws[1].logprob < -15);
+        CHECK(draws[1].logprob < -190);
     }
 }
 
@@ -159,6 +162,33 @@ CLAIM(numbers_at_the_ends_and_ids_without_weight) {
         call(k, &c);
         check(&c);
         CHECK(draws[0].token % 10 == 3 && draws[0].token > 400);
+    }
+}
+
+// Each of 512 equal ids weighs exactly 1, and has its lower border, not its upper one.
+CLAIM(a_border_belongs_to_the_token_above_it) {
+    FOR_TABLES(k) {
+        static const int tokens[MOST_N] = {0, 1, 255, 256, 257, 511};
+        Case c = {{512, 512, 1, 0}, MOST_N, 512, DT_F32};
+        fill(&c, 0, 15);
+        for (int n = 0; n < MOST_N; n++) draws[n].u = tokens[n] / 512.0;
+        call(k, &c);
+        for (int n = 0; n < MOST_N; n++) CHECK(draws[n].token == tokens[n]);
+    }
+}
+
+// The third largest of two finite logits is -infinity, which draws neither less nor more than these two.
+CLAIM(fewer_finite_logits_than_k_are_all_drawn) {
+    FOR_TABLES(k)
+    for (int dt = 0; dt < 2; dt++) {
+        Case c = {{300, 300, 1, 3}, 2, 300, dt ? DT_BF16 : DT_F32};
+        fill(&c, 0, 17);
+        for (int n = 0; n < 2; n++)
+            for (int v = 0; v < 300; v++) set_logit(&c, n, v, v == 20 || v == 270 ? -n - 1 : -INFINITY);
+        draws[0].u = 0.2, draws[1].u = 0.7;
+        call(k, &c);
+        check(&c);
+        CHECK(draws[0].token == 20 && draws[1].token == 270);
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/simd.h"
 
-enum { RUN = 256 };  // ids whose weights are added up at once
+enum { RUN = 256, LEAST_FINITE = 0x800000 };  // ids whose weights are added up at once; place of -FLT_MAX
 
 typedef struct Row {
     const void* z;
@@ -45,13 +45,14 @@ static float float_at(uint32_t key) {
     return x;
 }
 
-// The k-th largest logit of the ids, bit by bit of its place.
+// The k-th largest logit of the ids, bit by bit of its place. The search does not find -infinity, since it meets NaN
+// below the least finite float.
 SIMD_INLINE float least_drawn(const void* z, size_t ids, int k, DType dt) {
     uint32_t key = 0;
     if (k <= 0 || (size_t)k >= ids) return -INFINITY;
     for (uint32_t bit = 1u << 31; bit; bit >>= 1)
         if (count_from(float_at(key | bit), z, ids, dt) >= (size_t)k) key |= bit;
-    return float_at(key);
+    return key < LEAST_FINITE ? -INFINITY : float_at(key);
 }
 
 // weights (RUN) of the ids begin .. end, and their sum.

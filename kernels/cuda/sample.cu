@@ -46,21 +46,20 @@ __device__ __forceinline__ void block_best(float* x, int* index, float* values, 
         if (values[w] > *x || (values[w] == *x && indices[w] < *index)) *x = values[w], *index = indices[w];
 }
 
-// The k-th largest logit of the ids, bit by bit of its place in the order of floats. The lower half of a bf16's bits
-// are zeros, or ones in the key of a negative one: they need no pass.
+// The k-th largest logit of the ids, bit by bit of its place in the order of floats; of bf16 it is a float between that
+// one and the next below it. The search does not find -infinity, since it meets NaN below the least finite float.
 template <class T>
 __device__ __forceinline__ float least_drawn(const T* z, int ids, int k, int* room) {
-    constexpr unsigned last = sizeof(T) == 2 ? 1u << 16 : 1u, below = last - 1;
+    constexpr unsigned last = sizeof(T) == 2 ? 1u << 16 : 1u, least_finite = 0x800000;
     unsigned key = 0;
     if (k <= 0 || k >= ids) return -INFINITY;
     for (unsigned bit = 1u << 31; bit >= last && bit; bit >>= 1) {
-        unsigned tried = key | bit;
-        float least = float_at(tried >> 31 ? tried : tried | below);
+        float least = float_at(key | bit);
         int count = 0;
         for (int v = (int)threadIdx.x; v < ids; v += THREADS) count += widen(z[v]) >= least;
-        if (block_sum(count, room) >= k) key = tried;
+        if (block_sum(count, room) >= k) key |= bit;
     }
-    return float_at(key >> 31 ? key : key | below);
+    return key < least_finite ? -INFINITY : float_at(key);
 }
 
 // A warp, in the run begin .. end: the first id at which `upto`, the weights before the run, and those of the run have

@@ -266,18 +266,10 @@ static int place_prompt(Rollouts* r, Prompt* p) {
     return 0;
 }
 
-// All tokens of a prompt that is longer than a row but the last.
-static void run_long_prompt(Rollouts* r, const Prompt* p, int capacity) {
-    for (int at = 0, n; at < p->n - 1; at += n) {
-        n = MIN(p->n - 1 - at, capacity);
-        run_decode(r->run, p->tokens + at, &n, 1, p->place, at);
-    }
-}
-
 // Of the prompts that wait all tokens but the last go through the model. Those whose places follow each other are a
 // row, as many as fit.
 static void run_prompts(Rollouts* r) {
-    int capacity = MIN(r->run->settled.capacity, r->run->batch.max_tokens);
+    int capacity = r->run->model.shape.context;  // which every prompt fits in
     for (int i = 0; i < r->n_fresh;) {
         int place = r->fresh[i]->place, N = 0, n = 0;
         for (; i < r->n_fresh && r->fresh[i]->place == place + N && N + r->fresh[i]->n - 1 <= capacity; i++) {
@@ -285,8 +277,7 @@ static void run_prompts(Rollouts* r) {
             memcpy(r->packed + N, r->fresh[i]->tokens, sizeof(int) * (size_t)r->lengths[n]);
             N += r->lengths[n++];
         }
-        if (n) run_decode(r->run, r->packed, r->lengths, n, place, 0);
-        else run_long_prompt(r, r->fresh[i++], capacity);
+        run_decode(r->run, r->packed, r->lengths, n, place, 0);
     }
     r->n_fresh = 0;
 }

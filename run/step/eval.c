@@ -140,11 +140,8 @@ const float* token_logits(Run* run, int n) {
 // last token, whose logits are those of the first.
 static double mean_likelihood(Run* run, const int* row, int N, int cached) {
     double sum = 0;
-    for (int at = 0, n; at < N; at += n) {
-        n = MIN(N - at, run->settled.capacity);
-        run_decode(run, row + at, &n, 1, 0, cached + at);
-        for (int i = 0; i < n; i++) sum += log_softmax(token_logits(run, i), run->model.shape.V, row[at + i + 1]);
-    }
+    run_decode(run, row, &N, 1, 0, cached);
+    for (int i = 0; i < N; i++) sum += log_softmax(token_logits(run, i), run->model.shape.V, row[i + 1]);
     return sum / N;
 }
 
@@ -153,10 +150,7 @@ static double mean_likelihood(Run* run, const int* row, int N, int cached) {
 static int run_context(Run* run, const int* context, int n, int longest) {
     int most = run->model.shape.context - longest, cached = MIN(n - 1, most);
     context += n - 1 - cached;
-    for (int at = 0, part; at < cached; at += part) {
-        part = MIN(cached - at, run->settled.capacity);
-        run_decode(run, context + at, &part, 1, 0, at);
-    }
+    if (cached) run_decode(run, context, &cached, 1, 0, 0);
     return cached;
 }
 
