@@ -312,24 +312,24 @@ CLAIM(scores_and_evaluations_of_other_data_do_not_ask_for_a_runs_val) {
     CHECK_REFUSED("--val & val.jsonl", "$P --out $W/scored --eval");
 }
 
-// The reference finds the chosen answer exp(shift) times as likely as the model does, and the other one so much less:
-// the loss is log(1 + exp(2 shift)).
+// The reference finds the other answer exp(shift) times less likely than the model does, or the chosen one exp(-shift)
+// times: the loss is log(1 + exp(shift)).
 CLAIM(a_model_prefers_what_its_reference_finds_less_likely) {
     double scores[8];
     const char* line = "{\"prompt\": \"ab\", \"chosen\": \"cd\", \"rejected\": \"e\"}\n";
     write_file(path_of("pair.jsonl"), line, strlen(line));
     CHECK_SH(0, "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --score $W/scores --dtype fp32");
     CHECK(read_scores(0, scores, 8) == 5);
-    for (double shift = -1000; shift <= 1000; shift += 1000) {
+    for (double shift = -2000; shift <= 2000; shift += 2000) {
         const char* with = filled(
             "{\"prompt\": \"ab\", \"chosen\": {\"text\": \"cd\", \"reference\": [%.9g, %.9g, %.9g]}, \"rejected\": "
             "{\"text\": \"e\", \"reference\": [%.9g, %.9g]}}\n",
-            scores[0] + shift, scores[1], scores[2], scores[3] - shift, scores[4]);
+            scores[0] + fmin(0, shift), scores[1], scores[2], scores[3] - fmax(0, shift), scores[4]);
         write_file(path_of("pair.jsonl"), with, strlen(with));
         CHECK_SH(0,
                  "$P --init test/golden/gpt2/init --context 48 --data $W/pair.jsonl --val $W/pair.jsonl --loss dpo "
                  "--beta 1 --steps 1 --out $W/own --dtype fp32 --dump-grads $W/grads");
-        double loss = shift ? fmax(0, 2 * shift) : log(2);
+        double loss = shift ? fmax(0, shift) : log(2);
         CHECK_CLOSE(said_loss(), loss, 1e-6 * fmax(1, loss));
     }
 }
