@@ -21,7 +21,8 @@ static int is_safe(const TextFilter* t, int keeps_lines) {
 
 int text_filter(TextFilter* t, unsigned char byte, int keeps_lines, char out[TEXT_MOST]) {
     int n = 0;
-    if (t->n > 0 && (byte & 0xc0) != 0x80) {  // what was held is no character; this byte may begin one
+    // What was held is no character, and this byte may begin one. Four held bytes never wait for a fifth.
+    if (t->n > 0 && ((byte & 0xc0) != 0x80 || t->n >= (int)sizeof t->held)) {
         out[n++] = '?';
         t->n = 0;
     }
