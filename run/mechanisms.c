@@ -168,7 +168,6 @@ void run_close(Run* run) {
     if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
-    labels_close(run);
     docs_close(run->data.val_docs);
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);

@@ -229,6 +229,15 @@ CLAIM(scores_are_log_probabilities_in_the_order_of_documents) {
     }
 }
 
+CLAIM(scores_of_a_model_that_is_not_finite_are_refused) {
+    CHECK_SH(0,
+             "cp -r test/golden/gpt2/init $W/nan && printf '\\377\\377\\377\\377' | "
+             "dd of=$W/nan/model.safetensors bs=1 conv=notrunc seek=$(($(wc -c < $W/nan/model.safetensors) - 4))");
+    CHECK_REFUSED("--score: expected log-probabilities, found & nan & token & document",
+                  "rm -f $W/scores; $P --init $W/nan --context 48 --data test/golden/pairs.jsonl --score $W/scores");
+    CHECK(access(path_of("scores"), F_OK) != 0);
+}
+
 // Preferences of a model for its own reference: every margin is 0.
 CLAIM(a_model_that_is_its_own_reference_prefers_nothing) {
     double scores[8];

@@ -12,10 +12,20 @@
 
 DieAs die_as;
 
+// Of words that are longer than the room the middle goes: the end has the cause.
+static void format_ends(char* text, size_t room, const char* format, va_list args) {
+    static const char cut[] = "...";
+    char whole[1 << 14];
+    int n = vsnprintf(whole, sizeof whole, format, args);
+    size_t bytes = MIN((size_t)MAX(n, 0), sizeof whole - 1), head = room / 2, tail = room - head - sizeof cut;
+    if (bytes < room) memcpy(text, whole, bytes + 1);
+    else snprintf(text, room, "%.*s%s%s", (int)head, whole, cut, whole + bytes - tail);
+}
+
 // place: behind the message; empty: none
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
     char message[2048];
-    vsnprintf(message, sizeof message, format, args);
+    format_ends(message, sizeof message, format, args);
     text_clean(message);
     fflush(stdout);
     if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "train: %s%s%s\n", die_as.who, message, place);
@@ -51,7 +61,7 @@ void warn(const char* format, ...) {
 int fail(Err err, const char* format, ...) {
     va_list args;
     va_start(args, format);
-    if (err) vsnprintf(err, ERR_BYTES, format, args);
+    if (err) format_ends(err, ERR_BYTES, format, args);
     va_end(args);
     return -1;
 }

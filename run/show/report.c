@@ -226,6 +226,7 @@ void run_open_report(Run* run) {
     char err[ERR_BYTES];
     Smooth* smooth = &run->books->log.smooth;
     if (run->books->log.fd < 0) return;
+    if (checkpoint_clean(run->books->out, err) || disk_clean_put(run->books->out, "report.html", err)) warn("%s", err);
     run->books->page = &page;
     run_page_open(&page, run->books->out);
     if (run->config.resume && run_page_read(&page, err)) warn("%s", err);
