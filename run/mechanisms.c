@@ -105,7 +105,8 @@ static void start(Run* run) {
 
 static void finish(Run* run) {
     int ends_early = run->stopped_by || run->cluster->unplanned || run->cluster->given_up;
-    int saves = ends_early ? !run->model.k->no_results : run->config.save_every != 0;
+    int has_learnt = run->state.step > run->books->first_step;
+    int saves = ends_early ? has_learnt && !run->model.k->no_results : run->config.save_every != 0;
     run_save_end(run);
     close_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);

@@ -425,7 +425,9 @@ static void print_next(const Run* run) {
     int64_t done = run->state.step;
     const char* command = run->books->command;
     text_quoted(run->books->out, out, sizeof out);
-    if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
+    if (done < c->steps && !c->resume && done == run->books->first_step)
+        say(stdout, "nothing was learnt, and nothing is saved: start it again");
+    else if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
         warn("standard output was closed: stopped at step %" PRId64 "; continue: %s --resume --out %s", done, command,
              out);
     else if (done < c->steps) say(stdout, "continue: %s --resume --out %s", command, out);
