@@ -474,10 +474,8 @@ void run_settle_layout(Run* run) {
         if (file.capacity) run->settled.capacity = file.capacity;  // that auto has searched with
         if (file.strategies[0]) run->settled.strategies = file.strategies;
     }
-    int is_saved = c->layout && !config_was_given(c, "--layout");
-    const char* option = is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
-    if (layout_check(layout, &m->whole, m->world->size, err))
-        die("%s: %s%s", option, err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
+    const char* option = c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
+    if (layout_check(layout, &m->whole, m->world->size, err)) die("%s: %s", option, err);
     if (is_named) keep_layout(run);
     run->settled.tp = layout->tp, run->settled.pp = layout->stages;
 }
