@@ -49,16 +49,18 @@ Shape shape_whole(Shape s) {
 
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
-    const Runs of_axis[] = {[ONE] = {1, {1}},
-                            [CHANNELS] = {1, {s->C}},
-                            [POSITIONS] = {1, {s->context}},
-                            [HEAD_SIZE] = {1, {s->HS}},
-                            [VOCABULARY] = {1, {s->vocab_rows}},
-                            [QKV_OUTPUTS] = {3, {q, kv, kv}},
-                            [HEADS] = {1, {q}},
-                            [FC_OUTPUTS] = {runs, {s->hidden, runs > 1 ? s->hidden : 0}},
-                            [HIDDEN] = {1, {s->hidden}}};
-    return of_axis[axis];
+    switch (axis) {
+        case ONE: return (Runs){1, {1}};
+        case CHANNELS: return (Runs){1, {s->C}};
+        case POSITIONS: return (Runs){1, {s->context}};
+        case HEAD_SIZE: return (Runs){1, {s->HS}};
+        case VOCABULARY: return (Runs){1, {s->vocab_rows}};
+        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
+        case HEADS: return (Runs){1, {q}};
+        case FC_OUTPUTS: return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
+        case HIDDEN: return (Runs){1, {s->hidden}};
+    }
+    return (Runs){0};
 }
 
 static int exists(const Shape* shape, ParamId id) {
@@ -110,17 +112,20 @@ static int is_as_before(const Shape* shape, int b) {
     return b > 1 && is_layer(shape, b) && (!u || !memcmp(&u[b - 1], &u[b - 2], sizeof *u));
 }
 
+Bucket shape_next_bucket(const Shape* shape, Bucket x, int b) {
+    x.offset += x.elems, x.at += x.piece;
+    if (is_as_before(shape, b)) return x;
+    Shape s = of_bucket(shape, b);
+    size_t shards = (size_t)s.shards;
+    x.elems = ROUND_UP(aligned_elems(&s, first_row(shape, b), end_row(shape, b)), ALIGN_ELEMS * shards);
+    x.piece = x.elems / shards;
+    return x;
+}
+
 Bucket shape_bucket(const Shape* shape, int b) {
-    Bucket bucket = {0, 0, 0, 0};
-    for (int i = 0; i <= b; i++) {
-        bucket.offset += bucket.elems, bucket.at += bucket.piece;
-        if (is_as_before(shape, i)) continue;
-        Shape s = of_bucket(shape, i);
-        size_t shards = (size_t)s.shards;
-        bucket.elems = ROUND_UP(aligned_elems(&s, first_row(shape, i), end_row(shape, i)), ALIGN_ELEMS * shards);
-        bucket.piece = bucket.elems / shards;
-    }
-    return bucket;
+    Bucket x = {0};
+    for (int i = 0; i <= b; i++) x = shape_next_bucket(shape, x, i);
+    return x;
 }
 
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape) {

@@ -43,10 +43,10 @@ typedef struct BucketPlace {
 
 // Elements of the largest layer, and of its piece, of those that are in use by turns.
 static Bucket largest_layer(const Model* m, ModelArray array) {
-    Bucket most = {0};
-    for (int b = 1; b < last_bucket(m); b++) {
-        Bucket x = shape_bucket(&m->shape, b);
-        if (zero_stage_of(m, b) < least_stage(m, array)) continue;
+    Bucket most = {0}, x = {0};
+    for (int b = 0; b < last_bucket(m); b++) {
+        x = shape_next_bucket(&m->shape, x, b);
+        if (b == 0 || zero_stage_of(m, b) < least_stage(m, array)) continue;
         most.elems = MAX(most.elems, x.elems), most.piece = MAX(most.piece, x.piece);
     }
     return most;
@@ -56,8 +56,9 @@ static Bucket largest_layer(const Model* m, ModelArray array) {
 static BucketPlace bucket_place(const Model* m, ModelArray array, int b) {
     size_t layer = largest_layer(m, array).elems;
     BucketPlace place = {0, 2 * layer, 0};
+    Bucket x = {0};
     for (int i = 0; i < b; i++) {
-        Bucket x = shape_bucket(&m->shape, i);
+        x = shape_next_bucket(&m->shape, x, i);
         int is_whole = zero_stage_of(m, i) < least_stage(m, array);
         place.kept += is_whole ? x.elems : x.piece;
         if (!is_whole && is_layer(m, i)) place.turn ^= 1;
@@ -84,7 +85,8 @@ static size_t grads_in_use(const Model* m) {
 
 static size_t largest_bucket(const Model* m) {
     size_t most = 0;
-    for (int b = 0; b <= last_bucket(m); b++) most = MAX(most, shape_bucket(&m->shape, b).elems);
+    Bucket x = {0};
+    for (int b = 0; b <= last_bucket(m); b++) x = shape_next_bucket(&m->shape, x, b), most = MAX(most, x.elems);
     return most;
 }
 
