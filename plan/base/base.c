@@ -12,17 +12,15 @@
 
 DieAs die_as;
 
-// Of words that are longer than the room the middle goes: the end has the cause.
+// Words that are longer than the room lose their middle: the end has the cause.
 static void format_ends(char* text, size_t room, const char* format, va_list args) {
-    static const char cut[] = "...";
     char whole[1 << 14];
     int n = vsnprintf(whole, sizeof whole, format, args);
-    size_t bytes = MIN((size_t)MAX(n, 0), sizeof whole - 1), head = room / 2, tail = room - head - sizeof cut;
-    if (bytes < room) memcpy(text, whole, bytes + 1);
-    else snprintf(text, room, "%.*s%s%s", (int)head, whole, cut, whole + bytes - tail);
+    n = MIN(MAX(n, 0), (int)sizeof whole - 1);
+    int half = MIN(n, (int)room / 2), cut = n < (int)room ? 0 : n - (int)room + 4;
+    snprintf(text, room, "%.*s%s%s", half, whole, cut ? "..." : "", whole + half + cut);
 }
 
-// place: behind the message; empty: none
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
     char message[2048];
     format_ends(message, sizeof message, format, args);

@@ -84,14 +84,11 @@ int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* con
     while (status == 0 && i < paths->n) {
         char* path = paths->list[i];
         int kind = kind_of(path);
-        if (kind == 0) {
-            i++;
-            continue;
-        }
+        i += kind == 0;
+        if (kind == 0) continue;
         paths->list[i] = paths->list[--paths->n];
-        int is_out = kind > 0 && leaves_out ? leaves_out(context, path, err) : 0;
-        if (is_out < 0) status = -1;
-        if (kind > 0 && !is_out) status = list_one(paths, path, unreadable, err);
+        int is_out = kind > 0 && leaves_out ? leaves_out(context, path, err) : kind < 0;
+        status = is_out < 0 ? -1 : is_out ? 0 : list_one(paths, path, unreadable, err);
         free(path);
     }
     paths_sort(paths);

@@ -49,18 +49,12 @@ Shape shape_whole(Shape s) {
 
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
-    switch (axis) {
-        case ONE: return (Runs){1, {1}};
-        case CHANNELS: return (Runs){1, {s->C}};
-        case POSITIONS: return (Runs){1, {s->context}};
-        case HEAD_SIZE: return (Runs){1, {s->HS}};
-        case VOCABULARY: return (Runs){1, {s->vocab_rows}};
-        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
-        case HEADS: return (Runs){1, {q}};
-        case FC_OUTPUTS: return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
-        case HIDDEN: return (Runs){1, {s->hidden}};
-    }
-    return (Runs){0};
+    const int sizes[] = {
+        [ONE] = 1,           [CHANNELS] = s->C,   [POSITIONS] = s->context, [HEADS] = q, [VOCABULARY] = s->vocab_rows,
+        [HEAD_SIZE] = s->HS, [HIDDEN] = s->hidden};
+    if (axis == QKV_OUTPUTS) return (Runs){3, {q, kv, kv}};
+    if (axis == FC_OUTPUTS) return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
+    return (Runs){1, {sizes[axis]}};
 }
 
 static int exists(const Shape* shape, ParamId id) {

@@ -151,8 +151,7 @@ typedef struct Bucket {
 
 static inline int shape_buckets(const Shape* shape) { return shape->L + 2; }
 Bucket shape_bucket(const Shape* shape, int b);
-// Bucket b behind that of b - 1, in the time of one; b 0: behind {0}.
-Bucket shape_next_bucket(const Shape* shape, Bucket before, int b);
+Bucket shape_next_bucket(const Shape* shape, Bucket before, int b);  // b behind that of b - 1; the first behind {0}
 int shape_bucket_of(const ParamTensor* tensor, const Shape* shape);
 // Fills value[first .. first + n) of a tensor's initial values (elems, fp32): each a pure function of (shape, seed,
 // tensor, index), so that threads may share the work.
