@@ -74,6 +74,9 @@ int disk_finish(int fd, const char* path, int failed, Err err) {
 
 int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err) {
     char whole[PATH_MAX];
+    struct stat s;
+    if (lstat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
+        return fail(err, "%s: expected a file to write, found another kind", path);
     // Ranks in containers may have the same process id.
     if ((size_t)snprintf(whole, sizeof whole, "%s.%ld-%.0f", path, (long)getpid(), 1e9 * now_seconds()) >= sizeof whole)
         return fail(err, "%.100s...: path too long", path);
