@@ -37,8 +37,8 @@ int disk_write(int fd, const void* bytes, size_t n);
 int disk_finish(int fd, const char* path, int failed, Err err);
 
 // A file with these bytes under this name, whole from the first moment on: written beside it and renamed. An older one
-// stays whole until then, and when this fails; without `replaces` it stays anyway. What is there and is neither a file nor
-// a link is refused. 0, or -1 with a message.
+// stays whole until then, and when this fails; without `replaces` it stays anyway. What is there and is neither a file
+// nor a link is refused. 0, or -1 with a message.
 int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err);
 
 // The same for a name that a person gave, replacing: a link stays one, and what it points to is replaced; what is there
