@@ -260,7 +260,7 @@ build/fuzz/fuzz_%: build/fuzz/test/fuzz/fuzz_%.o $(patsubst %.c,build/fuzz/%.o,$
 
 # The suite is test/suite, a command a line. A program in it is any word that begins with build/; every config builds
 # its own. What cannot be built here is not asked for, and test/run.sh says which lines that skips.
-suite         := config=$(config) MPI=$(MPI) EMULATED=$(EMULATED) AMX=$(AMX) sh test/run.sh
+suite         := config=$(config) CXX=$(firstword $(CXX)) MPI=$(MPI) EMULATED=$(EMULATED) AMX=$(AMX) sh test/run.sh
 programs      := $(if $(tiers),$(shell $(suite) --programs $(tiers)))
 other_configs := $(filter-out $(config),release sanitize race fuzz)
 

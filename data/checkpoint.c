@@ -366,6 +366,8 @@ static int remove_temporary(void* context, const char* path, const char* name, E
     return is_temporary(name) && is_ours(path) ? remove_marked(path, err) : 0;
 }
 
+int checkpoint_clean(const char* run_dir, Err err) { return disk_visit(run_dir, remove_temporary, NULL, err); }
+
 // Of the checkpoints that were written before this step's all but the newest go, and none that somebody reads.
 static int clean_up(const char* run_dir, const CheckpointList* before, int64_t step, int keep, Err err) {
     char path[CHECKPOINT_PATH];
@@ -378,7 +380,7 @@ static int clean_up(const char* run_dir, const CheckpointList* before, int64_t s
         if (hold >= 0) close(hold);
         if (failed) return -1;
     }
-    return disk_visit(run_dir, remove_temporary, NULL, err);
+    return checkpoint_clean(run_dir, err);
 }
 
 // Nanoseconds since 1970, and later than all before: clocks may be set back.

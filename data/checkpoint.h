@@ -49,7 +49,8 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
 // directory is removed and older checkpoints are as they were; 1 with a message: this checkpoint is saved but an older
 // directory could not be removed.
 int checkpoint_commit(CheckpointWriter* w, int keep, Err err);
-void checkpoint_abort(CheckpointWriter* w);  // removes the temporary directory
+void checkpoint_abort(CheckpointWriter* w);          // removes the temporary directory
+int checkpoint_clean(const char* run_dir, Err err);  // removes those of ours that processes left which were killed
 
 // A directory with a final name and a marker.
 typedef struct CheckpointEntry {

@@ -56,7 +56,7 @@ typedef struct DocsFormats {
     int (*add_path)(Docs* docs, const char* path, Err err);
     int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: no text
     int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
-    int (*leaves_out)(void* docs, const char* directory);
+    int (*leaves_out)(void* docs, const char* directory, Err err);
     void (*close)(Docs* docs);
 } DocsFormats;
 

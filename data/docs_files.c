@@ -115,18 +115,20 @@ static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
 
 // ---- directories and patterns
 
-static int leaves_out(void* docs, const char* directory) {
-    int is = run_dir_is_ours(directory);
-    ((Docs*)docs)->more->runs += is;
+static int leaves_out(void* docs, const char* directory, Err err) {
+    int is = run_dir_is_ours(directory, err);
+    ((Docs*)docs)->more->runs += is > 0;
     return is;
 }
 
 static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
     int64_t before = docs->n_files, skipped = docs->skipped, runs = m->runs, packed = m->packed;
-    if (run_dir_is_ours(directory))
+    int is_ours = run_dir_is_ours(directory, err);
+    if (is_ours > 0)
         return fail(err, "%s: expected documents, found a run or a checkpoint of this program; try another --data",
                     directory);
+    if (is_ours < 0) return -1;
     if (docs_add_path(docs, directory, err)) return -1;
     if (docs->n_files > before) return 0;
     return fail(err,

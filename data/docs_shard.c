@@ -58,7 +58,7 @@ static int read_header(const DocsFile* file, const ShardFormat** format, int64_t
                     HEADER_BYTES, (long long)file->file.size);
     if (file_read(&file->file, 0, header, sizeof header, err)) return -1;
     int32_t magic = disk_int32(header), version = disk_int32(header + 4);
-    *n = disk_int32(header + 8);
+    *n = (uint32_t)disk_int32(header + 8);
     *format = NULL;
     for (int i = 0; i < COUNT(formats); i++)
         if (formats[i].magic == magic && formats[i].version == version) *format = &formats[i];
@@ -139,9 +139,11 @@ int docs_index_shard(Docs* docs, DocsFile* file, Err err) {
 char* docs_shard_of(const Docs* d, size_t* bytes, Err err) {
     const ShardFormat* format = &formats[d->more->encoded_bytes == 4];
     *bytes = HEADER_BYTES + (size_t)docs_tokens(d) * (size_t)format->token_bytes;
+    int64_t n = docs_tokens(d);
+    if (n > UINT32_MAX) return fail(err, "%lld tokens: a shard has at most %u", (long long)n, UINT32_MAX), NULL;
     int32_t* shard = calloc(1, *bytes);
     if (!shard) return fail(err, "no memory to keep %zu MiB of tokens", *bytes >> 20), NULL;
-    shard[0] = format->magic, shard[1] = format->version, shard[2] = (int32_t)docs_tokens(d);
+    shard[0] = format->magic, shard[1] = format->version, shard[2] = (int32_t)(uint32_t)n;
     memcpy((char*)shard + HEADER_BYTES, d->more->encoded, *bytes - HEADER_BYTES);
     return (char*)shard;
 }

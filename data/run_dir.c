@@ -30,19 +30,26 @@ static int read_marker(int fd, char text[MARKER_BYTES]) {
     return n == 0 ? 0 : n > 0 && !strncmp(text, magic, sizeof magic - 1) ? 1 : -1;
 }
 
-// Does the regular file DIR/NAME begin like this?
-static int begins_with(const char* dir, const char* name, const char* beginning) {
+// Does the regular file DIR/NAME begin like this? -1 with a message where it is there and cannot be read.
+static int begins_with(const char* dir, const char* name, const char* beginning, Err err) {
     char path[DISK_PATH], found[32];
     uint64_t bytes;
     size_t n = strlen(beginning);
-    int fd = disk_join(path, dir, name, NULL) ? -1 : disk_open(path, &bytes, NULL);
-    int same = fd >= 0 && disk_read_at(fd, 0, found, n) == (int64_t)n && !memcmp(found, beginning, n);
-    if (fd >= 0) close(fd);
-    return same;
+    if (disk_join(path, dir, name, NULL) || !disk_is_file(dir, name)) return 0;
+    int fd = disk_open(path, &bytes, err);
+    if (fd < 0) return may_pass_over(errno) ? 0 : -1;
+    int64_t got = disk_read_at(fd, 0, found, n);
+    if (got < 0) fail(err, "%s: cannot read: %s", path, strerror(errno));
+    close(fd);
+    return got < 0 ? -1 : got == (int64_t)n && !memcmp(found, beginning, n);
 }
 
-int run_dir_is_marked(const char* dir) { return begins_with(dir, marker, magic); }
-int run_dir_is_ours(const char* dir) { return run_dir_is_marked(dir) || begins_with(dir, "DONE", "{\"step\": "); }
+int run_dir_is_marked(const char* dir) { return begins_with(dir, marker, magic, NULL) > 0; }
+
+int run_dir_is_ours(const char* dir, Err err) {
+    int is = begins_with(dir, marker, magic, err);
+    return is ? is : begins_with(dir, "DONE", "{\"step\": ", err);
+}
 
 static int write_marker(int fd) {
     char text[MARKER_BYTES], host[128] = "", since[64] = "";

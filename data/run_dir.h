@@ -27,4 +27,5 @@ void run_dir_release(RunDir* dir);
 int run_dir_newest(char path[DISK_PATH], const char* parent, Err err);
 int run_dir_is_marked(const char* dir);  // 1 when dir holds the marker of a run
 // 1 of a run or a checkpoint of this program: what it holds changes while a run goes on, and is no text to learn from.
-int run_dir_is_ours(const char* dir);
+// -1 with a message where that cannot be told: too many files are open, a disk is bad.
+int run_dir_is_ours(const char* dir, Err err);

@@ -52,10 +52,11 @@ static int read_header(Bpe* t, const unsigned char* p, size_t n, Err err) {
     if (n < HEADER_BYTES) return fail(err, "the header has %d bytes, found only %zu", HEADER_BYTES, n);
     int version = disk_int32(p + 4);
     if (version < 1 || version > 2) return fail(err, "version %d, expected 1 or 2", version);
-    t->base.vocab = disk_int32(p + 8);
+    uint32_t vocab = (uint32_t)disk_int32(p + 8);
     t->base.end_of_text = version == 1 ? GPT2_END_OF_TEXT : disk_int32(p + 12);
-    if (t->base.vocab < 1 || (size_t)t->base.vocab > n / 2)
-        return fail(err, "%d tokens do not fit in %zu bytes", t->base.vocab, n);
+    if (vocab < 1 || vocab > MIN(n / 2, (size_t)INT32_MAX))
+        return fail(err, "%u tokens do not fit in %zu bytes", vocab, n);
+    t->base.vocab = (int)vocab;
     if (t->base.end_of_text < 0 || t->base.end_of_text >= t->base.vocab)
         return fail(err, "end-of-text is %d, but there are %d tokens", t->base.end_of_text, t->base.vocab);
     return 0;

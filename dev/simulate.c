@@ -15,12 +15,12 @@
 // any shares of tokens and heads, in the column beside it.
 #include "dev/simulate.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "dev/bench.h"
 #include "dev/bound_shares.h"
+#include "plan/base/disk.h"
 #include "plan/show/explain.h"
 #include "plan/step/remap.h"
 #include "test/checks.h"
@@ -175,11 +175,12 @@ static void predict_chosen(const Simulation* s, const Tally* chosen, Shown* show
 }
 
 static void write_file(const char* path, const Explained* x) {
-    FILE* file = fopen(path, "wb");
-    if (!file) refuse("--explain: cannot write %s: %s", path, strerror(errno));
-    int failed = explain_page(file, x);
-    failed |= fclose(file);
-    if (failed) refuse("--explain: %s could not be written whole", path);
+    char err[ERR_BYTES], *text;
+    size_t bytes;
+    FILE* page = open_memstream(&text, &bytes);
+    if (!page) refuse("--explain: no memory for a page");
+    explain_page(page, x);
+    if (disk_put_stream(path, page, &text, &bytes, err)) refuse("--explain: %s", err);
 }
 
 static void write_page(Simulation* s) {

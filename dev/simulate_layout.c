@@ -297,8 +297,10 @@ static void print_way(const char* name, const Found* f, int is_one, double found
 static void write_layout(const char* path, const Found* f, int layers) {
     static char text[LAYOUT_TEXT];
     char strategy[STRATEGY_TEXT];
-    FILE* file = fopen(path, "wb");
-    if (!file) refuse("--layout-file %s: cannot be written", path);
+    char err[ERR_BYTES], *written;
+    size_t bytes;
+    FILE* file = open_memstream(&written, &bytes);
+    if (!file) refuse("--layout-file: no memory");
     fprintf(file, "# for --capacity %d", f->is_list ? f->list.N : f->layout.N);
     for (int i = 0; i < f->list.list.n && f->is_list; i++)
         fprintf(file, "%s%s", i ? "; " : " --strategies \"", strategy_print(&f->list.list.strategy[i], strategy));
@@ -307,7 +309,7 @@ static void write_layout(const char* path, const Found* f, int layers) {
     else
         fprintf(file, "\"\ntp 1\nstage layers %d zero %d recompute %s\n", layers, f->list.how.zero,
                 recompute_names[f->list.how.recompute]);
-    if (fclose(file)) refuse("--layout-file %s: could not be written whole", path);
+    if (disk_put_stream(path, file, &written, &bytes, err)) refuse("--layout-file: %s", err);
 }
 
 static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {

@@ -105,7 +105,8 @@ static void start(Run* run) {
 
 static void finish(Run* run) {
     int ends_early = run->stopped_by || run->cluster->unplanned || run->cluster->given_up;
-    int saves = ends_early ? !run->model.k->no_results : run->config.save_every != 0;
+    int has_learnt = run->state.step > run->books->first_step;
+    int saves = ends_early ? has_learnt && !run->model.k->no_results : run->config.save_every != 0;
     run_save_end(run);
     close_end(run);
     if (saves && run->books->saving.done != run->state.step) run_save_last(run);
@@ -168,7 +169,6 @@ void run_close(Run* run) {
     if (m->world->table->wait(m->world, m->s, err)) run_lost(run, err);
     if (run->data.val != run->data.train) sampler_close(run->data.val);
     sampler_close(run->data.train);
-    labels_close(run);
     docs_close(run->data.val_docs);
     docs_close(run->data.docs);
     tokenizer_close(run->data.tokenizer);

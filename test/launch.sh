@@ -1,5 +1,6 @@
 #!/bin/sh
-# launch.sh TEST_LAUNCH - test/ranks.sh without MPI; what scripts/setup.sh installs it says before.
+# launch.sh TEST_LAUNCH - test/ranks.sh without MPI; what scripts/setup.sh installs it says before; what
+# cannot be built is left out.
 export RANKS_MPI=no
 passed=0 failed=0 out=build/launch.out
 claim() { # claim NAME COMMAND...: it must succeed
@@ -48,6 +49,11 @@ setup_says_what_pip_installs() { # on a machine that has all but cuobjdump
     rm -rf "$machine"
     return $status
 }
+leaves_out_cplusplus() { # nothing asks for its compiler, and each of its tests says why it is left out
+    ! make -n CXX=no-c++ CUDNN=no NVCC= tiers=quick test-programs | grep '^no-c++' &&
+        CXX=no-c++ sh test/run.sh --list quick | grep 'test_cudnn_plans # no C++ compiler'
+}
+claim without_a_cplusplus_compiler_the_rest_is_built leaves_out_cplusplus
 claim setup_says_what_pip_installs_and_its_version setup_says_what_pip_installs
 claim ranks_tell_each_other_about_claims test/ranks.sh 3 "$1"
 claim a_claim_that_fails_on_one_rank_fails ends_in 10 1 test/ranks.sh 3 "$1" and fail

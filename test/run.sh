@@ -1,20 +1,23 @@
 #!/bin/sh
-# run.sh [--programs] TIER... - runs the lines of test/suite that have one of these tiers, or prints the programs in
-# them, which the Makefile builds. test/README.md says how to read both.
+# run.sh [--list | --programs] TIER... - runs the lines of test/suite that have one of these tiers, or prints them, or
+# the programs in them, which the Makefile builds. test/README.md says how to read both.
 #
 # A line's output goes to build/suite/NUMBER.out; one line is printed for it, and the whole output if it failed.
 # A test ends with the line "N passed, N failed" or "N passed, N failed, N skipped"; one that ends without it, or with
 # another status than these numbers say, has failed. The last line here adds them up.
 #
-# From the Makefile: config, whose programs take the place of release's while other configs' lines are left out; MPI,
-# EMULATED, AMX: "no" where this machine or compiler has it not, so that the lines which need it are skipped. Where both
-# tiers run, some claims (TEST_ONLY) of a program all of whose claims run are left out.
+# From the Makefile: config, whose programs take the place of release's while other configs' lines are left out; CXX,
+# the C++ compiler; MPI, EMULATED, AMX: "no" where this machine or compiler has it not, so that the lines which need it
+# are skipped. Where both tiers run, some claims (TEST_ONLY) of a program all of whose claims run are left out.
 dir=build/suite
 
 # Lines of these tiers: "run CORES COMMAND", or "skip CORES COMMAND # REASON".
 selected() {
     command -v clang > /dev/null 2>&1 && clang=yes || clang=no
-    awk -v tiers=" $* " -v config="${config:-release}" -v mpi="$MPI" -v emu="$EMULATED" -v amx="$AMX" -v clang=$clang '
+    cplusplus=$(cd test && echo *.cc | sed 's/\.cc//g; s/ /|/g') # programs of C++
+    command -v "${CXX:-c++}" > /dev/null 2>&1 && cplusplus=
+    awk -v tiers=" $* " -v config="${config:-release}" -v mpi="$MPI" -v emu="$EMULATED" -v amx="$AMX" -v clang=$clang \
+        -v cplusplus="$cplusplus" '
         function command(line) { sub(/^[a-z]+ +[a-z0-9]+ +/, "", line); return line }
         NR == FNR { if ($1 == "all" && index(tiers, " all ")) whole[command($0)] = 1; next }
         /^#/ || NF == 0 { next }
@@ -34,6 +37,7 @@ selected() {
             if (mpi == "no" && /ranks\.sh|cluster|nccl|campaign_ranks/ && !/RANKS_MPI=(no|forked)/) why = "no MPI here"
             if (mpi == "no" && /test_(tp|pp|ranks|planned|slow_ranks|strategies) /) why = "no MPI here"
             if (emu == "no" && /emu/) why = "no C++ compiler or no x86-64, so no emulator"
+            if (cplusplus && $0 ~ "/(" cplusplus ")( |$)") why = "no C++ compiler"
             if (amx == "no" && /amx/) why = "the compiler does not know AMX"
             if (clang == "no" && /fuzz/) why = "clang is not installed"
             print (why ? "skip " : "run ") $0 (why ? " # " why : "")
@@ -111,6 +115,11 @@ summary() {
 case $1 in
     --one)
         one "$2"
+        exit
+        ;;
+    --list)
+        shift
+        selected "$@"
         exit
         ;;
     --programs)

@@ -5,7 +5,10 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
+#include "data/run_dir.h"
 #include "test/corpus.h"
 
 // ---- text
@@ -99,6 +102,19 @@ CLAIM(runs_below_a_directory_are_left_out_of_a_corpus) {
     check_refused("mixed/runs", bytes, "1 runs left out");
     check_refused("mixed/runs/0/log.jsonl", bpe, "no member \"text\"");  // a file that is named is read
     remove_tree("mixed");
+}
+
+// That no file can be opened says nothing about whose directory this is.
+CLAIM(a_run_is_not_learnt_from_where_files_cannot_be_opened) {
+    struct rlimit before, none;
+    CHECK(mkdir(path_of("started"), 0777) == 0);
+    put_text("started/RUN", "{\"ragged run\": \"process 1\"}\n");
+    CHECK(run_dir_is_ours(path_of("started"), err) == 1 && getrlimit(RLIMIT_NOFILE, &before) == 0);
+    none = before, none.rlim_cur = 0;
+    setrlimit(RLIMIT_NOFILE, &none);
+    int is = run_dir_is_ours(path_of("started"), err);
+    setrlimit(RLIMIT_NOFILE, &before);
+    CHECK(is == -1 && strstr(err, "Too many open files"));
 }
 
 CLAIM(patterns_and_paths_are_taken_in_order) {

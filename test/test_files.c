@@ -182,4 +182,14 @@ CLAIM(a_state_without_measures_is_an_older_one) {
     free(text);
 }
 
+CLAIM(a_file_takes_the_place_of_files_alone) {
+    const char* pipe = path_of("pipe");
+    CHECK(mkfifo(pipe, 0600) == 0 && disk_put(pipe, "x", 1, 1, err) == -1);
+    CHECK(strstr(err, "pipe: expected a file to write") && sh("test -p $W/pipe && ! ls $W/pipe.*") == 0);
+    CHECK(disk_put(path_of("new"), "x", 1, 1, err) == 0 && disk_put(path_of("new"), "yz", 2, 1, err) == 0);
+    CHECK_SH(0, "ln -s new $W/link && test $(cat $W/new) = yz");
+    CHECK(disk_put(path_of("link"), "x", 1, 1, err) == 0);  // of the link, not of what it points to
+    CHECK_SH(0, "test ! -L $W/link && test $(cat $W/new) = yz");
+}
+
 PROGRAM_TEST {}

@@ -66,8 +66,7 @@ static pid_t last_rank(pid_t pid) {
 static pid_t begin(const char* options) {
     sh("rm -rf $W/run");
     pid_t pid = start("$P --ranks 3 " ENDLESS "%s --out $W/run", options);
-    CHECK(comes("run/log.jsonl", 30));
-    sleep_ms(300);
+    for (int i = 0; i < 3000 && steps_logged("run") < 1; i++) sleep_ms(10);
     return pid;
 }
 
@@ -112,6 +111,24 @@ CLAIM(what_is_wrong_on_all_ranks_is_said_once) {
     for (int i = 0; i < COUNT(rows); i++)
         if (!rows[i].ranks || has_mpirun())
             check_refusals("--data $W/corpus --context 128 --steps 3 --threads 1 --out $W/refused", &rows[i], 1);
+}
+
+// What is saved of ways to divide ranks goes where these are others, what is given is refused.
+CLAIM(a_run_goes_on_with_any_number_of_ranks) {
+    static const char* const saved[] = {"--cp 4", "--pp 2 --tp 2", "--strategies tp2+2xtp1", "--capacity 50",
+                                        "--layout 'tp 2; stage layers 1; stage layers 1'"};
+#define SHORT                                                                                                          \
+    "--data $W/corpus --layers 2 --width 48 --heads 6 --context 128 --batch-tokens 512 --eval-every 0 --sample-every " \
+    "0 "
+    for (int i = 0; i < COUNT(saved); i++) {
+        CHECK_SH(0, "rm -rf $W/any; $P --ranks 4 " SHORT "--threads 1 --steps 1 %s --out $W/any", saved[i]);
+        CHECK_SH(0, "rm -rf $W/same; cp -r $W/any $W/same; $P --ranks %d --resume --threads 1 --steps 2 --out $W/any",
+                 i % 2 ? 1 : 3);
+        CHECK_SAID(filled("done at step 2 of 2 & resume  without its saved %.4s", saved[i]));
+    }
+    CHECK_SH(0, "$P --ranks 4 --resume --threads 1 --steps 2 --out $W/same");
+    CHECK_SAID("!without its saved");
+    CHECK_REFUSED("--tp: & do not divide 3 ranks", "$P --ranks 3 --resume --threads 1 --steps 3 --tp 2 --out $W/any");
 }
 
 // The command that goes on has the ranks in it.

@@ -471,11 +471,11 @@ CLAIM(what_nobody_has_is_an_error) {
 CLAIM(strategies_are_read_and_printed) {
     static const char text[] = "tp4+2xtp2; # unlike\n  tp2pp2 + 2xtp1pp2\n\n8xtp1 ;2xpp4";
     static const char* const printed[] = {"tp4+2xtp2", "tp2pp2+2xtp1pp2", "8xtp1", "2xtp1pp4"};
-    StrategyList list;
+    StrategyList list = {0};
     char one[STRATEGY_TEXT];
     CHECK(strategies_parse(&list, text, strlen(text), err) == 0 && list.n == COUNT(printed));
-    for (int i = 0; i < list.n; i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
-    for (int i = 0; i < list.n; i++) CHECK_STRING(strategy_print(&list.strategy[i], one), printed[i]);
+    for (int i = 0; i < COUNT(printed); i++) CHECK(strategy_ranks(&list.strategy[i]) == 8);
+    for (int i = 0; i < COUNT(printed); i++) CHECK_STRING(strategy_print(&list.strategy[i], one), printed[i]);
     Shape shape = shape_make(3, 32, 4, 300, 16);
     list.n = 3;
     CHECK(strategies_check(&list, &shape, 8, err) == 0 && strategies_check(&list, &shape, 6, err) == -1);

@@ -312,6 +312,15 @@ CLAIM(scores_and_evaluations_of_other_data_do_not_ask_for_a_runs_val) {
     CHECK_REFUSED("--val & val.jsonl", "$P --out $W/scored --eval");
 }
 
+CLAIM(scores_of_a_model_that_is_not_finite_are_refused) {
+    CHECK_SH(0,
+             "cp -r test/golden/gpt2/init $W/nan && printf '\\377\\377\\377\\377' | "
+             "dd of=$W/nan/model.safetensors bs=1 conv=notrunc seek=$(($(wc -c < $W/nan/model.safetensors) - 4))");
+    CHECK_REFUSED("--score: expected log-probabilities, found & nan & token & document",
+                  "rm -f $W/scores; $P --init $W/nan --context 48 --data test/golden/pairs.jsonl --score $W/scores");
+    CHECK(access(path_of("scores"), F_OK) != 0);
+}
+
 // The reference finds the other answer exp(shift) times less likely than the model does, or the chosen one exp(-shift)
 // times: the loss is log(1 + exp(shift)).
 CLAIM(a_model_prefers_what_its_reference_finds_less_likely) {

@@ -331,6 +331,7 @@ static void open_model(uint64_t seed, int n) {
     ranks_tell(reference.losses, (size_t)n * sizeof *reference.losses);
     ranks_tell(reference.grads, (size_t)n * reference.elems * sizeof *reference.grads);
     trainer_open(&trainer, &identity);
+    CHECK((size_t)run->batch.pieces % sizeof(int64_t) == 0);  // also of an odd --batch-tokens
     if (run->model.k->on_host) watch_sends(run->model.ranks->pipe.comm);
 }
 

@@ -281,6 +281,33 @@ CLAIM(the_search_finds_what_brute_force_finds) {
     CHECK(found > 100 && none > 20);
 }
 
+// Ends the search when `part` of all tp and stages are done, and checks what it is told.
+static double told, part;
+static int stops_at(void* context, double share) {
+    (void)context;
+    CHECK(share > told && share < 1);
+    told = share;
+    return share < part;
+}
+
+CLAIM(a_search_that_is_ended_has_the_best_of_what_it_looked_at) {
+    static LayoutTry all[LAYOUT_TRIES], some[LAYOUT_TRIES];
+    Arena arena = {0};
+    char err[ERR_BYTES];
+    double parts[] = {1, 0.5, 0};
+    World w;
+    LayoutProblem p = problem_of(&w, 3, 3, 4, 400);
+    int n = layout_search(all, &p, &arena, err), found[COUNT(parts)];
+    p.goes_on = stops_at;
+    for (int i = 0; i < COUNT(parts); i++) {
+        part = parts[i], told = -1;
+        found[i] = layout_search(some, &p, &arena, err);
+        if (i == 0) CHECK(found[0] == n && !memcmp(some, all, sizeof *all * (size_t)n));
+    }
+    CHECK(found[2] == 0 && found[1] > 0 && found[1] < n);
+    arena_free(&arena);
+}
+
 // Every layer of a stage by a strategy of its own, where all layers of the model cost the same.
 CLAIM(layers_by_strategies_of_their_own_are_those_of_brute_force) {
     int same = 0, n_all = 0, gains = 0, unlike_tp = 0;

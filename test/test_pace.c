@@ -22,9 +22,14 @@ CLAIM(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal) {
     CHECK(ended_within(job, 20) == 128 + SIGINT);
     read_background();
     CHECK_SAID("step 1 is left after");
-    CHECK_SAID("stopped at step 0 of 3");
-    CHECK_SH(0,
-             "cd $W/before/step-000000 && for f in *.safetensors; do cmp $f ../../left/step-000000/$f || exit; done");
+    CHECK_SAID("stopped at step 0 of 3 & nothing was learnt, and nothing is saved & !--resume");
+    CHECK_SH(0, "test ! -e $W/left/step-000000 && test -e $W/left/log.jsonl");
+    job = start("$P --resume --steps 3 --out $W/before");  // nor again what was there
+    sleep_ms(1000);
+    kill(job, SIGINT);
+    CHECK(ended_within(job, 20) == 128 + SIGINT);
+    read_background();
+    CHECK_SAID("stopped at step 0 of 3 & --resume & !saved");
 }
 
 // The other ranks learn of it in the next pass that they share, or at the end. The straggler makes the step long.

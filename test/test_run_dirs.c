@@ -45,6 +45,39 @@ CLAIM(a_file_of_another_with_the_name_of_the_marker_stays) {
     CHECK(strstr(errors, "taken/RUN") && sh("grep 'ten miles' $W/taken/RUN") == 0);
 }
 
+CLAIM(what_is_no_run_is_not_resumed_and_stays_as_it_is) {
+    CHECK_REFUSED("--resume: & texts is no run",
+                  "mkdir $W/texts; echo 'a b' > $W/texts/a.txt; $P --resume --out $W/texts");
+    CHECK_SH(0, "test \"$(ls $W/texts)\" = a.txt");
+}
+
+CLAIM(what_a_killed_run_was_writing_goes_when_the_next_begins) {
+    CHECK_SH(0, "$P " SMALL " --steps 2 --save-every 1 --out $W/litter");
+    CHECK_SH(0,
+             "cd $W/litter; touch report.html.1-2 report.html.old report.html.1-2x; mkdir step-000001.old.tmp; "
+             "touch step-000001.old.tmp/SAVING; $P --resume --steps 3 --save-every 0 --out .");
+    CHECK(!has("litter/report.html.1-2") && !has("litter/step-000001.old.tmp"));
+    CHECK(has("litter/report.html.old") && has("litter/report.html.1-2x"));
+}
+
+CLAIM(pages_go_into_pipes_and_reports_of_pipes_are_refused) {
+    CHECK_SH(0,
+             "mkdir $W/pages; cd $W/pages; mkfifo plan.html log.jsonl; cat plan.html > page & cd $W/pages; "
+             "timeout -k 2 10 $P " SMALL " --explain && wait && test -p plan.html && grep '</html>' page");
+    CHECK_REFUSED("log.jsonl: expected a file", "timeout -k 2 10 $P --report $W/pages");
+}
+
+CLAIM(threads_are_those_of_openmps_variable) {
+    const char *said[] = {"2", "3,1", "none"}, *device[] = {", 2 threads", ", 3 threads", "device"};
+    for (int i = 0; i < COUNT(said); i++) {
+        CHECK_SH(0,
+                 "OMP_NUM_THREADS=%s $P --data $W/corpus --layers 1 --width 16 --heads 2 --context 32 "
+                 "--batch-tokens 64 --steps 0 --out $W/threads-%d",
+                 said[i], i);
+        CHECK_SAID(device[i]);
+    }
+}
+
 // ---- the newest
 
 CLAIM(the_newest_run_is_the_one_that_was_written_last_whatever_its_number) {

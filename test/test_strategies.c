@@ -359,8 +359,8 @@ CLAIM(a_run_of_eight_ranks_is_killed_and_goes_on_with_five_and_with_one) {
     check_curves("eight", &eight, &one, 0, STEPS, 1e-6);
     CHECK(count_strategies("eight") >= 2);
     check_goes_on("eight", "mpirun --oversubscribe -n 5", "--capacity 100 --strategies '5xtp1; tp4+tp1; tp3+2xtp1'");
-    CHECK_REFUSED("--strategies none goes on without", "$P --resume --out $W/eight --threads 1 --capacity 400");
-    check_goes_on("eight", "", "--capacity 400 --strategies none");
+    check_goes_on("eight", "", "--capacity 400");
+    CHECK_SAID("resume  without its saved --strategies, which 1 rank cannot have");
 }
 
 CLAIM(strategies_go_on_from_a_run_that_was_divided_otherwise) {

@@ -101,4 +101,14 @@ CLAIM(a_long_line_is_printed_whole) {
     CHECK(!strcmp(printed, expected));
 }
 
+CLAIM(an_error_without_room_loses_its_middle_and_keeps_its_cause) {
+    static char path[4000];
+    Err err;
+    memset(path, 'p', sizeof path - 1);
+    CHECK(fail(err, "first: %s: no such file", path) == -1 && strlen(err) == ERR_BYTES - 1);
+    CHECK(!strncmp(err, "first: pp", 9) && strstr(err, "pp...pp") && strstr(err, "pp: no such file"));
+    fail(err, "%.*s", ERR_BYTES - 1, path);
+    CHECK(strlen(err) == ERR_BYTES - 1 && !strchr(err, '.'));
+}
+
 int main(void) { return test_main(); }

@@ -39,7 +39,7 @@ CLAIM(broken_files_are_refused_by_name) {
         {4, 3, "version 3, expected 1 or 2"},
         {4, 0, "version 0, expected 1 or 2"},
         {4, 1, "end-of-text is 50256, but there are 261 tokens"},
-        {8, UINT32_MAX, "-1 tokens do not fit in"},
+        {8, UINT32_MAX, "4294967295 tokens do not fit in"},
         {8, 0x7fffffff, "2147483647 tokens do not fit in"},
         {8, 262, "token 261 of 262 at byte 1564: the file ends inside it"},
         {8, 260, "end-of-text is 260, but there are 260 tokens"},

@@ -152,7 +152,7 @@ static inline void draw_arguments(Arguments* a, uint64_t seed, int data_ranks, i
     add_options(a,
                 "--data %s --layers %d --context %d --vocab %d --batch-tokens %d --recompute %s "
                 "--device cpu --dtype fp32 --threads 1 --sample-every 0 --machine flexsp-7b",
-                work, layers, CONTEXT, 257 + draw_number(seed, 102, 300), BATCH,
+                work, layers, CONTEXT, 257 + draw_number(seed, 102, 300), BATCH - draw_number(seed, 115, 2),
                 recompute[draw_number(seed, 104, COUNT(recompute))]);
     draw_capacity(a, seed, data_ranks, data_ranks * tp * stages);  // two data ranks hold any document
     if (data_ranks > 1) add_options(a, "--plan route=yes");

@@ -12,10 +12,18 @@
 
 DieAs die_as;
 
-// place: behind the message; empty: none
+// Words that are longer than the room lose their middle: the end has the cause.
+static void format_ends(char* text, size_t room, const char* format, va_list args) {
+    char whole[1 << 14];
+    int n = vsnprintf(whole, sizeof whole, format, args);
+    n = MIN(MAX(n, 0), (int)sizeof whole - 1);
+    int half = MIN(n, (int)room / 2), cut = n < (int)room ? 0 : n - (int)room + 4;
+    snprintf(text, room, "%.*s%s%s", half, whole, cut ? "..." : "", whole + half + cut);
+}
+
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {
     char message[2048];
-    vsnprintf(message, sizeof message, format, args);
+    format_ends(message, sizeof message, format, args);
     text_clean(message);
     fflush(stdout);
     if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "train: %s%s%s\n", die_as.who, message, place);
@@ -51,7 +59,7 @@ void warn(const char* format, ...) {
 int fail(Err err, const char* format, ...) {
     va_list args;
     va_start(args, format);
-    if (err) vsnprintf(err, ERR_BYTES, format, args);
+    if (err) format_ends(err, ERR_BYTES, format, args);
     va_end(args);
     return -1;
 }

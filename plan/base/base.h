@@ -100,8 +100,8 @@ extern DieAs die_as;
 enum { ERR_BYTES = 512 };
 typedef char Err[ERR_BYTES];
 
-// For code that reads bytes: formats the message into err (always terminated) and returns -1, so that a reader can end
-// with `return fail(err, "...")`. Prints nothing.
+// For code that reads bytes: formats the message into err (always terminated, a long one without its middle), and
+// returns -1, so that a reader can end with `return fail(err, "...")`. Prints nothing.
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif

@@ -34,6 +34,14 @@ int disk_open(const char* path, uint64_t* bytes, Err err) {
     return fd;
 }
 
+FILE* disk_open_stream(const char* path, Err err) {
+    uint64_t bytes;
+    int fd = disk_open(path, &bytes, err);
+    FILE* file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (fd >= 0 && !file) fail(err, "%s: cannot read: %s", path, strerror(errno)), close(fd);
+    return file;
+}
+
 int disk_create(const char* path, Err err) {
     struct stat s;
     if (stat(path, &s) == 0 && !S_ISREG(s.st_mode))
@@ -66,6 +74,9 @@ int disk_finish(int fd, const char* path, int failed, Err err) {
 
 int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err) {
     char whole[PATH_MAX];
+    struct stat s;
+    if (lstat(path, &s) == 0 && !S_ISREG(s.st_mode) && !S_ISLNK(s.st_mode))
+        return fail(err, "%s: expected a file to write, found another kind", path);
     // Ranks in containers may have the same process id.
     if ((size_t)snprintf(whole, sizeof whole, "%s.%ld-%.0f", path, (long)getpid(), 1e9 * now_seconds()) >= sizeof whole)
         return fail(err, "%.100s...: path too long", path);
@@ -116,6 +127,26 @@ int disk_put_named(const char* path, const void* bytes, size_t n, Err err) {
     if (resolve(real, path, err)) return -1;
     if (is_written_into(real)) return write_into(real, bytes, n, err);
     return disk_put(real, bytes, n, 1, err);
+}
+
+int disk_put_stream(const char* path, FILE* out, char* const* text, const size_t* bytes, Err err) {
+    int torn = ferror(out);
+    int failed =
+        fclose(out) || torn ? fail(err, "%s: no memory for this file", path) : disk_put_named(path, *text, *bytes, err);
+    free(*text);
+    return failed;
+}
+
+static int remove_put(void* context, const char* path, const char* name, Err err) {
+    const char *of = (const char*)context, digits[] = "0123456789", *end = name + strlen(of);
+    if (strncmp(name, of, strlen(of)) != 0 || *end++ != '.') return 0;
+    size_t process = strspn(end, digits), time = end[process] == '-' ? strspn(end + process + 1, digits) : 0;
+    if (!process || !time || end[process + 1 + time] || !unlink(path)) return 0;
+    return fail(err, "%s: cannot remove: %s", path, strerror(errno));
+}
+
+int disk_clean_put(const char* dir, const char* name, Err err) {
+    return disk_visit(dir, remove_put, (void*)(uintptr_t)name, err);
 }
 
 char* disk_read_file(const char* path, size_t most, size_t* n, Err err) {

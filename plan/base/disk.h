@@ -6,6 +6,8 @@
 //
 // POSIX promises nothing before fsync: neither a file's bytes nor, without a sync of the directory, its name.
 #pragma once
+#include <stdio.h>
+
 #include "plan/base/many_files.h"
 
 enum { DISK_PATH = 4096 };
@@ -13,13 +15,14 @@ enum { DISK_PATH = 4096 };
 // path = dir/name. 0, or -1 with a message when it is too long.
 int disk_join(char path[DISK_PATH], const char* dir, const char* name, Err err);
 
-// A 32-bit integer of a file, little-endian.
+// A 32-bit integer of a file, little-endian; a count is cast to uint32_t.
 static inline int32_t disk_int32(const unsigned char* p) {
     return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
 }
 
 // Opens a regular file for reading; *bytes is its size. A descriptor, or -1 with a message.
 int disk_open(const char* path, uint64_t* bytes, Err err);
+FILE* disk_open_stream(const char* path, Err err);  // the same; NULL with a message
 // A regular file of at most `most` bytes, whole and terminated by NUL; *n without it. The caller frees. NULL with a
 // message.
 char* disk_read_file(const char* path, size_t most, size_t* n, Err err);
@@ -34,7 +37,8 @@ int disk_write(int fd, const void* bytes, size_t n);
 int disk_finish(int fd, const char* path, int failed, Err err);
 
 // A file with these bytes under this name, whole from the first moment on: written beside it and renamed. An older one
-// stays whole until then, and when this fails; without `replaces` it stays anyway. 0, or -1 with a message.
+// stays whole until then, and when this fails; without `replaces` it stays anyway. What is there and is neither a file
+// nor a link is refused. 0, or -1 with a message.
 int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err err);
 
 // The same for a name that a person gave, replacing: a link stays one, and what it points to is replaced; what is there
@@ -42,6 +46,10 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
 // far as can be known before. 0, or -1 with a message.
 int disk_put_named(const char* path, const void* bytes, size_t n, Err err);
 int disk_may_put(const char* path, Err err);
+// The same of what was written to `out` = open_memstream(text, bytes), which is closed, and the text freed.
+int disk_put_stream(const char* path, FILE* out, char* const* text, const size_t* bytes, Err err);
+// Removes what a disk_put of DIR/NAME that was killed has left; nobody else may put it now.
+int disk_clean_put(const char* dir, const char* name, Err err);
 
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash
 // of those before it (the first with 0). sync: writes it out to the disk first. 0, or -1 with a message.

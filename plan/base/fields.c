@@ -61,11 +61,7 @@ static const char* set_number(const Field* f, void* at, Word word, char wanted[W
 static const char* set_name(const Field* f, char* at, Word word, char wanted[WANTED]) {
     size_t good = 0;
     while (good < word.n && word.at[good] > ' ' && word.at[good] <= '~') good++;
-    if (good == word.n && good > 0 && good <= (size_t)f->most) {
-        memcpy(at, word.at, word.n);
-        at[word.n] = 0;
-        return NULL;
-    }
+    if (good == word.n && good > 0 && good <= (size_t)f->most) return memcpy(at, word.at, word.n), at[word.n] = 0, NULL;
     snprintf(wanted, WANTED, "a word of at most %.0f ASCII characters", f->most);
     return wanted;
 }

@@ -77,19 +77,18 @@ static int kind_of(const char* path) {
     return S_ISDIR(st.st_mode) ? 1 : S_ISREG(st.st_mode) ? 0 : -1;
 }
 
-int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory),
+int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory, Err err),
                 void* context, int64_t* unreadable, Err err) {
     int64_t i = paths->n;  // those before are files; a list, not recursion: a deep tree cannot exhaust the stack
     int status = list_one(paths, directory, unreadable, err);
     while (status == 0 && i < paths->n) {
         char* path = paths->list[i];
         int kind = kind_of(path);
-        if (kind == 0) {
-            i++;
-            continue;
-        }
+        i += kind == 0;
+        if (kind == 0) continue;
         paths->list[i] = paths->list[--paths->n];
-        if (kind > 0 && !(leaves_out && leaves_out(context, path))) status = list_one(paths, path, unreadable, err);
+        int is_out = kind > 0 && leaves_out ? leaves_out(context, path, err) : kind < 0;
+        status = is_out < 0 ? -1 : is_out ? 0 : list_one(paths, path, unreadable, err);
         free(path);
     }
     paths_sort(paths);

@@ -21,19 +21,15 @@ static int is_safe(const TextFilter* t, int keeps_lines) {
 
 int text_filter(TextFilter* t, unsigned char byte, int keeps_lines, char out[TEXT_MOST]) {
     int n = 0;
-    if (t->n > 0 && (byte & 0xc0) != 0x80) {  // what was held is no character; this byte may begin one
+    if (t->n > 0 && ((byte & 0xc0) != 0x80 || t->n >= (int)sizeof t->held)) {  // no character; this may begin one
         out[n++] = '?';
         t->n = 0;
     }
     if (t->n == 0) t->wanted = byte < 0x80 ? 1 : byte < 0xc0 || byte > 0xf7 ? 0 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
     t->held[t->n++] = byte;
     if (t->n < t->wanted) return n;
-    if (is_safe(t, keeps_lines)) {
-        memcpy(out + n, t->held, (size_t)t->n);
-        n += t->n;
-    } else {
-        out[n++] = '?';
-    }
+    if (is_safe(t, keeps_lines)) memcpy(out + n, t->held, (size_t)t->n), n += t->n;
+    else out[n++] = '?';
     t->n = 0;
     return n;
 }

@@ -504,14 +504,30 @@ static int is_first_of_its_kind(const LayoutTry* tries, int i) {
 
 #define CLOSE 1.25  // so much longer than the best may become the best
 
-int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, Err err) {
-    int n = 0, L = p->whole->L;
-    static LayoutTry t;
+typedef struct Pair {
+    int tp, stages;
+} Pair;
+
+// Fills pairs, where there is room, with each tp and number of stages that divide the ranks. How many there are.
+static int list_pairs(Pair* pairs, const LayoutProblem* p) {
+    int n = 0;
     for (int tp = p->tp[0]; tp <= p->tp[1]; tp++)
-        for (int stages = p->stages[0]; stages <= MIN(L, p->stages[1]); stages++) {
+        for (int stages = p->stages[0]; stages <= MIN(p->whole->L, p->stages[1]); stages++) {
             if (p->ranks % (tp * stages)) continue;
-            if (try_all_rows(tries, &n, p, tp, stages, arena)) return arena_check(arena, err);
+            if (pairs) pairs[n] = (Pair){tp, stages};
+            n++;
         }
+    return n;
+}
+
+int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* p, Arena* arena, Err err) {
+    int n = 0, n_pairs = list_pairs(NULL, p);
+    static LayoutTry t;
+    Pair* pairs = TAKE(arena, Pair, n_pairs);
+    if (!pairs) return arena_check(arena, err);
+    list_pairs(pairs, p);
+    for (int i = 0; i < n_pairs && (!p->goes_on || p->goes_on(p->context, (double)i / n_pairs)); i++)
+        if (try_all_rows(tries, &n, p, pairs[i].tp, pairs[i].stages, arena)) return arena_check(arena, err);
     double close = n ? CLOSE * tries[0].ms : 0;
     for (int i = 0; i < n && tries[i].fits && tries[i].ms <= close; i++) {
         if (!is_first_of_its_kind(tries, i)) continue;

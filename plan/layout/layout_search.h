@@ -34,7 +34,9 @@ typedef struct LayoutProblem {
     // Of a whole layout, as it is played; NULL: stages of t ms take (sum t + (rounds - 1) max t) / rounds.
     double (*step_ms)(void* context, const Layout* layout, int N);
     double (*room)(void* context, const Layout* layout, int s);  // bytes of a rank of stage s; NULL: all have `memory`
-    void *context, *times;                                       // of bytes; of all others
+    // Told before every P and tp which share of them is done: 0 ends the search with what it has. NULL: nobody asks.
+    int (*goes_on)(void* context, double share);
+    void *context, *times;  // of bytes and goes_on; of all others
 } LayoutProblem;
 
 // The best of one P, tp and N.

@@ -47,22 +47,14 @@ Shape shape_whole(Shape s) {
 
 // ---- parameters
 
-static Runs one_run(int size) { return (Runs){1, {size}}; }
-
 Runs shape_runs(const Shape* s, Axis axis) {
     int q = s->heads * s->HS, kv = s->kv_heads * s->HS, runs = act_runs(shape_act(s));
-    switch (axis) {
-        case ONE: return one_run(1);
-        case CHANNELS: return one_run(s->C);
-        case POSITIONS: return one_run(s->context);
-        case HEAD_SIZE: return one_run(s->HS);
-        case VOCABULARY: return one_run(s->vocab_rows);
-        case QKV_OUTPUTS: return (Runs){3, {q, kv, kv}};
-        case HEADS: return one_run(q);
-        case FC_OUTPUTS: return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
-        case HIDDEN: return one_run(s->hidden);
-    }
-    return one_run(0);
+    const int sizes[] = {
+        [ONE] = 1,           [CHANNELS] = s->C,   [POSITIONS] = s->context, [HEADS] = q, [VOCABULARY] = s->vocab_rows,
+        [HEAD_SIZE] = s->HS, [HIDDEN] = s->hidden};
+    if (axis == QKV_OUTPUTS) return (Runs){3, {q, kv, kv}};
+    if (axis == FC_OUTPUTS) return (Runs){runs, {s->hidden, runs > 1 ? s->hidden : 0}};
+    return (Runs){1, {sizes[axis]}};
 }
 
 static int exists(const Shape* shape, ParamId id) {

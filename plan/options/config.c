@@ -96,7 +96,7 @@ const Option config_options[] = {
     {WORD("--device attention", CHOICE, attention, "auto|own|cudnn"), RUN, "auto", "kernels on a GPU"},
     {WORD("--cpu-isa", CHOICE, cpu_isa, "auto|reference|generic|avx2|avx512|avx512bf16|amx"), START, "auto",
         "CPU kernels; auto: the best that this processor has"},
-    {NUMBER("--threads", INT, threads, 0, 4096), START, "0", "CPU threads; 0: one for every core"},
+    {NUMBER("--threads", INT, threads, 0, 4096), START, "0", "CPU threads; 0: one a core; default: OMP_NUM_THREADS"},
     {WORD("--dtype", CHOICE, dtype, "auto|bf16|fp32"), RUN, "auto", "auto: bf16 where it is much faster"},
     {WORD("--dtype rounding", CHOICE, rounding, "nearest|stochastic"), RUN, "nearest", "of fp32 weights to bf16 ones"},
     {WORD("--dtype grads", CHOICE, grad_dtype, "fp32|bf16"), RUN, "fp32", "how gradients travel between ranks"},

@@ -91,6 +91,8 @@ static int claim(Run* run, Origin* o) {
     int64_t step;
     if (c->resume && !disk_is_dir(o->out))
         return fail(o->words, "--resume: no such directory: %s; try another --out", o->out);
+    if (c->resume && !run_dir_is_marked(o->out) && checkpoint_latest(o->out, o->start_from, &step, NULL) <= 0)
+        return fail(o->words, "--resume: %s is no run; try another --out", o->out);
     int failed = o->out[0] ? run_dir_claim(&run->books->dir, o->out, o->words)
                            : run_dir_claim_next(&run->books->dir, "runs", o->words);
     if (failed) return -1;
@@ -215,12 +217,40 @@ static void forget_ranks(Config* c) {
     if (!config_was_given(c, "--strategies")) c->strategies = NULL;
 }
 
+static int is_saved(const Config* c, const char* option) { return !config_was_given(c, option); }
+
+// A run goes on with any number of ranks: it leaves behind what is saved of ways to divide them that these cannot have.
+// Their names, for people.
+static void fit_ranks(Config* c, const Shape* shape, int ranks, char* left, size_t room) {
+    static Layout layout;
+    static StrategyList list;
+    size_t n = 0;
+    Layout even = layout_even(shape, 1, 1, c->zero, RECOMPUTE_NONE);
+    if (c->strategies && is_saved(c, "--strategies") &&
+        !strategies_parse(&list, c->strategies, strlen(c->strategies), NULL) &&
+        strategies_check(&list, shape, ranks, NULL))
+        c->strategies = NULL, text_append(left, room, &n, ", --strategies");
+    if (c->layout && is_saved(c, "--layout") && !layout_parse(&layout, &even, c->layout, strlen(c->layout), NULL) &&
+        layout_check(&layout, shape, ranks, NULL))
+        c->layout = NULL, text_append(left, room, &n, ", --layout");
+    if (ranks % (c->tp * c->pp) && c->pp > 1 && is_saved(c, "--pp"))
+        text_append(left, room, &n, ", --pp %d", c->pp), c->pp = 1;
+    if (ranks % (c->tp * c->pp) && c->tp > 1 && is_saved(c, "--tp"))
+        text_append(left, room, &n, ", --tp %d", c->tp), c->tp = 1;
+    int data_ranks = ranks / (c->tp * c->pp);
+    if (c->cp_size > data_ranks && is_saved(c, "--cp"))
+        text_append(left, room, &n, ", --cp %d", c->cp_size), c->cp_size = 0;
+    if (c->capacity && (int64_t)c->capacity * data_ranks < shape->context && is_saved(c, "--capacity"))
+        text_append(left, room, &n, ", --capacity"), c->capacity = 0, c->rank_capacity = NULL;
+}
+
 // Shape, options and state of the checkpoint.
 static void read_start(Run* run) {
-    char err[ERR_BYTES];
+    char err[ERR_BYTES], left[256] = "", words[64];
     Config* c = &run->config;
     Shape shape;
     size_t n = 0;
+    int is_first = run->cluster->identity.rank == 0, ranks = MAX(run->cluster->identity.size, c->ranks);
     char* text = checkpoint_read_file(run->books->start_from, "config.json", &n, err);
     if (!text || hf_config_parse(&shape, text, n, err)) die("%s: %s", run->books->start_from, err);
     free(text);
@@ -234,8 +264,10 @@ static void read_start(Run* run) {
         run->state = (TrainState){saved->step, saved->position, saved->loss_hash, saved->loss, saved->val_loss};
     }
     if (run->books->uses_model) forget_ranks(c);
-    else if (c->overruled && run->cluster->identity.rank == 0)
-        printf("resume  without its saved %s, for what was given\n", c->overruled);
+    else if (c->overruled && is_first) printf("resume  without its saved %s, for what was given\n", c->overruled);
+    if (run->books->saved.ranks != ranks) fit_ranks(c, &shape, ranks, left, sizeof left);
+    if (c->resume && left[0] && is_first)
+        printf("resume  without its saved %s, which %s cannot have\n", left + 2, text_many(ranks, "rank", words));
     settle_shape(c, &shape, run->books->start_from);
     run->model.whole = shape;
 }

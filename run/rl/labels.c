@@ -51,11 +51,6 @@ void labels_open(Run* run) {
     l->loss.clip_low = (float)c->clip_low, l->loss.clip_high = (float)c->clip_high, l->loss.kl = (float)c->kl;
 }
 
-void labels_close(Run* run) {
-    free(run->labels);
-    run->labels = NULL;
-}
-
 // ---- beside a row's tokens
 
 void labels_read(Batch* b, const Sampler* sampler, const Piece* p, int first, int length, int stands_at) {

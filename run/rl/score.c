@@ -56,15 +56,23 @@ static void write_document(FILE* out, const Docs* docs, int64_t doc, const float
     fputs(n > 0 ? "]}\n" : "}\n", out);
 }
 
+// A model whose weights hold a NaN says nothing about any label.
+static void expect_finite(const Docs* docs, const float* all) {
+    for (int64_t doc = 0; doc < docs->n; doc++)
+        for (int64_t i = 0, n = docs_length(docs, doc); i < n; i++)
+            if (!isfinite(all[docs->list[doc].start + i]))
+                die("--score: expected log-probabilities, found %g for token %" PRId64 " of document %" PRId64
+                    "; are all weights of the model finite?",
+                    -(double)all[docs->list[doc].start + i], i, doc);
+}
+
 static void write_scores(const char* path, const Docs* docs, const float* all) {
     char err[ERR_BYTES], *text;
     size_t bytes;
     FILE* out = open_memstream(&text, &bytes);
     if (!out) die("--score: no memory");
     for (int64_t doc = 0; doc < docs->n; doc++) write_document(out, docs, doc, all);
-    if (!json_end(out, &text)) die("--score: no memory for %" PRId64 " documents", docs->n);
-    if (disk_put_named(path, text, strlen(text), err)) die("--score: %s", err);
-    free(text);
+    if (disk_put_stream(path, out, &text, &bytes, err)) die("--score: %s", err);
 }
 
 void run_score(Run* run) {
@@ -82,6 +90,7 @@ void run_score(Run* run) {
     int is_whole = run->ranks->end_val(run);
     if (run->cluster->unplanned) run_end_unplanned(run);
     if (!is_whole) die("--score was stopped, and %s was not written", run->config.score);
+    expect_finite(docs, all);
     if (run->model.world->rank == 0) write_scores(run->config.score, docs, all);
     say(stdout, "log-probabilities of %" PRId64 " labels in %s", labels, run->config.score);
     free(all);

@@ -39,6 +39,8 @@ typedef struct Known {
     char from[ERR_BYTES];  // words
     int slow_rank;         // and its pace; 0: all are as fast as the machine says
     double pace;
+    const char* what;    // is looked for
+    double began, told;  // seconds: when the search began, and said something last
 } Known;
 
 // What the search has found, and beside what.
@@ -412,11 +414,32 @@ int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const cha
     return know_machine(&asked, run, machine, plan, r->words);
 }
 
-void run_recommend(Recommended* r, Run* run, const Machine* machine) {
+// How far the search is, for people; it ends when it has taken long.
+static int tell_search(void* context, double share) {
+    enum { LONG = 30, PLAIN_INTERVAL = 5 };
+    Known* x = (Known*)context;
+    char line[128];
+    double now = now_seconds();
+    int rewrites = progress_is_terminal();
+    snprintf(line, sizeof line, "layouts %.60s: %.0f %% of all looked at", x->what, 100 * share);
+    if (now - x->began > LONG) {
+        if (rewrites) progress_print("", 1);
+        say(stdout, "%s in %d s; of the others one may be faster", line, LONG);
+        return 0;
+    }
+    if (now - x->told < (rewrites ? 0.1 : PLAIN_INTERVAL)) return 1;
+    x->told = now;
+    progress_print(line, rewrites);
+    return 1;
+}
+
+void run_recommend(Recommended* r, Run* run, const Machine* machine, const char* what) {
     static Answer a;
     if (run_know_layouts(r, run, machine, NULL)) return;
     run->cluster->most_scratch = 1;
+    asked.what = what, asked.began = asked.told = now_seconds();
     LayoutProblem p = problem_of(&asked);
+    p.goes_on = tell_search;
     if (find_layouts(&a, &asked, &p, r->words)) return;
     if (a.n) r->best = a.tries[0];
     if (!has_layout(&a)) r->best.ms = INFINITY, no_layout(&asked, &p, &a, r->words);
@@ -474,10 +497,8 @@ void run_settle_layout(Run* run) {
         if (file.capacity) run->settled.capacity = file.capacity;  // that auto has searched with
         if (file.strategies[0]) run->settled.strategies = file.strategies;
     }
-    int is_saved = c->layout && !config_was_given(c, "--layout");
-    const char* option = is_saved ? "the saved layout" : c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
-    if (layout_check(layout, &m->whole, m->world->size, err))
-        die("%s: %s%s", option, err, is_saved ? "; --tp 1 --pp 1 goes on without" : "");
+    const char* option = c->layout ? c->layout : c->pp > 1 ? "--pp" : "--tp";
+    if (layout_check(layout, &m->whole, m->world->size, err)) die("%s: %s", option, err);
     if (is_named) keep_layout(run);
     run->settled.tp = layout->tp, run->settled.pp = layout->stages;
 }

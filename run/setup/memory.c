@@ -105,10 +105,10 @@ static void batch_plan_carve(const Run* run, Batch* b, void* memory, int* indice
     size_t n = (size_t)max_tokens, labels = label_ints(run, max_tokens);
     x->groups = (RankGroup*)memory;
     x->passes = (RankPass*)(x->groups + n);
-    x->spans = (Span*)(x->passes + n);
     x->labels = (float*)indices;  // these two before all others, whose last may be of many ranks
     x->vocab_rows = indices + labels;
-    batch_carve(b, x->spans + n, indices + labels + n, device_indices + labels + n, max_tokens);
+    batch_carve(b, x->passes + n, indices + labels + n, device_indices + labels + n, max_tokens);
+    x->spans = (Span*)(b->lengths + n);  // what is aligned least comes last
 }
 
 // The most that a schedule takes of the arena.

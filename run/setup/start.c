@@ -62,6 +62,15 @@ static void find_command(Run* run, const char* program) {
     }
 }
 
+// OpenMP's variable, which may have a number for each level of threads.
+static void take_threads(Config* c) {
+    const char* text = getenv("OMP_NUM_THREADS");
+    char number[16];
+    if (!text || config_was_given(c, "--threads")) return;
+    snprintf(number, sizeof number, "%.*s", (int)strcspn(text, ","), text);
+    option_set(c, &option_find("--threads")->value, number, NULL);
+}
+
 void run_read_options(Run* run) {
     char err[ERR_BYTES];
     Config* c = &run->config;
@@ -69,6 +78,7 @@ void run_read_options(Run* run) {
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_read(c, run->argc, run->argv, err)) die("%s", err);
     if (!c->sample) wrap_output(progress_columns);  // generated text keeps its lines
+    take_threads(c);
     find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
     if (c->twice && run->cluster->identity.rank == 0)

@@ -209,7 +209,7 @@ static char* last_measured(const Run* run) {
     if (!run->config.out) return NULL;
     run_path(path, run->books->out, "log.jsonl");
     snprintf(stages, sizeof stages, "\"stages\": %d,", run->model.stages);
-    FILE* file = fopen(path, "r");
+    FILE* file = disk_open_stream(path, NULL);
     while (file && getline(&line, &room, file) > 0)
         if (strstr(line, stages) && strstr(line, "\"compute_ms\": [") && !strstr(line, "\"compute_ms\": [null"))
             free(found), found = strdup(line);
@@ -235,13 +235,14 @@ static void show_stages(ShownStages* x, const Run* run, const char* logged, Aren
 // ---- all of it
 
 static void write_page(const Run* run, const Explained* x) {
-    char path[CHECKPOINT_PATH] = "plan.html", err[ERR_BYTES];
+    char path[CHECKPOINT_PATH] = "plan.html", err[ERR_BYTES], *text;
+    size_t bytes;
     if (run->config.out && disk_make_dirs(run->books->out, err)) die("--explain: %s", err);
     if (run->config.out) run_path(path, run->books->out, "plan.html");
-    FILE* file = fopen(path, "w");
-    int failed = !file || explain_page(file, x);
-    if (file && fclose(file)) failed = 1;
-    if (failed) die("%s: cannot write: %s", path, strerror(errno));
+    FILE* page = open_memstream(&text, &bytes);
+    if (!page) die("--explain: no memory for a page");
+    explain_page(page, x);
+    if (disk_put_stream(path, page, &text, &bytes, err)) die("--explain: %s", err);
     say(stdout, "the same with timelines: %s", path);
 }
 

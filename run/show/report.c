@@ -226,6 +226,7 @@ void run_open_report(Run* run) {
     char err[ERR_BYTES];
     Smooth* smooth = &run->books->log.smooth;
     if (run->books->log.fd < 0) return;
+    if (checkpoint_clean(run->books->out, err) || disk_clean_put(run->books->out, "report.html", err)) warn("%s", err);
     run->books->page = &page;
     run_page_open(&page, run->books->out);
     if (run->config.resume && run_page_read(&page, err)) warn("%s", err);
@@ -424,7 +425,9 @@ static void print_next(const Run* run) {
     int64_t done = run->state.step;
     const char* command = run->books->command;
     text_quoted(run->books->out, out, sizeof out);
-    if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
+    if (done < c->steps && !c->resume && done == run->books->first_step)
+        say(stdout, "nothing was learnt, and nothing is saved: start it again");
+    else if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
         warn("standard output was closed: stopped at step %" PRId64 "; continue: %s --resume --out %s", done, command,
              out);
     else if (done < c->steps) say(stdout, "continue: %s --resume --out %s", command, out);

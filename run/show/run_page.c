@@ -80,10 +80,7 @@ LineKind run_page_line(RunPage* page, const char* line, size_t n) {
 
 static FILE* open_log(const RunPage* page, Err err) {
     char path[DISK_PATH];
-    if (disk_join(path, page->dir, "log.jsonl", err)) return NULL;
-    FILE* file = fopen(path, "r");
-    if (!file) fail(err, "%s: cannot read: %s", path, strerror(errno));
-    return file;
+    return disk_join(path, page->dir, "log.jsonl", err) ? NULL : disk_open_stream(path, err);
 }
 
 int run_page_read(RunPage* page, Err err) {
@@ -156,11 +153,10 @@ int run_page_write(RunPage* pages, int n, const char* path, Err err) {
     page_begin(out, run_show_run_page_css);
     for (int i = 0; i < n && !failed; i++) failed = put_run(out, &pages[i], err);
     page_end(out, run_show_run_page_js);
-    int torn = ferror(out);
-    if (fclose(out) || torn) failed = fail(err, "%s: no memory for this page", path);
-    if (!failed) failed = disk_put(path, text, bytes, 1, err);
+    if (!failed) return disk_put_stream(path, out, &text, &bytes, err);
+    fclose(out);
     free(text);
-    return failed;
+    return -1;
 }
 
 // ---- on a terminal

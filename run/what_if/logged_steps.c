@@ -75,9 +75,8 @@ static void read_log(const char* named) {
     ssize_t n;
     if (!disk_is_dir(named)) snprintf(logged.path, sizeof logged.path, "%s", named);
     else if (disk_join(logged.path, named, "log.jsonl", err)) die("--what-if: %s", err);
-    FILE* file = fopen(logged.path, "r");
-    if (!file)
-        die("--what-if %s: cannot read: %s; expected a run's directory or its log.jsonl", named, strerror(errno));
+    FILE* file = disk_open_stream(logged.path, err);
+    if (!file) die("--what-if: %s; expected a run's directory or its log.jsonl", err);
     while ((n = getline(&line, &room, file)) > 0) take_line(line, (size_t)n);
     if (ferror(file)) die("--what-if %s: cannot read: %s", logged.path, strerror(errno));
     free(line), fclose(file);

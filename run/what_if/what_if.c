@@ -52,23 +52,26 @@ static void divide_time(WhatIf* x, const Recommended* r, int ranks) {
     x->part[PART_UNEVEN] = computed - x->part[PART_COMPUTING];
 }
 
-static Recommended* recommend(Run* run, const Machine* machine, double times) {
+static Recommended* recommend(Run* run, const Machine* machine, double times, const char* what) {
     static Recommended found;
     run->cluster->available = (HostMemory){(size_t)room_of(machine, &run->config, times), "of a rank"};
-    run_recommend(&found, run, machine);
+    run_recommend(&found, run, machine, what);
     return &found;
 }
 
 // The best layout of the changed machine, which may be another one. A layout that was found before may still be the
 // best: the search looks at a part of all, so a change wins nothing less than nothing.
 static double gain_of(const WhatIf* x, Run* run, const Machine* machine, Change change) {
+    static const char* const words[N_CHANGES] = {"links of twice the bytes", "twice the memory", "no slow ranks"};
     Machine other = *machine;
+    char what[2 * COST_NAME];
     int ranks = run->model.world->size;
     if (change == CHANGE_LINKS) other = machine_with_links(machine, 2);
     if (change == CHANGE_MEMORY) other = machine_with_memory(machine, 2);
     if (change == CHANGE_PACE) other = machine_with_full_pace(machine, -1);
     if (change == CHANGE_PACE && sum_of_paces(&other, ranks) == sum_of_paces(machine, ranks)) return NAN;
-    double ms = recommend(run, &other, change == CHANGE_MEMORY ? 2 : 1)->best.ms;
+    snprintf(what, sizeof what, "of %s, %s", x->name, words[change]);
+    double ms = recommend(run, &other, change == CHANGE_MEMORY ? 2 : 1, what)->best.ms;
     return ms == INFINITY ? 0 : x->ms == INFINITY ? 1 : fmax(0, 1 - ms / x->ms);
 }
 
@@ -105,7 +108,7 @@ static void find_goodput(WhatIf* x, const Run* run, const Machine* machine) {
 
 static void ask(WhatIf* x, Run* run, const char* name, double price) {
     static Machine machine;
-    char err[ERR_BYTES];
+    char err[ERR_BYTES], what[2 * COST_NAME];
     const char* slash = strrchr(name, '/');
     if (run_machine_named(run, &machine, name, err)) die("%s", err);
     *x = (WhatIf){.room = room_of(&machine, &run->config, 1), .price = price};
@@ -113,7 +116,8 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
     if (x->room <= 0)
         die("--what-if: nothing says what memory a rank of %s has; try --memory 40G, or in its file: device 40 0",
             name);
-    const Recommended* r = recommend(run, &machine, 1);
+    snprintf(what, sizeof what, "of %s", x->name);
+    const Recommended* r = recommend(run, &machine, 1, what);
     x->ms = r->best.ms, x->bytes = r->best.bytes, x->tokens = r->costs->tokens;
     x->layout = r->best.layout, x->N = r->best.N;
     snprintf(x->words, sizeof x->words, "%s", r->words + (strncmp(r->words, "auto: ", 6) ? 0 : 6));
@@ -163,6 +167,7 @@ void run_what_if(Run* run) {
         what_if_replay(&all, &as.run, &machine);
     } else
         for (; all.n < n; all.n++) ask(&clusters[all.n], &as.run, c->machines.paths[all.n], prices[all.n]);
+    if (progress_is_terminal()) progress_print("", 1);
     what_if_show(&all);
     end_output();
     exit(0);

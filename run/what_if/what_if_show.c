@@ -160,14 +160,15 @@ static void show_replayed(FILE* page, const WhatIfs* all) {
 }
 
 void what_if_show(const WhatIfs* all) {
-    char title[256], ranks[64], path[CHECKPOINT_PATH] = "what-if.html", err[ERR_BYTES];
+    char title[256], ranks[64], path[CHECKPOINT_PATH] = "what-if.html", err[ERR_BYTES], *text;
+    size_t bytes;
     const Config* c = &all->run->config;
     const Shape* s = &all->run->model.whole;
     double millions = (double)shape_param_count(s) / 1e6;
     if (c->out && disk_make_dirs(c->out, err)) die("--what-if: %s", err);
     if (c->out) run_path(path, c->out, "what-if.html");
-    FILE* page = fopen(path, "w");
-    if (!page) die("%s: cannot write: %s", path, strerror(errno));
+    FILE* page = open_memstream(&text, &bytes);
+    if (!page) die("--what-if: no memory for a page");
     snprintf(title, sizeof title, "%s of %.*f million parameters on %s, %.0f tokens a step in documents of up to %d",
              arch_table[s->arch].title, millions < 100, millions, text_many(all->ranks, "rank", ranks),
              all->cluster->tokens, c->context);
@@ -179,8 +180,7 @@ void what_if_show(const WhatIfs* all) {
     show_goodput(page, all);
     show_layouts(page, all);
     page_end(page, run_what_if_what_if_js);
-    int failed = ferror(page);
-    if (fclose(page) || failed) die("%s: cannot write: %s", path, strerror(errno));
+    if (disk_put_stream(path, page, &text, &bytes, err)) die("--what-if: %s", err);
     printf("\n");
     say(stdout, "the same with bars: %s", path);
 }
