@@ -13,7 +13,8 @@ int making_token(Making* m, int token) {
 }
 
 int making_string(Making* m, const JsonValue* value, const char* what) {
-    int64_t n = json_string(value, m->scratch);
+    int64_t n = json_prose(value, m->scratch, &m->docs->more->replaced);
+    m->docs->more->not_utf8 += n > 0 && docs_utf8_open(0, m->scratch, (size_t)n) != 0;
     return n < 0 ? fail(m->err, "expected %s as a string", what) : making_text(m, m->scratch, (size_t)n);
 }
 

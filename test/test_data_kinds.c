@@ -39,14 +39,14 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
         "cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
         "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
     Docs* docs = open_one("d", bytes);
-    CHECK(docs && docs->n == 5 && docs_packed(docs) == 1 && docs->skipped == 1);
+    CHECK(docs && docs->n == 5 && docs->skipped.n == 1 && strstr(docs->skipped.list[0], "e.tar.gz: compressed;"));
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
     int tokens[5] = {0};
     CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
     docs_close(docs);
     CHECK_SH(0, "$P " TINY "--data $W/d --out $W/run-d");
-    CHECK_SAID("1 file passed over (1 compressed & 1 .jsonl without \"text\"");
+    CHECK_SAID("1 file passed over; 1 .jsonl without \"text\" & passed over: & e.tar.gz: compressed;");
 }
 
 CLAIM(damaged_files_are_named) {
@@ -187,6 +187,7 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
                    {"a.json", " [\n {\"instruction\": \"a\", \"output\": \"b\"}]",
                     "a.json: expected text or JSONL, found a JSON array"},
                    {"a.json", "[{}]", "jq -c '.[]' "},
+                   {"o.json", " {\n\"a\": 1}", "found JSON; try: jq -c . "},
                    {"s.json", "[\"one\", \"two\"]", "jq -c '.[] | {text: .}' "}};
     for (int i = 0; i < COUNT(refused); i++) {
         put_text(refused[i].name, refused[i].text);
@@ -197,8 +198,9 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
              "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl");
     CHECK_SH(0, "$P " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen");
     CHECK_SAID(
-        "1 .jsonl without \"text\" or JSON array &  to validate (at most 2 tokens a time);  & "
-        "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n");
+        " to validate (at most 2 tokens a time); 1 file passed over & "
+        "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n & "
+        "passed over: & a.json: expected text or JSONL, found a JSON array; try: jq");
     CHECK(strstr(output, " in 4 documents") || strstr(output, " in 5 documents"));
 }
 

@@ -3,8 +3,14 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "plan/base/base.h"
+
+// Bytes of the byte order mark of UTF-8 with which n bytes of text begin: 3, or 0.
+static inline size_t utf8_mark(const char* text, size_t n) {
+    return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
+}
 
 // What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
 const char* disk_hint(int error);
@@ -23,9 +29,9 @@ void paths_free(Paths* paths);
 
 // Appends every regular file below, links followed; neither hidden files and directories nor linked directories, which
 // could be loops, nor what is in directories of which leaves_out (NULL: none) says 1. Directories that one may not read
-// are passed over, and counted in *unreadable. 0, or -1 with a message.
+// are passed over, and *unreadable has a message for each. 0, or -1 with a message.
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory),
-                void* context, int64_t* unreadable, Err err);
+                void* context, Paths* unreadable, Err err);
 
 // Whether a file or directory that nobody named may be left out after this errno: it is not for us, or is gone. After
 // any other (a bad disk, too many open files) another run would find another tree.
