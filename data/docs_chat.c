@@ -196,6 +196,7 @@ int docs_add_instruction(Docs* docs, const Json* json, Err err) {
     const JsonValue* messages = messages_of(json);
     int is_pair = !messages && has_both(json, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
     int has_roles = !is_pair && !docs_is_tree(json);
+    making_judges(&m, json->values);
     Style style = has_roles ? style_of(docs->tokenizer) : (Style){0};
     m.style = &style;
     if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);

@@ -109,6 +109,7 @@ typedef struct DocsMore {
     int64_t files;        // used
     int64_t runs;         // directories left out
     int64_t plain_jsonl;  // files *.jsonl without documents, read as plain text
+    const char* judges;   // what some line says of how good its answers are: the name of its first such member; or NULL
     int64_t replaced;     // halves of surrogate pairs without the other one, read as U+FFFD
     int64_t not_utf8;     // texts with other bytes than UTF-8, which stay as they are
 } DocsMore;
@@ -145,6 +146,7 @@ void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, in
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
 static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
 static inline int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->plain_jsonl; }
+static inline const char* docs_judges(const Docs* docs) { return docs->more->judges; }
 static inline int64_t docs_replaced(const Docs* docs) { return docs->more->replaced; }
 static inline int64_t docs_not_utf8(const Docs* docs) { return docs->more->not_utf8; }
 // A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is

@@ -25,6 +25,8 @@ int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
 
+void making_judges(Making* m, const JsonValue* object);  // DocsMore.judges, by its members
+
 // A tree: its segments go to DocsMore.segments.
 double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares
 int docs_is_tree(const Json* json);

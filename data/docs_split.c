@@ -187,9 +187,8 @@ static int add_whole(Docs* docs, const Docs* before, int64_t doc, const DocsSegm
     const Document* d = &before->list[doc];
     int64_t by = docs_tokens(docs) - d->start;
     for (int i = 0; i < n; i++)
-        if (add_segment(docs,
-                        (DocsSegment){segments[i].first + by, segments[i].parent, segments[i].position,
-                                      segments[i].rank, segments[i].reward},
+        if (add_segment(docs, (DocsSegment){segments[i].first + by, segments[i].parent, segments[i].position,
+                                           segments[i].rank, segments[i].reward},
                         err))
             return -1;
     if (add_spans(docs, before->more, d->start, d[1].start, by, err)) return -1;
