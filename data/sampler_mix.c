@@ -21,10 +21,13 @@ static int64_t pieces_of(const Sampler* s, int corpus, int64_t* first) {
 }
 
 static int check(const Sampler* s, Err err) {
-    int64_t first;
-    for (int c = 0; c < docs_corpora(s->docs); c++)
-        if (pieces_of(s, c, &first) == 0)
-            return fail(err, "the corpus %s has no text to train on", docs_corpus(s->docs, c)->name);
+    int64_t first, unlearnt = 0;
+    for (int c = 0; c < docs_corpora(s->docs); c++) {
+        int64_t n = pieces_of(s, c, &first);
+        if (n == 0 || sampler_learnt(s, first, n, &unlearnt) == 0)
+            return fail(err, "the corpus %s has no text to %s", docs_corpus(s->docs, c)->name,
+                        n ? "learn" : "train on");
+    }
     return 0;
 }
 
@@ -51,10 +54,13 @@ static Piece next_piece(const Sampler* s, SamplerPosition* position) {
     int c = next_corpus(s, position);
     CorpusPosition* at = &position->corpora[c];
     int64_t first, n = pieces_of(s, c, &first);
-    uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
-    Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+    Piece piece;
+    do {
+        uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
+        piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+        if (++at->index == n) at->epoch++, at->index = 0;
+    } while (!piece_is_drawn(&piece));
     at->tokens += piece.length;
-    if (++at->index == n) at->epoch++, at->index = 0;
     return piece;
 }
 
