@@ -6,7 +6,7 @@
 typedef struct Making {
     Docs* docs;
     const Json* json;
-    char* scratch;              // room for the longest string
+    char* scratch;              // room for all strings of the line, one behind another
     const struct Style* style;  // of messages (docs_chat.c)
     int64_t first;              // of its tokens, in Docs.encoded
     char* err;

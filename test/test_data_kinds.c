@@ -200,6 +200,52 @@ CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
     }
 }
 
+// As other programs write messages: content in parts, members that are null.
+CLAIM(parts_of_a_message_are_one_text) {
+    const char *whole =
+                   "{\"messages\": [{\"role\": \"user\", \"content\": \"hi \\u00e4 you\"}, "
+                   "{\"role\": \"assistant\", \"content\": \"yo\"}]}\n",
+               *parts =
+                   "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi \\u00e4\"}, "
+                   "{\"type\": \"text\", \"text\": \" you\"}], \"tool_calls\": null}, {\"role\": \"assistant\", "
+                   "\"content\": [{\"type\": \"text\", \"text\": \"yo\"}], \"tool_calls\": []}]}\n";
+    put_text("whole.jsonl", whole);
+    put_text("parts.jsonl", parts);
+    CHECK(content("whole.jsonl", bytes) && content("parts.jsonl", bytes) == content("whole.jsonl", bytes));
+    static const char* const refused[][2] = {
+        {"\"content\": [{\"type\": \"image_url\", \"image_url\": {}}]", "a part of type \"image_url\", expected text"},
+        {"\"content\": [\"a\"]", "expected a part of a message as {\"type\""},
+        {"\"content\": null, \"tool_calls\": [{\"id\": 1}]", "a message has \"tool_calls\""},
+        {"\"content\": \"a\", \"function_call\": {\"name\": \"f\"}", "a message has \"function_call\""}};
+    for (int i = 0; i < COUNT(refused); i++) {
+        put_text("parts.jsonl", filled("{\"messages\": [{\"role\": \"assistant\", %s}]}\n", refused[i][0]));
+        CHECK(!open_one("parts.jsonl", bytes) && strstr(err, "parts.jsonl:1: ") && strstr(err, refused[i][1]));
+    }
+}
+
+// scripts/parquet_to_shards.py with a package in place of pyarrow, whose files are JSON.
+CLAIM(columns_of_parquet_become_lines_that_are_read) {
+    if (sh("command -v python3 > /dev/null")) SKIP("python3 is not here");
+    make_directory("pq"), make_directory("pq/pyarrow");
+    put_text("pq/pyarrow/__init__.py", "import pyarrow.lib");
+    put_text("pq/pyarrow/lib.py", "class ArrowException(Exception): pass");
+    put_text("pq/pyarrow/parquet.py",
+             "import json\n"
+             "class Column(list):\n    to_pylist = list.copy\n"
+             "class Schema:\n    def __init__(self, name): self.names = list(json.load(open(name)))\n"
+             "read_schema = Schema\n"
+             "def read_table(name, columns): return {columns[0]: Column(json.load(open(name))[columns[0]])}\n");
+    put_text("pq/a.parquet",
+             "{\"text\": [\"one\", \"\"], \"n\": [1], \"messages\": [[{\"role\": \"user\", \"content\": "
+             "\"hi\", \"tool_calls\": null}, {\"role\": \"assistant\", \"content\": \"yo\"}]]}");
+#define SHARDS "PYTHONPATH=$W/pq python3 scripts/parquet_to_shards.py "
+    CHECK_SH(0, SHARDS "$W/pq/t $W/pq/a.parquet && " SHARDS "$W/pq/m $W/pq/a.parquet --column messages");
+    CHECK_DOCUMENTS(open_one("pq/t/a.jsonl", bytes), "|one");
+    CHECK_DOCUMENTS(open_one("pq/m/a.jsonl", bytes), "|user: hi\n\nassistant: yo|");
+    CHECK(sh(SHARDS "$W/pq/n $W/pq/a.parquet --column n") == 1 && strstr(output, "expected text or messages"));
+    CHECK(sh("ls $W/pq/n/*") != 0);
+}
+
 static int read_second_line(const void* line, size_t n) {
     put_text("bad.jsonl", filled("{\"prompt\": \"a\", \"completion\": \"b\"}\n%.*s\n", (int)n, (const char*)line));
     return open_one("bad.jsonl", bytes) ? 0 : -1;
