@@ -57,7 +57,7 @@ int docs_check_text(DocsFile* file, Err err) {
     char head[DOCS_HEAD_BYTES];
     size_t n = (size_t)MIN(file->file.size, DOCS_HEAD_BYTES);
     if (file_read(&file->file, 0, head, n, err)) return -1;
-    size_t mark = utf8_mark(head, n);
+    size_t mark = n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;  // a byte order mark
     const char* nul = memchr(head, 0, n);
     file->file.base += (int64_t)mark, file->file.size -= (int64_t)mark;
     if (n == mark) return fail(err, "%s: is empty", file->file.path), 1;

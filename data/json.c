@@ -12,7 +12,6 @@
 
 #include "data/unicode.h"
 #include "plan/base/base.h"
-#include "plan/base/many_files.h"
 
 enum { DEEPEST = 64 };
 

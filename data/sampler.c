@@ -58,24 +58,6 @@ static int fill_side(Sampler* s, Split split, Err err) {
     return 0;
 }
 
-// Instructions have pieces without a label, and labels may have no weight.
-int64_t sampler_learnt(const Sampler* s, int64_t first, int64_t n, int64_t* unlearnt) {
-    int in_doubt = s->docs->weight != NULL;
-    int64_t learnt = 0;
-    for (int64_t i = 0; i < s->docs->n_files && !in_doubt; i++) in_doubt = s->docs->files[i].format->learnt != NULL;
-    for (int64_t i = 0; i < n && in_doubt; i++) {
-        Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, i, 0);
-        learnt += piece.weight > 0, *unlearnt += !piece_is_drawn(&piece);
-    }
-    return in_doubt ? learnt : n;
-}
-
-static int check_labels(Sampler* s, Err err) {
-    int64_t n = sampler_pieces(s, SPLIT_TRAIN);
-    if (n == 0 || sampler_learnt(s, 0, n, &s->unlearnt) > 0) return 0;
-    return fail(err, "nothing is learnt of these documents: no label of any counts");
-}
-
 int sampler_open(Sampler** out, const Docs* docs, int context, double val_fraction, uint64_t seed, Err err) {
     *out = NULL;
     if (context < 1) return fail(err, "context is %d, expected at least 1", context);
@@ -87,7 +69,6 @@ int sampler_open(Sampler** out, const Docs* docs, int context, double val_fracti
     *s = (Sampler){.docs = docs, .context = context, .seed = seed, .val_fraction = val_fraction};
     choose_split(s);
     int status = fill_side(s, SPLIT_TRAIN, err) || fill_side(s, SPLIT_VAL, err) ? -1 : 0;
-    if (status == 0 && val_fraction < 1) status = check_labels(s, err);
     if (status == 0 && val_fraction < 1 && docs->mix) status = docs->mix->check(s, err);
     if (status) sampler_close(s);
     else *out = s;
@@ -150,7 +131,7 @@ static Piece next_piece(const Sampler* s, SamplerPosition* at) {
     do {
         piece = sampler_train_piece(s, *at);
         if (++at->index == sampler_pieces(s, SPLIT_TRAIN)) at->epoch++, at->index = 0;
-    } while (!piece_is_drawn(&piece));
+    } while (piece.weight == 0 && piece.n_targets > 0);
     return piece;
 }
 

@@ -44,7 +44,6 @@ typedef struct Sampler {
     int64_t cut, cut_length;  // 0, or: documents of this length and hash, one and its copies, train up to this token
     uint64_t cut_hash;        // and validate from it on
     Side sides[2];            // by Split
-    int64_t unlearnt;         // training pieces of which nothing is learnt though they have targets: never drawn
 } Sampler;
 
 // Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
@@ -76,10 +75,6 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
 
 // The same for a step, which is of nothing but last tokens of documents never: those have no label.
 int sampler_draw_step(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
-static inline int piece_is_drawn(const Piece* p) { return p->weight > 0 || p->n_targets == 0; }
-// How many of n training pieces from `first` on are learnt something of, where that can be in doubt, else n; *unlearnt
-// += those that are never drawn.
-int64_t sampler_learnt(const Sampler* s, int64_t first, int64_t n, int64_t* unlearnt);
 
 // Tokens and labels of a piece: tokens (length), targets (length), -1 where there is none. 0, or -1 with a message.
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err);

@@ -1,6 +1,6 @@
 // test_data_kinds.c - data as people have it: compressed files, JSONL in directories, instructions of which only the
 // completions are learnt.
-#include "data/sampler.h"
+#include "data/sampler_mix.h"
 #include "test/corpus.h"
 #include "test/program.h"
 
@@ -160,15 +160,15 @@ CLAIM(pieces_of_which_nothing_is_learnt_are_left_out) {
     if (!s) return;
     SamplerPosition position = {0};
     Piece piece;
-    int64_t labels = 0, drawn = 0, all = 0;
+    int64_t labels = 0, drawn = 0, all = 0, unlearnt = 0;
+    CHECK(sampler_check_labels(s, &unlearnt, err) == 0);
     for (int64_t d = 0; d < docs->n; d++) all += docs_learnt(docs, d, 1, (int)docs_length(docs, d) - 1, NULL);
     for (; labels < 3 * all && sampler_draw(s, &position, &piece, 1, 64) == 1; drawn++) {
         CHECK(piece.n_labels > 0 || piece.n_targets == 0);
         labels += piece.n_labels;
     }
-    CHECK(labels == 3 * all && s->unlearnt > 3 * 40);
-    CHECK(3 * (sampler_pieces(s, SPLIT_TRAIN) - s->unlearnt) - drawn <=
-          40);  // but for last tokens behind the last label
+    CHECK(labels == 3 * all && unlearnt > 3 * 40);
+    CHECK(3 * (sampler_pieces(s, SPLIT_TRAIN) - unlearnt) - drawn <= 40);  // but for last tokens behind the last label
     sampler_close(s);
     docs_close(docs);
     CHECK_SH(0, "$P " LONG "$W/long.jsonl --out $W/l1");

@@ -57,9 +57,8 @@ static int list_one(Paths* paths, const char* directory, Paths* unreadable, Err 
     struct dirent** entries;
     const char* slash = *directory && directory[strlen(directory) - 1] == '/' ? "" : "/";
     int n = scandir(directory, &entries, is_visible, NULL), status = 0;
-    int passed_over = n < 0 && may_pass_over(errno);
     if (n < 0) fail(err, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
-    if (n < 0) return passed_over ? paths_append(unreadable, strdup(err), err) : -1;
+    if (n < 0) return may_pass_over(errno) ? paths_append(unreadable, strdup(err), err) : -1;
     for (int i = 0; i < n; i++) {
         char* path = NULL;
         if (!status && asprintf(&path, "%s%s%s", directory, slash, entries[i]->d_name) < 0) path = NULL;

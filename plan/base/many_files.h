@@ -3,14 +3,8 @@
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "plan/base/base.h"
-
-// Bytes of the byte order mark of UTF-8 with which n bytes of text begin: 3, or 0.
-static inline size_t utf8_mark(const char* text, size_t n) {
-    return n >= 3 && !memcmp(text, "\xef\xbb\xbf", 3) ? 3 : 0;
-}
 
 // What to try, behind the words for an errno: "; free some space there". Empty where nothing is known.
 const char* disk_hint(int error);

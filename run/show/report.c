@@ -97,10 +97,10 @@ static void print_data(const Run* run) {
             "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
             run->config.separator, docs->divided);
     print_doubts(run, docs);
-    if (train->unlearnt)
+    if (run->books->unlearnt)
         say(stdout,
             "        %s of %" PRId64 " to train on left out: --context %d cuts off prompts of which nothing is learnt",
-            text_many(train->unlearnt, "piece", many), sampler_pieces(train, SPLIT_TRAIN), train->context);
+            text_many(run->books->unlearnt, "piece", many), sampler_pieces(train, SPLIT_TRAIN), train->context);
     TreeCounts trees = {0, 0, 0, 0};
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) docs_count_tree(docs, doc, &trees);
     if (trees.trees) say(stdout, "        %s", run_spared(&trees, words));
