@@ -14,7 +14,7 @@ void choice_free(Choice* c) {
 // The string at *at, which moves behind it; NULL with a message.
 static char* take_string(const JsonValue* value, char** at, const char* what, Err err) {
     char* text = *at;
-    int64_t n = json_string(value, text);
+    int64_t replaced = 0, n = json_prose(value, text, &replaced);
     if (n < 0 || strlen(text) != (size_t)n) {
         fail(err, "expected %s as a string without NUL", what);
         return NULL;

@@ -53,17 +53,17 @@ static int add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end
     return docs_add(docs, 1 + end - begin, begin, text ? text : head, n_head, err);
 }
 
-int docs_check_text(const DocsFile* file, Err err) {
+int docs_check_text(DocsFile* file, Err err) {
     char head[DOCS_HEAD_BYTES];
     size_t n = (size_t)MIN(file->file.size, DOCS_HEAD_BYTES);
-    if (n == 0) return fail(err, "%s: is empty", file->file.path), 1;
     if (file_read(&file->file, 0, head, n, err)) return -1;
+    size_t mark = n >= 3 && !memcmp(head, "\xef\xbb\xbf", 3) ? 3 : 0;  // a byte order mark
     const char* nul = memchr(head, 0, n);
+    file->file.base += (int64_t)mark, file->file.size -= (int64_t)mark;
+    if (n == mark) return fail(err, "%s: is empty", file->file.path), 1;
     if (!nul) return 0;
-    return fail(err,
-                "%s: is not text, byte %d is zero (token shards must be named *.bin, compressed text *.gz or *.zst; "
-                "parquet: scripts/parquet_to_shards.py)",
-                file->file.path, (int)(nul - head)),
+    return fail(err, "%s: is not text, byte %d is zero (token shards must be named *.bin)", file->file.path,
+                (int)(nul - head)),
            1;
 }
 
@@ -109,8 +109,8 @@ static int add_file(Docs* docs, const char* path, int named, Err err) {
     if (status) status = !named && may_pass_over(errno) ? 1 : -1;
     else status = (docs->formats ? docs->formats->index : docs_index_text)(docs, file, named, err);
     if (status || docs->n_open >= docs->most_open) file_close(&file->file);
-    docs->skipped += status > 0;
-    if (status) return free(file->file.path), MIN(status, 0);
+    if (status) free(file->file.path);
+    if (status) return status > 0 ? paths_append(&docs->skipped, strdup(err), err) : -1;
     docs->n_open += file->file.fd >= 0 && !file->file.is_shared;
     docs->n_files++;
     return 0;
@@ -159,6 +159,7 @@ void docs_close(Docs* docs) {
     if (docs->formats) docs->formats->close(docs);
     free(docs->files);
     free(docs->list);
+    paths_free(&docs->skipped);
     free(docs);
 }
 

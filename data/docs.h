@@ -54,7 +54,7 @@ struct DocsFile {
 // adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
 typedef struct DocsFormats {
     int (*add_path)(Docs* docs, const char* path, Err err);
-    int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: no text
+    int (*index)(Docs* docs, DocsFile* file, int named, Err err);  // 1: passed over, with a message
     int (*add_text)(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err);
     int (*leaves_out)(void* docs, const char* directory, Err err);
     void (*close)(Docs* docs);
@@ -69,7 +69,7 @@ struct Docs {
     int64_t n_files, files_capacity, n_open, most_open;
     Document* list;  // (n + 1)
     int64_t n, capacity;
-    int64_t skipped;  // files of directories that were passed over: no text (a NUL in the first 4096 bytes), unreadable
+    Paths skipped;    // a message for each file of a directory that was passed over: no text, unreadable, unfit
     int64_t divided;  // documents of text files in which the separator stands
     const DocsFormats* formats;
     struct DocsMore* more;                                  // the formats' own
@@ -101,7 +101,7 @@ int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* target
 // ---- for formats
 
 int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
-int docs_check_text(const DocsFile* file, Err err);        // 1 and a message: it is no text
+int docs_check_text(DocsFile* file, Err err);  // skips a byte order mark; 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);

@@ -12,11 +12,11 @@
 typedef struct Index {
     char magic[8];
     uint64_t key, hash, shard_hash, content;
-    int64_t files, skipped, runs, packed, plain_jsonl, divided, n_corpora;
+    int64_t files, runs, plain_jsonl, replaced, not_utf8, divided, n_corpora;
     DocsCorpus corpora[MOST_CORPORA];
 } Index;
 
-static const char index_magic[8] = "RAGTOK3";
+static const char index_magic[8] = "RAGTOK4";
 
 static uint64_t hash_index(Index x) {
     x.hash = 0;
@@ -40,8 +40,8 @@ static int save_index(const Docs* d, uint64_t key, const char* shard, const char
                       const char* path, Err err) {
     const DocsMore* m = d->more;
     uint64_t bytes;
-    Index x = {.key = key, .content = m->content, .files = m->files, .skipped = d->skipped, .runs = m->runs};
-    x.packed = m->packed, x.plain_jsonl = m->plain_jsonl, x.divided = d->divided, x.n_corpora = m->n_corpora;
+    Index x = {.key = key, .content = m->content, .files = m->files, .runs = m->runs, .plain_jsonl = m->plain_jsonl};
+    x.replaced = m->replaced, x.not_utf8 = m->not_utf8, x.divided = d->divided, x.n_corpora = m->n_corpora;
     memcpy(x.magic, index_magic, sizeof x.magic);
     memcpy(x.corpora, m->corpora, sizeof x.corpora);
     if (disk_hash(shard, 0, &bytes, &x.shard_hash, err)) return -1;
@@ -73,8 +73,8 @@ static int take_index(Docs* d, const Index* x, const char* path, Err err) {
     m->n_corpora = (int)x->n_corpora;
     if (m->n_corpora) d->mix = &sampler_mix;
     d->max_token = d->tokenizer->vocab - 1;
-    m->content = x->content, m->files = x->files, d->skipped = x->skipped, m->runs = x->runs, m->packed = x->packed;
-    m->plain_jsonl = x->plain_jsonl, d->divided = x->divided;
+    m->content = x->content, m->files = x->files, m->runs = x->runs, m->plain_jsonl = x->plain_jsonl;
+    m->replaced = x->replaced, m->not_utf8 = x->not_utf8, d->divided = x->divided;
     return 0;
 }
 
@@ -102,15 +102,13 @@ static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key,
     return 0;
 }
 
-int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
-                     char* words, Err err) {
+// Text of so many bytes and this key.
+static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_t key, int64_t bytes,
+                      const Tokenizer* tokenizer, DocsCache* cache, char* words, Err err) {
     enum { LEAST = 1 << 20 };
     char files[2][DISK_PATH], names[2][64], why[ERR_BYTES];
-    uint64_t key = 0;
-    int64_t bytes = 0;
     words[0] = cache->path[0] = 0;
     cache->was_there = 0;
-    if (!tokenizer->is_bytes && docs_key(&key, &bytes, paths, n_paths, tokenizer, cache->reading, err)) return -1;
     if (tokenizer->is_bytes || (bytes < LEAST && !cache->dir))
         return docs_open_as(out, paths, n_paths, tokenizer, cache->reading, err);
     int is_kept = !find_files(names, files, key, cache->dir, words);
@@ -133,4 +131,17 @@ int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const To
     }
     snprintf(cache->path, sizeof cache->path, "%s", files[0]);
     return 0;
+}
+
+int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
+                     char* words, Err err) {
+    uint64_t key = 0;
+    int64_t bytes = 0;
+    Paths skipped = {0};
+    if (!tokenizer->is_bytes && docs_key(&key, &bytes, &skipped, paths, n_paths, tokenizer, cache->reading, err))
+        return -1;
+    int status = open_keyed(out, paths, n_paths, key, bytes, tokenizer, cache, words, err);
+    if (status || (*out)->skipped.n) paths_free(&skipped);
+    else (*out)->skipped = skipped;  // a shard knows of none
+    return status;
 }

@@ -93,10 +93,26 @@ static int put_header(Making* m, const char* role) {
     return put_words(m, m->style->after_role);
 }
 
+// The content of a message in parts, which are one text.
+static int put_parts(Making* m, const JsonValue* parts) {
+    size_t n = 0;
+    for (int i = 0; i < parts->n; i++) {
+        const JsonValue *part = json_at(m->json, parts, i), *type = json_get(m->json, part, "type");
+        if (type && !json_is(type, "text"))
+            return fail(m->err, "a message has a part of type \"%.*s\", expected text alone; leave such lines out",
+                        (int)MIN(type->length, 40), type->text);
+        int64_t more = json_prose(json_get(m->json, part, "text"), m->scratch + n, &m->docs->more->replaced);
+        if (more < 0) return fail(m->err, "expected a part of a message as {\"type\": \"text\", \"text\": \"...\"}");
+        n += (size_t)more;
+    }
+    return making_text(m, m->scratch, n);
+}
+
 // The content of a message, where there is more that behind a blank line, and the token that ends it.
 static int put_content(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
     int64_t from = m->docs->more->n_encoded;
-    if (making_string(m, content, what)) return -1;
+    int in_parts = content && content->type == JSON_ARRAY;
+    if (in_parts ? put_parts(m, content) : making_string(m, content, what)) return -1;
     if (more && more->type != JSON_NULL && !json_is(more, ""))
         if (put_words(m, "\n\n") || making_string(m, more, "\"input\"")) return -1;
     if (making_token(m, m->style->end)) return -1;
@@ -163,6 +179,20 @@ static int put_alternatives(Chat* chat) {
     return 0;
 }
 
+// What a message has beside its content is in the templates of its model, which nobody here knows.
+static int check_calls(Making* m, const JsonValue* message) {
+    static const char* const names[] = {"tool_calls", "function_call"};
+    for (int i = 0; i < COUNT(names); i++) {
+        const JsonValue* calls = json_get(m->json, message, names[i]);
+        if (calls && calls->type != JSON_NULL && calls->n > 0)
+            return fail(m->err,
+                        "a message has \"%s\", expected all that it says in \"content\"; write the calls there, as the "
+                        "model's own template does",
+                        names[i]);
+    }
+    return 0;
+}
+
 static int put_turn(Chat* chat, const JsonValue* message) {
     Making* m = chat->tree.m;
     const JsonValue *role = get_either(m->json, message, "role", "from"),
@@ -171,6 +201,7 @@ static int put_turn(Chat* chat, const JsonValue* message) {
     if (json_string(role, m->scratch) < 0)
         return fail(m->err, "expected \"role\" or \"from\" of a message as a string");
     const char* name = json_is(role, "human") ? "user" : json_is(role, "gpt") ? "assistant" : m->scratch;
+    if (check_calls(m, message)) return -1;
     int learns = !strcmp(name, "assistant"), branches = others && others->type != JSON_NULL;
     if (put_header(m, name) || (branches && begin_turn(chat, others, learns))) return -1;
     return put_body(m, learns, content, NULL, "\"content\" or \"value\" of a message");
@@ -186,18 +217,18 @@ static int put_messages(Making* m, const JsonValue* messages) {
 }
 
 int docs_add_instruction(Docs* docs, const Json* json, Err err) {
-    size_t longest = 0;
     int64_t spans = docs->more->n_spans;
     char names[256];
     if (!docs_is_instruction(json))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
                     json_names(json, names, sizeof names));
-    for (int i = 0; i < json->n; i++) longest = MAX(longest, json->values[i].length);
-    Making m = {docs, json, .scratch = malloc(longest + 1), .first = docs->more->n_encoded, .err = err};
-    if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", longest);
+    size_t room = json->values->length + 1;  // of the line, and so of all its strings
+    Making m = {docs, json, .scratch = malloc(room), .first = docs->more->n_encoded, .err = err};
+    if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", room);
     const JsonValue* messages = messages_of(json);
     int is_pair = !messages && has_both(json, "prompt", "completion"), failed = making_token(&m, docs->end_of_text);
     int has_roles = !is_pair && !docs_is_tree(json);
+    making_judges(&m, json->values);
     Style style = has_roles ? style_of(docs->tokenizer) : (Style){0};
     m.style = &style;
     if (!failed && has_roles) failed = messages ? put_messages(&m, messages) : put_task(&m);

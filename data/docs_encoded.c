@@ -46,6 +46,16 @@ uint64_t docs_finish_content(Docs* docs) {
     return docs->more->content;
 }
 
+int docs_utf8_open(int open, const char* text, size_t n) {
+    const unsigned char* p = (const unsigned char*)text;
+    for (size_t i = 0; i < n && open >= 0; i++) {
+        unsigned c = p[i];
+        if (open) open = c >> 6 == 2 ? open - 1 : -1;
+        else if (c >= 0x80) open = c >= 0xc2 && c < 0xe0 ? 1 : c >> 4 == 0xe ? 2 : c >= 0xf0 && c < 0xf5 ? 3 : -1;
+    }
+    return open;
+}
+
 // ---- text that is encoded at opening: tokens appended to those of all documents, in 2 or 4 bytes each
 
 enum { TELL_EVERY = 1 << 20 };  // bytes of text
@@ -150,7 +160,7 @@ int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, 
     char head[DOCS_HEAD_BYTES], *block = NULL;
     int64_t first = docs->more->n_encoded, capacity = 0, wanted = BLOCK, taken;
     size_t n_head = (size_t)MIN(end - begin, DOCS_HEAD_BYTES);
-    int status = 0;
+    int status = 0, open = 0;
     if (docs->more->encodes) status = docs_append_tokens(docs, &docs->end_of_text, 1, err);
     for (int64_t at = begin; status == 0 && at < end; at += taken) {
         int64_t n = MIN(wanted, end - at);
@@ -163,9 +173,11 @@ int docs_add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, 
         if (taken == 0) wanted *= 2;
         if (at == begin && taken > 0) memcpy(head, bytes, n_head);
         docs_hash_content(docs, bytes, (size_t)taken);
+        open = docs_utf8_open(open, bytes, (size_t)taken);
         if (docs->more->encodes) status = docs_append_text(docs, bytes, (size_t)taken, err);
     }
     free(block);
+    docs->more->not_utf8 += open != 0;
     if (status) return -1;
     if (docs->more->encodes) return docs_add_encoded(docs, first, err);
     return docs_add_hashed(docs, 1 + end - begin, begin, head, n_head, err);

@@ -32,17 +32,6 @@ static int64_t most_open(void) {
 
 // ---- a file
 
-// Does a file begin as a JSON array of objects (1) or strings (2) does? That is a data set, not a document. 0, or -1.
-static int is_json_array(const DocsFile* file, Err err) {
-    char head[DOCS_HEAD_BYTES + 1] = "";
-    if (file_read(&file->file, 0, head, (size_t)MIN(file->file.size, DOCS_HEAD_BYTES), err)) return -1;
-    const char* at = head + strspn(head, " \t\r\n");
-    if (*at != '[') return 0;
-    at++;
-    at += strspn(at, " \t\r\n");
-    return *at == '{' ? 1 : *at == '"' ? 2 : 0;
-}
-
 static int has_suffix(const char* name, const char* suffix) {
     size_t n = strlen(name), m = strlen(suffix);
     return n >= m && strcmp(name + n - m, suffix) == 0;
@@ -73,11 +62,8 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     const char* path = file->file.path;
     DocsMore* more = docs->more;
     int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl");
-    int unfit = is_shard ? 0 : docs_check_text(file, err), array = is_shard || unfit ? 0 : is_json_array(file, err);
-    if (unfit || array < 0) return named ? -1 : unfit ? unfit : array;
-    if (named && array)
-        return fail(err, "%s: expected text or JSONL, found a JSON array; try: jq -c '.[]%s' %s > DATA.jsonl", path,
-                    array == 2 ? " | {text: .}" : "", path);
+    int unfit = is_shard ? 0 : docs_check_kind(docs, file, name, err);
+    if (unfit) return named ? -1 : unfit;
     if (!more->encodes && docs->n_files > 0 && is_shard != is_shard_file(&docs->files[0]))
         return fail(err,
                     "%s and %s: token shards and text that is read by bytes cannot be one corpus; give --tokenizer",
@@ -87,7 +73,7 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     docs->max_token = MAX(docs->max_token, docs->tokenizer->vocab - 1);
     int status = is_json ? docs_index_jsonl(docs, file, named, err) : 1;
     if (status <= 0) return status;
-    more->plain_jsonl += is_json || array;
+    more->plain_jsonl += is_json;
     if (more->encodes) file->format = &docs_encoded;
     return docs_index_text(docs, file, named, err);
 }
@@ -101,7 +87,9 @@ static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
     int is_wanted = named || !*suffix;
     snprintf(name, sizeof name, "%.*s", (int)(suffix - path), path);
     for (int i = 0; i < COUNT(kinds); i++) is_wanted |= has_suffix(name, kinds[i]);
-    if (!is_wanted) return docs->more->packed++, 1;
+    if (!is_wanted)
+        return fail(err, "%s: compressed; in a directory *.jsonl, *.txt, *.text, *.md with %s are read", path, suffix),
+               1;
     if (*suffix) {
         int fd = docs_unpacked(docs->more, err);
         int64_t bytes = fd < 0 ? -1 : unpack(fd, path, err);
@@ -123,7 +111,7 @@ static int leaves_out(void* docs, const char* directory, Err err) {
 
 static int add_directory(Docs* docs, const char* directory, Err err) {
     const DocsMore* m = docs->more;
-    int64_t before = docs->n_files, skipped = docs->skipped, runs = m->runs, packed = m->packed;
+    int64_t before = docs->n_files, skipped = docs->skipped.n, runs = m->runs;
     int is_ours = run_dir_is_ours(directory, err);
     if (is_ours > 0)
         return fail(err, "%s: expected documents, found a run or a checkpoint of this program; try another --data",
@@ -131,12 +119,13 @@ static int add_directory(Docs* docs, const char* directory, Err err) {
     if (is_ours < 0) return -1;
     if (docs_add_path(docs, directory, err)) return -1;
     if (docs->n_files > before) return 0;
-    return fail(err,
-                "%s: no text file in this directory (%lld files passed over, %lld of them compressed, %lld runs "
-                "left out); shards and compressed files of other names than *.txt.gz are read by a pattern, like "
-                "'%s/*.gz'",
-                directory, (long long)(docs->skipped - skipped), (long long)(m->packed - packed),
-                (long long)(m->runs - runs), directory);
+    return fail(
+        err,
+        "%s: no text file in this directory (%lld files passed over, %lld runs left out); shards and compressed "
+        "files of other names than *.txt.gz are read by a pattern, like '%s/*.gz'%s%s",
+        directory, (long long)(docs->skipped.n - skipped), (long long)(m->runs - runs), directory,
+        docs->skipped.n > skipped ? "; first passed over: " : "",
+        docs->skipped.n > skipped ? docs->skipped.list[skipped] : "");
 }
 
 // Files and directories that a path or shell pattern names. 0, or -1 when there are none.
@@ -255,8 +244,8 @@ int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokeni
     return open_corpus(out, paths, n_paths, tokenizer, reading, 0, err);
 }
 
-int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
-             DocsReading reading, Err err) {
+int docs_key(uint64_t* key, int64_t* bytes, Paths* skipped, const char* const* paths, int n_paths,
+             const Tokenizer* tokenizer, DocsReading reading, Err err) {
     const char* separator = reading.separator ? reading.separator : DOCS_SEPARATOR;
     Docs* docs;
     const void* file;
@@ -269,7 +258,8 @@ int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_path
     for (int i = 0; i < m->n_corpora; i++) m->corpora[i].first = m->corpora[i].end = 0;
     docs_hash_content(docs, m->corpora, (size_t)m->n_corpora * sizeof *m->corpora);
     *key = hash_bytes(file, n, docs_finish_content(docs));
-    *bytes = m->keyed_bytes;
+    *bytes = m->keyed_bytes, *skipped = docs->skipped;
+    docs->skipped = (Paths){0};
     docs_close(docs);
     return 0;
 }

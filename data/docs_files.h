@@ -112,8 +112,10 @@ typedef struct DocsMore {
     int64_t keyed_bytes;
     int64_t files;        // used
     int64_t runs;         // directories left out
-    int64_t packed;       // of the files passed over those that are compressed
-    int64_t plain_jsonl;  // files *.jsonl without documents and JSON arrays, read as plain text
+    int64_t plain_jsonl;  // files *.jsonl without documents, read as plain text
+    const char* judges;   // what some line says of how good its answers are: the name of its first such member; or NULL
+    int64_t replaced;     // halves of surrogate pairs without the other one, read as U+FFFD
+    int64_t not_utf8;     // texts with other bytes than UTF-8, which stay as they are
 } DocsMore;
 
 static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
@@ -149,8 +151,10 @@ int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
 static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
-static inline int64_t docs_packed(const Docs* docs) { return docs->more->packed; }
 static inline int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->plain_jsonl; }
+static inline const char* docs_judges(const Docs* docs) { return docs->more->judges; }
+static inline int64_t docs_replaced(const Docs* docs) { return docs->more->replaced; }
+static inline int64_t docs_not_utf8(const Docs* docs) { return docs->more->not_utf8; }
 // A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is
 // told so, and ranks that see different ones.
 static inline uint64_t docs_content(const Docs* docs) { return docs->more->content; }
@@ -163,9 +167,16 @@ enum { DOCS_HEAD_TOKENS = 1024 };  // what the hash of a document of tokens cove
 // message. Then: from here on the file is what was appended last, so many bytes.
 int docs_unpacked(DocsMore* more, Err err);
 void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes);
-// A hash of all text that these paths name, and of how it is read; *bytes: how much. 0, or -1 as docs_open.
-int docs_key(uint64_t* key, int64_t* bytes, const char* const* paths, int n_paths, const Tokenizer* tokenizer,
-             DocsReading reading, Err err);
+// A hash of all text that these paths name, and of how it is read; *bytes: how much; *skipped, which the caller frees:
+// Docs.skipped. 0, or -1 as docs_open.
+int docs_key(uint64_t* key, int64_t* bytes, Paths* skipped, const char* const* paths, int n_paths,
+             const Tokenizer* tokenizer, DocsReading reading, Err err);
+
+// ---- docs_kinds.c
+
+// What a file, by its name without what says that it is compressed, and its first bytes, is: 0, text in UTF-8, which it
+// becomes where it is UTF-16; 1 and a message that says what to try; or -1.
+int docs_check_kind(Docs* docs, DocsFile* file, const char* name, Err err);
 
 // ---- docs_encoded.c
 
@@ -178,6 +189,8 @@ int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head,
 // a document of all that were appended from `first` on.
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
+// Bytes that are still to come of a character of UTF-8, of which `open` were before n more of text; -1: it is none.
+int docs_utf8_open(int open, const char* text, size_t n);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
 int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // tokens that stand there already
 int docs_drop_token(DocsMore* more);                                  // takes the last token that was appended back

@@ -68,7 +68,7 @@ static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, cha
     const JsonValue* text = json_get(&json, json.values, key);
     char names[256];
     int status = 0;
-    int64_t length = json_string(text, scratch);
+    int64_t replaced = 0, length = json_prose(text, scratch, &replaced);
     if (r->file->format == &docs_instructions) status = docs_add_instruction(docs, &json, err);
     else if (!text)
         status =
@@ -80,7 +80,10 @@ static int index_line(Docs* docs, LineReader* r, const char* line, size_t n, cha
         status = fail(err, "a tree, but the first line of the file is none: trees want files of their own");
     else if (text->type != JSON_STRING) status = fail(err, "the member \"%s\" is not a string", key);
     else if (length < 0) status = fail(err, "the string \"%s\" holds an invalid escape", key);
-    else status = add_document(docs, r, scratch, length, err);
+    else {
+        docs->more->replaced += replaced;
+        status = add_document(docs, r, scratch, length, err);
+    }
     json_free(&json);
     return status;
 }

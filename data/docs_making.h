@@ -6,7 +6,7 @@
 typedef struct Making {
     Docs* docs;
     const Json* json;
-    char* scratch;              // room for the longest string
+    char* scratch;              // room for all strings of the line, one behind another
     const struct Style* style;  // of messages (docs_chat.c)
     int64_t first;              // of its tokens, in Docs.encoded
     char* err;
@@ -24,6 +24,8 @@ typedef struct Rewards {
 int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
+
+void making_judges(Making* m, const JsonValue* object);  // DocsMore.judges, by its members
 
 // A tree: its segments go to DocsMore.segments.
 double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares

@@ -107,11 +107,22 @@ int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
     return 0;
 }
 
+void making_judges(Making* m, const JsonValue* object) {
+    static const char* const names[] = {"chosen", "rejected", "rank", "reward", "rewards", "advantage", "label"};
+    const char** judges = &m->docs->more->judges;
+    for (int i = 0; i < COUNT(names) && !*judges; i++) {
+        const JsonValue* value = json_get(m->json, object, names[i]);
+        int is_verdict = value && (value->type == JSON_TRUE || value->type == JSON_FALSE);
+        if (value && (is_verdict || strcmp(names[i], "label") != 0)) *judges = names[i];
+    }
+}
+
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment) {
     DocsMore* d = m->docs->more;
     int n = (int)(d->n_encoded - from), failed = check_members(m, answer);
     double weight = 1, advantage = NAN, reward = 0, place = -1;
     LabelTerms* terms = failed ? NULL : terms_from(m, from);
+    making_judges(m, answer);
     if (!terms || find_number(m, answer, "weight", &weight) < 0) return -1;
     int is_given = find_number(m, answer, "advantage", &advantage),
         is_rewarded = find_number(m, answer, "reward", &reward);

@@ -152,6 +152,7 @@ static int refuse(const Parser* p, Err err) {
 int json_parse(Json* json, const char* text, size_t n, Err err) {
     if (n == 0) text = "";  // it may be NULL
     Parser p = {.text = text, .at = text, .end = text + n};
+    p.at += utf8_mark(text, n);
     int bad = value(&p, 0);
     if (!bad) skip_space(&p);
     if (!bad && p.at != p.end) bad = expected(&p, "the end of the text");
@@ -182,10 +183,10 @@ const JsonValue* json_next(const Json* json, const JsonValue* value) { return &j
 
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key) {
     if (!object || object->type != JSON_OBJECT) return NULL;
-    const JsonValue* name = object + 1;
+    const JsonValue *name = object + 1, *found = NULL;
     for (int i = 0; i < object->n; i++, name = json_next(json, name + 1))
-        if (json_is(name, key)) return name + 1;
-    return NULL;
+        if (json_is(name, key)) found = name + 1;
+    return found;
 }
 
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i) {
@@ -257,8 +258,9 @@ static int hex4(const char* p, uint32_t* out) {
 }
 
 // out = the *n_out bytes (at most 4) that the character or escape at p stands for, where n > 0 bytes are left. Returns
-// how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape.
-static size_t unescape(const char* p, size_t n, char* out, int* n_out) {
+// how many bytes of p it takes (at most 12, at least *n_out); 0 at a quote or a bad escape, and at a lone surrogate
+// unless they are counted: then it is U+FFFD.
+static size_t unescape(const char* p, size_t n, char* out, int* n_out, int64_t* lone) {
     static const char names[] = "\"\\/bfnrt", bytes[] = "\"\\/\b\f\n\r\t";
     uint32_t c, low;
     *n_out = 1;
@@ -269,7 +271,7 @@ static size_t unescape(const char* p, size_t n, char* out, int* n_out) {
     if (n < 6 || p[1] != 'u' || hex4(p + 2, &c)) return 0;
     if (c < 0xd800 || c > 0xdfff) return *n_out = (int)utf8_encode(out, c), 6;
     if (c > 0xdbff || n < 12 || p[6] != '\\' || p[7] != 'u' || hex4(p + 8, &low) || low < 0xdc00 || low > 0xdfff)
-        return 0;
+        return lone ? ++*lone, *n_out = (int)utf8_encode(out, 0xfffd), 6 : 0;
     *n_out = (int)utf8_encode(out, 0x10000 + ((c - 0xd800) << 10) + (low - 0xdc00));
     return 12;
 }
@@ -282,13 +284,13 @@ static size_t take_byte(const char* p, size_t n, char* out) {
     return 6;
 }
 
-static int64_t unquote(const JsonValue* v, char* out, int bytes) {
+static int64_t unquote(const JsonValue* v, char* out, int bytes, int64_t* lone) {
     if (!v || v->type != JSON_STRING) return -1;
     char* start = out;
     for (size_t i = 0, taken; i < v->length; i += taken) {
         int n = 1;
         taken = bytes ? take_byte(v->text + i, v->length - i, out) : 0;
-        if (!taken) taken = unescape(v->text + i, v->length - i, out, &n);
+        if (!taken) taken = unescape(v->text + i, v->length - i, out, &n, lone);
         if (taken == 0) return -1;
         out += n;
     }
@@ -296,8 +298,9 @@ static int64_t unquote(const JsonValue* v, char* out, int bytes) {
     return out - start;
 }
 
-int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0); }
-int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1); }
+int64_t json_string(const JsonValue* v, char* out) { return unquote(v, out, 0, NULL); }
+int64_t json_prose(const JsonValue* v, char* out, int64_t* replaced) { return unquote(v, out, 0, replaced); }
+int64_t json_bytes(const JsonValue* v, char* out) { return unquote(v, out, 1, NULL); }
 
 int json_text(const JsonValue* v, char* out, size_t room) {
     size_t n = 0;
@@ -305,7 +308,7 @@ int json_text(const JsonValue* v, char* out, size_t room) {
     for (size_t i = 0, taken; i < v->length; i += taken) {
         char bytes[4];
         int more;
-        taken = unescape(v->text + i, v->length - i, bytes, &more);
+        taken = unescape(v->text + i, v->length - i, bytes, &more, NULL);
         if (taken == 0 || n + (size_t)more >= room || (unsigned char)bytes[0] < ' ') return -1;
         memcpy(out + n, bytes, (size_t)more);
         n += (size_t)more;

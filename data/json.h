@@ -28,11 +28,13 @@ typedef struct Json {
     int n;
 } Json;
 
-// 0, or -1 with a message that carries the byte offset. Trailing bytes other than white space are an error.
+// 0, or -1 with a message that carries the byte offset. Trailing bytes other than white space are an error; a byte
+// order mark in front is skipped (RFC 8259, section 8.1).
 int json_parse(Json* json, const char* text, size_t n, Err err);
 void json_free(Json* json);
 
-// The (first) member of an object by its exact unescaped name, the i-th element of an array; NULL when there is none.
+// The last member of an object by its exact unescaped name, as readers in other languages take it; the i-th element of
+// an array; NULL when there is none.
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
 
@@ -52,6 +54,8 @@ int json_uint64(const JsonValue* value, uint64_t* out);
 // inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Bytes outside
 // of escapes are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
+// The same for text that people wrote: each lone surrogate, which no text can hold, becomes U+FFFD; *replaced += them.
+int64_t json_prose(const JsonValue* value, char* out, int64_t* replaced);
 
 // The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control
 // character (a NUL would make two names look equal, a line break would tear a message). 0, or -1.

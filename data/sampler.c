@@ -127,8 +127,11 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition at) {
 }
 
 static Piece next_piece(const Sampler* s, SamplerPosition* at) {
-    Piece piece = sampler_train_piece(s, *at);
-    if (++at->index == sampler_pieces(s, SPLIT_TRAIN)) at->epoch++, at->index = 0;
+    Piece piece;
+    do {
+        piece = sampler_train_piece(s, *at);
+        if (++at->index == sampler_pieces(s, SPLIT_TRAIN)) at->epoch++, at->index = 0;
+    } while (piece.weight == 0 && piece.n_targets > 0);
     return piece;
 }
 
@@ -145,6 +148,14 @@ int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int
         *position = after;
     }
     return n;
+}
+
+int sampler_draw_step(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens) {
+    for (;;) {
+        int n = sampler_draw(s, position, pieces, max_pieces, batch_tokens);
+        for (int i = 0; i < n; i++)
+            if (pieces[i].weight > 0) return n;
+    }
 }
 
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err) {

@@ -71,7 +71,11 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
 // need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.
+// Pieces of which nothing is learnt though they have targets are left out.
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
+
+// The same for a step, which is of nothing but last tokens of documents never: those have no label.
+int sampler_draw_step(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // Tokens and labels of a stretch: tokens (length), targets (length), -1 where there is none, and of all where n_labels
 // is 0. 0, or -1 with a message.

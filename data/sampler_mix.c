@@ -20,11 +20,36 @@ static int64_t pieces_of(const Sampler* s, int corpus, int64_t* first) {
     return first_piece(s, docs_corpus(s->docs, corpus)->end) - *first;
 }
 
+static int is_drawn(const Piece* p) { return p->weight > 0 || p->n_targets == 0; }
+
+// How many of n training pieces from `first` on something is learnt of; *unlearnt += those that are never drawn. Only
+// instructions have some, and labels of no weight: of other documents all are.
+static int64_t count_learnt(const Sampler* s, int64_t first, int64_t n, int64_t* unlearnt) {
+    int in_doubt = s->docs->weight != NULL;
+    int64_t learnt = 0;
+    for (int64_t i = 0; i < s->docs->n_files && !in_doubt; i++) in_doubt = s->docs->files[i].format->learnt != NULL;
+    for (int64_t i = 0; i < n && in_doubt; i++) {
+        Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, i, 0);
+        learnt += piece.weight > 0, *unlearnt += !is_drawn(&piece);
+    }
+    return in_doubt ? learnt : n;
+}
+
+int sampler_check_labels(const Sampler* s, int64_t* unlearnt, Err err) {
+    int64_t n = sampler_pieces(s, SPLIT_TRAIN);
+    *unlearnt = 0;
+    if (n == 0 || count_learnt(s, 0, n, unlearnt) > 0) return 0;
+    return fail(err, "nothing is learnt of these documents: no label of any counts");
+}
+
 static int check(const Sampler* s, Err err) {
-    int64_t first;
-    for (int c = 0; c < docs_corpora(s->docs); c++)
-        if (pieces_of(s, c, &first) == 0)
-            return fail(err, "the corpus %s has no text to train on", docs_corpus(s->docs, c)->name);
+    int64_t first, unlearnt = 0;
+    for (int c = 0; c < docs_corpora(s->docs); c++) {
+        int64_t n = pieces_of(s, c, &first);
+        if (n == 0 || count_learnt(s, first, n, &unlearnt) == 0)
+            return fail(err, "the corpus %s has no text to %s", docs_corpus(s->docs, c)->name,
+                        n ? "learn" : "train on");
+    }
     return 0;
 }
 
@@ -51,10 +76,13 @@ static Piece next_piece(const Sampler* s, SamplerPosition* position) {
     int c = next_corpus(s, position);
     CorpusPosition* at = &position->corpora[c];
     int64_t first, n = pieces_of(s, c, &first);
-    uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
-    Piece piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+    Piece piece;
+    do {
+        uint64_t key = hash64(hash64(s->seed ^ hash64((uint64_t)c + 1)) ^ (uint64_t)at->epoch);
+        piece = sampler_piece(s, SPLIT_TRAIN, first, n, at->index, key);
+        if (++at->index == n) at->epoch++, at->index = 0;
+    } while (!is_drawn(&piece));
     at->tokens += piece.length;
-    if (++at->index == n) at->epoch++, at->index = 0;
     return piece;
 }
 

@@ -8,6 +8,10 @@
 extern const SamplerMix sampler_mix;
 int64_t sampler_corpus_tokens(const Sampler* sampler, int corpus);  // of a corpus with a weight: its training tokens
 
+// A corpus of which nothing is learnt is an error: 0, or -1 with a message. *unlearnt: training pieces that are never
+// drawn, since nothing of them is learnt.
+int sampler_check_labels(const Sampler* sampler, int64_t* unlearnt, Err err);
+
 static inline int64_t sampler_tokens(const Sampler* s, Split split) { return s->sides[split].n_tokens; }
 static inline int64_t sampler_documents(const Sampler* s, Split split) { return s->sides[split].n; }
 

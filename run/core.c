@@ -35,7 +35,7 @@ void batch_carve(Batch* b, void* memory, int* indices, int* device_indices, int 
 
 void batch_draw(Batch* b, const Run* run) {
     b->training = 1;
-    b->n_pieces = sampler_draw(run->data.train, &b->after, b->pieces, b->max_tokens, run->config.batch_tokens);
+    b->n_pieces = sampler_draw_step(run->data.train, &b->after, b->pieces, b->max_tokens, run->config.batch_tokens);
 }
 
 int batch_draw_val(Batch* b, const Run* run, int64_t* next, int64_t* tokens) {

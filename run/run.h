@@ -243,6 +243,7 @@ typedef struct Books {
     double resident_before;  // bytes of this process before the table's memory was taken
     double val_began;        // the evaluation: now_seconds
     double val_bytes;        // of text that a validation target stands for, the mean; NaN: not known
+    int64_t unlearnt;        // training pieces that are never drawn: sampler_check_labels
     double unigram_loss;     // of the validation targets under the frequencies of the training tokens
 } Books;
 

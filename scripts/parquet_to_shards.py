@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""parquet_to_shards.py - columns of text in parquet files as JSONL, which the trainer reads, or as token shards.
+"""parquet_to_shards.py - columns of parquet files, text or messages, as JSONL for the trainer, or as token shards.
 
     python3 scripts/parquet_to_shards.py OUT FILE.parquet ... [--column text] [--tokenizer tokenizer.json]
 
-Without a tokenizer OUT/NAME.jsonl has a line for each row; with one OUT/NAME.bin is a shard of llm.c's format: 256
-int32 (20240520, 1, tokens), then uint16, or (20240801, 7, tokens) and uint32 where the vocabulary is larger. Needs
-pyarrow, and for shards tokenizers and numpy.
+Without a tokenizer OUT/NAME.jsonl has a line for each row; with one, of text, OUT/NAME.bin is a shard of llm.c's
+format: 256 int32 (20240520, 1, tokens), then uint16, or (20240801, 7, tokens) and uint32 where the vocabulary is
+larger. Needs pyarrow, and for shards tokenizers and numpy.
 """
 import argparse
 import json
@@ -23,7 +23,8 @@ def separator(tokenizer):
 
 def write_jsonl(path, rows):
     with open(path, "w", encoding="utf-8") as f:
-        f.writelines(json.dumps({"text": row}, ensure_ascii=False) + "\n" for row in rows)
+        f.writelines(json.dumps({"text" if isinstance(row, str) else "messages": row}, ensure_ascii=False) + "\n"
+                     for row in rows)
 
 
 def write_shard(path, rows, tokenizer):
@@ -34,6 +35,15 @@ def write_shard(path, rows, tokenizer):
     header[:3] = (20240801, 7, len(tokens)) if wide else (20240520, 1, len(tokens))
     with open(path, "wb") as f:
         f.write(header.tobytes() + np.array(tokens, "<u4" if wide else "<u2").tobytes())
+
+
+def check_row(row, name, column, is_shard):
+    """A row is a text, or messages, which no shard can hold: it does not say what is learnt."""
+    is_chat = isinstance(row, list) and all(isinstance(m, dict) and ("role" in m or "from" in m) for m in row)
+    if is_chat and is_shard:
+        sys.exit(f"{name}: the column {column} has messages, which shards cannot hold; leave --tokenizer out")
+    if not is_chat and not isinstance(row, str):
+        sys.exit(f"{name}: expected text or messages in the column {column}, found {json.dumps(row, default=str)[:80]}")
 
 
 def read_column(name, column):
@@ -65,6 +75,8 @@ def main():
             sys.exit(f"{name}: another file made {path} before; give them folders of their own")
         made.add(path)
         rows = read_column(name, args.column)
+        for row in rows:
+            check_row(row, name, args.column, tokenizer)
         write_shard(path, rows, tokenizer) if tokenizer else write_jsonl(path, rows)
         print(f"{path}: {len(rows)} documents")
 

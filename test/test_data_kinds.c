@@ -1,6 +1,6 @@
 // test_data_kinds.c - data as people have it: compressed files, JSONL in directories, instructions of which only the
 // completions are learnt.
-#include "data/sampler.h"
+#include "data/sampler_mix.h"
 #include "test/corpus.h"
 #include "test/program.h"
 
@@ -39,14 +39,14 @@ CLAIM(files_of_every_kind_in_a_directory_are_read_or_said) {
         "cd $W && mkdir d && cp a.txt d/ && cp b.jsonl d/ && printf 'x\\ny\\n' | gzip > d/c.txt.gz && gzip -c a.txt "
         "> d/e.tar.gz && echo '{\"step\": 1}' > d/log.jsonl");
     Docs* docs = open_one("d", bytes);
-    CHECK(docs && docs->n == 5 && docs_packed(docs) == 1 && docs->skipped == 1);
+    CHECK(docs && docs->n == 5 && docs->skipped.n == 1 && strstr(docs->skipped.list[0], "e.tar.gz: compressed;"));
     CHECK(docs && docs_plain_jsonl(docs) == 1 && docs_files(docs) == 4);
     CHECK(docs && docs_length(docs, 1) == 4 && docs_length(docs, 3) == 5);  // "one"; "x\ny\n" of c.txt.gz
     int tokens[5] = {0};
     CHECK(docs && docs_read(docs, 3, 0, 5, tokens, err) == 0 && tokens[0] == 256 && tokens[1] == 'x');
     docs_close(docs);
     CHECK_SH(0, "$P " TINY "--data $W/d --out $W/run-d");
-    CHECK_SAID("1 file passed over (1 compressed & 1 .jsonl without \"text\"");
+    CHECK_SAID("1 file passed over; 1 .jsonl without \"text\" & passed over: & e.tar.gz: compressed;");
 }
 
 CLAIM(damaged_files_are_named) {
@@ -147,6 +147,46 @@ CLAIM(every_piece_has_as_many_labels_as_it_says) {
     docs_close(docs);
 }
 
+// Long prompts: most pieces have no label. Each epoch has every label once, and no piece without one.
+CLAIM(pieces_of_which_nothing_is_learnt_are_left_out) {
+#define LONG TINY "--batch-tokens 64 --steps 12 --save-every 5 --data "
+    FILE* file = fopen(path_of("long.jsonl"), "w");
+    for (int i = 0; i < 40; i++)
+        fprintf(file, "{\"prompt\": \"%0*d\", \"completion\": \"yes %d\"}\n", 150 + 7 * i, i, i);
+    fclose(file);
+    Docs* docs = open_one("long.jsonl", bytes);
+    Sampler* s = NULL;
+    CHECK(docs && sampler_open(&s, docs, 64, 0, 1, err) == 0);
+    if (!s) return;
+    SamplerPosition position = {0};
+    Piece piece;
+    int64_t labels = 0, drawn = 0, all = 0, unlearnt = 0;
+    CHECK(sampler_check_labels(s, &unlearnt, err) == 0);
+    for (int64_t d = 0; d < docs->n; d++) all += docs_learnt(docs, d, 1, (int)docs_length(docs, d) - 1, NULL);
+    for (; labels < 3 * all && sampler_draw(s, &position, &piece, 1, 64) == 1; drawn++) {
+        CHECK(piece.n_labels > 0 || piece.n_targets == 0);
+        labels += piece.n_labels;
+    }
+    CHECK(labels == 3 * all && unlearnt > 3 * 40);
+    CHECK(3 * (sampler_pieces(s, SPLIT_TRAIN) - unlearnt) - drawn <= 40);  // but for last tokens behind the last label
+    sampler_close(s);
+    docs_close(docs);
+    CHECK_SH(0, "$P " LONG "$W/long.jsonl --out $W/l1");
+    CHECK_SAID("pieces of & to train on left out: --context 64 cuts off prompts");
+    const char* first = loss_hash();
+    double targets[12];
+    CHECK(log_values("l1", "targets", targets, 12) == 12);
+    for (int i = 0; i < 12; i++) CHECK(targets[i] > 0);
+    CHECK_SH(0, "$P " LONG "$W/long.jsonl --out $W/l2 && rm -r $W/l2/step-000012 && $P --resume --out $W/l2");
+    CHECK_STRING(loss_hash(), first);
+    CHECK_SH(0, "$P " LONG "a=1:$W/long.jsonl b=1:README.md --out $W/l3");
+    CHECK(log_values("l3", "targets", targets, 12) == 12);
+    for (int i = 0; i < 12; i++) CHECK(targets[i] > 0);
+    put_text("none.jsonl", "{\"prompt\": \"ab\", \"answers\": [{\"text\": \"c\", \"weight\": 0}]}\n");
+    CHECK_REFUSED("nothing is learnt of these documents", "$P " LONG "$W/none.jsonl --out $W/l4");
+    CHECK_REFUSED("the corpus b has no text to learn", "$P " LONG "a=1:README.md b=1:$W/none.jsonl --out $W/l4");
+}
+
 CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
     static const char* const ways[] = {"--cp 2,kind=ring", "--plan random", "--tp 2"};
     double targets[3], tokens[3];
@@ -158,6 +198,52 @@ CLAIM(a_run_on_instructions_is_the_same_on_any_ranks) {
         run_on(2, "two", TINY "--data $W/many.jsonl %s", ways[i]);
         CHECK_LOSSES("two", "one", 3, 1e-5);
     }
+}
+
+// As other programs write messages: content in parts, members that are null.
+CLAIM(parts_of_a_message_are_one_text) {
+    const char *whole =
+                   "{\"messages\": [{\"role\": \"user\", \"content\": \"hi \\u00e4 you\"}, "
+                   "{\"role\": \"assistant\", \"content\": \"yo\"}]}\n",
+               *parts =
+                   "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"hi \\u00e4\"}, "
+                   "{\"type\": \"text\", \"text\": \" you\"}], \"tool_calls\": null}, {\"role\": \"assistant\", "
+                   "\"content\": [{\"type\": \"text\", \"text\": \"yo\"}], \"tool_calls\": []}]}\n";
+    put_text("whole.jsonl", whole);
+    put_text("parts.jsonl", parts);
+    CHECK(content("whole.jsonl", bytes) && content("parts.jsonl", bytes) == content("whole.jsonl", bytes));
+    static const char* const refused[][2] = {
+        {"\"content\": [{\"type\": \"image_url\", \"image_url\": {}}]", "a part of type \"image_url\", expected text"},
+        {"\"content\": [\"a\"]", "expected a part of a message as {\"type\""},
+        {"\"content\": null, \"tool_calls\": [{\"id\": 1}]", "a message has \"tool_calls\""},
+        {"\"content\": \"a\", \"function_call\": {\"name\": \"f\"}", "a message has \"function_call\""}};
+    for (int i = 0; i < COUNT(refused); i++) {
+        put_text("parts.jsonl", filled("{\"messages\": [{\"role\": \"assistant\", %s}]}\n", refused[i][0]));
+        CHECK(!open_one("parts.jsonl", bytes) && strstr(err, "parts.jsonl:1: ") && strstr(err, refused[i][1]));
+    }
+}
+
+// scripts/parquet_to_shards.py with a package in place of pyarrow, whose files are JSON.
+CLAIM(columns_of_parquet_become_lines_that_are_read) {
+    if (sh("command -v python3 > /dev/null")) SKIP("python3 is not here");
+    make_directory("pq"), make_directory("pq/pyarrow");
+    put_text("pq/pyarrow/__init__.py", "import pyarrow.lib");
+    put_text("pq/pyarrow/lib.py", "class ArrowException(Exception): pass");
+    put_text("pq/pyarrow/parquet.py",
+             "import json\n"
+             "class Column(list):\n    to_pylist = list.copy\n"
+             "class Schema:\n    def __init__(self, name): self.names = list(json.load(open(name)))\n"
+             "read_schema = Schema\n"
+             "def read_table(name, columns): return {columns[0]: Column(json.load(open(name))[columns[0]])}\n");
+    put_text("pq/a.parquet",
+             "{\"text\": [\"one\", \"\"], \"n\": [1], \"messages\": [[{\"role\": \"user\", \"content\": "
+             "\"hi\", \"tool_calls\": null}, {\"role\": \"assistant\", \"content\": \"yo\"}]]}");
+#define SHARDS "PYTHONPATH=$W/pq python3 scripts/parquet_to_shards.py "
+    CHECK_SH(0, SHARDS "$W/pq/t $W/pq/a.parquet && " SHARDS "$W/pq/m $W/pq/a.parquet --column messages");
+    CHECK_DOCUMENTS(open_one("pq/t/a.jsonl", bytes), "|one");
+    CHECK_DOCUMENTS(open_one("pq/m/a.jsonl", bytes), "|user: hi\n\nassistant: yo|");
+    CHECK(sh(SHARDS "$W/pq/n $W/pq/a.parquet --column n") == 1 && strstr(output, "expected text or messages"));
+    CHECK(sh("ls $W/pq/n/*") != 0);
 }
 
 static int read_second_line(const void* line, size_t n) {
@@ -187,6 +273,7 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
                    {"a.json", " [\n {\"instruction\": \"a\", \"output\": \"b\"}]",
                     "a.json: expected text or JSONL, found a JSON array"},
                    {"a.json", "[{}]", "jq -c '.[]' "},
+                   {"o.json", " {\n\"a\": 1}", "found JSON; try: jq -c . "},
                    {"s.json", "[\"one\", \"two\"]", "jq -c '.[] | {text: .}' "}};
     for (int i = 0; i < COUNT(refused); i++) {
         put_text(refused[i].name, refused[i].text);
@@ -197,8 +284,9 @@ CLAIM(other_json_is_named_and_its_text_chosen) {
              "echo '{\"title\": \"a\", \"body\": \"b c\", \"messages\": []}' > $W/u.jsonl");
     CHECK_SH(0, "$P " TINY "--data $W/array $W/u.jsonl --text-key body --eval-every 3,tokens=2 --out $W/chosen");
     CHECK_SAID(
-        "1 .jsonl without \"text\" or JSON array &  to validate (at most 2 tokens a time);  & "
-        "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n");
+        " to validate (at most 2 tokens a time); 1 file passed over & "
+        "text files divided at <|endoftext|> into 2 documents; --document-separator none keeps them whole\n & "
+        "passed over: & a.json: expected text or JSONL, found a JSON array; try: jq");
     CHECK(strstr(output, " in 4 documents") || strstr(output, " in 5 documents"));
 }
 
@@ -241,7 +329,12 @@ CLAIM(each_corpus_has_its_share_of_the_tokens_at_any_time) {
     const DocsCorpus* books = docs_corpus(docs, 1);
     double least = 1e9, most = 0;
     for (int64_t d = books->first; d < books->end; d++) {
-        double pieces = ceil((double)docs_length(docs, d) / 32);
+        double pieces = 0;  // of those that are drawn
+        for (int64_t at = 0, n; at < docs_length(docs, d); at += n) {
+            n = MIN(docs_length(docs, d) - at, 32);
+            int last = at + n == docs_length(docs, d);
+            pieces += n == last || docs_learnt(docs, d, at + 1, (int)n - last, NULL) > 0;
+        }
         least = fmin(least, visits[d] / pieces), most = fmax(most, visits[d] / pieces);
     }
     CHECK(least > 2 && most - least <= 1);  // whole epochs, and a part of one

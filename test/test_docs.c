@@ -16,7 +16,7 @@
 CLAIM(a_text_file_is_one_document) {
     put_text("a.txt", "hello\n");
     Docs* docs = open_one("a.txt", bytes);
-    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs_files(docs) == 1 && docs->skipped == 0);
+    CHECK(docs_tokens(docs) == 7 && docs_length(docs, 0) == 7 && docs_files(docs) == 1 && docs->skipped.n == 0);
     CHECK(docs->max_token == 256 && docs->end_of_text == 256);
     CHECK_DOCUMENTS(docs, "|hello\n");
     docs_close(NULL);
@@ -63,7 +63,7 @@ CLAIM(a_directory_is_read_in_byte_order_of_paths) {
                 "printf hidden | tee .hidden/x > .hidden_too && : > empty && printf 'text\\0text' > junk && "
                 "ln -s b/z c_link && ln -s .. b/loop && ln -s nowhere b/dangling && mkfifo fifo") == 0);
     Docs* docs = open_one("tree", bytes);
-    CHECK(docs && docs->skipped == 2);
+    CHECK(docs && docs->skipped.n == 2);
     CHECK_DOCUMENTS(docs, "|capital", "|dot comes before slash", "|deep", "|bz", "|bz", "|accent");
 }
 
@@ -71,7 +71,7 @@ CLAIM(unreadable_files_of_a_directory_are_passed_over) {
     if (geteuid() == 0) SKIP("root can read every file");
     CHECK(shell("mkdir -p $W/locked/dir && cd $W/locked && echo readable > a && echo no > b && chmod 0 b dir") == 0);
     Docs* docs = open_one("locked", bytes);
-    CHECK(docs->n == 1 && docs->skipped == 2);
+    CHECK(docs->n == 1 && docs->skipped.n == 2);
     docs_close(docs);
     check_refused("locked/b", bytes, "locked/b: Permission denied");
     CHECK(chmod(path_of("locked/dir"), 0777) == 0);
@@ -87,7 +87,7 @@ CLAIM(runs_below_a_directory_are_left_out_of_a_corpus) {
                 "put runs/0 RUN '{\"ragged run\": \"process 17\"}'; put moved DONE '{\"step\": 100}'; "
                 "put runs/0/step-000100 DONE '{\"step\": 100}'") == 0);
     docs = open_one("mixed", bytes);
-    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs->skipped == 0);
+    CHECK(docs_files(docs) == 2 && docs_runs(docs) == 2 && docs->skipped.n == 0);
     CHECK(docs_fingerprint(docs) == shape && docs_content(docs) == all);
     docs_close(docs);
     CHECK(shell("cd $W/mixed && mkdir -p other done a/RUN && echo '{\"ragged\"' > other/RUN && "
@@ -228,7 +228,7 @@ CLAIM(a_broken_line_of_jsonl_is_named) {
         {"{\"text\":null}", "broken.jsonl:1: the member \"text\" is not a string"},
         {"[\"text\", \"a\"]\n", "broken.jsonl: expected text or JSONL, found a JSON array"},
         {"\"text\"\n", "broken.jsonl:1: no member \"text\""},
-        {"{\"text\":\"\\ud800\"}\n", "broken.jsonl:1: "},
+        {"{\"text\":\"\\ud80\"}\n", "broken.jsonl:1: "},
         {"{\"text\":\"a\"} {\"text\":\"b\"}\n", "broken.jsonl:1: "},
         {"not JSON at all\n", "broken.jsonl:1: "},
     };
@@ -253,7 +253,93 @@ CLAIM(a_line_that_changes_later_is_read_as_it_was) {
     CHECK_DOCUMENTS(docs, "|0123456789");
 }
 
+// ---- text that others wrote: UTF-16, byte order marks, bytes that are no UTF-8
+
+CLAIM(utf_16_and_byte_order_marks_read_as_the_same_text) {
+    static const struct {
+        const char* bytes;
+        size_t n;
+    } files[] = {{"\xff\xfe"
+                  "h\0i\0\xe4\0\x3d\xd8\0\xde\n\0",
+                  14},
+                 {"\xfe\xff"
+                  "\0h\0i\0\xe4\xd8\x3d\xde\0\0\n",
+                  14},
+                 {"\xef\xbb\xbfhi\xc3\xa4\xf0\x9f\x98\x80\n", 12}};
+    const Tokenizer* both[] = {bytes, bpe};
+    for (int t = 0; t < 2; t++)
+        for (int i = 0; i < COUNT(files); i++) {
+            write_text("mark.txt", files[i].bytes, files[i].n);
+            CHECK_DOCUMENTS(open_one("mark.txt", both[t]), "|hi\xc3\xa4\xf0\x9f\x98\x80\n");
+        }
+    put_text("mark.jsonl", "\xef\xbb\xbf\n\xef\xbb\xbf{\"text\": \"first\", \"text\": \"last\"}\n");
+    CHECK_DOCUMENTS(open_one("mark.jsonl", bytes), "|last");
+    write_text("mark.jsonl", "\xff\xfe{\0\"\0t\0e\0x\0t\0\"\0:\0\"\0y\0\"\0}\0", 26);
+    CHECK(shell("mkdir $W/marks && cp $W/mark.jsonl $W/mark.txt $W/marks") == 0);
+    CHECK_DOCUMENTS(open_one("marks", bpe), "|y", "|hi\xc3\xa4\xf0\x9f\x98\x80\n");
+}
+
+// Halves of pairs: one before another character, one behind, two of a kind, one at a border of blocks, half a unit.
+CLAIM(what_no_text_can_hold_is_replaced_and_counted) {
+    static char text[(1 << 15) + 16] = "\xff\xfe\0\xd8";
+    for (int i = 4; i < COUNT(text) - 1; i += 2) text[i] = 'a';
+    memcpy(text + 6, "\0\xdc\0\xd8\0\xd8", 6);
+    memcpy(text + (1 << 15), "\x3d\xd8\0\xde\0\xd8", 6);  // the first half ends a block
+    write_text("lone.txt", text, COUNT(text) - 1);
+    Docs* docs = open_one("lone.txt", bytes);
+    CHECK(docs && docs_replaced(docs) == 6 && docs->n == 1);
+    int64_t units = (COUNT(text) - 2) / 2 - 1;
+    CHECK(docs && docs_length(docs, 0) == 1 + (units - 5 - 1) + 6 * 3 + 4 - 1);
+    docs_close(docs);
+    put_text("lone.jsonl",
+             "{\"text\":\"\\ud800a\"}\n{\"text\":\"\xe4\"}\n{\"text\":\"\xc3\xa4\"}\n{\"text\":\"\xc3\"}\n");
+    docs = open_one("lone.jsonl", bpe);
+    CHECK(docs && docs_replaced(docs) == 1 && docs_not_utf8(docs) == 2);
+    CHECK_DOCUMENTS(docs,
+                    "|\xef\xbf\xbd"
+                    "a",
+                    "|\xe4", "|\xc3\xa4", "|\xc3");
+    put_text("lone.jsonl", "{\"prompt\":\"\\udc00\xe4\", \"completion\":\"\\ud800\"}\n");
+    docs = open_one("lone.jsonl", bytes);
+    CHECK(docs && docs_replaced(docs) == 2 && docs_not_utf8(docs) == 1);
+    docs_close(docs);
+}
+
 // ---- what is refused
+
+CLAIM(files_that_are_no_text_are_named_as_what_they_are) {
+    static const struct {
+        const char *name, *bytes, *found;
+    } cases[] = {{"a.csv", "a,b\n1,2\n", "found a table (CSV); try: JSONL"},
+                 {"a.TSV", "a\tb\n", "found a table (TSV)"},
+                 {"a.json", "\xef\xbb\xbf {\n  \"text\": 1}", "found JSON; try: jq -c . FILE"},
+                 {"p.txt", "%PDF-1.4", "found a PDF; try: pdftotext"},
+                 {"z", "PK\3\4", "found a zip archive"},
+                 {"x.xz",
+                  "\xfd"
+                  "7zXZ",
+                  "found compressed by xz; try: unxz"},
+                 {"b.txt", "BZh91AY&SY", "found compressed by bzip2; try: bunzip2"},
+                 {"q", "PAR1", "found parquet; try: scripts/parquet_to_shards.py"}};
+    make_directory("kinds");
+    put_text("kinds/zz.json", "\"a string\"");
+    for (int i = 0; i < COUNT(cases); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "kinds/%s", cases[i].name);
+        put_text(name, cases[i].bytes);
+        check_refused(name, bytes, cases[i].found);
+        Docs* docs = open_one("kinds", bpe);
+        int named = 0;
+        CHECK(docs && docs->n == 1 && docs->skipped.n == i + 1);
+        for (int64_t k = 0; docs && k < docs->skipped.n; k++)
+            named |= strstr(docs->skipped.list[k], cases[i].found) != 0;
+        CHECK(named);
+        docs_close(docs);
+    }
+    CHECK(shell("rm $W/kinds/zz.json") == 0);
+    check_refused("kinds", bytes, "(8 files passed over, 0 runs left out)");
+    CHECK(strstr(err, "first passed over: ") && strstr(err, "a.TSV: expected text or JSONL, found a table (TSV)"));
+}
 
 CLAIM(paths_without_a_corpus_are_refused) {
     CHECK(shell("cd $W && mkdir void && : > empty.txt && printf 'text\\0' > junk.txt && echo > blank.jsonl && "

@@ -429,11 +429,11 @@ CLAIM(members_that_are_left_out_are_as_in_hugging_faces_classes) {
     Shape s;
     char text[512];
     for (int i = 0; i < COUNT(cases); i++) {
-        snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES "}", cases[i].arch);
+        snprintf(text, sizeof text, "{'model_type': '%s', " SIZES ", 'hidden_size': 128}", cases[i].arch);
         s = shape_of(text);
         CHECK(s.NH == 64 && s.NKV == cases[i].NKV && s.HS == cases[i].HS && s.positions == cases[i].positions);
         CHECK(s.eps == 1e-6 && s.theta == 10000 && shape_has(&s, HAS_HEAD) && s.scaling.factor == 0);
-        snprintf(text, sizeof text, "{'model_type': '%s', 'hidden_size': 128, " SIZES ", 'num_key_value_heads': null}",
+        snprintf(text, sizeof text, "{'model_type': '%s', " SIZES ", 'hidden_size': 128, 'num_key_value_heads': null}",
                  cases[i].arch);
         CHECK(shape_of(text).NKV == 64);
     }

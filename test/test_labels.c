@@ -263,6 +263,28 @@ CLAIM(a_loss_without_what_it_needs_is_refused) {
     CHECK_REFUSALS("--out $W/refused --steps 1", rows);
 }
 
+// What says that an answer is bad is not learnt as a good one unless that is asked for.
+CLAIM(answers_that_are_judged_want_a_loss_by_name) {
+    static const char* const lines[][2] = {
+        {"{'prompt': 'ab', 'chosen': 'c', 'rejected': 'd'}", "lines have \"chosen\" & --loss nll"},
+        {"{'prompt': 'ab', 'answers': [{'text': 'c', 'rank': 1}, 'd']}", "lines have \"rank\""},
+        {"{'prompt': 'ab', 'answers': [{'text': 'c', 'advantage': 1}]}", "lines have \"advantage\""},
+        {"{'prompt': 'ab', 'answers': ['c'], 'label': 1}\n{'prompt': 'a', 'answers': ['c'], 'reward': 1}",
+         "lines have \"reward\" & --loss grpo"},
+        {"{'prompt': 'ab', 'completion': 'c'}\n{'prompt': 'ab', 'completion': 'd', 'label': false}",
+         "lines have \"label\""}};
+    for (int i = 0; i < COUNT(lines); i++) {
+        char text[256] = "";
+        for (const char* p = lines[i][0]; *p; p++) text[strlen(text)] = *p == '\'' ? '"' : *p;
+        write_file(path_of("judged.jsonl"), text, strlen(text));
+        CHECK_REFUSED(lines[i][1], "$P --data $W/judged.jsonl --context 16 --out $W/judged --steps 1");
+    }
+    CHECK_SH(0,
+             "$P --data $W/judged.jsonl --context 16 --out $W/judged --steps 1 --loss nll && $P --resume --out "
+             "$W/judged --steps 2");
+    CHECK_SH(0, "$P --data $W/plain.jsonl --context 16 --out $W/unjudged --steps 1");
+}
+
 // ---- --score
 
 // The numbers of line `doc` of $W/scores, one behind another; returns how many.

@@ -104,10 +104,11 @@ CLAIM(a_signal_to_the_launcher_saves_at_one_step_of_all) {
 }
 
 CLAIM(a_signal_breaks_an_evaluation_off_on_all_ranks) {
-    pid_t job = start(ON_RANKS
-                      "$P --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every "
-                      "tokens=999999999 --out $W/evaluating",
-                      3);
+    pid_t job =
+        start(ON_RANKS
+              "$P --threads 1 --layers 4 --width 256 --heads 4 --loss nll --data plan run data test --eval-every "
+              "tokens=999999999 --out $W/evaluating",
+              3);
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(job, SIGUSR1);
     CHECK(ended_within(job, 30) == 0);

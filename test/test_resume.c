@@ -85,7 +85,8 @@ CLAIM(the_command_that_is_printed_can_be_pasted) {
 
 CLAIM(an_interrupt_breaks_an_evaluation_off) {
     pid_t pid = start(
-        "$P --threads 1 --layers 4 --width 256 --heads 4 --data plan run data test --eval-every tokens=999999999 "
+        "$P --threads 1 --layers 4 --width 256 --heads 4 --loss nll --data plan run data test --eval-every "
+        "tokens=999999999 "
         "--out $W/evaluating");
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(pid, SIGINT);

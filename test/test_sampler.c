@@ -135,6 +135,24 @@ CLAIM(a_draw_takes_as_many_pieces_as_fit) {
     CHECK(sampler_draw(s, &position, pieces, 128, 50) >= 1);
 }
 
+// Documents of a context and a token more: the last one alone would fill no step.
+CLAIM(no_step_is_without_a_label) {
+    int letters[] = {64, 64, 64, 64};
+    open_corpus(letters, NULL, 4);
+    Sampler* s = sampler_of(64, 0, 1);
+    SamplerPosition plain = {0}, position = {0};
+    Piece pieces[64];
+    int without = 0, targets = 0;
+    while (plain.epoch < 8) without += sampler_draw(s, &plain, pieces, 64, 64) == 1 && pieces[0].n_targets == 0;
+    while (position.epoch < 8 && targets < 8 * 4 * 64) {
+        int n = sampler_draw_step(s, &position, pieces, 64, 64), of_step = 0;
+        for (int i = 0; i < n; i++) of_step += pieces[i].n_targets;
+        CHECK(of_step > 0);
+        targets += of_step;
+    }
+    CHECK(without > 0 && targets == 8 * 4 * 64);
+}
+
 // Pieces of context 1 of one document are numbered by their place, so that the order is seen as a permutation.
 CLAIM(the_order_is_a_permutation_for_every_length) {
     for (int n = 2; n <= 200; n++) {

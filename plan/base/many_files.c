@@ -53,12 +53,12 @@ int may_pass_over(int error) { return error == EACCES || error == EPERM || error
 static int is_visible(const struct dirent* entry) { return entry->d_name[0] != '.'; }
 
 // Appends what is in a directory, of any kind.
-static int list_one(Paths* paths, const char* directory, int64_t* unreadable, Err err) {
+static int list_one(Paths* paths, const char* directory, Paths* unreadable, Err err) {
     struct dirent** entries;
     const char* slash = *directory && directory[strlen(directory) - 1] == '/' ? "" : "/";
     int n = scandir(directory, &entries, is_visible, NULL), status = 0;
-    if (n < 0 && may_pass_over(errno)) return ++*unreadable, 0;
-    if (n < 0) return fail(err, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
+    if (n < 0) fail(err, "%s: %s%s", directory, strerror(errno), disk_hint(errno));
+    if (n < 0) return may_pass_over(errno) ? paths_append(unreadable, strdup(err), err) : -1;
     for (int i = 0; i < n; i++) {
         char* path = NULL;
         if (!status && asprintf(&path, "%s%s%s", directory, slash, entries[i]->d_name) < 0) path = NULL;
@@ -78,7 +78,7 @@ static int kind_of(const char* path) {
 }
 
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory, Err err),
-                void* context, int64_t* unreadable, Err err) {
+                void* context, Paths* unreadable, Err err) {
     int64_t i = paths->n;  // those before are files; a list, not recursion: a deep tree cannot exhaust the stack
     int status = list_one(paths, directory, unreadable, err);
     while (status == 0 && i < paths->n) {

@@ -23,9 +23,9 @@ void paths_free(Paths* paths);
 
 // Appends every regular file below, links followed; neither hidden files and directories nor linked directories, which
 // could be loops, nor what is in directories of which leaves_out (NULL: none) says 1; -1 ends it with a message.
-// Directories that one may not read are passed over, and counted in *unreadable. 0, or -1 with a message.
+// Directories that one may not read are passed over, and *unreadable has a message for each. 0, or -1 with a message.
 int paths_below(Paths* paths, const char* directory, int (*leaves_out)(void* context, const char* directory, Err err),
-                void* context, int64_t* unreadable, Err err);
+                void* context, Paths* unreadable, Err err);
 
 // Whether a file or directory that nobody named may be left out after this errno: it is not for us, or is gone. After
 // any other (a bad disk, too many open files) another run would find another tree.

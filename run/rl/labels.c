@@ -39,6 +39,11 @@ void labels_open(Run* run) {
     int prefers = !strcmp(c->loss, "dpo"), draws = !strcmp(c->loss, "grpo");
     LabelNeeds needs = {c->loss, draws, prefers || c->kl > 0, draws, prefers};
     check_options(c);
+    int asks = run->books->claims && config_was_given(c, "--data") && !c->resume;
+    if (asks && !config_was_given(c, "--loss") && docs_judges(docs))
+        die("--data: lines have \"%s\", and without --loss bad answers are learnt as good ones are; try --loss dpo "
+            "(chosen, rejected, rank), --loss grpo (reward, advantage), or --loss nll: all alike",
+            docs_judges(docs));
     if (run->books->uses_model && !c->score) return;
     if (!c->score && !prefers && !draws && !docs_has_terms(docs)) return;
     if (!c->score && (prefers || draws) && docs_check_labels(docs, &needs, err)) die("--data: %s", err);

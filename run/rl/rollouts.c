@@ -134,7 +134,7 @@ static int prompt_encode(Prompt* p, const Run* run, Err err) {
     const JsonValue* value = json_get(&p->json, p->json.values, "prompt");
     if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(&p->json, names, sizeof names));
     char* text = (char*)take(n + 1, 1);
-    int64_t bytes = json_string(value, text);
+    int64_t replaced = 0, bytes = json_prose(value, text, &replaced);
     if (bytes >= 0) {
         p->tokens = sample_begin(run, (size_t)bytes * (size_t)t->most);
         p->n = 1 + (int)t->encode(t, p->tokens + 1, text, (size_t)bytes);

@@ -12,6 +12,7 @@
 #include "kernels/open.h"
 #include "data/docs_files.h"
 #include "data/model_files.h"
+#include "data/sampler_mix.h"
 #include "run/rl/labels.h"
 
 // ---- the command that started this program, up to its options: what a person pastes to go on
@@ -335,6 +336,7 @@ void run_settle_model(Run* run) {
     int all = evaluates_data(c);
     double held_out = d->val_docs || all ? 0 : HELD_OUT;
     if (sampler_open(&d->train, d->docs, c->context, held_out, (uint64_t)c->seed, err)) die("--data: %s", err);
+    if (!all && sampler_check_labels(d->train, &run->books->unlearnt, err)) die("--data: %s", err);
     d->val = d->train;
     if (all && sampler_open(&d->val, d->docs, c->context, 1, 0, err)) die("--data: %s", err);
     if (d->val_docs && sampler_open(&d->val, d->val_docs, c->context, 1, 0, err)) die("--val: %s", err);

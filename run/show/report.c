@@ -61,6 +61,21 @@ static void print_model(const Run* run) {
         run->data.tokenizer->is_bytes && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
+// What was not read, and what was not read as it stands.
+static void print_doubts(const Run* run, const Docs* docs) {
+    int64_t shown = run->config.verbose ? docs->skipped.n : MIN(docs->skipped.n, (int64_t)3);
+    char many[64];
+    for (int64_t i = 0; i < shown; i++) say(stdout, "        passed over: %s", docs->skipped.list[i]);
+    if (shown < docs->skipped.n)
+        say(stdout, "        and %s more: --verbose names them", text_many(docs->skipped.n - shown, "file", many));
+    if (docs_replaced(docs))
+        say(stdout, "        %s read as U+FFFD: halves of surrogate pairs without the other one",
+            text_many(docs_replaced(docs), "character", many));
+    if (docs_not_utf8(docs))
+        say(stdout, "        %s not in UTF-8: bytes stay as they are; try: iconv -f LATIN1 -t UTF-8",
+            text_many(docs_not_utf8(docs), "text", many));
+}
+
 static void print_data(const Run* run) {
     const Docs* docs = run->data.docs;
     const Sampler *train = run->data.train, *val = run->data.val;
@@ -71,11 +86,9 @@ static void print_data(const Run* run) {
            count(sampler_tokens(val, SPLIT_VAL), held), sampler_documents(val, SPLIT_VAL));
     if (run->config.eval_every && sampler_tokens(val, SPLIT_VAL) > run->config.eval_tokens)
         printf(" (at most %d tokens a time)", run->config.eval_tokens);
-    if (docs->skipped) printf("; %s passed over", text_many(docs->skipped, "file", many));
-    if (docs_packed(docs))
-        printf(" (%" PRId64 " compressed: *.jsonl.gz, *.txt.gz and .zst are read)", docs_packed(docs));
+    if (docs->skipped.n) printf("; %s passed over", text_many(docs->skipped.n, "file", many));
     if (docs_plain_jsonl(docs))
-        printf("; %" PRId64 " .jsonl without \"text\" or JSON array read as plain text", docs_plain_jsonl(docs));
+        printf("; %" PRId64 " .jsonl without \"text\" read as plain text", docs_plain_jsonl(docs));
     if (docs_runs(docs)) printf("; %s of this program left out", text_many(docs_runs(docs), "run", many));
     printf("\n");
     if (!run_is_brief(run)) printf("        %s\n", sampler_describe(val, words));
@@ -83,6 +96,11 @@ static void print_data(const Run* run) {
         say(stdout,
             "        text files divided at %s into %" PRId64 " documents; --document-separator none keeps them whole",
             run->config.separator, docs->divided);
+    print_doubts(run, docs);
+    if (run->books->unlearnt)
+        say(stdout,
+            "        %s of %" PRId64 " to train on left out: --context %d cuts off prompts of which nothing is learnt",
+            text_many(run->books->unlearnt, "piece", many), sampler_pieces(train, SPLIT_TRAIN), train->context);
     TreeCounts trees = {0, 0, 0, 0};
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) docs_count_tree(docs, doc, &trees);
     if (trees.trees) say(stdout, "        %s", run_spared(&trees, words));

@@ -140,7 +140,7 @@ static void draw_steps(const Run* run) {
             "be played",
             logged.path);
     for (int64_t step = 1; step <= last; step++) {
-        int n = sampler_draw(run->data.train, &at, pieces, room, run->config.batch_tokens);
+        int n = sampler_draw_step(run->data.train, &at, pieces, room, run->config.batch_tokens);
         for (int i = 0; i < count_logged(); i++) {
             LoggedStep* s = &logged.steps[i];
             int64_t tokens = 0;

@@ -1,6 +1,6 @@
 // fuzz_docs.c - corpora of any content, with the byte tokenizer: what opens must read. The first byte says what stands
 // behind it: a token shard, or its tokens behind a good header; JSONL; JSONL of instructions and trees behind a line
-// that is one; a compressed file.
+// that is one; text; a compressed file.
 #include <stdint.h>
 #include <string.h>
 
@@ -8,9 +8,9 @@
 #include "test/docs_bytes.h"
 #include "test/fuzz/require.h"
 
-enum { SHARD, NARROW_TOKENS, WIDE_TOKENS, JSONL, CHAT, GZIP, ZSTD, KINDS };
+enum { SHARD, NARROW_TOKENS, WIDE_TOKENS, JSONL, CHAT, TEXT, GZIP, ZSTD, KINDS };
 
-static const char* const endings[KINDS] = {".bin", ".bin", ".bin", ".jsonl", ".jsonl", ".txt.gz", ".txt.zst"};
+static const char* const endings[KINDS] = {".bin", ".bin", ".bin", ".jsonl", ".jsonl", ".txt", ".txt.gz", ".txt.zst"};
 
 // Of instructions each document says how much of it is learnt, as a whole and in halves.
 static void check_labels(const Docs* docs, int64_t d, int* tokens, int n) {
