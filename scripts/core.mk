@@ -11,7 +11,7 @@ core_plumbing := plan/base/base.h plan/base/base.c plan/base/text.h plan/base/te
   plan/options/config.c plan/options/presets.c kernels/memory.h kernels/timer.h
 core_stubs := run/core_stubs.c
 core_rest :=
-core_most := 3304
+core_most := 3306
 
 core_sources := $(core_files) $(core_plumbing) $(core_stubs) $(core_rest)
 $(build)/core: $(build)/train_gpt.o $(patsubst %.c,$(build)/%.o,$(filter %.c,$(core_sources)))

@@ -14,11 +14,10 @@ DieAs die_as;
 
 // Words that are longer than the room lose their middle: the end has the cause.
 static void format_ends(char* text, size_t room, const char* format, va_list args) {
-    char whole[1 << 14];
-    int n = vsnprintf(whole, sizeof whole, format, args);
-    n = MIN(MAX(n, 0), (int)sizeof whole - 1);
-    int half = MIN(n, (int)room / 2), cut = n < (int)room ? 0 : n - (int)room + 4;
-    snprintf(text, room, "%.*s%s%s", half, whole, cut ? "..." : "", whole + half + cut);
+    char all[1 << 14];
+    int n = MIN(MAX(vsnprintf(all, sizeof all, format, args), 0), (int)sizeof all - 1), half = (int)room / 2;
+    if (n >= (int)room) memcpy(all + half - 3, "...", 3), memmove(all + half, all + n + 1 + half - room, room - half);
+    memcpy(text, all, MIN((size_t)n + 1, room));
 }
 
 __attribute__((noreturn)) static void end_with(const char* place, const char* format, va_list args) {

@@ -160,7 +160,10 @@ uint64_t hash_bytes(const void* bytes, size_t n, uint64_t seed);
 
 // Uniform in [0, 1) and standard normal, both pure functions of (seed, index), the same on every processor.
 double random_uniform(uint64_t seed, uint64_t index);
-double random_normal(uint64_t seed, uint64_t index);
 void random_normals(double* value, uint64_t seed, uint64_t first, size_t n);  // of the indices from `first` on
+static inline double random_normal(uint64_t seed, uint64_t index) {
+    double value;
+    return random_normals(&value, seed, index, 1), value;
+}
 
 double now_seconds(void);  // monotonic

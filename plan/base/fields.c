@@ -39,7 +39,6 @@ static double take_unit(Word* word, int is_bytes) {
 
 static const char* set_number(const Field* f, void* at, Word word, char wanted[WANTED]) {
     double x = 0, scale = 1;
-    Word written = word;
     int is_whole = f->type == INT || f->type == INT64 || f->type == RHYTHM;
     int in_seconds = f->type == RHYTHM && word.n > 0 && word.at[word.n - 1] == 's';
     if (f->type != REAL) scale = take_unit(&word, f->type == BYTES);
@@ -47,7 +46,7 @@ static const char* set_number(const Field* f, void* at, Word word, char wanted[W
     if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
         const char* kind = is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number";
         if (f->type == RHYTHM) kind = "number of steps, or of seconds like 90s,";
-        int has_unit = is_whole && written.n > 1 && written.at[0] <= '9' && written.at[written.n - 1] > '9';
+        int has_unit = is_whole && word.n > 1 && word.at[0] <= '9' && (scale > 1 || word.at[word.n - 1] > '9');
         snprintf(wanted, WANTED, "a %s from %.15g to %.15g%s", kind, f->least, f->most,
                  has_unit ? ", as 10k (10000) or 64Ki (65536)" : "");
         return wanted;

@@ -23,7 +23,10 @@ typedef enum ValueType {
     CHOICE,  // the same, of `choices`
     INDEX,   // int, the number of one of `choices`
     NAME,    // char[most + 1] of ASCII without blanks
-    PATHS, MAYBE, KEYS, GROUP  // of options alone: plan/options/config.c
+    PATHS,
+    MAYBE,
+    KEYS,
+    GROUP  // of options alone: plan/options/config.c
 } ValueType;
 
 typedef struct Field {

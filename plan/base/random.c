@@ -100,10 +100,4 @@ void random_normals(double* value, uint64_t seed, uint64_t first, size_t n) {
 #endif
 }
 
-double random_normal(uint64_t seed, uint64_t index) {
-    double value;
-    fill(&value, seed, index, 1);
-    return value;
-}
-
 double random_uniform(uint64_t seed, uint64_t index) { return unit(hash64(hash64(seed) ^ index)); }

@@ -1,8 +1,6 @@
 // text.c - foreign text made safe, byte by byte; see text.h.
 #include "plan/base/text.h"
 
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "plan/base/base.h"
@@ -57,15 +55,8 @@ void text_clean(char* text) {
 }
 
 void say_list(FILE* out, const char* format, va_list args) {
-    char brief[1024], *text = brief;
-    va_list again;
-    va_copy(again, args);
-    int n = vsnprintf(brief, sizeof brief, format, args);
-    if (n >= (int)sizeof brief) text = (char*)malloc((size_t)n + 1);
-    if (text && text != brief) vsnprintf(text, (size_t)n + 1, format, again);
-    va_end(again);
-    if (!text) text = brief;  // no memory: as much of it as fits
+    char text[1 << 16];
+    vsnprintf(text, sizeof text, format, args);
     text_clean(text);
     fputs(text, out);
-    if (text != brief) free(text);
 }

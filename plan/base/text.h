@@ -29,5 +29,5 @@ void text_print_end(FILE* out, TextFilter* t);
 // Makes a string safe in place, as one line.
 void text_clean(char* text);
 
-// A part of a line, printed as printf would; newlines in it become '?' too.
+// A part of a line, at most 64 KiB, printed as printf would; newlines in it become '?' too.
 void say_list(FILE* out, const char* format, va_list args);
