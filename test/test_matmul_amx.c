@@ -28,6 +28,7 @@ CLAIM(emulated_amx_matmuls_are_right) {
 }
 
 CLAIM(fp32_stays_with_the_set_below) {
+    if (!__builtin_cpu_supports("avx512bw")) SKIP("the processor lacks AVX-512");
     Kernels k = cpu_reference;
     k.matmul_forward = count_call;
     matmul_amx.install(&k);
