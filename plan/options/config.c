@@ -250,8 +250,7 @@ int config_parse(Config* c, int argc, char** argv, Err err) {
 char* config_string(Config* c, size_t n) {
     void** block = (void**)malloc(sizeof(void*) + n);
     if (!block) return NULL;
-    *block = c->strings;
-    c->strings = block;
+    *block = c->strings, c->strings = block;
     return (char*)(block + 1);
 }
 
