@@ -87,8 +87,9 @@ static const Kind kinds[] = {
     {".tsv", NULL, 0, "a table (TSV)",
      "JSONL, a {\"text\": ...} for each row; as plain text it reads under the name FILE.txt"},
     {".json", "{", 0, "JSON", "jq -c . FILE > DATA.jsonl; as plain text it reads under the name FILE.txt"},
-    {NULL, "[{", 0, "a JSON array", "jq -c '.[]' FILE > DATA.jsonl"},
-    {NULL, "[\"", 0, "a JSON array", "jq -c '.[] | {text: .}' FILE > DATA.jsonl"},
+    {".json", "[", 0, "a JSON array", "jq -c '.[]' FILE > DATA.jsonl"},
+    {".jsonl", "[{", 0, "a JSON array", "jq -c '.[]' FILE > DATA.jsonl"},
+    {".jsonl", "[\"", 0, "a JSON array", "jq -c '.[] | {text: .}' FILE > DATA.jsonl"},
 };
 
 static int ends_in(const char* name, const char* suffix) {

@@ -668,7 +668,7 @@ CLAIM(trees_that_are_cut_in_a_step_learn_each_label_once_at_its_place_on_its_pat
         }
         fclose(f);
         const char* path = path_of("lines.jsonl");
-        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){NULL, NULL}, err));
+        CHECK(!docs_open_as(&docs, &path, 1, &byte_tokenizer, (DocsReading){0}, err));
         CHECK(sampler_open(&s, docs, 190, 0, 1, err) == 0);
         int n = (int)sampler_pieces(s, SPLIT_TRAIN), labels = 0, most = draw(seed, 2, 82, 120);
         for (int i = 0; i < n; i++) {

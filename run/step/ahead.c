@@ -226,7 +226,7 @@ static void ask_planner(Run* run, const char* option, const char* seen) {
     b->planned->places = places;
 }
 
-// Of trees how many are cut, for people. Pairs of preferences stay in one job.
+// Tells people how many trees are cut. Pairs of preferences stay in one job, which alone adds up what they need.
 static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES], trees[64];
     DocsSplit told = {0, 0, 0};
@@ -245,7 +245,7 @@ static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
             100.0 * (double)told.again / (double)docs_tokens(docs));
 }
 
-// And for a step of the largest tree, cut as steps cut it.
+// Asks the planner for a step of the largest tree, cut as steps cut it.
 static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES];
     Batch* b = &run->batch;
@@ -259,8 +259,9 @@ static void ask_about_trees(Run* run, const char* option, const Docs* docs) {
     b->training = 0, b->n_pieces = 1;
     b->pieces[0] = (Piece){.length = (int)most, .squares = (double)most * (double)most};
     if (batch_plan(b, run, 0, err)) die("%s: a tree of %lld tokens: %s", option, (long long)most, err);
-    const MicroBatch* mb = &b->planned->plan.micro_batches[0];
-    if (mb->ulysses_size < mb->cp_size)
+    const Plan* plan = &b->planned->plan;  // of this rank's job, which may have no part in it
+    const MicroBatch* mb = plan->micro_batches;
+    if (plan->n_micro_batches && mb->ulysses_size < mb->cp_size)
         die("%s: a tree of %lld tokens is in a ring of %d ranks, which cuts it where no segment ends; try --plan flex, "
             "and no --cp",
             option, (long long)most, mb->cp_size / mb->ulysses_size);
