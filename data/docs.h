@@ -101,7 +101,7 @@ int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* target
 // ---- for formats
 
 int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
-int docs_check_text(DocsFile* file, Err err);  // skips a byte order mark; 1 and a message: it is no text
+int docs_check_text(DocsFile* file, Err err);              // skips a byte order mark; 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
 // Appends a document. head: what its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);

@@ -102,7 +102,7 @@ static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key,
     return 0;
 }
 
-// Text of so many bytes and this key.
+// open_keyed opens text of so many bytes and this key, from its shard where the cache has one.
 static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_t key, int64_t bytes,
                       const Tokenizer* tokenizer, DocsCache* cache, char* words, Err err) {
     enum { LEAST = 1 << 20 };

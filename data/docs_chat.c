@@ -179,7 +179,7 @@ static int put_alternatives(Chat* chat) {
     return 0;
 }
 
-// What a message has beside its content is in the templates of its model, which nobody here knows.
+// check_calls refuses what stands beside a content: templates of models write it, and nobody here knows them.
 static int check_calls(Making* m, const JsonValue* message) {
     static const char* const names[] = {"tool_calls", "function_call"};
     for (int i = 0; i < COUNT(names); i++) {

@@ -167,15 +167,15 @@ enum { DOCS_HEAD_TOKENS = 1024 };  // what the hash of a document of tokens cove
 // message. Then: from here on the file is what was appended last, so many bytes.
 int docs_unpacked(DocsMore* more, Err err);
 void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes);
-// A hash of all text that these paths name, and of how it is read; *bytes: how much; *skipped, which the caller frees:
-// Docs.skipped. 0, or -1 as docs_open.
+// docs_key hashes all text that these paths name, and how it is read. *bytes: how much that is; *skipped, which the
+// caller frees: Docs.skipped. 0, or -1 as docs_open.
 int docs_key(uint64_t* key, int64_t* bytes, Paths* skipped, const char* const* paths, int n_paths,
              const Tokenizer* tokenizer, DocsReading reading, Err err);
 
 // ---- docs_kinds.c
 
-// What a file, by its name without what says that it is compressed, and its first bytes, is: 0, text in UTF-8, which it
-// becomes where it is UTF-16; 1 and a message that says what to try; or -1.
+// docs_check_kind tells by its name, without .gz, and its first bytes what a file is. 0: text in UTF-8, which UTF-16
+// becomes; 1: something else, with a message that says what to try; or -1.
 int docs_check_kind(Docs* docs, DocsFile* file, const char* name, Err err);
 
 // ---- docs_encoded.c
@@ -189,7 +189,7 @@ int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head,
 // a document of all that were appended from `first` on.
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
-// Bytes that are still to come of a character of UTF-8, of which `open` were before n more of text; -1: it is none.
+// docs_utf8_open returns how many bytes a character still lacks after n more of text, `open` before; -1: no UTF-8.
 int docs_utf8_open(int open, const char* text, size_t n);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
 int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // tokens that stand there already

@@ -63,7 +63,7 @@ static int read_utf16(Docs* docs, DocsFile* file, int big_endian, Err err) {
     return 0;
 }
 
-// ---- what else there is
+// ---- other kinds
 
 typedef struct Kind {
     const char *suffix, *magic;  // NULL: any
@@ -77,16 +77,19 @@ static const Kind kinds[] = {
     {NULL,
      "\xfd"
      "7zXZ",
-     0, "compressed by xz", "unxz FILE; read as they are: .gz and .zst"},
-    {NULL, "1AY&SY", 4, "compressed by bzip2", "bunzip2 FILE; read as they are: .gz and .zst"},
-    {NULL, "\x1f\x8b", 0, "compressed by gzip", "a name that ends in .gz"},
-    {NULL, "\x28\xb5\x2f\xfd", 0, "compressed by zstd", "a name that ends in .zst"},
-    {NULL, "PAR1", 0, "parquet", "scripts/parquet_to_shards.py DIR FILE, and --data DIR"},
+     0, "a file compressed by xz", "unxz FILE; read as they are: .gz and .zst"},
+    {NULL, "1AY&SY", 4, "a file compressed by bzip2", "bunzip2 FILE; read as they are: .gz and .zst"},
+    {NULL, "\x1f\x8b", 0, "a file compressed by gzip", "a name that ends in .gz"},
+    {NULL, "\x28\xb5\x2f\xfd", 0, "a file compressed by zstd", "a name that ends in .zst"},
+    {NULL, "PAR1", 0, "a parquet file", "scripts/parquet_to_shards.py DIR FILE, and --data DIR"},
     {".csv", NULL, 0, "a table (CSV)",
      "JSONL, a {\"text\": ...} for each row; as plain text it reads under the name FILE.txt"},
     {".tsv", NULL, 0, "a table (TSV)",
      "JSONL, a {\"text\": ...} for each row; as plain text it reads under the name FILE.txt"},
-    {".json", "{", 0, "JSON", "jq -c . FILE > DATA.jsonl; as plain text it reads under the name FILE.txt"},
+    {".json", "{", 0, "JSON",
+     "jq -c . FILE > DATA.jsonl, or where each line is an object the name FILE.jsonl; as plain text it reads under the "
+     "name FILE.txt"},
+    {".json", "[\"", 0, "a JSON array", "jq -c '.[] | {text: .}' FILE > DATA.jsonl"},
     {".json", "[", 0, "a JSON array", "jq -c '.[]' FILE > DATA.jsonl"},
     {".jsonl", "[{", 0, "a JSON array", "jq -c '.[]' FILE > DATA.jsonl"},
     {".jsonl", "[\"", 0, "a JSON array", "jq -c '.[] | {text: .}' FILE > DATA.jsonl"},
@@ -99,7 +102,7 @@ static int ends_in(const char* name, const char* suffix) {
 
 enum { HEAD = 512 };
 
-// head: the first bytes of the file; dense: those of them that are no white space. A zero ends both.
+// is_kind tells whether name, first bytes (head) and first bytes without blanks (dense) fit; a zero ends both.
 static int is_kind(const Kind* kind, const char* name, const char* head, const char* dense) {
     if (kind->suffix && !ends_in(name, kind->suffix)) return 0;
     if (!kind->magic) return 1;

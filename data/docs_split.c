@@ -53,7 +53,7 @@ static int add_whole(Docs* docs, const Docs* before, int64_t doc, const DocsSegm
     return add_document(docs, before, doc, d[1].start - d->start, d->place, err);
 }
 
-// A tree that is split; places, learnt (segments): where those of a part stand; those of the parts before it.
+// Splitting is a tree at work: `places` maps segments into a part, `learnt` marks those that earlier parts learn.
 typedef struct Splitting {
     const Docs* before;
     int64_t doc;
@@ -62,7 +62,7 @@ typedef struct Splitting {
     int *places, *learnt;
 } Splitting;
 
-// segments (n): of a part.
+// add_part appends the part that consists of these n segments, as a document.
 static int add_part(Docs* docs, const Splitting* x, const int* segments, int n, Err err) {
     const Document* d = &x->before->list[x->doc];
     int64_t place = docs->more->n_encoded, start = docs_tokens(docs), at = start;

@@ -198,7 +198,9 @@ int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err) {
             if (target < 0) continue;
             docs_terms(docs, doc, t, 1, &terms);
             if (check_label(&terms, needs, &missing))
-                return fail(err, "document %lld: --loss %s wants %s of every answer (data/README.md, Trees)",
+                return fail(err,
+                            "document %lld: --loss %s wants %s of every answer (data/README.md, Answers that do not "
+                            "count alike)",
                             (long long)doc, needs->loss, missing);
         }
         if (needs->pairs && docs_pairs(docs, doc, 0, 0) == 0)

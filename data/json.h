@@ -54,7 +54,8 @@ int json_uint64(const JsonValue* value, uint64_t* out);
 // inside). Returns its length, or -1 when value is no string or holds a bad escape or a lone surrogate. Bytes outside
 // of escapes are copied as they are, UTF-8 or not.
 int64_t json_string(const JsonValue* value, char* out);
-// The same for text that people wrote: each lone surrogate, which no text can hold, becomes U+FFFD; *replaced += them.
+// json_prose does so with text that people wrote: a lone surrogate becomes U+FFFD, since no text holds one. *replaced
+// counts them.
 int64_t json_prose(const JsonValue* value, char* out, int64_t* replaced);
 
 // The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control

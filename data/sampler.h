@@ -74,9 +74,9 @@ Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 // Pieces of which nothing is learnt though they have targets are left out.
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
-// The same for a step, which is of nothing but last tokens of documents never: those have no label.
+// sampler_draw_step draws a step that has a label: last tokens of documents alone have none.
 int sampler_draw_step(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
-// Tokens and labels of a stretch: tokens (length), targets (length), -1 where there is none, and of all where n_labels
-// is 0. 0, or -1 with a message.
+// sampler_read fills tokens and targets (length each) of a stretch; a target is -1 where there is none, everywhere if
+// n_labels is 0. 0, or -1 with a message.
 int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets, Err err);

@@ -7,10 +7,10 @@
 #include "data/sampler.h"
 #include "data/sampler_join.h"
 
-// Of a step's n pieces trees of more than `most` tokens, which every path fits into, become several, which stand behind
-// one another: Piece.rest says how many still come. They look as those of sampler_join do, which stay as they are.
-// Pieces and the parts behind them have `room`. Returns how many pieces there are then, parts not counted, or -1.
+// sampler_cut makes several pieces of each tree that has more than `most` tokens, where every path fits. They follow
+// one another, and Piece.rest counts those still to come. They look as those of sampler_join, which stay as they are.
+// pieces: n of them, with room for `room`, parts included. Returns how many there are then without parts, or -1.
 int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, Arena* arena, Err err);
-// How many times as many tokens as it draws a step may have then; 1: no document is cut. Adds what is cut to *told. -1
-// with a message: no memory.
+// docs_cut_factor says how many times the tokens that it draws a step may have then; 1: no tree is cut. It adds what
+// is cut to *told. -1 with a message: no memory.
 double docs_cut_factor(const Docs* docs, int64_t most, DocsSplit* told, Err err);

@@ -22,8 +22,8 @@ static int64_t pieces_of(const Sampler* s, int corpus, int64_t* first) {
 
 static int is_drawn(const Piece* p) { return p->weight > 0 || p->n_targets == 0; }
 
-// How many of n training pieces from `first` on something is learnt of; *unlearnt += those that are never drawn. Only
-// instructions have some, and labels of no weight: of other documents all are.
+// count_learnt counts the pieces, of n from `first` on, that have a label; *unlearnt += those that are never drawn.
+// Only instructions and weights of 0 leave pieces without one.
 static int64_t count_learnt(const Sampler* s, int64_t first, int64_t n, int64_t* unlearnt) {
     int in_doubt = s->docs->weight != NULL;
     int64_t learnt = 0;

@@ -22,7 +22,7 @@ typedef struct Part {
     int stamp;
 } Part;
 
-// What came of one way to go through the paths, with a limit.
+// Attempt is one way through the paths, with a limit, and its result.
 typedef struct Attempt {
     int64_t most, tokens, largest;  // largest: part
     int order, n_parts;
@@ -91,7 +91,7 @@ static Attempt cut_to(Cutting* x, int order, int64_t most) {
     return a;
 }
 
-// Both orders; the better of what comes of them and *best.
+// try_limit cuts in both orders of the paths, and keeps in *best what computes the fewest tokens.
 static void try_limit(Cutting* x, Attempt* best, int64_t most) {
     for (int order = 0; order < 2; order++) {
         Attempt a = cut_to(x, order, most);
@@ -119,7 +119,7 @@ static int longest_first(const void* a, const void* b) {
     return x->tokens != y->tokens ? (x->tokens < y->tokens) - (x->tokens > y->tokens) : x->number - y->number;
 }
 
-// end (n): tokens of a path up to the end of a segment.
+// list_paths finds the paths, and sorts a copy; end[i] becomes the tokens of a path up to the end of segment i.
 static void list_paths(Cutting* x, int64_t* end) {
     x->shortest = INT64_MAX;
     for (int i = 0; i < x->n; i++) {
@@ -132,7 +132,7 @@ static void list_paths(Cutting* x, int64_t* end) {
     qsort(x->paths[1], (size_t)x->n_paths, sizeof(Path), longest_first);
 }
 
-// Parts are numbered anew by their first paths; place (parts): of each.
+// order_parts numbers parts by their first paths, so that they stand as in the tree; place[p]: the new number.
 static void order_parts(Cutting* x, int* place, int n_parts) {
     int n = 0;
     for (int p = 0; p < n_parts; p++) place[p] = -1;
@@ -145,7 +145,7 @@ static void order_parts(Cutting* x, int* place, int n_parts) {
 
 static int ascending(const void* a, const void* b) { return *(const int*)a - *(const int*)b; }
 
-// Fills in cut->segments, and cut->first; paths, first_path: those of each part, behind one another.
+// list_segments fills cut->segments and cut->first; paths and first_path list the paths of each part.
 static void list_segments(TreeCut* cut, const Cutting* x, int* seen, int* paths, int* first_path) {
     int at = 0;
     for (int i = 0; i < x->n_paths; i++) first_path[x->part_of[i] + 1]++;

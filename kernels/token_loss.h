@@ -36,7 +36,7 @@ ON_ALL_SIDES static inline TokenLoss token_loss_from(TokenLoss t, int n) {
     return t;
 }
 
-// e^x, which stays finite, and of NaN NaN.
+// token_exp is e^x with x at most 60, so that it stays finite; NaN stays NaN.
 ON_ALL_SIDES static inline float token_exp(float x) { return expf(x > 60 ? 60 : x); }
 
 // The loss of labelled token n, of which nll = -log p; *slope = its derivative by nll.

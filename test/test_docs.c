@@ -318,9 +318,9 @@ CLAIM(files_that_are_no_text_are_named_as_what_they_are) {
                  {"x.xz",
                   "\xfd"
                   "7zXZ",
-                  "found compressed by xz; try: unxz"},
-                 {"b.txt", "BZh91AY&SY", "found compressed by bzip2; try: bunzip2"},
-                 {"q", "PAR1", "found parquet; try: scripts/parquet_to_shards.py"}};
+                  "found a file compressed by xz; try: unxz"},
+                 {"b.txt", "BZh91AY&SY", "found a file compressed by bzip2; try: bunzip2"},
+                 {"q", "PAR1", "found a parquet file; try: scripts/parquet_to_shards.py"}};
     make_directory("kinds");
     put_text("kinds/zz.json", "\"a string\"");
     for (int i = 0; i < COUNT(cases); i++) {

@@ -242,7 +242,7 @@ CLAIM(what_does_not_fit_is_told_with_what_to_do) {
     static const Refusal rows[] = {
         {"--data $W/b.txt --tokenizer gpt2", "--tokenizer: gpt2:  & must be downloaded first", 0},
         {"--data $W/shard.bin", "expected the tokenizer that made these shards & --tokenizer FILE", 0},
-        {"--data $W/man", "1 of them compressed & /man/*.gz'", 0},
+        {"--data $W/man", "/man/*.gz' & first passed over & compressed", 0},
         {"--data $W/b.txt --context 32768 --capacity 4096 --explain", "a smaller --context & mpirun -n 8", 0},
         {LARGE "4096", " of memory, the largest part for  & try a smaller --context, more ranks, ", 0},
         {LARGE "256", " available ( & try a smaller --capacity, ", 0}};

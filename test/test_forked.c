@@ -113,7 +113,7 @@ CLAIM(what_is_wrong_on_all_ranks_is_said_once) {
             check_refusals("--data $W/corpus --context 128 --steps 3 --threads 1 --out $W/refused", &rows[i], 1);
 }
 
-// What is saved of ways to divide ranks goes where these are others, what is given is refused.
+// A saved way to divide ranks is dropped where these are others; one that is given is refused.
 CLAIM(a_run_goes_on_with_any_number_of_ranks) {
     static const char* const saved[] = {"--cp 4", "--pp 2 --tp 2", "--strategies tp2+2xtp1", "--capacity 50",
                                         "--layout 'tp 2; stage layers 1; stage layers 1'"};

@@ -263,7 +263,7 @@ CLAIM(a_loss_without_what_it_needs_is_refused) {
     CHECK_REFUSALS("--out $W/refused --steps 1", rows);
 }
 
-// What says that an answer is bad is not learnt as a good one unless that is asked for.
+// An answer that is said to be bad is not learnt as a good one unless that is asked for.
 CLAIM(answers_that_are_judged_want_a_loss_by_name) {
     static const char* const lines[][2] = {
         {"{'prompt': 'ab', 'chosen': 'c', 'rejected': 'd'}", "lines have \"chosen\" & --loss nll"},
@@ -327,7 +327,7 @@ CLAIM(scores_are_log_probabilities_in_the_order_of_documents) {
 CLAIM(scores_and_evaluations_of_other_data_do_not_ask_for_a_runs_val) {
     CHECK_SH(0,
              "cp test/golden/pairs.jsonl $W/val.jsonl && $P --init test/golden/gpt2/init --data "
-             "test/golden/pairs.jsonl --val $W/val.jsonl --steps 1 --eval-every 0 --sample-every 0 --out $W/scored && "
+             "test/golden/pairs.jsonl --loss nll --val $W/val.jsonl --steps 1 --eval-every 0 --sample-every 0 --out $W/scored && "
              "rm $W/val.jsonl");
     CHECK_SH(0, "$P --init $W/scored/step-000001 --data test/golden/pairs.jsonl --score $W/scores");
     CHECK_SH(0, "$P --out $W/scored --data test/golden/pairs.jsonl --eval");

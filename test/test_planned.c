@@ -199,16 +199,11 @@ CLAIM(nodes_cut_by_stages_have_one_plan_on_all_ranks) {
 
 // One of 500 letters among 60 short ones, in what is trained on or in what is validated on.
 CLAIM(a_document_without_a_plan_is_named_at_the_start) {
-    static const char* const options[] = {"--plan flex",
-                                          "--plan adaptive",
-                                          "--plan fixed",
-                                          "--plan flexsp",
-                                          "--plan hydraulis",
-                                          "--plan zeppelin",
-                                          "--plan megatron",
-                                          "--cp 2",
-                                          "--strategies 2xtp1",
-                                          "--data $W/short --val $W/long --eval-every 1"};
+    static const char* const options[] = {"--plan flex",        "--plan adaptive",
+                                          "--plan fixed",       "--plan flexsp",
+                                          "--plan hydraulis",   "--plan zeppelin",
+                                          "--plan megatron",    "--cp 2",
+                                          "--strategies 2xtp1", "--data $W/short --val $W/long --eval-every 1"};
     CHECK_SH(
         0,
         "mkdir -p $W/short && for i in $(seq 60); do head -c $((40 + i)) /dev/zero | tr '\\0' a >$W/short/$i; done "
@@ -221,8 +216,9 @@ CLAIM(a_document_without_a_plan_is_named_at_the_start) {
                  "--sample-every 0 --save-every 1 --threads 1 --capacity 140 --out $W/x %s %s " ON_FILE,
                  2, is_val ? "" : "--data $W/long", options[i]);
         const char* line = strstr(errors, is_val ? "train: rank 0: --val: " : "train: rank 0: --data: ");
-        CHECK(line && has_words(line, "the longest document has 501 tokens & capacity & ; try & --capacity & or a "
-                                      "smaller --context (documents are cut to 512 tokens"));
+        CHECK(line && has_words(line,
+                                "the longest document has 501 tokens & capacity & ; try & --capacity & or a "
+                                "smaller --context (documents are cut to 512 tokens"));
         int is_list = strstr(options[i], "--strategies") != NULL;
         CHECK(line && has_words(line, is_list ? "holds more than 140" : "; 2 ranks hold at most 280)"));
         CHECK(sh("ls -d $W/x/step-*") != 0 && log_values("x", "loss", (double[2]){0}, 2) == 0);

@@ -236,8 +236,9 @@ CLAIM(strategies_measure_each_kind_of_pipeline) {
 #define PIPELINES "--capacity 256 --strategies '4xtp1; tp2+2xtp1; 2xtp1pp2' --out $W/run "
     if (!has_mpirun()) SKIP("mpirun is not here");
     CHECK_SH(0, "rm -rf $W/cache $W/run; timeout 120 mpirun --oversubscribe -n 4 $P " TINY PIPELINES "--probe");
-    CHECK_SAID("strategy 4xtp1 & 4xtp1pp1: held-out & strategy tp2+2xtp1 & 1xtp2pp1: held-out & 2xtp1pp1: held-out & "
-               "strategy 2xtp1pp2 & 2xtp1pp2: held-out");
+    CHECK_SAID(
+        "strategy 4xtp1 & 4xtp1pp1: held-out & strategy tp2+2xtp1 & 1xtp2pp1: held-out & 2xtp1pp1: held-out & "
+        "strategy 2xtp1pp2 & 2xtp1pp2: held-out");
     CHECK(find_cached() == 4);
     Machine m = read_cached();
     CHECK(m.cost.per_token > 0 && m.cost.step > 0);

@@ -80,8 +80,7 @@ CLAIM(rings_beside_leave_fewer_proxies) {
     RouteMessage messages[2 * NODE];
     for (int i = 0; i < 2 * NODE; i++) messages[i] = (RouteMessage){i, i ? i : NODE, i ? 0 : BYTES};
     world->nics = 4, world->route_least = 1;
-    for (int i = 0; i < COUNT(expected); i++)
-        CHECK(route_proxies(world, messages, 2 * NODE, 0, i + 1) == expected[i]);
+    for (int i = 0; i < COUNT(expected); i++) CHECK(route_proxies(world, messages, 2 * NODE, 0, i + 1) == expected[i]);
 }
 
 // Any number of bytes and of proxies: what each rank sends, by the definition.

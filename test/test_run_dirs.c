@@ -46,7 +46,7 @@ CLAIM(a_file_of_another_with_the_name_of_the_marker_stays) {
 }
 
 CLAIM(what_is_no_run_is_not_resumed_and_stays_as_it_is) {
-    CHECK_REFUSED("--resume: & texts is no run",
+    CHECK_REFUSED("--resume: & texts, which is no run",
                   "mkdir $W/texts; echo 'a b' > $W/texts/a.txt; $P --resume --out $W/texts");
     CHECK_SH(0, "test \"$(ls $W/texts)\" = a.txt");
 }

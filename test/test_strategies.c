@@ -546,8 +546,9 @@ CLAIM(moves_hide_under_passes) {
     double moving[2][2 * STEPS], sum[2] = {0};
     for (int overlap = 0; overlap < 2; overlap++) {
         const char* list = filled("2xtp4' --overlap %s --strategies '2xtp4", overlap ? "yes" : "no");
-        check_virtual_steps(SCHEMES "link inside 0 0.001\\nlink inside 1000000 0.1\\nlink across 0 0.002\\n"
-                                    "link across 1000000 3\\nmodel 4 128 2\\n",
+        check_virtual_steps(SCHEMES
+                            "link inside 0 0.001\\nlink inside 1000000 0.1\\nlink across 0 0.002\\n"
+                            "link across 1000000 3\\nmodel 4 128 2\\n",
                             list, moving[overlap], 1e-2);
         for (int i = 0; i < STEPS; i++) sum[overlap] += moving[overlap][i] / STEPS;
     }

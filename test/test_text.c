@@ -50,15 +50,25 @@ CLAIM(valid_text_of_any_script_passes_unchanged) {
 CLAIM(what_commands_a_terminal_or_is_no_utf8_becomes_question_marks) {
     static const char* const cases[][2] = {
         {"a\033[2Jb\007\r\x7f", "a?[2Jb???"},
-        {"\xc2\x9b" "31m\xc2\x80\xc2\x9f", "?31m??"},  // U+009B is ESC [ in one character
-        {"\x9b" "31m\x80\x9f", "?31m??"},                // and alone, as terminals without UTF-8 take it
-        {"gnp.\xe2\x80\xae" "exe", "gnp.?exe"},           // overrides of direction, line separators
+        {"\xc2\x9b"
+         "31m\xc2\x80\xc2\x9f",
+         "?31m??"},  // U+009B is ESC [ in one character
+        {"\x9b"
+         "31m\x80\x9f",
+         "?31m??"},  // and alone, as terminals without UTF-8 take it
+        {"gnp.\xe2\x80\xae"
+         "exe",
+         "gnp.?exe"},  // overrides of direction, line separators
         {"\xe2\x80\xa8\xe2\x80\xa9\xe2\x80\xaa\xe2\x80\xab\xe2\x80\xac\xe2\x80\xad\xe2\x80\xae", "???????"},
         {"\xe2\x81\xa6\xe2\x81\xa7\xe2\x81\xa8\xe2\x81\xa9", "????"},
-        {"a\xff" "b\xfe\xc0\xc1z", "a?b???z"},
+        {"a\xff"
+         "b\xfe\xc0\xc1z",
+         "a?b???z"},
         {"\xc3", "?"},
         {"\xc3(", "?("},
-        {"\xe4\xb8" "a", "?a"},
+        {"\xe4\xb8"
+         "a",
+         "?a"},
         {"\xe4\xb8\xe4\xb8\xad", "?\xe4\xb8\xad"},
         {"\xf0\x9f\x98\xc3\xa4", "?\xc3\xa4"},
         {"\xed\xa0\x80", "?"},           // a surrogate

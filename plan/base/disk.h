@@ -46,9 +46,9 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
 // far as can be known before. 0, or -1 with a message.
 int disk_put_named(const char* path, const void* bytes, size_t n, Err err);
 int disk_may_put(const char* path, Err err);
-// The same of what was written to `out` = open_memstream(text, bytes), which is closed, and the text freed.
+// disk_put_stream puts what was written to `out` = open_memstream(text, bytes), closes it, and frees the text.
 int disk_put_stream(const char* path, FILE* out, char* const* text, const size_t* bytes, Err err);
-// Removes what a disk_put of DIR/NAME that was killed has left; nobody else may put it now.
+// disk_clean_put removes what a killed disk_put of DIR/NAME has left; nobody else may put it meanwhile.
 int disk_clean_put(const char* dir, const char* name, Err err);
 
 // The size of a regular file and a hash of its content: hash_bytes over pieces of 1 MiB, each seeded with the hash

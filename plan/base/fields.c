@@ -27,7 +27,7 @@ static int read_number(Word word, double* x) {
     return end == digits + word.n;
 }
 
-// What the unit at the end of a word stands for, which goes from it: k, M and G, of bytes K, M and G; Ki, Mi and Gi.
+// take_unit cuts the unit from the end of a word and returns its factor: k, M, G; of bytes K, M, G; Ki, Mi, Gi.
 static double take_unit(Word* word, int is_bytes) {
     size_t is_binary = word->n > 1 && word->at[word->n - 1] == 'i', n = 1 + is_binary;
     const char* units = is_binary || is_bytes ? "KMG" : "kMG";
@@ -46,7 +46,7 @@ static const char* set_number(const Field* f, void* at, Word word, char wanted[W
     if (!read_number(word, &x) || (x *= scale) < f->least || x > f->most || (is_whole && x != floor(x))) {
         const char* kind = is_whole ? "whole number" : f->type == BYTES ? "size like 64M or 24G," : "number";
         if (f->type == RHYTHM) kind = "number of steps, or of seconds like 90s,";
-        int has_unit = is_whole && word.n > 1 && word.at[0] <= '9' && (scale > 1 || word.at[word.n - 1] > '9');
+        int has_unit = is_whole && word.n && word.at[0] <= '9' && (scale > 1 || word.at[word.n - 1] > '9');
         snprintf(wanted, WANTED, "a %s from %.15g to %.15g%s", kind, f->least, f->most,
                  has_unit ? ", as 10k (10000) or 64Ki (65536)" : "");
         return wanted;

@@ -29,7 +29,7 @@ void say_part(FILE* out, const char* format, ...) {
 // The line that is being written: its columns so far, where its continuation begins, and if a control sequence is open.
 static struct {
     int (*columns)(void);
-    int at, indent, in_escape;
+    int at, indent, in_escape, pauses;
 } line;
 
 // Columns of a word up to a blank; *bytes of it. Control sequences and all but the first byte of a character have none.
@@ -52,7 +52,8 @@ static ssize_t write_wrapped(void* to, const char* text, size_t n) {
         while (text + blanks < end && text[blanks] == ' ') blanks++;
         int columns = word_columns(text + blanks, (size_t)(end - text) - blanks, &bytes);
         if (line.at == 0) line.indent = blanks ? (int)blanks + 2 : head;
-        if (blanks && line.at > line.indent && line.at + (int)blanks + columns > width && width > 2 * line.indent)
+        if (!line.pauses && blanks && line.at > line.indent && line.at + (int)blanks + columns > width &&
+            width > 2 * line.indent)
             text += blanks, blanks = 0, line.at = fprintf(out, "\n%*s", line.indent, "") - 1;
         word = text + blanks + bytes;
         line.at += (int)blanks + columns;
@@ -69,8 +70,11 @@ void wrap_output(int (*columns)(void)) {
     line.columns = columns;
     stdout = lines;
 }
+
+void wrap_pause(int pauses) { line.pauses = pauses; }
 #else
 void wrap_output(int (*columns)(void)) { (void)columns; }
+void wrap_pause(int pauses) { (void)pauses; }
 #endif
 
 void end_output(void) {

@@ -13,6 +13,7 @@ const char* text_bytes(double bytes, char text[32]);
 // From here on lines on a terminal are broken between words where they are longer than `columns` says (0: not known).
 // What goes elsewhere stays as it is, so that others can read it.
 void wrap_output(int (*columns)(void));
+void wrap_pause(int pauses);  // 1: text comes that keeps its lines; 0: it is over
 // Ends the program where standard output could not be written.
 void end_output(void);
 

@@ -92,7 +92,7 @@ static int claim(Run* run, Origin* o) {
     if (c->resume && !disk_is_dir(o->out))
         return fail(o->words, "--resume: no such directory: %s; try another --out", o->out);
     if (c->resume && !run_dir_is_marked(o->out) && checkpoint_latest(o->out, o->start_from, &step, NULL) <= 0)
-        return fail(o->words, "--resume: %s is no run; try another --out", o->out);
+        return fail(o->words, "--resume: no complete checkpoint in %s, which is no run; try another --out", o->out);
     int failed = o->out[0] ? run_dir_claim(&run->books->dir, o->out, o->words)
                            : run_dir_claim_next(&run->books->dir, "runs", o->words);
     if (failed) return -1;

@@ -124,14 +124,14 @@ void labels_keep(Run* run, const Sampler* sampler) {
 
 // ---- preferences
 
-// An answer's n labels stand from `at` on among the tokens of all pieces; margin: how much likelier they are than to
-// the reference.
+// Answer is n labels from `at` on among the tokens of all pieces; margin: how much likelier they are than to the
+// reference.
 typedef struct Answer {
     int at, n;
     double margin;
 } Answer;
 
-// Where a token of a tree stands that is learnt in this piece, or in one of those behind it that are parts of the tree.
+// where_learnt finds the place of a token that this piece, or a later part of its tree, learns.
 static int where_learnt(const Batch* b, int piece, int64_t token) {
     for (int i = piece; i <= piece + b->pieces[piece].rest; i++)
         for (int k = 0, at = b->planned->starts[i]; k < piece_stretches(&b->pieces[i]); k++) {

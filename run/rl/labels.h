@@ -42,4 +42,4 @@ void labels_fill_row(Run* run, Row* row);
 // A forward pass over the batch, of which ranks tell each other -log p of every label: in `kept`.
 void labels_keep(Run* run, const Sampler* sampler);
 void labels_prefer(Run* run);  // a mechanism: with --loss dpo that, and what follows for the step
-void run_score(Run* run);  // --score
+void run_score(Run* run);      // --score

@@ -342,8 +342,8 @@ void run_find_available(Run* run) {
                                             : (HostMemory){m->k->memory_available(), "free memory of the device"};
 }
 
-// Most tokens of a tree that a group of ranks holds: they share heads, of --cp as many as it says. A planner of fixed
-// groups is asked for no more than it promises.
+// tree_room returns the most tokens of a tree that a group holds. Its ranks share heads, as many as --cp says. A
+// planner of fixed groups is asked for no more than it promises.
 static int64_t tree_room(const Run* run) {
     const PlanLimits* limits = &run->clock->limits;
     const Config* c = &run->config;
@@ -357,8 +357,8 @@ static int64_t tree_room(const Run* run) {
     return searches || limits->ranks == 1 ? room : MIN(room, c->context);
 }
 
-// Trees that are larger are cut inside their steps, which then have more tokens. Of several strategies the one that
-// holds most says how large, and the one that holds least how many tokens that may be.
+// settle_trees decides how large a tree stays whole; larger ones are cut inside their steps, which have more tokens
+// then. The strategy that holds most sets that size, the one that holds least the tokens that a step may have.
 static void settle_trees(Run* run) {
     Err err;
     Cluster* x = run->cluster;

@@ -16,6 +16,6 @@ typedef struct Recommended {
 
 // Fills costs and steps. plan: instead of --plan and --cp; NULL: these. 0, or -1 with words.
 int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const char* plan);
-// And best, of what cluster->available says that a rank has; a machine's `ranks` may have less. what: is searched for,
-// as lines of progress call it. A search of more than half a minute ends with what it has, and a line that says so.
+// run_recommend also finds the best layout in the memory of cluster->available; a machine's `ranks` may have less.
+// what: the name that lines of progress show. A search of more than half a minute ends with its best, and says so.
 void run_recommend(Recommended* r, Run* run, const Machine* machine, const char* what);

@@ -61,7 +61,7 @@ static void print_model(const Run* run) {
         run->data.tokenizer->is_bytes && run->data.guessed_bytes ? "bytes as " : "", s->V);
 }
 
-// What was not read, and what was not read as it stands.
+// print_doubts lists files that were passed over and text that was changed, since silence would hide a smaller corpus.
 static void print_doubts(const Run* run, const Docs* docs) {
     int64_t shown = run->config.verbose ? docs->skipped.n : MIN(docs->skipped.n, (int64_t)3);
     char many[64];

@@ -458,8 +458,8 @@ static int place_group(Batch* b, const Run* run, const Docs* docs, RankGroup* mi
     return place_tree(b, docs, mine, err);
 }
 
-// Tokens of a piece behind what stands in the batch, at their positions on the paths of a tree; in one of several
-// documents each part has its positions in its own.
+// read_span appends tokens of a piece, with their positions on the paths of a tree. A part of a joined piece keeps its
+// positions in its own document.
 static int read_span(Batch* b, const Sampler* sampler, const Span* span, Err err) {
     const Piece* piece = &b->pieces[span->doc];
     for (int k = 0, first = 0; k < piece_stretches(piece); k++) {

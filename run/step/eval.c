@@ -273,6 +273,8 @@ void run_sample(Run* run) {
     uint64_t seed = hash64((uint64_t)run->config.seed ^ (uint64_t)run->state.step);
     for (int which = 0; which < SAMPLES; which++) {
         runlog_say(&run->books->log, "step %" PRId64 ": a sample", run->state.step);
+        wrap_pause(1);
         print_sample(run, which, hash64(seed + (uint64_t)which));
+        wrap_pause(0);
     }
 }
