@@ -13,7 +13,7 @@
 #include "data/unicode.h"
 #include "plan/base/base.h"
 
-enum { DEEPEST = 64 };
+enum { DEEPEST = 130 };  // a tree of 64 branches is an object in an array in an object
 
 typedef struct Parser {
     const char *text, *at, *end;
@@ -114,7 +114,7 @@ static int container(Parser* p, int depth) {
     int is_object = *p->at == '{', i = begin(p, is_object ? JSON_OBJECT : JSON_ARRAY);
     char close = is_object ? '}' : ']';
     if (i < 0) return -1;
-    if (depth == DEEPEST) return expected(p, "at most 64 levels of nesting");
+    if (depth == DEEPEST) return expected(p, "at most 130 levels of nesting");
     p->at++;
     skip_space(p);
     if (take(p, close)) return finish(p, i, p->at);

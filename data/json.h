@@ -5,7 +5,7 @@
 //   const JsonValue* lr = json_get(&json, json.values, "lr");     // NULL when absent
 //   json_free(&json);
 //
-// The text must outlive the Json. Nesting deeper than 64 is refused, so hostile input cannot exhaust the stack.
+// The text must outlive the Json. Nesting deeper than 130 is refused, so hostile input cannot exhaust the stack.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

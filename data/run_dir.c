@@ -84,6 +84,9 @@ static int take_marker(RunDir* dir, Err err) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (fd < 0 && errno == ENOENT) return 1;
     if (fd < 0) return fail(err, "%s: cannot write: %s", path, strerror(errno));
+    struct stat s;
+    if (fstat(fd, &s) || !S_ISREG(s.st_mode))
+        return close(fd), fail(err, "%s: expected the marker of a run, found no file; try another --out", path);
     if (read_marker(fd, text) < 0) {
         int error = errno;
         close(fd);

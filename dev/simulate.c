@@ -180,7 +180,7 @@ static void write_file(const char* path, const Explained* x) {
     FILE* page = open_memstream(&text, &bytes);
     if (!page) refuse("--explain: no memory for a page");
     explain_page(page, x);
-    if (disk_put_stream(path, page, &text, &bytes, err)) refuse("--explain: %s", err);
+    if (disk_put_stream(path, 1, page, &text, &bytes, err)) refuse("--explain: %s", err);
 }
 
 static void write_page(Simulation* s) {

@@ -309,7 +309,7 @@ static void write_layout(const char* path, const Found* f, int layers) {
     else
         fprintf(file, "\"\ntp 1\nstage layers %d zero %d recompute %s\n", layers, f->list.how.zero,
                 recompute_names[f->list.how.recompute]);
-    if (disk_put_stream(path, file, &written, &bytes, err)) refuse("--layout-file: %s", err);
+    if (disk_put_stream(path, 1, file, &written, &bytes, err)) refuse("--layout-file: %s", err);
 }
 
 static double step_ms(double terms[N_LAYOUT_TERMS], const Searched* x, const Layout* layout, int N) {

@@ -327,7 +327,8 @@ CLAIM(scores_are_log_probabilities_in_the_order_of_documents) {
 CLAIM(scores_and_evaluations_of_other_data_do_not_ask_for_a_runs_val) {
     CHECK_SH(0,
              "cp test/golden/pairs.jsonl $W/val.jsonl && $P --init test/golden/gpt2/init --data "
-             "test/golden/pairs.jsonl --loss nll --val $W/val.jsonl --steps 1 --eval-every 0 --sample-every 0 --out $W/scored && "
+             "test/golden/pairs.jsonl --loss nll --val $W/val.jsonl --steps 1 --eval-every 0 --sample-every 0 "
+             "--out $W/scored && "
              "rm $W/val.jsonl");
     CHECK_SH(0, "$P --init $W/scored/step-000001 --data test/golden/pairs.jsonl --score $W/scores");
     CHECK_SH(0, "$P --out $W/scored --data test/golden/pairs.jsonl --eval");

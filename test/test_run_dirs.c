@@ -60,10 +60,12 @@ CLAIM(what_a_killed_run_was_writing_goes_when_the_next_begins) {
     CHECK(has("litter/report.html.old") && has("litter/report.html.1-2x"));
 }
 
-CLAIM(pages_go_into_pipes_and_reports_of_pipes_are_refused) {
-    CHECK_SH(0,
-             "mkdir $W/pages; cd $W/pages; mkfifo plan.html log.jsonl; cat plan.html > page & cd $W/pages; "
-             "timeout -k 2 10 $P " SMALL " --explain && wait && test -p plan.html && grep '</html>' page");
+CLAIM(pages_take_the_place_of_files_alone_and_reports_of_pipes_are_refused) {
+    CHECK_REFUSED("plan.html: expected a file",
+                  "mkdir $W/pages; cd $W/pages; mkfifo plan.html log.jsonl report.html; timeout -k 2 10 $P " SMALL
+                  " --explain");
+    CHECK_SH(0, "echo kept > $W/other; mkdir $W/paged; ln -s $W/other $W/paged/report.html; $P " SMALL
+                " --steps 1 --save-every 0 --out $W/paged && grep kept $W/other && test -f $W/paged/report.html");
     CHECK_REFUSED("log.jsonl: expected a file", "timeout -k 2 10 $P --report $W/pages");
 }
 

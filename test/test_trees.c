@@ -123,11 +123,18 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     }
     static char deep[8000];
     int n = 0;
+    for (int i = 0; i < 63; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
+    n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
+    for (int i = 0; i < 63; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
+    char err[ERR_BYTES] = "";
+    Docs* docs = open_lines(deep, err);
+    CHECK(docs != NULL);
+    docs_close(docs);
+    n = 0;
     for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
     n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
     for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
-    char err[ERR_BYTES] = "";
-    Docs* docs = open_lines(deep, err);
+    docs = open_lines(deep, err);
     CHECK(!docs && has_words(err, "64"));
     n = snprintf(deep, sizeof deep, "{\"messages\": [");
     for (int i = 0; i < 65; i++)

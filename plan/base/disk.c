@@ -129,10 +129,9 @@ int disk_put_named(const char* path, const void* bytes, size_t n, Err err) {
     return disk_put(real, bytes, n, 1, err);
 }
 
-int disk_put_stream(const char* path, FILE* out, char* const* text, const size_t* bytes, Err err) {
-    int torn = ferror(out);
-    int failed =
-        fclose(out) || torn ? fail(err, "%s: no memory for this file", path) : disk_put_named(path, *text, *bytes, err);
+int disk_put_stream(const char* path, int named, FILE* out, char* const* text, const size_t* bytes, Err err) {
+    int torn = ferror(out), failed = fclose(out) || torn ? fail(err, "%s: no memory for this file", path) : 0;
+    if (!failed) failed = named ? disk_put_named(path, *text, *bytes, err) : disk_put(path, *text, *bytes, 1, err);
     free(*text);
     return failed;
 }

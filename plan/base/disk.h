@@ -46,8 +46,9 @@ int disk_put(const char* path, const void* bytes, size_t n, int replaces, Err er
 // far as can be known before. 0, or -1 with a message.
 int disk_put_named(const char* path, const void* bytes, size_t n, Err err);
 int disk_may_put(const char* path, Err err);
-// disk_put_stream puts what was written to `out` = open_memstream(text, bytes), closes it, and frees the text.
-int disk_put_stream(const char* path, FILE* out, char* const* text, const size_t* bytes, Err err);
+// disk_put_stream puts what was written to `out` = open_memstream(text, bytes), closes it, and frees the text. named: a
+// person gave the path; else it is a name of ours, where only a file or nothing may be.
+int disk_put_stream(const char* path, int named, FILE* out, char* const* text, const size_t* bytes, Err err);
 // disk_clean_put removes what a killed disk_put of DIR/NAME has left; nobody else may put it meanwhile.
 int disk_clean_put(const char* dir, const char* name, Err err);
 

@@ -72,7 +72,7 @@ static void write_scores(const char* path, const Docs* docs, const float* all) {
     FILE* out = open_memstream(&text, &bytes);
     if (!out) die("--score: no memory");
     for (int64_t doc = 0; doc < docs->n; doc++) write_document(out, docs, doc, all);
-    if (disk_put_stream(path, out, &text, &bytes, err)) die("--score: %s", err);
+    if (disk_put_stream(path, 1, out, &text, &bytes, err)) die("--score: %s", err);
 }
 
 void run_score(Run* run) {

@@ -242,7 +242,7 @@ static void write_page(const Run* run, const Explained* x) {
     FILE* page = open_memstream(&text, &bytes);
     if (!page) die("--explain: no memory for a page");
     explain_page(page, x);
-    if (disk_put_stream(path, page, &text, &bytes, err)) die("--explain: %s", err);
+    if (disk_put_stream(path, 0, page, &text, &bytes, err)) die("--explain: %s", err);
     say(stdout, "the same with timelines: %s", path);
 }
 

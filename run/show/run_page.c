@@ -153,7 +153,7 @@ int run_page_write(RunPage* pages, int n, const char* path, Err err) {
     page_begin(out, run_show_run_page_css);
     for (int i = 0; i < n && !failed; i++) failed = put_run(out, &pages[i], err);
     page_end(out, run_show_run_page_js);
-    if (!failed) return disk_put_stream(path, out, &text, &bytes, err);
+    if (!failed) return disk_put_stream(path, 0, out, &text, &bytes, err);
     fclose(out);
     free(text);
     return -1;

@@ -233,7 +233,8 @@ static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
     long long room = run->cluster->tree_room;
     if (docs_check_trees(docs, INT_MAX, room, err) || docs_cut_factor(docs, room, &told, err) < 0)
         die("%s: %s", option, err);
-    if (told.trees && run->strategies && run->labels && run->labels->prefers)
+    int prefers = run->labels && run->labels->prefers && docs == run->data.docs;  // --val is asked no preferences
+    if (told.trees && run->strategies && prefers)
         die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies holds; "
             "try a larger --capacity",
             option, room);

@@ -105,6 +105,9 @@ void run_eval(Run* run) {
     if (sampler_pieces(run->data.val, SPLIT_VAL) == 0) die("--eval: these documents have no text to validate on");
     double loss = evaluate(run, &targets);
     if (run->cluster->unplanned) run_end_unplanned(run);
+    if (isnan(loss) && targets > 0 && !run->model.k->no_results)
+        die("--eval: expected a loss, found %g: the model of %s has weights that are no numbers", loss,
+            run->books->start_from);
     if (run->model.world->rank > 0) return;
     run_unigram_loss(run);
     printf("loss %.6f, perplexity %.4f", loss, exp(loss));

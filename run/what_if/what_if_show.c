@@ -180,7 +180,7 @@ void what_if_show(const WhatIfs* all) {
     show_goodput(page, all);
     show_layouts(page, all);
     page_end(page, run_what_if_what_if_js);
-    if (disk_put_stream(path, page, &text, &bytes, err)) die("--what-if: %s", err);
+    if (disk_put_stream(path, 0, page, &text, &bytes, err)) die("--what-if: %s", err);
     printf("\n");
     say(stdout, "the same with bars: %s", path);
 }
