@@ -120,16 +120,16 @@ CLAIM(a_message_says_where_and_what) {
     CHECK_BAD_TEXTS(read_json, err, bad);
 }
 
-CLAIM(nesting_is_read_64_deep_and_no_deeper) {
-    for (int depth = 63; depth <= 65; depth++) {
-        char arrays[256], objects[1024] = "";
+CLAIM(nesting_is_read_130_deep_and_no_deeper) {
+    for (int depth = 129; depth <= 131; depth++) {
+        char arrays[512], objects[2048] = "";
         memset(arrays, '[', (size_t)depth);
         memset(arrays + depth, ']', (size_t)depth);
-        CHECK(accepts_bytes(arrays, 2 * (size_t)depth) == (depth <= 64));
+        CHECK(accepts_bytes(arrays, 2 * (size_t)depth) == (depth <= 130));
         for (int i = 1; i < depth; i++) strcat(objects, "{\"a\":");
         strcat(objects, "{}");
         for (int i = 1; i < depth; i++) strcat(objects, "}");
-        CHECK(accepts(objects) == (depth <= 64));
+        CHECK(accepts(objects) == (depth <= 130));
     }
 }
 

@@ -131,9 +131,9 @@ CLAIM(lines_that_are_no_trees_are_refused_by_name) {
     CHECK(docs != NULL);
     docs_close(docs);
     n = 0;
-    for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
+    for (int i = 0; i < 64; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\", \"children\": [");
     n += snprintf(deep + n, sizeof deep - (size_t)n, "{\"text\": \"a\"}");
-    for (int i = 0; i < 80; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
+    for (int i = 0; i < 64; i++) n += snprintf(deep + n, sizeof deep - (size_t)n, "]}");
     docs = open_lines(deep, err);
     CHECK(!docs && has_words(err, "64"));
     n = snprintf(deep, sizeof deep, "{\"messages\": [");

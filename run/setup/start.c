@@ -78,7 +78,8 @@ void run_read_options(Run* run) {
     Books* books = run->books;
     signal(SIGXFSZ, SIG_IGN);  // a file that may not grow ends no run: the write fails, and its error has words
     if (config_read(c, run->argc, run->argv, err)) die("%s", err);
-    if (!c->sample) wrap_output(progress_columns);  // generated text keeps its lines
+    // Generated text keeps its lines; what a launcher shows as a terminal may be a file in the end.
+    if (!c->sample && !strcmp(run->cluster->identity.source, "alone")) wrap_output(progress_columns);
     take_threads(c);
     find_command(run, run->argc ? run->argv[0] : "./train");
     if (c->help) config_help(stdout, c->help), end_output(), exit(0);
