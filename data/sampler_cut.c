@@ -21,7 +21,7 @@ static int is_cut(const Sampler* s, const Piece* p, int64_t most) {
     return p->length > most && !p->n_parts && s->docs->tree_squares && s->docs->tree_squares(s->docs, p->doc) > 0;
 }
 
-// Segment i of a tree, of which nothing is learnt where another part does that.
+// segment_of is segment i of a tree; it has no labels where another part learns them.
 static Piece segment_of(const Docs* docs, const Piece* tree, const DocsSegment* list, int i, int length, int learns) {
     int64_t first = list[i].first - list[0].first;
     int targets = length - (first + length == tree->length);
@@ -30,7 +30,7 @@ static Piece segment_of(const Docs* docs, const Piece* tree, const DocsSegment* 
     return (Piece){.doc = tree->doc, first, length, targets, labels, .squares = squares};
 }
 
-// Part p; place, learnt (segments of the tree): where they are in it, and which the parts before it learn.
+// add_part adds part p; place[i] is where segment i stands in it, learnt[i] whether a part before it learns that.
 static void add_part(Pieces* x, const Docs* docs, const CutTree* t, int p, int* place, int* learnt) {
     const DocsSegment* list;
     Piece part = {.doc = t->tree->doc, .part = x->n_parts, .rest = t->cut.n - 1 - p};

@@ -363,7 +363,7 @@ static void settle_trees(Run* run) {
     Err err;
     Cluster* x = run->cluster;
     const Docs* const docs[] = {run->data.docs, run->data.val_docs};
-    DocsSplit told;
+    DocsSplit told = {0, 0, 0};
     if (!run->training || !run_has_trees(run)) return;
     int64_t room = (int64_t)run_most(run, run->model.world, (double)tree_room(run));
     x->tree_room = MAX(x->tree_room, room);

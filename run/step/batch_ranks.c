@@ -352,7 +352,8 @@ static int64_t most_of_a_tree(const Run* run, int64_t tokens) {
 }
 
 int batch_cut_trees(Batch* b, const Run* run, const Sampler* sampler, Err err) {
-    int n = sampler_cut(sampler, b->pieces, b->n_pieces, run->cluster->tree_room, b->max_tokens, &b->arena, err);
+    int64_t room = run->cluster->tree_room;
+    int n = room ? sampler_cut(sampler, b->pieces, b->n_pieces, room, b->max_tokens, &b->arena, err) : b->n_pieces;
     if (n < 0) return -1;
     b->n_pieces = n;
     batch_count(b);
