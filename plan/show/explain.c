@@ -112,7 +112,7 @@ static void print_others(FILE* out, const Explained* x) {
     text_cells(&table, "plan\tms\tlonger\tidle\tcommunication\tmicro-batches\tplanned in\n");
     for (int i = 0; i < x->n_shown; i++) {
         const Shown* s = &x->shown[i];
-        text_cells(&table, "%s\t%.2f\t%.2fx\t%.1f %%\t%.1f %%\t%d\t%.0f us%s\n", s->name, s->timeline.makespan,
+        text_cells(&table, "%s\t%.2f\t%.3fx\t%.1f %%\t%.1f %%\t%d\t%.0f us%s\n", s->name, s->timeline.makespan,
                    x->shown[0].timeline.makespan > 0 ? s->timeline.makespan / x->shown[0].timeline.makespan : 1,
                    100 * s->timeline.idle, 100 * s->timeline.communication_share, s->plan.n_micro_batches, s->plan_us,
                    s->chosen ? "\tchosen" : "");

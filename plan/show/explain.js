@@ -107,7 +107,7 @@ if (x.stages) showStages(x.stages);
 const plans = table(body);
 row(plans, ['plan', 'makespan', 'longer', 'idle', 'communication', 'micro-batches', 'planned in', ''], true);
 for (const p of x.plans) {
-  const longer = (p.makespan / x.plans[0].makespan).toFixed(2) + 'x';
+  const longer = (p.makespan / x.plans[0].makespan).toFixed(3) + 'x';
   const tr = row(plans, [p.name, ms(p.makespan), longer, share(p.idle), share(p.communication),
     grouped(p.micro_batches.length), ms(p.us / 1000), p.words]);
   tr.lastChild.className = 'words';

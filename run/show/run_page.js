@@ -234,7 +234,7 @@ function chart(name, unit, lines, options) {
     }
     c.fillText('step', left - 6, high - 5);
     c.textAlign = 'center';
-    for (const s of roundNumbers(firstStep, lastStep, Math.max(width / 90, 1)).filter(Number.isInteger)) {
+    for (const s of roundNumbers(firstStep, lastStep, Math.max(width / 90, 2)).filter(Number.isInteger)) {
       const at = left + across(s, width), half = c.measureText(grouped(s)).width / 2;
       stroke(c, at, top + inner, at, top + inner + 4);
       c.fillText(grouped(s), Math.min(Math.max(at, left + half), left + width - half), high - 5);
@@ -423,8 +423,8 @@ function lanes(run) {
       }
     });
     if (!scaled) return;
-    c.fillStyle = css('--ink');
-    c.fillText(ms(full), 10, 13);
+    c.fillStyle = css('--ink'), c.strokeStyle = css('--paper'), c.lineWidth = 4;  // bars are behind it
+    c.strokeText(ms(full), 10, 13), c.fillText(ms(full), 10, 13);
   }
   function describe(r, i) {
     const { first, last } = columns[i], worst = slowest(i);
