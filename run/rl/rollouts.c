@@ -14,24 +14,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "data/json.h"
-
-typedef struct Drawn {  // an answer
-    int n, ended;       // tokens, whether the last one says so
-    int* tokens;        // (most of such an answer)
-    float* logprobs;    // (the same), behind them
-} Drawn;
-
-typedef struct Prompt {
-    int64_t number;         // among all, from 0
-    char* line;             // of the data
-    Json json;              // of it
-    int *tokens, n;         // with the end-of-text before them
-    int most;               // tokens of an answer
-    int place;              // its first row of the cache; -1: it is not there
-    int started, finished;  // answers
-    Drawn* answers;         // (--answers)
-} Prompt;
+#include "run/rl/prompts.h"
 
 typedef struct Extent {
     int first, n;
@@ -41,21 +24,6 @@ typedef struct Room {  // of the cache: of prompts, or of what answers have so f
     int rows, n;
     Extent* taken;  // (n) in rising order
 } Room;
-
-// The lines of --data, one file after another.
-typedef struct Lines {
-    const PathList* paths;
-    int path;        // at work
-    FILE* file;      // NULL: none is open
-    int64_t number;  // of the line, from 1
-    char* text;
-    size_t room;
-} Lines;
-
-typedef struct Made {  // since ranks met last
-    size_t bytes;      // of finished lines
-    int64_t prompts, answers, tokens, ended;
-} Made;
 
 // What ranks tell each other where they meet.
 typedef struct Meeting {
@@ -82,7 +50,7 @@ typedef struct Rollouts {
     FILE* out;                   // lines of this rank that rank 0 has not: "NUMBER LINE"
     char* out_text;              //
     size_t out_bytes;            //
-    Made made, sum;              // of this rank; of all, on rank 0
+    Made made, sum;              // of this rank since ranks met last; of all, on rank 0
     char** all;                  // (prompts) lines, on rank 0
     int64_t n_all;               // prompts of all files
     double told, started;
@@ -92,79 +60,12 @@ uint64_t rollouts_seed(uint64_t seed, int64_t prompt, int answer) {
     return hash64(hash64(hash64(seed) ^ (uint64_t)prompt) ^ (uint64_t)answer);
 }
 
-static void* take(size_t n, size_t bytes) {
-    void* p = calloc(MAX(n, (size_t)1), bytes);
-    if (!p) die("--rollouts: no memory for %zu bytes", n * bytes);
-    return p;
-}
-
-// ---- lines
-
-// The next one that is not blank; NULL behind the last.
-static const char* next_line(Lines* x) {
-    for (; x->path < x->paths->n; x->path++, x->number = 0) {
-        const char* path = x->paths->paths[x->path];
-        if (!x->file) x->file = fopen(path, "r");
-        for (ssize_t n; x->file && (n = getline(&x->text, &x->room, x->file)) > 0;)
-            if (x->number++, strspn(x->text, " \t\r\n") < (size_t)n) return x->text;
-        if (!x->file || ferror(x->file)) die("--data: %s: cannot read: %s", path, strerror(errno));
-        fclose(x->file);
-        x->file = NULL;
-    }
-    return NULL;
-}
-
-static void lines_close(Lines* x) {
-    if (x->file) fclose(x->file);
-    free(x->text);
-}
-
-static void prompt_free(Prompt* p, int answers) {
-    for (int i = 0; p->answers && i < answers; i++) free(p->answers[i].tokens);
-    json_free(&p->json);
-    free(p->answers), free(p->tokens), free(p->line), free(p);
-}
-
-static int prompt_encode(Prompt* p, const Run* run, Err err) {
-    const Tokenizer* t = run->data.tokenizer;
-    int context = run->model.shape.context;
-    char names[256];
-    size_t n = strlen(p->line);
-    if (json_parse(&p->json, p->line, n, err)) return -1;
-    const JsonValue* value = json_get(&p->json, p->json.values, "prompt");
-    if (!value) return fail(err, "no \"prompt\" in it, but %s", json_names(&p->json, names, sizeof names));
-    char* text = (char*)take(n + 1, 1);
-    int64_t replaced = 0, bytes = json_prose(value, text, &replaced);
-    if (bytes >= 0) {
-        p->tokens = sample_begin(run, (size_t)bytes * (size_t)t->most);
-        p->n = 1 + (int)t->encode(t, p->tokens + 1, text, (size_t)bytes);
-    }
-    free(text);
-    if (bytes < 0) return fail(err, "\"prompt\" is no string");
-    if (p->n == 1) return fail(err, "a prompt without tokens");
-    p->most = MIN(run->config.tokens, context - p->n), p->place = -1;
-    if (p->most > 0) return 0;
-    return fail(err, "the prompt has %d tokens, and an answer no room in --context %d", p->n, context);
-}
-
-// The prompt of a line.
-static Prompt* prompt_read(const Run* run, const Lines* lines, int64_t number) {
-    Err err;
-    Prompt* p = (Prompt*)take(1, sizeof *p);
-    p->number = number, p->line = strdup(lines->text);
-    if (!p->line) die("--rollouts: no memory for a line");
-    if (prompt_encode(p, run, err))
-        die("%s:%" PRId64 ": %s; --rollouts expects {\"prompt\": \"...\"}, a line each",
-            lines->paths->paths[lines->path], lines->number, err);
-    return p;
-}
-
 Prompts rollouts_look(const Run* run) {
     const Config* c = &run->config;
     Lines lines = {.paths = &c->data};
     Prompts all = {0, INT_MAX, 0};
     if (!config_was_given(c, "--data")) die("--rollouts: expected the prompts, found none; try --data FILE");
-    for (; next_line(&lines); all.n++) {
+    for (; lines_next(&lines); all.n++) {
         Prompt* p = prompt_read(run, &lines, all.n);
         all.shortest = MIN(all.shortest, p->n), all.longest = MAX(all.longest, p->n);
         prompt_free(p, 0);
@@ -205,57 +106,6 @@ static void give_rows(Room* room, int first) {
     memmove(room->taken + i, room->taken + i + 1, sizeof *room->taken * (size_t)(--room->n - i));
 }
 
-// ---- a finished prompt
-
-static void put_text(FILE* out, const Tokenizer* t, const int* tokens, int n) {
-    char *text = NULL, *quoted = NULL;
-    size_t bytes = 0;
-    FILE* all = open_memstream(&text, &bytes);
-    for (int i = 0; all && i < n; i++) {
-        size_t length = 0;
-        const char* piece = t->decode(t, tokens[i], &length);
-        fwrite(piece, 1, length, all);
-    }
-    if (all && !fclose(all)) quoted = (char*)malloc(6 * bytes + 3);
-    if (!quoted) die("--rollouts: no memory for the text of an answer");
-    fwrite(quoted, 1, json_quote(quoted, text, bytes), out);
-    free(quoted);
-    free(text);
-}
-
-static void put_answer(Rollouts* r, const Drawn* x) {
-    FILE* out = r->out;
-    fprintf(out, "{\"text\": ");
-    put_text(out, r->run->data.tokenizer, x->tokens, x->n - x->ended);
-    for (int t = 0; t < x->n; t++) fprintf(out, "%s%d", t ? ", " : ", \"tokens\": [", x->tokens[t]);
-    for (int t = 0; t < x->n; t++) fprintf(out, "%s%.9g", t ? ", " : "], \"logprobs\": [", (double)x->logprobs[t]);
-    fprintf(out, "], \"ended\": %s}", x->ended ? "true" : "false");
-    r->made.answers++, r->made.tokens += x->n, r->made.ended += x->ended;
-}
-
-// The members of the prompt's line as they stand there, and the answers that are finished.
-static void put_line(Rollouts* r, const Prompt* p) {
-    const JsonValue *root = p->json.values, *name = root + 1;
-    fprintf(r->out, "%" PRId64 " {", p->number);
-    for (int i = 0; i < root->n; i++, name = json_next(&p->json, name + 1)) {
-        const JsonValue* value = name + 1;
-        int quotes = value->type == JSON_STRING;  // which its text is without
-        if (json_is(name, "answers")) continue;
-        fprintf(r->out, "\"%.*s\": ", (int)name->length, name->text);
-        fwrite(value->text - quotes, 1, value->length + 2 * (size_t)quotes, r->out);
-        fputs(", ", r->out);
-    }
-    fputs("\"answers\": [", r->out);
-    for (int i = 0, n = 0; i < p->started; i++) {
-        const Drawn* x = &p->answers[i];
-        if (!x->ended && x->n < p->most) continue;
-        if (n++) fputs(", ", r->out);
-        put_answer(r, x);
-    }
-    fputs("]}\n", r->out);
-    r->made.prompts++;
-}
-
 // ---- answers come and go
 
 // 0, or -1: there is no room for it. It waits for run_prompts.
@@ -285,10 +135,10 @@ static void run_prompts(Rollouts* r) {
 // The next prompt of this rank; NULL: there is none.
 static Prompt* next_prompt(Rollouts* r) {
     while (!r->lines_end) {
-        if (r->n == r->n_all || !next_line(&r->lines)) r->lines_end = 1;
+        if (r->n == r->n_all || !lines_next(&r->lines)) r->lines_end = 1;
         else if (r->n++ % r->turns == r->turn) {
             Prompt* p = prompt_read(r->run, &r->lines, r->n - 1);
-            p->answers = (Drawn*)take((size_t)r->run->config.answers, sizeof *p->answers);
+            p->answers = (Drawn*)rollouts_take((size_t)r->run->config.answers, sizeof *p->answers);
             return p;
         }
     }
@@ -304,7 +154,7 @@ static void start_answers(Rollouts* r) {
             die("--data: line %" PRId64 " was shorter before: expected files that stay as they are", r->lines.number);
         if (own < 0) return;
         Drawn* x = &p->answers[p->started];
-        x->tokens = (int*)take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
+        x->tokens = (int*)rollouts_take((size_t)p->most, sizeof *x->tokens + sizeof *x->logprobs);
         x->logprobs = (float*)(x->tokens + p->most);
         r->prompts[k] = p, r->numbers[k] = p->started++, r->last[k] = p->tokens[p->n - 1];
         r->places[k] = (AnswerRows){p->place, p->n - 1, own, 0};
@@ -348,7 +198,7 @@ static void end_answers(Rollouts* r) {
         }
         give_rows(&r->own_room, r->places[k].own);
         if (++p->finished < all) continue;
-        put_line(r, p);
+        prompt_put(r->out, p, r->run->data.tokenizer, &r->made);
         give_rows(&r->prompt_room, p->place);
         prompt_free(p, all);
     }
@@ -435,24 +285,25 @@ static void open_rollouts(Rollouts* r, Run* run) {
     if (disk_may_put(run->config.rollouts, err)) die("--rollouts: %s", err);
     r->lines.paths = &run->config.data;
     r->most_live = (int)most;
-    r->prompts = (Prompt**)take(most, sizeof *r->prompts), r->places = (AnswerRows*)take(most, sizeof *r->places);
-    r->numbers = (int*)take(2 * most, sizeof *r->numbers), r->last = r->numbers + most;
-    Extent* taken = (Extent*)take(2 * most + 1, sizeof *taken);
+    r->prompts = (Prompt**)rollouts_take(most, sizeof *r->prompts),
+    r->places = (AnswerRows*)rollouts_take(most, sizeof *r->places);
+    r->numbers = (int*)rollouts_take(2 * most, sizeof *r->numbers), r->last = r->numbers + most;
+    Extent* taken = (Extent*)rollouts_take(2 * most + 1, sizeof *taken);
     r->prompt_room = (Room){run->cluster->cache_tokens - (int)most, 0, taken};
     r->own_room = (Room){run->cluster->answer_tokens, 0, taken + most + 1};
-    r->fresh = (Prompt**)take(most + 1, sizeof *r->fresh);
-    r->lengths = (int*)take(most + 1 + (size_t)run->batch.max_tokens, sizeof *r->lengths);
+    r->fresh = (Prompt**)rollouts_take(most + 1, sizeof *r->fresh);
+    r->lengths = (int*)rollouts_take(most + 1 + (size_t)run->batch.max_tokens, sizeof *r->lengths);
     r->packed = r->lengths + most + 1;
     r->side.of = r->places;
     r->n_all = run->cluster->prompts;
-    if (m->world->rank == 0) r->all = (char**)take((size_t)r->n_all, sizeof *r->all);
+    if (m->world->rank == 0) r->all = (char**)rollouts_take((size_t)r->n_all, sizeof *r->all);
     r->started = now_seconds();
     run_catch_signals(run);
     open_out(r);
 }
 
 static void put_rest(Rollouts* r, Prompt* p) {
-    if (p->finished) put_line(r, p);
+    if (p->finished) prompt_put(r->out, p, r->run->data.tokenizer, &r->made);
     prompt_free(p, r->run->config.answers);
 }
 
