@@ -96,8 +96,9 @@ static int put_header(Making* m, const char* role) {
 // The content of a message in parts, which are one text.
 static int put_parts(Making* m, const JsonValue* parts) {
     size_t n = 0;
-    for (int i = 0; i < parts->n; i++) {
-        const JsonValue *part = json_at(m->json, parts, i), *type = json_get(m->json, part, "type");
+    const JsonValue* part = parts + 1;
+    for (int i = 0; i < parts->n; i++, part = json_next(m->json, part)) {
+        const JsonValue* type = json_get(m->json, part, "type");
         if (type && !json_is(type, "text"))
             return fail(m->err, "a message has a part of type \"%.*s\", expected text alone; leave such lines out",
                         (int)MIN(type->length, 40), type->text);
@@ -184,7 +185,7 @@ static int check_calls(Making* m, const JsonValue* message) {
     static const char* const names[] = {"tool_calls", "function_call"};
     for (int i = 0; i < COUNT(names); i++) {
         const JsonValue* calls = json_get(m->json, message, names[i]);
-        if (calls && calls->type != JSON_NULL && calls->n > 0)
+        if (calls && calls->type != JSON_NULL && (calls->n > 0 || calls->length > 2))
             return fail(m->err,
                         "a message has \"%s\", expected all that it says in \"content\"; write the calls there, as the "
                         "model's own template does",

@@ -62,6 +62,8 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     const char* path = file->file.path;
     DocsMore* more = docs->more;
     int is_shard = named && has_suffix(name, ".bin"), is_json = has_suffix(name, ".jsonl");
+    if (!named && has_suffix(name, ".bin"))
+        return fail(err, "%s: token shards are read by a pattern, like 'DIR/*.bin'", path), 1;
     int unfit = is_shard ? 0 : docs_check_kind(docs, file, name, err);
     if (unfit) return named ? -1 : unfit;
     if (!more->encodes && docs->n_files > 0 && is_shard != is_shard_file(&docs->files[0]))

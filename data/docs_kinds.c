@@ -115,7 +115,8 @@ int docs_check_kind(Docs* docs, DocsFile* file, const char* name, Err err) {
     int n = (int)MIN(file->file.size, HEAD), used = 0;
     if (file_read(&file->file, 0, head, (size_t)n, err)) return -1;
     int little = !strncmp(head, "\xff\xfe", 2), big = !strncmp(head, "\xfe\xff", 2);
-    if (little || big) {
+    int is_wide = n >= 4 && !head[2] && !head[3];  // UTF-32, or no text
+    if ((little || big) && !is_wide) {
         if (read_utf16(docs, file, big, err)) return -1;
         n = (int)MIN(file->file.size, HEAD);
         if (memset(head, 0, sizeof head), file_read(&file->file, 0, head, (size_t)n, err)) return -1;

@@ -73,12 +73,16 @@ static int read_header(const DocsFile* file, const ShardFormat** format, int64_t
     return 0;
 }
 
-// A text tokenizer names the vocabulary; without one it is that of the format, and of all shards alike. In a smaller
-// vocabulary ids are bytes or characters.
+// agree_on_vocabulary finds the end of text: a text tokenizer names it, without one it is the format's, or that of
+// bytes in a model of bytes. In other small vocabularies nobody knows it.
 static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardFormat* format, Err err) {
     int most = docs->more->vocab, is_formats = !most || format->end_of_text < most;
     int end_of_text = is_formats ? format->end_of_text : docs->tokenizer->end_of_text;
     if (docs->more->encodes) return 0;
+    if (!is_formats && most > docs->tokenizer->vocab)
+        return fail(err,
+                    "%s: expected the tokenizer of these %d ids, which says where documents end; try --tokenizer FILE",
+                    file->file.path, most);
     if (docs->n_files > 0 && docs->end_of_text != end_of_text)
         return fail(err, "%s: its tokens are of another vocabulary than those of %s: they cannot be one corpus",
                     file->file.path, docs->files[0].file.path);

@@ -139,7 +139,7 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
     if (place >= 0) segment->rank = (int)place;
     if (is_rewarded) segment->reward = (float)reward;
     docs_hash_content(m->docs, terms, (size_t)n * sizeof *terms);
-    docs_hash_content(m->docs, &place, sizeof place);
+    docs_hash_content(m->docs, &(float){(float)place}, sizeof(float));
     docs_hash_content(m->docs, &segment->reward, sizeof segment->reward);
     return 0;
 }

@@ -266,7 +266,7 @@ static int open_members(HfFiles* files, const char* dir, const Json* json, Err e
     for (int i = 0; i < map->n; i++, key = json_next(json, key + 1))
         if (open_member(files, dir, key, err)) return -1;
     key = map + 1;
-    for (int i = 0; i < map->n; i++, key = json_next(json, key + 1)) drop_copies(files, dir, key);
+    for (int i = 0; i < map->n && files->n > 1; i++, key = json_next(json, key + 1)) drop_copies(files, dir, key);
     int n = files->n;
     if (!disk_is_file(dir, ONE_FILE)) return 0;
     int one = open_file(files, dir, ONE_FILE, err);

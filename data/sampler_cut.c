@@ -67,8 +67,8 @@ int sampler_cut(const Sampler* s, Piece* pieces, int n, int64_t most, int room, 
         if (!is_cut(s, &pieces[i], most)) continue;
         t->tree = &pieces[i];
         if (docs_cut_tree(s->docs, pieces[i].doc, most, &t->cut, &t->lengths, arena, err)) return -1;
-        all += t->cut.n - 1 + t->cut.first[t->cut.n],
-            segments = MAX(segments, docs_segments(s->docs, pieces[i].doc, &list));
+        int of_tree = docs_segments(s->docs, pieces[i].doc, &list);
+        all += t->cut.n - 1 + t->cut.first[t->cut.n], segments = MAX(segments, of_tree);
         t++;
     }
     if (all > room) return fail(err, "trees of the step become %lld parts, expected at most %d", (long long)all, room);

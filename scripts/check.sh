@@ -99,9 +99,9 @@ missing_keys() { # of options: --cp kind=ring
 }
 complain "$(missing_keys)"
 words=$(mktemp)
+trap 'rm -f "$words"' EXIT
 words_there > "$words"
 complain "$(missing_words)"
-rm -f "$words"
 
 # A file holds one idea.
 complain "$(find $code test dev scripts -name '*.[ch]' -o -name '*.cu' -o -name '*.py' -o -name '*.js' | xargs wc -l |

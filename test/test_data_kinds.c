@@ -172,7 +172,7 @@ CLAIM(pieces_of_which_nothing_is_learnt_are_left_out) {
     sampler_close(s);
     docs_close(docs);
     CHECK_SH(0, "$P " LONG "$W/long.jsonl --out $W/l1");
-    CHECK_SAID("pieces of & to train on left out: --context 64 cuts off prompts");
+    CHECK_SAID("pieces of & to train on left out: nothing of them is learnt (prompts cut off by --context 64");
     const char* first = loss_hash();
     double targets[12];
     CHECK(log_values("l1", "targets", targets, 12) == 12);

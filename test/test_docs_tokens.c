@@ -50,15 +50,16 @@ CLAIM(shards_of_a_tokenizer_are_cut_at_its_end_of_text) {
     check_refused("beyond.bin", bpe, "beyond.bin: holds the token 261, but the tokenizer has only 261");
 }
 
-// In a model of fewer ids than the format's vocabulary bytes and their end are meant.
-CLAIM(shards_of_a_small_vocabulary_are_cut_at_the_end_of_bytes) {
+// A model of bytes has their end; of another small vocabulary nobody knows which id ends a document.
+CLAIM(shards_of_a_small_vocabulary_are_of_bytes_or_want_their_tokenizer) {
     static const uint32_t tokens[] = {256, 'a', 256, 'b'};
     for (int width = 2; width <= 4; width += 2) {
         int end = width == 2 ? 50256 : 128000;
         put_shard("small.bin", tokens, COUNT(tokens), width);
-        Docs* docs = open_one_as("small.bin", bytes, (DocsReading){.vocab = end});
+        Docs* docs = open_one_as("small.bin", bytes, (DocsReading){.vocab = 257});
         CHECK(docs->end_of_text == 256);
         check_documents(docs, (const char*[]){"|a", "|b"}, 2);
+        CHECK(!open_one_as("small.bin", bytes, (DocsReading){.vocab = end}) && strstr(err, "try --tokenizer FILE"));
         docs = open_one_as("small.bin", bytes, (DocsReading){.vocab = end + 1});
         CHECK(docs->end_of_text == end && docs->n == 1);
         docs_close(docs);

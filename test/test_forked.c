@@ -67,6 +67,7 @@ static pid_t begin(const char* options) {
     sh("rm -rf $W/run");
     pid_t pid = start("$P --ranks 3 " ENDLESS "%s --out $W/run", options);
     for (int i = 0; i < 3000 && steps_logged("run") < 1; i++) sleep_ms(10);
+    CHECK(steps_logged("run") >= 1);
     return pid;
 }
 

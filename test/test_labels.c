@@ -405,7 +405,6 @@ CLAIM(labels_of_a_split_tree_count_as_those_of_the_whole) {
                   "$P --context 24 --batch-tokens 26 --data $W/ranked.jsonl --out $W/refused");
 }
 
-// Three steps on three documents, then two on others: from their first, with the moments of the run.
 // Trees of 174 tokens and more: groups of few ranks, with little room, cut them inside their steps.
 CLAIM(documents_of_a_step_and_its_loss_do_not_depend_on_what_ranks_hold) {
     static const struct { const char *name, *member; } losses[] = {{"grpo", "logprobs"}, {"dpo", "reference"}};
@@ -434,6 +433,7 @@ CLAIM(documents_of_a_step_and_its_loss_do_not_depend_on_what_ranks_hold) {
             sh("rm -rf $W/cut");
             CHECK_SH(0, "$P %s --data $W/many.jsonl --loss %s --steps 4 --out $W/cut %s", options, losses[l].name,
                      ways[i]);
+            CHECK_SAID("cut inside a step into");
             CHECK_LOSSES("cut", "whole", 4, 1e-6);
             CHECK(log_values("cut", "reward", rewards[0], 4) == (l ? 0 : 4) &&
                   log_values("whole", "reward", rewards[1], 4) == (l ? 0 : 4));
@@ -446,6 +446,7 @@ CLAIM(documents_of_a_step_and_its_loss_do_not_depend_on_what_ranks_hold) {
     }
 }
 
+// Three steps on three documents, then two on others: from their first, with the moments of the run.
 CLAIM(a_run_goes_on_with_new_documents_and_logs_their_rewards) {
     double rewards[5];
     const char* options =

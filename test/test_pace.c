@@ -27,6 +27,7 @@ CLAIM(a_long_step_is_told_before_it_begins_and_left_at_the_first_signal) {
     setenv("FAULT_LIMIT", "1e9", 1);
     job = start("$P --resume --steps 3 --cpu-isa reference --out $W/before");  // nor again what was there
     unsetenv("FAULT_LIMIT");
+    for (int i = 0; i < 2000 && sh("test $(grep -c '\"start\"' $W/before/log.jsonl) = 2"); i++) sleep_ms(10);
     sleep_ms(1000);
     kill(job, SIGINT);
     CHECK(ended_within(job, 20) == 128 + SIGINT);

@@ -112,6 +112,8 @@ CLAIM(a_signal_breaks_an_evaluation_off_on_all_ranks) {
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(job, SIGUSR1);
     CHECK(ended_within(job, 30) == 0);
+    read_background();
+    CHECK_SAID("nothing was learnt");
     CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls $W/evaluating/step-000000") != 0);
 }
 

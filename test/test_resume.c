@@ -58,6 +58,7 @@ CLAIM(a_killed_run_always_leaves_a_whole_checkpoint_and_continues_bit_for_bit) {
 CLAIM(an_interrupt_finishes_the_step_saves_and_says_how_to_go_on) {
     pid_t pid = start("$P " TINY " --steps 100000 --save-every 0 --out $W/interrupted");
     for (int i = 0; i < 3000 && steps_logged("interrupted") < 1; i++) sleep_ms(10);
+    CHECK(steps_logged("interrupted") >= 1);
     kill(pid, SIGINT);
     CHECK(ended_within(pid, 60) == 130);
     read_background();
@@ -91,6 +92,8 @@ CLAIM(an_interrupt_breaks_an_evaluation_off) {
     CHECK(comes("evaluating/log.jsonl", 30));
     kill(pid, SIGINT);
     CHECK(ended_within(pid, 60) == 130);
+    read_background();
+    CHECK_SAID("nothing was learnt");
     CHECK(sh("grep -c val_loss $W/evaluating/log.jsonl") == 1 && sh("ls $W/evaluating/step-000000") != 0);
 }
 

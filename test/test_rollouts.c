@@ -352,11 +352,12 @@ CLAIM(a_signal_leaves_the_answers_that_were_finished) {
     json_free(&json);
 }
 
-// Each of 20,000 prompts has one answer here, so most of those at work have none that is finished.
+// Each of 100,000 prompts has one answer here, so most of those at work have none that is finished.
 CLAIM(a_signal_leaves_no_line_without_answers) {
-    CHECK_SH(0, "mkdir -p $W/single; yes '{\"prompt\": \"b\"}' | head -n 20000 > $W/each.jsonl");
+    CHECK_SH(0, "mkdir -p $W/single; yes '{\"prompt\": \"b\"}' | head -n 100000 > $W/each.jsonl");
     pid_t pid =
         start("$P --out $W/run --data $W/each.jsonl --rollouts $W/single/a --answers 1 --tokens 40 --temperature 100");
+    CHECK(comes("background", 20));
     sleep_ms(1000);
     kill(pid, SIGINT);
     CHECK(ended_within(pid, 10) == 128 + SIGINT);

@@ -15,7 +15,7 @@ DieAs die_as;
 // Words that are longer than the room lose their middle: the end has the cause.
 static void format_ends(char* text, size_t room, const char* format, va_list args) {
     char all[1 << 14];
-    int n = vsnprintf(all, sizeof all, format, args), half = (int)room / 2;
+    int n = (all[0] = 0, vsnprintf(all, sizeof all, format, args)), half = (int)room / 2;
     n = MIN(MAX(n, 0), (int)sizeof all - 1);
     if (n >= (int)room) memcpy(all + half - 3, "...", 3), memmove(all + half, all + n + 1 + half - room, room - half);
     memcpy(text, all, MIN((size_t)n + 1, room));

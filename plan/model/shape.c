@@ -112,9 +112,9 @@ static int count_alike(const Shape* shape, int b) {
 
 Bucket shape_bucket(const Shape* shape, int b) {
     Bucket bucket = {0, 0, 0, 0};
-    for (int i = 0, n; i <= b; i += n) {
+    for (int i = 0, n = count_alike(shape, 0); i <= b; i += n, n = count_alike(shape, i)) {
         Shape s = of_bucket(shape, i);
-        size_t shards = (size_t)s.shards, before = (size_t)MIN(n = count_alike(shape, i), b - i);
+        size_t shards = (size_t)s.shards, before = (size_t)MIN(n, b - i);
         bucket.elems = ROUND_UP(aligned_elems(&s, first_row(shape, i), end_row(shape, i)), ALIGN_ELEMS * shards);
         bucket.piece = bucket.elems / shards;
         bucket.offset += before * bucket.elems, bucket.at += before * bucket.piece;

@@ -219,12 +219,13 @@ static void forget_ranks(Config* c) {
 
 static int is_saved(const Config* c, const char* option) { return !config_was_given(c, option); }
 
-// A run goes on with any number of ranks: it leaves behind what is saved of ways to divide them that these cannot have.
-// Their names, for people.
+// fit_ranks drops saved ways to divide ranks that these cannot have, so that a run goes on with any number of them.
+// left: their names, for people.
 static void fit_ranks(Config* c, const Shape* shape, int ranks, char* left, size_t room) {
     static Layout layout;
     static StrategyList list;
     size_t n = 0;
+    int context = c->context ? c->context : shape->context;
     Layout even = layout_even(shape, 1, 1, c->zero, RECOMPUTE_NONE);
     if (c->strategies && is_saved(c, "--strategies") &&
         !strategies_parse(&list, c->strategies, strlen(c->strategies), NULL) &&
@@ -240,7 +241,7 @@ static void fit_ranks(Config* c, const Shape* shape, int ranks, char* left, size
     int data_ranks = ranks / (c->tp * c->pp);
     if (c->cp_size > data_ranks && is_saved(c, "--cp"))
         text_append(left, room, &n, ", --cp %d", c->cp_size), c->cp_size = 0;
-    if (c->capacity && (int64_t)c->capacity * data_ranks < shape->context && is_saved(c, "--capacity"))
+    if (c->capacity && (int64_t)c->capacity * data_ranks < context && is_saved(c, "--capacity"))
         text_append(left, room, &n, ", --capacity"), c->capacity = 0, c->rank_capacity = NULL;
 }
 

@@ -41,6 +41,7 @@ typedef struct Known {
     double pace;
     const char* what;    // is looked for
     double began, told;  // seconds: when the search began, and said something last
+    int stopped;         // before its end
 } Known;
 
 // What the search has found, and beside what.
@@ -425,10 +426,12 @@ static int tell_search(void* context, double share) {
     if (now - x->began > LONG) {
         if (rewrites) progress_print("", 1);
         say(stdout, "%s in %d s; of the others one may be faster", line, LONG);
+        x->stopped = 1;
         return 0;
     }
     if (now - x->told < (rewrites ? 0.1 : PLAIN_INTERVAL)) return 1;
     x->told = now;
+    if (rewrites) line[MIN((int)sizeof line, MAX(progress_columns(), 1)) - 1] = 0;
     progress_print(line, rewrites);
     return 1;
 }
@@ -443,6 +446,8 @@ void run_recommend(Recommended* r, Run* run, const Machine* machine, const char*
     if (find_layouts(&a, &asked, &p, r->words)) return;
     if (a.n) r->best = a.tries[0];
     if (!has_layout(&a)) r->best.ms = INFINITY, no_layout(&asked, &p, &a, r->words);
+    if (!has_layout(&a) && asked.stopped)
+        fail(r->words, "nothing that fits was among the layouts looked at; name some of it, as --tp 8");
 }
 
 // ---- a layout that was named

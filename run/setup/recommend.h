@@ -17,5 +17,5 @@ typedef struct Recommended {
 // Fills costs and steps. plan: instead of --plan and --cp; NULL: these. 0, or -1 with words.
 int run_know_layouts(Recommended* r, Run* run, const Machine* machine, const char* plan);
 // run_recommend also finds the best layout in the memory of cluster->available; a machine's `ranks` may have less.
-// what: the name that lines of progress show. A search of more than half a minute ends with its best, and says so.
+// what: the name that lines of progress show. A search ends after about half a minute with its best, and says so.
 void run_recommend(Recommended* r, Run* run, const Machine* machine, const char* what);

@@ -159,6 +159,8 @@ static void open_docs(Run* run, const char* option, const PathList* list, Docs**
     if (rank > 0) return;
     if (rewrites_lines) progress_print("", 1);
     if (words[0] && dir) die("--tokenize: %s", words);
+    if (dir && !cache.path[0])
+        die("--tokenize: shards hold no labels of instructions or trees; train on the text itself");
     if (words[0]) warn("tokens are not kept: %s", words);
     else if (cache.path[0] && !cache.was_there)
         say(stdout, "tokens  %s, made in %.1f s, for later runs", cache.path, now_seconds() - started);
@@ -199,7 +201,8 @@ static void compare_documents(Run* run) {
     if (c->resume && c->new_data) run->state.position = (SamplerPosition){0};
     else if (c->resume && (by_shape || by_content))
         die("--resume: the documents differ from those of the saved run (%s %016" PRIx64 ", found %016" PRIx64
-            "); restore them, go on with these from their first with --new-data, or start a new run with "
+            "), or another version reads them differently; restore them, go on with these from their first with "
+            "--new-data, or start a new run with "
             "--init %s",
             by_shape ? "fingerprint" : "hash of all bytes", by_shape ? saved->corpus : saved->content,
             by_shape ? corpus : content, run->books->start_from);

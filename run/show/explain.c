@@ -253,8 +253,9 @@ void run_explain(const Run* run) {
     TreeCounts trees = {0, 0, 0, 0};
     int64_t tokens = 0;  // of this job
     for (int i = 0; i < b->n_pieces; i++) tokens += b->lengths[i];
-    for (int i = 0; i < b->n_pieces; i += 1 + b->pieces[i].rest)
-        docs_count_tree(run->data.docs, b->pieces[i].doc, &trees);
+    for (int i = 0; i < b->n_pieces; i++)
+        if (i == 0 || !b->pieces[i - 1].rest || b->pieces[i - 1].doc != b->pieces[i].doc)
+            docs_count_tree(run->data.docs, b->pieces[i].doc, &trees);
     if (!run->clock->setting.groups) die("--explain: no cost model is known; try --probe, or --machine FILE");
     stage.run = run;
     play_all(&stage);

@@ -99,7 +99,9 @@ static void print_data(const Run* run) {
     print_doubts(run, docs);
     if (run->books->unlearnt)
         say(stdout,
-            "        %s of %" PRId64 " to train on left out: --context %d cuts off prompts of which nothing is learnt",
+            "        %s of %" PRId64
+            " to train on left out: nothing of them is learnt (prompts cut off by --context %d, or "
+            "weights of 0)",
             text_many(run->books->unlearnt, "piece", many), sampler_pieces(train, SPLIT_TRAIN), train->context);
     TreeCounts trees = {0, 0, 0, 0};
     for (int64_t doc = 0; doc < docs->n && docs->tree_squares; doc++) docs_count_tree(docs, doc, &trees);
@@ -443,7 +445,7 @@ static void print_next(const Run* run) {
     int64_t done = run->state.step;
     const char* command = run->books->command;
     text_quoted(run->books->out, out, sizeof out);
-    if (done < c->steps && !c->resume && done == run->books->first_step)
+    if (run->stopped_by != SIGPIPE && done < c->steps && !c->resume && done == run->books->first_step)
         say(stdout, "nothing was learnt, and nothing is saved: start it again");
     else if (run->stopped_by == SIGPIPE && run->model.world->rank == 0)
         warn("standard output was closed: stopped at step %" PRId64 "; continue: %s --resume --out %s", done, command,
