@@ -255,7 +255,9 @@ CLAIM(a_group_that_cannot_be_is_refused_in_one_line) {
         {"--tp 0", "rank 0: --tp expects a whole number from 1 to 64", 2}};
     CHECK_REFUSALS(TINY "--out $W/refused", rows);
     curve_of("two");  // which has --tp 2 among its options
-    CHECK_REFUSED("groups of 2 do not divide 1 rank", "$P --resume --threads 1 --out $W/two");
+    CHECK_REFUSED("groups of 2 do not divide 1 rank", "$P --resume --tp 2 --threads 1 --out $W/two");
+    CHECK_SH(0, "$P --resume --threads 1 --out $W/two");  // with what is given alone
+    CHECK_SAID("without its saved --tp 2, which 1 rank cannot have");
 }
 
 PROGRAM_TEST { write_ragged_corpus(60, 7.6, 25); }
