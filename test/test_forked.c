@@ -129,6 +129,12 @@ CLAIM(a_run_goes_on_with_any_number_of_ranks) {
     }
     CHECK_SH(0, "$P --ranks 4 --resume --threads 1 --steps 2 --out $W/same");
     CHECK_SAID("!without its saved");
+    // A model of 131072 positions: what ranks hold is held against the run's own context.
+    CHECK_SH(0,
+             "$P --init test/golden/llama/init --ranks 4 --data $W/corpus --context 24 --capacity 24 --batch-tokens 96 "
+             "--eval-every 0 --sample-every 0 --threads 1 --steps 1 --out $W/far; $P --ranks 2 --resume --threads 1 "
+             "--steps 2 --out $W/far");
+    CHECK_SAID("!without its saved & done at step 2");
     CHECK_REFUSED("--tp: & do not divide 3 ranks", "$P --ranks 3 --resume --threads 1 --steps 3 --tp 2 --out $W/any");
 }
 
