@@ -348,18 +348,19 @@ static int64_t tree_room(const Run* run) {
     const PlanLimits* limits = &run->clock->limits;
     const Config* c = &run->config;
     int most = MIN(limits->ranks, limits->kv_heads), searches = run_planner(run) == &planner_flex;
+    int last = c->cp_size ? MIN(c->cp_size, most) : most;
     int64_t room = 0;
     if (run->strategies) return limits->capacity;
-    for (int d = c->cp_size ? MIN(c->cp_size, most) : 1; d <= (c->cp_size ? MIN(c->cp_size, most) : most); d++) {
+    for (int d = c->cp_size ? last : 1; d <= last; d++) {
         PlanLimits own = limits_at(limits, widest_capacity(limits, d));
         room = MAX(room, ring_rank_capacity(&own, d));
     }
     return searches || limits->ranks == 1 ? room : MIN(room, c->context);
 }
 
-// settle_trees decides how large a tree stays whole; larger ones are cut inside their steps, which have more tokens
+// settle_tree_room decides how large a tree stays whole; larger ones are cut inside their steps, which have more tokens
 // then. The strategy that holds most sets that size, the one that holds least the tokens that a step may have.
-static void settle_trees(Run* run) {
+static void settle_tree_room(Run* run) {
     Err err;
     Cluster* x = run->cluster;
     const Docs* const docs[] = {run->data.docs, run->data.val_docs};
@@ -408,7 +409,7 @@ MemoryPlan run_plan_job_memory(Run* run) {
     run_find_available(run);  // before ranks agree on a capacity: nobody has taken anything yet
     x->most_scratch = x->available.bytes / 8;
     settle_capacities(run);
-    settle_trees(run);
+    settle_tree_room(run);
     int N = run_capacity(run);
     MemoryPlan plan = plan_with_cache(run, N);
     if (plan.total > x->available.bytes) {  // perhaps a faster way took what is missing

@@ -231,8 +231,9 @@ static void tell_of_cuts(const Run* run, const char* option, const Docs* docs) {
     char err[ERR_BYTES], trees[64];
     DocsSplit told = {0, 0, 0};
     long long room = run->cluster->tree_room;
-    if (docs_check_trees(docs, INT_MAX, room, err) || docs_cut_factor(docs, room, &told, err) < 0)
-        die("%s: %s", option, err);
+    if (docs_check_trees(docs, INT_MAX, room, err)) die("%s: %s", option, err);
+    if (run->model.world->rank > 0 && !run->strategies) return;  // nobody else says it
+    if (docs_cut_factor(docs, room, &told, err) < 0) die("%s: %s", option, err);
     int prefers = run->labels && run->labels->prefers && docs == run->data.docs;  // --val is asked no preferences
     if (told.trees && run->strategies && prefers)
         die("%s: a tree whose answers have ranks has more than the %lld tokens that a pipeline of --strategies holds; "
