@@ -120,7 +120,55 @@ CLAIM(a_ring_of_a_published_machine_takes_what_it_sends_where_it_lies) {
     CHECK_CLOSE(ring.link_linear, (4 * B / 10 + 3 * B / 10) / 3 / inside, 1e-12);
     setting.cost.tensor_ranks = 2, setting.cost.tensor_exchanges = 8.5, setting.cost.tensor_bytes = 1e6;
     GroupCost alone = cost_group(&setting.cost, &setting.limits, 5, 1, 1);
-    CHECK_CLOSE(alone.link_linear, 8.5 * 1e6 / inside, 1e-12);
+    CHECK_CLOSE(alone.link_linear, 8.5 * 1e6 / 2 / inside, 1e-12);  // a half goes to the other rank
+}
+
+// 64 ranks of 8 nodes: 7/8 of S inside a node at the speed of 8 ranks; between nodes an eighth of S for each rank, 7/8
+// of which goes to other nodes, at the speed of 64.
+CLAIM(sums_travel_node_first) {
+    Setting setting = published("a100-7b", 64, 8);
+    const Cost* cost = &setting.cost;
+    double S = 1e9, inside = S * 7 / 8 / 96.5e6, between = S / 8 * 7 / 8 / 4.87e6;
+    CHECK_CLOSE(collective_ms(cost, 8, 1, 8, S), inside, 1e-9);
+    CHECK_CLOSE(collective_ms(cost, 64, 8, 8, S), between, 1e-9);
+    CHECK_CLOSE(collective_ms(cost, 16, 2, 8, S), inside, 1e-9);  // the longer: S / 16 / 10.33e6 between nodes
+    CHECK_CLOSE(collective_ms(cost, 8, 8, 8, S), S * 7 / 8 / 10.33e6, 1e-9);       // a rank of each node
+    CHECK_CLOSE(collective_ms(cost, 10, 3, 8, S), S / 4 * 2 / 3 / 10.33e6, 1e-9);  // at most 4 of a node
+    CHECK(collective_ms(cost, 1, 1, 8, S) == 0 && collective_ms(cost, 2, 8, 8, S) == collective_ms(cost, 2, 2, 8, S));
+}
+
+static LinkTable table(double shortest_ms, double gbps) {
+    return (LinkTable){.n = 2, .bytes = {1024, 1e9}, .ms = {shortest_ms, shortest_ms + 1e3 / gbps}};
+}
+
+// The longer of both and the shortest message of the other; what was measured is taken as it is.
+CLAIM(sums_over_measured_links_have_a_latency_of_each) {
+    Cost cost = {.link_scale = 1, .link = {table(0.02, 100), table(0.05, 10)}};
+    double S = 4e8, inside = link_ms(&cost.link[LINK_INSIDE], S * 3 / 4),
+           between = link_ms(&cost.link[LINK_ACROSS], S / 4 / 2);
+    CHECK_CLOSE(collective_ms(&cost, 8, 2, 4, S), between + 0.02, 1e-9);
+    cost.link[LINK_ACROSS] = table(0.05, 1000);
+    CHECK_CLOSE(collective_ms(&cost, 8, 2, 4, S), inside + 0.05, 1e-9);
+    cost.sum[LINK_INSIDE] = table(0.5, 50);
+    CHECK_CLOSE(collective_ms(&cost, 4, 1, 4, S), link_ms(&cost.sum[LINK_INSIDE], S * 3 / 4), 1e-9);
+    cost.sum[LINK_ACROSS] = table(0.7, 5);
+    CHECK_CLOSE(collective_ms(&cost, 8, 2, 4, S), link_ms(&cost.sum[LINK_ACROSS], S / 8), 1e-9);
+}
+
+// FlexSP's authors measured what a round takes on 64 A100: two gathers of the weights in bf16 and one sum, with ZeRO-3.
+// Their links and the layers of their models (12 width^2 parameters a layer) say it within a half.
+CLAIM(sums_say_what_a_published_round_takes) {
+    static const struct {
+        const char* name;
+        double layers, width;
+    } models[] = {{"flexsp-7b", 32, 4096}, {"flexsp-13b", 40, 5120}, {"flexsp-30b", 60, 6656}};
+    for (int i = 0; i < COUNT(models); i++) {
+        Setting setting = published(models[i].name, 64, 8);
+        double bytes = 2 * models[i].layers * 12 * models[i].width * models[i].width;
+        double ms = 3 * collective_ms(&setting.cost, 64, 8, 8, bytes);
+        printf("    %s: %.0f ms, measured %.0f\n", models[i].name, ms, setting.cost.round);
+        CHECK(ms > setting.cost.round / 1.5 && ms < setting.cost.round * 1.5);
+    }
 }
 
 // Ranks times time: what a document costs the machine.

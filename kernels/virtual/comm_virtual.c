@@ -82,12 +82,12 @@ static double all_ready(VirtualComm* v, double ready) {
 static Request collective(VirtualComm* v, const Operation* o) {
     Comm* c = &v->comm;
     size_t size = (size_t)c->size, element = dtype_bytes(o->dt);
-    double part = (double)o->bytes;
-    int across = 0;
-    if (o->kind == OP_ALL_REDUCE) part = 2.0 * (double)(CEIL_DIV(o->bytes / element, size) * element);
-    for (int r = 0; r < c->size; r++) across |= c->node[r] != c->node[0];
-    VirtualTransfer t = {c->purpose, c->size, across, part * (c->size - 1), part * c->size};
-    double ms = virtual_transfer_ms(&t);
+    int twice = o->kind == OP_ALL_REDUCE, nodes = 1;
+    double part = (double)(twice ? CEIL_DIV(o->bytes / element, size) * element : o->bytes);
+    for (int r = 1; r < c->size; r++) nodes += c->node[r] != c->node[r - 1];
+    int across = nodes > 1;
+    VirtualTransfer t = {c->purpose, c->size, across, nodes, part * (c->size - 1), part * c->size};
+    double ms = (twice ? 2 : 1) * virtual_transfer_ms(&t);
     return occupy(all_ready(v, ready_at(across, ms)), across, ms);
 }
 
@@ -144,7 +144,7 @@ static Request messages(VirtualComm* v, const Operation* o) {
     if (most == 0) return 0;
     for (int i = 0; i < o->n_sends; i++) kept += comm_leaves(c, &o->sends[i]) ? 0 : (double)o->sends[i].bytes;
     int peers = MAX(count_peers(o->sends, o->n_sends), count_peers(o->receives, o->n_receives));
-    VirtualTransfer t = {c->purpose, MAX(peers, 2), across, most, most + kept};
+    VirtualTransfer t = {c->purpose, MAX(peers, 2), across, 0, most, most + kept};
     double ms = (across ? nic_share(c) : 1) * virtual_transfer_ms(&t);
     return occupy(tell_peers(v, o, ready_after(c, across, ms)), across, ms);
 }

@@ -21,6 +21,7 @@ typedef struct VirtualTransfer {
     CommPurpose purpose;
     int ranks;           // that take part
     int across;          // they are of several nodes
+    int nodes;           // of a reduce-scatter, all-gather or broadcast: of how many; 0: messages
     double sent, whole;  // bytes: to other ranks; and with what stays here
 } VirtualTransfer;
 

@@ -16,6 +16,8 @@
 // way are B K / (2 C + 2 K) bytes a token.
 #include "plan/cost/cost.h"
 
+#include <math.h>
+
 // ---- links
 
 double link_ms(const LinkTable* link, double bytes) {
@@ -44,6 +46,24 @@ double message_ms(const Cost* cost, int ranks, int across, int node_size, double
     return link_ms(&cost->link[across ? LINK_ACROSS : LINK_INSIDE], bytes);
 }
 
+// bytes: of a rank, over links of a node or between nodes.
+static double part_ms(const Cost* cost, LinkKind kind, int ranks, int node_size, double bytes) {
+    const LinkTable* sums = &cost->sum[kind];
+    return sums->n ? link_ms(sums, bytes) : message_ms(cost, ranks, kind == LINK_ACROSS, node_size, bytes);
+}
+
+double collective_ms(const Cost* cost, int ranks, int nodes, int node_size, double bytes) {
+    if (ranks < 2) return 0;
+    double m = MAX(MIN(nodes, ranks), 1), k = ceil(ranks / m), ms[N_LINKS] = {0}, least[N_LINKS] = {0};
+    if (k > 1) ms[LINK_INSIDE] = part_ms(cost, LINK_INSIDE, (int)k, node_size, bytes * (k - 1) / k);
+    if (m > 1) ms[LINK_ACROSS] = part_ms(cost, LINK_ACROSS, ranks, node_size, bytes / k * (m - 1) / m);
+    if (m == 1 || k == 1 || cost->sum[LINK_ACROSS].n) return ms[m > 1];  // what was measured has both in it
+    least[LINK_INSIDE] = part_ms(cost, LINK_INSIDE, (int)k, node_size, 0);
+    least[LINK_ACROSS] = part_ms(cost, LINK_ACROSS, ranks, node_size, 0);
+    LinkKind longer = ms[LINK_ACROSS] > ms[LINK_INSIDE] ? LINK_ACROSS : LINK_INSIDE;
+    return ms[longer] + least[!longer];
+}
+
 double link_sum_ms(const GroupCost* g, double tokens) {
     double ms = 0;
     for (int i = 0; i < g->n_communications; i++)
@@ -66,6 +86,21 @@ static int ulysses_across(const GroupCost* g, const PlanLimits* limits, int firs
     int node = limits->node_size, border = (first_rank / node + 1) * node, end = first_rank + g->cp_size;
     if (border >= end) return 0;
     return (border - first_rank) % g->ulysses_size != 0 || (border + node < end && node % g->ulysses_size != 0);
+}
+
+// collective_ms as communications: of a group of several nodes by the link that takes longer for a full rank, and the
+// shortest message over the other one.
+static void add_tensor_exchanges(GroupCost* g, const Cost* cost, double bytes) {
+    const LinkTable* table[N_LINKS];
+    double m = MAX(MIN(cost->tensor_nodes, cost->tensor_ranks), 1), k = ceil(cost->tensor_ranks / m), ms[N_LINKS];
+    double part[] = {bytes * (k - 1) / k, bytes / k * (m - 1) / m}, full = (double)g->cp_size * g->capacity;
+    double count = cost->tensor_exchanges * cost->layers;
+    for (int i = 0; i < N_LINKS; i++) table[i] = cost->sum[i].n ? &cost->sum[i] : &cost->link[i];
+    for (int i = 0; i < N_LINKS; i++) ms[i] = part[i] > 0 ? link_ms(table[i], part[i] * full) : 0;
+    LinkKind longer =
+        m > 1 && (ms[LINK_ACROSS] > ms[LINK_INSIDE] || cost->sum[LINK_ACROSS].n) ? LINK_ACROSS : LINK_INSIDE;
+    add_communication(g, table[longer], count, part[longer], 0, 0);
+    if (m > 1 && k > 1 && !cost->sum[LINK_ACROSS].n) add_communication(g, table[!longer], count, 0, 0, 0);
 }
 
 static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limits, int first_rank,
@@ -94,9 +129,7 @@ static void add_measured(GroupCost* g, const Cost* cost, const PlanLimits* limit
         own = g->parts ? (ring_size - 1) * rings : 0;
         add_communication(g, link, ring_size * rings, 4 * channels, own, own);
     }
-    if (cost->tensor_ranks > 1)
-        add_communication(g, &cost->link[cost->tensor_across ? LINK_ACROSS : LINK_INSIDE],
-                          cost->tensor_exchanges * cost->layers, f->linear * cost->tensor_bytes / g->cp_size, 0, 0);
+    if (cost->tensor_ranks > 1) add_tensor_exchanges(g, cost, f->linear * cost->tensor_bytes / g->cp_size);
 }
 
 // ms a token of the micro-batch
@@ -120,8 +153,8 @@ static double published_link(GroupCost* g, const Cost* cost, const PlanLimits* l
         own += hops, any += hops;
     }
     if (cost->tensor_ranks > 1)
-        ms += cost->tensor_exchanges * message_ms(cost, cost->tensor_ranks, cost->tensor_across, node,
-                                                  f->linear * cost->tensor_bytes / g->cp_size);
+        ms += cost->tensor_exchanges * collective_ms(cost, cost->tensor_ranks, cost->tensor_nodes, node,
+                                                     f->linear * cost->tensor_bytes / g->cp_size);
     ms *= cost->link_scale;
     g->shown_linear[HIDING_OWN] = ms - own, g->shown_linear[HIDING_ANY] = ms - any;
     return ms;

@@ -28,7 +28,7 @@
 #pragma once
 #include "plan/value/plan.h"
 
-enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 5, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
+enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 6, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
 typedef enum LinkKind { LINK_INSIDE, LINK_ACROSS, N_LINKS } LinkKind;  // of a node; between nodes
 
 // Time of one collective in which a rank sends so many bytes, to all its peers together. bytes ascending from the first
@@ -56,13 +56,15 @@ typedef struct Cost {
     int nics;  // of a node, as messages through proxies count them; 0: each rank has one
     // measured machines
     LinkTable link[N_LINKS];
+    LinkTable
+        sum[N_LINKS];  // the same of sums and gathers, by the bytes that collective_ms counts there; n = 0: as link
     // Of the model whose messages these are; channels of queries, kv_channels of keys, and as many of values.
     // Published machines may leave them out: then as many channels of keys as of queries, and 2 bytes.
     int layers, channels, kv_channels, elem_bytes;
     int parts;  // P; 0: exchanges hide under the attention of other documents alone, and heads travel in one part
-    // A tensor-parallel group of so many ranks, 0: none; whether it spans nodes; its exchanges a layer, and the bytes a
-    // token that a rank sends the others in one: of a layer, on published machines of all layers.
-    int tensor_ranks, tensor_across;
+    // A tensor-parallel group of so many ranks, 0: none; the nodes that it spans; its exchanges a layer, and the bytes a
+    // token that all its ranks have together in one: of a layer, on published machines of all layers.
+    int tensor_ranks, tensor_nodes;
     double tensor_exchanges, tensor_bytes;
 } Cost;
 
@@ -133,6 +135,16 @@ int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_siz
 // ms, before link_scale, of a communication among so many ranks in which each moves so many bytes: across several nodes
 // of node_size ranks, or inside one. Every time of a message comes from here.
 double message_ms(const Cost* cost, int ranks, int across, int node_size, double bytes);
+// ms, before link_scale, of a reduce-scatter, an all-gather or a broadcast of S = `bytes` in all among ranks of m nodes,
+// k = ranks / m of each; an all-reduce is two. It travels node first, as libraries send it: over links
+//
+//   inside a node   S (k - 1) / k           bytes of a rank
+//   between nodes   S / k (m - 1) / m       bytes of a rank, since each of the k carries its part of all
+//
+// at the same time, chunk behind chunk: the longer of both, and the shortest message of the other. Bandwidths:
+// nccl-tests, doc/PERFORMANCE.md; latencies: Thakur, Rabenseifner and Gropp 2005. Times between nodes are those of all
+// ranks of a node at once, so a machine's `nics` are in them: where k is less, ranks of other groups send, too.
+double collective_ms(const Cost* cost, int ranks, int nodes, int node_size, double bytes);
 // What it is made of: a link's table; on a published machine the GB/s of so many ranks, of which so many are as far
 // apart as two nodes.
 double link_ms(const LinkTable* link, double bytes);

@@ -41,12 +41,12 @@ typedef struct Key {
 #define FROM(least, field) \
     { "", REAL, AT(field), least, LARGE, NULL }
 #define REALS(field) FROM(0, field)
-#define LINK(kind, word)                                                                               \
-    {                                                                                                  \
-        "link", "bytes, ms", {REALS(cost.link[kind].bytes), REALS(cost.link[kind].ms)}, SEVERAL, word, \
-            AT(cost.link[kind].n), LINK_POINTS, 2, {                                                   \
-            sizeof(double), sizeof(double)                                                             \
-        }                                                                                              \
+#define TABLE(name, field, word)                                                                             \
+    {                                                                                                        \
+        name, "bytes, ms", {REALS(cost.field.bytes), REALS(cost.field.ms)}, SEVERAL, word, AT(cost.field.n), \
+            LINK_POINTS, 2, {                                                                                \
+            sizeof(double), sizeof(double)                                                                   \
+        }                                                                                                    \
     }
 
 // clang-format off
@@ -74,8 +74,10 @@ static const Key keys[] = {
     {"token_bytes", "bytes a token", {REALS(cost.token_bytes)}, .occurs = OPTIONAL},
     {"group", "cp size, GB/s of a rank", {WHOLE(cost.group_cp_size, 2, 1 << 30), FROM(SMALL, cost.group_gbps)},
         SEVERAL, NULL, AT(cost.n_groups), COST_GROUPS, 1, {sizeof(int), sizeof(double)}},
-    LINK(LINK_INSIDE, "inside"),
-    LINK(LINK_ACROSS, "across"),
+    TABLE("link", link[LINK_INSIDE], "inside"),
+    TABLE("link", link[LINK_ACROSS], "across"),
+    TABLE("sum", sum[LINK_INSIDE], "inside"),
+    TABLE("sum", sum[LINK_ACROSS], "across"),
     {"ranks", "the first, pace, GiB", {WHOLE(kind_first, 0, 1 << 30), FROM(1e-3, kind_speed), REALS(kind_gib)}, SEVERAL,
         NULL, AT(n_kinds), MACHINE_KINDS, 1, {sizeof(int), sizeof(double)}},
     {"pipeline_memory", "layers, width, vocabulary, B, alpha, 3 sizes in MiB, A at tp 1 2 4 8 16",
@@ -173,6 +175,7 @@ static int check_whole(const Words* text, const Machine* machine, uint64_t given
             return words_refuse(text, end, "expected %s (%s)", keys[i].name, keys[i].values);
     if (machine->capacity && machine->token_mb > 0) wrong = "one of capacity and memory, found both";
     if (links && cost->n_groups) wrong = "group or link lines, found both";
+    if (cost->sum[LINK_ACROSS].n && !cost->sum[LINK_INSIDE].n) wrong = "sum inside beside sum across";
     if (links && !cost->layers) wrong = "with link lines the model whose messages they are";
     if ((cost->token_bytes > 0) != (cost->n_groups > 0)) wrong = "token_bytes and group lines, or neither";
     return wrong ? words_refuse(text, end, "expected %s", wrong) : 0;
@@ -229,10 +232,10 @@ int machine_capacity(const Machine* machine, int ranks, int zero) {
 double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers) {
     const Cost* cost = &machine->cost;
     if (zero < 2 || ranks < 2 || cost->round > 0) return 0;
-    double others = machine->parameters * (1 << 30) / layers / ranks * (ranks - 1);  // of a layer, that go to others
-    int across = ranks > node_size && (cost->n_groups == 0 || ranks > cost->node);
-    double gradients = cost->link_scale * message_ms(cost, ranks, across, node_size, 4 * others);
-    double weights = cost->link_scale * message_ms(cost, ranks, across, node_size, 2 * others);
+    double layer = machine->parameters * (1 << 30) / layers;
+    int nodes = CEIL_DIV(ranks, node_size);
+    double gradients = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 4 * layer);
+    double weights = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 2 * layer);
     return layers * gradients + (zero == 2 ? 0 : 2 * MAX(layers - 2, 0) * weights);
 }
 
@@ -266,8 +269,8 @@ Machine machine_part(const Machine* machine, int first, int n) {
 Machine machine_with_links(const Machine* machine, double times) {
     Machine other = *machine;
     for (int i = 0; i < other.cost.n_groups; i++) other.cost.group_gbps[i] *= times;
-    for (int k = 0; k < N_LINKS; k++) {
-        LinkTable* link = &other.cost.link[k];
+    for (int k = 0; k < 2 * N_LINKS; k++) {
+        LinkTable* link = k < N_LINKS ? &other.cost.link[k] : &other.cost.sum[k - N_LINKS];
         for (int i = 1; i < link->n; i++) link->ms[i] = link->ms[0] + (link->ms[i] - link->ms[0]) / times;
     }
     return other;

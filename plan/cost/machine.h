@@ -13,6 +13,9 @@
 //   token_bytes 2097152            communicated a token
 //   group 2 125.34677504           cp size, GB/s of a rank (several)
 //   link inside 65536 0.012        bytes, ms (several; or: across)
+//   sum inside 65536 0.012         bytes, ms of a reduce-scatter or an all-gather (several; or across): the bytes that
+//                                  a rank sends inside its node, or between nodes (collective_ms); what is across has
+//                                  its part inside in it. Without these lines sums go at the speed of `link`
 //   model 12 768 2                 layers, channels of queries, bytes of an element, for link tables
 //   kv_channels 256                channels of keys, as many of values; those of queries when left out
 //   memory 30 7.117 4.480442       GB of a rank for states and activations, parameters / 2^30, MB a token; ZeRO-3

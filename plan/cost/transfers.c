@@ -25,6 +25,11 @@ double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int acr
     return kind <= TRANSFER_RING ? t->count * ms : ms;
 }
 
+double transfer_sum_ms(const TransferTimes* t, TransferKind kind, int ranks, int nodes, double whole) {
+    double ms = t->cost->link_scale * collective_ms(t->cost, ranks, nodes, t->node_size, t->scale[kind] * whole);
+    return kind <= TRANSFER_RING ? t->count * ms : ms;
+}
+
 // ---- moving the model
 
 // One rank in the wave that is counted.
@@ -38,9 +43,9 @@ typedef struct MoveCount {
     const MoveTime* t;
     double elem;
     int wave, room, n;
-    char* sends;     // (ranks to, ranks from) whether there is one
-    RankCount* of;   // (ranks)
-    int* list;       // (room) senders; NULL without memory
+    char* sends;    // (ranks to, ranks from) whether there is one
+    RankCount* of;  // (ranks)
+    int* list;      // (room) senders; NULL without memory
 } MoveCount;
 
 static void end_wave(MoveCount* x) {
@@ -110,14 +115,14 @@ int move_table(MoveTable* table, const MoveTime* t, const Shape* whole, const Ho
 }
 
 int move_table_plain(MoveTable* table, const MoveTime* t, const Shape* whole, size_t elem, Arena* arena, Err err) {
-    int across = 0, n = t->ranks;
+    int nodes = 1, n = t->ranks;
     if (open_table(table, t, whole, arena, err)) return -1;
     table->all = 1;
-    for (int r = 0; r < n; r++) across |= t->node[r] != t->node[0];
+    for (int r = 1; r < n; r++) nodes += t->node[r] != t->node[r - 1];
     for (int b = 0; b < table->waves; b++) {
-        double piece = (double)(shape_bucket(whole, b).piece * elem), ms = 0;
-        if (n > 1) ms = transfer_ms(&t->links, TRANSFER_WEIGHTS, n, across, piece * (n - 1), piece * n);
-        for (int r = 0; r < n; r++) table->of[b * n + r] = (RankWave){ms, across};
+        double bytes = (double)(shape_bucket(whole, b).piece * elem) * n;
+        double ms = transfer_sum_ms(&t->links, TRANSFER_WEIGHTS, n, nodes, bytes);
+        for (int r = 0; r < n; r++) table->of[b * n + r] = (RankWave){ms, nodes > 1};
     }
     return 0;
 }

@@ -34,6 +34,9 @@ typedef struct TransferTimes {
 TransferTimes transfer_times(const Machine* machine, const Shape* whole, int elem_bytes, int node_size);
 // Among so many ranks, `across` nodes or inside one; bytes that a rank sends to others, and with what stays here.
 double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int across, double sent, double whole);
+// Of a reduce-scatter, an all-gather or a broadcast of `whole` bytes in all among ranks of so many nodes
+// (collective_ms).
+double transfer_sum_ms(const TransferTimes* t, TransferKind kind, int ranks, int nodes, double whole);
 
 // ---- how long it takes to move the model between two layouts (run/model/mover.h): its waves, played
 //

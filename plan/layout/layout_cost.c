@@ -68,6 +68,14 @@ static int is_across(const LayoutCosts* c, int run) {
     return across;
 }
 
+// Of a run of so many ranks, at most: the nodes that it touches.
+static int nodes_of(const LayoutCosts* c, int run) {
+    int node = c->links.node_size, first = c->first_rank % node, most = 1;
+    for (int at = first; at < first + c->ranks && is_across(c, run); at += run)
+        most = MAX(most, (at + run - 1) / node - at / node + 1);
+    return most;
+}
+
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N) {
     return fmax(1, ceil(c->tokens / groups_of(c, layout) / N - 1e-9));
 }
@@ -107,10 +115,13 @@ static void turn_times(LayerTimes* x, const LayoutCosts* c, int R, int T, double
     x->queries = transfer_ms(&c->links, TRANSFER_ULYSSES, G, across, queries, queries * with_own);
 }
 
+// Among so many ranks of a run.
 static double weights_ms(const LayoutCosts* c, int ranks, int run, double bytes) {
-    return ranks > 1
-               ? transfer_ms(&c->links, TRANSFER_WEIGHTS, ranks, is_across(c, run), bytes * (ranks - 1) / ranks, bytes)
-               : 0;
+    return transfer_sum_ms(&c->links, TRANSFER_WEIGHTS, ranks, nodes_of(c, run), bytes);
+}
+
+static double tokens_ms(const LayoutCosts* c, int T, double bytes) {
+    return transfer_sum_ms(&c->links, TRANSFER_TENSOR, T, nodes_of(c, T), bytes);
 }
 
 // Shares of a layer's matmuls; their sum is 1.
@@ -130,7 +141,7 @@ static double part_ms(const LayoutCosts* c, int T, int peers, int own, double on
 static void gather_times(LayerTimes* x, const LayoutCosts* c, int T, double one) {
     int low = T / 2, high = T - low;
     x->cut = is_across(c, T), x->half = (double)low / T;
-    x->sums = transfer_ms(&c->links, TRANSFER_TENSOR, T, x->cut, (T - 1) * one, 0);
+    x->sums = tokens_ms(c, T, T * one);
     x->first = part_ms(c, T, high - 1, 1, one);
     x->second = fmax(part_ms(c, T, low, 0, one), part_ms(c, T, high, low == 1, one));
 }
@@ -140,10 +151,8 @@ static BucketTimes bucket_times(const LayoutCosts* c, const Layout* layout, cons
     int run = stage_ranks(c, layout);
     BucketTimes x = {.data = is_across(c, run), .cut = is_across(c, T)};
     x.gather = weights_ms(c, D, run, c->elem_bytes * b->elems / T), x.reduce = weights_ms(c, D, run, 4 * b->elems / T);
-    for (int i = 0; i < b->n_replicated && T > 1; i++) {
-        double bytes = 2 * b->replicated[i] * sizeof(float) * (T - 1) / T;
-        x.replicated += transfer_ms(&c->links, TRANSFER_WEIGHTS, T, x.cut, bytes, bytes);
-    }
+    for (int i = 0; i < b->n_replicated && T > 1; i++)
+        x.replicated += 2 * weights_ms(c, T, T, sizeof(float) * b->replicated[i]);
     return x;
 }
 
@@ -202,8 +211,8 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
     if (!c->rounds_read_weights) e.end = cost_micro_batch(&c->machine.cost) * layers / m->L;
     for (int side = 0; side < 2; side++) set_border(&e, side, c, layout, s + side, n);
     if (R == 1 || measured) return e;
-    e.sums = transfer_ms(&c->links, TRANSFER_TENSOR, R, e.cut, n * m->C * c->elem_bytes * (R - 1) / R, 0);
-    e.numbers = transfer_ms(&c->links, TRANSFER_TENSOR, R, e.cut, n * 3 * (double)sizeof(float) * (R - 1), 0);
+    e.sums = tokens_ms(c, R, n * m->C * c->elem_bytes);
+    e.numbers = tokens_ms(c, R, n * 3 * (double)sizeof(float) * R);
     return e;
 }
 
@@ -213,7 +222,8 @@ static StepTimes step_times(const LayoutCosts* c, const Layout* layout, int s, i
     if (c->has_owners || measured_has_weights(c, layout->stage[s].zero)) return t;
     if (s == 0 || (s == P - 1 && c->tied > 0)) t.bucket[0] = bucket_times(c, layout, &c->end[0], R, D);
     if (s == P - 1) t.bucket[1] = bucket_times(c, layout, &c->end[1], R, D);
-    if (P > 1 && c->tied > 0) t.tied = transfer_ms(&c->links, TRANSFER_WEIGHTS, 2, t.tied_link, 4 * c->tied / R, 0);
+    if (P > 1 && c->tied > 0)
+        t.tied = 2 * transfer_sum_ms(&c->links, TRANSFER_WEIGHTS, 2, 1 + (int)t.tied_link, 4 * c->tied / R);
     return t;
 }
 

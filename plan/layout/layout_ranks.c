@@ -7,15 +7,14 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     Shape most = split_widest(whole, split);
     int ranks = split->ranks, bytes_known = cost->n_groups > 0;
     double ends = (double)(most.vocab_rows - whole->V) * whole->C, share = (double)most.heads / whole->NH;
-    double others = (double)ranks / (ranks - 1);
     // Two of each of the four linears of a block; and at the ends of the model the embedding's sum, the last norm, its
     // gradient, the embedding's gradient, and three numbers of each rank a token of the classifier.
     double at_ends = 4 + 3.0 * sizeof(float) * ranks / ((double)whole->C * elem_bytes);
     cost->tensor_ranks = ranks;
     cost->tensor_exchanges = (2 + layout_again(layout, 0)) * 4 + at_ends / whole->L;
     if (bytes_known)
-        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels)) / others;
-    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels / others;
+        cost->tensor_bytes = cost->token_bytes * cost->channels / (4.0 * (cost->channels + cost->kv_channels));
+    else cost->tensor_bytes = (double)cost->elem_bytes * cost->channels;
     cost->per_token *= (shape_matmul_weights(&most) + ends) / shape_padded_weights(whole);
     cost->quadratic *= share;
     cost->token_bytes *= share;
@@ -25,13 +24,13 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
 }
 
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int across) {
+                        int nodes) {
     int P = layout->stages;
     if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
         cost->channels = whole->NH * whole->HS, cost->kv_channels = whole->NKV * whole->HS;
         cost->elem_bytes = elem_bytes;
     }
-    if (split) divide_among_group(cost, whole, layout, split, elem_bytes), cost->tensor_across = across;
+    if (split) divide_among_group(cost, whole, layout, split, elem_bytes), cost->tensor_nodes = nodes;
     cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
 }
 

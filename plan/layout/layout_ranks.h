@@ -8,10 +8,10 @@
 #include "plan/cost/machine.h"
 #include "plan/layout/layout.h"
 
-// *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. across: a group's ranks are
-// of several nodes.
+// *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. nodes: that a group's
+// ranks are of.
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int across);
+                        int nodes);
 // ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
 double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
 // Data ranks of a node: the most that no node's border cuts, in any stage. node_of: the node of each rank.

@@ -45,7 +45,7 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
     s->rounds = P > 1 || (zero > 1 && s->limits.ranks > 1);
     s->cost.parts = c->overlap ? c->parts : 0;
     s->cost.micro_batch += layout_zero_ms(&c->machine, layout, zero, &s->limits, whole->L);
-    layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, c->ranks > node && R > node);
+    layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node));
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
     layout_speeds(speeds, &c->machine, c->ranks, layout, whole);
     s->speeds = c->machine.n_kinds ? speeds : NULL;

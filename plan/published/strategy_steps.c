@@ -280,19 +280,19 @@ static void estimate_moves(StrategySearch* search, const Lists* x) {
     const StrategyMoves* m = x->p->moves;
     if (!m || m->only_more) return;
     const MoveTime* t = m->times;
-    double elems = (double)shape_param_count(m->whole) * (t->ranks - 1) / t->ranks;
-    int across = t->node[t->ranks - 1] != t->node[0], zero = x->how[0].zero;
+    double elems = (double)shape_param_count(m->whole);
+    int nodes = 1, zero = x->how[0].zero;
+    for (int r = 1; r < t->ranks; r++) nodes += t->node[r] != t->node[r - 1];
     for (int k = 0; k < x->pool.n; k++) {
         const PipelineGroup* g = &x->kind[k];
-        int copies = x->pool.ranks / (g->tp * g->pp), share = across ? MAX(1, t->links.node_size / g->tp) : 1;
-        double weights = elems / g->tp / (zero > 2 ? copies : 1) * (double)m->weight_bytes,
-               gradients = elems / (g->tp * g->pp) / (zero > 1 ? copies : 1) * (double)m->gradient_bytes;
+        int copies = x->pool.ranks / (g->tp * g->pp), apart = nodes > 1 ? 1 : g->tp;  // a node wants all of it once
+        double weights = elems / apart / (zero > 2 ? copies : 1) * (double)m->weight_bytes,
+               gradients = elems / (apart * g->pp) / (zero > 1 ? copies : 1) * (double)m->gradient_bytes;
         const PipelineScheme* s = &x->pool.scheme[k];
         double token = s->quadratic * x->p->costs->mean_length + s->linear;
         double row = t->overlap ? token * x->p->costs->tokens / copies : 0;
-        weights /= share, gradients /= share;
-        weights = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, weights, weights);
-        gradients = transfer_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, across, gradients, gradients);
+        weights = transfer_sum_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, nodes, weights);
+        gradients = transfer_sum_ms(&t->links, TRANSFER_WEIGHTS, t->ranks, nodes, gradients);
         search->start[k] = fmax(0, weights - row / 3), search->end[k] = fmax(0, gradients - 2 * row / 3);
     }
 }
@@ -441,9 +441,8 @@ static int open_steps(Lists* x, Err err) {
     const SampledSteps* s = x->p->steps;
     int failed = 0;
     for (int b = 0; b < s->n && !failed; b++)
-        failed =
-            step_work(&x->work[b], &x->pool, s->lengths + s->first[b], NULL, s->first[b + 1] - s->first[b], x->arena,
-                      err);
+        failed = step_work(&x->work[b], &x->pool, s->lengths + s->first[b], NULL, s->first[b + 1] - s->first[b],
+                           x->arena, err);
     return failed;
 }
 

@@ -34,7 +34,7 @@ static void estimate(Machine* machine, const Run* run) {
     const Model* m = &run->model;
     const PlanLimits* limits = &run->clock->limits;
     int on_host = m->k->on_host;
-    double ranks = limits->ranks, others = (ranks - 1) / ranks, elem = (double)dtype_bytes(m->dt);
+    double ranks = limits->ranks, elem = (double)dtype_bytes(m->dt);
     double rate = run->cluster->peak / ranks / 1e3;  // FLOP a ms
     double again = (3 + layout_again(&m->ranks->layout, m->stage)) / 3;
     double bytes_a_ms = 1e6 * (on_host ? 8 : 2000), elems = (double)shape_param_elems(&m->shape);
@@ -55,8 +55,8 @@ static void estimate(Machine* machine, const Run* run) {
     if (limits->ranks == 1) return;
     cost->link[LINK_INSIDE] = on_host ? straight_link(0.02, 2) : straight_link(0.02, 250);
     cost->link[LINK_ACROSS] = on_host ? straight_link(0.05, 1) : straight_link(0.03, 25);
-    const LinkTable* link = &cost->link[limits->ranks > limits->node_size ? LINK_ACROSS : LINK_INSIDE];
-    cost->step = cost->step + link_ms(link, 4 * elems * others) + link_ms(link, elem * elems * others);
+    int n = limits->ranks, nodes = CEIL_DIV(n, limits->node_size);
+    cost->step += collective_ms(cost, n, nodes, limits->node_size, (4 + elem) * elems);
 }
 
 // ---- the file that a probe leaves
@@ -137,10 +137,14 @@ int run_machine_named(const Run* run, Machine* machine, const char* name, Err er
 // ---- a machine's constants for this run
 
 static void divide_among_ranks(Cost* cost, const Model* m) {
-    int across = 0, R = tp_size(m);
-    for (int r = 0; r < m->job->size; r++) across |= m->job->node[r] != m->job->node[r / R * R];
+    const int* node = m->job->node;
+    int most = 1, R = tp_size(m);
+    for (int r = 0, nodes = 1; r < m->job->size; r++) {
+        nodes = r % R == 0 ? 1 : nodes + (node[r] != node[r - 1]);
+        most = MAX(most, nodes);
+    }
     layout_divide_cost(cost, &m->whole, &m->ranks->layout, m->tp ? &m->ranks->split : NULL, (int)dtype_bytes(m->dt),
-                       across);
+                       most);
 }
 
 static int has_schemes_only(const Machine* machine) {

@@ -36,6 +36,7 @@ static double virtual_ms(const void* context, const VirtualTransfer* t) {
     if (kind == 0 || (moves && cluster.fixed_has_weights)) return 0;
     // The speeds of an all-to-all among d ranks count what stays on a rank, a d-th.
     if (t->purpose == COMM_REMAP) whole = t->sent * t->ranks / (t->ranks - 1);
+    if (t->nodes) return transfer_sum_ms(&cluster.links, (TransferKind)(kind - 1), t->ranks, t->nodes, whole);
     return transfer_ms(&cluster.links, (TransferKind)(kind - 1), t->ranks, t->across, t->sent, whole);
 }
 

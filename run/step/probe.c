@@ -5,7 +5,7 @@
 //            anyway. Others are held out: their error says what the model is worth.
 //   links    an all-to-all among the ranks of each node; between nodes every rank sends to the one of the same
 //            number on the next node, as a ring across them does. Between stages of a pipeline, where these are no such
-//            messages, each sends to the next one
+//            messages, each sends to the next one. Sums: a reduce-scatter and an all-gather in each node, and of all
 //   layouts  a row whose blocks are computed again, against one whose activations are kept; and a row beside an
 //            exchange that takes as long by itself: how much both slow each other down (for plan/layout/layout_cost.h)
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
@@ -304,30 +304,68 @@ static int list_messages(const Probe* p, const Links* x, LinkKind kind, size_t b
     return n;
 }
 
-// ms of these messages: all ranks get the same number.
-static double time_messages(const Probe* p, const Links* x, LinkKind kind, size_t bytes, int times) {
+// What is timed with messages of so many bytes: those of links, or sums and gathers of a Comm.
+typedef struct Timed {
+    const Links* links;
+    LinkKind kind;
+    Comm* sums;        // NULL: messages
+    double part;       // of the bytes in all, those that a rank sends over these links
+    LinkTable* table;  // that is filled
+} Timed;
+
+// ms of each, all ranks get the same number. Of a reduce-scatter and an all-gather of as many bytes the mean.
+static double time_once(const Probe* p, const Timed* x, size_t bytes, int times) {
     Model* m = &p->run->model;
-    int n = list_messages(p, x, kind, bytes);
+    Comm* c = x->sums ? x->sums : x->links->comm;
+    int n = x->sums ? 0 : list_messages(p, x->links, x->kind, bytes);
+    size_t elems = bytes / (size_t)c->size / sizeof(float);
     double began = begin(p);
-    for (int i = 0; i < times && n > 0; i++) comm_send_receive(x->comm, p->sends, n, p->receives, n, m->s);
-    return end(p, x->comm, began) / times;
+    for (int i = 0; i < times && n > 0; i++) comm_send_receive(c, p->sends, n, p->receives, n, m->s);
+    for (int i = 0; i < times && x->sums; i++) {
+        char* own = p->memory + (size_t)c->rank * elems * sizeof(float);
+        comm_reduce_scatter(c, own, p->memory, elems, DT_F32, m->s);
+        comm_all_gather(c, p->memory, own, elems, DT_F32, m->s);
+    }
+    return end(p, c, began) / times / (x->sums ? 2 : 1);
 }
 
 // From 1 KiB to 64 MiB, as far as memory goes and while messages are not too slow to wait for.
-static void time_link(const Probe* p, const Links* x, LinkKind kind) {
+static void fill_table(const Probe* p, const Timed* x) {
     enum { BATCHES = 5 };
     const double batch_ms = 15, slow_ms = 250;
-    LinkTable* link = &p->cost->link[kind];
+    LinkTable* table = x->table;
     size_t most = (size_t)-slowest(p, -(double)MIN((size_t)1 << 26, p->bytes / 128 * 64));
-    for (size_t bytes = 1 << 10; bytes <= most && link->n < LINK_POINTS; bytes *= 4) {
-        double first = time_messages(p, x, kind, bytes, 2), ms = first;
+    for (size_t bytes = 1 << 10; bytes <= most && table->n < LINK_POINTS; bytes *= 4) {
+        double first = time_once(p, x, bytes, 2), ms = first;
         int repeats = (int)MAX(1, MIN(200, batch_ms / first));
-        for (int i = 0; i < BATCHES && first < slow_ms; i++) ms = fmin(ms, time_messages(p, x, kind, bytes, repeats));
-        if (link->n > 0) ms = MAX(ms, link->ms[link->n - 1]);  // more bytes take no less; noise may say otherwise
-        link->bytes[link->n] = (double)bytes;
-        link->ms[link->n++] = ms;
+        for (int i = 0; i < BATCHES && first < slow_ms; i++) ms = fmin(ms, time_once(p, x, bytes, repeats));
+        if (table->n > 0) ms = MAX(ms, table->ms[table->n - 1]);  // more bytes take no less; noise may say otherwise
+        table->bytes[table->n] = x->part * (double)bytes;
+        table->ms[table->n++] = ms;
         if (first > slow_ms) break;
     }
+}
+
+static void time_link(const Probe* p, const Links* x, LinkKind kind) {
+    fill_table(p, &(Timed){x, kind, NULL, 1, &p->cost->link[kind]});
+}
+
+// Inside every node at the same time, and among all data ranks where these are of several nodes.
+static void time_sums(const Probe* p) {
+    const Model* m = &p->run->model;
+    Comm* all = m->comm;
+    int node = p->run->clock->limits.node_size, ranks = all->size, m_nodes = CEIL_DIV(ranks, node),
+        k = MIN(node, ranks);
+    for (int kind = 0; kind < N_LINKS; kind++) p->cost->sum[kind].n = 0;
+    if (k > 1) {
+        int color =
+            m->job->rank / (m->job->size / m->stages) * m->job->size + all->rank / node * tp_size(m) + tp_rank(m);
+        Comm* inside = model_split(m, color, COMM_OTHER, 0);
+        fill_table(p, &(Timed){NULL, LINK_INSIDE, inside, (k - 1.0) / k, &p->cost->sum[LINK_INSIDE]});
+        inside->table->close(inside);
+    }
+    if (m_nodes > 1)
+        fill_table(p, &(Timed){NULL, LINK_ACROSS, all, (m_nodes - 1.0) / m_nodes / k, &p->cost->sum[LINK_ACROSS]});
 }
 
 static void time_links(const Probe* p) {
@@ -340,6 +378,7 @@ static void time_links(const Probe* p) {
     LinkKind kind = P > 1 && stages_across(run) ? LINK_ACROSS : LINK_INSIDE;
     Links stages = {run->model.ranks->pipe.comm, P, 1};
     if (P > 1 && p->cost->link[kind].n == 0) time_link(p, &stages, kind);
+    time_sums(p);
 }
 
 // ---- layouts
@@ -436,13 +475,13 @@ static double time_update(const Probe* p) {
 // Of a job under --strategies, whose sums are among all ranks there: as if it were alone.
 static double step_alone(const Probe* p) {
     const Model* m = &p->run->model;
-    const LinkTable* links = p->cost->link;
-    const LinkTable* link = &links[links[LINK_ACROSS].n > 0 ? LINK_ACROSS : LINK_INSIDE];
-    double ranks = m->comm->size, others = (double)shape_param_elems(&m->shape) * (ranks - 1) / ranks;
-    double update = slowest(p, fmin(time_update(p), time_update(p)));
-    if (ranks == 1) return update;
-    return update + link_ms(link, others * (double)dtype_bytes(run_gradients_travel_as(p->run))) +
-           link_ms(link, others * (double)dtype_bytes(m->dt));
+    const PlanLimits* limits = &p->run->clock->limits;
+    double elems = (double)shape_param_elems(&m->shape), update = slowest(p, fmin(time_update(p), time_update(p)));
+    size_t bytes[] = {dtype_bytes(run_gradients_travel_as(p->run)), dtype_bytes(m->dt)};
+    int ranks = limits->ranks, node = limits->node_size;
+    for (int i = 0; i < COUNT(bytes); i++)
+        update += collective_ms(p->cost, ranks, CEIL_DIV(ranks, node), node, elems * (double)bytes[i]);
+    return update;
 }
 
 static double time_step(const Probe* p) {
