@@ -377,6 +377,7 @@ int runlog_step(RunLog* log, const StepRecord* r) {
                    {"had", r->had > 0 ? r->had : NAN},
                    {"plan_us", r->plan_us},
                    {"plan_stall_us", r->plan_stall_us},
+                   {"plan_ms", r->plan_ms},
                    {"predicted_ms", r->predicted_ms},
                    {"measured_ms", r->measured_ms},
                    {"gap", r->gap},

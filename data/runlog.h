@@ -47,7 +47,8 @@ typedef struct StepRecord {
     double moving_ms;      // then: of predicted_ms, gradients to their owners and weights to the next step
     const Plan* plan;      // NULL: not known
     double plan_us, plan_stall_us;
-    double predicted_ms, measured_ms, gap;  // NaN: not known
+    double plan_ms;  // of predicted_ms, what the plan takes by itself; NaN: not known, as of all of these
+    double predicted_ms, measured_ms, gap;
     int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
     double bubble;
     double emulated_ms;         // 0 or NaN: not known

@@ -249,8 +249,6 @@ void open_simulation(Simulation* s, const Options* options) {
     GroupCost* groups = (GroupCost*)need(sizeof(GroupCost) * ((size_t)options->ranks + 1));
     enum { LAYERS = 32 };  // of machines that do not say: those of 7B models
     int layers = s->machine.cost.layers ? s->machine.cost.layers : LAYERS;
-    s->machine.cost.micro_batch +=
-        machine_zero_ms(&s->machine, options->zero, options->ranks, options->node_size, layers);
     if (machine_setting(&s->setting, &s->machine, options->ranks, options->node_size, options->context, groups, err) <
         0) {
         free(groups);
@@ -262,6 +260,8 @@ void open_simulation(Simulation* s, const Options* options) {
     if (options->route)
         s->setting.route_least = (size_t)MAX(route_least_bytes(&s->setting.cost, &s->setting.limits), 0);
     s->setting.rounds = options->zero > 1;
+    s->setting.weights = machine_weights(&s->machine, options->zero, options->ranks, options->node_size, layers);
+    s->setting.weights.hides = s->setting.weights.inside = options->overlap != OVERLAP_NO;
     s->setting.no_overlap = options->overlap == OVERLAP_NO;
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);

@@ -29,9 +29,14 @@ static void take_plan(Run* run) {
 
 static void plan_next(Run* run) {
     const BatchPlan* now = run->batch.planned;
+    const Prediction* p = &now->prediction;
+    StepRecord* r = &run->books->record;
     ahead_plan_next(run);
-    run->books->record.predicted_ms = now->predicted ? calibration_predict(&run->clock->calibration, now->terms) : NAN;
-    run->books->record.plan_stall_us = 0;
+    r->plan_ms = now->predicted ? p->makespan : NAN;
+    // Constants are as they were learnt; what shows of weights and gradients was predicted beside them.
+    double shown = p->step - p->makespan - run->clock->setting.weights.update;
+    r->predicted_ms = now->predicted ? calibration_predict(&run->clock->calibration, now->terms) + shown : NAN;
+    r->plan_stall_us = 0;
 }
 
 static void give_back_pieces(Run* run) { plan_once_give_back(&run->batch); }

@@ -97,19 +97,23 @@ CLAIM(flexsp_ranks_hold_the_published_tokens) {
     CHECK(machine_capacity(&machine, 3, 3) < 1);  // 16 bytes a parameter on 4 ranks
 }
 
-// By hand: 2^30 parameters in 4 layers on 8 ranks of 2 nodes; 3/4 of a layer goes to others of the node, 4 bytes of each
-// gradient, 2 of each weight.
-CLAIM(zero_moves_layers_in_every_round) {
+// By hand: 2^30 parameters in 4 layers on 8 ranks of 2 nodes; 3/4 of a layer goes to others of the node, 4 bytes of
+// each gradient, 2 of each weight.
+CLAIM(zero_moves_the_parameters_that_a_machine_names) {
     const char* text = "name x\nquadratic_ms 1\nlinear_ms 1\nmemory 40 1 8\ntoken_bytes 1\ngroup 4 100\ngroup 8 50\n";
     CHECK(machine_parse(&machine, text, strlen(text), err) == 0);
     double part = 3 / 4. * (1 << 28);
-    CHECK_CLOSE(machine_zero_ms(&machine, 2, 8, 4, 4), 4 * 4 * part / 100e6, 1e-9);
-    CHECK_CLOSE(machine_zero_ms(&machine, 3, 8, 4, 4), 4 * 4 * part / 100e6 + 2 * 2 * 2 * part / 100e6, 1e-9);
-    CHECK(machine_zero_ms(&machine, 1, 8, 4, 4) == 0 && machine_zero_ms(&machine, 3, 1, 4, 4) == 0);
+    WeightTimes w = machine_weights(&machine, 3, 8, 4, 4);
+    CHECK(w.layers == 4 && w.zero == 3 && w.across);
+    CHECK_CLOSE(w.reduce[WEIGHTS_LAYER], 4 * part / 100e6, 1e-9);
+    CHECK_CLOSE(w.gather[WEIGHTS_LAYER], 2 * part / 100e6, 1e-9);
+    CHECK(machine_weights(&machine, 3, 1, 4, 4).layers == 0);
     machine.cost.round = 3;  // measured with what ZeRO moves
-    CHECK(machine_zero_ms(&machine, 3, 8, 4, 4) == 0);
+    CHECK(machine_weights(&machine, 3, 8, 4, 4).layers == 0 && machine_weights(&machine, 1, 8, 4, 4).layers == 4);
+    machine.cost.step = 3;
+    CHECK(machine_weights(&machine, 1, 8, 4, 4).layers == 0);
     read_builtin("h200-8b");  // says no parameters
-    CHECK(machine_zero_ms(&machine, 3, 8, 8, 32) == 0);
+    CHECK(machine_weights(&machine, 3, 8, 8, 32).layers == 0);
 }
 
 static const Scheme* scheme_of(const char* name) {

@@ -26,6 +26,7 @@
 // Where a rank is a tensor-parallel group (tensor_ranks), all constants are of one of its ranks, and a micro-batch also
 // takes the group's own exchanges.
 #pragma once
+#include "plan/cost/weights.h"
 #include "plan/value/plan.h"
 
 enum { LINK_POINTS = 24, COST_GROUPS = 16, GROUP_COMMUNICATIONS = 6, GROUP_ULYSSES_SIZES = 3, COST_NAME = 64 };
@@ -62,8 +63,8 @@ typedef struct Cost {
     // Published machines may leave them out: then as many channels of keys as of queries, and 2 bytes.
     int layers, channels, kv_channels, elem_bytes;
     int parts;  // P; 0: exchanges hide under the attention of other documents alone, and heads travel in one part
-    // A tensor-parallel group of so many ranks, 0: none; the nodes that it spans; its exchanges a layer, and the bytes a
-    // token that all its ranks have together in one: of a layer, on published machines of all layers.
+    // A tensor-parallel group of so many ranks, 0: none; the nodes that it spans; its exchanges a layer, and the bytes
+    // a token that all its ranks have together in one: of a layer, on published machines of all layers.
     int tensor_ranks, tensor_nodes;
     double tensor_exchanges, tensor_bytes;
 } Cost;
@@ -135,8 +136,8 @@ int group_ulysses_sizes(int* ulysses_sizes, const PlanLimits* limits, int cp_siz
 // ms, before link_scale, of a communication among so many ranks in which each moves so many bytes: across several nodes
 // of node_size ranks, or inside one. Every time of a message comes from here.
 double message_ms(const Cost* cost, int ranks, int across, int node_size, double bytes);
-// ms, before link_scale, of a reduce-scatter, an all-gather or a broadcast of S = `bytes` in all among ranks of m nodes,
-// k = ranks / m of each; an all-reduce is two. It travels node first, as libraries send it: over links
+// ms, before link_scale, of a reduce-scatter, an all-gather or a broadcast of S = `bytes` in all among ranks of m
+// nodes, k = ranks / m of each; an all-reduce is two. It travels node first, as libraries send it: over links
 //
 //   inside a node   S (k - 1) / k           bytes of a rank
 //   between nodes   S / k (m - 1) / m       bytes of a rank, since each of the k carries its part of all
@@ -208,11 +209,12 @@ typedef struct Setting {
     const double* speeds;  // (ranks) 1: at the pace of cost, 0.5: half of it; a group goes at its slowest rank's. NULL:
                            // all 1
     CpChoice kind;
-    int context;         // no document is longer: what static systems size their groups for
-    int rounds;          // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
-    int cp_size;         // of every group of a static plan; 0: the least that holds the context
-    size_t route_least;  // Comm.route_least, in bytes of the machine's model; 0: nothing is routed
-    int no_overlap;      // exchanges hide under nothing
+    int context;          // no document is longer: what static systems size their groups for
+    int rounds;           // all ranks run micro-batches in rounds, as ZeRO-2 and 3 need: see plan_set_rounds
+    int cp_size;          // of every group of a static plan; 0: the least that holds the context
+    size_t route_least;   // Comm.route_least, in bytes of the machine's model; 0: nothing is routed
+    int no_overlap;       // exchanges hide under nothing
+    WeightTimes weights;  // of a step
 } Setting;
 
 // The slowest of n ranks.

@@ -229,14 +229,20 @@ int machine_capacity(const Machine* machine, int ranks, int zero) {
     return (int)MAX(MIN(tokens, MOST_TOKENS), -MOST_TOKENS);
 }
 
-double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers) {
+int machine_has_weights(const Machine* machine, int zero) {
+    return zero == 1 ? machine->cost.step > 0 : machine->cost.round > 0;
+}
+
+WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int node_size, int layers) {
     const Cost* cost = &machine->cost;
-    if (zero < 2 || ranks < 2 || cost->round > 0) return 0;
+    WeightTimes w = {.zero = zero, .update = cost->step, .hides = 1, .inside = 1, .across = ranks > node_size};
     double layer = machine->parameters * (1 << 30) / layers;
     int nodes = CEIL_DIV(ranks, node_size);
-    double gradients = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 4 * layer);
-    double weights = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 2 * layer);
-    return layers * gradients + (zero == 2 ? 0 : 2 * MAX(layers - 2, 0) * weights);
+    if (ranks < 2 || layer <= 0 || machine_has_weights(machine, zero)) return w;
+    w.layers = layers, w.before = WEIGHTS_BEFORE;
+    w.gather[WEIGHTS_LAYER] = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 2 * layer);
+    w.reduce[WEIGHTS_LAYER] = cost->link_scale * collective_ms(cost, ranks, nodes, node_size, 4 * layer);
+    return w;
 }
 
 // Ranks before the first that is named are at full pace.

@@ -71,11 +71,11 @@ size_t machine_print(const Machine* machine, char* text, size_t bytes);
 // parameter takes 6 + 12 / ranks bytes of a rank (ZeRO-1), 2 + 16 / ranks (ZeRO-2; both as run/model/zero.h), or 16 /
 // ranks (ZeRO-3, FlexSP's released cost model). 0 or less: the model does not fit.
 int machine_capacity(const Machine* machine, int ranks, int zero);
-// ms that ZeRO-2 and 3 add to each round where the machine names parameters, nothing hidden (run/model/zero.c): every
-// layer's gradients (fp32) are reduced; with ZeRO-3 the weights (2 bytes) of all layers but two are gathered forward,
-// and again backward, among all ranks. 0 where round_ms was measured, which has it in it, and where parameters are not
-// known.
-double machine_zero_ms(const Machine* machine, int zero, int ranks, int node_size, int layers);
+// Weights (2 bytes) and gradients (fp32) of so many layers that have all parameters which the machine names. None
+// travel where it names none, or where they are in what was measured (machine_has_weights).
+WeightTimes machine_weights(const Machine* machine, int zero, int ranks, int node_size, int layers);
+// Whether weights and gradients are in step_ms (zero 1) or round_ms (2 and 3).
+int machine_has_weights(const Machine* machine, int zero);
 // Of n ranks from `first` on: the pace of the slowest; bytes of the one with least memory, infinite where none is said.
 double machine_speed(const Machine* machine, int first, int n);
 double machine_bytes(const Machine* machine, int first, int n);

@@ -12,6 +12,7 @@ typedef double Parts[N_PARTS];
 
 typedef struct PlayedMicroBatch {
     double first[2];  // ms of what is posted first, what other attention may hide
+    int meets;        // PassParts.meets
     int attends;      // remapped_to
     int pass, next;   // first micro-batch of the same passes; the next one, -1: the last
     int before;       // of passes: the one that decided the start, -1: nothing ran before
@@ -33,6 +34,7 @@ typedef struct Play {
     PlayedRank* rank;            // (ranks)
     int *order, *first;          // (n_micro_batches) by rounds; (n_micro_batches + 2) of a round in order
     GroupCost other;             // a group that is not one of the setting's
+    WeightRank* whole;           // (ranks) the last pass, and when it ends beside weights and gradients
     double busy, communication;  // rank-ms so far
 } Play;
 
@@ -106,12 +108,21 @@ static const GroupCost* group_of(Play* x, const MicroBatch* mb) {
     return &x->other;
 }
 
+// Whether its exchanges go over the link of weights and gradients.
+static int meets_weights(const Play* x, const MicroBatch* mb) {
+    const WeightTimes* w = &x->setting->weights;
+    const Cost* cost = &x->setting->cost;
+    int node = x->setting->limits.node_size, last = mb->first_rank + mb->cp_size - 1;
+    if (cost->tensor_ranks > 1 && (cost->tensor_nodes > 1 || !w->across)) return 1;
+    return mb->cp_size > 1 && (!w->across || mb->first_rank / node != last / node);
+}
+
 static int weigh_micro_batch(Play* x, int i, Err err) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
     double faster[2], speed = slowest_speed(x->setting, mb->first_rank, mb->cp_size);
     const GroupCost* g = group_of(x, mb);
     int attends = remapped_to(x->plan, mb);
-    x->mb[i] = (PlayedMicroBatch){.attends = attends, .pass = i, .next = -1};
+    x->mb[i] = (PlayedMicroBatch){.attends = attends, .pass = i, .next = -1, .meets = meets_weights(x, mb)};
     if (g->ulysses_size == 0)
         return fail(err, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
                     mb->cp_size, mb->ulysses_size);
@@ -287,8 +298,97 @@ static void play_passes(Play* x, Timeline* t, int pass, double open, int opener)
     }
 }
 
+// ---- the same beside weights and gradients
+
+// A third of computing is forward, and a half of what shows of exchanges.
+static PassParts parts_of(const Play* x, int i, int meets) {
+    const CostTerms* t = &x->terms[i];
+    const WeightTimes* w = &x->setting->weights;
+    double linear = t->per_token * (1 - w->head), computing = linear + t->quadratic;
+    return (PassParts){.forward = computing / 3 + t->communication / 2,
+                       .head = t->per_token * w->head,
+                       .backward = 2 * computing / 3 + t->communication / 2,
+                       .fixed = t->micro_batch,
+                       .linear = linear / 3,
+                       .meets = meets};
+}
+
+static void play_whole(Play* x, int pass, double open) {
+    const WeightTimes* w = &x->setting->weights;
+    double start = open;
+    int meets = 0;
+    for (int i = pass; i >= 0; i = x->mb[i].next) {
+        meets |= x->mb[i].meets;
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) start = MAX(start, x->whole[r].at);
+    }
+    for (int i = pass; i >= 0; i = x->mb[i].next) {
+        PassParts parts = parts_of(x, i, meets);
+        double late = weights_late_ms(w, &parts, start), end = start + late + terms_ms(&x->terms[i]);
+        if (w->zero == 3) end -= late;
+        for (int r = -1; (r = next_rank(x, i, r)) >= 0;) {
+            WeightRank own = {parts, end, 0};
+            if (end > x->whole[r].at) x->whole[r] = own;
+        }
+    }
+}
+
+// All ranks go through the round together, those without a pass, too.
+static double end_round(Play* x, int round, double open) {
+    const WeightTimes* w = &x->setting->weights;
+    int ranks = x->plan->ranks;
+    double end = open;
+    for (int r = 0; r < ranks; r++) {
+        WeightRank* of = &x->whole[r];
+        if (of->at <= open) *of = (WeightRank){.at = open};
+        else if (w->layers && w->zero > 1)
+            of->at -= of->pass.forward + of->pass.head + of->pass.backward + of->pass.fixed;
+        end = MAX(end, of->at);
+    }
+    if (w->layers && w->zero > 1) end = weights_play_round(w, x->whole, ranks, round == 0, round == x->n_rounds - 1);
+    for (int r = 0; r < ranks && w->layers && w->zero > 1; r++) x->whole[r].at = end;
+    return end;
+}
+
+// How a rank's passes end.
+typedef struct RankEnd {
+    int round, shares;  // of its last pass, -1: it has none; it shares documents there
+} RankEnd;
+
+// Returns the number of rounds. Without any each micro-batch has the earliest round in which all its ranks are free
+// (plan_set_rounds).
+static int find_ends(const Play* x, RankEnd* end) {
+    const Plan* plan = x->plan;
+    int rounds = 0;
+    for (int r = 0; r < plan->ranks; r++) end[r] = (RankEnd){-1, 0};
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        int first = mb->first_rank, behind = first + mb->cp_size, round = mb->round;
+        for (int r = first; r < behind && plan->n_rounds == 0; r++)
+            round = MAX(r > first ? round : 0, end[r].round + 1);
+        for (int r = first; r < behind; r++) {
+            if (round > end[r].round) end[r] = (RankEnd){round, 0};
+            if (round == end[r].round) end[r].shares |= mb->cp_size > 1;
+        }
+        rounds = MAX(rounds, round + 1);
+    }
+    return rounds;
+}
+
+// Gradients leave inside the last pass of a rank where nothing of it comes behind: others may wait for it there, but
+// where all are in the last round (reduces_inside in run/step/batch_ranks.c). end: (ranks), for scratch.
+static double end_step(Play* x, RankEnd* end) {
+    int ranks = x->plan->ranks, rounds = find_ends(x, end), together = 1;
+    for (int r = 0; r < ranks; r++) together &= end[r].round == rounds - 1;
+    for (int r = 0; r < ranks; r++) {
+        int barrier = x->plan->has_barriers && end[r].round < rounds - 1;
+        int inside = end[r].round >= 0 && !barrier && (!end[r].shares || together);
+        x->whole[r].inside = inside;
+    }
+    return weights_play_end(&x->setting->weights, x->whole, ranks);
+}
+
 static void play_rounds(Play* x, Timeline* t) {
-    double open = 0;
+    double open = 0, whole = 0;
     int opener = -1;
     for (int round = 0; round < x->n_rounds; round++) {
         double end = open;
@@ -298,9 +398,11 @@ static void play_rounds(Play* x, Timeline* t) {
             int i = x->order[j];
             if (x->mb[i].pass != i) continue;
             play_passes(x, t, i, open, opener);
+            play_whole(x, i, whole);
             if (t->end[i] > end) end = t->end[i], ended = i;
         }
         if (x->in_rounds) open = end, opener = ended;
+        if (x->in_rounds) whole = end_round(x, round, whole);
     }
 }
 
@@ -335,17 +437,21 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
               .mb = TAKE(arena, PlayedMicroBatch, n),
               .rank = TAKE(arena, PlayedRank, plan->ranks),
               .order = TAKE(arena, int, n),
-              .first = TAKE(arena, int, n + 2)};
+              .first = TAKE(arena, int, n + 2),
+              .whole = TAKE(arena, WeightRank, plan->ranks)};
+    RankEnd* rank_ends = TAKE(arena, RankEnd, plan->ranks);
     if (arena_check(arena, err) < 0) return -1;
     for (int i = 0; i < n; i++)
         if (weigh_micro_batch(&x, i, err) < 0) return -1;
     if (order_micro_batches(&x, err) < 0) return -1;
-    for (int r = 0; r < plan->ranks; r++) t->rank_end[r] = 0, x.rank[r] = (PlayedRank){.last = -1};
+    for (int r = 0; r < plan->ranks; r++)
+        t->rank_end[r] = 0, x.rank[r] = (PlayedRank){.last = -1}, x.whole[r] = (WeightRank){0};
     play_rounds(&x, t);
     for (int r = 1; r < plan->ranks; r++)
         if (t->rank_end[r] > t->rank_end[last]) last = r;
     follow_back(&x, t, x.rank[last].last);
     t->makespan = t->rank_end[last];
+    t->step = end_step(&x, rank_ends);
     double all = plan->ranks * t->makespan;
     if (all > 0) t->idle = MAX(1 - x.busy / all, 0), t->communication_share = x.communication / all;
     arena_reset(arena, mark);

@@ -26,6 +26,7 @@ typedef struct Timeline {
     CostTerms* terms;                  // (n_micro_batches) of the pass, at that of its ranks which takes longest
     double* rank_end;                  // (ranks) ms at which a rank has done its last micro-batch
     double makespan;                   // ms
+    double step;                       // ms of the whole step: beside weights and gradients, to the end of the update
     double idle, communication_share;  // shares of ranks * makespan
     CostTerms critical;  // terms along the chain of micro-batches that ends last: they sum to the makespan
     int critical_micro_batches;

@@ -38,6 +38,11 @@ double transfer_ms(const TransferTimes* t, TransferKind kind, int ranks, int acr
 // (collective_ms).
 double transfer_sum_ms(const TransferTimes* t, TransferKind kind, int ranks, int nodes, double whole);
 
+// Of a rank's `part` of a model, whose buckets `ranks` ranks of so many nodes divide by this stage of ZeRO; grad_bytes:
+// of an element that travels. Nothing travels where a machine's other times have it (machine_has_weights).
+WeightTimes transfer_weights(const TransferTimes* t, const Shape* part, int zero, int ranks, int nodes, int elem_bytes,
+                             int grad_bytes);
+
 // ---- how long it takes to move the model between two layouts (run/model/mover.h): its waves, played
 //
 // Of a wave a rank sends and receives at once, in the time of the larger of both. It begins when this rank and all that

@@ -156,12 +156,8 @@ static BucketTimes bucket_times(const LayoutCosts* c, const Layout* layout, cons
     return x;
 }
 
-// Whether a layer's group was measured as it runs it; and weights and gradients with what a machine's rounds or steps
-// take.
+// Whether a layer's group was measured as it runs it.
 static int is_measured(const LayoutCosts* c, int R, int T) { return T == R && c->of_tp[R].token > 0; }
-static int measured_has_weights(const LayoutCosts* c, int zero) {
-    return zero == 1 ? c->machine.cost.step > 0 : c->machine.cost.round > 0;
-}
 
 static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const LayerLayout* row, const RoundWork* w,
                               double speed) {
@@ -182,7 +178,7 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     if (c->rounds_read_weights) x.read = read / s->L;
     if (T > 1 && !measured) gather_times(&x, c, T, n * s->C * c->elem_bytes / R);
     if (T < R) turn_times(&x, c, R, T, n);
-    if (!measured_has_weights(c, row->zero)) x.bucket = bucket_times(c, layout, &c->layer, T, D);
+    if (!machine_has_weights(&c->machine, row->zero)) x.bucket = bucket_times(c, layout, &c->layer, T, D);
     if (c->has_owners && row->zero < 2) x.bucket.reduce = 0;
     if (c->has_owners && row->zero < 3) x.bucket.gather = 0;
     if (c->has_owners) x.bucket.replicated = 0;
@@ -219,12 +215,25 @@ static EndTimes end_times(const LayoutCosts* c, const Layout* layout, int s, int
 static StepTimes step_times(const LayoutCosts* c, const Layout* layout, int s, int layers) {
     int R = layout->tp, D = groups_of(c, layout), P = layout->stages;
     StepTimes t = {.update = c->machine.cost.step * layers / c->whole->L, .tied_link = is_across(c, c->ranks)};
-    if (c->has_owners || measured_has_weights(c, layout->stage[s].zero)) return t;
+    if (c->has_owners || machine_has_weights(&c->machine, layout->stage[s].zero)) return t;
     if (s == 0 || (s == P - 1 && c->tied > 0)) t.bucket[0] = bucket_times(c, layout, &c->end[0], R, D);
     if (s == P - 1) t.bucket[1] = bucket_times(c, layout, &c->end[1], R, D);
     if (P > 1 && c->tied > 0)
         t.tied = 2 * transfer_sum_ms(&c->links, TRANSFER_WEIGHTS, 2, 1 + (int)t.tied_link, 4 * c->tied / R);
     return t;
+}
+
+WeightTimes layout_weights(const LayoutCosts* c, const Layout* layout, int zero) {
+    int R = layout->tp, T = layout->layer[0].tp, D = groups_of(c, layout);
+    WeightTimes w = {.zero = zero, .update = c->machine.cost.step, .hides = c->overlap, .inside = c->overlap && R == 1};
+    if (c->has_owners || D * (R / T) == 1 || machine_has_weights(&c->machine, zero)) return w;
+    StepTimes ends = step_times(c, layout, 0, c->whole->L);
+    BucketTimes all[] = {ends.bucket[0], bucket_times(c, layout, &c->layer, T, D * (R / T)), ends.bucket[1]};
+    double head = (double)c->whole->V * c->whole->C / shape_matmul_weights(c->whole), linear[2][2];
+    share_linears(linear, c->whole, 1);
+    w.layers = c->whole->L, w.across = all[WEIGHTS_LAYER].data, w.head = head, w.before = linear[0][0];
+    for (int k = 0; k < N_WEIGHTS; k++) w.gather[k] = all[k].gather, w.reduce[k] = all[k].reduce + all[k].replicated;
+    return w;
 }
 
 // ---- a stage, and a step

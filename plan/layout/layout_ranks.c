@@ -34,12 +34,6 @@ void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, co
     cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
 }
 
-double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers) {
-    Machine part = *machine;  // of this rank's share of a tensor-parallel group, of the layers of all stages
-    part.parameters /= layout->tp;
-    return machine_zero_ms(&part, zero, limits->ranks, limits->node_size, layers);
-}
-
 int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* context, int rank),
                      const void* context) {
     int of_stage = ranks / stages, size = 0;

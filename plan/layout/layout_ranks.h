@@ -12,8 +12,6 @@
 // ranks are of.
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
                         int nodes);
-// ms of a round for weights and gradients by this stage of ZeRO, on machines that know their bytes; else 0.
-double layout_zero_ms(const Machine* machine, const Layout* layout, int zero, const PlanLimits* limits, int layers);
 // Data ranks of a node: the most that no node's border cuts, in any stage. node_of: the node of each rank.
 int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* context, int rank), const void* context);
 

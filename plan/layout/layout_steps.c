@@ -44,7 +44,9 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
                              .quadratic = s->cost.quadratic / fmax(s->cost.per_token, 1e-30)};
     s->rounds = P > 1 || (zero > 1 && s->limits.ranks > 1);
     s->cost.parts = c->overlap ? c->parts : 0;
-    s->cost.micro_batch += layout_zero_ms(&c->machine, layout, zero, &s->limits, whole->L);
+    WeightTimes weights = layout_weights(c, layout, zero);
+    if (P == 1) s->weights = weights;
+    else s->cost.micro_batch += weights_round_ms(&weights);
     layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node));
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
     layout_speeds(speeds, &c->machine, c->ranks, layout, whole);
@@ -154,7 +156,7 @@ static void look(LayoutTry* t, const LayoutCosts* c, const SampledSteps* steps) 
     t->ms = layout_steps_ms(t->terms, c, &t->layout, t->N, steps, err);
 }
 
-#define BOUND 0.95  // of equal rounds
+#define BOUND 0.9  // of equal rounds
 #define CLOSE 1.05  // by the first step to the best, which all steps may change
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {

@@ -152,8 +152,7 @@ static double play_gradients(const double* late, const MovesAtWork* x, const Mov
     const MoveTable *owners = &t->gradients[MOVE_OWNERS], *inside = &t->gradients[MOVE_INSIDE];
     double ended = 0, over = 0;
     int behind = inside->waves > 0;
-    for (int r = 0; r < x->ranks; r++)
-        ended = MAX(ended, late[r] + x->window[r].end), x->inside[r] = x->delay[r] = 0;
+    for (int r = 0; r < x->ranks; r++) ended = MAX(ended, late[r] + x->window[r].end), x->inside[r] = x->delay[r] = 0;
     for (int b = owners->waves - 1; b >= -behind; b--) {
         find_through(x, late, b);
         memcpy(x->before, x->inside, sizeof *x->before * (size_t)x->ranks);

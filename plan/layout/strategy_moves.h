@@ -44,7 +44,7 @@ int strategy_tables(MoveTables* x, const StrategyMoves* m, const RankStrategy* s
 
 // What a rank computes beside them, ms from the beginning of a step, as if nothing were late.
 typedef struct MoveWindow {
-    double first, forward;     // when its first layer is used; the forward pass of all its layers
+    double first, forward;       // when its first layer is used; the forward pass of all its layers
     double end, tail, backward;  // when its last pass is over; of it what comes behind the layers, and all layers
     int first_layer, layers;
     int together;  // ranks with the same number go through layers together
@@ -54,5 +54,4 @@ typedef struct MoveWindow {
 
 // late (ranks) =: ms by which weights hold up each rank. Returns by how much gradients end behind the last pipeline.
 // NaN without memory.
-double strategy_play(double* late, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window,
-                     Arena* arena);
+double strategy_play(double* late, const MoveTables* x, const StrategyMoves* m, const MoveWindow* window, Arena* arena);

@@ -328,7 +328,7 @@ static void find_alone(Lists* x) {
     for (int k = 0; k < x->pool.n; k++) x->alone[k] = alone_ms(&x->tuned.scheme[k], x, k);
 }
 
-#define BOUND 0.95  // of equal rounds, as in plan/layout/layout_steps.c
+#define BOUND 0.9  // of equal rounds, as in plan/layout/layout_steps.c
 
 // About the least that a strategy takes a step: pipelines end together, with equal rounds.
 static double bound_of(const Lists* x, const Strategy* s) {

@@ -137,7 +137,7 @@ static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengt
     Prediction other;
     if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL)) return;
     plan_copy(plan, &by_one);
-    f->makespan = other.makespan, f->critical = other.critical;
+    f->makespan = other.makespan, f->step = other.step, f->critical = other.critical;
     choose(f, FLEX_ADAPTIVE, plan);
 }
 
@@ -184,6 +184,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         write_plan(plan, &x, &packer, &best);
         if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
+        if (plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
     int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && is_poor(prediction);

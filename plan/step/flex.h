@@ -22,6 +22,7 @@ enum { FLEX_TRIES = 64 };
 // What a planner expects of its plan.
 typedef struct Prediction {
     double makespan;  // ms from the first micro-batch to the end of the last, without Cost.step
+    double step;      // ms of the whole step (Timeline.step)
     Bounds bounds;
     CostTerms critical;  // of the makespan
     int n_tries;         // plan_flex's, the first FLEX_TRIES
@@ -49,7 +50,13 @@ int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting*
 // takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
 // of the plan, in makespan and critical. 0, or -1 without memory.
 int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err);
-// What any plan should take: makespan and critical. Without tries, with bounds, the whole prediction.
+// Rounds as late as what comes behind allows, so that as many ranks as can be are in the last one; nothing else
+// changes. 0, or -1 without memory.
+int plan_end_late(Plan* plan, Arena* arena, Err err);
+// The order of passes, as it is or reversed, in which the whole step of ranks that run freely takes least. 0, or -1
+// without memory.
+int plan_order(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err);
+// What any plan should take: makespan, step and critical. Without tries, with bounds, the whole prediction.
 int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 int predict_plan(Prediction* prediction, Plan* plan, const int* lengths, const Setting* setting, Arena* arena, Err err);
 

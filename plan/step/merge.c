@@ -59,7 +59,7 @@ int predict_time(Prediction* prediction, Plan* plan, const int* lengths, const S
     Timeline timeline;
     ArenaMark mark = arena_mark(arena);
     if (step_play(&timeline, plan, lengths, setting, arena, err) < 0) return -1;
-    prediction->makespan = timeline.makespan;
+    prediction->makespan = timeline.makespan, prediction->step = timeline.step;
     prediction->critical = timeline.critical;
     arena_reset(arena, mark);
     return 0;
@@ -250,7 +250,7 @@ int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Set
     if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err) < 0) return -1;
     if (!setting->rounds || timeline.makespan < prediction->makespan) {
         plan_copy(plan, &merged);
-        prediction->makespan = timeline.makespan;
+        prediction->makespan = timeline.makespan, prediction->step = timeline.step;
         prediction->critical = timeline.critical;
     }
     arena_reset(arena, mark);

@@ -13,6 +13,7 @@
 
 #include "plan/base/disk.h"
 #include "plan/base/user_cache.h"
+#include "plan/cost/transfers.h"
 #include "plan/layout/layout_ranks.h"
 #include "plan/published/published.h"
 #include "run/run.h"
@@ -158,6 +159,7 @@ typedef struct Found {
     char err[ERR_BYTES];
     char from[CHECKPOINT_PATH + 64];
     Machine machine;
+    WeightTimes weights;
 } Found;
 
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
@@ -183,10 +185,22 @@ static void find_machine(Found* found, const Run* run, const char* named, int ma
     }
 }
 
+static WeightTimes find_weights(const Machine* machine, const Run* run) {
+    const Model* m = &run->model;
+    int zero = m->ranks->zero.stage, elem = (int)dtype_bytes(m->dt), nodes = 1;
+    WeightTimes w = {.zero = zero, .hides = 1};
+    TransferTimes t = transfer_times(machine, &m->whole, elem, run_node_size(run, m->world, 1, 1));
+    for (int r = 1; r < m->comm->size; r++) nodes += m->comm->node[r] != m->comm->node[r - 1];
+    if (m->comm->size > 1 && !machine_has_weights(machine, zero))
+        w = transfer_weights(&t, &m->shape, zero, m->comm->size, nodes, elem,
+                             (int)dtype_bytes(run_gradients_travel_as(run)));
+    w.update = machine->cost.step, w.hides = m->comm->overlap, w.inside = zero_can_reduce_inside(m);
+    return w;
+}
+
 // For the ranks of this job.
 static void find(Found* found, const Run* run) {
     const Model* m = &run->model;
-    const PlanLimits* limits = &run->clock->limits;
     Machine* machine = &found->machine;
     Cost* cost = &machine->cost;
     const char* named = run->config.probe ? NULL : run->config.machine;
@@ -201,7 +215,9 @@ static void find(Found* found, const Run* run) {
         cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
         return;
     }
-    cost->micro_batch += layout_zero_ms(machine, &m->ranks->layout, m->ranks->zero.stage, limits, m->whole.L);
+    WeightTimes weights = find_weights(machine, run);
+    if (m->stages > 1) cost->micro_batch += m->stages * weights_round_ms(&weights), weights.layers = 0;
+    if (!run->strategies) found->weights = weights;
     divide_among_ranks(cost, m);
 }
 
@@ -328,7 +344,7 @@ void run_find_job_cost(Run* run) {
     if (m->job->overlap && !m->k->on_host) x->probed.cost.parts = attention_parts(m);
     // It says nothing of documents that several share: none are.
     if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
-    x->setting.limits = x->limits;
+    x->setting.limits = x->limits, x->setting.weights = found.weights;
     know_paces(run);
     set_routing(run);
     if (run->config.probe) return;

@@ -45,9 +45,8 @@ static int make_plan(Batch* b, const Run* run, const Setting* s, int64_t step, E
 }
 
 // And its terms as the model had them before anything was learnt: what was learnt are factors of them.
-static int predict(Batch* b, const Run* run, Err err) {
+static int predict(Batch* b, const Run* run, const Setting* s, Err err) {
     BatchPlan* x = b->planned;
-    const Setting* s = &run->clock->setting;
     const Cost *now = &s->cost, *before = &run->clock->probed.cost;
     const CostTerms* t = &x->prediction.critical;
     if (!s->groups) return 0;
@@ -145,6 +144,7 @@ static void predict_tasks(Batch* b, const Run* run) {
     if (run->model.stages == 1 || !x->predicted || *ms <= 0) return;
     for (int i = 0; i < CALIBRATION_TERMS - 1; i++) x->terms[i] *= x->schedule.makespan / *ms;  // all but the update
     *ms = x->schedule.makespan;
+    x->prediction.step = *ms + run->clock->setting.weights.update;
 }
 
 // ---- what this rank does of it
@@ -271,7 +271,7 @@ static int plan_for(Batch* b, const Run* run, const Setting* s, int64_t step, Er
     int evens = run->model.ranks->owner && b->training && !s->rounds;
     if (make_plan(b, run, s, step, err)) return -1;
     plan->squares = s->limits.squares;
-    if (remap(b, run, s, err) || predict(b, run, err)) return -1;
+    if (remap(b, run, s, err) || predict(b, run, s, err)) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, &b->arena, err)) return -1;
     return evens && !plan->has_barriers ? even_rows(plan, b, s, err) : 0;
 }
@@ -331,6 +331,9 @@ static int choose_plan(Batch* b, const Run* run, int64_t step, Err err) {
     char why[ERR_BYTES];
     Setting s = run->clock->setting;
     s.limits.squares = batch_squares(b, run);
+    // Weights are in place where a run begins; with zero 3 layers are not. A run that goes on has the plans of one that
+    // was not left.
+    if (step == 1 && s.weights.zero < 3 && s.weights.hides) memset(s.weights.gather, 0, sizeof s.weights.gather);
     if (chooses_rounds(b, run) && set_capacity(&s, b, run, best_capacity(b, run, s, step), err)) return -1;
     if (plan_for(b, run, &s, step, err)) return -1;
     if (plan_checks &&

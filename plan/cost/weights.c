@@ -1,0 +1,124 @@
+// weights.c - see weights.h.
+#include "plan/cost/weights.h"
+
+static double all_of(const double ms[N_WEIGHTS], int layers) {
+    return ms[WEIGHTS_FIRST] + layers * ms[WEIGHTS_LAYER] + ms[WEIGHTS_LAST];
+}
+
+double weights_round_ms(const WeightTimes* w) {
+    int gathered = w->zero == 3 ? 2 * MAX(w->layers - 2, 0) : 0;
+    return w->zero > 1 ? w->layers * w->reduce[WEIGHTS_LAYER] + gathered * w->gather[WEIGHTS_LAYER] : 0;
+}
+
+// Layers are alike, so the layer that waits longest is the first or the last one, or what is behind them.
+double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start) {
+    const double* g = w->gather;
+    if (w->layers == 0 || !w->hides) return 0;
+    double all = all_of(g, w->layers), f = pass->forward / w->layers, through = start + pass->forward;
+    if (start >= all) return 0;
+    double arrive = MAX(g[WEIGHTS_FIRST] + g[WEIGHTS_LAYER] + pass->forward, all - g[WEIGHTS_LAST] + f);
+    double late = MAX(MAX(arrive, all) - through, 0);
+    double exchange = start + w->before * pass->linear / w->layers;
+    return pass->meets ? MAX(late, all - exchange) : late;
+}
+
+// ---- all ranks, layer by layer
+
+typedef struct WeightPlay {
+    const WeightTimes* w;
+    WeightRank* ranks;
+    int n;
+    double free;  // when the link is
+} WeightPlay;
+
+// A bucket is posted by all.
+static void post(WeightPlay* x, double ms) {
+    double last = x->free;
+    for (int r = 0; r < x->n; r++) last = MAX(last, x->ranks[r].at);
+    x->free = last + ms;
+    for (int r = 0; r < x->n && !x->w->hides; r++) x->ranks[r].at = x->free;
+}
+
+static void wait_for(WeightPlay* x, double arrived) {
+    for (int r = 0; r < x->n; r++) x->ranks[r].at = MAX(x->ranks[r].at, arrived);
+}
+
+// A rank that meets has exchanges behind what was posted before, after a part of a layer's matmuls.
+static void compute_forward(WeightPlay* x) {
+    double L = x->w->layers;
+    for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
+        double begun = r->at;
+        r->at += r->pass.forward / L;
+        if (r->pass.meets) r->at += MAX(0, x->free - begun - x->w->before * r->pass.linear / L);
+    }
+}
+
+static void compute_backward(WeightPlay* x, int inside_alone) {
+    double L = x->w->layers;
+    for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
+        double begun = r->at;
+        if (inside_alone && !r->inside) continue;
+        r->at += r->pass.backward / L;
+        if (r->pass.meets) r->at += MAX(0, x->free - begun - 2 * (1 - x->w->before) * r->pass.linear / L);
+    }
+}
+
+// Zero 3: the weights of layers 0 and 1 are in place but in the first round.
+static void forward(WeightPlay* x, int first) {
+    const WeightTimes* w = x->w;
+    double g = w->gather[WEIGHTS_LAYER], arrived = 0;
+    if (first) post(x, w->gather[WEIGHTS_FIRST] + w->gather[WEIGHTS_LAST] + g), arrived = x->free;
+    for (int l = 0; l < w->layers; l++) {
+        wait_for(x, arrived);
+        if (l + 1 < w->layers && (first || l > 0)) post(x, g), arrived = x->free;
+        compute_forward(x);
+    }
+}
+
+// A layer's gradients have one of two places by turns.
+static void backward(WeightPlay* x) {
+    const WeightTimes* w = x->w;
+    double arrived = 0, left[2] = {0, 0};
+    for (int l = w->layers - 1; l >= 0; l--) {
+        wait_for(x, arrived);
+        if (w->zero == 3 && l > 0 && l < w->layers - 1) post(x, w->gather[WEIGHTS_LAYER]), arrived = x->free;
+        wait_for(x, left[l & 1]);
+        compute_backward(x, 0);
+        post(x, w->reduce[WEIGHTS_LAYER]), left[l & 1] = x->free;
+    }
+}
+
+double weights_play_round(const WeightTimes* w, WeightRank* ranks, int n, int first, int last) {
+    WeightPlay x = {w, ranks, n, 0};
+    const double* r = w->reduce;
+    if (w->zero == 3) forward(&x, first);
+    else
+        for (int i = 0; i < n; i++) ranks[i].at += ranks[i].pass.forward;
+    for (int i = 0; i < n; i++) ranks[i].at += ranks[i].pass.head;
+    if (last && w->inside) post(&x, r[WEIGHTS_LAST]);
+    backward(&x);
+    for (int i = 0; i < n; i++) ranks[i].at += ranks[i].pass.fixed;
+    wait_for(&x, x.free);
+    if (last) post(&x, r[WEIGHTS_FIRST] + (w->inside ? 0 : r[WEIGHTS_LAST]));
+    double end = x.free;
+    for (int i = 0; i < n; i++) end = MAX(end, ranks[i].at);
+    return end;
+}
+
+double weights_play_end(const WeightTimes* w, WeightRank* ranks, int n) {
+    WeightPlay x = {w, ranks, n, 0};
+    const double* r = w->reduce;
+    double update = w->update, end = 0;
+    if (w->layers && !w->hides && w->zero < 3) update += all_of(w->gather, w->layers);
+    for (int i = 0; i < n; i++) end = MAX(end, ranks[i].at);
+    if (w->layers == 0 || w->zero > 1) return end + update;
+    if (!w->inside) return end + all_of(r, w->layers) + update;
+    for (int i = 0; i < n; i++)
+        if (ranks[i].inside) ranks[i].at -= ranks[i].pass.fixed + ranks[i].pass.backward;
+    post(&x, r[WEIGHTS_LAST]);
+    for (int l = w->layers - 1; l >= 0; l--) compute_backward(&x, 1), post(&x, r[WEIGHTS_LAYER]);
+    for (int i = 0; i < n; i++)
+        if (ranks[i].inside) ranks[i].at += ranks[i].pass.fixed;
+    post(&x, r[WEIGHTS_FIRST]);
+    return x.free + update;
+}

@@ -1,0 +1,89 @@
+// order.c - in which order ranks run the passes of a plan, for the sake of the whole step: see flex.h.
+//
+// A plan and its reverse take as long by themselves. What hides weights and gradients differs: those under the first
+// and the last passes (plan/cost/weights.h). Searches put long documents first, which leaves short rows for the end;
+// the reverse ends with the long ones, in which all ranks may reduce gradients, if all are in the last round.
+#include "plan/step/flex.h"
+
+static void swap(MicroBatch* a, MicroBatch* b) {
+    MicroBatch kept = *a;
+    *a = *b, *b = kept;
+}
+
+static void reverse(Plan* plan) {
+    int n = plan->n_micro_batches;
+    for (int i = 0; i < n / 2; i++) swap(&plan->micro_batches[i], &plan->micro_batches[n - 1 - i]);
+    for (int i = 0; i < n; i++) plan->micro_batches[i].round = plan->n_rounds - 1 - plan->micro_batches[i].round;
+}
+
+typedef struct Late {
+    Plan* plan;
+    int *from, *listed;  // (n_rounds + 1), (n_micro_batches) micro-batches by round
+    int *next, *at;      // (ranks) the round of what comes behind; the number of a rank's pass in the round at hand
+    int* round;          // (n_micro_batches) of the passes of a round: as late as what comes behind allows
+} Late;
+
+// Micro-batches of a round that share a rank stay together, so the least of them counts for all.
+static void put_late(Late* x, int first, int end) {
+    for (int changed = 1; changed;) {
+        changed = 0;
+        for (int k = first; k < end; k++) {
+            const MicroBatch* mb = &x->plan->micro_batches[x->listed[k]];
+            int round = x->round[x->listed[k]];
+            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) round = MIN(round, x->at[r]);
+            for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++)
+                changed |= x->at[r] != round, x->at[r] = round;
+            x->round[x->listed[k]] = round;
+        }
+    }
+    for (int k = first; k < end; k++) {
+        const MicroBatch* mb = &x->plan->micro_batches[x->listed[k]];
+        for (int r = mb->first_rank; r < mb->first_rank + mb->cp_size; r++) x->next[r] = x->at[r];
+    }
+}
+
+int plan_end_late(Plan* plan, Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int n = plan->n_micro_batches, rounds = plan->n_rounds;
+    Late x = {.plan = plan,
+              .from = TAKE(arena, int, rounds + 2),
+              .listed = TAKE(arena, int, n),
+              .next = TAKE(arena, int, plan->ranks),
+              .at = TAKE(arena, int, plan->ranks),
+              .round = TAKE(arena, int, n)};
+    if (arena_check(arena, err) < 0) return -1;
+    memset(x.from, 0, sizeof(int) * ((size_t)rounds + 2));
+    for (int i = 0; i < n; i++) x.from[plan->micro_batches[i].round + 2]++;
+    for (int k = 2; k < rounds + 1; k++) x.from[k + 1] += x.from[k];
+    for (int i = 0; i < n; i++) x.listed[x.from[plan->micro_batches[i].round + 1]++] = i;
+    for (int r = 0; r < plan->ranks; r++) x.next[r] = rounds;
+    for (int round = rounds - 1; round >= 0; round--) {
+        for (int r = 0; r < plan->ranks; r++) x.at[r] = x.next[r] - 1;
+        for (int k = x.from[round]; k < x.from[round + 1]; k++) x.round[x.listed[k]] = rounds;
+        put_late(&x, x.from[round], x.from[round + 1]);
+    }
+    for (int i = 0; i < n; i++) plan->micro_batches[i].round = x.round[i];
+    arena_reset(arena, mark);
+    return 0;
+}
+
+int plan_order(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    Prediction tried = *prediction;
+    Plan other;
+    if (plan->n_docs == 0 || setting->rounds || setting->weights.layers == 0) return 0;
+    plan_take(&other, plan->n_docs, arena);
+    if (arena_check(arena, err) < 0) return -1;
+    if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
+    plan_copy(&other, plan);
+    for (int k = 0; k < 2; k++) {
+        if (k) reverse(&other);
+        if (plan_end_late(&other, arena, err) < 0) return -1;
+        if (predict_time(&tried, &other, lengths, setting, arena, err) < 0) return -1;
+        if (tried.step >= prediction->step) continue;
+        plan_copy(plan, &other);
+        prediction->step = tried.step, prediction->makespan = tried.makespan, prediction->critical = tried.critical;
+    }
+    arena_reset(arena, mark);
+    return 0;
+}
