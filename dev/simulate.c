@@ -105,7 +105,7 @@ static void play_one(Simulation* s, Tally* t, Arena* arena, int batch, double l3
     double gap = l3 > 0 ? timeline.makespan / l3 - 1 : 0;
     t->batches++;
     t->ms += timeline.makespan, t->ms_worst = MAX(t->ms_worst, timeline.makespan);
-    t->rounds_ms += rounds;
+    t->rounds_ms += rounds, t->step_ms += timeline.step;
     t->gap += gap, t->gap_worst = MAX(t->gap_worst, gap);
     t->shares_gap += l4 > 0 ? timeline.makespan / l4 - 1 : 0;
     t->us += us, t->us_worst = MAX(t->us_worst, us);
@@ -231,26 +231,27 @@ static void print_head(const Simulation* s) {
     printf("%s: %d ranks in nodes of %d, %s%d tokens a rank; %d batches of %d documents, %s up to %d tokens\n\n",
            s->machine.cost.name, o->ranks, o->node_size, least, widest_capacity(&s->setting.limits, 1), o->batches,
            o->docs, o->lengths, o->context);
-    printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %15s\n", "", "predicted, ms", "over L3, %", "L4, %", "planning, us",
-           "idle", "links", "in rounds,", "flex is faster");
-    printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %6s %9s\n", "plan", "mean", "worst", "mean", "worst",
-           "mean", "mean", "worst", "%", "%", "ms", o->zero > 1 ? "" : "free", "in rounds");
+    printf("%-10s %19s  %15s %7s %15s %6s %6s  %10s %9s %20s\n", "", "predicted, ms", "over L3, %", "L4, %",
+           "planning, us", "idle", "links", "in rounds,", "step,", "flex is faster");
+    printf("%-10s %9s %9s  %7s %7s %7s %7s %7s %6s %6s  %10s %9s %6s %9s %6s\n", "plan", "mean", "worst", "mean",
+           "worst", "mean", "mean", "worst", "%", "%", "ms", "ms", o->zero > 1 ? "" : "free", "in rounds", "step");
 }
 
 static void print_row(const Tally* t, const Tally* flex) {
     int n = t->batches;
     printf("%-10s %9.1f %9.1f  %7.2f %7.2f %7.2f", t->planner->name, t->ms / n, t->ms_worst, 100 * t->gap / n,
            100 * t->gap_worst, 100 * t->shares_gap / n);
-    printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f", t->us / n, t->us_worst, 100 * t->idle / n,
-           100 * t->communication_share / n, t->rounds_ms / n);
-    if (flex && flex->ms > 0) printf(" %5.2fx %8.2fx", t->ms / flex->ms, t->rounds_ms / flex->rounds_ms);
+    printf(" %7.0f %7.0f %6.1f %6.1f  %10.1f %9.1f", t->us / n, t->us_worst, 100 * t->idle / n,
+           100 * t->communication_share / n, t->rounds_ms / n, t->step_ms / n);
+    if (flex && flex->ms > 0)
+        printf(" %5.2fx %8.2fx %5.3fx", t->ms / flex->ms, t->rounds_ms / flex->rounds_ms, t->step_ms / flex->step_ms);
     printf("\n");
 }
 
 static void print_json(const Tally* t) {
     int n = t->batches;
-    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"rounds_ms\":%.9g,", t->planner->name, t->ms / n,
-           t->ms_worst, t->rounds_ms / n);
+    printf("{\"plan\":\"%s\",\"mean_ms\":%.9g,\"worst_ms\":%.9g,\"rounds_ms\":%.9g,\"step_ms\":%.9g,", t->planner->name,
+           t->ms / n, t->ms_worst, t->rounds_ms / n, t->step_ms / n);
     printf("\"gap_mean\":%.9g,\"gap_worst\":%.9g,\"shares_gap_mean\":%.9g,", t->gap / n, t->gap_worst,
            t->shares_gap / n);
     printf("\"plan_us_mean\":%.6g,\"plan_us_worst\":%.6g,\"idle\":%.9g,\"communication\":%.9g}\n", t->us / n,

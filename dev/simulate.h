@@ -30,6 +30,7 @@ typedef struct Tally {
     int batches;          // counted below
     double ms, ms_worst;  // sums over batches, and the worst of one
     double rounds_ms;     // the same plans in rounds
+    double step_ms;       // whole steps, beside weights and gradients
     double gap, gap_worst;
     double shares_gap;    // over L4
     double us, us_worst;  // of planning

@@ -10,6 +10,7 @@
 #include "kernels/group_attention.h"
 #include "plan/base/disk.h"
 #include "plan/base/words.h"
+#include "plan/cost/transfers.h"
 #include "plan/options/read.h"
 
 // ---- options
@@ -57,7 +58,8 @@ static const OptionRow rows[] = {
      "auto: no plans, but the fastest layout or list of strategies (hydraulis: of these alone) that fits --memory, "
      "beside other ways to divide it; FILE: what a step of this one takes"},
     {{"--memory", BYTES, AT(memory), 0, 1e18, NULL}, NULL, "of a rank, as 16G: for --layout"},
-    {WORD("model", model), NULL, "\"OPTIONS\" of train that say what model and step: for --layout"},
+    {WORD("model", model), NULL,
+     "\"OPTIONS\" of train that say whose weights steps move; with --layout also what a step is"},
     {WORD("layout-file", layout_file), NULL, "where the found layout is written, or that of --way"},
     {WORD("way", way), NULL, "only this way to divide the model, as the table of --layout auto names it"},
     {WORD("explain", explain), NULL, "FILE.html: a page about the first batch"},
@@ -240,6 +242,24 @@ static void choose_planners(Simulation* s, const char* plans) {
     if (s->n_tallies == 0) refuse("--plans names no planner");
 }
 
+// Of --model, or the parameters that the machine names.
+static WeightTimes weights_of(const Simulation* s, int layers) {
+    enum { WEIGHT_BYTES = 2, GRADIENT_BYTES = 4 };
+    const Options* o = s->options;
+    WeightTimes w = machine_weights(&s->machine, o->zero, o->ranks, o->node_size, layers);
+    if (o->model && !machine_has_weights(&s->machine, o->zero)) {
+        Config c = read_model(o->model, o->ranks);
+        Shape whole = config_shape(&c);
+        TransferTimes t = transfer_times(&s->machine, &whole, WEIGHT_BYTES, o->node_size);
+        config_free(&c);
+        w = transfer_weights(&t, &whole, o->zero, o->ranks, CEIL_DIV(o->ranks, o->node_size), WEIGHT_BYTES,
+                             GRADIENT_BYTES);
+        w.update = s->machine.cost.step;
+    }
+    w.hides = w.inside = o->overlap != OVERLAP_NO;
+    return w;
+}
+
 void open_simulation(Simulation* s, const Options* options) {
     char err[ERR_BYTES];
     *s = (Simulation){.options = options};
@@ -260,8 +280,7 @@ void open_simulation(Simulation* s, const Options* options) {
     if (options->route)
         s->setting.route_least = (size_t)MAX(route_least_bytes(&s->setting.cost, &s->setting.limits), 0);
     s->setting.rounds = options->zero > 1;
-    s->setting.weights = machine_weights(&s->machine, options->zero, options->ranks, options->node_size, layers);
-    s->setting.weights.hides = s->setting.weights.inside = options->overlap != OVERLAP_NO;
+    s->setting.weights = weights_of(s, layers);
     s->setting.no_overlap = options->overlap == OVERLAP_NO;
     if (options->speeds) s->setting.speeds = s->speeds = read_speeds(options->speeds, options->ranks);
     s->lengths = open_lengths(options->lengths, options->context, s->setting.limits.capacity);

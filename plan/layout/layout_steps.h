@@ -3,9 +3,9 @@
 // (layout_play.h).
 //
 // layout_search.h takes every step for rounds of as many tokens as fit, on all groups alike, in documents of one mean
-// length. No plan is better than that, but for stages, which wait less where rounds are smaller; by a tenth at most here
-// (test/test_layout_steps.c). So its ms, and a tenth less, are a bound by which layouts are looked at: the least first,
-// until the next one's bound is no better than what has been found.
+// length. No plan is better than that, but for stages, which wait less where rounds are smaller; by a tenth at most
+// here (test/test_layout_steps.c). So its ms, and a tenth less, are a bound by which layouts are looked at: the least
+// first, until the next one's bound is no better than what has been found.
 #pragma once
 #include "plan/layout/layout_cost.h"
 

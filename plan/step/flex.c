@@ -135,20 +135,32 @@ static void choose(Prediction* f, FlexTryKind kind, const Plan* plan) {
 static void try_adaptive(Plan* plan, Prediction* f, Scratch* x, const int* lengths, int n, const Setting* setting) {
     Plan by_one;
     Prediction other;
-    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->makespan, setting, x->arena, NULL)) return;
+    if (plan_adaptive(&by_one, &other, plan->step, lengths, n, f->step, setting, x->arena, NULL)) return;
     plan_copy(plan, &by_one);
     f->makespan = other.makespan, f->step = other.step, f->critical = other.critical;
     choose(f, FLEX_ADAPTIVE, plan);
 }
 
-// A plan made for rounds instead, where that takes less. What the guesses came to is of no use where there are rounds.
+// A plan made for rounds instead, where the step takes less. What the guesses came to is of no use where there are
+// rounds.
 static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, const int* lengths, Err err) {
     const Setting* setting = packer->setting;
+    Prediction other = *f;
+    Plan kept;
+    plan_take(&kept, packer->n, x->arena);
+    if (arena_check(x->arena, err) < 0) return -1;
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
-    int better = plan_rounds(plan, packer, x->order, f->makespan, x->arena, err);
-    if (better < 0 || (better && predict_time(f, plan, lengths, setting, x->arena, err) < 0)) return -1;
-    if (better) choose(f, FLEX_ROUNDS, plan);
+    plan_copy(&kept, plan);
+    int found = plan_rounds(plan, packer, x->order, f->step, x->arena, err);
+    if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
+    if (!found) return 0;
+    if (other.step >= f->step) {
+        plan_copy(plan, &kept);
+        return 0;
+    }
+    f->makespan = other.makespan, f->step = other.step, f->critical = other.critical;
+    choose(f, FLEX_ROUNDS, plan);
     return 0;
 }
 
@@ -179,7 +191,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
     Best best = {.all = x.all, .makespan = INFINITY, .aim = aim.alone};
     for (int k = 0; k < n; k++) x.all[k] = k;
     search_all(&packer, &best, prediction);
-    prediction->makespan = best.makespan;
+    prediction->makespan = best.makespan, prediction->step = INFINITY;
     if (best.makespan < INFINITY) {
         write_plan(plan, &x, &packer, &best);
         if (predict_time(prediction, plan, lengths, setting, arena, err) < 0) return -1;

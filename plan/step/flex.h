@@ -41,7 +41,7 @@ double prediction_gap(const Prediction* prediction);
 int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, const Setting* setting,
               Arena* arena, Err err);
 // The best single cp size for this step, best-fit packed: plan_static at every cp size that planners use. 1 where none
-// takes less than `below` ms, if that is not INFINITY.
+// takes a step of less than `below` ms, if that is not INFINITY.
 int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* lengths, int n, double below,
                   const Setting* setting, Arena* arena, Err err);
 // Plays a plan as setting and plan say: free, or in rounds, which are set if the plan has none.
@@ -50,6 +50,9 @@ int step_play(Timeline* timeline, Plan* plan, const int* lengths, const Setting*
 // takes no longer, and sets rounds; with setting->rounds the plan is left as it is unless that takes less. Prediction:
 // of the plan, in makespan and critical. 0, or -1 without memory.
 int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err);
+// The list in the order in which ranks post exchanges (pass_order), rounds from 0 on without gaps. 0, or -1 without
+// memory.
+int plan_tidy(Plan* plan, int node_size, Arena* arena, Err err);
 // Rounds as late as what comes behind allows, so that as many ranks as can be are in the last one; nothing else
 // changes. 0, or -1 without memory.
 int plan_end_late(Plan* plan, Arena* arena, Err err);

@@ -86,6 +86,23 @@ double prediction_gap(const Prediction* prediction) {
 
 // ---- passes
 
+int plan_tidy(Plan* plan, int node_size, Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int n = plan->n_micro_batches, *order = TAKE(arena, int, n), rounds = 0;
+    MicroBatch* sorted = TAKE(arena, MicroBatch, n);
+    if (arena_check(arena, err) < 0) return -1;
+    if (pass_order(plan, node_size, order, arena, err) < 0) return -1;
+    for (int i = 0; i < n; i++) {
+        sorted[i] = plan->micro_batches[order[i]];
+        if (i > 0) rounds += plan->micro_batches[order[i]].round != plan->micro_batches[order[i - 1]].round;
+        sorted[i].round = rounds;
+    }
+    memcpy(plan->micro_batches, sorted, sizeof(MicroBatch) * (size_t)n);
+    plan->n_rounds = n ? rounds + 1 : 0;
+    arena_reset(arena, mark);
+    return 0;
+}
+
 // Plays of the whole plan, at most, and micro-batches in all of them together.
 enum { MOST_PLAYS = 64 };
 static const double most_played = 1e5;
@@ -118,23 +135,6 @@ static int best_local(Merge* x, int rank) {
         x->loads[rank] = before;
     }
     return best;
-}
-
-// Rounds from 0 on without gaps, and the list in their order.
-static int tidy(Merge* x, Err err) {
-    Plan* plan = x->plan;
-    int n = plan->n_micro_batches, *order = TAKE(x->arena, int, n), rounds = 0;
-    MicroBatch* sorted = TAKE(x->arena, MicroBatch, n);
-    if (arena_check(x->arena, err) < 0) return -1;
-    if (pass_order(plan, x->setting->limits.node_size, order, x->arena, err) < 0) return -1;
-    for (int i = 0; i < n; i++) {
-        sorted[i] = plan->micro_batches[order[i]];
-        if (i > 0) rounds += plan->micro_batches[order[i]].round != plan->micro_batches[order[i - 1]].round;
-        sorted[i].round = rounds;
-    }
-    memcpy(plan->micro_batches, sorted, sizeof(MicroBatch) * (size_t)n);
-    plan->n_rounds = n ? rounds + 1 : 0;
-    return 0;
 }
 
 static int play(const Merge* x, Timeline* timeline, Err err) {
@@ -235,7 +235,7 @@ static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setti
         keep_or_undo(&x, keep);
         if (keep) *timeline = tried;
     }
-    return tidy(&x, err);
+    return plan_tidy(plan, setting->limits.node_size, arena, err);
 }
 
 int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err) {
@@ -248,7 +248,7 @@ int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Set
     plan_copy(&merged, plan);
     if (merge(&merged, &timeline, lengths, setting, arena, err) < 0) return -1;
     if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err) < 0) return -1;
-    if (!setting->rounds || timeline.makespan < prediction->makespan) {
+    if (!setting->rounds || timeline.step < prediction->step) {
         plan_copy(plan, &merged);
         prediction->makespan = timeline.makespan, prediction->step = timeline.step;
         prediction->critical = timeline.critical;

@@ -357,8 +357,8 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
         if (list[i].key >= best) break;
         arena_reset(arena, untried);
         if (plan_static(&trial, step, lengths, n, limits, list[i].i, setting->kind, arena, NULL) < 0) continue;
-        if (step_play(&timeline, &trial, lengths, setting, arena, NULL) < 0 || timeline.makespan >= best) continue;
-        best = timeline.makespan, made = 1;
+        if (step_play(&timeline, &trial, lengths, setting, arena, NULL) < 0 || timeline.step >= best) continue;
+        best = timeline.step, made = 1;
         plan_copy(plan, &trial);
     }
     arena_reset(arena, mark);
@@ -366,5 +366,6 @@ int plan_adaptive(Plan* plan, Prediction* prediction, int64_t step, const int* l
     // Where none of these can be, either some other cp size can or this says why not.
     if (!made && plan_static(plan, step, lengths, n, limits, 0, setting->kind, arena, err) < 0) return -1;
     if (predict_plan(prediction, plan, lengths, setting, arena, err) < 0) return -1;
-    return plan_merge(plan, prediction, lengths, setting, arena, err);
+    if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
+    return plan_order(plan, prediction, lengths, setting, arena, err);
 }

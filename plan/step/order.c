@@ -67,18 +67,52 @@ int plan_end_late(Plan* plan, Arena* arena, Err err) {
     return 0;
 }
 
+// Which end of their lists ranks' short rows are taken from, to stand before the last pass or behind the first.
+typedef struct RankPasses {
+    int first, last, n;  // rounds; how many passes
+    int alone;           // the one micro-batch of the pass that moves, of this rank alone; -1: there is none
+} RankPasses;
+
+// The first pass of a rank's list, where it is a local row, goes behind all others but the last.
+static int move_first_rows(Plan* plan, Arena* arena, Err err) {
+    ArenaMark mark = arena_mark(arena);
+    int n = plan->n_micro_batches, ranks = plan->ranks;
+    RankPasses* of = TAKE(arena, RankPasses, ranks);
+    if (arena_check(arena, err) < 0) return -1;
+    for (int r = 0; r < ranks; r++) of[r] = (RankPasses){plan->n_rounds, -1, 0, -1};
+    for (int i = 0; i < n; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (RankPasses* r = of + mb->first_rank; r < of + mb->first_rank + mb->cp_size; r++) {
+            if (mb->round == r->first) r->alone = -1;
+            if (mb->round < r->first) r->first = mb->round, r->alone = mb->cp_size == 1 ? i : -1;
+            r->last = MAX(r->last, mb->round), r->n++;
+        }
+    }
+    for (int i = 0; i < n; i++) plan->micro_batches[i].round *= 2;
+    for (int r = 0; r < ranks; r++)
+        if (of[r].alone >= 0 && of[r].n > 2) plan->micro_batches[of[r].alone].round = 2 * of[r].last - 1;
+    plan->n_rounds *= 2;
+    if (plan_end_late(plan, arena, err) < 0) return -1;
+    arena_reset(arena, mark);
+    return 0;
+}
+
 int plan_order(Plan* plan, Prediction* prediction, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     Prediction tried = *prediction;
-    Plan other;
+    Plan other, found;
     if (plan->n_docs == 0 || setting->rounds || setting->weights.layers == 0) return 0;
     plan_take(&other, plan->n_docs, arena);
     if (arena_check(arena, err) < 0) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
-    plan_copy(&other, plan);
-    for (int k = 0; k < 2; k++) {
-        if (k) reverse(&other);
-        if (plan_end_late(&other, arena, err) < 0) return -1;
+    plan_take(&found, plan->n_docs, arena);
+    if (arena_check(arena, err) < 0) return -1;
+    plan_copy(&found, plan);
+    for (int k = 0; k < 4; k++) {
+        plan_copy(&other, &found);
+        if (k > 1) reverse(&other);
+        if ((k & 1 ? move_first_rows : plan_end_late)(&other, arena, err) < 0) return -1;
+        if (plan_tidy(&other, setting->limits.node_size, arena, err) < 0) return -1;
         if (predict_time(&tried, &other, lengths, setting, arena, err) < 0) return -1;
         if (tried.step >= prediction->step) continue;
         plan_copy(plan, &other);

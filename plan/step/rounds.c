@@ -13,7 +13,8 @@
 //    (packer.c).
 // 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
-// The ms of a round are the least target that pack meets, by bisection. Guesses are bounded by the number of
+// A round takes what weights and gradients show beside its passes, too (round_step_ms): the sum that the search keeps
+// low is of these. The ms of a round are the least target that pack meets, by bisection. Guesses are bounded by the number of
 // documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
 #include <math.h>
 
@@ -30,7 +31,7 @@ static const PackWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0},
 
 // How a round is planned.
 typedef struct Round {
-    double ms, target;  // at which pack comes to ms
+    double ms, target;  // of its passes by themselves; at which pack comes to ms
     double bound;       // ms that no way beats
     PackWay way;
 } Round;
@@ -50,6 +51,17 @@ typedef struct Rounds {
 } Rounds;
 
 // ---- one round
+
+// What a round takes in a step, whose longest pass takes `ms`: never less than that.
+static double round_step_ms(const Rounds* x, double ms) {
+    const Setting* s = x->packer->setting;
+    const WeightTimes* w = &s->weights;
+    double fixed = s->groups[1].micro_batch, layers = MAX(ms - fixed, 0) * (1 - w->head);
+    if (!s->rounds || w->layers == 0 || !(ms < INFINITY)) return ms;
+    PassParts pass = {layers / 3, MAX(ms - fixed, 0) * w->head, layers * 2 / 3, fixed, layers / 3, 0};
+    WeightRank rank = {pass, 0, 0};
+    return weights_play_round(w, &rank, 1, 0, 0);
+}
 
 static int try_target(Rounds* x, const int* docs, int n, PackWay way, double target, Round* round) {
     double ms = pack(x->packer, docs, n, 1, way, target);
@@ -129,7 +141,8 @@ static int cut_into_runs(Rounds* x, double below) {
             double limit = MIN(x->best[j], below - rest) - x->best[i];
             if (!(limit > 0)) continue;
             Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
-            if (round.ms < limit) x->best[j] = x->best[i] + round.ms, x->from[j] = i, x->last[j] = round;
+            double ms = round_step_ms(x, round.ms);
+            if (ms < limit) x->best[j] = x->best[i] + ms, x->from[j] = i, x->last[j] = round;
         }
     }
     if (!(x->best[n_cuts - 1] < below)) return 0;
@@ -165,12 +178,15 @@ static int meets(Rounds* x, const Round* now, const int* docs, int n, double tar
 static int plan_two(Rounds* x, int a, int b) {
     Round *first = &x->rounds[a], *second = &x->rounds[b], new_first, new_second;
     double most = (first->ms + second->ms) * (1 - 1e-6);
+    double step_ms = round_step_ms(x, first->ms) + round_step_ms(x, second->ms);
     int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
     double hoped = bound_of(x, x->docs, n) / first->bound * first->ms;
     if (!meets(x, second, x->other, m, most - hoped, &new_second)) return 0;
     if (!meets(x, first, x->docs, n, most - new_second.ms, &new_first)) return 0;
     bisect(x, x->docs, n, new_first.way, new_first.bound, &new_first);
     bisect(x, x->other, m, new_second.way, new_second.bound, &new_second);
+    if (round_step_ms(x, n ? new_first.ms : 0) * (n > 0) + round_step_ms(x, new_second.ms) * (m > 0) >= step_ms)
+        return 0;
     *first = new_first, *second = new_second;
     return 1;
 }
