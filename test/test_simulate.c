@@ -9,10 +9,23 @@
 
 enum { MOST = 16 };
 
-enum { MEAN_MS, WORST_MS, ROUNDS_MS, GAP_MEAN, GAP_WORST, US_MEAN, US_WORST, IDLE, SHARES_GAP, COMMUNICATION, FIELDS };
-static const char* const fields[FIELDS] = {"mean_ms",         "worst_ms",     "rounds_ms",     "gap_mean",
-                                           "gap_worst",       "plan_us_mean", "plan_us_worst", "idle",
-                                           "shares_gap_mean", "communication"};
+enum {
+    MEAN_MS,
+    WORST_MS,
+    ROUNDS_MS,
+    STEP_MS,
+    GAP_MEAN,
+    GAP_WORST,
+    US_MEAN,
+    US_WORST,
+    IDLE,
+    SHARES_GAP,
+    COMMUNICATION,
+    FIELDS
+};
+static const char* const fields[FIELDS] = {"mean_ms",  "worst_ms",        "rounds_ms",    "step_ms",
+                                           "gap_mean", "gap_worst",       "plan_us_mean", "plan_us_worst",
+                                           "idle",     "shares_gap_mean", "communication"};
 
 typedef struct Row {
     char plan[32];

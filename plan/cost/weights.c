@@ -1,7 +1,7 @@
 // weights.c - see weights.h.
 #include "plan/cost/weights.h"
 
-static double all_of(const double ms[N_WEIGHTS], int layers) {
+double weights_all_ms(const double ms[N_WEIGHTS], int layers) {
     return ms[WEIGHTS_FIRST] + layers * ms[WEIGHTS_LAYER] + ms[WEIGHTS_LAST];
 }
 
@@ -14,7 +14,7 @@ double weights_round_ms(const WeightTimes* w) {
 double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start) {
     const double* g = w->gather;
     if (w->layers == 0 || !w->hides) return 0;
-    double all = all_of(g, w->layers), f = pass->forward / w->layers, through = start + pass->forward;
+    double all = weights_all_ms(g, w->layers), f = pass->forward / w->layers, through = start + pass->forward;
     if (start >= all) return 0;
     double arrive = MAX(g[WEIGHTS_FIRST] + g[WEIGHTS_LAYER] + pass->forward, all - g[WEIGHTS_LAST] + f);
     double late = MAX(MAX(arrive, all) - through, 0);
@@ -109,10 +109,10 @@ double weights_play_end(const WeightTimes* w, WeightRank* ranks, int n) {
     WeightPlay x = {w, ranks, n, 0};
     const double* r = w->reduce;
     double update = w->update, end = 0;
-    if (w->layers && !w->hides && w->zero < 3) update += all_of(w->gather, w->layers);
+    if (w->layers && !w->hides && w->zero < 3) update += weights_all_ms(w->gather, w->layers);
     for (int i = 0; i < n; i++) end = MAX(end, ranks[i].at);
     if (w->layers == 0 || w->zero > 1) return end + update;
-    if (!w->inside) return end + all_of(r, w->layers) + update;
+    if (!w->inside) return end + weights_all_ms(r, w->layers) + update;
     for (int i = 0; i < n; i++)
         if (ranks[i].inside) ranks[i].at -= ranks[i].pass.fixed + ranks[i].pass.backward;
     post(&x, r[WEIGHTS_LAST]);

@@ -47,6 +47,7 @@ typedef struct WeightRank {
     int inside;      // gradients leave inside this pass, its last one
 } WeightRank;
 
+double weights_all_ms(const double ms[N_WEIGHTS], int layers);  // of all buckets
 // What zero 2 and 3 add to a round if nothing of it hides.
 double weights_round_ms(const WeightTimes* w);
 // By how much a pass that begins at `start` is longer since weights are on their way, zero 1 and 2.

@@ -101,7 +101,7 @@ static int are_dear(const Setting* setting, double least) {
 static int are_few(const Setting* setting, int n) { return n <= 2 * setting->limits.ranks; }
 
 static void search_all(Packer* packer, Best* b, Prediction* f) {
-    static const PackWay ways[] = {{1, 0, 1}, {1, 0, 0}, {8, 0, 1}};
+    static const PackWay ways[] = {{1, 0, 0, 1}, {1, 0, 0, 0}, {8, 0, 0, 1}};
     int dear = are_dear(packer->setting, b->aim), few = are_few(packer->setting, packer->n);
     packer_begin(packer);
     for (int i = !dear; i < COUNT(ways); i++) {
@@ -122,7 +122,9 @@ static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best*
     packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
 
-static int is_poor(const Prediction* f) { return f->makespan > poor * f->bounds.alone; }
+static int is_poor(const Prediction* f, const Setting* setting) {
+    return f->step > poor * f->bounds.alone + setting->weights.update;
+}
 
 // The plan, of another search, and what it takes have taken the place of what was chosen.
 static void choose(Prediction* f, FlexTryKind kind, const Plan* plan) {
@@ -155,7 +157,7 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, con
     int found = plan_rounds(plan, packer, x->order, f->step, x->arena, err);
     if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (!found) return 0;
-    if (other.step >= f->step) {
+    if (other.step > f->step * (1 + 1e-12)) {  // of equal ones the one made for rounds, whose sum is known
         plan_copy(plan, &kept);
         return 0;
     }
@@ -198,9 +200,11 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
         if (plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
-    if (is_poor(prediction)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = are_dear(setting, prediction->bounds.alone) && are_few(setting, n) && is_poor(prediction);
+    if (is_poor(prediction, setting)) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    int full = setting->weights.layers > 0 || (are_dear(setting, prediction->bounds.alone) && are_few(setting, n));
+    full &= is_poor(prediction, setting);
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
+    if ((setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);
     if (prediction->makespan < INFINITY) return 0;
     return fail(err,

@@ -101,17 +101,17 @@ int plan_order(Plan* plan, Prediction* prediction, const int* lengths, const Set
     ArenaMark mark = arena_mark(arena);
     Prediction tried = *prediction;
     Plan other, found;
-    if (plan->n_docs == 0 || setting->rounds || setting->weights.layers == 0) return 0;
+    if (plan->n_docs == 0 || setting->weights.layers == 0) return 0;
     plan_take(&other, plan->n_docs, arena);
     if (arena_check(arena, err) < 0) return -1;
     if (plan->n_rounds == 0 && plan_set_rounds(plan, arena, err) < 0) return -1;
     plan_take(&found, plan->n_docs, arena);
     if (arena_check(arena, err) < 0) return -1;
     plan_copy(&found, plan);
-    for (int k = 0; k < 4; k++) {
+    for (int k = setting->rounds ? 2 : 0; k < (setting->rounds ? 3 : 4); k++) {
         plan_copy(&other, &found);
         if (k > 1) reverse(&other);
-        if ((k & 1 ? move_first_rows : plan_end_late)(&other, arena, err) < 0) return -1;
+        if (!setting->rounds && (k & 1 ? move_first_rows : plan_end_late)(&other, arena, err) < 0) return -1;
         if (plan_tidy(&other, setting->limits.node_size, arena, err) < 0) return -1;
         if (predict_time(&tried, &other, lengths, setting, arena, err) < 0) return -1;
         if (tried.step >= prediction->step) continue;

@@ -188,6 +188,7 @@ double round_bound(const Packer* x, int longest, double tokens, double work) {
 static int least_task(const Packer* x, int k, int size, Task* task) {
     for (int i = MAX(size, x->least[k]); i < x->n_sizes; i++) {
         if (x->way.least > 1 && x->sizes[i] % x->way.least != 0) continue;
+        if (x->way.inside && x->sizes[i] > x->node) break;
         *task = task_at(x, k, i);
         if (task->t < INFINITY && task->g->micro_batch + time_at(task, x->fastest) <= x->target) return 1;
     }
@@ -290,7 +291,10 @@ static void note_loads(Packer* x, const Bin* bin) {
 static void put_in(Packer* x, int i, const Task* task, int id, int at) {
     Bin *bin = &x->bins[id], *taker = bin;
     double s = task->s;
-    while (taker->room - taker->kept < task->tokens) taker = &x->bins[taker->older];
+    for (Bin* b = bin;; b = &x->bins[b->older]) {
+        if (b->room - b->kept >= task->tokens) taker = b;
+        if (b->older < 0) break;
+    }
     taker->docs++;
     taker->room -= task->tokens;
     x->bin_of[i] = (int)(taker - x->bins), x->rank_of[i] = -1;

@@ -7,6 +7,7 @@
 typedef struct PackWay {
     int least;     // of whose multiples all cp sizes are, so that no group is narrower
     double price;  // in rounds: of a rank that nothing has begun on, in parts of the target
+    int inside;    // no group spans nodes
     int levels;    // micro-batches are opened on the emptiest ranks; in rounds all of them first, and then documents go
                    // where they end first
 } PackWay;

@@ -27,12 +27,14 @@ static const double hopeful = 1.05;      // of the bound of a round, the first t
 static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
 enum { CUTS = 34, CUTS_A_ROUND = 6, BISECTIONS = 7, OTHER = 4, LONGEST_RUN = 64 };
 
-static const PackWay ways[] = {{1, 0, 0}, {1, 0.3, 0}, {8, 0.3, 0}, {4, 0.3, 0}, {8, 0, 1}, {4, 0, 1}};
+static const PackWay ways[] = {{1, 0, 0, 0},   {1, 0.3, 0, 0}, {8, 0.3, 0, 0},
+                               {4, 0.3, 0, 0}, {8, 0, 0, 1},   {4, 0, 0, 1}};
 
 // How a round is planned.
 typedef struct Round {
     double ms, target;  // of its passes by themselves; at which pack comes to ms
     double bound;       // ms that no way beats
+    int meets;          // exchanges go over the link of weights and gradients
     PackWay way;
 } Round;
 
@@ -53,19 +55,30 @@ typedef struct Rounds {
 // ---- one round
 
 // What a round takes in a step, whose longest pass takes `ms`: never less than that.
-static double round_step_ms(const Rounds* x, double ms) {
+static double step_ms(const Rounds* x, double ms, int meets) {
     const Setting* s = x->packer->setting;
     const WeightTimes* w = &s->weights;
     double fixed = s->groups[1].micro_batch, layers = MAX(ms - fixed, 0) * (1 - w->head);
     if (!s->rounds || w->layers == 0 || !(ms < INFINITY)) return ms;
-    PassParts pass = {layers / 3, MAX(ms - fixed, 0) * w->head, layers * 2 / 3, fixed, layers / 3, 0};
+    PassParts pass = {layers / 3, MAX(ms - fixed, 0) * w->head, layers * 2 / 3, fixed, layers / 3, meets};
     WeightRank rank = {pass, 0, 0};
     return weights_play_round(w, &rank, 1, 0, 0);
 }
 
+static double round_step_ms(const Rounds* x, const Round* round) { return step_ms(x, round->ms, round->meets); }
+
+// Of what has been packed.
+static int has_wide_groups(const Rounds* x) {
+    const WeightTimes* w = &x->packer->setting->weights;
+    int wide = 0;
+    for (int b = 0; b < x->packer->n_bins && w->layers > 0; b++)
+        wide |= x->packer->bins[b].cp_size > (w->across ? x->packer->node : 1);
+    return wide;
+}
+
 static int try_target(Rounds* x, const int* docs, int n, PackWay way, double target, Round* round) {
     double ms = pack(x->packer, docs, n, 1, way, target);
-    if (ms < round->ms) round->ms = ms, round->target = target, round->way = way;
+    if (ms < round->ms) round->ms = ms, round->target = target, round->way = way, round->meets = has_wide_groups(x);
     return ms <= target;
 }
 
@@ -86,21 +99,32 @@ static void bisect(Rounds* x, const int* docs, int n, PackWay way, double low, R
     }
 }
 
-// The round of these documents (ascending) if it takes less than `limit` ms; else its ms are infinite.
-static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
-    Round round = {INFINITY, 0, bound_of(x, docs, n), {0}};
-    if (n == 0) return (Round){0};
+// The round of these documents (ascending) if its passes take less than `limit` ms; else its ms are infinite.
+static Round search_ways(Rounds* x, const int* docs, int n, double limit, int inside) {
+    Round round = {.ms = INFINITY, .bound = bound_of(x, docs, n)};
     for (int w = 0; w < COUNT(ways); w++) {
+        PackWay way = ways[w];
         double low = round.bound, high = w ? MIN(limit, round.ms) / resolution : limit, first = hopeful * low;
         if (high <= low * resolution) break;
-        if (w > 0 || first >= high || !try_target(x, docs, n, ways[w], first, &round)) {
-            if (!try_target(x, docs, n, ways[w], high, &round)) continue;
+        way.inside = inside;
+        if (w > 0 || first >= high || !try_target(x, docs, n, way, first, &round)) {
+            if (!try_target(x, docs, n, way, high, &round)) continue;
             if (w == 0) low = MIN(first, high);
         }
-        bisect(x, docs, n, ways[w], low, &round);
+        bisect(x, docs, n, way, low, &round);
     }
     if (round.ms >= limit) round.ms = INFINITY;
     return round;
+}
+
+// Where groups of several nodes wait for gradients on their link, groups inside nodes may take less, though longer by
+// themselves.
+static Round plan_round(Rounds* x, const int* docs, int n, double limit) {
+    if (n == 0) return (Round){0};
+    Round round = search_ways(x, docs, n, limit, 0), inside;
+    if (!round.meets || !(round.ms < INFINITY) || !x->packer->setting->rounds) return round;
+    inside = search_ways(x, docs, n, MIN(limit, round_step_ms(x, &round)), 1);
+    return round_step_ms(x, &inside) < round_step_ms(x, &round) ? inside : round;
 }
 
 // ---- runs
@@ -139,9 +163,10 @@ static int cut_into_runs(Rounds* x, double below) {
         for (int i = j - 1; i >= 0; i--) {
             if (x->packer->tokens[x->cut[j]] - x->packer->tokens[x->cut[i]] > x->packer->capacity) break;
             double limit = MIN(x->best[j], below - rest) - x->best[i];
-            if (!(limit > 0)) continue;
-            Round round = plan_round(x, x->docs + x->cut[i], x->cut[j] - x->cut[i], limit);
-            double ms = round_step_ms(x, round.ms);
+            int n = x->cut[j] - x->cut[i];
+            if (!(limit > step_ms(x, bound_of(x, x->docs + x->cut[i], n), 0))) continue;
+            Round round = plan_round(x, x->docs + x->cut[i], n, limit);
+            double ms = round_step_ms(x, &round);
             if (ms < limit) x->best[j] = x->best[i] + ms, x->from[j] = i, x->last[j] = round;
         }
     }
@@ -168,7 +193,8 @@ static int list_round(const Rounds* x, int round, int* list) {
 // Whether the documents meet a target, in the way of their round or now and then another; then their round.
 static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
     PackWay way = draw(x, OTHER) ? now->way : ways[draw(x, COUNT(ways))];
-    *met = (Round){n ? INFINITY : 0, 0, bound_of(x, docs, n), {0}};
+    way.inside = now->way.inside;
+    *met = (Round){.ms = n ? INFINITY : 0, .bound = bound_of(x, docs, n)};
     return n == 0 || try_target(x, docs, n, way, target, met);
 }
 
@@ -178,15 +204,14 @@ static int meets(Rounds* x, const Round* now, const int* docs, int n, double tar
 static int plan_two(Rounds* x, int a, int b) {
     Round *first = &x->rounds[a], *second = &x->rounds[b], new_first, new_second;
     double most = (first->ms + second->ms) * (1 - 1e-6);
-    double step_ms = round_step_ms(x, first->ms) + round_step_ms(x, second->ms);
+    double now = round_step_ms(x, first) + round_step_ms(x, second);
     int n = list_round(x, a, x->docs), m = list_round(x, b, x->other);
     double hoped = bound_of(x, x->docs, n) / first->bound * first->ms;
     if (!meets(x, second, x->other, m, most - hoped, &new_second)) return 0;
     if (!meets(x, first, x->docs, n, most - new_second.ms, &new_first)) return 0;
     bisect(x, x->docs, n, new_first.way, new_first.bound, &new_first);
     bisect(x, x->other, m, new_second.way, new_second.bound, &new_second);
-    if (round_step_ms(x, n ? new_first.ms : 0) * (n > 0) + round_step_ms(x, new_second.ms) * (m > 0) >= step_ms)
-        return 0;
+    if ((n ? round_step_ms(x, &new_first) : 0) + (m ? round_step_ms(x, &new_second) : 0) >= now) return 0;
     *first = new_first, *second = new_second;
     return 1;
 }
