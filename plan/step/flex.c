@@ -18,7 +18,8 @@ static const double resolution = 1.0015;      // of the target, where bisection 
 static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
 static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
 static const double widest_target = 64;       // of the bound, where a search gives up
-static const double poor = 1.05;              // of the bound: from here on the best single cp size is looked at as well
+static const double hopeful = 1.1;             // rounds of a step may take so much more than ranks that run them freely
+static const double poor = 1.015;              // of the bound: from here on the best single cp size is looked at as well
 enum { BISECTIONS = 8 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
@@ -154,7 +155,8 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, con
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
     plan_copy(&kept, plan);
-    int found = plan_rounds(plan, packer, x->order, f->step, x->arena, err);
+    double below = setting->rounds ? f->step : hopeful * f->step;
+    int found = plan_rounds(plan, packer, x->order, below, x->arena, err);
     if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (!found) return 0;
     if (other.step > f->step * (1 + 1e-12)) {  // of equal ones the one made for rounds, whose sum is known
@@ -201,8 +203,7 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
     if (is_poor(prediction, setting)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = setting->weights.layers > 0 || (are_dear(setting, prediction->bounds.alone) && are_few(setting, n));
-    full &= is_poor(prediction, setting);
+    int full = is_poor(prediction, setting);
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     if ((setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);

@@ -179,16 +179,38 @@ static int cut_into_runs(Rounds* x, double below) {
     return 1;
 }
 
-// ---- levelling
-
-static int draw(Rounds* x, int n) { return (int)(hash64(++x->drawn) % (uint64_t)n); }
-
 static int list_round(const Rounds* x, int round, int* list) {
     int n = 0;
     for (int k = 0; k < x->n; k++)
         if (x->round_of[k] == round) list[n++] = k;
     return n;
 }
+
+// The rounds of a plan that there is, each packed anew. 0 where one cannot be.
+static int take_rounds(Rounds* x, const Plan* plan, const int* order) {
+    int* place = x->other;
+    for (int k = 0; k < x->n; k++) place[order[k]] = k;
+    for (int i = 0; i < plan->n_micro_batches; i++) {
+        const MicroBatch* mb = &plan->micro_batches[i];
+        for (int d = mb->first_doc; d < mb->first_doc + mb->n_docs; d++) x->round_of[place[plan->docs[d]]] = mb->round;
+    }
+    x->n_rounds = plan->n_rounds;
+    for (int r = 0; r < x->n_rounds; r++) {
+        x->rounds[r] = plan_round(x, x->docs, list_round(x, r, x->docs), INFINITY);
+        if (!(x->rounds[r].ms < INFINITY)) return 0;
+    }
+    return x->n_rounds > 0;
+}
+
+static double sum_of_rounds(const Rounds* x) {
+    double ms = 0;
+    for (int r = 0; r < x->n_rounds; r++) ms += round_step_ms(x, &x->rounds[r]);
+    return ms;
+}
+
+// ---- levelling
+
+static int draw(Rounds* x, int n) { return (int)(hash64(++x->drawn) % (uint64_t)n); }
 
 // Whether the documents meet a target, in the way of their round or now and then another; then their round.
 static int meets(Rounds* x, const Round* now, const int* docs, int n, double target, Round* met) {
@@ -287,13 +309,13 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
 int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err) {
     ArenaMark mark = arena_mark(arena);
     const PlanLimits* limits = &packer->setting->limits;
-    int n = packer->n, cuts = MIN(n, most_cuts(packer)) + 1;
+    int n = packer->n, cuts = MIN(n, most_cuts(packer)) + 1, taken = below < INFINITY ? plan->n_rounds : 0;
     Rounds x = {.packer = packer,
                 .n = n,
                 .round_of = TAKE(arena, int, n),
                 .docs = TAKE(arena, int, n),
                 .other = TAKE(arena, int, n),
-                .rounds = TAKE(arena, Round, cuts),
+                .rounds = TAKE(arena, Round, MAX(cuts, taken)),
                 .best = TAKE(arena, double, cuts),
                 .cut = TAKE(arena, int, cuts),
                 .from = TAKE(arena, int, cuts),
@@ -302,13 +324,13 @@ int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Aren
     Plan made;
     plan_take(&made, n, arena);
     if (arena_check(arena, err) < 0) return -1;
-    int found = n > 0 && cut_into_runs(&x, below);
+    int found = n > 0 && (cut_into_runs(&x, below) || (taken && take_rounds(&x, plan, order)));
     if (found) {
         x.most_placed = x.packer->placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
         level(&x, kept);
         made.step = plan->step, made.squares = plan->squares;
         write_rounds(&made, &x, order);
-        found = !has_too_many_rings(&made, limits, ring_docs);
+        found = sum_of_rounds(&x) < below && !has_too_many_rings(&made, limits, ring_docs);
     }
     if (found) plan_copy(plan, &made);
     arena_reset(arena, mark);
