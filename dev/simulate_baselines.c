@@ -59,7 +59,7 @@ static int set_tensor(Setting* own, const Simulation* s, int T, Err err) {
     if (part.token_mb > 0) part.capacity = 0;  // that of another stage
     int64_t capacity = (int64_t)T * (o->capacity ? o->capacity : machine_capacity(&part, ranks, 1));
     if (capacity < 1) return fail(err, "states of a group of %d leave no room for a token", T);
-    layout_divide_cost(&own->cost, &whole, &layout, T > 1 ? &split : NULL, 2, CEIL_DIV(T, o->node_size));
+    layout_divide_cost(&own->cost, &whole, &layout, T > 1 ? &split : NULL, 2, CEIL_DIV(T, o->node_size), 0);
     own->limits.ranks = ranks, own->limits.node_size = MAX(o->node_size / T, 1);
     own->limits.capacity = (int)MIN(capacity, INT32_MAX), own->limits.kv_heads = heads / T;
     own->rounds = own->no_overlap = 0, own->cost.parts = ATTENTION_PARTS;  // its ring hides

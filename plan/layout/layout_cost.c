@@ -124,13 +124,6 @@ static double tokens_ms(const LayoutCosts* c, int T, double bytes) {
     return transfer_sum_ms(&c->links, TRANSFER_TENSOR, T, nodes_of(c, T), bytes);
 }
 
-// Shares of a layer's matmuls; their sum is 1.
-static void share_linears(double linear[2][2], const Shape* s, double pass) {
-    double qkv = (s->NH + 2 * s->NKV) * s->HS, proj = s->NH * s->HS, up = act_runs(shape_act(s)) * s->U, down = s->U;
-    double all = (qkv + proj + up + down) / pass;
-    linear[0][0] = qkv / all, linear[0][1] = proj / all, linear[1][0] = up / all, linear[1][1] = down / all;
-}
-
 // To gather one share of ms from so many peers, `own` where this rank's counts beside them.
 static double part_ms(const LayoutCosts* c, int T, int peers, int own, double one) {
     return peers ? transfer_ms(&c->links, TRANSFER_TENSOR, MAX(peers + own, 2), is_across(c, T), peers * one, 0) : 0;
@@ -172,7 +165,7 @@ static LayerTimes layer_times(const LayoutCosts* c, const Layout* layout, const 
     widest_work(s, R, T, &matmuls, &heads);
     if (measured) matmuls = heads = 1, token = c->of_tp[R].token, pair = c->of_tp[R].pair, read = c->of_tp[R].row;
     token /= speed, pair /= speed;
-    share_linears(x.linear, s, n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L / 3);
+    split_linears(x.linear, s, n * token * matmuls * (shape_matmul_weights(s) - head) / weights / s->L / 3);
     x.attention = w->squares * pair * heads / s->L / 3, x.shared = w->exchange / s->L / 2;
     x.again = c->machine.again > 0 ? 3 * c->machine.again : 1;
     if (c->rounds_read_weights) x.read = read / s->L;
@@ -230,7 +223,7 @@ WeightTimes layout_weights(const LayoutCosts* c, const Layout* layout, int zero)
     StepTimes ends = step_times(c, layout, 0, c->whole->L);
     BucketTimes all[] = {ends.bucket[0], bucket_times(c, layout, &c->layer, T, D * (R / T)), ends.bucket[1]};
     double head = (double)c->whole->V * c->whole->C / shape_matmul_weights(c->whole), linear[2][2];
-    share_linears(linear, c->whole, 1);
+    split_linears(linear, c->whole, 1);
     w.layers = c->whole->L, w.across = all[WEIGHTS_LAYER].data, w.head = head, w.before = linear[0][0];
     for (int k = 0; k < N_WEIGHTS; k++) w.gather[k] = all[k].gather, w.reduce[k] = all[k].reduce + all[k].replicated;
     return w;

@@ -1,9 +1,32 @@
 // layout_ranks.c - see layout_ranks.h.
 #include "plan/layout/layout_ranks.h"
 
+// A token's exchanges of a layer that computing does not hide, in exchanges: those that gather tokens before a matmul go
+// in two parts, of which the second hides under the matmul of the own half; backward sums hide under the gradients of
+// weights (plan/layout/layout_play.h). Times are those of a row of so many tokens; `again`: forward passes more.
+static double shown_exchanges(const Cost* cost, const Shape* whole, double again) {
+    enum { TOKENS = 4096 };
+    int T = cost->tensor_ranks, m = cost->tensor_nodes, low = T / 2, high = T - low, node = CEIL_DIV(T, m);
+    double linear[2][2], half = (double)low / T, bytes = TOKENS * cost->tensor_bytes, one = bytes / T, shown = 0;
+    double layers = cost->n_groups > 0 ? cost->layers ? cost->layers : whole->L : 1;  // bytes are of all layers there
+    double head = (double)whole->V * whole->C / shape_matmul_weights(whole);
+    double all = collective_ms(cost, T, m, node, bytes);
+    split_linears(linear, whole,
+                  TOKENS * cost->per_token * (1 - head) / whole->L / 3 * (cost->n_groups > 0 ? layers : 1));
+    if (all <= 0) return (2 + again) * 4;
+    double first = high > 1 ? message_ms(cost, MAX(high, 2), m > 1, node, (high - 1) * one) : 0;
+    double second = message_ms(cost, MAX(high + (low == 1), 2), m > 1, node, high * one);
+    for (int i = 0; i < 2; i++) {
+        double forward = first + MAX(second - half * linear[i][0], 0) + all;
+        double backward = first + MAX(second - half * linear[i][1], 0) + MAX(all - linear[i][0], 0);
+        shown += (1 + again) * forward + backward;
+    }
+    return shown / all;
+}
+
 // A group takes what the rank with most of everything computes, and its exchanges.
 static void divide_among_group(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split,
-                               int elem_bytes) {
+                               int elem_bytes, int nodes, int overlap) {
     Shape most = split_widest(whole, split);
     int ranks = split->ranks, bytes_known = cost->n_groups > 0;
     double ends = (double)(most.vocab_rows - whole->V) * whole->C, share = (double)most.heads / whole->NH;
@@ -18,19 +41,21 @@ static void divide_among_group(Cost* cost, const Shape* whole, const Layout* lay
     cost->per_token *= (shape_matmul_weights(&most) + ends) / shape_padded_weights(whole);
     cost->quadratic *= share;
     cost->token_bytes *= share;
+    cost->tensor_nodes = nodes;
+    if (overlap) cost->tensor_exchanges = shown_exchanges(cost, whole, layout_again(layout, 0)) + at_ends / whole->L;
     if (bytes_known) return;
     cost->channels = (int)(cost->channels * share + 0.5);
     cost->kv_channels = (int)(cost->kv_channels * share + 0.5);
 }
 
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int nodes) {
+                        int nodes, int overlap) {
     int P = layout->stages;
     if (cost->n_groups > 0) {  // a published machine, whose bytes are of what those of this model are
         cost->channels = whole->NH * whole->HS, cost->kv_channels = whole->NKV * whole->HS;
         cost->elem_bytes = elem_bytes;
     }
-    if (split) divide_among_group(cost, whole, layout, split, elem_bytes), cost->tensor_nodes = nodes;
+    if (split) divide_among_group(cost, whole, layout, split, elem_bytes, nodes, overlap);
     cost->quadratic /= P, cost->per_token /= P, cost->micro_batch /= P, cost->link_scale /= P;
 }
 

@@ -9,9 +9,9 @@
 #include "plan/layout/layout.h"
 
 // *cost, of the machine, becomes that of such a rank. split: of a group; NULL: of one rank. nodes: that a group's
-// ranks are of.
+// ranks are of. overlap: its exchanges hide under matmuls.
 void layout_divide_cost(Cost* cost, const Shape* whole, const Layout* layout, const TpSplit* split, int elem_bytes,
-                        int nodes);
+                        int nodes, int overlap);
 // Data ranks of a node: the most that no node's border cuts, in any stage. node_of: the node of each rank.
 int layout_node_size(int ranks, int tp, int stages, int (*node_of)(const void* context, int rank), const void* context);
 

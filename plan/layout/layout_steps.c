@@ -47,7 +47,8 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
     WeightTimes weights = layout_weights(c, layout, zero);
     if (P == 1) s->weights = weights;
     else s->cost.micro_batch += weights_round_ms(&weights);
-    layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node));
+    layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node),
+                       c->tensor_overlap);
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);
     layout_speeds(speeds, &c->machine, c->ranks, layout, whole);
     s->speeds = c->machine.n_kinds ? speeds : NULL;
@@ -156,7 +157,7 @@ static void look(LayoutTry* t, const LayoutCosts* c, const SampledSteps* steps) 
     t->ms = layout_steps_ms(t->terms, c, &t->layout, t->N, steps, err);
 }
 
-#define BOUND 0.9  // of equal rounds
+#define BOUND 0.9   // of equal rounds
 #define CLOSE 1.05  // by the first step to the best, which all steps may change
 
 double layout_choose(LayoutTry* tries, int n, int* looked, const LayoutCosts* c, const SampledSteps* steps) {

@@ -48,6 +48,12 @@ double shape_matmul_weights(const Shape* shape) {
     return weights;
 }
 
+void split_linears(double linear[2][2], const Shape* s, double pass) {
+    double qkv = (s->NH + 2 * s->NKV) * s->HS, proj = s->NH * s->HS, up = act_runs(shape_act(s)) * s->U, down = s->U;
+    double all = (qkv + proj + up + down) / pass;
+    linear[0][0] = qkv / all, linear[0][1] = proj / all, linear[1][0] = up / all, linear[1][1] = down / all;
+}
+
 double shape_padded_weights(const Shape* shape) {
     return shape_matmul_weights(shape) + (double)(shape->Vp - shape->V) * shape->C;
 }

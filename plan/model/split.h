@@ -41,6 +41,8 @@ Segment shape_segment(const Shape* shape, int i, int rank);  // of the i-th tens
 
 // Weights of a token's matmuls: of the blocks' linears and the classifier. For the whole model.
 double shape_matmul_weights(const Shape* shape);
+// Of the ms that one pass of a layer's matmuls takes, the parts of its linears: [attention, MLP][column, row].
+void split_linears(double linear[2][2], const Shape* shape, double pass);
 double shape_padded_weights(const Shape* shape);  // with all rows of the classifier
 // Floating point operations of training on documents with sum_s tokens in all and sum of squared lengths sum_s2:
 // matmuls 6 per weight and token, attention 6 L NH HS s^2 (the causal half, forward and backward). What is computed

@@ -4,8 +4,11 @@
 // end before a target; targets rise from there in growing steps until one is met, then bisection looks for the least
 // that is. Where documents are few or micro-batches dear, the search is repeated in other ways: with the fullest ranks
 // first, and with groups of 8 ranks and multiples, which help where single ranks cannot be filled evenly. A plan within
-// 0.3 % of the bound ends the search; beside one that is 5 % or more above it the best single cp size is looked at
-// (plan_adaptive), and where both hold, a plan made for rounds.
+// 0.3 % of the bound ends the search.
+//
+// What people wait for is the whole step (plan/cost/weights.h). Passes run in the order, as they were found or reversed,
+// in which it takes least (order.c). Beside a step that is 1.5 % or more above the bound the best single cp size is
+// looked at (plan_adaptive), and a plan made for rounds, which ends with full rows on all ranks; the least step is taken.
 //
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
@@ -18,9 +21,10 @@ static const double resolution = 1.0015;      // of the target, where bisection 
 static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
 static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
 static const double widest_target = 64;       // of the bound, where a search gives up
-static const double hopeful = 1.1;             // rounds of a step may take so much more than ranks that run them freely
-static const double poor = 1.015;              // of the bound: from here on the best single cp size is looked at as well
-enum { BISECTIONS = 8 };
+static const double hopeful = 1.1;            // rounds of a step may take so much more than ranks that run them freely
+static const double poor = 1.015;             // of the bound: from here on other kinds of plans are looked at as well
+static const double very_poor = 1.05;         // the same where documents are many
+enum { BISECTIONS = 8, MANY = 2048 };
 
 const char* const flex_try_names[FLEX_TRY_KINDS] = {"", "the best single cp size", "cut into rounds afterwards",
                                                     "made for rounds"};
@@ -123,8 +127,12 @@ static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best*
     packer_write(packer, plan, x->all, packer->n, x->order, 0);
 }
 
-static int is_poor(const Prediction* f, const Setting* setting) {
-    return f->step > poor * f->bounds.alone + setting->weights.update;
+// Where documents are many a search for rounds takes longer than a step may gain by it.
+static int is_poor(const Prediction* f, const Setting* setting, int n) {
+    const WeightTimes* w = &setting->weights;
+    double least = w->update + w->gather[WEIGHTS_FIRST] + w->gather[WEIGHTS_LAYER] + w->reduce[WEIGHTS_LAYER] +
+                   w->reduce[WEIGHTS_FIRST];  // what nothing hides
+    return f->step > (n > MANY ? very_poor : poor) * f->bounds.alone + least;
 }
 
 // The plan, of another search, and what it takes have taken the place of what was chosen.
@@ -202,8 +210,8 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
         if (plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
-    if (is_poor(prediction, setting)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = is_poor(prediction, setting);
+    if (is_poor(prediction, setting, n)) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    int full = is_poor(prediction, setting, n) && n <= MANY;
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     if ((setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);

@@ -145,7 +145,7 @@ static void divide_among_ranks(Cost* cost, const Model* m) {
         most = MAX(most, nodes);
     }
     layout_divide_cost(cost, &m->whole, &m->ranks->layout, m->tp ? &m->ranks->split : NULL, (int)dtype_bytes(m->dt),
-                       most);
+                       most, m->tp && m->tp->overlap);
 }
 
 static int has_schemes_only(const Machine* machine) {
