@@ -200,7 +200,8 @@ typedef struct Clock {
     int* capacities;       // (ranks) limits.capacities, if they are unlike
     double* stage_speeds;  // (stages, ranks) how fast the ranks of each stage compute
     double* paces;         // (ranks) of them together (layout_pace): setting.speeds, if one of them is not 1
-    Machine probed;        // as measured or read, nothing calibrated
+    WeightTimes stage_weights[MOST_STAGES];
+    Machine probed;  // as measured or read, nothing calibrated
     Calibration calibration;
     void* settled;     // what the planner of --plan settled before the first step; NULL: none is asked
     Arena settled_in;  // where it lies

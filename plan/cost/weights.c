@@ -5,11 +5,6 @@ double weights_all_ms(const double ms[N_WEIGHTS], int layers) {
     return ms[WEIGHTS_FIRST] + layers * ms[WEIGHTS_LAYER] + ms[WEIGHTS_LAST];
 }
 
-double weights_round_ms(const WeightTimes* w) {
-    int gathered = w->zero == 3 ? 2 * MAX(w->layers - 2, 0) : 0;
-    return w->zero > 1 ? w->layers * w->reduce[WEIGHTS_LAYER] + gathered * w->gather[WEIGHTS_LAYER] : 0;
-}
-
 // Layers are alike, so the layer that waits longest is the first or the last one, or what is behind them.
 double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start) {
     const double* g = w->gather;
@@ -121,4 +116,14 @@ double weights_play_end(const WeightTimes* w, WeightRank* ranks, int n) {
         if (ranks[i].inside) ranks[i].at += ranks[i].pass.fixed;
     post(&x, r[WEIGHTS_FIRST]);
     return x.free + update;
+}
+
+void weights_stretch(const WeightTimes* w, double* forward_ms, double* backward_ms) {
+    WeightRank rank = {{.forward = *forward_ms, .backward = *backward_ms, .linear = *forward_ms}, 0, 0};
+    WeightPlay x = {w, &rank, 1, 0};
+    if (w->layers == 0 || w->zero < 2) return;
+    if (w->zero == 3) forward(&x, 0), *forward_ms = rank.at;
+    rank.at = x.free = 0;
+    backward(&x), wait_for(&x, x.free);
+    *backward_ms = rank.at;
 }

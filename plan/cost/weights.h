@@ -48,8 +48,9 @@ typedef struct WeightRank {
 } WeightRank;
 
 double weights_all_ms(const double ms[N_WEIGHTS], int layers);  // of all buckets
-// What zero 2 and 3 add to a round if nothing of it hides.
-double weights_round_ms(const WeightTimes* w);
+// Of a pass through a stage of a pipeline, ms: what it takes beside the weights and gradients of zero 2 and 3, where
+// forward and backward passes come by turns.
+void weights_stretch(const WeightTimes* w, double* forward, double* backward);
 // By how much a pass that begins at `start` is longer since weights are on their way, zero 1 and 2.
 double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start);
 // A round of zero 2 or 3 in which all ranks meet in every layer. at (ranks) =: from when the rank's pass begins to when

@@ -224,7 +224,8 @@ WeightTimes layout_weights(const LayoutCosts* c, const Layout* layout, int zero)
     BucketTimes all[] = {ends.bucket[0], bucket_times(c, layout, &c->layer, T, D * (R / T)), ends.bucket[1]};
     double head = (double)c->whole->V * c->whole->C / shape_matmul_weights(c->whole), linear[2][2];
     split_linears(linear, c->whole, 1);
-    w.layers = c->whole->L, w.across = all[WEIGHTS_LAYER].data, w.head = head, w.before = linear[0][0];
+    w.layers = CEIL_DIV(c->whole->L, layout->stages), w.across = all[WEIGHTS_LAYER].data, w.head = head,
+    w.before = linear[0][0];
     for (int k = 0; k < N_WEIGHTS; k++) w.gather[k] = all[k].gather, w.reduce[k] = all[k].reduce + all[k].replicated;
     return w;
 }

@@ -70,7 +70,7 @@ void layout_costs(LayoutCosts* c, const Shape* whole, const Machine* machine, in
 LayoutProblem layout_problem(LayoutCosts* c);
 // Rounds of a step with rows of N tokens a group, at least 1.
 double layout_rounds(const LayoutCosts* c, const Layout* layout, int N);
-// Weights and gradients of a layout of one stage, whose layers are all as the first one.
+// Weights and gradients of a layout's first stage, whose layers are all as the first one.
 WeightTimes layout_weights(const LayoutCosts* c, const Layout* layout, int zero);
 // += ms of a step that layer l takes, and that stage s takes beside its layers.
 void layout_layer_ms(double ms[N_LAYOUT_TERMS], const LayoutCosts* c, const Layout* layout, int s, int l, int N);

@@ -8,11 +8,10 @@ static double shown_exchanges(const Cost* cost, const Shape* whole, double again
     enum { TOKENS = 4096 };
     int T = cost->tensor_ranks, m = cost->tensor_nodes, low = T / 2, high = T - low, node = CEIL_DIV(T, m);
     double linear[2][2], half = (double)low / T, bytes = TOKENS * cost->tensor_bytes, one = bytes / T, shown = 0;
-    double layers = cost->n_groups > 0 ? cost->layers ? cost->layers : whole->L : 1;  // bytes are of all layers there
     double head = (double)whole->V * whole->C / shape_matmul_weights(whole);
     double all = collective_ms(cost, T, m, node, bytes);
-    split_linears(linear, whole,
-                  TOKENS * cost->per_token * (1 - head) / whole->L / 3 * (cost->n_groups > 0 ? layers : 1));
+    double pass = TOKENS * cost->per_token * (1 - head) / 3;  // of all layers, as bytes of published machines are
+    split_linears(linear, whole, cost->n_groups > 0 ? pass : pass / whole->L);
     if (all <= 0) return (2 + again) * 4;
     double first = high > 1 ? message_ms(cost, MAX(high, 2), m > 1, node, (high - 1) * one) : 0;
     double second = message_ms(cost, MAX(high + (low == 1), 2), m > 1, node, high * one);

@@ -44,9 +44,7 @@ void layout_setting(Setting* s, GroupCost* groups, double* speeds, const LayoutC
                              .quadratic = s->cost.quadratic / fmax(s->cost.per_token, 1e-30)};
     s->rounds = P > 1 || (zero > 1 && s->limits.ranks > 1);
     s->cost.parts = c->overlap ? c->parts : 0;
-    WeightTimes weights = layout_weights(c, layout, zero);
-    if (P == 1) s->weights = weights;
-    else s->cost.micro_batch += weights_round_ms(&weights);
+    s->weights = layout_weights(c, layout, zero);
     layout_divide_cost(&s->cost, whole, layout, R > 1 ? &split : NULL, c->elem_bytes, CEIL_DIV(R, node),
                        c->tensor_overlap);
     cost_groups(groups, &s->cost, &s->limits, CP_CHOICE_AUTO);

@@ -159,7 +159,7 @@ typedef struct Found {
     char err[ERR_BYTES];
     char from[CHECKPOINT_PATH + 64];
     Machine machine;
-    WeightTimes weights;
+    WeightTimes weights[MOST_STAGES];
 } Found;
 
 // What an earlier probe has left for such a run. Returns whether there is something that can be used.
@@ -185,17 +185,24 @@ static void find_machine(Found* found, const Run* run, const char* named, int ma
     }
 }
 
-static WeightTimes find_weights(const Machine* machine, const Run* run) {
+// Of each stage; of a tensor-parallel group the first rank's.
+static void find_weights(WeightTimes weights[MOST_STAGES], const Machine* machine, const Run* run) {
     const Model* m = &run->model;
+    const Layout* layout = &m->ranks->layout;
     int zero = m->ranks->zero.stage, elem = (int)dtype_bytes(m->dt), nodes = 1;
-    WeightTimes w = {.zero = zero, .hides = 1};
+    int grad_bytes = (int)dtype_bytes(run_gradients_travel_as(run));
     TransferTimes t = transfer_times(machine, &m->whole, elem, run_node_size(run, m->world, 1, 1));
+    Shape rank = m->tp ? split_shape(&m->whole, &m->ranks->split, 0) : m->whole;
+    rank.shards = m->comm->size;
     for (int r = 1; r < m->comm->size; r++) nodes += m->comm->node[r] != m->comm->node[r - 1];
-    if (m->comm->size > 1 && !machine_has_weights(machine, zero))
-        w = transfer_weights(&t, &m->shape, zero, m->comm->size, nodes, elem,
-                             (int)dtype_bytes(run_gradients_travel_as(run)));
-    w.update = machine->cost.step, w.hides = m->comm->overlap, w.inside = zero_can_reduce_inside(m);
-    return w;
+    for (int s = 0; s < m->stages; s++) {
+        Shape part = m->stages > 1 ? shape_stage(&rank, layout_first(layout, s), layout_first(layout, s + 1)) : rank;
+        WeightTimes* w = &weights[s];
+        *w = (WeightTimes){.zero = zero};
+        if (m->comm->size > 1 && !machine_has_weights(machine, zero))
+            *w = transfer_weights(&t, &part, zero, m->comm->size, nodes, elem, grad_bytes);
+        w->update = machine->cost.step, w->hides = m->comm->overlap, w->inside = zero_can_reduce_inside(m);
+    }
 }
 
 // For the ranks of this job.
@@ -215,9 +222,7 @@ static void find(Found* found, const Run* run) {
         cost->link[LINK_INSIDE].n = cost->link[LINK_ACROSS].n = 0;
         return;
     }
-    WeightTimes weights = find_weights(machine, run);
-    if (m->stages > 1) cost->micro_batch += m->stages * weights_round_ms(&weights), weights.layers = 0;
-    if (!run->strategies) found->weights = weights;
+    if (!run->strategies) find_weights(found->weights, machine, run);
     divide_among_ranks(cost, m);
 }
 
@@ -344,7 +349,8 @@ void run_find_job_cost(Run* run) {
     if (m->job->overlap && !m->k->on_host) x->probed.cost.parts = attention_parts(m);
     // It says nothing of documents that several share: none are.
     if (found.machine.n_schemes > 0) x->limits.kv_heads = 1, x->setting.kind = CP_CHOICE_ULYSSES;
-    x->setting.limits = x->limits, x->setting.weights = found.weights;
+    x->setting.limits = x->limits, x->setting.weights = found.weights[0];
+    memcpy(x->stage_weights, found.weights, sizeof x->stage_weights);
     know_paces(run);
     set_routing(run);
     if (run->config.probe) return;

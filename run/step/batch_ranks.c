@@ -68,6 +68,7 @@ typedef struct PassTimes {
     TransferTimes links;                               // of one of a group's ranks
     int across;                                        // stages are on several nodes
     RankRound* of_rank;                                // (ranks)
+    Timeline played;                                   // of the plan; terms NULL: no cost model is known
 } PassTimes;
 
 static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, const MicroBatch* mb) {
@@ -86,8 +87,31 @@ static void add_micro_batch(RankRound* of_rank, const Batch* b, const Run* run, 
     }
 }
 
-// A round of a stage takes what its longest rank does, at its speed in this stage: of a token's matmuls the stage's
-// share, of all else that of its layers. A cost says what all stages together would take if none waited.
+// ms of a stage's part of what all stages together take if none waits: of a token's matmuls its share, of all else that
+// of its layers.
+static double stage_ms(const PassTimes* t, int s, double matmuls, double others) {
+    return t->p.stages * (matmuls * t->matmuls[s] + others * t->layers[s]);
+}
+
+// Of micro-batch i's pass, as it was played, at the pace of its slowest rank in this stage.
+static double played_ms(const PassTimes* t, const Run* run, const MicroBatch* mb, int i, int s) {
+    const Clock* clock = run->clock;
+    const CostTerms* terms = &t->played.terms[i];
+    double v = INFINITY, pace = slowest_speed(&clock->setting, mb->first_rank, mb->cp_size);
+    for (int r = 0; r < mb->cp_size; r++)
+        v = fmin(v, clock->stage_speeds[s * clock->limits.ranks + mb->first_rank + r]);
+    return stage_ms(t, s, terms->per_token * pace / v,
+                    terms->quadratic * pace / v + terms->communication + terms->micro_batch);
+}
+
+// Of what a rank has in the round.
+static double rank_ms(const PassTimes* t, const Run* run, int rank, int s) {
+    const RankRound* x = &t->of_rank[rank];
+    double v = run->clock->stage_speeds[s * run->clock->limits.ranks + rank];
+    return stage_ms(t, s, x->matmuls / v, x->attention / v + x->messages + x->micro_batch);
+}
+
+// A round of a stage takes what its longest pass does.
 static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) {
     const Model* m = &run->model;
     const Plan* plan = &b->planned->plan;
@@ -96,16 +120,15 @@ static void find_round(PassTimes* t, const Batch* b, const Run* run, int round) 
     memset(t->of_rank, 0, sizeof *t->of_rank * (size_t)ranks);
     for (int i = 0; i < plan->n_micro_batches; i++)
         if (plan->micro_batches[i].round == round) add_micro_batch(t->of_rank, b, run, &plan->micro_batches[i]);
+    for (int r = 0; r < ranks; r++) tokens = MAX(tokens, t->of_rank[r].tokens);
     for (int s = 0; s < P; s++) {
         double ms = 0;
-        for (int i = 0; i < ranks; i++) {
-            const RankRound* x = &t->of_rank[i];
-            double v = run->clock->stage_speeds[s * ranks + i];
-            double others = x->attention / v + x->messages + x->micro_batch;
-            ms = MAX(ms, P * (x->matmuls / v * t->matmuls[s] + others * t->layers[s]));
-            tokens = MAX(tokens, x->tokens);
-        }
+        for (int i = 0; i < plan->n_micro_batches && t->played.terms; i++)
+            if (plan->micro_batches[i].round == round) ms = fmax(ms, played_ms(t, run, &plan->micro_batches[i], i, s));
+        for (int r = 0; r < ranks && !t->played.terms; r++) ms = fmax(ms, rank_ms(t, run, r, s));
         pipeline_set(&t->p, s, round, ms, layout_again(&m->ranks->layout, s));
+        int at = s * t->p.rounds + round;
+        if (b->training) weights_stretch(&run->clock->stage_weights[s], &t->p.forward[at], &t->p.backward[at]);
     }
     double bytes = tokens * m->whole.C * (double)dtype_bytes(m->dt);
     t->p.message[round] = P * transfer_ms(&t->links, TRANSFER_STREAM, 2, t->across, bytes, bytes);
@@ -130,11 +153,39 @@ static int make_tasks(Batch* b, const Run* run, Err err) {
     t.links.cost = &clock->setting.cost;
     t.across = run_node_size(run, m->job, 1, 1) < m->job->size;
     find_shares(t.matmuls, t.layers, run);
+    t.played = (Timeline){0};
+    if (m->stages > 1 && clock->setting.groups &&
+        timeline_play(&t.played, &b->planned->plan, b->lengths, &clock->setting, &b->arena, err))
+        return -1;
     for (int r = 0; r < b->n_rows && m->stages > 1; r++) find_round(&t, b, run, r);
     if (schedule_tasks(&b->planned->schedule, &t.p, &b->arena, err)) return -1;
     if (plan_checks && plan_checks->check_schedule(&b->planned->schedule, &t.p, &b->arena, why))
         return fail(err, "this schedule is wrong: %s", why);
     return 0;
+}
+
+// What weights and gradients show at the ends of a step of stages: a first pass waits for weights, and each stage's
+// gradients leave when it is through.
+static double stages_end(const Run* run, const Schedule* schedule) {
+    const Model* m = &run->model;
+    double late = 0, end = 0, update = 0;
+    for (int s = 0; s < m->stages; s++) {
+        const WeightTimes* w = &run->clock->stage_weights[s];
+        const TaskList* list = &schedule->stages[s];
+        const Task *first = NULL, *last = NULL;
+        for (const Task* t = list->tasks; t < list->tasks + list->n; t++) {
+            if (!first && t->kind == TASK_FORWARD) first = t;
+            if (t->kind == TASK_BACKWARD) last = t;
+        }
+        if (!first || !last) return schedule->makespan;
+        PassParts pass = {.forward = first->end - first->start, .linear = first->end - first->start};
+        if (w->zero < 3) late = fmax(late, weights_late_ms(w, &pass, first->start));
+        double ends = w->reduce[WEIGHTS_FIRST] + w->reduce[WEIGHTS_LAST];
+        double reduced = w->layers == 0 ? 0 : w->zero == 1 ? weights_all_ms(w->reduce, w->layers) : ends;
+        double gathers = w->layers && !w->hides && w->zero < 3 ? weights_all_ms(w->gather, w->layers) : 0;
+        end = fmax(end, last->end + reduced), update = fmax(update, w->update + gathers);
+    }
+    return fmax(late + end, schedule->makespan) + update;
 }
 
 // What the step takes is what its stages take together.
@@ -144,7 +195,7 @@ static void predict_tasks(Batch* b, const Run* run) {
     if (run->model.stages == 1 || !x->predicted || *ms <= 0) return;
     for (int i = 0; i < CALIBRATION_TERMS - 1; i++) x->terms[i] *= x->schedule.makespan / *ms;  // all but the update
     *ms = x->schedule.makespan;
-    x->prediction.step = *ms + run->clock->setting.weights.update;
+    x->prediction.step = stages_end(run, &x->schedule);
 }
 
 // ---- what this rank does of it
