@@ -201,26 +201,47 @@ static double ring_hidden_ms(double* shown, int ring_size, const double hop[2], 
     return hidden;
 }
 
+static int ring_size_of(const GroupCost* g) { return g->ulysses_size ? g->cp_size / g->ulysses_size : 1; }
+
+// In one direction, 0: forward, what hides of all exchanges; first, hop: ms of these.
+static double hidden_in(double* left, const GroupCost* g, double attention, const double first[2], const double hop[2],
+                        int k) {
+    int ring_size = ring_size_of(g);
+    double part = g->parts > 1 ? (g->parts - 1.0) / g->parts : 0, own = attention * (k + 1) / 3, shown = 0, hidden = 0;
+    if (ring_size > 1) hidden = ring_hidden_ms(&shown, ring_size, hop, own, k);
+    if (g->ulysses_size == 1) {
+        *left = MAX(hop[0] - own / ring_size, 0);
+        return hidden;
+    }
+    double there = part * MIN(first[k], own + shown), back = part * MIN(first[1 - k], own + shown);
+    *left -= there;
+    return hidden + MIN(there + back, own + shown);
+}
+
 double group_hidden_ms(double left[2], const GroupCost* g, double attention, double tokens, const double faster[2]) {
-    int ring_size = g->ulysses_size ? g->cp_size / g->ulysses_size : 1;
-    double hop[2], first[2], hidden = 0, part = g->parts > 1 ? (g->parts - 1.0) / g->parts : 0;
+    double hop[2], first[2];
     for (int k = 0; k < 2; k++)
         left[k] = exchange_ms(g, &g->first[k], tokens) - (faster && g->ulysses_size == 1 ? faster[0] : 0);
     if (!g->parts) return 0;
     for (int k = 0; k < 2; k++)
         first[k] = left[k], hop[k] = exchange_ms(g, &g->hop[k], tokens) - (faster ? faster[k] : 0);
-    for (int k = 0; k < 2; k++) {
-        double own = attention * (k + 1) / 3, shown = 0;
-        if (ring_size > 1) hidden += ring_hidden_ms(&shown, ring_size, hop, own, k);
-        if (g->ulysses_size == 1) {
-            left[k] = MAX(hop[0] - own / ring_size, 0);
-            continue;
-        }
-        double there = part * MIN(first[k], own + shown), back = part * MIN(first[1 - k], own + shown);
-        hidden += MIN(there + back, own + shown);
-        left[k] -= there;
-    }
-    return hidden;
+    return hidden_in(&left[0], g, attention, first, hop, 0) + hidden_in(&left[1], g, attention, first, hop, 1);
+}
+
+void group_slack_ms(double slack[2], const GroupCost* g, double attention, double tokens) {
+    double hop = exchange_ms(g, &g->hop[0], tokens);
+    int ring_size = ring_size_of(g);
+    for (int k = 0; k < 2; k++)
+        slack[k] = g->parts && ring_size > 1 ? MAX(attention * (k + 1) / 3 / ring_size - hop, 0) : 0;
+}
+
+double group_forward_ms(const GroupCost* g, double attention, double tokens, double all) {
+    double left[2], first[2], hop[2], ring_size = ring_size_of(g);
+    for (int k = 0; k < 2; k++)
+        left[k] = first[k] = exchange_ms(g, &g->first[k], tokens), hop[k] = exchange_ms(g, &g->hop[k], tokens);
+    double ring = ring_size > 1 ? (ring_size - 1) * hop[0] : 0, gradients = ring_size > 1 ? ring_size * hop[1] : 0;
+    double forward = ring + MAX(all - 2 * ring - gradients, 0) / 2;
+    return g->parts ? MAX(forward - hidden_in(left, g, attention, first, hop, 0), 0) : forward;
 }
 
 CostTerms group_terms(const GroupCost* g, double s2, double tokens) {

@@ -13,6 +13,8 @@ typedef double Parts[N_PARTS];
 typedef struct PlayedMicroBatch {
     double first[2];  // ms of what is posted first, what other attention may hide
     int meets;        // PassParts.meets
+    double slack[2];  // PassParts.slack
+    double ahead;     // of the exchanges that show, the part of the forward pass
     int attends;      // remapped_to
     int pass, next;   // first micro-batch of the same passes; the next one, -1: the last
     int before;       // of passes: the one that decided the start, -1: nothing ran before
@@ -119,10 +121,12 @@ static int meets_weights(const Play* x, const MicroBatch* mb) {
 
 static int weigh_micro_batch(Play* x, int i, Err err) {
     const MicroBatch* mb = &x->plan->micro_batches[i];
+    const WeightTimes* w = &x->setting->weights;
     double faster[2], speed = slowest_speed(x->setting, mb->first_rank, mb->cp_size);
     const GroupCost* g = group_of(x, mb);
     int attends = remapped_to(x->plan, mb);
-    x->mb[i] = (PlayedMicroBatch){.attends = attends, .pass = i, .next = -1, .meets = meets_weights(x, mb)};
+    x->mb[i] =
+        (PlayedMicroBatch){.attends = attends, .pass = i, .next = -1, .meets = meets_weights(x, mb), .ahead = 0.5};
     if (g->ulysses_size == 0)
         return fail(err, "micro-batch %d: the cost model knows no group of %d ranks of which %d share heads", i,
                     mb->cp_size, mb->ulysses_size);
@@ -135,7 +139,10 @@ static int weigh_micro_batch(Play* x, int i, Err err) {
     t->communication -= route_saved_ms(faster, x->setting, g, mb->first_rank, sums.tokens);
     if (x->setting->no_overlap) return 0;
     double hidden = group_hidden_ms(x->mb[i].first, g, t->quadratic, sums.tokens, faster);
+    if (w->layers) group_slack_ms(x->mb[i].slack, g, t->quadratic, sums.tokens);
+    double forward = w->layers ? group_forward_ms(g, t->quadratic, sums.tokens, t->communication) : 0;
     t->communication = MAX(t->communication - hidden, 0);
+    if (t->communication > 0) x->mb[i].ahead = MIN(forward / t->communication, 1);
     return 0;
 }
 
@@ -300,29 +307,30 @@ static void play_passes(Play* x, Timeline* t, int pass, double open, int opener)
 
 // ---- the same beside weights and gradients
 
-// A third of computing is forward, and a half of what shows of exchanges.
-static PassParts parts_of(const Play* x, int i, int meets) {
+// A third of computing is forward.
+static PassParts parts_of(const Play* x, int i, const PlayedMicroBatch* shared) {
     const CostTerms* t = &x->terms[i];
     const WeightTimes* w = &x->setting->weights;
     double linear = t->per_token * (1 - w->head), computing = linear + t->quadratic;
-    return (PassParts){.forward = computing / 3 + t->communication / 2,
+    return (PassParts){.forward = computing / 3 + shared->ahead * t->communication,
                        .head = t->per_token * w->head,
-                       .backward = 2 * computing / 3 + t->communication / 2,
+                       .backward = 2 * computing / 3 + (1 - shared->ahead) * t->communication,
                        .fixed = t->micro_batch,
                        .linear = linear / 3,
-                       .meets = meets};
+                       .meets = shared->meets,
+                       .slack = {shared->slack[0], shared->slack[1]}};
 }
 
 static void play_whole(Play* x, int pass, double open) {
     const WeightTimes* w = &x->setting->weights;
     double start = open;
-    int meets = 0;
+    PlayedMicroBatch shared = x->mb[pass];
     for (int i = pass; i >= 0; i = x->mb[i].next) {
-        meets |= x->mb[i].meets;
+        if (x->plan->micro_batches[i].cp_size > 1 && x->mb[i].meets >= shared.meets) shared = x->mb[i];
         for (int r = -1; (r = next_rank(x, i, r)) >= 0;) start = MAX(start, x->whole[r].at);
     }
     for (int i = pass; i >= 0; i = x->mb[i].next) {
-        PassParts parts = parts_of(x, i, meets);
+        PassParts parts = parts_of(x, i, &shared);
         double late = weights_late_ms(w, &parts, start), end = start + late + terms_ms(&x->terms[i]);
         if (w->zero == 3) end -= late;
         for (int r = -1; (r = next_rank(x, i, r)) >= 0;) {

@@ -13,7 +13,7 @@ double weights_late_ms(const WeightTimes* w, const PassParts* pass, double start
     if (start >= all) return 0;
     double arrive = MAX(g[WEIGHTS_FIRST] + g[WEIGHTS_LAYER] + pass->forward, all - g[WEIGHTS_LAST] + f);
     double late = MAX(MAX(arrive, all) - through, 0);
-    double exchange = start + w->before * pass->linear / w->layers;
+    double exchange = start + (w->before * pass->linear + pass->slack[0]) / w->layers;
     return pass->meets ? MAX(late, all - exchange) : late;
 }
 
@@ -44,7 +44,7 @@ static void compute_forward(WeightPlay* x) {
     for (WeightRank* r = x->ranks; r < x->ranks + x->n; r++) {
         double begun = r->at;
         r->at += r->pass.forward / L;
-        if (r->pass.meets) r->at += MAX(0, x->free - begun - x->w->before * r->pass.linear / L);
+        if (r->pass.meets) r->at += MAX(0, x->free - begun - (x->w->before * r->pass.linear + r->pass.slack[0]) / L);
     }
 }
 
@@ -54,7 +54,8 @@ static void compute_backward(WeightPlay* x, int inside_alone) {
         double begun = r->at;
         if (inside_alone && !r->inside) continue;
         r->at += r->pass.backward / L;
-        if (r->pass.meets) r->at += MAX(0, x->free - begun - 2 * (1 - x->w->before) * r->pass.linear / L);
+        if (r->pass.meets)
+            r->at += MAX(0, x->free - begun - (2 * (1 - x->w->before) * r->pass.linear + r->pass.slack[1]) / L);
     }
 }
 

@@ -36,8 +36,9 @@ typedef struct WeightTimes {
 // A pass of a rank: ms of its layers forward and backward, of the classifier, and behind its last layer.
 typedef struct PassParts {
     double forward, head, backward, fixed;
-    double linear;  // of forward, matmuls
-    int meets;      // exchanges go over the link of weights and gradients
+    double linear;    // of forward, matmuls
+    int meets;        // exchanges go over the link of weights and gradients
+    double slack[2];  // of forward and backward, for which their first exchange may be late and shows no more
 } PassParts;
 
 // A rank in a round, or at the end of its last pass.

@@ -60,7 +60,7 @@ static double step_ms(const Rounds* x, double ms, int meets) {
     const WeightTimes* w = &s->weights;
     double fixed = s->groups[1].micro_batch, layers = MAX(ms - fixed, 0) * (1 - w->head);
     if (!s->rounds || w->layers == 0 || !(ms < INFINITY)) return ms;
-    PassParts pass = {layers / 3, MAX(ms - fixed, 0) * w->head, layers * 2 / 3, fixed, layers / 3, meets};
+    PassParts pass = {layers / 3, MAX(ms - fixed, 0) * w->head, layers * 2 / 3, fixed, layers / 3, meets, {0, 0}};
     WeightRank rank = {pass, 0, 0};
     return weights_play_round(w, &rank, 1, 0, 0);
 }
