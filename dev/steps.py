@@ -72,8 +72,8 @@ def begin(cell, plan):
     out = f"{work}/{len(os.listdir(work))}-{plan}"
     os.makedirs(out)
     data = corpus(lengths, context)
-    words = ["./train", "--ranks", str(a.ranks), "--device", "virtual", "--machine", machine(m), "--data", data, "--val",
-             data, "--preset", a.preset, "--vocab", "128256", "--context", str(context), "--batch-tokens",
+    words = ["./train", "--ranks", str(a.ranks), "--device", "virtual", "--machine", machine(m), "--data", data,
+             "--val", data, "--preset", a.preset, "--vocab", "128256", "--context", str(context), "--batch-tokens",
              str(a.tokens), "--steps", str(a.steps), "--zero", zero, "--plan", plan, "--out", out + "/run"]
     log = open(out + "/said", "w")
     return subprocess.Popen(words, stdout=log, stderr=log), out

@@ -376,6 +376,10 @@ int bounds_of(Bounds* bounds, const int* sorted, int n, const Setting* setting, 
                 .dense = TAKE(arena, DensePart, n)};
     if (arena_check(arena, err) < 0) return -1;
     find_bounds(bounds, &x, n, setting);
+    double tokens = 0;
+    for (int i = 0; i < n; i++) tokens += sorted[i];
+    bounds->step = weights_bound_ms(&setting->weights, bounds->beside,
+                                    setting->rounds ? ceil(tokens / x.held[ranks]) : 1, setting->groups[1].micro_batch);
     arena_reset(arena, mark);
     return 0;
 }

@@ -37,6 +37,7 @@
 typedef struct Bounds {
     double l1, l2, l3;  // ms
     double beside;      // ms: L3 where exchanges hide under the attention that there is beside them
+    double step;        // ms: no whole step takes less, beside weights and gradients (weights_bound_ms of `beside`)
     double alone;       // ms: L3 where they hide under none: not a bound of all plans
     int longest;        // the document that L2 speaks of, an index into `sorted`; -1 without documents
 } Bounds;

@@ -166,8 +166,8 @@ double group_hidden_ms(double left[2], const GroupCost* g, double attention, dou
 
 // By how many ms a ring's first hop may be late, forward and backward, before its next block of attention waits for it.
 void group_slack_ms(double slack[2], const GroupCost* g, double attention, double tokens);
-// Of `all` ms of communication, what a forward pass shows: of heads a half travels there, of a ring all hops but those of
-// gradients and their keys and values.
+// Of `all` ms of communication, what a forward pass shows: of heads a half travels there, of a ring all hops but those
+// of gradients and their keys and values.
 double group_forward_ms(const GroupCost* g, double attention, double tokens, double all);
 
 // ms of communication that is not hidden, of documents in a pass by themselves, whose attention takes so long.

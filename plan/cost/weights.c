@@ -128,3 +128,18 @@ void weights_stretch(const WeightTimes* w, double* forward_ms, double* backward_
     backward(&x), wait_for(&x, x.free);
     *backward_ms = rank.at;
 }
+
+double weights_bound_ms(const WeightTimes* w, double plan, double rounds, double fixed) {
+    const double *g = w->gather, *r = w->reduce;
+    int L = w->layers, gathered = MAX(L - 2, 0), divided = w->zero == 3;
+    if (L == 0) return plan + w->update;
+    double gathers =
+        divided ? g[WEIGHTS_FIRST] + g[WEIGHTS_LAST] + (L + gathered + (rounds - 1) * 2 * gathered) * g[WEIGHTS_LAYER]
+                : weights_all_ms(g, L);
+    double reduces = (w->zero > 1 ? rounds : 1) * L * r[WEIGHTS_LAYER] + r[WEIGHTS_FIRST] + r[WEIGHTS_LAST];
+    if (!w->hides) return plan + gathers + reduces + w->update;
+    double begin = g[WEIGHTS_FIRST] + g[WEIGHTS_LAYER] + (divided ? g[WEIGHTS_LAST] : 0);
+    double behind_round = MAX(r[WEIGHTS_LAYER] - fixed, 0), end = r[WEIGHTS_FIRST];
+    end += w->zero == 1 ? behind_round : rounds * behind_round;
+    return MAX(plan + begin + end, gathers + reduces) + w->update;
+}

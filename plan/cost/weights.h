@@ -49,6 +49,10 @@ typedef struct WeightRank {
 } WeightRank;
 
 double weights_all_ms(const double ms[N_WEIGHTS], int layers);  // of all buckets
+// No step is shorter whose passes take `plan` ms at least by themselves, in so many rounds at least, each of which
+// costs `fixed` ms behind its layers: all ranks wait for the first weights, the last gradients wait for all ranks, and
+// what travels goes over one link.
+double weights_bound_ms(const WeightTimes* w, double plan, double rounds, double fixed);
 // Of a pass through a stage of a pipeline, ms: what it takes beside the weights and gradients of zero 2 and 3, where
 // forward and backward passes come by turns.
 void weights_stretch(const WeightTimes* w, double* forward, double* backward);

@@ -6,9 +6,9 @@
 // first, and with groups of 8 ranks and multiples, which help where single ranks cannot be filled evenly. A plan within
 // 0.3 % of the bound ends the search.
 //
-// What people wait for is the whole step (plan/cost/weights.h). Passes run in the order, as they were found or reversed,
-// in which it takes least (order.c). Beside a step that is 1.5 % or more above the bound the best single cp size is
-// looked at (plan_adaptive), and a plan made for rounds, which ends with full rows on all ranks; the least step is taken.
+// What people wait for is the whole step (plan/cost/weights.h). Passes run in the order, as they were found or
+// reversed, in which it takes least (order.c). Beside a step that is 1.5 % or more above the bound the best single cp
+// size is looked at (plan_adaptive), and a plan made for rounds, which ends with full rows on all ranks.
 //
 // The number of guesses is bounded, time plays no part in decisions, and sums run in one order: the same plan on every
 // rank.
@@ -128,11 +128,9 @@ static void write_plan(Plan* plan, const Scratch* x, Packer* packer, const Best*
 }
 
 // Where documents are many a search for rounds takes longer than a step may gain by it.
-static int is_poor(const Prediction* f, const Setting* setting, int n) {
-    const WeightTimes* w = &setting->weights;
-    double least = w->update + w->gather[WEIGHTS_FIRST] + w->gather[WEIGHTS_LAYER] + w->reduce[WEIGHTS_LAYER] +
-                   w->reduce[WEIGHTS_FIRST];  // what nothing hides
-    return f->step > (n > MANY ? very_poor : poor) * f->bounds.alone + least;
+static int is_poor(const Prediction* f, int n) {
+    double shown = f->bounds.step - f->bounds.beside;  // in any plan
+    return f->step > (n > MANY ? very_poor : poor) * f->bounds.alone + shown;
 }
 
 // The plan, of another search, and what it takes have taken the place of what was chosen.
@@ -210,8 +208,8 @@ int plan_flex(Plan* plan, Prediction* prediction, int64_t step, const int* lengt
         if (plan_merge(plan, prediction, lengths, setting, arena, err) < 0) return -1;
         if (plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     }
-    if (is_poor(prediction, setting, n)) try_adaptive(plan, prediction, &x, lengths, n, setting);
-    int full = is_poor(prediction, setting, n) && n <= MANY;
+    if (is_poor(prediction, n)) try_adaptive(plan, prediction, &x, lengths, n, setting);
+    int full = is_poor(prediction, n) && n <= MANY;
     if ((setting->rounds || full) && try_rounds(plan, prediction, &x, &packer, lengths, err) < 0) return -1;
     if ((setting->rounds || full) && plan_order(plan, prediction, lengths, setting, arena, err) < 0) return -1;
     arena_reset(arena, mark);

@@ -13,9 +13,9 @@
 //    (packer.c).
 // 2. Levelling: documents move or change places between two rounds, as long as the sum falls.
 //
-// A round takes what weights and gradients show beside its passes, too (round_step_ms): the sum that the search keeps
-// low is of these. The ms of a round are the least target that pack meets, by bisection. Guesses are bounded by the number of
-// documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
+// A round takes what weights and gradients show beside its passes, too (round_step_ms): the search keeps the sum of
+// these low. By itself a round is the least target that pack meets, found by bisection. Guesses are bounded by the
+// number of documents they place, not by the clock, and choices are drawn by hash64: the same plan on every rank.
 #include <math.h>
 
 #include "plan/step/packer.h"
