@@ -2,6 +2,7 @@
 // of their plans, the same digits in every run, over a CPU the same bits. Started alone; it starts mpirun itself.
 
 #define RUN_FORKED
+#include "dev/lengths.h"
 #include "test/program.h"
 
 #define SHAPE "--layers 2 --width 32 --context 16384 --batch-tokens 49152 "
@@ -198,6 +199,45 @@ CLAIM(without_step_ms_gradients_and_weights_take_the_time_of_their_bytes) {
     for (int i = 0; i < STEPS; i++)  // known to 0.1 MiB of all ranks and steps
         CHECK_CLOSE(measured[i] - plan_ms[i], bytes / 1e7, 0.1 * (1 << 20) / 8 / STEPS / 1e7);
     for (int i = 0; i < STEPS; i++) CHECK_CLOSE(measured[i], predicted_ms[i], 1e-9 * measured[i]);
+}
+
+// Lengths as they were published, up to 32768: two steps of 2^20 tokens.
+static void write_lengths(const char* name) {
+    enum { MOST_DOCUMENTS = 8192, CONTEXT = 32768, TOKENS = 5 << 19 };
+    static int lengths[MOST_DOCUMENTS];
+    char why[ERR_BYTES], path[64];
+    snprintf(path, sizeof path, "%s.jsonl", name);
+    Lengths* source = lengths_open(name, CONTEXT, CONTEXT, why);
+    if (!source) die("%s", why);
+    lengths_draw(source, lengths, MOST_DOCUMENTS, 1, 0);
+    FILE* file = fopen(path_of(path), "w");
+    for (int i = 0, sum = 0; file && i < MOST_DOCUMENTS && sum < TOKENS; sum += lengths[i++])
+        fprintf(file, "{\"text\": \"%0*d\"}\n", MAX(lengths[i] - 1, 1), 0);
+    CHECK(file && fclose(file) == 0);
+    lengths_close(source);
+}
+
+// Three cells of dev/results/steps.md: whole steps on 64 ranks, under flex and under published planners.
+CLAIM(steps_under_flex_are_no_longer_than_under_any_published_planner) {
+    static const struct {
+        const char *machine, *lengths;
+        int zero;
+    } cells[] = {{"a100-7b", "github", 3}, {"h200-8b", "arxiv", 1}, {"a100-7b", "sft", 1}};
+    static const char* const others[] = {"flexsp", "hydraulis", "adaptive"};
+    for (int c = 0; c < COUNT(cells); c++) {
+        double ms[STEPS], flex = 0;
+        write_lengths(cells[c].lengths);
+        for (int k = -1; k < COUNT(others); k++) {
+            run_on(64, "run",
+                   "--device virtual --machine %s --zero %d --plan %s --data $W/%s.jsonl --val $W/%s.jsonl --preset "
+                   "llama-3.1-8b --vocab 128256 --context 32768 --batch-tokens 1048576 --steps %d",
+                   cells[c].machine, cells[c].zero, k < 0 ? "flex" : others[k], cells[c].lengths, cells[c].lengths,
+                   STEPS);
+            read_ms("run", "measured_ms", ms);
+            if (k < 0) flex = ms[0] + ms[1];
+            else CHECK(flex < 1.003 * (ms[0] + ms[1]));
+        }
+    }
 }
 
 // ---- slow ranks

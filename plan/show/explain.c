@@ -56,7 +56,7 @@ static void print_time(FILE* out, const Explained* x) {
     const CostTerms* c = &f->critical;
     const Shown* chosen = &x->shown[0];
     if (x->setting->weights.layers > 0)
-        fprintf(out, "  the whole step %.2f ms, beside weights and gradients; no plan's is shorter than %.2f\n", f->step,
+        fprintf(out, "  whole step %.2f ms with weights and gradients; no plan's takes less than %.2f\n", f->step,
                 f->bounds.step);
     fprintf(out, "  makespan %.2f ms, at least %.2f (beside): %.2f %% above; planned in %.0f us\n", f->makespan,
             f->bounds.beside, 100 * prediction_gap(f), chosen->plan_us);
