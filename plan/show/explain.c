@@ -112,11 +112,14 @@ static void print_searches(FILE* out, const Prediction* f) {
 static void print_others(FILE* out, const Explained* x) {
     if (x->n_shown < 2) return;
     TextTable table = {0};
-    text_cells(&table, "plan\tms\tlonger\tidle\tcommunication\tmicro-batches\tplanned in\n");
+    int weighs = x->setting->weights.layers > 0;
+    text_cells(&table, "plan\tms\tlonger\t%sidle\tcommunication\tmicro-batches\tplanned in\n", weighs ? "step\t" : "");
     for (int i = 0; i < x->n_shown; i++) {
         const Shown* s = &x->shown[i];
-        text_cells(&table, "%s\t%.2f\t%.3fx\t%.1f %%\t%.1f %%\t%d\t%.0f us%s\n", s->name, s->timeline.makespan,
-                   x->shown[0].timeline.makespan > 0 ? s->timeline.makespan / x->shown[0].timeline.makespan : 1,
+        char step[32] = "";
+        if (weighs) snprintf(step, sizeof step, "%.2f\t", s->timeline.step);
+        text_cells(&table, "%s\t%.2f\t%.3fx\t%s%.1f %%\t%.1f %%\t%d\t%.0f us%s\n", s->name, s->timeline.makespan,
+                   x->shown[0].timeline.makespan > 0 ? s->timeline.makespan / x->shown[0].timeline.makespan : 1, step,
                    100 * s->timeline.idle, 100 * s->timeline.communication_share, s->plan.n_micro_batches, s->plan_us,
                    s->chosen ? "\tchosen" : "");
     }

@@ -10,7 +10,9 @@ title(x.title, x.ranks + ' ranks, ' + x.node + ' a node, ' +
   (x.least < x.capacity ? grouped(x.least) + ' to ' : '') + grouped(x.capacity) + ' tokens a rank, cost model ' +
   (x.machine || 'of this machine') + '. Predicted makespan ' + ms(x.makespan) + '; no plan of whole documents takes ' +
   'less than ' + ms(x.beside) + ': ' + share(gap) + ' above. Work divided without limit: ' + ms(x.l1) +
-  '; longest document: ' + ms(x.l2) + '; exchanges hidden for nothing: ' + ms(x.l3) + '.');
+  '; longest document: ' + ms(x.l2) + '; exchanges hidden for nothing: ' + ms(x.l3) + '.' +
+  (x.step ? ' The whole step, with weights and gradients: ' + ms(x.step) + ', at least ' + ms(x.step_bound) + '.'
+    : ''));
 
 // Times below a drawing that is `width` wide.
 function timeAxis(c, longest, across, y, width) {
@@ -105,11 +107,12 @@ if (x.stages) showStages(x.stages);
 // ---- all plans as a table
 
 const plans = table(body);
-row(plans, ['plan', 'makespan', 'longer', 'idle', 'communication', 'micro-batches', 'planned in', ''], true);
+row(plans, ['plan', 'makespan', 'longer', ...(x.step ? ['step'] : []), 'idle', 'communication', 'micro-batches',
+  'planned in', ''], true);
 for (const p of x.plans) {
   const longer = (p.makespan / x.plans[0].makespan).toFixed(3) + 'x';
-  const tr = row(plans, [p.name, ms(p.makespan), longer, share(p.idle), share(p.communication),
-    grouped(p.micro_batches.length), ms(p.us / 1000), p.words]);
+  const tr = row(plans, [p.name, ms(p.makespan), longer, ...(x.step ? [ms(p.step)] : []), share(p.idle),
+    share(p.communication), grouped(p.micro_batches.length), ms(p.us / 1000), p.words]);
   tr.lastChild.className = 'words';
   if (p.chosen) tr.className = 'chosen';
 }

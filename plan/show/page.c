@@ -60,9 +60,10 @@ static void put_plan(FILE* out, const Explained* x, const Shown* s) {
     page_string(out, s->name);
     fputs(",\"words\":", out);
     page_string(out, s->words ? s->words : "");
-    fprintf(out, ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"idle\":%.6g,\"communication\":%.6g,\"us\":%.6g",
-            s->chosen, x->setting->rounds || s->plan.has_barriers, s->timeline.makespan, s->timeline.idle,
-            s->timeline.communication_share, s->plan_us);
+    fprintf(out, ",\"chosen\":%d,\"rounds\":%d,\"makespan\":%.8g,\"step\":%.8g,\"idle\":%.6g,\"communication\":%.6g,",
+            s->chosen, x->setting->rounds || s->plan.has_barriers, s->timeline.makespan, s->timeline.step,
+            s->timeline.idle, s->timeline.communication_share);
+    fprintf(out, "\"us\":%.6g", s->plan_us);
     fputs(",\"micro_batches\":[", out);
     for (int i = 0; i < s->plan.n_micro_batches; i++) put_micro_batch(out, x, s, i);
     fputs("]}", out);
@@ -102,6 +103,7 @@ int explain_page(FILE* out, const Explained* x) {
             limits->capacity, widest_capacity(limits, 1));
     fprintf(out, "\"l1\":%.8g,\"l2\":%.8g,\"l3\":%.8g,\"beside\":%.8g,\"makespan\":%.8g,", f->bounds.l1, f->bounds.l2,
             f->bounds.l3, f->bounds.beside, f->makespan);
+    if (x->setting->weights.layers > 0) fprintf(out, "\"step\":%.8g,\"step_bound\":%.8g,", f->step, f->bounds.step);
     fprintf(out, "\"critical\":[%.8g,%.8g,%.8g,%.8g],\"tries\":[", f->critical.quadratic, f->critical.per_token,
             f->critical.communication, f->critical.micro_batch);
     for (int i = 0; i < f->n_tries; i++)
