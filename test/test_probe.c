@@ -179,8 +179,9 @@ CLAIM(a_probe_without_a_place_for_its_file_says_so) {
 
 // ---- several ranks
 
-static void check_link(const LinkTable* link) {
-    CHECK(link->n >= 4 && link->bytes[0] == 1024);
+// first: bytes of the shortest message.
+static void check_table(const LinkTable* link, double first) {
+    CHECK(link->n >= 4 && link->bytes[0] == first);
     for (int i = 0; i < link->n; i++) CHECK(link->ms[i] > 0 && (i == 0 || link->ms[i] >= link->ms[i - 1]));
 }
 
@@ -192,7 +193,8 @@ CLAIM(two_ranks_measure_once_and_plan_alike) {
     CHECK_SH(0, TWO "--probe");
     CHECK(find_cached() == 1);
     Machine m = read_cached();
-    check_link(&m.cost.link[LINK_INSIDE]);
+    check_table(&m.cost.link[LINK_INSIDE], 1024);
+    check_table(&m.cost.sum[LINK_INSIDE], 512);  // of two ranks each sends a half
     CHECK(m.cost.link[LINK_ACROSS].n == 0);
     // Rows of this model take less than a millisecond: what others do on the machine may cost as much as a block.
     for (int again = 0; again < 3 && m.again <= 0; again++) {
@@ -226,8 +228,9 @@ CLAIM(links_between_machines_are_measured_apart) {
                  stage);
         CHECK(find_cached() == 1);
         Machine m = read_cached();
-        check_link(&m.cost.link[LINK_INSIDE]);
-        check_link(&m.cost.link[LINK_ACROSS]);
+        check_table(&m.cost.link[LINK_INSIDE], 1024);
+        check_table(&m.cost.sum[LINK_INSIDE], 512);  // of two ranks each sends a half
+        check_table(&m.cost.link[LINK_ACROSS], 1024);
     }
 }
 
@@ -258,7 +261,7 @@ CLAIM(stages_measure_their_own_layers) {
         CHECK_SH(0, "rm -rf $W/cache $W/run; " PIPELINE "--probe", 1 + 6 * i, 7 - 6 * i);
         CHECK(find_cached() == 1);
         m[i] = read_cached();
-        check_link(&m[i].cost.link[LINK_INSIDE]);
+        check_table(&m[i].cost.link[LINK_INSIDE], 1024);
     }
     CHECK(m[0].cost.per_token < 3 * m[1].cost.per_token && m[1].cost.per_token < 3 * m[0].cost.per_token);
     CHECK_SH(0, PIPELINE "--steps 2", 7, 1);

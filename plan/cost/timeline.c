@@ -348,12 +348,12 @@ static double end_round(Play* x, int round, double open) {
     for (int r = 0; r < ranks; r++) {
         WeightRank* of = &x->whole[r];
         if (of->at <= open) *of = (WeightRank){.at = open};
-        else if (w->layers && w->zero > 1)
+        else if (w->zero > 1)
             of->at -= of->pass.forward + of->pass.head + of->pass.backward + of->pass.fixed;
         end = MAX(end, of->at);
     }
-    if (w->layers && w->zero > 1) end = weights_play_round(w, x->whole, ranks, round == 0, round == x->n_rounds - 1);
-    for (int r = 0; r < ranks && w->layers && w->zero > 1; r++) x->whole[r].at = end;
+    if (w->zero > 1) end = weights_play_round(w, x->whole, ranks, round == 0, round == x->n_rounds - 1);
+    for (int r = 0; r < ranks && w->zero > 1; r++) x->whole[r].at = end;
     return end;
 }
 
@@ -406,11 +406,11 @@ static void play_rounds(Play* x, Timeline* t) {
             int i = x->order[j];
             if (x->mb[i].pass != i) continue;
             play_passes(x, t, i, open, opener);
-            play_whole(x, i, whole);
+            if (x->setting->weights.layers > 0) play_whole(x, i, whole);
             if (t->end[i] > end) end = t->end[i], ended = i;
         }
         if (x->in_rounds) open = end, opener = ended;
-        if (x->in_rounds) whole = end_round(x, round, whole);
+        if (x->in_rounds && x->setting->weights.layers > 0) whole = end_round(x, round, whole);
     }
 }
 
@@ -459,7 +459,7 @@ int timeline_play(Timeline* timeline, const Plan* plan, const int* lengths, cons
         if (t->rank_end[r] > t->rank_end[last]) last = r;
     follow_back(&x, t, x.rank[last].last);
     t->makespan = t->rank_end[last];
-    t->step = end_step(&x, rank_ends);
+    t->step = setting->weights.layers > 0 ? end_step(&x, rank_ends) : t->makespan + setting->weights.update;
     double all = plan->ranks * t->makespan;
     if (all > 0) t->idle = MAX(1 - x.busy / all, 0), t->communication_share = x.communication / all;
     arena_reset(arena, mark);

@@ -213,7 +213,7 @@ static void join_locals(Merge* x) {
 static int merge(Plan* plan, Timeline* timeline, const int* lengths, const Setting* setting, Arena* arena, Err err) {
     int n = plan->n_micro_batches, n_shared = 0;
     Setting freely = *setting;
-    freely.rounds = 0;
+    freely.rounds = freely.weights.layers = 0;  // makespans are compared
     if (plan_set_rounds(plan, arena, err) < 0) return -1;
     Merge x = open_merge(plan, lengths, &freely, arena);
     Keyed* shared = TAKE(arena, Keyed, n);  // by the tokens of a rank: of more the exchange is the longer
@@ -247,7 +247,9 @@ int plan_merge(Plan* plan, Prediction* prediction, const int* lengths, const Set
     if (arena_check(arena, err) < 0) return -1;
     plan_copy(&merged, plan);
     if (merge(&merged, &timeline, lengths, setting, arena, err) < 0) return -1;
-    if (setting->rounds && step_play(&timeline, &merged, lengths, setting, arena, err) < 0) return -1;
+    if ((setting->rounds || setting->weights.layers > 0) &&
+        step_play(&timeline, &merged, lengths, setting, arena, err) < 0)
+        return -1;
     if (!setting->rounds || timeline.step < prediction->step) {
         plan_copy(plan, &merged);
         prediction->makespan = timeline.makespan, prediction->step = timeline.step;

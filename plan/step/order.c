@@ -67,9 +67,9 @@ int plan_end_late(Plan* plan, Arena* arena, Err err) {
     return 0;
 }
 
-// Which end of their lists ranks' short rows are taken from, to stand before the last pass or behind the first.
+// How a rank's passes begin and end.
 typedef struct RankPasses {
-    int first, last, n;  // rounds; how many passes
+    int first, last, n;  // rounds; how many micro-batches
     int alone;           // the one micro-batch of the pass that moves, of this rank alone; -1: there is none
 } RankPasses;
 
