@@ -161,8 +161,7 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, con
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
     plan_copy(&kept, plan);
-    double below = setting->rounds ? f->step : hopeful * f->step;
-    int found = plan_rounds(plan, packer, x->order, below, x->arena, err);
+    int found = plan_rounds(plan, packer, x->order, hopeful * f->step, x->arena, err);
     if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (!found) return 0;
     if (other.step > f->step * (1 + 1e-12)) {  // of equal ones the one made for rounds, whose sum is known
