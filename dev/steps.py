@@ -69,8 +69,7 @@ def machine(name):
 
 def begin(cell, plan):
     m, zero, lengths, context = cell
-    out = f"{work}/{len(os.listdir(work))}-{plan}"
-    os.makedirs(out)
+    out = tempfile.mkdtemp(dir=work)
     data = corpus(lengths, context)
     words = ["./train", "--ranks", str(a.ranks), "--device", "virtual", "--machine", machine(m), "--data", data,
              "--val", data, "--preset", a.preset, "--vocab", "128256", "--context", str(context), "--batch-tokens",
