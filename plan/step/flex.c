@@ -21,7 +21,6 @@ static const double resolution = 1.0015;      // of the target, where bisection 
 static const double dear_micro_batch = 0.01;  // of the bound: from here on other ways and plans for rounds are worth it
 static const double dear_start = 1.03;        // of the bound: the first target then, for hardly ever is less met
 static const double widest_target = 64;       // of the bound, where a search gives up
-static const double hopeful = 1.1;            // rounds of a step may take so much more than ranks that run them freely
 static const double poor = 1.015;             // of the bound: from here on other kinds of plans are looked at as well
 static const double very_poor = 1.05;         // the same where documents are many
 enum { BISECTIONS = 8, MANY = 2048 };
@@ -161,7 +160,7 @@ static int try_rounds(Plan* plan, Prediction* f, Scratch* x, Packer* packer, con
     if (setting->rounds) f->n_tries = 0;
     if (setting->rounds && f->makespan < INFINITY) choose(f, FLEX_CUT, plan);
     plan_copy(&kept, plan);
-    int found = plan_rounds(plan, packer, x->order, hopeful * f->step, x->arena, err);
+    int found = plan_rounds(plan, packer, x->order, f->step, x->arena, err);
     if (found < 0 || (found && predict_time(&other, plan, lengths, setting, x->arena, err) < 0)) return -1;
     if (!found) return 0;
     if (other.step > f->step * (1 + 1e-12)) {  // of equal ones the one made for rounds, whose sum is known

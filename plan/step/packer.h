@@ -88,5 +88,5 @@ void packer_write(const Packer* x, Plan* plan, const int* docs, int n, const int
 double round_bound(const Packer* x, int longest, double tokens, double work);
 
 // A plan made for rounds, with room for the packer's documents. 1, and the plan is overwritten, where the rounds of a
-// step take less than `below` ms; 0 where it does not; -1 without memory.
-int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err);
+// step take not much more than `known` ms, what the plan takes; 0 where they do; -1 without memory.
+int plan_rounds(Plan* plan, Packer* packer, const int* order, double known, Arena* arena, Err err);

@@ -22,6 +22,7 @@
 
 static const double resolution = 1.002;  // of a target, where bisection ends
 static const double hopeful = 1.05;      // of the bound of a round, the first target
+static const double open_start = 1.1;    // of what is known: what levelling may still bring below it
 // Documents that levelling places: so many for each of the step, at most so many for each ms that the step takes (a
 // thousand take 0.05 ms), and at most so many.
 static const double a_document = 500, a_millisecond = 1000, most_placed = 2e7;
@@ -281,6 +282,25 @@ static void level(Rounds* x, int* kept) {
     }
 }
 
+// Rounds as they were found from one start.
+typedef struct Found {
+    int* round_of;  // (n)
+    Round* rounds;
+    int n_rounds;
+    double ms;  // infinite: none
+} Found;
+
+// Levels what x has and keeps it where it takes less.
+static void level_and_keep(Rounds* x, Found* best, int64_t placed, int* scratch) {
+    x->most_placed = x->packer->placed + placed;
+    level(x, scratch);
+    double ms = sum_of_rounds(x);
+    if (ms >= best->ms) return;
+    memcpy(best->round_of, x->round_of, sizeof(int) * (size_t)x->n);
+    memcpy(best->rounds, x->rounds, sizeof(Round) * (size_t)x->n_rounds);
+    best->n_rounds = x->n_rounds, best->ms = ms;
+}
+
 // ---- the plan
 
 static void write_rounds(Plan* plan, Rounds* x, const int* order) {
@@ -306,7 +326,8 @@ static int has_too_many_rings(const Plan* plan, const PlanLimits* limits, int* r
     return 0;
 }
 
-int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Arena* arena, Err err) {
+int plan_rounds(Plan* plan, Packer* packer, const int* order, double known, Arena* arena, Err err) {
+    double below = known * open_start;
     ArenaMark mark = arena_mark(arena);
     const PlanLimits* limits = &packer->setting->limits;
     int n = packer->n, cuts = MIN(n, most_cuts(packer)) + 1, taken = below < INFINITY ? plan->n_rounds : 0;
@@ -320,17 +341,22 @@ int plan_rounds(Plan* plan, Packer* packer, const int* order, double below, Aren
                 .cut = TAKE(arena, int, cuts),
                 .from = TAKE(arena, int, cuts),
                 .last = TAKE(arena, Round, cuts)};
-    int *kept = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, limits->ranks);
+    Found best = {TAKE(arena, int, n), TAKE(arena, Round, MAX(cuts, taken)), 0, INFINITY};
+    int *scratch = TAKE(arena, int, n), *ring_docs = TAKE(arena, int, limits->ranks);
     Plan made;
     plan_take(&made, n, arena);
     if (arena_check(arena, err) < 0) return -1;
-    int found = n > 0 && (cut_into_runs(&x, below) || (taken && take_rounds(&x, plan, order)));
+    int64_t placed = (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
+    if (n > 0 && cut_into_runs(&x, below)) level_and_keep(&x, &best, taken ? placed / 2 : placed, scratch);
+    if (n > 0 && taken && take_rounds(&x, plan, order)) level_and_keep(&x, &best, placed / 2, scratch);
+    int found = best.ms < below;
     if (found) {
-        x.most_placed = x.packer->placed + (int64_t)MIN(MIN(a_document * n, a_millisecond * below), most_placed);
-        level(&x, kept);
+        memcpy(x.round_of, best.round_of, sizeof(int) * (size_t)n);
+        memcpy(x.rounds, best.rounds, sizeof(Round) * (size_t)best.n_rounds);
+        x.n_rounds = best.n_rounds;
         made.step = plan->step, made.squares = plan->squares;
         write_rounds(&made, &x, order);
-        found = sum_of_rounds(&x) < below && !has_too_many_rings(&made, limits, ring_docs);
+        found = !has_too_many_rings(&made, limits, ring_docs);
     }
     if (found) plan_copy(plan, &made);
     arena_reset(arena, mark);
