@@ -114,6 +114,12 @@ static const Setting* random_setting(uint64_t seed) {
     s.cost.link[LINK_ACROSS] = random_link(seed, 8);
     s.cost.layers = run->model.whole.L, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
     s.cost.kv_channels = run->model.shape.NKV * run->model.shape.HS;
+    // Weights and gradients that decide in which order passes run: all of it, or next to nothing.
+    s.weights =
+        (WeightTimes){.zero = run->model.ranks->zero.stage, .layers = run->model.shape.L, .hides = 1, .inside = 1};
+    for (int k = 0; k < N_WEIGHTS; k++)
+        s.weights.gather[k] = scale(seed, 40 + (uint64_t)k, -3, 1),
+        s.weights.reduce[k] = scale(seed, 50 + (uint64_t)k, -3, 1);
     cost_groups(s.groups, &s.cost, &s.limits, s.kind);
     int holds = 0;
     for (int d = 1; d <= ranks; d++) holds |= s.groups[d].canonical && group_holds(&s.groups[d], CONTEXT);
@@ -580,6 +586,8 @@ CLAIM(plans_that_change_every_step_never_move_optimizer_state) {
 CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     double before[CALIBRATION_TERMS], makespan;
     Batch* b = &run->batch;
+    WeightTimes weights = run->clock->setting.weights;
+    run->clock->setting.weights.layers = 0;  // of a machine's file, from which nothing is learnt
     draw_pieces(run, 11);
     count_pieces(run, 1);
     CHECK(b->planned->predicted && b->planned->prediction.makespan > 0);
@@ -593,6 +601,7 @@ CLAIM(terms_are_those_of_the_model_before_it_learnt) {
     for (int i = 0; i < CALIBRATION_TERMS; i++) CHECK_CLOSE(b->planned->terms[i], before[i], 1e-9 * makespan);
     calibration_start(&run->clock->calibration);
     run_set_cost(run);
+    run->clock->setting.weights = weights;
 }
 
 int main(int n_arguments, char** arguments) {
