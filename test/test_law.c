@@ -115,8 +115,8 @@ static const Setting* random_setting(uint64_t seed) {
     s.cost.layers = run->model.whole.L, s.cost.channels = run->model.shape.C, s.cost.elem_bytes = sizeof(float);
     s.cost.kv_channels = run->model.shape.NKV * run->model.shape.HS;
     // Weights and gradients that decide in which order passes run: all of it, or next to nothing.
-    s.weights =
-        (WeightTimes){.zero = run->model.ranks->zero.stage, .layers = run->model.shape.L, .hides = 1, .inside = 1};
+    s.weights = (WeightTimes){
+        .zero = s.rounds ? 2 + (int)(seed % 2) : 1, .layers = run->model.whole.L, .hides = 1, .inside = 1};
     for (int k = 0; k < N_WEIGHTS; k++)
         s.weights.gather[k] = scale(seed, 40 + (uint64_t)k, -3, 1),
         s.weights.reduce[k] = scale(seed, 50 + (uint64_t)k, -3, 1);
