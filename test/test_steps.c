@@ -79,6 +79,30 @@ CLAIM(rounds_reduce_and_gather_layer_by_layer) {
     }
 }
 
+// 502 ms of weights, between nodes: a document on one node hides under its pass what one on two, whose exchange in the
+// first layer waits for all of them on the same link, shows.
+CLAIM(exchanges_between_nodes_wait_for_weights) {
+    static const int length = 60000;
+    double late[2];
+    for (int k = 0; k < 2; k++) {
+        Plan plan;
+        Prediction f;
+        arena_reset(&arena, (ArenaMark){0});
+        named_world(&world, "a100-7b", 16, 8);
+        Setting* s = &world.setting;
+        s->limits.capacity = 8192;
+        cost_groups(world.groups, &s->cost, &s->limits, s->kind);
+        s->weights = (WeightTimes){.zero = 1, .layers = 10, .across = 1, .hides = 1, .gather = {1, 50, 1}};
+        plan_take(&plan, 1, &arena);
+        plan.ranks = 16, plan.n_docs = plan.n_micro_batches = plan.n_rounds = 1, plan.docs[0] = 0;
+        plan.micro_batches[0] = (MicroBatch){0, k ? 16 : 8, s->groups[k ? 16 : 8].ulysses_size, 0, 1, 0};
+        CHECK(predict_time(&f, &plan, &length, s, &arena, err) == 0);
+        late[k] = f.step - f.makespan;
+    }
+    CHECK_CLOSE(late[0], 51, 1e-6);
+    CHECK_CLOSE(late[1], 502, 1e-6);
+}
+
 // ---- all plans of small steps, in all orders
 
 enum { RANKS = 3, WINDOWS = 6, MOST = 4 };
