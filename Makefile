@@ -90,12 +90,14 @@ drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss sample
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
 left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
-plain    := $(filter-out $(left_out),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
+searched := $(wildcard plan/search/*.c run/search/*.c)
+plain    := $(filter-out $(left_out) $(searched),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
   kernels/virtual/*.c)) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \
-  $(drawn:%=$(build)/%.o)
+  $(patsubst %,$(build)/%.o,$(filter-out run/search/%,$(drawn)))
+searches := $(searched:%.c=$(build)/%.o) $(patsubst %,$(build)/%.o,$(filter run/search/%,$(drawn)))
 
 # The CUDA sources, which nvcc compiles, or a C++ compiler for the emulator.
 cuda_files := $(filter-out library cudnn_plan,$(patsubst kernels/cuda/%.cu,%,$(wildcard kernels/cuda/*.cu)))
@@ -129,6 +131,9 @@ $(build)/train: $(build)/train_gpt.o $(build)/ragged.a
 $(build)/train_emu: $(build)/train_gpt.o $(build)/emu/open.o $(emu_objects) $(build)/ragged.a
 	$(call linked,$(link_emu))
 
+# The program that searches stands beside it.
+$(build)/train $(build)/train_emu $(build)/train_checked: | $(if $(wildcard dev/simulate.c),$(build)/dev/simulate)
+
 # ./train that proves every plan before it runs, and with --plan random runs any plan.
 $(build)/train_checked: $(build)/test/train_gpt.o $(build)/test/checked.o $(build)/checked.a $(build)/ragged.a
 	$(call linked,$(link))
@@ -142,6 +147,10 @@ $(build)/train_faults: $(build)/train_gpt.o $(build)/test/faults/inject.o $(buil
 	$(call linked,$(link) $(wrapped))
 
 $(build)/ragged.a: $(objects)
+	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
+
+# What build/simulate has beside the trainer, which links without it.
+$(build)/search.a: $(searches)
 	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
 
 $(build)/train_gpt.o: train_gpt.cu $(build)/flags
@@ -189,7 +198,7 @@ include scripts/core.mk
 
 # ---- test programs: on the CPU, and those of ops once more on the emulated GPU (test_on_emu) and a GPU (test_on_gpu)
 
-$(build)/test/%: $(build)/test/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a
+$(build)/test/%: $(build)/test/%.o $(build)/checked.a $(build)/compared.a $(build)/search.a $(build)/ragged.a
 	$(call linked,$(link))
 
 $(build)/test_on_emu/%.o: test/%.c $(build)/flags
@@ -238,10 +247,10 @@ $(build)/kernels/cpu/%_emulated.o: kernels/cpu/%.c $(build)/flags
 	  -c $< -o $@)
 
 # Benches stand beside oneDNN where it is installed, OpenBLAS (found when they run) and PyTorch (PYTHON=...).
-$(build)/dev/%: $(build)/dev/%.o $(build)/checked.a $(build)/compared.a $(build)/ragged.a
+$(build)/dev/%: $(build)/dev/%.o $(build)/checked.a $(build)/compared.a $(build)/search.a $(build)/ragged.a
 	$(call linked,$(link),$(if $(filter yes,$(ONEDNN)),-ldnnl))
 $(build)/dev/bench_%.o: KERNEL_FLAGS += $(if $(filter yes,$(ONEDNN)),-DHAVE_ONEDNN)
-$(build)/dev/simulate: $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
+$(build)/dev/simulate: $(build)/test/train_gpt.o $(patsubst dev/%.c,$(build)/dev/%.o,$(wildcard dev/simulate*.c))
 # What planners and searches are compared with, in tests and tools: lengths of documents, other bounds and formulas.
 $(build)/compared.a: $(patsubst %,$(build)/dev/%.o,lengths bound_shares balanced galvatron)
 	$(call step,AR $@,rm -f $@ && ar rcs $@ $^)
@@ -333,12 +342,13 @@ check-examples: $(examples)
 clean:
 	rm -rf build train
 
-# The program as PREFIX/bin/ragged, its man page and what bash completes, all made from the option table.
+# PREFIX/bin/ragged, the program that searches, a man page and what bash completes, both made from the option table.
 PREFIX ?= /usr/local
 share   = $(DESTDIR)$(PREFIX)/share
-install: train
+install: train build/simulate
 	@mkdir -p $(DESTDIR)$(PREFIX)/bin $(share)/man/man1 $(share)/bash-completion/completions
 	@cp train $(DESTDIR)$(PREFIX)/bin/ragged
+	@cp build/simulate $(DESTDIR)$(PREFIX)/bin/ragged-simulate
 	@scripts/help_to.sh man ./train > $(share)/man/man1/ragged.1
 	@scripts/help_to.sh bash ./train > $(share)/bash-completion/completions/ragged
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/ragged; try: ragged --help, man ragged"

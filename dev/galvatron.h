@@ -7,7 +7,7 @@
 // so the fastest links. Strategies that mix data with sharded data are pruned, since sharded data alone is never worse.
 // Recomputation doubles the rest. With g = 2^n > 1 ranks 4 n - 1 remain, with one rank one.
 #pragma once
-#include "plan/layout/layout_cost.h"
+#include "plan/search/layout_cost.h"
 
 typedef enum Dimension { BY_DATA, BY_SHARDS, BY_TENSOR, N_DIMENSIONS } Dimension;
 

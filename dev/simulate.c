@@ -1,4 +1,5 @@
-// simulate.c - build/simulate: the planners of several systems on the same batches, in the cost model.
+// simulate.c - build/simulate: the program that searches. It finds layouts for runs (`simulate layout`, `simulate
+// what-if`: run/search/search.h), and plays the planners of several systems on the same batches, in the cost model.
 //
 //   make simulate && build/simulate --machine h200-8b --ranks 256 --docs 2048 --lengths prolong
 //
@@ -23,6 +24,7 @@
 #include "plan/base/disk.h"
 #include "plan/show/explain.h"
 #include "plan/step/remap.h"
+#include "run/search/search.h"
 #include "test/checks.h"
 
 enum { SAMPLE = 16384 };  // lengths of the data set that planners may see before the first step
@@ -269,6 +271,7 @@ static void print_foot(const Simulation* s) {
 
 int main(int argc, char** argv) {
     Simulation s;
+    if (argc > 1 && (!strcmp(argv[1], "layout") || !strcmp(argv[1], "what-if"))) return search_main(argc, argv);
     Options options = read_options(argc, argv);
     int played = 0;
     if (options.layout) return simulate_layout(&options), 0;

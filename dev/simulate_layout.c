@@ -1,6 +1,6 @@
-// simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/layout/layout_search.h) or a list of
-// strategies (plan/published/strategy_steps.h) beside the best that single ways of dividing a model can do, in the cost
-// model (plan/layout/layout_cost.h).
+// simulate_layout.c - build/simulate --layout auto: the search for a layout (plan/search/layout_search.h) or a list of
+// strategies (plan/search/strategy_steps.h) beside the best that single ways of dividing a model can do, in the cost
+// model (plan/search/layout_cost.h).
 //
 //   build/simulate --layout auto --memory 16G --machine FILE --model "--preset gpt2-1558m --batch-tokens 524288"
 //   build/simulate --layout hydraulis ...                                                         lists alone
@@ -15,9 +15,9 @@
 #include "dev/simulate.h"
 #include "plan/base/disk.h"
 #include "plan/options/read.h"
-#include "plan/layout/layout_steps.h"
+#include "plan/search/layout_steps.h"
 #include "plan/model/split.h"
-#include "plan/published/strategy_steps.h"
+#include "plan/search/strategy_steps.h"
 
 typedef struct Searched {
     LayoutCosts costs;

@@ -66,7 +66,12 @@ static const OptionRow rows[] = {
 };
 
 static void print_help(void) {
-    printf("simulate - plays the planners of several systems on the same batches, in a cost model\n\n");
+    printf(
+        "simulate - plays the planners of several systems on the same batches, in a cost model; or searches for\n"
+        "runs, with the options of ./train:\n\n"
+        "  simulate layout ...         --layout auto or hydraulis: the fastest; or what a step of one takes;\n"
+        "                              with --ranks, --memory and --machine\n"
+        "  simulate what-if [RUN] ...  what each --machine takes; what else a logged run\n\n");
     for (int i = 0; i < COUNT(rows); i++) {
         printf("  %-13s %s", rows[i].value.name, rows[i].words);
         if (rows[i].standard) printf(" (%s)", rows[i].standard);

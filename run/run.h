@@ -167,6 +167,7 @@ typedef struct RunPage RunPage;  // show/run_page.h
 typedef struct Cluster {
     RankIdentity identity;
     int forks;             // ranks are forked when all is read that they share
+    int searches;          // the program is build/simulate: ranks need not be there
     Agreement* agreed;     // (ranks) what all ranks said last
     int unplanned;         // some rank could not plan what comes next: all end after this step
     int given_up;          // a rank is, as too slow: all end after this step
@@ -284,7 +285,8 @@ static inline double run_seconds(const Run* run) {
 }
 // Whether a run says only what a person needs first; all of it stands in log.jsonl.
 static inline int run_is_brief(const Run* run) {
-    return (run->books->claims || run->books->uses_model || run->config.explain) && !run->config.verbose;
+    const Books* x = run->books;
+    return (x->claims || x->uses_model || run->config.explain || run->cluster->searches) && !run->config.verbose;
 }
 // Of tokens, at most, that a step or a text consists of.
 static inline int run_most_tokens(const Run* run) {
@@ -337,6 +339,7 @@ void run_close(Run* run);  // what was opened; the status of the program
 // ---- setup/start.c: every phase ends the program with one line when it cannot go on
 
 void run_read_options(Run* run);  // --help ends here; finds the command and the device
+void run_say_what_if(Run* run);   // --what-if: which command of build/simulate answers it
 void run_open_data(Run* run);     // tokenizer, documents
 void run_settle_model(Run* run);  // element type, shape; opens the samplers
 
@@ -402,7 +405,7 @@ const struct Planner* run_planner(const Run* run);  // of --plan, in its table; 
 size_t run_planning_bytes(const Run* run, const PlanLimits* limits, int max_tokens);
 int run_machine_named(const Run* run, Machine* machine, const char* name, Err err);  // by a file or a name. 0, or -1
 void run_read_machine(Run* run, Machine* machine);  // of --machine, as rank 0 reads it; all ranks call it together
-// What the search for layouts knows, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
+// What a search for layouts is told, on rank 0 before ranks are joined, of a rank with the whole model (--tp 1, --pp 1,
 // --zero 1): as in run_find_job_cost, undivided. from: words.
 int run_machine_of_layouts(Run* run, Machine* machine, char from[ERR_BYTES], Err err);
 // The same of groups of `tp` ranks. Returns whether --probe --tp has measured them, and no --machine is named.
@@ -577,11 +580,6 @@ int save_is_due_by_clock(const Run* run);
 int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
 void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
 size_t save_copy_bytes(const Run* run);
-
-// ---- what_if/what_if.c
-
-void run_read_logged(Run* run);  // --what-if RUN: the options of that run, before anything is opened
-void run_what_if(Run* run);  // --what-if: ends the program. Documents and the model's shape are there, ranks are not
 
 // ---- show/report.c, show/explain.c
 

@@ -21,6 +21,7 @@ layer plan/value 'plan/(base|value)/'
 layer plan/cost 'plan/(base|model|value|cost)/'
 layer plan/step 'plan/(base|value|cost|step)/'
 layer plan/layout 'plan/(base|model|value|cost|step|layout)/'
+layer plan/search 'plan/(base|model|value|cost|step|layout|published|search)/'
 layer plan/slow 'plan/(base|model|cost|slow)/'
 layer plan/published 'plan/(base|value|cost|step|layout|published)/'
 layer plan/show 'plan/(base|value|cost|step|show)/'
@@ -29,6 +30,9 @@ layer kernels 'kernels/|plan/base/'
 layer run/model 'run/(model/|run.h)|data/|kernels/|plan/'
 layer run 'run/|data/|kernels/|plan/'
 complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may include dev or test/')"
+# The trainer executes; what searches is build/simulate's, and links beside it.
+complain "$(grep -rnE '^#include "(plan|run)/search/' $code | grep -vE '^(plan|run)/search/' |
+    sed 's/$/   <- the trainer asks build\/simulate through a pipe/')"
 
 # Options stay as they were read: what comes of them is in Run.settled.
 readers='^run/(core|files/origin|setup/start|setup/virtual|setup/ranks|setup/cost|step/eval)\.c:'

@@ -63,7 +63,7 @@ staged="test/ranks.sh 2 $1 $tiny --layers 2 --pp 2 --data $work --out $work/stag
 claim "a pipeline" $staged --steps 2
 claim "and a plan of it" $staged --explain
 chosen="test/ranks.sh 3 $1 $tiny --data $work --machine flexsp-7b --capacity 128 --out $work/chosen"
-claim "a question" "$1" --what-if --machine a100-7b h200-8b --ranks 8 --out "$work/asked"
+claim "a question" "$(dirname "$1")/dev/simulate" what-if --machine a100-7b h200-8b --ranks 8 --out "$work/asked"
 claim "a run of strategies" $chosen --steps 4 --strategies "tp2+tp1;3xtp1"
 mkdir "$work/long" # as many evaluations, and as late, as numbers allow
 seq 575807 775806 | sed 's/.*/{"step": 9223372036854&, "val_loss": 2, "val_targets": 9}/' > "$work/long/log.jsonl"

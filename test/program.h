@@ -20,6 +20,15 @@
 #include "test/temporary.h"
 
 static const char* program = "./train";
+
+// build/simulate of the same build, which $S is.
+static inline const char* simulator_beside(const char* words) {
+    static char path[512];
+    const char *end = words + strcspn(words, " "), *name = end;
+    while (name > words && name[-1] != '/') name--;
+    snprintf(path, sizeof path, "%.*sdev/simulate", (int)(name - words), words);
+    return access(path, X_OK) ? "build/simulate" : path;
+}
 static char output[1 << 20];  // stdout and stderr of the last command
 static char errors[1 << 16];  // its stderr alone
 
@@ -36,6 +45,7 @@ static inline void program_begin(int argc, char** argv) {
     if (argc > 1) program = argv[1];
     test_context = tell_last_command;
     setenv("P", program, 1);
+    setenv("S", simulator_beside(program), 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
     temporary_begin();

@@ -1,9 +1,9 @@
-// test_galvatron.c - the claims of dev/galvatron.h, plan/layout/layer_search.h and plan/layout/layout_search.h: numbers
+// test_galvatron.c - the claims of dev/galvatron.h, plan/search/layer_search.h and plan/search/layout_search.h: numbers
 // that were worked out from Galvatron's released code and constants (BERT-Huge on 8 RTX TITAN over PCIe), and brute
 // force.
 #include "dev/galvatron.h"
 
-#include "plan/layout/layer_search.h"
+#include "plan/search/layer_search.h"
 #include "test/test.h"
 
 // ---- strategies

@@ -1,6 +1,6 @@
-// test_goodput.c - claims about plan/cost/goodput.h: the formula against ranks that die at random, its best interval
+// test_goodput.c - claims about plan/search/goodput.h: the formula against ranks that die at random, its best interval
 // against all others.
-#include "plan/cost/goodput.h"
+#include "plan/search/goodput.h"
 
 #include <math.h>
 

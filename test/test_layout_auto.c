@@ -391,6 +391,28 @@ CLAIM(the_choice_is_explained) {
     CHECK_SAID("of the stage with most: matmuls & times of --machine h200-8b");
 }
 
+// What another program answers is what a person gets who types its command, also with a blank and a quote in a path.
+CLAIM(the_command_of_a_search_gives_the_same_answer) {
+    char first[4096], again[4096];
+    CHECK_SH(0, "rm -rf \"$W/it's a corpus\" && cp -r $W/corpus \"$W/it's a corpus\"");
+    CHECK_SH(0, ON_RANKS "$P " TINY "--data \"$W/it's a corpus\" --layout auto --memory 1G --tp 2 --explain layout",
+             ranks);
+    const char *command = strstr(output, "search  "), *use = strstr(output, "use it: ");
+    CHECK(command && use && strstr(use, "--capacity 256 --layout 'tp 2; stage"));
+    if (!command || !use) return;
+    snprintf(first, sizeof first, "%.*s", (int)strcspn(use, "\n"), use);
+    snprintf(again, sizeof again, "%.*s", (int)strcspn(command + 8, "\n"), command + 8);
+    CHECK_SH(0, "%s", again);
+    use = strstr(output, "use it: ");
+    CHECK(use && !strncmp(use, first, strlen(first)));
+}
+
+CLAIM(without_the_program_that_searches_there_is_no_search) {
+    CHECK_SH(0, "mkdir -p $W/alone && cp ${P%% *} $W/alone/train");
+    CHECK_REFUSED("build/simulate, which is not beside & make simulate",
+                  "$W/alone/train " TINY "--ranks 2 --layout auto --memory 1G");
+}
+
 int main(int argc, char** argv) {
     program_begin(argc, argv);
     simulator = argc > 2 ? argv[2] : "build/simulate";

@@ -1,8 +1,8 @@
 // test_layout_search.c - the claims of plan/layout/layout.h: even stages by brute force, files there and back, what is
-// refused; those of plan/layout/layout_search.h: against brute force over all layouts of small models; and what
-// messages of a layout cost (plan/layout/layout_cost.h), by their bytes.
-#include "plan/layout/layout_cost.h"
-#include "plan/layout/layout_search.h"
+// refused; those of plan/search/layout_search.h: against brute force over all layouts of small models; and what
+// messages of a layout cost (plan/search/layout_cost.h), by their bytes.
+#include "plan/search/layout_cost.h"
+#include "plan/search/layout_search.h"
 #include "test/test.h"
 #include "test/shapes.h"
 

@@ -1,6 +1,6 @@
-// test_layout_steps.c - claims about plan/layout/layout_steps.h: steps of equal documents take what equal rounds take,
+// test_layout_steps.c - claims about plan/search/layout_steps.h: steps of equal documents take what equal rounds take,
 // no steps of the same tokens less, and what is chosen is the fastest of all that the search has found.
-#include "plan/layout/layout_steps.h"
+#include "plan/search/layout_steps.h"
 #include "test/test.h"
 #include "test/shapes.h"
 

@@ -1,7 +1,7 @@
-// test_search.c - the one search for a layout or a list of strategies (plan/layout/layout_steps.h,
-// plan/published/strategy_steps.h) against brute force on few ranks: all layouts whose stages run alike, and all lists
+// test_search.c - the one search for a layout or a list of strategies (plan/search/layout_steps.h,
+// plan/search/strategy_steps.h) against brute force on few ranks: all layouts whose stages run alike, and all lists
 // of up to two strategies, by the same steps on the same clock. SEARCH_CASES: how many jobs.
-#include "plan/published/strategy_steps.h"
+#include "plan/search/strategy_steps.h"
 #include "test/test.h"
 #include "test/shapes.h"
 

@@ -393,7 +393,7 @@ CLAIM(a_run_says_what_was_joined_or_why_nothing_is) {
     CHECK(has_words(output, "documents that begin alike: & tokens for & less"));
     CHECK(log_values("joined", "tokens", tokens, 2) == 2 && log_values("joined", "drawn", drawn, 2) == 2);
     CHECK(tokens[0] < 0.9 * drawn[0] && tokens[1] < 0.9 * drawn[1] && drawn[1] <= 2000);
-    CHECK_REFUSED("were joined to some (--shared-prefix)", "$P --what-if $W/joined --machine a100-7b");
+    CHECK_REFUSED("were joined to some (--shared-prefix)", "$S what-if $W/joined --machine a100-7b");
     CHECK_SH(0, "sed 's/\"prompt\"/\"text\"/' $W/alike.jsonl > $W/learnt.jsonl");
     CHECK_SH(0, ALIKE "none --data $W/learnt.jsonl --out $W/apart");
     CHECK(log_values("apart", "tokens", tokens, 2) == 2 && log_values("apart", "drawn", drawn, 2) == 0);

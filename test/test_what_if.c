@@ -1,5 +1,5 @@
-// test_what_if.c - --what-if in whole programs: what is recommended takes, on virtual ranks, what it should; prices,
-// memory and changes are of all ranks, the fullest one, all links; logged steps, drawn again; what is refused.
+// test_what_if.c - simulate what-if in whole programs: what is recommended takes, on virtual ranks, what it should;
+// prices, memory and changes are of all ranks, the fullest one, all links; logged steps, drawn again; what is refused.
 // Argument: the program.
 #include "data/json.h"
 #include "plan/cost/machine.h"
@@ -16,7 +16,7 @@
 static char page[1 << 20];
 
 static void ask(const char* options) {
-    CHECK_SH(0, "$P --what-if --out $W/asked --ranks 8 " MODEL "%s", options);
+    CHECK_SH(0, "$S what-if --out $W/asked --ranks 8 " MODEL "%s", options);
     CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
 }
 
@@ -140,7 +140,7 @@ CLAIM(logged_steps_take_what_runs_do_that_differ) {
     const char* options = recommended("slow");
     double slow = played("logged", "slow", options), even = played("even_run", "fast", options),
            flexsp = played("flexsp_run", "slow", filled("%s --plan flexsp", options));
-    CHECK_SH(0, "$P --what-if $W/logged --out $W/asked");
+    CHECK_SH(0, "$S what-if $W/logged --out $W/asked");
     CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
     CHECK_CLOSE(cell("4 logged steps", "played as it ran", "ms a step"), slow, 0.02 * slow);
     CHECK_CLOSE(cell("4 logged steps", "without rank 3's slowness", "ms a step"), even, 0.02 * even);
@@ -149,10 +149,10 @@ CLAIM(logged_steps_take_what_runs_do_that_differ) {
 }
 
 CLAIM(a_log_of_other_documents_is_refused) {
-    CHECK_SH(0, "$P --what-if $W/one/log.jsonl --mtbf 100 --out $W/asked");
+    CHECK_SH(0, "$S what-if $W/one/log.jsonl --mtbf 100 --out $W/asked");
     CHECK_SAID("played as it ran & 3 logged steps & this run & !plans of");
-    CHECK_REFUSED("not the documents of that run", "$P --what-if $W/one --data $W/corpus/0*.txt");
-    CHECK_REFUSED("cannot read: & log.jsonl", "$P --what-if $W/none");
+    CHECK_REFUSED("not the documents of that run", "$S what-if $W/one --data $W/corpus/0*.txt");
+    CHECK_REFUSED("cannot read: & log.jsonl", "$S what-if $W/none");
 }
 
 // A death while a save of an hour is written costs what a restart that is an hour longer does.
@@ -161,7 +161,7 @@ CLAIM(steps_behind_a_save_under_way_are_lost) {
     for (int lost = 0; lost < 2; lost++) {
         CHECK_SH(0,
                  "sed 's/\"save_seconds\": [^,}]*/\"save_seconds\": %d/' $W/one/log.jsonl > $W/saved.jsonl && "
-                 "$P --what-if $W/saved.jsonl --mtbf 1 --restart-seconds %d --out $W/asked",
+                 "$S what-if $W/saved.jsonl --mtbf 1 --restart-seconds %d --out $W/asked",
                  lost ? 0 : 3600, lost ? 3700 : 100);
         CHECK(read_text(path_of("asked/what-if.html"), page, sizeof page) > 0);
         share[lost] = cell("where ranks die", "this run", "goodput") / 100;
@@ -171,19 +171,22 @@ CLAIM(steps_behind_a_save_under_way_are_lost) {
 
 CLAIM(questions_that_cannot_be_answered_are_refused) {
     static const Refusal rows[] = {
-        {"--what-if --ranks 8 --machine foo", "--machine foo & a100-7b, h200-8b", 0},
-        {"--what-if --ranks 8", "expects machines & try --machine", 0},
-        {"--what-if --machine h200-8b", "--ranks & try --ranks 64", 0},
-        {"--what-if --ranks 8 --machine h200-8b --price 1,2", "each --machine, 1, found 2", 0},
-        {"--what-if --ranks 8 --machine h200-8b --price x", "as 2.5,4, found \"x\"", 0},
-        {"--what-if --ranks 8 --machine $W/bare", "what memory a rank of & --memory 40G", 0},
-        {"--what-if --ranks 8 --machine $W/bare --memory 1G --mtbf 9", "device GIB GB/S", 0},
-        {"--what-if --ranks 8 --machine h200-8b --layout auto", "found --layout", 0},
         {"--machine a b", "found 2; several are for --what-if", 0},
         {"--price 2", "--price is for --what-if", 0},
-        {"--what-if --ranks 8 --machine h200-8b", "of one process", 2}};
+        {"--what-if --ranks 8 --machine h200-8b", "type: build/simulate what-if --data & --machine h200-8b", 0}};
+    static const Refusal questions[] = {
+        {"--ranks 8 --machine foo", "--machine foo & a100-7b, h200-8b", 0},
+        {"--ranks 8", "expects machines & try --machine", 0},
+        {"--machine h200-8b", "--ranks & try --ranks 64", 0},
+        {"--ranks 8 --machine h200-8b --price 1,2", "each --machine, 1, found 2", 0},
+        {"--ranks 8 --machine h200-8b --price x", "as 2.5,4, found \"x\"", 0},
+        {"--ranks 8 --machine $W/bare", "what memory a rank of & --memory 40G", 0},
+        {"--ranks 8 --machine $W/bare --memory 1G --mtbf 9", "device GIB GB/S", 0},
+        {"--ranks 8 --machine h200-8b --layout auto", "found --layout", 0}};
     CHECK_SH(0, "grep -v device $W/fast > $W/bare");
     CHECK_REFUSALS(MODEL "--out $W/refused ", rows);
+    for (int i = 0; i < COUNT(questions); i++)
+        CHECK_REFUSED(questions[i].words, "$S what-if " MODEL "--out $W/refused %s", questions[i].options);
 }
 
 int main(int argc, char** argv) {

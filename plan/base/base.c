@@ -26,7 +26,8 @@ __attribute__((noreturn)) static void end_with(const char* place, const char* fo
     format_ends(message, sizeof message, format, args);
     text_clean(message);
     fflush(stdout);
-    if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "train: %s%s%s\n", die_as.who, message, place);
+    const char* program = die_as.program ? die_as.program : "train";
+    if (!die_as.is_said || !die_as.is_said()) fprintf(stderr, "%s: %s%s%s\n", program, die_as.who, message, place);
     if (die_as.last) die_as.last();
     if (die_as.leave) die_as.leave(1);
     exit(1);

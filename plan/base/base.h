@@ -89,6 +89,7 @@ __attribute__((format(printf, 1, 2))) void warn(const char* format, ...);
 // How a program of several ranks ends (plan/base/terminal.h): what stands before each line, whether another rank has
 // said it, what to do once it is out, how to leave. NULL: the line is said, and exit.
 typedef struct DieAs {
+    const char* program;  // NULL: train
     char who[24];
     int (*is_said)(void);
     void (*last)(void);

@@ -13,6 +13,7 @@
 #include <math.h>
 
 #include "plan/base/words.h"
+#include "plan/model/split.h"
 
 // ---- the table
 
@@ -80,6 +81,9 @@ static const Key keys[] = {
     TABLE("sum", sum[LINK_ACROSS], "across"),
     {"ranks", "the first, pace, GiB", {WHOLE(kind_first, 0, 1 << 30), FROM(1e-3, kind_speed), REALS(kind_gib)}, SEVERAL,
         NULL, AT(n_kinds), MACHINE_KINDS, 1, {sizeof(int), sizeof(double)}},
+    {"tp", "ranks of a group, ms a token, a token^2, a row",
+        {WHOLE(tp, 2, MOST_TP), REALS(tp_token), REALS(tp_pair), REALS(tp_row)}, SEVERAL, NULL, AT(n_tp), MACHINE_TP, 1,
+        {sizeof(int), sizeof(double)}},
     {"pipeline_memory", "layers, width, vocabulary, B, alpha, 3 sizes in MiB, A at tp 1 2 4 8 16",
         {FROM(1, layers), FROM(1, hidden), REALS(vocabulary), REALS(state_bytes), {"", REAL, AT(alpha), 0, 1, NULL},
          REALS(safety_mib), REALS(fixed_mib), REALS(gpu_mib), REALS(activation[0]), REALS(activation[1]),

@@ -31,11 +31,12 @@
 //   scheme TP8PP2 8 2 1.07e-6 0.0711 61.8        a tensor x pipeline replica (Hydraulis): ms a token^2, a token, a row
 //   ranks 32 0.5 40                ranks from the 32nd on: half the pace, 40 GiB (several; 0: unknown, or those of
 //                                  memory)
+//   tp 2 0.09 2.6e-6 1             a tensor-parallel group of 2 ranks: ms a token, a token^2, a row (several)
 //   pipeline_memory ...            constants of the memory formula of such replicas, see machine.c
 #pragma once
 #include "plan/cost/cost.h"
 
-enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16, MACHINE_KINDS = 32 };
+enum { MACHINE_SCHEMES = 24, SCHEME_NAME = 16, MACHINE_KINDS = 32, MACHINE_TP = 16, MACHINE_TEXT = 1 << 14 };
 
 typedef struct Scheme {
     char name[SCHEME_NAME];
@@ -52,6 +53,8 @@ typedef struct Machine {
     double device_gib, save_gbps;            // 0: unknown
     int n_kinds, kind_first[MACHINE_KINDS];  // kinds of ranks, each up to the first of the next; 0: all are alike
     double kind_speed[MACHINE_KINDS], kind_gib[MACHINE_KINDS];
+    int n_tp, tp[MACHINE_TP];                // tensor-parallel groups that were measured
+    double tp_token[MACHINE_TP], tp_pair[MACHINE_TP], tp_row[MACHINE_TP];
     int n_schemes;
     Scheme schemes[MACHINE_SCHEMES];
     // Hydraulis' memory formula; activation[i] bytes at tensor-parallel cp size 1 << i, 0: unknown

@@ -3,7 +3,7 @@
 
 // A token's exchanges of a layer that computing does not hide, in exchanges: those that gather tokens before a matmul
 // go in two parts, of which the second hides under the matmul of the own half; backward sums hide under the gradients
-// of weights (plan/layout/layout_play.h). Times are those of a row of so many tokens; `again`: forward passes more.
+// of weights (plan/search/layout_play.h). Times are those of a row of so many tokens; `again`: forward passes more.
 static double shown_exchanges(const Cost* cost, const Shape* whole, double again) {
     enum { TOKENS = 4096 };
     int T = cost->tensor_ranks, m = cost->tensor_nodes, low = T / 2, high = T - low, node = CEIL_DIV(T, m);

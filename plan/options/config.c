@@ -145,7 +145,7 @@ const Option config_options[] = {
     {WORD("--probe", FLAG, probe, NULL), START, NULL, "do not train: measure ranks for plans; in ~/.cache/ragged"},
     {WORD("--explain", MAYBE, explain_what, "[layout]"), START, NULL,
         "do not train: the next plan beside others, also as plan.html; layout: what stages hold, and memory"},
-    {WORD("--what-if", MAYBE, what_if, "[RUN]"), START, NULL, "what each --machine takes; what else a logged run"},
+    {WORD("--what-if", MAYBE, what_if, "[RUN]"), START, NULL, "the command of build/simulate that answers"},
     {WORD("--price", TEXT, price, "X,..."), START, NULL, "of --what-if: of a rank-hour, on each machine"},
     {NUMBER("--mtbf", REAL, mtbf, 0, 1e9), START, "0", "of --what-if: hours between deaths of a rank; 0: none dies"},
     {NUMBER("--restart-seconds", REAL, restart_seconds, 0, 1e6), START, "60", "of --what-if: from a death to training"},

@@ -346,3 +346,38 @@ Choice hydraulis_choose(StepWork* w, const Strategy* list, int n_strategies, int
     if (best.strategy >= 0) pack_all(w, &list[best.strategy], w->pipeline_of);
     return best;
 }
+
+// ---- beside moves
+
+// Rows are as long as a scheme holds; of all but the last stage gradients leave at the end.
+static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
+                            double ms, double tau) {
+    double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;
+    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed};
+    w.first = stage * w.forward, w.end = ms + rows * scheme->fixed;
+    w.first_layer = layout_first(layout, stage), w.layers = layout_first(layout, stage + 1) - w.first_layer;
+    w.hides = g->pp == 1;
+    return w;
+}
+
+void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides) {
+    double rate = 0, tau[MOST_PIPELINE_GROUPS];
+    int zero = 1, first = 0;
+    for (int l = 0; l < layers; l++) zero = MAX(zero, how[l].zero);
+    for (int i = 0; i < strategy->n; i++) {
+        tau[i] = scheme[i]->quadratic * mean_length + scheme[i]->linear;
+        rate += strategy->group[i].copies / tau[i];
+    }
+    Shape whole = {.L = layers};
+    for (int i = 0; i < strategy->n; first += group_ranks(&strategy->group[i++])) {
+        const PipelineGroup* g = &strategy->group[i];
+        Layout layout = strategy_layout(&whole, g, how);
+        for (int r = 0; r < group_ranks(g); r++) {
+            MoveWindow* w = &window[first + r];
+            *w = window_of(g, scheme[i], &layout, r / (g->copies * g->tp), tokens / rate, tau[i]);
+            w->together = first + (g->pp > 1 || zero > 1 ? 0 : r / g->tp * g->tp);
+            w->lag = zero > 1, w->hides &= hides;
+        }
+    }
+}

@@ -8,6 +8,7 @@
 //   (Z + fixed) (pp - 1 + v)     as published, where pp > 1
 //   sum of t + fixed v           where pp = 1: there is nothing to wait for between them
 #pragma once
+#include "plan/layout/strategy_moves.h"
 #include "plan/published/published.h"
 
 enum {
@@ -17,7 +18,7 @@ enum {
     HYDRAULIS_COUNTS = 20,
     HYDRAULIS_LIST = 16,
     HYDRAULIS_FEW_RANKS = 8,  // all strategies of so many are proposed
-    HYDRAULIS_BATCHES = 36,  // on which strategies are compared
+    HYDRAULIS_BATCHES = 36,   // on which strategies are compared
     HYDRAULIS_CANDIDATES = HYDRAULIS_SCHEMES + 2 * HYDRAULIS_SCHEMES * HYDRAULIS_BINS  // of the published planner
 };
 
@@ -82,34 +83,21 @@ int strategies_propose(Strategy list[HYDRAULIS_BINS], const SchemePool* pool, co
 int strategies_short_list(Strategy list[HYDRAULIS_LIST], const SchemePool* pool, int context, const int* sample,
                           int n_sample, Arena* arena, Err err);
 
-// The list of a run, so few that every step finds one that is fast for its documents. Proposed are those for every
-// longest document of one step of a sample after another, and each kind of pipeline alone. All are tried on these
-// steps, dispatched and packed as a run would, and taken one after another: always the one with which the steps, each
-// under its best strategy so far, take least in all, until that saves too little. Then what differs from those taken
-// in one exchange of pipelines is tried, too, and they are chosen anew, some times.
-typedef struct StrategySearch {
-    const SchemePool* pool;
-    const int* lengths;  // (n) of a sample, in the order in which steps draw them
-    int n;
-    int64_t batch_tokens;  // of a step
-    int most;              // strategies, at most HYDRAULIS_LIST
-    // What moving takes pipelines of a scheme: Strategy.start, and what it adds to Strategy.end, ms.
-    double start[HYDRAULIS_SCHEMES], end[HYDRAULIS_SCHEMES];
-    int bins;          // of lengths, at most HYDRAULIS_BINS, 0: so many
-    int unpacked;      // tried by what dispatching says alone
-    Strategy* ranked;  // (most_ranked) =: those that were tried, by Strategy.ms, their mean; NULL: not wanted
-    int most_ranked;
-} StrategySearch;
+// What a search for a list of its own takes up (plan/search/strategy_search.h). Ranks without a pipeline; list (n) with
+// this strategy behind it unless it is there, returns how many; all pipelines of scheme k.
+int strategy_idle_ranks(const Strategy* strategy, const SchemePool* pool);
+int strategies_add(Strategy* list, int n, Strategy strategy);
+Strategy strategy_of_one(const SchemePool* pool, int k);
+// Which of n strategies a run needs, whose times on batches are ms (n): picks (most), always the one that lowers
+// the sum of the least times most, until none does by more than `worth` of it. least (batches): what the best so far
+// takes, to begin with and in the end. Returns how many.
+int strategies_cover(int* picks, int most, double (*ms)[HYDRAULIS_BATCHES], int n, int batches, double* least,
+                     double worth);
 
-// What a list takes on the batches of the sample.
-typedef struct StrategyScore {
-    int batches, proposed, ranked;
-    double ms;         // mean of a batch, each under its best strategy
-    double single_ms;  // of the best strategy alone; infinite where none holds all batches
-} StrategyScore;
-
-// Fills list (most); returns how many, 0 where no pipelines hold the documents, -1 without memory.
-int strategies_search(Strategy* list, StrategyScore* score, const StrategySearch* search, Arena* arena, Err err);
+// What ranks compute beside moves in a step of so many tokens, of documents of the mean length, under a strategy whose
+// pipelines end together. window (ranks); scheme, of each group.
+void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
+                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides);
 
 // ---- every step
 

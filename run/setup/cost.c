@@ -18,7 +18,6 @@
 #include "plan/published/published.h"
 #include "run/run.h"
 
-enum { MACHINE_TEXT = 1 << 14 };  // bytes of a file that --probe leaves
 
 // ---- the estimate
 

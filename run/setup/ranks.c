@@ -39,7 +39,7 @@ void run_ask_for_ranks(Run* run) {
     enum { MOST_FORKED = 4096 };
     const Config* c = &run->config;
     RankIdentity* id = &run->cluster->identity;
-    if (c->ranks == 1 || c->what_if) return;
+    if (c->ranks == 1 || run->cluster->searches) return;
     if (id->size > 1)
         die("--ranks %d: this is rank %d of %d of %s already; leave out one of them", c->ranks, id->rank, id->size,
             id->source);

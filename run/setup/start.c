@@ -92,12 +92,21 @@ void run_read_options(Run* run) {
     if (books->uses_model) c->resume = 0;  // of that checkpoint the model, and nothing of its training
     run->training = !c->sample && !c->eval_choices && !c->rollouts;
     books->claims = run->training && !books->uses_model && !c->probe && !c->explain && !c->dump_grads &&
-                    !c->check_layout && !c->tokenize && !c->what_if;
+                    !c->check_layout && !c->tokenize && !run->cluster->searches;
     run->state.val_loss = run->state.loss = books->saved.val_loss = books->saved.loss = NAN;
     run->model.k = kernels_find(c->device, c->cpu_isa, err);
     if (!run->model.k) die("%s", err);
     run_ask_for_ranks(run);
     run_check_virtual(run);
+}
+
+// The words of the question as build/simulate takes them.
+void run_say_what_if(Run* run) {
+    char words[CHECKPOINT_PATH] = "build/simulate what-if";
+    if (!run->config.what_if) return;
+    for (int i = 1; i < run->argc; i++)
+        if (strcmp(run->argv[i], "--what-if") != 0) add_word(words, run->argv[i]);
+    die("--what-if: a program of its own answers that, without ranks; type: %s", words);
 }
 
 // ---- documents

@@ -7,7 +7,7 @@
 //            number on the next node, as a ring across them does. Between stages of a pipeline, where these are no such
 //            messages, each sends to the next one. Sums: a reduce-scatter and an all-gather in each node, and of all
 //   layouts  a row whose blocks are computed again, against one whose activations are kept; and a row beside an
-//            exchange that takes as long by itself: how much both slow each other down (for plan/layout/layout_cost.h)
+//            exchange that takes as long by itself: how much both slow each other down (for plan/search/layout_cost.h)
 //   step     gradients reduced, their norm, weights gathered; AdamW on memory that activations lie in later. Gradients
 //            are zero and no weight changes.
 //

@@ -16,7 +16,7 @@
 // For every strategy there is a Run as this rank sees it: its Model, limits, cost and planner. The run itself is the
 // one whose weights are there.
 #pragma once
-#include "plan/published/strategy_steps.h"
+#include "plan/published/hydraulis.h"
 #include "run/run.h"
 
 // For the planner every kind of pipeline is a scheme.

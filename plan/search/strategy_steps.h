@@ -1,6 +1,6 @@
 // strategy_steps.h - the search for a list of strategies (plan/layout/layout.h): unlike pipelines side by side, of
 // which every step takes one. Candidates of the search for a layout, judged by the same steps on the same clock
-// (plan/layout/layout_steps.h).
+// (plan/search/layout_steps.h).
 //
 // What is proposed (hydraulis.h) is dispatched as a run would: every step's documents to pipelines, by the strategy
 // whose slowest pipeline should end first. Those of like pipelines are a job, a layout of fewer ranks: planned and
@@ -10,9 +10,9 @@
 //
 // On machines that know whole pipelines alone (Machine.schemes) their formula stands for what is played.
 #pragma once
-#include "plan/layout/layout_steps.h"
 #include "plan/layout/strategy_moves.h"
-#include "plan/published/hydraulis.h"
+#include "plan/search/layout_steps.h"
+#include "plan/search/strategy_search.h"
 
 enum {
     LISTED = 8,       // strategies of a list: each has Comms of its own
@@ -47,11 +47,6 @@ typedef struct ListCount {
     int proposed, played;
     double bound;  // no other of them takes less ms
 } ListCount;
-
-// What ranks compute beside moves in a step of so many tokens, of documents of the mean length, under a strategy whose
-// pipelines end together. window (ranks); scheme, of each group.
-void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
-                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides);
 
 // The fastest list. It is looked for as long as one may take less than `known` ms. Returns whether one is found; -1
 // without memory.

@@ -7,7 +7,7 @@
 // here (test/test_layout_steps.c). So its ms, and a tenth less, are a bound by which layouts are looked at: the least
 // first, until the next one's bound is no better than what has been found.
 #pragma once
-#include "plan/layout/layout_cost.h"
+#include "plan/search/layout_cost.h"
 
 enum { SAMPLED_STEPS = 4 };
 

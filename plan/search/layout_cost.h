@@ -7,13 +7,13 @@
 // into heads and back (run/model/model.h). Layers of unlike T have their tokens in the same places: between them
 // nothing moves. With zero 2 and 3 gradients are reduced and weights gathered in every round, with zero 1 once a step.
 // Times of computing are those of the rank with most heads and hidden units, of messages those of
-// plan/cost/transfers.h; what of them is seen, plan/layout/layout_play.h says, which plays the step.
+// plan/cost/transfers.h; what of them is seen, plan/search/layout_play.h says, which plays the step.
 #pragma once
 #include <stdio.h>
 
-#include "plan/layout/layout_play.h"
+#include "plan/search/layout_play.h"
 #include "plan/layout/layout_ranks.h"
-#include "plan/layout/layout_search.h"
+#include "plan/search/layout_search.h"
 #include "plan/model/split.h"
 #include "plan/cost/transfers.h"
 

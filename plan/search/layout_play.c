@@ -1,5 +1,5 @@
 // layout_play.c - see layout_play.h. Functions here have the names of those of the engine that they stand for.
-#include "plan/layout/layout_play.h"
+#include "plan/search/layout_play.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 // strategy_steps.c - see strategy_steps.h.
-#include "plan/published/strategy_steps.h"
+#include "plan/search/strategy_steps.h"
 
 #include <limits.h>
 #include <math.h>
@@ -156,39 +156,6 @@ static double fullest(const Lists* x, const RankStrategy* s, int pipelines) {
     return most;
 }
 
-// Rows are as long as a scheme holds; of all but the last stage gradients leave at the end.
-static MoveWindow window_of(const PipelineGroup* g, const PipelineScheme* scheme, const Layout* layout, int stage,
-                            double ms, double tau) {
-    double rows = fmax(1, ceil(ms / tau / (double)scheme->max_tokens)), pass = ms / rows;
-    MoveWindow w = {.forward = pass / 3, .backward = pass * 2 / 3, .tail = scheme->fixed};
-    w.first = stage * w.forward, w.end = ms + rows * scheme->fixed;
-    w.first_layer = layout_first(layout, stage), w.layers = layout_first(layout, stage + 1) - w.first_layer;
-    w.hides = g->pp == 1;
-    return w;
-}
-
-void strategy_windows(MoveWindow* window, const RankStrategy* strategy, const PipelineScheme* const* scheme,
-                      const LayerLayout* how, int layers, double tokens, double mean_length, int hides) {
-    double rate = 0, tau[MOST_PIPELINE_GROUPS];
-    int zero = 1, first = 0;
-    for (int l = 0; l < layers; l++) zero = MAX(zero, how[l].zero);
-    for (int i = 0; i < strategy->n; i++) {
-        tau[i] = scheme[i]->quadratic * mean_length + scheme[i]->linear;
-        rate += strategy->group[i].copies / tau[i];
-    }
-    Shape whole = {.L = layers};
-    for (int i = 0; i < strategy->n; first += group_ranks(&strategy->group[i++])) {
-        const PipelineGroup* g = &strategy->group[i];
-        Layout layout = strategy_layout(&whole, g, how);
-        for (int r = 0; r < group_ranks(g); r++) {
-            MoveWindow* w = &window[first + r];
-            *w = window_of(g, scheme[i], &layout, r / (g->copies * g->tp), tokens / rate, tau[i]);
-            w->together = first + (g->pp > 1 || zero > 1 ? 0 : r / g->tp * g->tp);
-            w->lag = zero > 1, w->hides &= hides;
-        }
-    }
-}
-
 // Strategy.start and end, exactly. 0, or -1 with words.
 static int time_moves(Candidate* c, const Lists* x, Err err) {
     int ranks = x->pool.ranks, first = 0, failed = 0;
@@ -328,7 +295,7 @@ static void find_alone(Lists* x) {
     for (int k = 0; k < x->pool.n; k++) x->alone[k] = alone_ms(&x->tuned.scheme[k], x, k);
 }
 
-#define BOUND 0.9  // of equal rounds, as in plan/layout/layout_steps.c
+#define BOUND 0.9  // of equal rounds, as in plan/search/layout_steps.c
 
 // About the least that a strategy takes a step: pipelines end together, with equal rounds.
 static double bound_of(const Lists* x, const Strategy* s) {

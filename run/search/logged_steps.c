@@ -1,6 +1,6 @@
-// logged_steps.c - --what-if RUN: the steps that a run has logged, drawn again from its documents (data/sampler.h: an
-// epoch's order is a pure function of seed and epoch) and played on the clock under its layout; then so again without
-// each of its slow ranks' slowness, and by the plans of others.
+// logged_steps.c - simulate what-if RUN: the steps that a run has logged, drawn again from its documents
+// (data/sampler.h: an epoch's order is a pure function of seed and epoch) and played on the clock under its layout;
+// then so again without each of its slow ranks' slowness, and by the plans of others.
 #define _GNU_SOURCE  // getline
 #include <errno.h>
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 #include "data/json.h"
 #include "plan/base/disk.h"
 #include "plan/published/published.h"
-#include "run/what_if/what_if.h"
+#include "run/search/what_if.h"
 
 typedef struct LoggedStep {
     int64_t step, tokens;
@@ -74,14 +74,14 @@ static void read_log(const char* named) {
     size_t room = 0;
     ssize_t n;
     if (!disk_is_dir(named)) snprintf(logged.path, sizeof logged.path, "%s", named);
-    else if (disk_join(logged.path, named, "log.jsonl", err)) die("--what-if: %s", err);
+    else if (disk_join(logged.path, named, "log.jsonl", err)) die("what-if: %s", err);
     FILE* file = disk_open_stream(logged.path, err);
-    if (!file) die("--what-if: %s; expected a run's directory or its log.jsonl", err);
+    if (!file) die("what-if: %s; expected a run's directory or its log.jsonl", err);
     while ((n = getline(&line, &room, file)) > 0) take_line(line, (size_t)n);
-    if (ferror(file)) die("--what-if %s: cannot read: %s", logged.path, strerror(errno));
+    if (ferror(file)) die("what-if %s: cannot read: %s", logged.path, strerror(errno));
     free(line), fclose(file);
-    if (!logged.start) die("--what-if %s: expected the log of a run, found no line of its start", logged.path);
-    if (logged.seen == 0) die("--what-if %s: this run has logged no step", logged.path);
+    if (!logged.start) die("what-if %s: expected the log of a run, found no line of its start", logged.path);
+    if (logged.seen == 0) die("what-if %s: this run has logged no step", logged.path);
 }
 
 // ---- what the run was
@@ -94,17 +94,17 @@ static void restore(Run* run, const char* name, char* value) {
     for (char *word = value, *rest; word; word = rest) {
         rest = is_list ? strchr(word, ' ') : NULL;
         if (rest) *rest++ = 0;
-        if (config_restore(&run->config, name, word, err)) die("--what-if %s: %s", logged.path, err);
+        if (config_restore(&run->config, name, word, err)) die("what-if %s: %s", logged.path, err);
     }
 }
 
-void run_read_logged(Run* run) {
+void what_if_read(Run* run) {
     Json json;
     char err[ERR_BYTES], name[64], ranks[32];
     int64_t n = 1;
-    if (!run->config.what_if || !*run->config.what_if) return;
+    if (!*run->config.what_if) return;
     read_log(run->config.what_if);
-    if (json_parse(&json, logged.start, strlen(logged.start), err)) die("--what-if %s: %s", logged.path, err);
+    if (json_parse(&json, logged.start, strlen(logged.start), err)) die("what-if %s: %s", logged.path, err);
     const JsonValue *options = json_get(&json, json.values, "options"), *key = options;
     for (int i = 0; options && options->type == JSON_OBJECT && i < options->n; i++) {
         key = i ? json_next(&json, key + 1) : options + 1;
@@ -114,13 +114,12 @@ void run_read_logged(Run* run) {
     }
     json_int64(json_get(&json, json.values, "ranks"), &n);
     snprintf(ranks, sizeof ranks, "%" PRId64, n);
-    if (option_set(&run->config, &option_find("--ranks")->value, ranks, err)) die("--what-if %s: %s", logged.path, err);
+    if (option_set(&run->config, &option_find("--ranks")->value, ranks, err)) die("what-if %s: %s", logged.path, err);
     json_free(&json);
     if (run->config.strategies && strcmp(run->config.strategies, "none") != 0)
-        die("--what-if %s: its steps had unlike layouts (--strategies); steps of one layout can be played",
-            logged.path);
+        die("what-if %s: its steps had unlike layouts (--strategies); steps of one layout can be played", logged.path);
     if (run->config.machines.n == 0)
-        die("--what-if %s: that run had no --machine, whose times are played; name one, as --probe leaves them in "
+        die("what-if %s: that run had no --machine, whose times are played; name one, as --probe leaves them in "
             "~/.cache/ragged",
             logged.path);
 }
@@ -136,7 +135,7 @@ static void draw_steps(const Run* run) {
     Piece* pieces = (Piece*)calloc((size_t)room, sizeof *pieces);
     if (!pieces) die("no memory for %d documents", room);
     if (run_has_trees(run))
-        die("--what-if %s: its documents are trees or were joined to some (--shared-prefix); steps without trees can "
+        die("what-if %s: its documents are trees or were joined to some (--shared-prefix); steps without trees can "
             "be played",
             logged.path);
     for (int64_t step = 1; step <= last; step++) {
@@ -149,7 +148,7 @@ static void draw_steps(const Run* run) {
             if (!s->lengths) die("no memory for %d documents", n);
             for (int k = 0; k < n; k++) tokens += s->lengths[k] = pieces[k].length;
             if (tokens != s->tokens)
-                die("--what-if %s: step %" PRId64 " had %" PRId64 " tokens, found %" PRId64
+                die("what-if %s: step %" PRId64 " had %" PRId64 " tokens, found %" PRId64
                     "; these are not the documents of that run",
                     logged.path, step, s->tokens, tokens);
         }
@@ -165,7 +164,7 @@ static void find_layout(Layout* layout, const Run* run) {
     Layout otherwise = *layout;
     if ((c->layout && layout_parse(layout, &otherwise, c->layout, strlen(c->layout), err)) ||
         layout_check(layout, whole, c->ranks, err))
-        die("--what-if %s: its layout: %s", logged.path, err);
+        die("what-if %s: its layout: %s", logged.path, err);
 }
 
 // ms of a step in the mean; plan NULL: as the run planned.
@@ -192,7 +191,7 @@ static void take_paces(Machine* m, int ranks) {
     for (int r = 0; r < ranks; r++) {
         double pace = logged.speed[r] / fastest;
         if (m->n_kinds && fabs(pace / m->kind_speed[m->n_kinds - 1] - 1) < 0.02) continue;
-        if (m->n_kinds == MACHINE_KINDS) die("--what-if %s: more than %d unlike ranks", logged.path, MACHINE_KINDS);
+        if (m->n_kinds == MACHINE_KINDS) die("what-if %s: more than %d unlike ranks", logged.path, MACHINE_KINDS);
         m->kind_first[m->n_kinds] = r, m->kind_gib[m->n_kinds] = 0, m->kind_speed[m->n_kinds++] = pace;
     }
 }
@@ -226,7 +225,7 @@ void what_if_replay(WhatIfs* x, Run* run, const Machine* machine) {
     find_goodput(x->cluster, &run->config);
     Replayed* to = replayed;
     snprintf(to->name, sizeof to->name, "played as it ran");
-    if (play(to++, run, &m, &layout, NULL) == INFINITY) die("--what-if %s: %s", logged.path, replayed->words);
+    if (play(to++, run, &m, &layout, NULL) == INFINITY) die("what-if %s: %s", logged.path, replayed->words);
     for (int k = 0; k < m.n_kinds; k++) {
         Machine other = machine_with_full_pace(&m, k);
         if (m.kind_first[k] >= ranks || m.kind_speed[k] >= 0.95 * other.kind_speed[k]) continue;

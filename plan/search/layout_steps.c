@@ -1,5 +1,5 @@
 // layout_steps.c - see layout_steps.h.
-#include "plan/layout/layout_steps.h"
+#include "plan/search/layout_steps.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 //
 // After Galvatron-BMW (dev/galvatron.h). For every number of stages P, of tensor-parallel ranks and of tokens of a row
 // the layers are dealt exactly; a stage takes the least its layers can under the limit: all
-// alike, or, where the engine can run that, each by a strategy of its own (plan/layout/layer_search.h). In what is
+// alike, or, where the engine can run that, each by a strategy of its own (plan/search/layer_search.h). In what is
 // close to the best layers then move between stages as long as the played step gets shorter. Bytes are the caller's and
 // exact: what was found with sums of bytes is measured as a whole, and searched for again under a lower limit where it
 // was too much.
@@ -11,7 +11,7 @@
 // A strategy of a layer in groups of R is a divisor of R as its tp, a --zero and a --recompute. Where all layers of a
 // model are alike only the numbers of layers by each strategy count; why, and what is not searched for: plan/README.md.
 #pragma once
-#include "plan/layout/layout_play.h"
+#include "plan/search/layout_play.h"
 
 enum { LAYOUT_TRIES = 128, LAYOUT_ROWS = 16, LAYOUT_STRATEGIES = 108 };  // 12 divisors, 3 stages of ZeRO, 3 ways
 
@@ -45,7 +45,7 @@ typedef struct LayoutTry {
     int N, fits;
     double ms;                     // of a step; infinite where nothing fits
     double bytes;                  // of its fullest rank; where nothing fits, of the layout that needs least
-    double terms[N_LAYOUT_TERMS];  // of ms, where somebody has looked (plan/layout/layout_steps.h)
+    double terms[N_LAYOUT_TERMS];  // of ms, where somebody has looked (plan/search/layout_steps.h)
 } LayoutTry;
 
 // Fills tries, the best first, then by time; those that do not fit last, by bytes; of more than LAYOUT_TRIES the first.
@@ -54,7 +54,7 @@ int layout_search(LayoutTry tries[LAYOUT_TRIES], const LayoutProblem* problem, A
 
 // ---- how many layers each stage of a pipeline has: exactly
 //
-// A stage takes t ms for all m rounds of a step, the least under its memory (plan/layout/layer_search.h). A step takes
+// A stage takes t ms for all m rounds of a step, the least under its memory (plan/search/layer_search.h). A step takes
 //
 //   (sum of t + (m - 1) max t) / m
 //

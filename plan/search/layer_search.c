@@ -1,5 +1,5 @@
 // layer_search.c - see layer_search.h.
-#include "plan/layout/layer_search.h"
+#include "plan/search/layer_search.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // layout_cost.c - see layout_cost.h.
-#include "plan/layout/layout_cost.h"
+#include "plan/search/layout_cost.h"
 
 #include <math.h>
 

@@ -1,5 +1,5 @@
 // goodput.c - see goodput.h.
-#include "plan/cost/goodput.h"
+#include "plan/search/goodput.h"
 
 #include <math.h>
 

@@ -9,9 +9,9 @@
 #include "data/runlog.h"
 #include "plan/base/disk.h"
 #include "plan/show/explain.h"
-#include "run/what_if/what_if.h"
+#include "run/search/what_if.h"
 
-extern const char run_what_if_what_if_js[];
+extern const char run_search_what_if_js[];
 
 enum { NAME_CELLS = 16 };  // of a cluster's name
 
@@ -165,10 +165,10 @@ void what_if_show(const WhatIfs* all) {
     const Config* c = &all->run->config;
     const Shape* s = &all->run->model.whole;
     double millions = (double)shape_param_count(s) / 1e6;
-    if (c->out && disk_make_dirs(c->out, err)) die("--what-if: %s", err);
+    if (c->out && disk_make_dirs(c->out, err)) die("what-if: %s", err);
     if (c->out) run_path(path, c->out, "what-if.html");
     FILE* page = open_memstream(&text, &bytes);
-    if (!page) die("--what-if: no memory for a page");
+    if (!page) die("what-if: no memory for a page");
     snprintf(title, sizeof title, "%s of %.*f million parameters on %s, %.0f tokens a step in documents of up to %d",
              arch_table[s->arch].title, millions < 100, millions, text_many(all->ranks, "rank", ranks),
              all->cluster->tokens, c->context);
@@ -179,8 +179,8 @@ void what_if_show(const WhatIfs* all) {
     else show_replayed(page, all);
     show_goodput(page, all);
     show_layouts(page, all);
-    page_end(page, run_what_if_what_if_js);
-    if (disk_put_stream(path, 0, page, &text, &bytes, err)) die("--what-if: %s", err);
+    page_end(page, run_search_what_if_js);
+    if (disk_put_stream(path, 0, page, &text, &bytes, err)) die("what-if: %s", err);
     printf("\n");
     say(stdout, "the same with bars: %s", path);
 }

@@ -1,13 +1,12 @@
-// what_if.h - --what-if: what a cluster would take that need not be there, and what one change to it would win; or what
-// the logged steps of a run would have taken without its slow ranks, or by others' plans. Nothing is trained: layouts
-// come from the search of --layout auto (run/setup/recommend.h), times from the clock of virtual ranks.
+// what_if.h - simulate what-if: what a cluster would take that need not be there, and what one change would win; or
+// what the logged steps of a run would have taken without its slow ranks, or by others' plans.
 //
 //   what_if.c         clusters: the search for each machine and each change of it
 //   logged_steps.c    the steps of a run, drawn again and played
 //   what_if_show.c    tables for a terminal, and what-if.html
 #pragma once
-#include "plan/cost/goodput.h"
-#include "run/setup/recommend.h"
+#include "plan/search/goodput.h"
+#include "run/search/search.h"
 
 // One thing that is changed: links that move twice the bytes in a time; twice the memory of each rank; slow ranks at
 // the pace of the fastest.
@@ -62,5 +61,9 @@ typedef struct WhatIfs {
 // On the terminal, at most 80 columns, and as what-if.html in --out or here.
 void what_if_show(const WhatIfs* x);
 
-// The steps of the run of --what-if RUN, into x. run: as a cluster of its ranks.
+// Reads the log of what-if RUN, and the options of that run, before anything is opened.
+void what_if_read(Run* run);
+// Ends the program with what was asked. run: as a cluster of its ranks.
+void what_if(Run* run);
+// The steps of the run of what-if RUN, into x.
 void what_if_replay(WhatIfs* x, Run* run, const Machine* machine);

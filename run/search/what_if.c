@@ -1,22 +1,10 @@
 // what_if.c - clusters side by side; see what_if.h.
-#include "run/what_if/what_if.h"
+#include "run/search/what_if.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-// ---- the cluster
-
-// The run as one of so many ranks, which nobody has started.
-static void view_cluster(RunView* as, const Run* run, int ranks) {
-    static Comm world;
-    int of_node = run->config.node_size ? run->config.node_size : 8;
-    run_view(as, run);
-    world = (Comm){.name = "none", .size = ranks, .local_size = of_node};
-    world.node = (int*)calloc((size_t)ranks, sizeof(int));
-    if (!world.node) die("no memory for %d ranks", ranks);
-    for (int r = 0; r < ranks; r++) world.node[r] = r / of_node;
-    as->run.model.world = as->run.model.job = as->run.model.comm = &world;
-}
+// ---- one machine
 
 // Bytes of a rank, at most: --memory, or what the machine says of its kinds of ranks, or of all. 0: nobody says.
 static double room_of(const Machine* m, const Config* c, double times) {
@@ -24,8 +12,6 @@ static double room_of(const Machine* m, const Config* c, double times) {
     for (int k = 0; k < m->n_kinds; k++) most = fmax(most, m->kind_gib[k] > 0 ? m->kind_gib[k] : m->device_gib);
     return c->memory > 0 ? times * c->memory : most * (1 << 30);
 }
-
-// ---- one machine
 
 static double sum_of_paces(const Machine* m, int ranks) {
     double sum = 0;
@@ -114,8 +100,7 @@ static void ask(WhatIf* x, Run* run, const char* name, double price) {
     *x = (WhatIf){.room = room_of(&machine, &run->config, 1), .price = price};
     snprintf(x->name, sizeof x->name, "%s", slash ? slash + 1 : name);
     if (x->room <= 0)
-        die("--what-if: nothing says what memory a rank of %s has; try --memory 40G, or in its file: device 40 0",
-            name);
+        die("what-if: nothing says what memory a rank of %s has; try --memory 40G, or in its file: device 40 0", name);
     snprintf(what, sizeof what, "of %s", x->name);
     const Recommended* r = recommend(run, &machine, 1, what);
     x->ms = r->best.ms, x->bytes = r->best.bytes, x->tokens = r->costs->tokens;
@@ -144,31 +129,25 @@ static void read_prices(double* prices, const char* text, int n) {
     if (text && i != n) die("--price expects a number for each --machine, %d, found %d in \"%s\"", n, i, text);
 }
 
-void run_what_if(Run* run) {
-    static RunView as;
+void what_if(Run* run) {
     static WhatIf clusters[MAX_PATHS];
     const Config* c = &run->config;
     double prices[MAX_PATHS];
     int n = c->machines.n;
     char err[ERR_BYTES];
-    if (!c->what_if) return;
-    if (run->cluster->identity.size > 1) die("--what-if is asked of one process; start it without a launcher");
-    if (n == 0) die("--what-if expects machines, found none; try --machine a100-7b h200-8b, or a file");
+    if (n == 0) die("what-if expects machines, found none; try --machine a100-7b h200-8b, or a file");
     if (!*c->what_if && !config_was_given(c, "--ranks"))
-        die("--what-if expects --ranks N, the ranks of the cluster, found none; try --ranks 64");
+        die("what-if expects --ranks N, the ranks of the cluster, found none; try --ranks 64");
     if (!*c->what_if && (c->layout || c->strategies))
-        die("--what-if looks for the layout, found %s; leave it out", c->layout ? "--layout" : "--strategies");
-    WhatIfs all = {.run = &as.run, .ranks = c->ranks, .cluster = clusters};
-    view_cluster(&as, run, c->ranks);
+        die("what-if looks for the layout, found %s; leave it out", c->layout ? "--layout" : "--strategies");
+    WhatIfs all = {.run = run, .ranks = c->ranks, .cluster = clusters};
     read_prices(prices, c->price, n);
     if (*c->what_if) {
         static Machine machine;
         if (run_machine_named(run, &machine, c->machine, err)) die("%s", err);
-        what_if_replay(&all, &as.run, &machine);
+        what_if_replay(&all, run, &machine);
     } else
-        for (; all.n < n; all.n++) ask(&clusters[all.n], &as.run, c->machines.paths[all.n], prices[all.n]);
+        for (; all.n < n; all.n++) ask(&clusters[all.n], run, c->machines.paths[all.n], prices[all.n]);
     if (progress_is_terminal()) progress_print("", 1);
     what_if_show(&all);
-    end_output();
-    exit(0);
 }

@@ -1,10 +1,10 @@
 // layout_search.c - see layout_search.h.
-#include "plan/layout/layout_search.h"
+#include "plan/search/layout_search.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-#include "plan/layout/layer_search.h"
+#include "plan/search/layer_search.h"
 
 // ---- how many layers each stage has
 
