@@ -124,6 +124,8 @@ else
     echo "check: no g++, so train_gpt.cu was not tried as C++"
 fi
 
-lines=$(find $code -name '*.[ch]' -o -name '*.cu' | xargs cat | wc -l)
-echo "check: $lines lines of program, $violations violations"
+lines=$(sh scripts/size.sh | sed -n 's/^what train links: //p') most=$(make -s size-most)
+[ "$lines" -le "$most" ] ||
+    complain "what train links has $lines lines   <- over $most (size_most in the Makefile); make size SINCE=COMMIT"
+echo "check: $lines lines that train links, $violations violations"
 [ $violations = 0 ]
