@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 #include "plan/cost/machine.h"
-#include "plan/published/hydraulis.h"
+#include "plan/search/strategy_search.h"
 
 enum { GPUS = 64, CONTEXT = 32768, TOKENS = 200000, BATCHES = 20, SAMPLE = 40000, MOST = 16384 };
 

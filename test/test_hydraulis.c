@@ -5,7 +5,7 @@
 // Published are the constants of the schemes and the strategies of the case study. Times of documents are derived here
 // from those constants, t(s) = quadratic s^2 + linear s; Hydraulis' authors print none.
 #include "plan/cost/machine.h"
-#include "plan/published/hydraulis.h"
+#include "plan/search/strategy_search.h"
 #include "test/clusters.h"
 
 enum { MOST = 4096, MOST_PACES = 16 };

@@ -407,6 +407,12 @@ CLAIM(the_command_of_a_search_gives_the_same_answer) {
     CHECK(use && !strncmp(use, first, strlen(first)));
 }
 
+CLAIM(rows_are_as_long_as_a_search_says) {
+    CHECK_SH(0, ON_RANKS "$P " TINY "--layout auto --memory 1G --capacity 0 --steps 1 --verbose --out $W/rows", ranks);
+    const char *use = strstr(output, "use it: --capacity "), *rows = strstr(output, "in rows of at most ");
+    CHECK(use && rows && atoi(use + 19) == atoi(rows + 19) && atoi(use + 19) < 1024);
+}
+
 CLAIM(without_the_program_that_searches_there_is_no_search) {
     CHECK_SH(0, "mkdir -p $W/alone && cp ${P%% *} $W/alone/train");
     CHECK_REFUSED("build/simulate, which is not beside & make simulate",
