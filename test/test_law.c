@@ -238,6 +238,8 @@ static double compare_gradients(int i) {
 }
 
 #include "test/law_bytes.h"
+#include "run/setup/setup.h"
+#include "run/show/show.h"
 
 static double sent(CommPurpose purpose) {
     Comm sum = run_sent(run);

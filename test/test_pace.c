@@ -1,7 +1,7 @@
 // test_pace.c - steps that take long: what is said before and within them, and how they are left at a signal, by one
 // rank and by several; and the peak that speeds are compared with. The program is train_faults, whose peak can be said:
 // ranks ask each other only in steps that should take long.
-#include "run/run.h"
+#include "run/setup/setup.h"
 #include "test/program.h"
 
 #define TINY                                                                                                \

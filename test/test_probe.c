@@ -1,7 +1,7 @@
 // test_probe.c - where a run's cost model comes from: --probe and the file that it leaves, --machine, an estimate. Runs
 // the whole program; several ranks where mpirun is.
 #include "plan/cost/machine.h"
-#include "run/run.h"
+#include "run/step/probe.h"
 #include "test/program.h"
 
 #define TINY                                                                                            \

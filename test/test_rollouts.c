@@ -2,7 +2,7 @@
 //
 //   build/release/test/test_rollouts build/release/train
 #include "run/rl/rollouts.h"
-#include "run/run.h"
+#include "run/step/step.h"
 #include "test/program.h"
 #include "test/readers.h"
 

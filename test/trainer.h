@@ -5,7 +5,10 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
-#include "run/run.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
+#include "run/strategies/strategies.h"
+#include "run/table/table.h"
 #include "run/slow/balance.h"
 #include "run/model/tensor_parallel.h"
 #include "test/ranks.h"

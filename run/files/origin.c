@@ -10,6 +10,8 @@
 
 #include "data/model_files.h"
 #include "run/files/close.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
 
 // What rank 0 tells the others.
 typedef struct Origin {

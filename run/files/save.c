@@ -21,6 +21,7 @@
 #include "plan/base/user_cache.h"
 #include "run/files/close.h"
 #include "run/files/files.h"
+#include "run/files/saving.h"
 
 void run_check_saving(Run* run) {
     char err[ERR_BYTES];

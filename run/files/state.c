@@ -9,7 +9,8 @@
 
 #include "data/model_files.h"
 #include "kernels/cpu/cpu.h"
-#include "run/run.h"
+#include "run/files/saving.h"
+#include "run/step/step.h"
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "run/model/model_ranks.h"
+#include "run/step/step.h"
 
 // ---- memory
 

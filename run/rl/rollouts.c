@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "run/rl/prompts.h"
+#include "run/step/step.h"
 
 typedef struct Extent {
     int first, n;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "run/rl/labels.h"
+#include "run/step/step.h"
 
 // -log p of the batch's labels, each where the label itself stands in the corpus.
 static void take_kept(const Run* run, float* all) {

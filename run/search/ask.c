@@ -4,6 +4,8 @@
 
 #include "run/search/search.h"
 #include "run/search/what_if.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
 
 // The cluster that --ranks and --plan node-size say, which nobody has started.
 static void view_cluster(Run* run) {

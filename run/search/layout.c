@@ -9,6 +9,7 @@
 #include "plan/published/published.h"
 #include "plan/search/strategy_steps.h"
 #include "run/search/search.h"
+#include "run/setup/setup.h"
 
 // What is known of the machine.
 typedef struct Known {

@@ -1,5 +1,6 @@
 // what_if.c - clusters side by side; see what_if.h.
 #include "run/search/what_if.h"
+#include "run/setup/setup.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,6 +10,7 @@
 
 #include "plan/base/terminal.h"
 #include "plan/base/user_cache.h"
+#include "run/setup/setup.h"
 
 // ---- the program
 

@@ -16,7 +16,7 @@
 #include "plan/cost/transfers.h"
 #include "plan/layout/layout_ranks.h"
 #include "plan/published/published.h"
-#include "run/run.h"
+#include "run/setup/setup.h"
 
 
 // ---- the estimate

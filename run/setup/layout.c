@@ -8,6 +8,7 @@
 #include "plan/base/disk.h"
 #include "run/setup/ask.h"
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
 
 // What rank 0 has read of --layout, or was answered.
 typedef struct LayoutFile {

@@ -12,6 +12,8 @@
 #include "run/rl/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
 
 // ---- what the table follows from
 

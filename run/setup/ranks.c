@@ -10,7 +10,8 @@
 #include "kernels/open.h"
 #include "plan/base/terminal.h"
 #include "plan/layout/layout_ranks.h"
-#include "run/run.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
 #include "run/model/tensor_parallel.h"
 #include "run/slow/balance.h"
 

@@ -14,6 +14,7 @@
 #include "data/model_files.h"
 #include "data/sampler_mix.h"
 #include "run/rl/labels.h"
+#include "run/setup/setup.h"
 
 // ---- the command that started this program, up to its options: what a person pastes to go on
 

@@ -10,6 +10,7 @@
 #include "kernels/virtual/virtual.h"
 #include "plan/cost/transfers.h"
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
 
 static struct {
     Machine machine;

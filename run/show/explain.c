@@ -12,6 +12,8 @@
 #include "plan/base/disk.h"
 #include "plan/published/published.h"
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
+#include "run/show/show.h"
 
 // ---- the plan, and those of other planners
 

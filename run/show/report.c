@@ -15,6 +15,8 @@
 #include "plan/base/disk.h"
 #include "run/show/run_page.h"
 #include "run/strategies/strategies.h"
+#include "run/show/show.h"
+#include "run/step/step.h"
 
 #define RUN_VERSION "1.0"
 

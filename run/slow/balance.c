@@ -18,6 +18,7 @@
 #include "run/model/model_ranks.h"
 #include "run/slow/parts.h"
 #include "run/run.h"
+#include "run/step/step.h"
 
 // ---- key/value heads and hidden units, counted
 

@@ -18,6 +18,8 @@
 #include "run/rl/labels.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
 
 struct Ahead {
     pthread_t thread;

@@ -17,6 +17,7 @@
 #include "run/model/tensor_parallel.h"
 #include "run/rl/labels.h"
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
 
 // ---- the plan
 

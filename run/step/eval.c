@@ -11,7 +11,7 @@
 #include "data/choices.h"
 #include "data/sampler_mix.h"
 #include "run/model/tensor_parallel.h"
-#include "run/run.h"
+#include "run/setup/setup.h"
 
 // ---- the loss
 

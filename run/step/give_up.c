@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "run/run.h"
+#include "run/setup/setup.h"
 
 typedef struct RankWork {
     double work, ms;

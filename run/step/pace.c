@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "data/sampler_mix.h"
-#include "run/run.h"
+#include "run/step/step.h"
 
 enum {
     LONG_STEP = 60,      // seconds from which on a step is said to be long before it begins

@@ -6,6 +6,7 @@
 #include "data/sampler_join.h"
 #include "kernels/forked.h"
 #include "run/strategies/strategies.h"
+#include "run/step/step.h"
 
 typedef struct PlanPlace {
     Once once;

@@ -27,6 +27,8 @@
 #include <unistd.h>
 
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
+#include "run/step/probe.h"
 
 // What is measured with.
 typedef struct Probe {

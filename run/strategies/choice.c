@@ -1,5 +1,6 @@
 // choice.c - the choice of every step: every kind of pipeline is a scheme of Hydraulis; what is learnt of their costs.
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
 
 #include <math.h>
 #include <stdlib.h>

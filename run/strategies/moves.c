@@ -1,6 +1,7 @@
 // moves.c - moving as a part of what a strategy costs (plan/layout/strategy_moves.h): nothing on virtual ranks whose
 // machine has a step_ms, which they let these bytes pass for.
 #include "run/strategies/strategies.h"
+#include "run/setup/setup.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -17,7 +17,7 @@
 // one whose weights are there.
 #pragma once
 #include "plan/published/hydraulis.h"
-#include "run/run.h"
+#include "run/step/step.h"
 
 // For the planner every kind of pipeline is a scheme.
 typedef struct Kinds {

@@ -11,6 +11,11 @@
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
 #include "run/slow/balance.h"
+#include "run/files/saving.h"
+#include "run/setup/setup.h"
+#include "run/show/show.h"
+#include "run/step/probe.h"
+#include "run/table/table.h"
 
 // ---- the rows
 

@@ -1,0 +1,43 @@
+// saving.h - the directory of a run, the checkpoint that it starts from, and those that it leaves.
+#pragma once
+#include "run/run.h"
+
+// ---- files/origin.c
+
+void run_find_origin(Run* run);  // claims the run directory; the checkpoint to start from, its options and shape
+// Ends the program at a loss or norm that is not finite, with the command that goes on from before.
+void run_diverged(Run* run);
+void run_leave_origin(Run* run);           // lets the files go that rank 0 holds, in a rank that was forked from it
+RunState run_saved_state(const Run* run);  // what state.json says
+
+// ---- files/state.c
+
+// Weights, and with --resume moments too, from start_from; the model's own initial values without it.
+void run_load_weights(Run* run);
+// All ranks call these two, whatever has failed on one of them. 0, or -1 with a message.
+// Whole tensors of the model and those in extra, which the rank that names a path writes there, or into an image.
+int state_write(Run* run, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, SafeImage* image,
+                Err err);
+// The optimizer state that this rank owns, and extra, into its file in `dir`, or into an image. has_failed: nothing is
+// written any more.
+int state_write_owned(Run* run, const char* dir, const SafeTensor* extra, int n_extra, SafeImage* image, int has_failed,
+                      Err err);
+// --dump-grads: the loss and gradients of the planned step in run->batch, fp32, under Hugging Face's names. With one
+// rank also the logits of its tokens in the order in which their documents were drawn, whatever the packing: "logits"
+// (tokens, V) and "documents" (tokens), the ids.
+void run_dump(Run* run);
+
+// ---- files/save.c
+
+// Before anything is trained: ends the program where a checkpoint's files could not hold this model or its options.
+void run_check_saving(Run* run);
+// The last one of the run: tried three times, then in another directory; ends the program when that fails too.
+void run_save_last(Run* run);
+// Between steps: the state is copied and written by a thread while training goes on, where the memory table has room
+// for a copy (save_copy_bytes); else it is written at once. Tried again later where it fails.
+void run_save(Run* run);
+int run_save_is_due(const Run* run);
+int save_is_due_by_clock(const Run* run);
+int save_is_written(const Run* run);  // this rank's files of the checkpoint under way
+void run_save_end(Run* run);          // of the one under way, if there is one: waits for it, and commits it
+size_t save_copy_bytes(const Run* run);
