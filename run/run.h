@@ -1,29 +1,23 @@
-// run.h - the parts of a run: everything that main has. What each room does for it is declared in the header of the room.
+// run.h - the parts of a run: all that main has. The header of each room declares what the room does for it.
 //
 // Read in the order of main: setup/start.c (options, data, device), ranks.c, files/origin.c (directory, checkpoint),
 // setup/layout.c, memory.c (the memory table), files/state.c (weights from and to files), setup/cost.c (what planners
 // know of this machine) and step/probe.c (how it is measured), files/save.c, show/report.c (what is said).
 #pragma once
-#include <signal.h>
-
 #include "data/checkpoint.h"
-#include "data/docs_files.h"
 #include "data/run_dir.h"
 #include "data/run_state.h"
 #include "data/runlog.h"
 #include "data/safetensors.h"
-#include "data/tokenizer_files.h"
 #include "kernels/host.h"
 #include "plan/base/terminal.h"
 #include "plan/cost/calibration.h"
 #include "plan/cost/machine.h"
-#include "plan/layout/strategy_moves.h"
 #include "plan/options/read.h"
 #include "plan/slow/speeds.h"
 #include "plan/step/flex.h"
-#include "plan/value/tasks.h"
 #include "run/core.h"
-#include "run/model/work.h"
+#include "run/model/model_ranks.h"
 
 // ---- what a run has
 
@@ -205,8 +199,6 @@ int run_sample_lengths(const Run* run, int* lengths);
 int run_joins(const Run* run);  // documents of a step that begin alike (--shared-prefix)
 // Then: how many of the tokens that were drawn are computed, for people.
 const char* run_joined(int64_t tokens, int64_t drawn, char words[96]);
-// Of trees, for people, what they spare.
-const char* run_spared(const TreeCounts* counts, char words[160]);
 int run_has_trees(const Run* run);  // among its documents, or joined to some
 // Clock.paces and setting.speeds follow from stage_speeds.
 void run_set_paces(Run* run);

@@ -1,5 +1,6 @@
 // copy.c - the state of a run as the files of a checkpoint, in memory: see files.h.
 #include "run/files/files.h"
+#include "data/tokenizer_files.h"
 #include "run/files/saving.h"
 
 #include <stdio.h>

@@ -9,6 +9,7 @@
 #include "plan/published/published.h"
 #include "run/files/close.h"
 #include "run/model/tensor_parallel.h"
+#include "run/model/work.h"
 #include "run/rl/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "kernels/host.h"
+#include "data/docs_files.h"
 #include "kernels/open.h"
 #include "plan/base/terminal.h"
 #include "plan/layout/layout_ranks.h"

@@ -13,6 +13,7 @@
 #include "data/docs_files.h"
 #include "data/model_files.h"
 #include "data/sampler_mix.h"
+#include "data/tokenizer_files.h"
 #include "run/rl/labels.h"
 #include "run/setup/setup.h"
 

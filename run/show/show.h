@@ -1,7 +1,10 @@
 // show.h - what a run says: its first screen, the records of its steps, its pages.
 #pragma once
+#include "data/docs_files.h"
 #include "run/run.h"
 
+// What trees spare, in words for people.
+const char* run_spared(const TreeCounts* counts, char words[160]);
 void run_show_others(Run* run);  // --report, --version: end the program
 void run_print(const Run* run, const MemoryPlan* plan);
 void run_log_start(Run* run);  // the first line of the log: the options and what the run consists of

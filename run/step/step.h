@@ -1,5 +1,8 @@
 // step.h - the plan of a step and how it is made: documents are drawn, planned and read while the step before computes.
 #pragma once
+#include <signal.h>
+
+#include "plan/layout/strategy_moves.h"
 #include "plan/value/tasks.h"
 #include "run/run.h"
 

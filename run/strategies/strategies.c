@@ -1,6 +1,7 @@
 // strategies.c - the phases before the first step, once for every strategy: who does what, memory (without strategies
 // each is that of the one job there is: ranks.c, memory.c). See strategies.h.
 #include "run/strategies/strategies.h"
+#include "run/model/work.h"
 #include "run/setup/setup.h"
 
 #include <stdlib.h>

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "run/files/close.h"
+#include "data/tokenizer_files.h"
 #include "run/rl/labels.h"
 #include "run/rl/rollouts.h"
 #include "run/strategies/strategies.h"
