@@ -90,10 +90,10 @@ linked = $(call step,LINK $@,$(1) $(filter %.o,$^) $(filter %.a,$^) -o $@ $(LIBR
 drawn    := $(wildcard plan/*/*.css plan/*/*.js run/*/*.css run/*/*.js)
 families := matmul attention norm elementwise loss sample
 sets     := generic $(if $(filter yes,$(ISAS)),avx2 avx512 avx512bf16)
-left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm_mpi.c)
+left_out := run/core_stubs.c $(if $(filter yes,$(MPI)),,kernels/comm/comm_mpi.c)
 searched := $(wildcard plan/search/*.c run/search/*.c)
 plain    := $(filter-out $(left_out) $(searched),$(wildcard plan/*/*.c data/*.c run/*.c run/*/*.c kernels/*.c \
-  kernels/virtual/*.c)) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
+  kernels/comm/*.c kernels/virtual/*.c)) $(patsubst %,kernels/cpu/%.c,backend team reference reference_ranks)
 objects  := $(plain:%.c=$(build)/%.o) $(foreach s,$(sets),$(families:%=$(build)/kernels/cpu/%.$(s).o)) \
   $(if $(filter yes,$(ISAS)),$(build)/kernels/cpu/attention_pairs.avx512bf16.o) \
   $(if $(filter yes,$(AMX)),$(patsubst %,$(build)/kernels/cpu/%.amx.o,matmul_amx attention_pairs)) \

@@ -9,7 +9,7 @@
 #include <mpi.h>
 
 #include "dev/bench.h"
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 enum { MOST_RANKS = 64, MOST_ROUNDS = 201 };
 

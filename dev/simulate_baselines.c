@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "dev/balanced.h"
-#include "kernels/group_attention.h"
+#include "kernels/comm/group_attention.h"
 #include "plan/layout/layout_ranks.h"
 #include "plan/model/split.h"
 

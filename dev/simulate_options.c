@@ -7,7 +7,7 @@
 
 #include "dev/simulate_baselines.h"
 #include "dev/simulate.h"
-#include "kernels/group_attention.h"
+#include "kernels/comm/group_attention.h"
 #include "plan/base/disk.h"
 #include "plan/base/words.h"
 #include "plan/cost/transfers.h"

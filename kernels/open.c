@@ -4,7 +4,7 @@
 // comm_mpi.c.
 #include <math.h>
 
-#include "kernels/comm_transport.h"
+#include "kernels/comm/comm_transport.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/open.h"
 #include "kernels/virtual/virtual.h"

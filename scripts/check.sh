@@ -27,6 +27,7 @@ layer plan/published 'plan/(base|value|cost|step|layout|published)/'
 layer plan/show 'plan/(base|value|cost|step|show)/'
 layer data 'data/|plan/(base|model|options|value|slow)/'
 layer kernels 'kernels/|plan/base/'
+layer kernels/comm 'kernels/((comm/)|(host|kernels|timer|tree_attention)\.h)|plan/base/'
 layer run/model 'run/(model/|run.h)|data/|kernels/|plan/'
 layer run 'run/|data/|kernels/|plan/'
 complain "$(grep -rnE '^#include "(dev|test)/' $code | sed 's/$/   <- nobody may include dev or test/')"

@@ -5,7 +5,7 @@
 // Ranks whose messages keep no common order may not be late. For those a watched Comm notes what is sent, and whether
 // it was still the same at `end`.
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 enum { LATE_SENDS = 16, LATE_MESSAGES = 64 };
 

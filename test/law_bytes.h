@@ -41,7 +41,7 @@ static int ring_of_node(int* there, const MicroBatch* mb, const Share* share, in
 }
 
 // What this rank sends so many times for the message of ring rank a to the next one: itself, or parts of it through
-// proxies, a multiple of 16 bytes each (kernels/route.h).
+// proxies, a multiple of 16 bytes each (kernels/comm/route.h).
 static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, int a, double times, size_t n) {
     const Comm* c = run->model.comm;
     int from[64], to[64];
@@ -56,7 +56,7 @@ static void add_message_bytes(Bytes* bytes, const MicroBatch* mb, const Share* s
     routed_messages += x > 1;
 }
 
-// In attention of layer l: see kernels/group_attention.h. Returns elements that this rank computes: of all its heads'
+// In attention of layer l: see group_attention.h. Returns elements that this rank computes: of all its heads'
 // queries, keys and values.
 static double add_attention_bytes(Bytes* bytes, const MicroBatch* mb, const Share* share, const Placement* p, int l) {
     LayerUnits units = shape_units(&run->model.shape, l);

@@ -29,7 +29,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 #ifdef __cplusplus
 }
 #endif

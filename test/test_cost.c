@@ -1,5 +1,5 @@
 // test_cost.c - claims about plan/cost/cost.h: the constants of published systems give their published times,
-// collectives are the bytes of kernels/group_attention.h, and the groups that planners use are those of the header.
+// collectives are the bytes of group_attention.h, and the groups that planners use are those of the header.
 #include "plan/cost/cost.h"
 
 #include "plan/cost/clock.h"
@@ -294,7 +294,7 @@ CLAIM(a_group_takes_the_sum_of_its_communications) {
     CHECK(whole.n_communications == 0 && whole.link_linear > 0 && g.link_linear == 0.25 * whole.link_linear);
 }
 
-// ---- what hides, against the engine's order of events (kernels/group_attention.c), a direction in all layers at once
+// ---- what hides, against the engine's order of events (group_attention.c), a direction in all layers at once
 
 // Heads there and back in P parts, of `there` and `back` ms, around `attention` ms, which follow `local` ms of others:
 // when the last part is back. Messages queue.

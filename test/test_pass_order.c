@@ -11,7 +11,7 @@
 //   a = max(L, there x) + A,  b = max(a, there y) + B,  max(a + back x, b + back y)
 //
 // and with B first the same with A and x for B and y.
-#include "kernels/group_attention.h"
+#include "kernels/comm/group_attention.h"
 #include "test/virtual_ranks.h"
 
 enum { RANKS = 4, NODE = 2, HEADS = 4, HEAD_SIZE = 8, MOST_TOKENS = 4096 };

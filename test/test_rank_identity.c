@@ -1,5 +1,5 @@
 // test_rank_identity.c - who a process is under each launcher, and what contradicts.
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 #include "test/test.h"
 
 static const char* const names[] = {

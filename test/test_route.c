@@ -1,7 +1,7 @@
 // test_route.c - a message between two virtual nodes through proxies: the same bytes, in the time of the formula.
 //
 //   mpirun -n 16 build/release/test/test_route
-#include "kernels/route.h"
+#include "kernels/comm/route.h"
 #include "test/virtual_ranks.h"
 
 enum { NODE = 8, BYTES = 1 << 16 };

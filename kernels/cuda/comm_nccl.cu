@@ -1,4 +1,4 @@
-// comm_nccl.cu - collectives and messages between GPUs by NCCL (2.18 or newer), see kernels/comm.h.
+// comm_nccl.cu - collectives and messages between GPUs by NCCL (2.18 or newer), see kernels/comm/comm.h.
 //
 // All collectives of a process run on one side stream, in the order of the calls, also those of different Comms: two
 // kernels of different communicators that start in different order on two ranks may wait for each other's

@@ -11,7 +11,7 @@
 #include <type_traits>
 
 extern "C" {
-#include "kernels/comm_transport.h"
+#include "kernels/comm/comm_transport.h"
 #include "kernels/rank_ops.h"
 }
 

@@ -11,7 +11,7 @@
 // With payload 0 no content is sent, and sums are not computed.
 #include <stdlib.h>
 
-#include "kernels/comm_transport.h"
+#include "kernels/comm/comm_transport.h"
 #include "kernels/virtual/virtual.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here

@@ -14,7 +14,7 @@
 // p: twice the pairs of query and key, each token's pair with itself counting half: s^2 of a causal document of s
 // tokens, whichever ranks compute its parts. Memory is address space until somebody writes to it; only uploads do.
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 // A communication as one rank sees it.
 typedef struct VirtualTransfer {

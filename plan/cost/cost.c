@@ -2,7 +2,7 @@
 //
 // Communication on measured machines, for a micro-batch of n tokens on d = u r ranks (ulysses size u, ring size r), C
 // channels of queries, K of keys and elements of e bytes, a layer, forward and backward together (the formulas of
-// kernels/group_attention.h, with tokens and heads divided evenly):
+// kernels/comm/group_attention.h, with tokens and heads divided evenly):
 //   ulysses  2 all-to-alls of queries, keys and values   e (C + 2 K) (n / d) (u - 1) / u    bytes
 //            2 of outputs                                e C (n / d) (u - 1) / u
 //   ring     2 (r - 1) hops of keys and values           e 2 (K / u) (n / r)
@@ -283,7 +283,7 @@ double route_ms(const Cost* cost, int node_size, double bytes, int x, int at_onc
     return there + (in_turn ? turn : there) + (overlap ? MAX(transfer, inside) : transfer + inside);
 }
 
-// As kernels/route.c chooses them, of `ranks` of a node.
+// As kernels/comm/route.c chooses them, of `ranks` of a node.
 static int proxies(const Cost* cost, int ranks, int at_once) {
     return cost->nics > 0 ? MIN(ranks, MAX(1, cost->nics / at_once)) : ranks;
 }

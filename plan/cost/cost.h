@@ -7,7 +7,7 @@
 // forward and backward of the whole model. uneven = ceil(K / ulysses_size) ulysses_size / K: of the K key/value heads
 // that ranks share the one with most sets the pace.
 //
-// What hides (kernels/group_attention.h), with the attention a of a rank, a third of it forward, two thirds backward:
+// What hides (group_attention.h), with the attention a of a rank, a third of it forward, two thirds backward:
 // heads travel in P parts (Cost.parts), one way there and one way back of x ms each, while other parts are computed;
 // of the R hops of h ms of a ring (backward the fp32 gradients beside the keys) all but the last gradient's go while a
 // block is computed. So under its own attention a micro-batch hides, forward and backward,
@@ -21,7 +21,7 @@
 // (`groups`), and the bytes that a model's all-to-alls move a token; what a ring sends follows from these. Messages
 // between nodes go at the GB/s of more ranks than a node has, here or there, however few take part. Measured machines
 // have for each kind of link a table of message size against time, and messages are counted from the formulas of
-// kernels/group_attention.h.
+// kernels/comm/group_attention.h.
 //
 // Where a rank is a tensor-parallel group (tensor_ranks), all constants are of one of its ranks, and a micro-batch also
 // takes the group's own exchanges.
@@ -231,7 +231,7 @@ static inline double slowest_speed(const Setting* setting, int first_rank, int n
     return speed;
 }
 
-// ---- what a ring's messages between nodes take, directly or through proxies (kernels/route.h)
+// ---- what a ring's messages between nodes take, directly or through proxies (kernels/comm/route.h)
 //
 // A machine's times between nodes are those of all R ranks of a node at once. With N NICs a rank's message keeps its
 // NIC busy for N / R of that, and k messages that leave the node together take ceil(k / N) N / R of it. With b_in and

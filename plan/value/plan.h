@@ -6,7 +6,7 @@
 // group. A rank runs its passes in ascending order of rounds.
 //
 // In every layer of a pass, forward and backward, a rank first posts the first exchange of each shared micro-batch, and
-// then, again one after another, what each still has to exchange (kernels/group_attention.h). Both times it follows one
+// then, again one after another, what each still has to exchange (group_attention.h). Both times it follows one
 // global order (pass_order). Exchanges of a rank run one after another as they were posted, and a rank waits only for
 // exchanges that it has posted. So it cannot deadlock: all exchanges of a step have one order, by round, forward or
 // backward (in a pipeline by task of the stage), layer, first or later, place of the micro-batch, number; every rank
@@ -20,7 +20,7 @@
 typedef struct MicroBatch {
     int first_rank, cp_size;
     int ulysses_size;       // ranks that share heads; divides cp size, at most kv_heads. The other factor is a ring of
-                            // cp size / ulysses_size: see kernels/group_attention.h
+                            // cp size / ulysses_size: see kernels/comm/group_attention.h
     int first_doc, n_docs;  // its documents: Plan.docs[first_doc .. first_doc + n_docs), at least one
     int round;              // the number of the pass
 } MicroBatch;
@@ -147,7 +147,7 @@ void fill_usual_placement(const Placement* p, const Plan* plan, const MicroBatch
 int chunk_border(int s, int ring_size, int j);
 
 typedef struct Share {
-    int ulysses_size, ring_size, ring_rank, ulysses_rank;  // see kernels/group_attention.h
+    int ulysses_size, ring_size, ring_rank, ulysses_rank;  // see kernels/comm/group_attention.h
     int n;                                                 // tokens of this rank
     int ring_n;                                            // tokens of all ulysses ranks of this ring rank
     int n_spans;

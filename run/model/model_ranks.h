@@ -1,7 +1,7 @@
 // model_ranks.h - the model on many ranks: how it is divided, and who holds what.
 #pragma once
-#include "kernels/comm.h"
-#include "kernels/group_attention.h"
+#include "kernels/comm/comm.h"
+#include "kernels/comm/group_attention.h"
 #include "plan/layout/layout.h"
 #include "plan/model/split.h"
 #include "plan/value/tasks.h"

@@ -8,7 +8,7 @@
 // bits in every run; where gradients travel as bf16 they are added up as fp32. Where every rank computes the whole
 // model the two layouts are those of ZeRO-1, and a wave is an all-gather or a reduce-scatter.
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 #include "plan/model/holding.h"
 #include "run/model/model.h"
 

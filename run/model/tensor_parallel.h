@@ -8,7 +8,7 @@
 //
 // A layer of tp T < R does that among the T ranks of a cut, over their tokens alone: weights are larger, and exchanges
 // smaller. Attention needs all tokens: an all-to-all among the cuts turns tokens into heads, each rank computes as many
-// as if all R cut the weights, and another one turns back (as in kernels/group_attention.h).
+// as if all R cut the weights, and another one turns back (as in kernels/comm/group_attention.h).
 // The ends of the model, l = -1 and l = L, belong to the whole group.
 #pragma once
 #include "run/model/model_ranks.h"

@@ -1,10 +1,10 @@
-// plan_once.c - forked ranks (kernels/forked.h) draw and plan a step once: the first that comes to it does, and the
+// plan_once.c - forked ranks (forked.h) draw and plan a step once: the first that comes to it does, and the
 // others take the plan where it lies, in memory of all. With --strategies each draws, and one of each job plans.
 //
 // A BatchPlan has two places, by turns: before a plan is made anew in one, all ranks have agreed on the plan in the
 // other, and so are through with this one.
 #include "data/sampler_join.h"
-#include "kernels/forked.h"
+#include "kernels/comm/forked.h"
 #include "run/strategies/strategies.h"
 #include "run/step/step.h"
 

@@ -11,7 +11,7 @@
 // Parts are multiples of ROUTE_PART bytes, but for the last. All this is three exchanges of the Comm, one after
 // another.
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 enum { ROUTE_PART = 16, MOST_PROXIES = 64 };
 

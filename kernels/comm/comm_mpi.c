@@ -28,7 +28,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "kernels/comm_transport.h"
+#include "kernels/comm/comm_transport.h"
 #include "kernels/host.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here

@@ -1,7 +1,7 @@
 // comm_transport.h - a transport: what differs between the memories of ranks. comm.c does the rest, once for all of
 // them: it counts bytes, tells the timer who waits, finds nodes and parts.
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 typedef enum OperationKind {
     OP_ALL_REDUCE,

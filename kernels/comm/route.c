@@ -1,5 +1,5 @@
 // route.c - an exchange whose messages between nodes go through proxies: see route.h.
-#include "kernels/route.h"
+#include "kernels/comm/route.h"
 
 // A message in parts; from[0] is who sends it, to[0] who gets it.
 typedef struct Parts {

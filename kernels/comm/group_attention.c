@@ -10,8 +10,8 @@
 // i * parts + p is part p of rank i. With shared groups A (Ulysses) and B (a ring), and local ones, all ranks follow
 //
 //   A in 0, A in 1, B block 0 | local | (wait A in 0) compute, A out 0, (wait A in 1) compute, A out 1, B blocks 1 ..
-#include "kernels/group_attention.h"
-#include "kernels/route.h"
+#include "kernels/comm/group_attention.h"
+#include "kernels/comm/route.h"
 
 enum {
     MOST_PEERS = 1024,  // of a plan's ulysses ranks, at most as many as key/value heads

@@ -3,7 +3,7 @@
 // Who waits looks four times a second whether a rank has died; the parent is told by the kernel. It gives the others
 // two seconds to say a line of their own, which names the step, and ends those that compute and do not see it.
 #define _GNU_SOURCE  // MAP_ANONYMOUS, MAP_NORESERVE
-#include "kernels/forked.h"
+#include "kernels/comm/forked.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 
 enum {
     DEFAULT_PORT = 29500,      // torchrun's

@@ -28,7 +28,7 @@
 //   ring backward     the same again, and fp32 gradients of keys and values: 4 HS 2 tokens(block) H, summed over
 //                     ring_size blocks
 #pragma once
-#include "kernels/comm.h"
+#include "kernels/comm/comm.h"
 #include "kernels/tree_attention.h"
 
 enum {

@@ -17,8 +17,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/comm_transport.h"
-#include "kernels/forked.h"
+#include "kernels/comm/comm_transport.h"
+#include "kernels/comm/forked.h"
 
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // there are no streams here
 

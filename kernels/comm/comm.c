@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "kernels/comm_transport.h"
+#include "kernels/comm/comm_transport.h"
 
 // ---- bytes sent: see Comm.sent
 
