@@ -20,7 +20,7 @@ static uint32_t power_of_two_above(uint64_t n) {
 
 // ---- tokens by their bytes
 
-// The slot of the token that has these bytes, or the empty slot where it would be.
+// Returns the slot of the token that has these bytes, or the empty slot where it would be.
 static size_t token_slot(const Bpe* t, const char* bytes, size_t n) {
     size_t slot = hash_bytes(bytes, n, 0) & t->index.mask;
     for (; t->index.slots[slot] >= 0; slot = (slot + 1) & t->index.mask) {
@@ -58,7 +58,7 @@ int bpe_find_bytes(Bpe* t, int some_missing, Err err) {
 }
 
 int bpe_derive_merges(Bpe* t, Err err) {
-    size_t total = t->n_bytes;  // there are at most so many cuts
+    size_t total = t->n_bytes;  // upper bound of the number of cuts
     t->merges = malloc(MAX(1, total) * sizeof *t->merges);
     if (!t->merges || total > INT32_MAX) return fail(err, "out of memory for merges of %zu bytes of tokens", total);
     for (int id = 0; id < t->base.vocab; id++) {
@@ -85,7 +85,7 @@ int bpe_add_merge(Bpe* t, int left, int right) {
     return 0;
 }
 
-// The place in the table of this pair, or the empty one where it would be.
+// Returns the place of this pair in the table, or the empty place where it would be.
 static Merge* merge_place(const Bpe* t, int left, int right) {
     uint32_t place = (uint32_t)hash64((uint64_t)left << 32 | (uint32_t)right) & t->table_mask;
     while (t->table[place].left >= 0 && (t->table[place].left != left || t->table[place].right != right))
@@ -136,7 +136,7 @@ static size_t merge_all_pairs(const Bpe* t, int* tokens, size_t n) {
 typedef struct MergeList {
     const Bpe* t;
     int* tokens;            // (n), -1 where merged away
-    uint32_t *next, *prev;  // (n), n behind the last
+    uint32_t *next, *prev;  // (n), n after the last
     uint32_t n;
     uint64_t* heap;
     size_t n_heap;
@@ -218,12 +218,12 @@ size_t bpe_encode(const Bpe* t, int* out, const char* bytes, size_t n_bytes) {
 //                  |\s*[\r\n]+|\s+(?!\S)|\s+         where Qwen2 has \p{N} for \p{N}{1,3}
 //
 // that is: an English ending; a run of letters, of numbers or of other characters, with at most one space before it
-// (Llama 3: any one character before letters, line breaks behind others); white space, which leaves its last character
+// (Llama 3: any one character before letters, line breaks after others); white space, which leaves its last character
 // to the part that follows (Llama 3: but a line break ends it). Bytes that are no UTF-8 are characters of their own, of
 // the class "other". Sources: github.com/openai/gpt-2, src/encoder.py; the files tokenizer.json of SmolLM2, Llama 3 and
 // Qwen2.5.
 
-// 'L', 'N', 'S' or 'O' for any other, and the length of the character.
+// Returns the class of the character, 'L', 'N', 'S' or 'O' for any other; *length = its bytes.
 static char class_at(const char* text, size_t n, size_t* length) {
     uint32_t code = (unsigned char)text[0];
     if (code < 0x80) {
@@ -235,7 +235,7 @@ static char class_at(const char* text, size_t n, size_t* length) {
     return unicode_class(utf8_decode(text, n, length));
 }
 
-// Bytes of the characters of one class from `from` on, at most `most` characters; *last = where the last one begins.
+// Returns where the run of at most `most` characters of one class from `from` on ends; *last = where its last begins.
 static size_t run_end(const char* text, size_t n, size_t from, char kind, size_t most, size_t* last) {
     size_t length;
     *last = from;
@@ -248,7 +248,7 @@ static size_t run_end(const char* text, size_t n, size_t from, char kind, size_t
 
 static int is_break(char c) { return c == '\r' || c == '\n'; }
 
-// Length of an English ending at text, 0 when there is none. Without regard to case the long s, U+017F, is an s.
+// Returns the length of an English ending at text, or 0. If case is ignored, the long s, U+017F, counts as an s.
 static size_t ending_length(const char* text, size_t n, int any_case) {
     static const char* const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (text[0] != '\'') return 0;
@@ -260,7 +260,7 @@ static size_t ending_length(const char* text, size_t n, int any_case) {
     return any_case && n >= 3 && memcmp(text + 1, "\u017f", 2) == 0 ? 3 : 0;
 }
 
-// digits: the end of the text is also where a number begins.
+// With `digits` a number ends the text before it, so that white space before it keeps its last character.
 static size_t gpt2_length(const char* text, size_t n, int digits) {
     size_t length, last, begin = text[0] == ' ' && n > 1, ending = ending_length(text, n, 0);
     if (ending) return ending;

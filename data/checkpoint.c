@@ -31,7 +31,7 @@ static void put_name(char name[32], int64_t step, const char* ending) {
     snprintf(name, 32, "step-%06" PRId64 "%s", step, ending);
 }
 
-// The step of a name, exactly as put_name writes it; -1 for any other name.
+// Returns the step of a name, exactly as put_name writes it; -1 for any other name.
 static int64_t step_of(const char* name, const char* ending) {
     char again[32];
     int64_t step = strncmp(name, "step-", 5) ? -1 : strtoll(name + 5, NULL, 10);
@@ -55,12 +55,12 @@ int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t ste
     return step_path(path, run_dir, step, "", err);
 }
 
-// A name that a save or a removal gives while it is under way.
+// Returns whether a save or a removal gives this name while it is under way.
 static int is_temporary(const char* name) { return step_of(name, ".tmp") >= 0 || step_of(name, ".old.tmp") >= 0; }
 
 static int is_marker(const char* name) { return !strcmp(name, marker) || !strcmp(name, unfinished); }
 
-// A name that stays inside its directory, and stands in JSON as it is.
+// Returns whether a name stays inside its directory and needs no escapes in JSON.
 static int is_plain(const char* name) {
     static const char known[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
     size_t n = strlen(name);
@@ -84,7 +84,7 @@ char* checkpoint_read_file(const char* dir, const char* name, size_t* n, Err err
 // ---- the files of a save
 
 static void list_file(CheckpointWriter* w, const char* name, uint64_t bytes, uint64_t hash) {
-    if (!w->list) return;  // whoever has joined the save tells the first, which lists it
+    if (!w->list) return;  // a process that joined the save tells the first one, which lists it
     fprintf(w->list, "%s\n  {\"name\": \"%s\", \"bytes\": %" PRIu64 ", \"hash\": \"%016" PRIx64 "\"}",
             ftell(w->list) ? "," : "", name, bytes, hash);
 }
@@ -138,7 +138,7 @@ static int write_marker(CheckpointWriter* w, int64_t step, uint64_t written, Err
 
 // ---- is it whole?
 
-// One entry of the marker against its file.
+// Checks one entry of the marker against its file.
 static int verify_file(const char* dir, const Json* json, const JsonValue* entry, Err err) {
     char name[NAME], digits[17], *end, path[CHECKPOINT_PATH];
     uint64_t bytes, found_bytes, found_hash;
@@ -193,7 +193,7 @@ int checkpoint_is_foreign(const char* dir) {
 
 static uint64_t nanoseconds(struct timespec t) { return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec; }
 
-// When the marker says it was written; when its file was where it is damaged and says nothing.
+// Returns when the marker says it was written, or when its file was, if the marker is damaged and does not say.
 static uint64_t written_at(const char* dir) {
     char path[CHECKPOINT_PATH], head[128] = "";  // a marker may be long: only its head is wanted
     struct stat s;
@@ -253,7 +253,7 @@ int checkpoint_pin(const char* dir) {
     if (disk_join(path, dir, marker, NULL)) return -1;
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return -1;
-    // A file system without locks gives none; whoever saves then removes what it wants, as it would without pins.
+    // A file system without locks gives none; a run that saves then removes checkpoints as it would without pins.
     if (flock(fd, LOCK_SH) && errno == EINTR) errno = 0;
     if (disk_is_named(fd, path)) return fd;
     close(fd);
@@ -264,8 +264,8 @@ void checkpoint_unpin(int pin) {
     if (pin >= 0) close(pin);
 }
 
-// Whether nobody reads a checkpoint. Who pins it then waits until *hold is closed (-1: its file system has no locks),
-// and finds that its name is gone.
+// Returns whether nobody reads a checkpoint. A process that pins it then waits until *hold is closed (-1: the file
+// system has no locks), and finds that its name is gone.
 static int take_hold(const char* dir, int* hold) {
     char path[CHECKPOINT_PATH];
     *hold = disk_join(path, dir, marker, NULL) ? -1 : open(path, O_RDWR | O_NONBLOCK | O_CLOEXEC);
@@ -277,7 +277,7 @@ static int take_hold(const char* dir, int* hold) {
 
 // ---- removing; what is not ours stays
 
-// Is this directory of a save or a removal under way: marked, or empty still or already?
+// Returns whether the directory is of a save or a removal under way: it is marked, or empty still or already.
 static int is_ours(const char* dir) {
     return disk_is_file(dir, marker) || disk_is_file(dir, unfinished) || disk_count(dir) == 0;
 }
@@ -301,7 +301,7 @@ static int remove_marked(const char* dir, Err err) {
 
 // ---- a save, from its begin to its commit
 
-// Its names.
+// Sets the names of a save.
 static int prepare(CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     *w = (CheckpointWriter){0};
     if (step < 0) return fail(err, "%s: expected a step >= 0 to save, found %" PRId64, run_dir, step);
@@ -334,7 +334,7 @@ void checkpoint_abort(CheckpointWriter* w) {
     if (w->dir[0]) remove_marked(w->dir, NULL);
 }
 
-// Removes what has a final name. run_dir is synced before anything is deleted: see the head of this file.
+// Removes the checkpoint with its final name. run_dir is synced before anything is deleted: see the head of this file.
 static int drop(const char* run_dir, int64_t step, Err err) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     if (step_path(path, run_dir, step, "", err) || step_path(old, run_dir, step, ".old.tmp", err) ||
@@ -344,7 +344,7 @@ static int drop(const char* run_dir, int64_t step, Err err) {
     return disk_sync_dir(run_dir, err) || remove_marked(old, err) ? -1 : 0;
 }
 
-// A directory of this name is of a way that was left, when the run went back to an older step; or it is not ours.
+// Moves a directory of this name away: the run left its steps when it went back to an older one, or it is not ours.
 static int make_way(const CheckpointWriter* w, const char* run_dir, int64_t step, Err err) {
     char moved[CHECKPOINT_PATH];
     struct stat s;
@@ -368,7 +368,7 @@ static int remove_temporary(void* context, const char* path, const char* name, E
 
 int checkpoint_clean(const char* run_dir, Err err) { return disk_visit(run_dir, remove_temporary, NULL, err); }
 
-// Of the checkpoints that were written before this step's all but the newest go, and none that somebody reads.
+// Removes the checkpoints written before this step's except the newest keep - 1 and any that is read; keep 0: none.
 static int clean_up(const char* run_dir, const CheckpointList* before, int64_t step, int keep, Err err) {
     char path[CHECKPOINT_PATH];
     int hold;
@@ -383,7 +383,7 @@ static int clean_up(const char* run_dir, const CheckpointList* before, int64_t s
     return checkpoint_clean(run_dir, err);
 }
 
-// Nanoseconds since 1970, and later than all before: clocks may be set back.
+// Returns nanoseconds since 1970, but more than in all checkpoints before: clocks may be set back.
 static uint64_t next_written(const CheckpointList* before) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -417,7 +417,7 @@ static int check_finite(void* context, const char* path, const char* name, Err e
     return ending && !strcmp(ending, ".safetensors") ? safetensors_check_finite(path, err) : 0;
 }
 
-// checkpoint_choose, once. *gone: a checkpoint went while it was being looked at.
+// Tries checkpoint_choose once. *gone = 1: a checkpoint was removed while it was being looked at.
 static int choose_once(const char* run_dir, int64_t step, char* path, int* pin, int* gone, CheckpointSkip skip,
                        void* context, Err err) {
     char why[ERR_BYTES];

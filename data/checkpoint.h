@@ -26,7 +26,7 @@ enum { CHECKPOINT_PATH = DISK_PATH };
 typedef struct CheckpointWriter {
     char dir[CHECKPOINT_PATH];    // the temporary directory
     char final[CHECKPOINT_PATH];  // its name after the commit
-    FILE* list;                   // of its files, into text (n_text); NULL of one that has joined
+    FILE* list;                   // stream of its list of files, into text (n_text); NULL in a process that joined
     char* text;
     size_t n_text;
 } CheckpointWriter;
@@ -36,7 +36,7 @@ typedef struct CheckpointWriter {
 // Creates run_dir (and its parents) and a fresh temporary directory for this step; leftovers of an interrupted save of
 // the same step are removed, a directory of this name without our marker is an error.
 int checkpoint_begin(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
-// The same save in another process, after checkpoint_begin has returned in the first; neither commit nor abort follow.
+// Joins the save from another process, after checkpoint_begin has returned in the first; no commit or abort follows.
 int checkpoint_join(CheckpointWriter* w, const char* run_dir, int64_t step, Err err);
 // Writes and syncs one small file (config.json, state.json). Names are of letters, digits and . _ - alone.
 int checkpoint_write_file(CheckpointWriter* w, const char* name, const void* bytes, size_t n, Err err);
@@ -50,7 +50,7 @@ int checkpoint_add_file(CheckpointWriter* w, const char* name, uint64_t bytes, u
 // directory could not be removed.
 int checkpoint_commit(CheckpointWriter* w, int keep, Err err);
 void checkpoint_abort(CheckpointWriter* w);          // removes the temporary directory
-int checkpoint_clean(const char* run_dir, Err err);  // removes those of ours that processes left which were killed
+int checkpoint_clean(const char* run_dir, Err err);  // removes those that killed processes left
 
 // A directory with a final name and a marker.
 typedef struct CheckpointEntry {
@@ -63,22 +63,22 @@ typedef struct CheckpointList {
     int n;
 } CheckpointList;
 
-// The complete checkpoints below run_dir; their files are not looked at. A directory that does not exist has none.
+// Lists the complete checkpoints below run_dir without looking at their files. A directory that does not exist has 0.
 int checkpoint_list(CheckpointList* list, const char* run_dir, Err err);
-// The newest of them: its path and step. 1 found, 0 none, -1 with a message.
+// Finds the newest of them: its path and step. 1 found, 0 none, -1 with a message.
 int checkpoint_latest(const char* run_dir, char path[CHECKPOINT_PATH], int64_t* step, Err err);
 int checkpoint_path(char path[CHECKPOINT_PATH], const char* run_dir, int64_t step, Err err);  // RUN_DIR/step-000100
-int64_t checkpoint_step(const char* name);  // that is meant by "step-000120" or "120"; -1 by anything else
+int64_t checkpoint_step(const char* name);  // the step that "step-000120" or "120" means; -1: neither
 
-// As long as a checkpoint is pinned, the run that saves beside it does not remove it: a shared lock on its marker,
-// which ends with the process at the latest. -1 when the checkpoint is gone.
+// Pins a checkpoint: the run that saves beside it does not remove it. The pin is a shared lock on its marker, which
+// ends with the process at the latest. -1: the checkpoint is gone.
 int checkpoint_pin(const char* dir);
 void checkpoint_unpin(int pin);
 
-// Told of each checkpoint that was passed over, and why.
+// Is called for each checkpoint that is passed over, with the reason.
 typedef void (*CheckpointSkip)(void* context, const char* dir, const char* why);
-// The newest checkpoint below run_dir that is whole: it passes checkpoint_verify, and all values in its safetensors are
-// finite. With step >= 0 only that step will do. Its path (CHECKPOINT_PATH bytes) and a pin, which the caller lets go.
+// Finds the newest whole checkpoint below run_dir: it passes checkpoint_verify, and all values in its safetensors are
+// finite. With step >= 0 only that step will do. path (CHECKPOINT_PATH bytes) is its; the caller lets go of its *pin.
 // Reads all its files. 1 found; 0 there is none at all; -1 with a message, the newest's when none is whole.
 int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, CheckpointSkip skip, void* context,
                       Err err);
@@ -86,7 +86,7 @@ int checkpoint_choose(const char* run_dir, int64_t step, char* path, int* pin, C
 // is its new name.
 int checkpoint_set_aside(const char* dir, char* moved, Err err);
 
-// Is dir a checkpoint whose files are all there, with the sizes and hashes of its marker?
+// Checks that dir is a checkpoint whose files are all there, with the sizes and hashes of its marker.
 int checkpoint_verify(const char* dir, Err err);
 // 1 when dir has no marker but holds a model (model_files.h) and config.json without a state.json: somebody else's.
 int checkpoint_is_foreign(const char* dir);

@@ -11,7 +11,7 @@ void choice_free(Choice* c) {
     *c = (Choice){0};
 }
 
-// The string at *at, which moves behind it; NULL with a message.
+// Reads a string to *at, which moves past it, and returns it; NULL with a message.
 static char* take_string(const JsonValue* value, char** at, const char* what, Err err) {
     char* text = *at;
     int64_t replaced = 0, n = json_prose(value, text, &replaced);
@@ -23,7 +23,7 @@ static char* take_string(const JsonValue* value, char** at, const char* what, Er
     return text;
 }
 
-// The label may stand in quotes.
+// Reads the label, which may stand in quotes.
 static int read_label(const Json* json, int n, int* label, Err err) {
     const JsonValue* value = json_get(json, json->values, "label");
     int64_t x = -1;
@@ -35,7 +35,7 @@ static int read_label(const Json* json, int n, int* label, Err err) {
     return 0;
 }
 
-// Strings take no more room than they do in the line, whose quotes make room for their ends.
+// Reads all of a choice. Strings take no more room than in the line, whose quotes make room for their ends.
 static int read_choice(Choice* c, const Json* json, size_t n, Err err) {
     const JsonValue *root = json->values, *context = json_get(json, root, "ctx");
     const JsonValue* endings = json_get(json, root, "endings");

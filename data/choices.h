@@ -2,7 +2,7 @@
 //
 //   {"ctx": "She takes a pan", "endings": ["and sings.", "and fries an egg."], "label": 1}
 //
-// "context" is understood beside "ctx", and a label in quotes. What else stands in the object is passed over.
+// "context" is understood beside "ctx", and a label in quotes. Other members are passed over.
 #pragma once
 #include <stddef.h>
 

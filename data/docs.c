@@ -43,7 +43,7 @@ int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t
     return 0;
 }
 
-// Nothing between two separators is no document.
+// Adds bytes [begin, end) as a document, unless there are none: two adjacent separators enclose no document.
 static int add_text(Docs* docs, const DocsFile* file, int64_t begin, int64_t end, const char* text, Err err) {
     char head[DOCS_HEAD_BYTES];
     size_t n_head = (size_t)MIN(end - begin, DOCS_HEAD_BYTES);
@@ -145,7 +145,7 @@ int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, Err
     if (status == 0 && docs_tokens(docs) == docs->n)
         status = fail(err, "the corpus has no text: %lld documents in %lld files, each a single token",
                       (long long)docs->n, (long long)docs->n_files);
-    if (status) docs->formats = NULL, docs_close(docs);  // what is theirs stays the caller's
+    if (status) docs->formats = NULL, docs_close(docs);  // the data of the formats stay the caller's
     else *out = docs;
     return status;
 }

@@ -1,9 +1,9 @@
 // docs.h - text as tokens: tokenizers, and a corpus as a list of documents.
 //
-// A corpus is text files, each one document or several with a separator between them, and directories, of which every
-// text file below is read. docs_files.h adds other formats, patterns and weights. At opening every file is read, for an
-// index of where documents begin and a hash of what they hold; after that where a document asks for it. Every document
-// begins with the end-of-text token. Its id is its place in the list.
+// A corpus consists of text files and directories. A file is one document, or several with a separator between them;
+// of a directory every text file below it is read. docs_files.h adds other formats, patterns and weights. Opening reads
+// every file once, to index where documents begin and to hash their content; later only the documents asked for are
+// read. Every document begins with the end-of-text token. Its id is its place in the list.
 #pragma once
 #include "plan/base/base.h"
 #include "plan/base/many_files.h"
@@ -13,12 +13,12 @@
 typedef struct Tokenizer {
     int vocab;        // number of ids, end-of-text included
     int end_of_text;  // stands between documents, at the beginning of each
-    int stop;         // with it a model ends a text
+    int stop;         // the token with which a model ends a text
     int is_bytes;
-    int most;  // tokens of a byte
-    // Tokens of n bytes of text, in which nothing is special; out has room for n * most. Returns the count.
+    int most;  // upper bound of the tokens that one byte becomes
+    // Encodes n bytes of text, recognizing no special tokens; out has room for n * most. Returns the number of tokens.
     size_t (*encode)(const struct Tokenizer* t, int* out, const char* text, size_t n);
-    // The bytes of one token (not terminated), *n their number; end-of-text and unknown ids have none.
+    // Returns the bytes of one token (not terminated), *n their number; end-of-text and unknown ids have none.
     const char* (*decode)(const struct Tokenizer* t, int token, size_t* n);
 } Tokenizer;
 
@@ -28,7 +28,7 @@ extern const Tokenizer byte_tokenizer;
 
 typedef struct Docs Docs;
 typedef struct DocsFile DocsFile;
-enum { DOCS_HEAD_BYTES = 4096 };  // what the hash of a document covers, beside its length
+enum { DOCS_HEAD_BYTES = 4096 };  // bytes of a document that its hash covers, beside its length
 
 typedef struct Document {
     int64_t start;  // tokens of all documents before
@@ -36,9 +36,9 @@ typedef struct Document {
     uint64_t hash;  // equal documents hash equally wherever they lie: no copy of a held-out one is trained on
 } Document;
 
-// How documents of a file are read.
+// The reader of the documents of a file.
 typedef struct DocsFormat {
-    int is_text;  // end-of-text is not there: `first` counts what is behind it
+    int is_text;  // files lack the end-of-text token: `first` of read counts from the token after it
     // out (n) = tokens of a document from `first` on. 0, or -1 with a message.
     int (*read)(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
     int (*learnt)(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);  // docs_learnt; NULL: all are
@@ -50,7 +50,7 @@ struct DocsFile {
     int64_t first_doc;  // its first document
 };
 
-// What docs_files.c adds to plain text read by bytes: it takes the place of docs_add_path, docs_index_text, and of what
+// Hooks by which docs_files.c replaces the plain-text reader: docs_add_path, docs_index_text, and the function that
 // adds bytes [begin, end) of a text file as a document (in memory: text, or NULL). 0, or -1 with a message.
 typedef struct DocsFormats {
     int (*add_path)(Docs* docs, const char* path, Err err);
@@ -62,7 +62,7 @@ typedef struct DocsFormats {
 
 struct Docs {
     const Tokenizer* tokenizer;
-    const char* separator;  // between documents of a text file, with the line breaks behind it; "": files stay whole
+    const char* separator;  // stands between documents of a text file, before line breaks; "": files stay whole
     int end_of_text;        // the token that documents begin with
     int max_token;          // upper bound of the ids that occur
     DocsFile* files;
@@ -72,17 +72,17 @@ struct Docs {
     Paths skipped;    // a message for each file of a directory that was passed over: no text, unreadable, unfit
     int64_t divided;  // documents of text files in which the separator stands
     const DocsFormats* formats;
-    struct DocsMore* more;                                  // the formats' own
-    const struct SamplerMix* mix;                           // sampler_mix.h: there are weights
+    struct DocsMore* more;                                  // data of the formats
+    const struct SamplerMix* mix;                           // sampler_mix.h; NULL: corpora have no weights
     double (*tree_squares)(const Docs* docs, int64_t doc);  // Piece.squares of trees, 0 of others; NULL: none is one
-    // What tokens first .. first + n of a document count as labels; NULL: 1 each that is learnt.
+    // Sum of the label weights of tokens first .. first + n of a document; NULL: every learnt token weighs 1.
     double (*weight)(const Docs* docs, int64_t doc, int64_t first, int n);
 };
 
 #define DOCS_SEPARATOR "<|endoftext|>"
 
-// start: the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
-// formats and what is theirs; most_open. A named file or a corpus without text is an error. 0 and *out owned by the
+// start holds the tokenizer, which must outlive the Docs; a separator ("none": files stay whole; NULL: DOCS_SEPARATOR);
+// formats and their data; most_open. A named file or a corpus without text is an error. 0 and *out owned by the
 // caller, or -1 with a message.
 int docs_open(Docs** out, Docs start, const char* const* paths, int n_paths, Err err);
 void docs_close(Docs* docs);  // NULL is fine
@@ -92,10 +92,10 @@ static inline int64_t docs_length(const Docs* docs, int64_t doc) {  // tokens, a
 }
 static inline int64_t docs_tokens(const Docs* docs) { return docs->n ? docs->list[docs->n].start : 0; }
 
-// out (n) = tokens first .. first + n of a document. 0, or -1 with a message. From several threads at once, too.
+// out (n) = tokens first .. first + n of a document. 0, or -1 with a message. Several threads may call it at once.
 int docs_read(const Docs* docs, int64_t doc, int64_t first, int n, int* out, Err err);
-// Of the tokens first .. first + n of a document, how many are to be learnt: n, but of instructions only completions.
-// Others become -1 in targets (n), unless that is NULL.
+// docs_learnt returns how many of the tokens first .. first + n of a document are learnt: all n, but of instructions
+// only completions. The others become -1 in targets (n), unless that is NULL.
 int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* targets);
 
 // ---- for formats
@@ -103,5 +103,5 @@ int docs_learnt(const Docs* docs, int64_t doc, int64_t first, int n, int* target
 int docs_add_path(Docs* docs, const char* path, Err err);  // a file or directory. 0, or -1
 int docs_check_text(DocsFile* file, Err err);              // skips a byte order mark; 1 and a message: it is no text
 int docs_index_text(Docs* docs, DocsFile* file, int named, Err err);
-// Appends a document. head: what its hash covers beside the length.
+// Appends a document. head: the bytes that its hash covers beside the length.
 int docs_add(Docs* docs, int64_t length, int64_t place, const void* head, size_t head_bytes, Err err);

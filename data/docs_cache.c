@@ -8,7 +8,7 @@
 #include "data/sampler_mix.h"
 #include "plan/base/user_cache.h"
 
-// What the shard does not say. All of it is hashed, hash itself as 0.
+// The facts that the shard does not hold. `hash` covers all of them, itself as 0.
 typedef struct Index {
     char magic[8];
     uint64_t key, hash, shard_hash, content;
@@ -91,7 +91,7 @@ int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, co
     return -1;
 }
 
-// Where the shard and the index are, or will be; 1 where they may not be, as words say.
+// Finds where the shard and the index are, or will be. 1: they may not be kept, as words says.
 static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key, const char* dir, char* words) {
     for (int i = 0; i < 2; i++) {
         snprintf(names[i], sizeof names[i], "tokens-%016llx.%s", (unsigned long long)key, i ? "idx" : "bin");
@@ -102,7 +102,7 @@ static int find_files(char names[2][64], char paths[2][DISK_PATH], uint64_t key,
     return 0;
 }
 
-// open_keyed opens text of so many bytes and this key, from its shard where the cache has one.
+// open_keyed opens text of `bytes` bytes and this key, from its shard where the cache has one.
 static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_t key, int64_t bytes,
                       const Tokenizer* tokenizer, DocsCache* cache, char* words, Err err) {
     enum { LEAST = 1 << 20 };
@@ -123,7 +123,7 @@ static int open_keyed(Docs** out, const char* const* paths, int n_paths, uint64_
         if (save_shard(*out, cache->dir, names[0], files[0], words) ||
             save_index(*out, key, files[0], cache->dir, names[1], files[1], words))
             return 0;
-        Docs* kept = NULL;  // from here on as every other rank and run has it
+        Docs* kept = NULL;  // the shard, as every other rank and run reads it
         if (docs_load(&kept, files[0], files[1], key, tokenizer, words)) kept = *out;
         else docs_close(*out);
         *out = kept;

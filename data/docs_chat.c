@@ -8,8 +8,8 @@
 //   <|start_header_id|>ROLE<|end_header_id|>\n\n CONTENT <|eot_id|>                    Llama 3
 //   ROLE: CONTENT, then a blank line, or after an assistant's the end of the text      others
 //
-// A chat in which an assistant might have said something else is a tree (docs_tree.c): up to each such turn's header
-// one segment, of which its content with all that follows, and each alternative, are children.
+// A chat with alternatives to what an assistant said is a tree (docs_tree.c). One segment leads up to the header of
+// each such turn; its children are the turn's content with all that follows, and each alternative.
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@
 
 // ---- what is to be learnt
 
-// Tokens to be learnt before `token`, counted from the beginning of the corpus.
+// Returns the number of learnt tokens before `token`, counted from the beginning of the corpus.
 static int64_t labels_before(const DocsMore* m, int64_t token) {
     if (m->n_spans == 0 || token <= m->spans[0].first) return 0;
     const DocsSpan* s = &m->spans[last_at_most(&m->spans->first, sizeof *m->spans, m->n_spans, token)];
@@ -43,7 +43,7 @@ const DocsFormat docs_instructions = {0, docs_read_encoded, learnt};
 
 // ---- opening
 
-// How a vocabulary's models see messages.
+// The form in which a vocabulary's models see messages.
 typedef struct Style {
     int begin, header_end, end;  // tokens; -1: none
     const char *after_role, *after_content;
@@ -58,7 +58,7 @@ static Style style_of(const Tokenizer* t) {
     return (Style){-1, -1, -1, ": ", "\n\n"};
 }
 
-// The member by the first name that it has; NULL: by neither.
+// Returns the member under the first of two names that the object has; NULL: it has neither.
 static const JsonValue* get_either(const Json* json, const JsonValue* object, const char* name, const char* other) {
     const JsonValue* value = json_get(json, object, name);
     return value ? value : json_get(json, object, other);
@@ -87,13 +87,13 @@ static int put_pair(Making* m) {
     return making_token(m, m->docs->tokenizer->stop) || making_learn(m, from) ? -1 : 0;
 }
 
-// What stands before the content of a message. The role may lie in scratch.
+// Puts the header of a message, which stands before its content. The role may lie in scratch.
 static int put_header(Making* m, const char* role) {
     if (making_token(m, m->style->begin) || put_words(m, role) || making_token(m, m->style->header_end)) return -1;
     return put_words(m, m->style->after_role);
 }
 
-// The content of a message in parts, which are one text.
+// Puts the content of a message that comes in parts, as one text.
 static int put_parts(Making* m, const JsonValue* parts) {
     size_t n = 0;
     const JsonValue* part = parts + 1;
@@ -109,7 +109,7 @@ static int put_parts(Making* m, const JsonValue* parts) {
     return making_text(m, m->scratch, n);
 }
 
-// The content of a message, where there is more that behind a blank line, and the token that ends it.
+// Puts the content of a message, `more`, if there is any, after a blank line, and the token that ends the message.
 static int put_content(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
     int64_t from = m->docs->more->n_encoded;
     int in_parts = content && content->type == JSON_ARRAY;
@@ -121,7 +121,7 @@ static int put_content(Making* m, int learns, const JsonValue* content, const Js
     return learns ? making_learn(m, from) : 0;
 }
 
-// And what follows. Where no token ends messages the end of the text does, of what is learnt.
+// Puts the content and the text after it. If no token ends messages, the end of the text already ended a learnt one.
 static int put_body(Making* m, int learns, const JsonValue* content, const JsonValue* more, const char* what) {
     if (put_content(m, learns, content, more, what)) return -1;
     return m->style->end < 0 && learns ? 0 : put_words(m, m->style->after_content);
@@ -142,7 +142,7 @@ static int put_task(Making* m) {
 
 // A turn with alternatives.
 typedef struct Turn {
-    Node node;  // what stands before them
+    Node node;  // the segment before them
     const JsonValue* alternatives;
 } Turn;
 
@@ -152,7 +152,7 @@ typedef struct Chat {
     Turn turn[MOST_DEPTH];
 } Chat;
 
-// The header stands there: what follows is a child of all that does, and so will the alternatives be.
+// Branches after the header of a turn: its content becomes a child of all before it, as the alternatives will.
 static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
     Growing* g = &chat->tree;
     if (!learns) return fail(g->m->err, "\"alternatives\" of a message that is not an assistant's: nobody learns them");
@@ -167,7 +167,7 @@ static int begin_turn(Chat* chat, const JsonValue* alternatives, int learns) {
     return 0;
 }
 
-// Depth first: those of the last turn follow its own content and what came behind that.
+// Puts the alternatives depth first: those of the last turn follow its own content and all that came after it.
 static int put_alternatives(Chat* chat) {
     Making* m = chat->tree.m;
     Node leaf;
@@ -180,7 +180,7 @@ static int put_alternatives(Chat* chat) {
     return 0;
 }
 
-// check_calls refuses what stands beside a content: templates of models write it, and nobody here knows them.
+// check_calls refuses calls beside a content: templates of models write them, and no template is known here.
 static int check_calls(Making* m, const JsonValue* message) {
     static const char* const names[] = {"tool_calls", "function_call"};
     for (int i = 0; i < COUNT(names); i++) {
@@ -223,7 +223,7 @@ int docs_add_instruction(Docs* docs, const Json* json, Err err) {
     if (!docs_is_instruction(json))
         return fail(err, "expected an instruction, as in the first line, found the members %s",
                     json_names(json, names, sizeof names));
-    size_t room = json->values->length + 1;  // of the line, and so of all its strings
+    size_t room = json->values->length + 1;  // for the line, and so for all its strings
     Making m = {docs, json, .scratch = malloc(room), .first = docs->more->n_encoded, .err = err};
     if (!m.scratch) return fail(err, "out of memory for a line of %zu bytes", room);
     const JsonValue* messages = messages_of(json);

@@ -21,8 +21,8 @@
 #include "data/tokenizer_files.h"
 #include "plan/base/disk.h"
 
-// So many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the first 64,
-// which are for communication, libraries and files of the run.
+// Returns how many files of a corpus stay open. Two corpora take less than half of the descriptors, and none of the
+// first 64, which are for communication, libraries and files of the run.
 static int64_t most_open(void) {
     enum { OTHERS = 64, MOST = 128 };
     struct rlimit limit;
@@ -41,7 +41,7 @@ static int is_shard_file(const DocsFile* file) {
     return file->format == &docs_shard16 || file->format == &docs_shard32;
 }
 
-// All bytes of a file, where it would be indexed. Its name says how it is read.
+// Hashes all bytes of a file in place of indexing it, and its name, which says how it is read.
 static int hash_file(Docs* docs, const DocsFile* file, int named, Err err) {
     char block[1 << 16];
     const char *slash = strrchr(file->file.path, '/'), *name = slash ? slash + 1 : file->file.path;
@@ -56,8 +56,8 @@ static int hash_file(Docs* docs, const DocsFile* file, int named, Err err) {
     return docs_add(docs, 2, 0, "", 0, err);  // a corpus without a text is none
 }
 
-// Indexes a file that is open, in whatever format its name, without what says that it is compressed, says. One that was
-// not named is passed over (1) when it is no text. 0, or -1.
+// Indexes an open file in the format that its name, without the suffix of compression, says. One that was not named is
+// passed over (1) when it is no text. 0, or -1.
 static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named, Err err) {
     const char* path = file->file.path;
     DocsMore* more = docs->more;
@@ -80,8 +80,8 @@ static int index_by_name(Docs* docs, DocsFile* file, const char* name, int named
     return docs_index_text(docs, file, named, err);
 }
 
-// A compressed file in a directory is read when its name says that it is text; its bytes go to the end of those of all
-// others.
+// A compressed file in a directory is read when its name says that it is text; its unpacked bytes go to the end of
+// those of all others.
 static int index_file(Docs* docs, DocsFile* file, int named, Err err) {
     static const char* const kinds[] = {".jsonl", ".txt", ".text", ".md"};
     const char *path = file->file.path, *suffix = unpack_suffix(path);
@@ -130,7 +130,7 @@ static int add_directory(Docs* docs, const char* directory, Err err) {
         docs->skipped.n > skipped ? docs->skipped.list[skipped] : "");
 }
 
-// Files and directories that a path or shell pattern names. 0, or -1 when there are none.
+// Lists files and directories that a path or shell pattern names. 0, or -1 when there are none.
 static int paths_expand(Paths* list, const char* pattern, Err err) {
     struct stat st;
     if (stat(pattern, &st) == 0) return paths_append(list, strdup(pattern), err);
@@ -158,7 +158,7 @@ static int add_path(Docs* docs, const char* pattern, Err err) {
 
 // ---- corpora with weights
 
-// The path behind NAME=WEIGHT:, or the whole of it; *weight is 0 then. NULL with a message.
+// Returns the path after NAME=WEIGHT:, or the whole of it; *weight is 0 then. NULL with a message.
 static const char* split_weight(const char* path, char name[CORPUS_NAME], double* weight, Err err) {
     size_t n = strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-");
     char* end = NULL;

@@ -13,18 +13,18 @@
 enum { CORPUS_NAME = 32 };
 
 // NAME=WEIGHT:PATH stands for a corpus of its own; weights are shares of the tokens of training, whatever their sum.
-// All paths have one, or none has. Paths of one name belong together and stand behind each other.
+// All paths have one, or none has. Paths of one name belong together and stand next to each other.
 typedef struct DocsCorpus {
     char name[CORPUS_NAME];
     double share;        // of the sum of all weights
     int64_t first, end;  // its documents
 } DocsCorpus;
 
-// How text is read; a member that is NULL: as said.
+// How text is read. A member that is NULL stands for its default.
 typedef struct DocsReading {
     const char* separator;  // as docs_open's
     const char* text_key;   // the member of a line of JSONL that is its document
-    int vocab;              // ids of the model, of shards that no text tokenizer describes; 0: as many as may be
+    int vocab;              // ids of the model, for shards that no text tokenizer describes; 0: no limit
 } DocsReading;
 #define DOCS_TEXT_KEY "text"
 
@@ -38,29 +38,29 @@ int docs_open_as(Docs** out, const char* const* paths, int n_paths, const Tokeni
 // a hash of the text, of how it is read, and of the tokenizer.
 typedef struct DocsCache {
     DocsReading reading;                        // of text
-    const char* dir;                            // where to keep it; NULL: the user's cache, and only of 1 MiB or more
+    const char* dir;                            // folder that keeps it; NULL: the user's cache, for 1 MiB or more
     void (*tell)(int64_t done, int64_t total);  // bytes of text encoded so far; NULL: nobody listens
     // filled in:
-    char path[DISK_PATH];  // of the shard that was read or written; empty: there is none
+    char path[DISK_PATH];  // path of the shard that was read or written; empty: there is none
     int was_there;
 } DocsCache;
 
-// As docs_open_as; where a shard cannot be kept, why is in words (ERR_BYTES, empty else) and the tokens stay in memory.
+// Works as docs_open_as. If a shard cannot be kept, words (ERR_BYTES, else empty) says why; tokens stay in memory.
 int docs_open_cached(Docs** out, const char* const* paths, int n_paths, const Tokenizer* tokenizer, DocsCache* cache,
                      char* words, Err err);
-// A shard and its index, written for this key. 0, or -1 with a message: not there, damaged, another key's.
+// Opens a shard and its index, written for this key. 0, or -1 with a message: not there, damaged, another key's.
 int docs_load(Docs** out, const char* shard, const char* index, uint64_t key, const Tokenizer* tokenizer, Err err);
 
 // ---- inside of such a corpus: what the readers of the formats fill in
 
-// Tokens that are to be learnt, of a document of which not all are: [first, end), counted from the beginning of the
-// corpus; before: how many such tokens there are before it.
+// A span [first, end) of learnt tokens, in a document of which not all are learnt, counted from the beginning of the
+// corpus; before: number of such tokens before it.
 typedef struct DocsSpan {
     int64_t first, end, before;
 } DocsSpan;
 
-// A part of a document that is a tree: a prompt and its answers, say. Segments stand depth first. One that has children
-// ends before its last token, with which each of them begins, so that what follows it is learnt for each.
+// A part of a document that is a tree, such as a prompt and its answers. Segments stand depth first. One that has
+// children ends before its last token: each child begins with that, so that its next token is learnt for each.
 typedef struct DocsSegment {
     int64_t first;  // token, counted from the beginning of the corpus
     int parent;     // the index of a segment before it; -1: the first one
@@ -69,21 +69,21 @@ typedef struct DocsSegment {
     float reward;   // of an answer; NaN: not said
 } DocsSegment;
 
-// What a label counts where labels do not count alike (kernels/token_loss.h); NaN: the data do not say.
+// The terms of a label where labels do not count alike (kernels/token_loss.h); NaN: the data do not say.
 typedef struct LabelTerms {
     float weight, old, reference, advantage;
 } LabelTerms;
 
-// What a loss asks of every label, and `pairs` of every document: answers of two ranks.
+// The terms that a loss needs of every label; with `pairs` it needs answers of two ranks of every document.
 typedef struct LabelNeeds {
     const char* loss;
     int old, reference, advantage, pairs;
 } LabelNeeds;
 
-// Of a document that is being indexed: every byte of its text, every token of a shard.
+// The hash of a document that is being indexed: of every byte of its text, or every token of a shard.
 typedef struct ContentHash {
     uint64_t lanes[4];
-    unsigned char held[32];  // the bytes behind the last whole block
+    unsigned char held[32];  // the bytes after the last whole block
     uint64_t bytes;          // so far
 } ContentHash;
 
@@ -101,53 +101,53 @@ typedef struct DocsMore {
     int64_t n_spans, spans_capacity;
     DocsSegment* segments;  // of all documents that are trees, ascending
     int64_t n_segments, segments_capacity;
-    LabelTerms* terms;  // (n_terms) of the first tokens of the corpus; of those behind them nothing is said
+    LabelTerms* terms;  // (n_terms) of the first tokens of the corpus; nothing is said of later ones
     int64_t n_terms, terms_capacity;
     DocsCorpus corpora[MOST_CORPORA];
     double weights[MOST_CORPORA];
     int n_corpora;
-    int unpacked;  // a file without a name, for text that is not in its file as it is; -1: there is none
+    int unpacked;  // descriptor of a file without a name, for text that its own file holds in another form; -1: none
     int64_t unpacked_bytes;
     int keying;  // nothing is indexed: content becomes the hash of all files and of how they are read
     int64_t keyed_bytes;
     int64_t files;        // used
     int64_t runs;         // directories left out
     int64_t plain_jsonl;  // files *.jsonl without documents, read as plain text
-    const char* judges;   // what some line says of how good its answers are: the name of its first such member; or NULL
+    const char* judges;   // name of the first member by which a line says how good its answers are; NULL: none does
     int64_t replaced;     // halves of surrogate pairs without the other one, read as U+FFFD
     int64_t not_utf8;     // texts with other bytes than UTF-8, which stay as they are
 } DocsMore;
 
 static inline int docs_corpora(const Docs* docs) { return docs->more->n_corpora; }  // 0: no weights were given
 static inline const DocsCorpus* docs_corpus(const Docs* docs, int corpus) { return &docs->more->corpora[corpus]; }
-// The segments of a document, at least 2; 0: it is no tree.
+// Finds the segments of a document and returns their number, at least 2; 0: it is no tree.
 int docs_segments(const Docs* docs, int64_t doc, const DocsSegment** list);
 static inline int docs_has_terms(const Docs* docs) { return docs->more->n_terms > 0; }
-// terms (n) of tokens first .. first + n of a document, as labels.
+// terms (n) = those of tokens first .. first + n of a document, as labels.
 void docs_terms(const Docs* docs, int64_t doc, int64_t first, int n, LabelTerms* terms);
-// Sum of the weights of those of them that are learnt; pairs of answers of which one is preferred (Docs.weight).
+// Docs.weight as the sum over the learnt ones of these, and as the number of pairs of answers with one preferred.
 double docs_weight(const Docs* docs, int64_t doc, int64_t first, int n);
 double docs_pairs(const Docs* docs, int64_t doc, int64_t first, int n);
-int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // how many its answers have; *sum += of them
+int docs_rewards(const Docs* docs, int64_t doc, double* sum);  // number of rewards of its answers; *sum += their sum
 int docs_check_labels(const Docs* docs, const LabelNeeds* needs, Err err);  // 0, or -1 with a message
-// Terms of tokens first .. end of before, which stand `by` further on now. 0, or -1 without memory.
+// Appends the terms of tokens first .. end of `before`, which stand `by` further on now. 0, or -1 without memory.
 int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err);
-// Of documents that are trees.
+// Sums over the documents that are trees.
 typedef struct TreeCounts {
     int64_t trees, segments, tokens, path_tokens;  // path_tokens: of the paths written out
 } TreeCounts;
 void docs_count_tree(const Docs* docs, int64_t doc, TreeCounts* counts);  // adds it, if it is one
-// A tree's parts of at most `most` tokens, and the lengths of its segments (n), in the arena. 0, or -1 without memory.
+// Cuts a tree into parts of at most `most` tokens. They and the lengths of its segments (n) lie in the arena. 0, or -1.
 int docs_cut_tree(const Docs* docs, int64_t doc, int64_t most, TreeCut* cut, int** lengths, Arena* arena, Err err);
-// 0, or -1 with a message: a path of more tokens than context, or than `most`, which a group of ranks holds.
+// 0, or -1 with a message: a path has more tokens than context, or than `most`, which a group of ranks holds.
 int docs_check_trees(const Docs* docs, int context, int64_t most, Err err);
 typedef struct DocsSplit {
-    int64_t trees, parts, again;  // that were split; of them; tokens that are computed again
+    int64_t trees, parts, again;  // trees that were split; their parts; tokens that are computed again
 } DocsSplit;
 // Trees of more than `most` tokens, which a step takes, become several documents (docs_split.c). Each label is in
 // one. Ids and fingerprint change, content does not. 0, or -1 without memory: then docs can only be closed.
 int docs_split_trees(Docs* docs, int64_t most, DocsSplit* told, Err err);
-// positions (n) of tokens first .. first + n of a document that is a tree, on their paths; of others they are left.
+// positions (n) = places of tokens first .. first + n of a tree on their paths; for other documents they stay.
 void docs_tree_positions(const Docs* docs, int64_t doc, int64_t first, int n, int* positions);
 static inline int64_t docs_files(const Docs* docs) { return docs->more->files; }
 static inline int64_t docs_runs(const Docs* docs) { return docs->more->runs; }
@@ -155,16 +155,16 @@ static inline int64_t docs_plain_jsonl(const Docs* docs) { return docs->more->pl
 static inline const char* docs_judges(const Docs* docs) { return docs->more->judges; }
 static inline int64_t docs_replaced(const Docs* docs) { return docs->more->replaced; }
 static inline int64_t docs_not_utf8(const Docs* docs) { return docs->more->not_utf8; }
-// A hash of every byte of every document, in their order, wherever they lie: a run that resumes on other documents is
-// told so, and ranks that see different ones.
+// Returns a hash of every byte of every document, in their order, wherever they lie. It tells a run that resumes on
+// other documents so, and ranks that see different ones.
 static inline uint64_t docs_content(const Docs* docs) { return docs->more->content; }
-// A hash of the whole corpus's shape: every length and hash of a document.
+// Returns a hash of the whole corpus's shape: every length and hash of a document.
 uint64_t docs_fingerprint(const Docs* docs);
 
-enum { DOCS_HEAD_TOKENS = 1024 };  // what the hash of a document of tokens covers
+enum { DOCS_HEAD_TOKENS = 1024 };  // tokens of a document that its hash covers
 
-// The file without a name, of all that is unpacked, in TMPDIR or /tmp: its descriptor for appending, or -1 with a
-// message. Then: from here on the file is what was appended last, so many bytes.
+// docs_unpacked returns the descriptor, for appending, of the file without a name, in TMPDIR or /tmp, of all that is
+// unpacked; -1 with a message. docs_use_unpacked makes `file` the `bytes` bytes that were appended last.
 int docs_unpacked(DocsMore* more, Err err);
 void docs_use_unpacked(DocsMore* more, File* file, int64_t bytes);
 // docs_key hashes all text that these paths name, and how it is read. *bytes: how much that is; *skipped, which the
@@ -180,20 +180,20 @@ int docs_check_kind(Docs* docs, DocsFile* file, const char* name, Err err);
 
 // ---- docs_encoded.c
 
-// Bytes of the next document, for the hash of the whole content: piece by piece, in order, before docs_finish_content.
+// Adds bytes of the next document to the hash of all content: piece by piece, in order, before docs_finish_content.
 void docs_hash_content(Docs* docs, const void* bytes, size_t n);
-uint64_t docs_finish_content(Docs* docs);  // what was hashed is a document: the hash of all so far
-// docs_add, and the end of what was hashed.
+uint64_t docs_finish_content(Docs* docs);  // ends a document; returns the hash of all so far
+// Calls docs_add and docs_finish_content.
 int docs_add_hashed(Docs* docs, int64_t length, int64_t place, const void* head, size_t n, Err err);
-// Text is encoded at opening: its tokens stand in DocsMore.encoded, a document's from its place on. Appends tokens, and
-// a document of all that were appended from `first` on.
+// Text is encoded at opening: its tokens stand in DocsMore.encoded, a document's from its place on. These append
+// tokens; docs_add_encoded adds a document of all that were appended from `first` on.
 int docs_append_tokens(Docs* docs, const int* tokens, size_t n, Err err);
 int docs_append_text(Docs* docs, const char* text, size_t n, Err err);
 // docs_utf8_open returns how many bytes a character still lacks after n more of text, `open` before; -1: no UTF-8.
 int docs_utf8_open(int open, const char* text, size_t n);
 int docs_add_encoded(Docs* docs, int64_t first, Err err);
-int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // tokens that stand there already
-int docs_drop_token(DocsMore* more);                                  // takes the last token that was appended back
+int docs_append_again(Docs* docs, int64_t from, int64_t n, Err err);  // repeats tokens that stand there already
+int docs_drop_token(DocsMore* more);                                  // removes the last token; returns it
 extern const DocsFormat docs_encoded;
 int docs_read_encoded(const Docs* docs, const DocsFile* file, int64_t doc, int64_t first, int n, int* out, Err err);
 // See DocsFormats.
@@ -205,18 +205,18 @@ void docs_on_progress(void (*tell)(int64_t done, int64_t total), int64_t total);
 
 extern const DocsFormat docs_shard16, docs_shard32;
 int docs_index_shard(Docs* docs, DocsFile* file, Err err);
-// A corpus that was encoded in memory, as such a shard; the caller frees. NULL with a message.
+// Returns a corpus that was encoded in memory as such a shard; the caller frees. NULL with a message.
 char* docs_shard_of(const Docs* docs, size_t* bytes, Err err);
 int docs_index_jsonl(Docs* docs, DocsFile* file, int named, Err err);  // 1: not named, its first line is no document
-// Whether a line of JSONL is an instruction, and the document that it makes.
+// docs_is_instruction returns whether a line of JSONL is an instruction; docs_add_instruction adds its document.
 extern const DocsFormat docs_instructions;
 int docs_is_instruction(const Json* json);
 int docs_add_instruction(Docs* docs, const Json* json, Err err);
 
 // ---- unpack.c: through the system's zlib and libzstd, which are opened when a file needs them
 
-// ".gz" or ".zst" at the end of a name; "" where it ends otherwise.
+// Returns ".gz" or ".zst" at the end of a name; "" if it ends otherwise.
 const char* unpack_suffix(const char* path);
-// Appends what the file holds, by its suffix. The number of bytes, or -1 with a message: a library that is missing, a
-// file that is damaged or cut short, a full disk.
+// Appends the file unpacked, by its suffix. Returns the number of bytes, or -1 with a message: a library is missing,
+// the file is damaged or cut short, a disk is full.
 int64_t unpack(int fd, const char* path, Err err);

@@ -10,7 +10,7 @@
 
 // ---- lines
 
-// A window that slides over the file and grows to the longest line.
+// A window, which slides over the file and grows to the longest line.
 typedef struct LineReader {
     const DocsFile* file;
     char* buffer;
@@ -21,7 +21,7 @@ typedef struct LineReader {
     int64_t unpacked;  // bytes of text so far
 } LineReader;
 
-// 1 and the line without its end, 0 at the end of the file, or -1.
+// Finds the next line, without its end. 1; 0 at the end of the file; or -1.
 static int next_line(LineReader* r, const char** line, size_t* n, Err err) {
     for (int64_t searched = r->begin;;) {
         const char* end = r->n > searched ? memchr(r->buffer + searched, '\n', (size_t)(r->n - searched)) : NULL;
@@ -47,7 +47,7 @@ static int next_line(LineReader* r, const char** line, size_t* n, Err err) {
 
 // ---- documents
 
-// text (n bytes) is the document.
+// Adds text (n bytes) as a document.
 static int add_document(Docs* docs, LineReader* r, const char* text, int64_t n, Err err) {
     int64_t place = r->unpacked;
     if (!docs->more->encodes) {
@@ -93,8 +93,8 @@ static int is_blank(const char* line, size_t n) {
     return n == 0;
 }
 
-// The first line that is not blank: 0 where there is none, 2 where it is an instruction, 1 where it has a text; -1. A
-// text of another name than the usual one was asked for, and goes first.
+// Returns the kind of the first line that is not blank: 2 for an instruction, 1 for a text, 0 for neither or no line;
+// -1 with a message. A text of another name than the usual one was asked for, and goes first.
 static int first_kind(const Docs* docs, const DocsFile* file, Err err) {
     LineReader r = {.file = file};
     const char* line = NULL;

@@ -1,5 +1,5 @@
-// docs_kinds.c - what a file is that is no text as it stands, by its name and first bytes: UTF-16 becomes UTF-8, all
-// else is refused, or passed over in a directory, with what to try; see docs_files.h.
+// docs_kinds.c - recognizes files that are no text as they stand, by name and first bytes: UTF-16 becomes UTF-8, all
+// else is refused, or passed over in a directory, with a hint of what to try; see docs_files.h.
 #define _POSIX_C_SOURCE 200809L
 #include <errno.h>
 #include <string.h>
@@ -37,7 +37,7 @@ static size_t put_unit(Utf16* u, char* out, uint32_t unit) {
     return n;
 }
 
-// The file becomes its text in UTF-8.
+// Replaces the file by its text in UTF-8.
 static int read_utf16(Docs* docs, DocsFile* file, int big_endian, Err err) {
     enum { UNITS = 1 << 14 };
     unsigned char in[2 * UNITS];

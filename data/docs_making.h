@@ -6,7 +6,7 @@
 typedef struct Making {
     Docs* docs;
     const Json* json;
-    char* scratch;              // room for all strings of the line, one behind another
+    char* scratch;              // room for all strings of the line, one after another
     const struct Style* style;  // of messages (docs_chat.c)
     int64_t first;              // of its tokens, in Docs.encoded
     char* err;
@@ -17,24 +17,24 @@ int making_token(Making* m, int token);                                  // -1: 
 int making_string(Making* m, const JsonValue* value, const char* what);  // what: for the message
 int making_learn(Making* m, int64_t from);  // tokens appended since Docs.more.n_encoded was `from` are to be learnt
 
-// Tokens of an answer as they are; and what its members say of its labels, which were appended from `from` on.
+// making_tokens puts the tokens of an answer as they are; making_terms reads what its members say of labels `from` on.
 typedef struct Rewards {
-    double mean, deviation;  // of n answers, with n - 1 below the sum of squares
+    double mean, deviation;  // of n answers; the sum of squares is divided by n - 1
 } Rewards;
 int making_tokens(Making* m, const JsonValue* list);
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards);
 int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards* rewards, DocsSegment* segment);
 
-void making_judges(Making* m, const JsonValue* object);  // DocsMore.judges, by its members
+void making_judges(Making* m, const JsonValue* object);  // sets DocsMore.judges by its members
 
-// A tree: its segments go to DocsMore.segments.
+// Trees, whose segments go to DocsMore.segments.
 double docs_squares(const Docs* docs, int64_t doc);  // Docs.tree_squares
 int docs_is_tree(const Json* json);
 int making_tree(Making* m);
 
 enum { MOST_DEPTH = 64 };
 
-// A segment, and what its children begin with.
+// A segment, and the token that its children begin with.
 typedef struct Node {
     int index;      // in the document
     int64_t first;  // of its tokens, in Docs.encoded
@@ -49,7 +49,7 @@ typedef struct Growing {
     int n, depth;
 } Growing;
 
-// What is made from here on is a segment below `up`; NULL: all that was made of the document is the root.
+// Begins a segment below `up`, of all that is made from here on; NULL: the root, of all that was made of the document.
 int making_node(Growing* g, Node* node, const Node* up, int is_first);
-// The node's text stands there: its last token becomes that of its children, `children`, which are called `what`.
+// Ends the node's text: its last token moves to its children, `children`, which messages call `what`.
 int making_children(Growing* g, Node* node, const JsonValue* children, const char* what);

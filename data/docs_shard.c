@@ -90,7 +90,7 @@ static int agree_on_vocabulary(Docs* docs, const DocsFile* file, const ShardForm
     return 0;
 }
 
-// The document that the search is in.
+// The document in which the search is at the moment.
 typedef struct Open {
     int head[DOCS_HEAD_TOKENS];
     int64_t begin, length;

@@ -1,5 +1,5 @@
-// docs_split.c - trees of more tokens than a step takes, as several documents (tree_cut.h). What several have is learnt
-// in the first of them.
+// docs_split.c - splits trees of more tokens than a step takes into several documents (tree_cut.h). Tokens that several
+// have are learnt in the first of them.
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,8 +7,8 @@
 
 // ---- all documents anew, from those that were before
 
-// Appends a document of so many tokens that has the hash of document `doc`, which it is or is a part of: parts of a
-// tree are on one side of the sampler.
+// Appends a document of `length` tokens that has the hash of document `doc`, which it is or is a part of, so that all
+// parts of a tree are on one side of the sampler.
 static int add_document(Docs* docs, const Docs* before, int64_t doc, int64_t length, int64_t place, Err err) {
     int64_t start = docs_tokens(docs);
     if (reserve(&docs->list, &docs->capacity, docs->n, 2, sizeof *docs->list, err)) return -1;
@@ -24,7 +24,7 @@ static int add_segment(Docs* docs, DocsSegment segment, Err err) {
     return 0;
 }
 
-// What is learnt of tokens first .. end of before, which stand `by` further on now.
+// Appends the learnt spans of tokens first .. end of `before`, which stand `by` further on now.
 static int add_spans(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err) {
     DocsMore* m = docs->more;
     int64_t k = before->n_spans, n = before->n_spans;
@@ -53,7 +53,7 @@ static int add_whole(Docs* docs, const Docs* before, int64_t doc, const DocsSegm
     return add_document(docs, before, doc, d[1].start - d->start, d->place, err);
 }
 
-// Splitting is a tree at work: `places` maps segments into a part, `learnt` marks those that earlier parts learn.
+// A tree that is being split: `places` maps its segments into a part, `learnt` marks those that earlier parts learn.
 typedef struct Splitting {
     const Docs* before;
     int64_t doc;
@@ -81,7 +81,7 @@ static int add_part(Docs* docs, const Splitting* x, const int* segments, int n, 
     return add_document(docs, x->before, x->doc, at - start, place, err);
 }
 
-// Answers that are compared are computed together.
+// Refuses trees whose answers have ranks, because answers that are compared must be computed together.
 static int check_ranks(int64_t doc, const DocsSegment* segments, int n, int64_t tokens, int64_t most, Err err) {
     for (int i = 0; i < n; i++)
         if (segments[i].rank >= 0)

@@ -1,6 +1,6 @@
-// docs_terms.c - what labels of answers count (kernels/token_loss.h): members of an answer that is an object.
+// docs_terms.c - how much labels of answers count (kernels/token_loss.h): members of an answer that is an object.
 //
-//   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put behind them
+//   {"text": "..."} or {"tokens": [...]}       its tokens; "tokens" stay as they are, and no end is put after them
 //   "weight": x                                of each of its labels; 1 where it is not there
 //   "logprobs": [...], "reference": [...]      log-probabilities of its labels, one each, none above 0, of the policy
 //                                              that drew the answer, and of the one that training is to stay near
@@ -19,7 +19,7 @@ static const LabelTerms nothing_said = {1, NAN, NAN, NAN};
 
 // ---- room: as many as there are tokens so far
 
-// Of the tokens appended from `from` on; NULL: no memory, with a message.
+// Returns the terms of the tokens appended from `from` on; NULL with a message: no memory.
 static LabelTerms* terms_from(Making* m, int64_t from) {
     DocsMore* d = m->docs->more;
     int64_t before = docs_tokens(m->docs) - m->first, n = before + d->n_encoded;
@@ -31,7 +31,7 @@ static LabelTerms* terms_from(Making* m, int64_t from) {
 
 // ---- one member
 
-// 1: it is there and becomes *x, 0, or -1 with a message. Finite in fp32, too.
+// Reads a member that is a number, finite in fp32, too. 1: it is there and becomes *x; 0: it is not; -1 with a message.
 static int find_number(Making* m, const JsonValue* answer, const char* name, double* x) {
     const JsonValue* found = json_get(m->json, answer, name);
     if (!found) return 0;
@@ -40,7 +40,7 @@ static int find_number(Making* m, const JsonValue* answer, const char* name, dou
     return 1;
 }
 
-// The same for a list of n log-probabilities; member: of *terms, in which they go.
+// Reads a list of n log-probabilities in the same way; member: offset of the one of *terms that they go to.
 static int find_list(Making* m, const JsonValue* answer, const char* name, LabelTerms* terms, size_t member, int n) {
     const JsonValue* list = json_get(m->json, answer, name);
     double value;
@@ -91,7 +91,7 @@ static int check_members(Making* m, const JsonValue* answer) {
 }
 
 int making_rewards(Making* m, const JsonValue* answers, Rewards* rewards) {
-    double origin = 0, sum = 0, squares = 0, x;  // sums of what is left of large rewards without the first
+    double origin = 0, sum = 0, squares = 0, x;  // sums of differences from the first: rewards may be large
     int n = 0;
     const JsonValue* at = answers + 1;
     for (int i = 0; i < answers->n; i++, at = json_next(m->json, at)) {
@@ -148,7 +148,7 @@ int making_terms(Making* m, const JsonValue* answer, int64_t from, const Rewards
 
 int docs_append_terms(Docs* docs, const DocsMore* before, int64_t first, int64_t end, int64_t by, Err err) {
     DocsMore* d = docs->more;
-    int64_t n = MIN(end, before->n_terms) + by;  // then
+    int64_t n = MIN(end, before->n_terms) + by;  // terms after this call
     if (n <= first + by) return 0;
     if (reserve(&d->terms, &d->terms_capacity, d->n_terms, n - d->n_terms, sizeof *d->terms, err)) return -1;
     while (d->n_terms < first + by) d->terms[d->n_terms++] = nothing_said;

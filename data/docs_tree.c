@@ -9,7 +9,7 @@
 // that last one, so that each branch has its own next token there:
 //
 //   prompt a b c, answers d e and f        segments   a b | c d e . | c f .
-//   learnt behind these                                     c d e     c f
+//   learnt after these                                      c d e     c f
 #include <math.h>
 #include <string.h>
 
@@ -49,7 +49,7 @@ int making_children(Growing* g, Node* node, const JsonValue* children, const cha
     return 0;
 }
 
-// rank: unless the answer says another one.
+// Puts an answer; `rank` is its rank unless it says another one.
 static int put_answer(Growing* g, const Node* prompt, const JsonValue* value, const Rewards* rewards, int rank) {
     Making* m = g->m;
     Node node;

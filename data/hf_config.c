@@ -29,7 +29,7 @@ typedef struct Dimension {
     const char *gpt2, *rotary;  // NULL: follows from the others
     size_t at;                  // an int of a Shape
     int most;
-    int optional;  // in these architectures
+    int optional;  // in these architectures (bits)
 } Dimension;
 
 static const Dimension dimensions[] = {
@@ -47,8 +47,8 @@ static const char* name_of(const Dimension* d, Arch arch) { return arch == ARCH_
 static const char* name_of_eps(Arch arch) { return arch == ARCH_GPT2 ? "layer_norm_epsilon" : "rms_norm_eps"; }
 static int* place(Shape* shape, const Dimension* d) { return (int*)((char*)shape + d->at); }
 
-// What a member stands for that is left out: the defaults of Hugging Face's classes. A head size of 0: hidden size /
-// heads. Key/value heads that are null: as many as heads; 0: also where they are left out.
+// Values of members that are left out: the defaults of Hugging Face's classes. A head size of 0 means hidden size /
+// heads. Key/value heads that are null are as many as heads; 0: also where they are left out.
 static const struct {
     int NKV, HS, positions, tied;
     double eps;
@@ -86,7 +86,7 @@ static const struct {
 
 // ---- writing
 
-// With a point, so that nobody takes it for a whole one.
+// Prints a number with a point, so that nobody takes it for a whole one.
 static void put_real(FILE* out, const char* before, const char* name, double x) {
     char digits[40];
     number_print(x, digits, sizeof digits);
@@ -139,13 +139,13 @@ typedef struct Reader {
     char* err;
 } Reader;
 
-// A member that is there and not null.
+// Returns a member that is there and not null, or NULL.
 static const JsonValue* member(const Reader* r, const JsonValue* object, const char* name) {
     const JsonValue* v = json_get(r->json, object, name);
     return v && v->type != JSON_NULL ? v : NULL;
 }
 
-// v as this JSON text shows it; numbers by their value.
+// Returns whether v is what this JSON text shows; numbers are compared by value.
 static int is_value(const JsonValue* v, const char* wanted) {
     double x;
     if (json_double(v, &x) == 0) return x == strtod(wanted, NULL);
@@ -170,7 +170,7 @@ static int read_whole(const Reader* r, const JsonValue* object, const char* name
     return 0;
 }
 
-// Absent: stays as it is; must be there where that is 0.
+// Reads a number. If it is absent, *out stays as it is and is checked, so that 0 there makes the member mandatory.
 static int read_real(const Reader* r, const JsonValue* object, const char* name, double least, double most,
                      double* out) {
     char range[64];
@@ -227,7 +227,7 @@ static int read_dimensions(const Reader* r, Shape* s) {
     return 0;
 }
 
-// Llama 3's numbers.
+// Reads Llama 3's numbers.
 static int read_scaling(const Reader* r, const JsonValue* rope, RopeScaling* s) {
     int original = 0;
     if (read_real(r, rope, "factor", 1, 1e6, &s->factor) || read_real(r, rope, "low_freq_factor", 1e-6, 1e6, &s->low) ||

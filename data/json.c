@@ -1,7 +1,7 @@
 // json.c - a recursive-descent reader that keeps pointers instead of copies; see json.h. Grammar: RFC 8259.
 //
-// Each function of the first part reads one rule of the grammar at p->at and moves behind it, or leaves p->at at the
-// first wrong byte and notes in p->why what was expected there. No byte at or behind p->end is read.
+// Each function of the first part reads one rule of the grammar at p->at and moves past it, or leaves p->at at the
+// first wrong byte and notes in p->why what was expected there. No byte at or after p->end is read.
 #include "data/json.h"
 
 #include <errno.h>
@@ -209,7 +209,7 @@ const char* json_names(const Json* json, char* words, size_t room) {
 
 // ---- conversions
 
-// A terminated copy of a number, whose text is followed by whatever follows it.
+// Makes a terminated copy of a number, whose own text is not terminated.
 static int copy_number(const JsonValue* v, char* text, size_t room) {
     if (!v || v->type != JSON_NUMBER || v->length >= room) return -1;
     memcpy(text, v->text, v->length);
@@ -276,7 +276,7 @@ static size_t unescape(const char* p, size_t n, char* out, int* n_out, int64_t* 
     return 12;
 }
 
-// A byte that is no text, as json_quote_bytes writes it. What it takes, 0: it is none.
+// Reads a byte that is no text, as json_quote_bytes writes it. Returns the bytes of p that it takes; 0: it is none.
 static size_t take_byte(const char* p, size_t n, char* out) {
     uint32_t c;
     if (n < 6 || p[0] != '\\' || p[1] != 'u' || hex4(p + 2, &c) || c < 0xdc80 || c > 0xdcff) return 0;

@@ -33,15 +33,15 @@ typedef struct Json {
 int json_parse(Json* json, const char* text, size_t n, Err err);
 void json_free(Json* json);
 
-// The last member of an object by its exact unescaped name, as readers in other languages take it; the i-th element of
-// an array; NULL when there is none.
+// Return the last member of an object by its exact unescaped name, as readers in other languages take it; the i-th
+// element of an array; NULL when there is none.
 const JsonValue* json_get(const Json* json, const JsonValue* object, const char* key);
 const JsonValue* json_at(const Json* json, const JsonValue* array, int i);
 
-const JsonValue* json_next(const Json* json, const JsonValue* value);  // behind it and all it contains
+const JsonValue* json_next(const Json* json, const JsonValue* value);  // the value after it and all it contains
 int json_is(const JsonValue* value, const char* text);                 // 1: it is this string
 
-// The names of the root's members, as a message shows them, in words.
+// Writes the names of the root's members, as a message shows them, to words, and returns that.
 const char* json_names(const Json* json, char* words, size_t room);
 
 // Conversions: 0, or -1 (*out stays) when the value is NULL, has another type or does not fit. Integers are exact and
@@ -58,17 +58,17 @@ int64_t json_string(const JsonValue* value, char* out);
 // counts them.
 int64_t json_prose(const JsonValue* value, char* out, int64_t* replaced);
 
-// The same for short strings of people: -1 also where it takes more than `room` bytes with its NUL, or holds a control
+// json_text reads short strings of people: -1 also if one takes more than `room` bytes with its NUL, or holds a control
 // character (a NUL would make two names look equal, a line break would tear a message). 0, or -1.
 int json_text(const JsonValue* value, char* out, size_t room);
 
 // Writes n bytes as a JSON string with quotes into out (room for 6 * n + 3 bytes), returns the length. Bytes that are
 // not valid UTF-8 become U+FFFD.
 size_t json_quote(char* out, const char* bytes, size_t n);
-// The same for what need not be text, as paths: such a byte XX becomes \udcXX (as in Python's PEP 383). json_bytes
-// turns it back, json_string refuses it.
+// json_quote_bytes does so with bytes that need not be text, as paths: a byte XX that is none becomes \udcXX (as in
+// Python's PEP 383). json_bytes turns it back, json_string refuses it.
 size_t json_quote_bytes(char* out, const char* bytes, size_t n);
 int64_t json_bytes(const JsonValue* value, char* out);
 
-// Ends a stream of open_memstream: its text, which the caller frees; NULL: no memory, and nothing to free.
+// Ends a stream of open_memstream. Returns its text, which the caller frees; NULL: no memory, and nothing to free.
 char* json_end(FILE* out, char** text);

@@ -18,8 +18,8 @@ enum { NAME = sizeof(((SafeTensor*)0)->name), MOST_INDEX_BYTES = 1 << 26 };
 
 // ---- what stands in files
 
-// What Hugging Face calls a tensor, with the layer's number for %d: GPT2LMHeadModel, and the others, one for each run
-// of the axis that is cut.
+// Hugging Face's names of a tensor, with the layer's number for %d: GPT2LMHeadModel's, and those of the other classes,
+// one for each run of the axis that is cut.
 typedef struct HfName {
     const char* gpt2;
     int gpt2_transposed;  // it is kept as (in, out), its Conv1D
@@ -54,8 +54,8 @@ static const HfName hf_names[N_PARAMS] = {
 };
 // clang-format on
 
-// A tensor of a file, of what the staging buffer holds at once: a whole tensor of ours for weights and gradients, for
-// optimizer state the segment of it that a rank owns.
+// A tensor of a file, inside what the staging buffer holds at once: a whole tensor of ours for weights and gradients,
+// for optimizer state the segment of it that a rank owns.
 typedef struct Part {
     StateKind kind;
     int unit;  // counts what is staged, so that parts of one tensor are known
@@ -65,7 +65,7 @@ typedef struct Part {
     SafeTensor shown;  // without values
 } Part;
 
-// The tensors of a file that the i-th of ours is: parts[MOST_RUNS], one behind the other. Returns their number.
+// Lists the tensors of a file that tensor i of ours consists of, in order, in parts[MOST_RUNS]. Returns their number.
 static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts) {
     ParamTensor t = shape_tensor(state->shape, i);
     const ParamRow* row = &param_table[t.id];
@@ -90,7 +90,7 @@ static int parts_of(const ModelState* state, StateKind kind, int i, Part* parts)
 
 static int n_owned(const Shape* shape, int with_master) { return (with_master ? 3 : 2) * shape_tensors(shape); }
 
-// What a rank owns of m, v or masters, number k of n_owned; of no elements: it owns none.
+// Returns the segment that a rank owns of m, v or masters, number k of n_owned; it is empty if the rank owns none.
 static Part owned_part(const Shape* shape, int k, int rank) {
     static const StateKind kinds[] = {STATE_M, STATE_V, STATE_MASTER};
     static const char* const prefixes[] = {"m", "v", "master"};
@@ -120,7 +120,7 @@ typedef struct Writer {
     char* err;
 } Writer;
 
-// The place of the first value that is not finite, n when all are.
+// Returns the place of the first value that is not finite; n: all are.
 static size_t first_not_finite(const float* x, size_t n) {
     size_t i = 0;
     while (i < n && x[i] - x[i] == 0) i++;
@@ -135,7 +135,7 @@ static void fetch(Writer* w, const Part* part, float* value) {
     w->staged = part->unit;
 }
 
-// Part is the first of its unit.
+// Fetches a whole unit, of which `part` is the first, and checks that its values are finite.
 static void stage(Writer* w, const Part* part) {
     const ModelState* s = w->state;
     fetch(w, part, s->staging);
@@ -148,7 +148,7 @@ static void stage(Writer* w, const Part* part) {
                     (double)s->staging[at]);
 }
 
-// Elements first .. first + n of tensor i as the file has them.
+// Writes elements first .. first + n of tensor i to out as the file has them (SafeTensorFill).
 static void fill(void* context, int i, size_t first, size_t n, void* out) {
     Writer* w = context;
     const Part* part = &w->parts[i];
@@ -224,7 +224,7 @@ int optimizer_write(const ModelState* state, int with_master, const SafeTensor* 
 
 // ---- the files of a directory
 
-// The number of the file of this name, opened if it is not yet; -1 with a message.
+// Returns the number of the file of this name, and opens it if it is not open yet; -1 with a message.
 static int open_file(HfFiles* files, const char* dir, const char* name, Err err) {
     char path[DISK_PATH];
     if (disk_join(path, dir, name, err)) return -1;
@@ -236,7 +236,7 @@ static int open_file(HfFiles* files, const char* dir, const char* name, Err err)
     return safetensors_open(&list[files->n], path, err) ? -1 : files->n++;
 }
 
-// A member of weight_map: the name of a tensor, behind it that of its file.
+// Opens the file of a member of weight_map: the name of a tensor, after it that of its file.
 static int open_member(HfFiles* files, const char* dir, const JsonValue* key, Err err) {
     char tensor[NAME], name[NAME];
     if (json_text(key, tensor, NAME) || json_text(key + 1, name, NAME))
@@ -249,7 +249,7 @@ static int open_member(HfFiles* files, const char* dir, const JsonValue* key, Er
     return fail(err, "%s/%s: expected a tensor %s, as " INDEX " says, found none", dir, name, tensor);
 }
 
-// Copies of a tensor in files that weight_map does not name for it are forgotten.
+// Forgets copies of a tensor in files that weight_map does not name for it.
 static void drop_copies(HfFiles* files, const char* dir, const JsonValue* key) {
     char tensor[NAME], name[NAME], path[DISK_PATH];
     json_text(key, tensor, NAME), json_text(key + 1, name, NAME), disk_join(path, dir, name, NULL);
@@ -306,7 +306,7 @@ void hf_close(HfFiles* files) {
 
 // ---- reading
 
-// t, which has the dimensions wanted; NULL with a message, of where it was looked for.
+// Returns t if it has the dimensions wanted; else NULL, with a message that says where it was looked for.
 static const SafeTensor* check_tensor(const SafeTensor* t, const SafeTensor* wanted, const char* where, Err err) {
     if (t && t->n_dims == wanted->n_dims && !memcmp(t->dims, wanted->dims, sizeof *t->dims * (size_t)t->n_dims))
         return t;
@@ -320,7 +320,7 @@ static const SafeTensor* check_tensor(const SafeTensor* t, const SafeTensor* wan
     return NULL;
 }
 
-// The tensor that `wanted` describes, under its name or without its prefix, and its file.
+// Finds the tensor that `wanted` describes, under its name or without its prefix, and its file.
 static const SafeTensor* find_tensor(const HfFiles* files, const SafeTensor* wanted, const SafeTensors** file,
                                      const char* dir, Err err) {
     const char* names[] = {wanted->name, strchr(wanted->name, '.') + 1};
@@ -365,7 +365,7 @@ static int read_tensor(const ModelState* state, int with_master, int i, const Hf
     return 0;
 }
 
-// A tensor that follows from config.json, which older exports hold beside weights: masks, rotary frequencies.
+// Returns whether a tensor follows from config.json: older exports hold masks or rotary frequencies beside weights.
 static int is_derived(const ModelState* state, const char* name) {
     static const char* const endings[] = {".attn.bias", ".attn.masked_bias", "rotary_emb.inv_freq"};
     for (int i = 0; i < COUNT(endings); i++) {
@@ -377,7 +377,7 @@ static int is_derived(const ModelState* state, const char* name) {
     return 0;
 }
 
-// 1: t is a head with the values of the embedding, 0: it is not, -1 with a message.
+// Returns 1 if t is a head with the values of the embedding, 0 if it is not, -1 with a message.
 static int is_tied_head(const ModelState* state, const HfFiles* files, const SafeTensors* file, const SafeTensor* t,
                         const char* dir, Err err) {
     enum { PIECE = 1 << 13 };
@@ -399,7 +399,7 @@ static int is_tied_head(const ModelState* state, const HfFiles* files, const Saf
     return 1;
 }
 
-// Every tensor of the files has a place in the model, which `taken` says of each, or follows from others.
+// Checks that every tensor of the files has a place in the model, which `taken` says of each, or follows from others.
 static int check_rest(const ModelState* state, const HfFiles* files, const char* const taken, const char* dir,
                       Err err) {
     const SafeTensors* where = NULL;
@@ -419,7 +419,7 @@ static int check_rest(const ModelState* state, const HfFiles* files, const char*
                 shape_has(state->shape, HAS_HEAD) ? "own" : "tied", n, name);
 }
 
-// Before anything is read: files and model have the same tensors.
+// Checks, before anything is read, that files and model have the same tensors.
 static int check_files(const ModelState* state, const HfFiles* files, const char* dir, Err err) {
     Part parts[MOST_RUNS];
     size_t n = 0;
@@ -450,7 +450,7 @@ int hf_read(const ModelState* state, int with_master, const char* dir, Err err) 
     return result;
 }
 
-// Of what is number k for state->rank, what rank f of those who wrote has. Without `values` it is only looked for.
+// Reads the elements of number k of n_owned that rank f wrote and state->rank owns; without `values` only finds them.
 static int take_part(const ModelState* state, const Shape* shape, const SafeTensors* file, int k, int f,
                      const char* dir, int values, Err err) {
     char path[DISK_PATH];
@@ -467,7 +467,7 @@ static int take_part(const ModelState* state, const Shape* shape, const SafeTens
 
 int optimizer_take(const ModelState* state, int with_master, const SafeTensors* files, int n_files, const char* dir,
                    Err err) {
-    Shape shape = *state->shape;  // as those who wrote divided it
+    Shape shape = *state->shape;  // as the ranks that wrote it divided it
     shape.shards = n_files;
     for (int values = 0; values < 2; values++)  // all are found first: files of another model must change nothing
         for (int k = 0; k < n_owned(&shape, with_master); k++) {

@@ -17,12 +17,12 @@
 
 typedef enum StateKind { STATE_WEIGHTS, STATE_MASTER, STATE_M, STATE_V, STATE_GRADS } StateKind;
 
-// How tensors get from the model (wherever that lives) to host memory and back: weights and gradients as whole tensors,
+// Moves tensors between the model (wherever that lives) and host memory: weights and gradients as whole tensors,
 // optimizer state (master, m, v) as the segments that one rank owns.
 typedef struct ModelState {
     const Shape* shape;
-    DType dt;        // in which weights are written
-    int rank;        // whose segments
+    DType dt;        // type in which weights are written
+    int rank;        // rank that owns the segments
     float* staging;  // room for the largest tensor
     // value (elems) = the tensor. Ranks may have to do this together: see hf_write.
     void (*fetch)(void* context, StateKind kind, const ParamTensor* tensor, float* value);
@@ -30,8 +30,8 @@ typedef struct ModelState {
     void (*fetch_owned)(void* context, StateKind kind, const Segment* segment, float* value);  // value (segment->n) =
     void (*put_owned)(void* context, StateKind kind, const Segment* segment, const float* value);
     void* context;
-    // NULL, or where a file is put together in place of its path, if there is room: then it is for the caller to see
-    // that values are finite (safetensors_check_image).
+    // NULL, or memory that gets a file in place of its path, if it has room. Then the caller checks that values are
+    // finite (safetensors_check_image).
     SafeImage* image;
 } ModelState;
 
@@ -39,8 +39,8 @@ typedef struct ModelState {
 
 // ---- weights and gradients
 
-// One file with every tensor of a kind (STATE_WEIGHTS, or STATE_GRADS in fp32) under Hugging Face's names and layouts,
-// and n_extra tensors of the caller's with their own names and data behind them. Each tensor is fetched once, in the
+// Writes one file with every tensor of a kind (STATE_WEIGHTS, or STATE_GRADS in fp32) under Hugging Face's names and
+// layouts, then n_extra tensors of the caller's with their own names and data. Each tensor is fetched once, in the
 // order of shape_tensor, even when the file fails: so several ranks may call this together, all but one with path NULL,
 // which fetches and writes nothing. Weights that are not finite are an error.
 int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, int n_extra, const char* path, Err err);
@@ -48,7 +48,7 @@ int hf_write(const ModelState* state, StateKind kind, const SafeTensor* extra, i
 // with and without the prefix "transformer." or "model." are taken; all types convert.
 int hf_read(const ModelState* state, int with_master, const char* dir, Err err);
 
-// The tensors of a directory: of model.safetensors, or of the files that model.safetensors.index.json lists as
+// The files of a directory that hold tensors: model.safetensors, or those that model.safetensors.index.json lists as
 // {"weight_map": {"NAME": "FILE", ...}}.
 typedef struct HfFiles {
     SafeTensors* list;  // (n)
@@ -65,27 +65,27 @@ int hf_has_model(const char* dir);  // 1 when one of the two files is there
 
 enum { OPTIMIZER_NAME = 64 };
 
-// The name of the file of one of `ranks` ranks; its path in dir.
+// Write the name of the file of one of `ranks` ranks, and its path in dir.
 void optimizer_name(char name[OPTIMIZER_NAME], int rank, int ranks);
 int optimizer_path(char path[DISK_PATH], const char* dir, int rank, int ranks, Err err);
 
-// m and v, and master when with_master, of state->rank into its file in dir, and n_extra tensors with data of their own
-// behind them. A value that is not finite is an error.
+// Writes m and v, and master when with_master, of state->rank into its file in dir, then n_extra tensors with data of
+// their own. A value that is not finite is an error.
 int optimizer_write(const ModelState* state, int with_master, const SafeTensor* extra, int n_extra, const char* dir,
                     Err err);
-// Puts the same of state->rank, from the files of `ranks` ranks in dir; files of another model, or of which one is
-// missing, put nothing.
+// Reads the same of state->rank from the files of `ranks` ranks in dir; if they are another model's, or one is missing,
+// nothing is put.
 int optimizer_read(const ModelState* state, int with_master, int ranks, const char* dir, Err err);
-// The same from files that are open; file i has the name of rank i in messages.
+// Does so from files that are open; file i has the name of rank i in messages.
 int optimizer_take(const ModelState* state, int with_master, const SafeTensors* files, int n_files, const char* dir,
                    Err err);
 
 // ---- config.json (hf_config.c)
 
-// Its text (*n bytes, malloc'ed), with the tokens that begin and end a document; NULL without memory.
+// Returns its text (*n bytes, malloc'ed), with the tokens that begin and end a document; NULL without memory.
 char* hf_config_text(const Shape* shape, DType dt, int begin, int end, size_t* n);
-// The shape that a config.json describes, with Hugging Face's own values for members that it leaves out; context is
+// Reads the shape that a config.json describes, with Hugging Face's own values for members left out; context is
 // positions. What this program cannot compute is refused by name.
 int hf_config_parse(Shape* shape, const char* text, size_t n, Err err);
-// Whether its text describes this shape, and is parsed: not so of what the file has no members for, or no range.
+// Checks that the text of this shape parses back to it. A shape with no member or no range for it in the file fails.
 int hf_config_check(const Shape* shape, Err err);

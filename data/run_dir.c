@@ -22,7 +22,7 @@ enum { MARKER_BYTES = 512 };
 
 // ---- the marker
 
-// The text of a marker, terminated: 1; 0 when the file is empty, -1 when it is none (errno 0) or cannot be read.
+// Reads the text of a marker, terminated. 1; 0: the file is empty; -1: it is no marker (errno 0) or cannot be read.
 static int read_marker(int fd, char text[MARKER_BYTES]) {
     int64_t n = disk_read_at(fd, 0, text, MARKER_BYTES - 1);
     text[MAX(n, 0)] = 0;
@@ -30,7 +30,7 @@ static int read_marker(int fd, char text[MARKER_BYTES]) {
     return n == 0 ? 0 : n > 0 && !strncmp(text, magic, sizeof magic - 1) ? 1 : -1;
 }
 
-// Does the regular file DIR/NAME begin like this? -1 with a message where it is there and cannot be read.
+// Returns whether the regular file DIR/NAME begins like this; -1 with a message: it is there and cannot be read.
 static int begins_with(const char* dir, const char* name, const char* beginning, Err err) {
     char path[DISK_PATH], found[32];
     uint64_t bytes;
@@ -61,7 +61,7 @@ static int write_marker(int fd) {
     return ftruncate(fd, 0) || lseek(fd, 0, SEEK_SET) || disk_write(fd, text, (size_t)n) ? -1 : 0;
 }
 
-// What it says. Whoever has the lock writes it a moment later, on a busy machine some moments.
+// Reads from the marker who holds the lock. The holder writes it a moment later, on a busy machine some moments.
 static void name_holder(int fd, char words[MARKER_BYTES]) {
     enum { MOMENTS = 40 };
     struct timespec moment = {0, 50000000};
@@ -77,7 +77,7 @@ static void name_holder(int fd, char words[MARKER_BYTES]) {
 
 static int has_no_locks(int error) { return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP; }
 
-// The marker of dir->path, locked and filled in. 0, -1 with a message, or 1: it was removed meanwhile.
+// Locks the marker of dir->path and fills it in. 0, -1 with a message, or 1: it was removed meanwhile.
 static int take_marker(RunDir* dir, Err err) {
     char path[DISK_PATH], text[MARKER_BYTES], holder[MARKER_BYTES];
     if (disk_join(path, dir->path, marker, err)) return -1;
@@ -133,7 +133,7 @@ void run_dir_release(RunDir* dir) {
 
 // ---- numbers
 
-// The number that a name is, without leading zeros; -1: it is none.
+// Returns the number that a name is, without leading zeros; -1: it is none.
 static int64_t number_of(const char* name) {
     size_t n = strlen(name);
     if (n == 0 || n > 15 || strspn(name, "0123456789") != n || (name[0] == '0' && n > 1)) return -1;

@@ -14,18 +14,18 @@ typedef struct RunDir {
     int unlocked;  // its file system has no locks: nothing keeps another process out
 } RunDir;
 
-// PARENT/N for the lowest number N above all that are there. Processes that call it together get numbers of their own.
+// Claims PARENT/N for the lowest number N above all that are there. Processes that call it together get different ones.
 // 0, or -1 with a message.
 int run_dir_claim_next(RunDir* dir, const char* parent, Err err);
-// The directory `path`, made (with its parents) where it is missing. 0, or -1 with a message, which names who holds it.
+// Claims the directory `path`, made with its parents if missing. 0, or -1 with a message, which names who holds it.
 int run_dir_claim(RunDir* dir, const char* path, Err err);
 // Lets it go. A directory that was made by the claim and holds nothing but the marker is removed.
 void run_dir_release(RunDir* dir);
 
-// Of the directories with a number as name below parent the one whose checkpoint was written last. 1 found, 0 none,
-// -1 with a message.
+// Finds, among the directories below parent that have a number as name, the one whose checkpoint was written last. 1
+// found, 0 none, -1 with a message.
 int run_dir_newest(char path[DISK_PATH], const char* parent, Err err);
 int run_dir_is_marked(const char* dir);  // 1 when dir holds the marker of a run
-// 1 of a run or a checkpoint of this program: what it holds changes while a run goes on, and is no text to learn from.
-// -1 with a message where that cannot be told: too many files are open, a disk is bad.
+// Returns 1 for a run or a checkpoint of this program: its content changes during a run, and is no text to learn from.
+// -1 with a message: that cannot be told, because too many files are open or a disk is bad.
 int run_dir_is_ours(const char* dir, Err err);

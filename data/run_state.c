@@ -17,14 +17,14 @@ typedef enum Kind { WHOLE, INTEGER, DOUBLE, BITS, LOSS } Kind;
 
 #define AT(field) offsetof(RunState, field)
 
-// n numbers, one behind the other; where count is not 0 as many as that int of the state says. One is no array.
+// n numbers, one after the other; if count is not 0, as many as that int of the state says. One is no array.
 static const struct Member {
     const char* name;
     Kind kind;
     size_t at;
     int n;
     size_t count;
-    double most;  // as many steps as --steps can ask for; so many pieces no corpus has
+    double most;  // the most steps that --steps can ask for, and more pieces than a corpus has
 } members[] = {
     {"step", WHOLE, AT(step), 1, 0, 1e12},
     {"ranks", INTEGER, AT(ranks), 1, 0, 1 << 20},
@@ -73,7 +73,7 @@ static void put_member(FILE* out, const struct Member* m, const RunState* s) {
     if (m->n != 1) fputc(']', out);
 }
 
-// 0, or -1: it is another value.
+// Reads v into `to`. 0, or -1: it is another value.
 static int parse_number(const struct Member* m, const JsonValue* v, char* to) {
     int64_t whole;
     double real = NAN;

@@ -17,7 +17,7 @@ enum {
 
 typedef struct RunState {
     int64_t step;              // steps done
-    int ranks;                 // that wrote the checkpoint
+    int ranks;                 // ranks that wrote the checkpoint
     SamplerPosition position;  // where the next step's documents begin
     uint64_t loss_hash;        // of all losses so far, bit for bit
     uint64_t corpus;           // docs_fingerprint of the training data
@@ -25,7 +25,7 @@ typedef struct RunState {
     uint64_t val_content;      // of the documents of --val; 0: none
     double val_loss;           // of the last evaluation, NaN before it
     double loss;               // of the last step; NaN before it
-    // Ranks of the decisions in force about slow ranks, of a group of each stage; 0: there is none. And for each rank:
+    // Ranks that decisions about slow ranks are in force for, of a group of each stage; 0: none. And for each rank:
     int balanced;
     double pruned[MOST_BALANCED], heads[MOST_BALANCED], tiles[MOST_BALANCED], v[MOST_BALANCED];  // see BalanceDecision
     double head_work[MOST_BALANCED];                                                             // of its stage
@@ -40,6 +40,6 @@ char* run_state_text(const RunState* state, const Config* config);
 // Reads it back; options that were not given on the command line take their saved values. config keeps the
 // strings until config_free. 0, or -1 with a message.
 int run_state_parse(RunState* state, Config* config, const char* text, size_t n, Err err);
-// Whether its text gives this state and all options of a run again. 0, or -1 with a message.
+// Checks that the text of this state gives it and all options of a run back. 0, or -1 with a message.
 int run_state_check(const RunState* state, const Config* config, Err err);
 double run_state_loss(const char* text, size_t n);  // its "loss" alone; NaN: it has none

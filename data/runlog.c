@@ -26,14 +26,14 @@ enum {
 
 // ---- opening: what is there already
 
-// What an older invocation has left.
+// The lines that an older invocation left.
 typedef struct Old {
-    int64_t kept;                     // bytes: up to the first line of a step that will come again
-    int64_t superseded;               // lines behind
+    int64_t kept;                     // bytes up to the first line of a step that will come again
+    int64_t superseded;               // lines after them
     int64_t unreadable, first_wrong;  // lines, which stay where they are; the number of the first, from 1
 } Old;
 
-// The step of a line, or that at which an event was, or -1: it is no object of a log.
+// Returns the step of a line, or that at which an event was; -1: the line is no object of a log.
 static int64_t step_of(const char* line, size_t n) {
     Json json;
     int64_t step;
@@ -65,7 +65,7 @@ static Old read_old(FILE* file, int64_t last_step) {
     return old;
 }
 
-// DIR/log.N.jsonl for the first N that is free, made and open; its name.
+// Makes DIR/log.N.jsonl for the first free N, and its name and path. Returns its descriptor, or -1.
 static int make_aside(char* name, size_t room, const char* dir, char path[DISK_PATH], Err err) {
     for (int n = 1;; n++) {
         snprintf(name, room, "log.%d.jsonl", n);
@@ -76,7 +76,7 @@ static int make_aside(char* name, size_t room, const char* dir, char path[DISK_P
     }
 }
 
-// Copies what is superseded into a file of its own, and only then cuts it off.
+// Copies superseded lines into a file of their own, and only then cuts them off.
 static int move_aside(RunLog* log, int64_t kept, char* name, size_t room, const char* dir, Err err) {
     char path[DISK_PATH], piece[1 << 14];
     int fd = make_aside(name, room, dir, path, err), bad = 0;
@@ -90,7 +90,7 @@ static int move_aside(RunLog* log, int64_t kept, char* name, size_t room, const 
     return fail(err, "%s/log.jsonl: cannot cut off later steps: %s", dir, strerror(errno));
 }
 
-// An older log continues with the step behind last_step.
+// Continues an older log with the step after last_step.
 static int continue_old(RunLog* log, const char* dir, int64_t last_step, Err err) {
     char name[32];
     int fd = dup(log->fd);
@@ -110,7 +110,7 @@ static int continue_old(RunLog* log, const char* dir, int64_t last_step, Err err
     return 0;
 }
 
-// A new run begins a new log. One that is there, whoever wrote it, gets another name.
+// Makes room for the log of a new run: a log that is there, whoever wrote it, gets another name.
 static int rename_old(RunLog* log, const char* dir, const char* path, Err err) {
     char aside[DISK_PATH], name[32];
     struct stat s;
@@ -208,7 +208,7 @@ int runlog_move(RunLog* log, const char* dir, Err err) {
     return 0;
 }
 
-// A line that cannot be written waits for the next one, and is told of when that begins and when it is over.
+// Writes the line. One that cannot be written waits for the next; warnings tell when that begins and when it is over.
 static int end_line(RunLog* log) {
     if (log->fd < 0) return 0;
     struct timespec now;
@@ -243,7 +243,7 @@ int progress_is_terminal(void) {
     return isatty(STDOUT_FILENO) && !(term && !strcmp(term, "dumb")) && !(no_color && *no_color);
 }
 
-// Asked for every line, so that a window may change its size.
+// progress_columns is asked for every line, because a window may change its size.
 int progress_columns(void) {
     struct winsize size;
     const char* columns = getenv("COLUMNS");
@@ -270,7 +270,7 @@ void progress_add(Smooth* smooth, const StepRecord* r) {
     smooth->had = kept * smooth->had + (r->had > 0 ? r->had : 1) * r->seconds;
 }
 
-// What may stand in a line, in its order; the first to go has the least number.
+// The fields of a line, in its order; a line that is too long loses the one of the least worth first.
 enum { STEP, LOSS, NORM, LR, SPEED, LIMIT, HAD, LEFT, N_FIELDS };
 static const int worth[N_FIELDS] = {9, 8, 1, 2, 6, 0, 3, 7};
 
@@ -286,7 +286,7 @@ static void fill_fields(char fields[N_FIELDS][48], const Smooth* s, const StepRe
     if (speed >= 9950) snprintf(fields[SPEED], 48, "%.0fk %s", speed / 1000, unit);
     else if (speed >= 995) snprintf(fields[SPEED], 48, "%.1fk %s", speed / 1000, unit);
     else snprintf(fields[SPEED], 48, "%.0f %s", speed, unit);
-    // Above 1 the peak was measured beside other work: it is none.
+    // A share above 1 is not shown: the peak was measured beside other work, so it is none.
     double share = s->busy > 0 ? s->at_peak / s->busy : NAN, had = s->seconds > 0 ? s->had / s->seconds : 1;
     if (share <= 1) snprintf(fields[LIMIT], 48, "%.1f%% of peak", 100 * share);
     const char* cores = r->cores == 1 ? "core" : "cores";
@@ -316,7 +316,7 @@ static void print_step(RunLog* log, const StepRecord* r) {
     double now = now_seconds();
     progress_add(&log->smooth, r);
     int last = r->step == r->steps;
-    // Ten lines a second are enough for eyes; a file gets a line whenever the rhythm of a reader allows.
+    // Ten lines a second are enough for eyes; a file gets one every 10 s, which stay readable.
     double interval = log->is_terminal ? 0.1 : 10;
     if (!last && r->step != 1 && now - log->last_print < interval) return;
     log->last_print = now;
@@ -326,7 +326,7 @@ static void print_step(RunLog* log, const StepRecord* r) {
     log->line_open = log->is_terminal;
 }
 
-// Micro-batches by cp size, ascending.
+// Writes the numbers of micro-batches by cp size, ascending.
 static void write_cp_sizes(RunLog* log, const Plan* plan) {
     write_part(log, ", \"cp_sizes\": {");
     for (int size = 1, left = plan ? plan->n_micro_batches : 0, written = 0; left > 0; size++) {

@@ -15,7 +15,7 @@ typedef struct RankStep {
     float speed;                // as plans see it, 1 being usual; of a tensor-parallel rank: hidden units a millisecond
 } RankStep;
 
-// What a rank sends, by purpose, and the same bytes by where they go; "bytes" of the log in its order.
+// Kinds of bytes that a rank sends: by purpose, and the same bytes by destination, in the order of "bytes" in the log.
 typedef enum SentKind {
     SENT_ULYSSES,
     SENT_RING,
@@ -38,18 +38,18 @@ typedef struct StepRecord {
     int64_t drawn;  // tokens before documents were joined; 0: they never are
     int micro_batches;
     double seconds, mfu;
-    // NaN or 0 where they are not known: cores of all ranks; which share of their time these used; and of the time in
-    // which this rank wanted a core the share in which it had one.
+    // NaN or 0 where they are not known: cores of all ranks; the share of their time that these used; the share, of the
+    // time in which this rank wanted a core, in which it had one.
     double cores, used, had;
     int virtual_time;  // seconds are virtual
     const char* planner;
     const char* strategy;  // of --strategies; NULL: there are none
-    double moving_ms;      // then: of predicted_ms, gradients to their owners and weights to the next step
+    double moving_ms;      // then: part of predicted_ms, for gradients to their owners and weights to the next step
     const Plan* plan;      // NULL: not known
     double plan_us, plan_stall_us;
-    double plan_ms;  // of predicted_ms, what the plan takes by itself; NaN: not known, as of all of these
+    double plan_ms;  // part of predicted_ms that the plan takes by itself; NaN: not known, as for all of these
     double predicted_ms, measured_ms, gap;
-    int stages, rounds, in_flight;          // of a pipeline; stages 1: there is none
+    int stages, rounds, in_flight;  // of a pipeline; stages 1: there is none
     double bubble;
     double emulated_ms;         // 0 or NaN: not known
     uint64_t sent[SENT_KINDS];  // bytes
@@ -60,7 +60,7 @@ typedef struct StepRecord {
     uint64_t loss_hash;
 } StepRecord;
 
-// What the line of a step shows instead of the step's own loss and speed, see progress_add.
+// Smoothed loss and speed, which the line of a step shows instead of the step's own; see progress_add.
 typedef struct Smooth {
     double loss, losses, tokens, seconds;
     double at_peak, busy, had;  // seconds: busy ones as they would be at the peak; busy ones; those with a core
@@ -87,10 +87,10 @@ int runlog_open(RunLog* log, const char* dir, int resumes, int64_t last_step, Er
 // Each writes a line; one that cannot be written is kept and tried again with the next. 0, or -1 when megabytes wait.
 int runlog_step(RunLog* log, const StepRecord* record);
 int runlog_eval(RunLog* log, int64_t step, double val_loss, int64_t targets, double bits_per_byte);
-// Something that happened when `at` steps were done; more: further members, each behind ", ", or "".
+// Writes an event that happened when `at` steps were done; more: further members, each after ", ", or "".
 int runlog_event(RunLog* log, const char* event, int64_t at, const char* more);
-// Lines that wait and all later ones go to a new DIR/log.jsonl; without any it stays as it is. 0, or -1 with a message:
-// they wait on.
+// Sends lines that wait and all later ones to a new DIR/log.jsonl; without any the log stays as it is. 0, or -1 with a
+// message: they wait on.
 int runlog_move(RunLog* log, const char* dir, Err err);
 int runlog_close(RunLog* log);  // tries once more. 0, or -1: lines are lost, which was told
 
@@ -100,17 +100,17 @@ __attribute__((format(printf, 2, 3))) void runlog_strong(RunLog* log, const char
 
 // ---- the line of a step for eyes: no wider than the terminal, loss and speed smoothed
 
-// Means of the steps so far in which each step back counts 0.9 times the next.
+// Adds a step to the means of all steps so far, in which each step back counts 0.9 times the next.
 void progress_add(Smooth* smooth, const StepRecord* r);
-// The line without its end, of fewer than `columns` (0: any number of) characters where that can be: fields are left
-// out, the least wanted first; step and loss stay.
+// Writes the line without its end, of fewer than `columns` (0: any number of) characters where that can be: fields are
+// left out, the least wanted first; step and loss stay.
 void progress_line(char* text, size_t room, const Smooth* smooth, const StepRecord* r, int columns);
 // Prints a line; where lines are rewritten it takes the place of the last one, and "" leaves that place empty.
 void progress_print(const char* line, int rewrites);
-// Whether lines may be rewritten and have colour: standard output is a terminal, TERM is not dumb, NO_COLOR is not set.
+// Returns whether lines may be rewritten and coloured: stdout is a terminal, TERM is not dumb, NO_COLOR is not set.
 int progress_is_terminal(void);
-// The terminal's columns now; 0: not known.
+// Returns the terminal's columns now; 0: not known.
 int progress_columns(void);
 
-// A number of JSON with so many digits: null when it is not finite, which JSON has no word for.
+// Writes a number of JSON with `digits` digits; null if it is not finite, which JSON has no word for.
 const char* runlog_number(double x, int digits, char text[32]);

@@ -79,7 +79,7 @@ static int parse_shape(SafeTensor* t, const Json* json, const JsonValue* shape, 
     return 0;
 }
 
-// Until all are known, begin counts from the first value.
+// Reads data_offsets. Until all are known, begin counts from the first value.
 static int parse_offsets(SafeTensor* t, const Json* json, const JsonValue* offsets, uint64_t n_data, Err err) {
     uint64_t begin, end;
     size_t bytes;
@@ -146,7 +146,7 @@ static int list_tensors(SafeTensors* out, const Json* json, uint64_t n_data, Err
     return check_cover(out->tensors, out->n, n_data, err);
 }
 
-// The header's length, from the first bytes of a file; -1 with a message.
+// Returns the header's length, from the first bytes of a file; -1 with a message.
 static int64_t header_bytes(const unsigned char prefix[PREFIX], uint64_t n_file, Err err) {
     uint64_t n = 0;
     if (n_file < PREFIX)
@@ -161,7 +161,7 @@ static int64_t header_bytes(const unsigned char prefix[PREFIX], uint64_t n_file,
     return (int64_t)n;
 }
 
-// n_header bytes of header, n_data of values behind it.
+// Parses n_header bytes of header, which n_data bytes of values follow.
 static int parse_header(SafeTensors* out, const char* header, size_t n_header, uint64_t n_data, Err err) {
     Json json;
     char why[ERR_BYTES];
@@ -226,7 +226,7 @@ const SafeTensor* safetensors_get(const SafeTensors* st, const char* name) {
     return NULL;
 }
 
-// Bytes at .. at + n of a tensor.
+// Reads bytes at .. at + n of a tensor.
 static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, size_t n, void* out, Err err) {
     if (n == 0) return 0;
     if (t->data) return memcpy(out, (const char*)t->data + at, n), 0;
@@ -240,7 +240,7 @@ static int read_bytes(const SafeTensors* st, const SafeTensor* t, size_t at, siz
     return fail(err, "%s: tensor %s: cannot read its %zu bytes: %s", st->path, t->name, t->bytes, why);
 }
 
-// IEEE's half precision, as bf16_widen_in_place. Its exponent counts from 2^-15, fp32's from 2^-127.
+// Widens IEEE's half precision, as bf16_widen_in_place. Its exponent counts from 2^-15, fp32's from 2^-127.
 static void f16_widen_in_place(float* buffer, size_t n) {
     for (size_t i = n; i-- > 0;) {
         uint16_t h;
@@ -310,8 +310,8 @@ int safetensors_check_image(const SafeImage* image, const char* path, Err err) {
 
 // ---- writing
 
-// The length and the header, with ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} for each tensor; *bytes
-// of both. The caller frees.
+// Returns the length and the header, with ,"name":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]} for each tensor;
+// *bytes of both. The caller frees.
 static char* make_header(const SafeTensor* tensors, int n, size_t* bytes) {
     char *header = NULL, name[6 * NAME_BYTES + 3];
     size_t begin = 0;
@@ -347,7 +347,7 @@ static int write_values(int fd, const SafeTensor* tensors, int n, SafeTensorFill
     return bad;
 }
 
-// Behind a header of so many bytes.
+// Writes a header of `bytes` bytes, then the values.
 static void fill_image(SafeImage* image, const char* header, size_t bytes, const SafeTensor* tensors, int n,
                        SafeTensorFill fill, void* context) {
     memcpy(image->bytes, header, bytes);
@@ -367,7 +367,7 @@ int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tens
     if (!header) return fail(err, "%s: no memory for the header of %d tensors", path, n);
     all = bytes;
     for (int i = 0; i < n; i++) all += tensors[i].bytes;
-    if (image) image->n = all <= image->room ? all : 0;  // before values are asked for, who may look
+    if (image) image->n = all <= image->room ? all : 0;  // set before fill is called, which may look at it
     int is_apart = image && image->n, fd = is_apart ? -1 : disk_create(path, err), result = -1;
     if (is_apart) fill_image(image, header, bytes, tensors, n, fill, context), result = 0;
     if (fd >= 0) {

@@ -36,7 +36,7 @@ void safetensors_close(SafeTensors* st);
 const SafeTensor* safetensors_get(const SafeTensors* st, const char* name);  // NULL when absent
 // Elements first .. first + n of a tensor of st, as fp32 whatever its type.
 int safetensors_floats(const SafeTensors* st, const SafeTensor* t, size_t first, size_t n, float* out, Err err);
-int safetensors_check_finite(const char* path, Err err);  // of a whole file, as fp32; reads it piece by piece
+int safetensors_check_finite(const char* path, Err err);  // checks a whole file, as fp32, piece by piece
 
 // A file as it shall stand on disk, put together in memory of the caller's.
 typedef struct SafeImage {
@@ -44,7 +44,7 @@ typedef struct SafeImage {
     size_t room, n;  // n 0: it did not fit, and was written to its path
 } SafeImage;
 
-// The same as of a file; path is for messages.
+// Checks an image as safetensors_check_finite does a file; path is for messages.
 int safetensors_check_image(const SafeImage* image, const char* path, Err err);
 
 // Produces elements first .. first + n of tensor i, as the file shall have them, into out (aligned as its type wants).
@@ -53,7 +53,7 @@ typedef void (*SafeTensorFill)(void* context, int i, size_t first, size_t n, voi
 
 // Writes tensors in the given order, then syncs the file to disk. Their bytes come from `data`, or piece by piece from
 // fill where that is NULL, so that a tensor need not exist in the file's layout. metadata: {"format": "pt"}, as
-// transformers wants it; spaces behind the header let the values begin at a multiple of 64 bytes. A file that could not
+// transformers wants it; spaces after the header let the values begin at a multiple of 64 bytes. A file that could not
 // be finished is removed. image: NULL, or where all this goes instead, if it has room.
 int safetensors_write(const char* path, SafeImage* image, const SafeTensor* tensors, int n, SafeTensorFill fill,
                       void* context, Err err);

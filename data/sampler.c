@@ -1,8 +1,8 @@
 // sampler.c - see sampler.h.
 //
 // The order is a Feistel network, a permutation of the 2^(2h) numbers of 2h bits whatever its round function is. While
-// the result is outside [0, n) it is applied again: a permutation of [0, n), and as 2^(2h) <= 4n that takes 4 walks
-// on average at most. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
+// the result lies outside [0, n), the network is applied again: this permutes [0, n). As 2^(2h) <= 4n, it takes at most
+// 4 applications on average. Source: Black, Rogaway, "Ciphers with Arbitrary Finite Domains", 2002, method 3.
 #include "data/sampler.h"
 
 #include <stdlib.h>
@@ -165,6 +165,6 @@ int sampler_read(const Sampler* s, const Piece* piece, int* tokens, int* targets
     *last = -1;
     if (n == piece->length && docs_read(s->docs, piece->doc, piece->first + n, 1, last, err)) return -1;
     docs_learnt(s->docs, piece->doc, piece->first + 1, n, targets);
-    for (int t = 0; t < n && piece->n_labels == 0; t++) targets[t] = -1;  // what another part of a tree learns
+    for (int t = 0; t < n && piece->n_labels == 0; t++) targets[t] = -1;  // another part of the tree learns them
     return 0;
 }

@@ -1,7 +1,7 @@
 // sampler.h - which documents a step trains on: a pure function of (corpus, seed, position).
 //
-// Documents are cut into pieces of at most `context` tokens; a tree is one piece. Held out is what the hash of its
-// content chooses. Training visits its pieces in a permutation for each (seed, epoch), computed and never stored.
+// Documents are cut into pieces of at most `context` tokens; a tree is one piece. A document is held out if its hash is
+// below val_fraction. Training visits its pieces in a permutation for each (seed, epoch), computed and never stored.
 #pragma once
 #include "data/docs.h"
 
@@ -10,11 +10,11 @@ typedef struct Piece {
     int64_t first;   // its first token in the document
     int length;      // 1 .. context, of a tree as long as that is
     int n_targets;   // tokens with a target: length, or length - 1 where the document ends
-    int n_labels;    // of these targets those to be learnt
-    double weight;   // of these labels
-    double squares;  // length^2, of a tree twice the pairs of a token and one that it sees: what attention costs
-    int n_parts, part, parent;  // the pieces that a tree consists of (sampler_join.h, sampler_cut.h); 0: it is one
-    int rest;                   // of the parts of a tree that is cut, how many come behind this one
+    int n_labels;    // learnt ones of these targets
+    double weight;   // sum over these labels
+    double squares;  // length^2; of a tree twice the pairs of a token and one that it sees: the cost of attention
+    int n_parts, part, parent;  // a tree's parts, the first, a part's parent (sampler_join.h, sampler_cut.h); 0: none
+    int rest;                   // number of parts of the same cut tree after this one
 } Piece;
 
 typedef enum Split { SPLIT_TRAIN, SPLIT_VAL } Split;
@@ -25,8 +25,8 @@ typedef struct CorpusPosition {
 } CorpusPosition;
 
 typedef struct SamplerPosition {
-    int64_t epoch, index;  // passes over the training pieces that are complete; pieces taken in this one
-    CorpusPosition corpora[MOST_CORPORA];  // instead, where corpora have weights
+    int64_t epoch, index;                  // complete passes over the training pieces; pieces taken in this one
+    CorpusPosition corpora[MOST_CORPORA];  // used instead where corpora have weights
 } SamplerPosition;
 
 typedef struct SideDocument {
@@ -47,7 +47,7 @@ typedef struct Sampler {
     Side sides[2];            // by Split
 } Sampler;
 
-// Docs.mix, where corpora have weights: a check at opening, and what takes the next piece.
+// Docs.mix where corpora have weights: a check at opening, and the function that takes the next piece.
 typedef struct SamplerMix {
     int (*check)(const Sampler* s, Err err);
     Piece (*next)(const Sampler* s, SamplerPosition* position);
@@ -63,15 +63,15 @@ int64_t sampler_pieces(const Sampler* s, Split split);
 // The tokens [*begin, *end) of a document that lie on a side; returns their number, which may be 0.
 int64_t sampler_extent(const Sampler* s, Split split, int64_t doc, int64_t* begin, int64_t* end);
 
-// Of n pieces of a side from `first` on the one at `index` in the order that `key` chooses.
+// Returns piece number `index` of the n pieces of a side from `first` on, in the order that `key` chooses.
 Piece sampler_piece(const Sampler* s, Split split, int64_t first, int64_t n, int64_t index, uint64_t key);
-// The validation pieces, mixed, but without the seed: the first of them are a fair sample. i < sampler_pieces(VAL).
+// Returns validation piece i < sampler_pieces(VAL), in a mixed order without the seed: the first are a fair sample.
 Piece sampler_val_piece(const Sampler* s, int64_t i);
 Piece sampler_train_piece(const Sampler* s, SamplerPosition position);
 
 // Takes the next training pieces while their sum stays within batch_tokens (>= context), across the end of an epoch if
 // need be, and moves the position on. At most max_pieces (batch_tokens suffice). Returns their number, at least 1.
-// Pieces of which nothing is learnt though they have targets are left out.
+// Pieces that have targets but no learnt one are left out.
 int sampler_draw(const Sampler* s, SamplerPosition* position, Piece* pieces, int max_pieces, int batch_tokens);
 
 // sampler_draw_step draws a step that has a label: last tokens of documents alone have none.

@@ -11,7 +11,7 @@ typedef struct CutTree {
     int* lengths;
 } CutTree;
 
-// The pieces so far, and the parts of trees, which come behind all pieces.
+// The pieces so far, and the parts of trees, which come after all pieces.
 typedef struct Pieces {
     Piece *pieces, *parts;
     int n, n_parts;

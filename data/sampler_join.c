@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-// Of a document what others may share.
+// The beginning of a document that others may share.
 typedef struct Beginning {
     Piece piece;
     int at;             // among the pieces
@@ -15,8 +15,8 @@ typedef struct Beginning {
     int n, shared;      // shared: with the one before it in its tree; 0: it begins one
 } Beginning;
 
-// Token and target of each of the first n are the same in documents with these tokens: no target among them is learnt.
-// And something of the document is left.
+// Returns how many first tokens of a document others may share, or 0. No target among them is learnt, so that documents
+// with these tokens have the same targets there; and at least one token of the document is left.
 static int may_share(const Sampler* s, const Piece* p) {
     int least = JOIN_LEAST, most = p->length - 1;
     if (p->first > 0 || p->length != docs_length(s->docs, p->doc) || most < least) return 0;
@@ -43,8 +43,8 @@ static int in_order(const void* x, const void* y) {
     return a->n != b->n ? (a->n < b->n ? -1 : 1) : a->at - b->at;
 }
 
-// The sorted list falls into runs, each a tree or a document alone. size: most tokens of a run, because JOIN_LEAST - 1
-// of those that a document has in common with the one before it may be too few for a segment.
+// Divides the sorted list into runs, each a tree or a document alone. size: most tokens of a run, because
+// JOIN_LEAST - 1 of those that a document has in common with the one before it may be too few for a segment.
 static void divide(Beginning* list, int n, int64_t most) {
     int64_t size = 0;
     for (int i = 0; i < n; i++) {
@@ -68,7 +68,7 @@ typedef struct Joining {
     Piece *tree, *parts;
 } Joining;
 
-// Tokens [first, end) of a document of the list; before the end of the document nothing is learnt. Returns its index.
+// Adds tokens [first, end) of a document; nothing is learnt unless they reach its end. Returns the index of the part.
 static int add_part(Joining* g, int doc, int first, int end, int parent) {
     Piece *tree = g->tree, part = g->list[doc].piece;
     int n = end - first, is_end = end == part.length;
@@ -82,7 +82,7 @@ static int add_part(Joining* g, int doc, int first, int end, int parent) {
     return tree->n_parts++;
 }
 
-// Documents from .. to, whose first `first` tokens are those of the path to `parent`.
+// Adds documents from .. to, whose first `first` tokens are those of the path to `parent`.
 static void grow(Joining* g, int from, int to, int first, int parent) {
     for (int i = from, end; i < to; i = end) {
         int shared = g->list[i].piece.length;
@@ -93,7 +93,7 @@ static void grow(Joining* g, int from, int to, int first, int parent) {
     }
 }
 
-// Behind `kept` pieces the trees, and behind these their parts.
+// Puts the trees after `kept` pieces, and their parts after these. Returns the number of pieces without parts.
 static int add_trees(Piece* pieces, int kept, const Beginning* list, int n) {
     int trees = 0, at = kept;
     for (int i = 0, end; i < n; i = end) trees += (end = run_end(list, n, i)) - i > 1;

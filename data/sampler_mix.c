@@ -7,8 +7,8 @@
 #include "data/docs_files.h"
 #include "plan/base/terminal.h"
 
-// The training pieces of a corpus are neighbours, because its documents are: those from the first one on that is of
-// document `doc` or behind it.
+// Returns the first training piece of document `doc` or a later one. The pieces of a corpus are neighbours, because its
+// documents are.
 static int64_t first_piece(const Sampler* s, int64_t doc) {
     const Side* side = &s->sides[SPLIT_TRAIN];
     int64_t before = last_at_most(&side->list->doc, sizeof *side->list, side->n + 1, doc);
@@ -60,7 +60,7 @@ int64_t sampler_corpus_tokens(const Sampler* s, int corpus) {
     return tokens;
 }
 
-// The corpus that is furthest behind its share, the first of equals.
+// Returns the corpus that is furthest behind its share, the first of equals.
 static int next_corpus(const Sampler* s, const SamplerPosition* position) {
     double total = 0, most = -INFINITY;
     int next = 0, n = docs_corpora(s->docs);

@@ -26,7 +26,7 @@ size_t bpe_encode_text(const Tokenizer* tokenizer, int* out, const char* text, s
     const Bpe* t = bpe_of(tokenizer);
     size_t n_out = 0, room = n * (size_t)tokenizer->most;
     if (t->nfc && !nfc_is_normal(text, n)) {
-        // It comes into the end of out. Of k bytes read at most k tokens are written, and 4 k <= 4 room - n + k.
+        // It goes to the end of out. From k bytes read at most k tokens are written, and 4 k <= 4 room - n + k.
         n = nfc_normalize(out, text, n);
         text = (const char*)(out + room) - n;
     }
@@ -62,7 +62,7 @@ static int read_header(Bpe* t, const unsigned char* p, size_t n, Err err) {
     return 0;
 }
 
-// Tokens from p[*at] on; moves *at behind them.
+// Reads the tokens from p[*at] on; moves *at past them.
 static int read_tokens(Bpe* t, const unsigned char* p, size_t n, size_t* at, Err err) {
     t->begin = malloc((size_t)t->base.vocab * sizeof *t->begin);
     t->length = malloc((size_t)t->base.vocab);

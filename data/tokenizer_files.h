@@ -4,14 +4,14 @@
 #pragma once
 #include "data/docs.h"
 
-// path NULL or "": bytes. 0 and *out owned by the caller, or -1 with a message.
+// Opens a tokenizer; path NULL or "": bytes. 0 and *out owned by the caller, or -1 with a message.
 int tokenizer_open(Tokenizer** out, const char* path, Err err);
-// The same from bytes in memory (either format, told apart by the first bytes); nothing of data is kept.
+// Reads one from bytes in memory (either format, told apart by the first bytes); nothing of data is kept.
 int tokenizer_parse(Tokenizer** out, const void* data, size_t n, Err err);
 void tokenizer_close(Tokenizer* t);  // NULL is fine
 
 int tokenizer_named(const Tokenizer* t, const char* name);  // the added token of this name, -1: there is none
-int tokenizer_is_qwens(const Tokenizer* t);                 // text is cut as Qwen2's is
+int tokenizer_is_qwens(const Tokenizer* t);                 // 1: it cuts text as Qwen2's does
 
 // The file that it was read from (bytes: one in llm.c's format) and the name that it has in a checkpoint, which so
 // carries what it was trained with. The bytes live as long as t.

@@ -19,7 +19,7 @@ enum { N_SHIFTED = 68, TOKEN_MAX = 255 };  // bytes without a character of their
 
 static int stands_for_itself(int b) { return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174; }
 
-// The byte that a code point stands for, or -1.
+// Returns the byte that a code point stands for, or -1.
 static int byte_of(uint32_t code) {
     if (code < 256) return stands_for_itself((int)code) ? (int)code : -1;
     if (code >= 256 + N_SHIFTED) return -1;
@@ -28,7 +28,7 @@ static int byte_of(uint32_t code) {
     return b;
 }
 
-// Turns n bytes of UTF-8 in that alphabet into the bytes they stand for, in place. Their number, or -1.
+// Turns n bytes of UTF-8 in that alphabet into the bytes they stand for, in place. Returns their number, or -1.
 static int64_t bytes_of_alphabet(char* s, int64_t n) {
     int64_t n_out = 0;
     for (int64_t i = 0; i < n; n_out++) {
@@ -51,7 +51,7 @@ static int has_type(const Json* json, const JsonValue* object, const char* type)
     return json_is(json_get(json, object, "type"), type);
 }
 
-// What stands in the file, on one line, for messages.
+// shown writes a value as it stands in the file, but on one line, for messages.
 enum { SHOWN = 260 };
 static const char* shown(const JsonValue* value, char out[SHOWN]) {
     size_t n = 0;
@@ -64,7 +64,7 @@ static const char* shown(const JsonValue* value, char out[SHOWN]) {
     return out;
 }
 
-// The pattern of a Sequence that first splits by it; -1: not one that is known.
+// Returns the pattern of a Sequence that first splits by it; -1: it is not known.
 static int split_by_pattern(const Json* json, const JsonValue* first) {
 #define PATTERN(numbers)                                                  \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|" numbers \
@@ -88,7 +88,7 @@ static int find_split(const Json* json, const JsonValue* splitter) {
         if (!has_type(json, first, "Digits")) split = split_by_pattern(json, first);
         else split = digits && digits->type == JSON_TRUE ? SPLIT_GPT2_DIGITS : -1;
     }
-    const JsonValue* by_pattern = json_get(json, bytes, "use_regex");  // by GPT-2's, and if it is not said
+    const JsonValue* by_pattern = json_get(json, bytes, "use_regex");  // true: by GPT-2's, also if it is absent
     int has_pattern = !by_pattern || by_pattern->type == JSON_TRUE;
     int wants_pattern = split == SPLIT_GPT2 || split == SPLIT_GPT2_DIGITS;
     if (!has_type(json, bytes, "ByteLevel") || !is_unset(json_get(json, bytes, "add_prefix_space"))) return -1;
@@ -187,7 +187,7 @@ static int read_vocabulary(Bpe* t, const Json* json, const JsonValue* model, siz
 
 // ---- merges: "left right" or ["left", "right"]
 
-// The ids of both halves. scratch has room for the unescaped strings.
+// Finds the ids of both halves. scratch has room for the unescaped strings.
 static int read_pair(const Bpe* t, const Json* json, const JsonValue* merge, char* scratch, int ids[2]) {
     char* half[2] = {scratch, NULL};
     int64_t n[2] = {-1, -1};
@@ -253,7 +253,7 @@ static void put_token(FILE* out, const Bpe* t, int id) {
     for (size_t i = 0; i < token_length(t, id); i++) put_byte(out, (unsigned char)t->bytes[t->begin[id] + i]);
 }
 
-// The name of an added token, as a string of JSON.
+// Writes the name of an added token as a string of JSON.
 static void put_name(FILE* out, const Bpe* t, int id) {
     size_t n = token_length(t, id);
     char* quoted = (char*)malloc(6 * n + 3);

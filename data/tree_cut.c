@@ -1,9 +1,9 @@
 // tree_cut.c - see tree_cut.h.
 //
-// Paths go to parts one after another: each to the part where it adds the fewest tokens, of equal ones the fullest
-// (best fit, as plan/value/pack.h), or to a new one. They come as they stand, which keeps branches together, and the
-// longest first, which fills parts; what computes fewer tokens is taken. Then the limit is lowered as far as that costs
-// no token: parts become even. Only MOST_OPEN parts take paths at a time, so that many paths cost no square of theirs.
+// Paths go to parts one after another: each to the part where it adds the fewest tokens, the fullest of equal ones
+// (best fit, as plan/value/pack.h), or to a new one. Two orders are tried: as they stand, which keeps branches
+// together, and longest first, which fills parts; the one with fewer tokens is taken. Then the limit falls as far as
+// that costs no token: parts become even. Only MOST_OPEN parts take paths at a time: else time would grow as a square.
 #include "data/tree_cut.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ enum { MOST_OPEN = 16 };
 
 typedef struct Path {
     int64_t tokens;
-    int number, leaf;  // leaf: its last segment
+    int number, leaf;  // leaf: the path's last segment
 } Path;
 
 typedef struct Part {
@@ -58,7 +58,7 @@ static Part* part_for(Cutting* x, const Path* path, int64_t most) {
     return best;
 }
 
-// The room of a part that is closed serves the next one.
+// Closes a part, whose room serves the next one.
 static void close_part(Cutting* x, Part* part) {
     Part closed = *part;
     *part = x->open[--x->n_open];
@@ -75,7 +75,7 @@ static Part* open_part(Cutting* x, int number) {
     return part;
 }
 
-// Fills in parts of at most `most` tokens, which every path has room in.
+// Puts all paths into parts of at most `most` tokens, which hold every single path.
 static Attempt cut_to(Cutting* x, int order, int64_t most) {
     Attempt a = {.most = most, .order = order};
     x->n_open = 0;

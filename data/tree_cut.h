@@ -1,5 +1,5 @@
-// tree_cut.h - a tree that is too large, as several: each has some of its paths, with all that is above their ends.
-// What several have is computed several times.
+// tree_cut.h - cuts a tree that is too large into several: each has some of its paths, with all that is above their
+// ends. Segments that several have are computed several times.
 //
 //   a tree     prompt | answer 1 | answer 2 | answer 3      its parts   prompt | answer 1 | answer 3
 //                                                                       prompt | answer 2

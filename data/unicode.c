@@ -11,8 +11,8 @@
 #include "data/unicode_tables.h"
 #include "plan/base/base.h"
 
-// Of each code point its class, a place in class_names, its combining class (0 to 240), and whether it changes in form
-// C or may join the one before. No table goes beyond KNOWN.
+// Tables by code point: its class, a place in class_names; its combining class (0 to 240); whether form C changes it or
+// may join it to the one before. No table goes beyond KNOWN.
 enum { KNOWN = 0x32400 };
 static const char class_names[] = "OLNS";
 static uint8_t classes[KNOWN], combining[KNOWN], doubtful[KNOWN];
@@ -24,7 +24,7 @@ typedef struct Decomposition {
     uint32_t parts[2], code;  // parts[1] is 0 where there is only one
 } Decomposition;
 
-static Decomposition by_code[DECOMPOSITIONS], by_parts[DECOMPOSITIONS];  // the second: those that are undone
+static Decomposition by_code[DECOMPOSITIONS], by_parts[DECOMPOSITIONS];  // by_parts: those that form C undoes
 static size_t n_by_parts;
 
 static uint32_t next_number(const char** digits) {
@@ -139,7 +139,7 @@ int nfc_is_normal(const char* text, size_t n) {
 
 // ---- form C: apart
 
-// Appends what code is at last taken apart into to out, which has n; returns how many it has then.
+// Appends the code points that `code` is finally taken apart into to out, which has n; returns how many it has then.
 static size_t take_apart(uint32_t code, int* out, size_t n) {
     uint32_t s = code - S_BASE;
     if (s < L_COUNT * V_COUNT * T_COUNT) {
@@ -190,7 +190,7 @@ static void put_in_order(int* codes, size_t n, int* scratch) {
 
 // ---- together
 
-// The code point that first and second are parts of, or 0.
+// Returns the code point that first and second are parts of, or 0.
 static uint32_t joined(uint32_t first, uint32_t second) {
     uint32_t l = first - L_BASE, v = second - V_BASE, s = first - S_BASE, t = second - T_BASE;
     if (l < L_COUNT && v < V_COUNT) return S_BASE + (l * V_COUNT + v) * T_COUNT;
@@ -204,7 +204,7 @@ static uint32_t joined(uint32_t first, uint32_t second) {
 // own. Returns how many are left.
 static size_t join(int* codes, size_t n) {
     size_t starter = SIZE_MAX, n_out = 0;
-    int before = 0;  // the class of the last character, which is the starter or stands behind it
+    int before = 0;  // the class of the last character, which is the starter or stands after it
     for (size_t i = 0; i < n; i++) {
         int class = combining_class((uint32_t)codes[i]);
         int is_free = starter != SIZE_MAX && (starter + 1 == n_out || before < class);

@@ -54,9 +54,9 @@ typedef union Functions {
 
 // One of the two libraries, and a stream of it.
 typedef struct Decoder {
-    const char *soname, *package, *names[5];  // of Functions; NULL behind the last
+    const char *soname, *package, *names[5];  // of Functions; NULL after the last
     int (*open)(struct Decoder*);             // 0, or -1: no memory
-    // From what is held to what is unpacked: 0 where a member or frame ends, 1 within one, -1: damaged, as why says.
+    // Unpacks bytes of `from` into `to`. 0: a member or frame ends there; 1: within one; -1: damaged, as why says.
     int (*step)(struct Decoder*, Buffer* to, Buffer* from);
     void (*close)(struct Decoder*);
     Functions f;
@@ -70,7 +70,7 @@ static int open_gz(Decoder* d) {
     return d->stream && !d->f.gz.init(d->stream, largest_window_and_header, "1", sizeof(ZStream)) ? 0 : -1;
 }
 
-// Every member has a header and a checksum: what follows one is another, or damage.
+// Unpacks one step. Every member has a header and a checksum: after one comes another, or damage.
 static int step_gz(Decoder* d, Buffer* to, Buffer* from) {
     enum { OK = 0, END = 1, NOTHING_TO_DO = -5 };
     ZStream* z = d->stream;
@@ -128,7 +128,7 @@ static int find_functions(Decoder* d, const char* path, Err err) {
     return 0;
 }
 
-// All members or frames of the file, to its last byte.
+// Unpacks all members or frames of the file, to its last byte. Returns the bytes written, or -1.
 static int64_t run_stream(int fd, int in, const char* path, Decoder* d, char* held, char* out, Err err) {
     int64_t total = 0, at = 0, n;
     int missing = 1;
